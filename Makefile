@@ -1,0 +1,43 @@
+# Everything below works on a fresh machine with Python 3.11 or newer and a C++ compiler; nothing has to be done first.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+PIP    := PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip --quiet --disable-pip-version-check
+NATIVE := $(shell find native -name '*.hpp' -o -name '*.cpp' -o -name CMakeLists.txt)
+
+# Nothing leaves the machine but what pip asks the package index for.
+export DO_NOT_TRACK := 1
+export PREFECT_SERVER_ANALYTICS_ENABLED := false
+
+.PHONY: train test lint bench clean
+
+train: $(VENV)/.ready
+	$(BIN)/penstock train cartpole $(ARGS)
+
+test: $(VENV)/.ready-test
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/.ready-lint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(VENV)/.ready-bench
+	$(BIN)/python benchmarks/run.py $(ARGS)
+
+$(VENV)/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Penstock needs Python 3.11 or newer; set PYTHON=...")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.ready: $(VENV)/bin/python pyproject.toml constraints.txt $(NATIVE)
+	@echo "penstock: installing into $(VENV) (a few minutes the first time)"
+	@$(PIP) install --editable .
+	@touch $@
+
+$(VENV)/.ready-%: $(VENV)/.ready
+	@echo "penstock: installing what '$*' needs"
+	@$(PIP) install --editable '.[$*]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,12 @@
+"""Environment pools in C++: many environments stepped as one, equal to Gymnasium's seed for seed and step for step.
+
+`make` gives a pool; a pool is a `gymnasium.vector.VectorEnv` and, beside that, writes rollouts straight into buffers
+that the caller owns. `fill_noise` gives the random numbers of a round as a pure function of where they are used.
+This package knows nothing of storage, learning or clusters.
+"""
+
+from native._core import environment_ids, fill_noise
+from native.pool import EnvironmentSpec, Pool, RoundEnd
+from native.registry import make
+
+__all__ = ["EnvironmentSpec", "Pool", "RoundEnd", "environment_ids", "fill_noise", "make"]

@@ -1,0 +1,41 @@
+/// Actions of a batch: how one is read, and which are refused before any environment moves.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <stdexcept>
+#include <string>
+
+#include "penstock/env.hpp"
+
+namespace penstock {
+
+/// What `step` of environment `env` is given, out of [environments, *action shape].
+template <class Action>
+typename Action::Argument action_of(const void* actions, std::size_t env) {
+  const auto* values = static_cast<const typename Action::Value*>(actions) + env * Action::size;
+  if constexpr (is_discrete<Action>) {
+    return *values;
+  } else {
+    return typename Action::Argument(values, Action::size);
+  }
+}
+
+/// Throws std::invalid_argument that names the first environment with an action that it cannot take.
+template <class Action>
+void check_actions(const void* actions, std::size_t environments) {
+  const auto* values = static_cast<const typename Action::Value*>(actions);
+  for (std::size_t i = 0; i < environments * Action::size; ++i) {
+    if constexpr (is_discrete<Action>) {
+      if (values[i] < 0 || values[i] >= Action::count) [[unlikely]]
+        throw std::invalid_argument("action " + std::to_string(values[i]) + " of environment " + std::to_string(i) +
+                                    " is out of range: expected 0 to " + std::to_string(Action::count - 1));
+    } else {
+      if (!std::isfinite(values[i])) [[unlikely]]
+        throw std::invalid_argument("action of environment " + std::to_string(i / Action::size) +
+                                    " is not finite: got " + std::to_string(values[i]));
+    }
+  }
+}
+
+}  // namespace penstock

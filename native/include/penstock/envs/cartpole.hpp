@@ -1,0 +1,61 @@
+/// CartPole-v1, equal to gymnasium.envs.classic_control.cartpole step for step: the order of operations is Gymnasium's.
+#pragma once
+
+#include <cmath>
+#include <limits>
+#include <numbers>
+
+#include "penstock/env.hpp"
+
+namespace penstock {
+
+struct CartPole {
+  static constexpr Info info{.id = "CartPole-v1", .max_episode_steps = 500, .reward_threshold = 475.0};
+  static constexpr double x_limit = 2.4, angle_limit = 12 * 2 * std::numbers::pi / 360;
+  static constexpr double unlimited = std::numeric_limits<double>::infinity();
+  static constexpr Discrete<2> action{};
+  static constexpr auto observation = Box<4>::symmetric({2 * x_limit, unlimited, 2 * angle_limit, unlimited});
+
+  struct Config {
+    double gravity = 9.8, masscart = 1.0, masspole = 0.1, length = 0.5, force_mag = 10.0, tau = 0.02;
+    bool sutton_barto_reward = false;
+    PENSTOCK_FIELDS(Config, gravity, masscart, masspole, length, force_mag, tau, sutton_barto_reward)
+    [[nodiscard]] const char* problem() const {
+      return masscart > 0 && masspole > 0 && length > 0 && tau > 0 ? nullptr
+                                                                   : "masscart, masspole, length and tau must be > 0";
+    }
+  } config;
+
+  struct State {
+    double x, x_dot, angle, angle_dot;
+    PENSTOCK_FIELDS(State, x, x_dot, angle, angle_dot)
+  } state;
+
+  void reset(Rng& rng) {
+    for (double* value : {&state.x, &state.x_dot, &state.angle, &state.angle_dot}) *value = rng.uniform(-0.05, 0.05);
+  }
+
+  Step step(std::int64_t push_right) {
+    const auto [gravity, masscart, masspole, length, force_mag, tau, sutton_barto_reward] = config;
+    auto& [x, x_dot, angle, angle_dot] = state;
+    const double total_mass = masspole + masscart, polemass_length = masspole * length;
+    const double force = push_right ? force_mag : -force_mag, cosine = std::cos(angle), sine = std::sin(angle);
+    const double push = (force + polemass_length * (angle_dot * angle_dot) * sine) / total_mass;
+    const double angle_acc =
+        (gravity * sine - cosine * push) / (length * (4.0 / 3.0 - masspole * (cosine * cosine) / total_mass));
+    const double x_acc = push - polemass_length * angle_acc * cosine / total_mass;
+    x = x + tau * x_dot;
+    x_dot = x_dot + tau * x_acc;
+    angle = angle + tau * angle_dot;
+    angle_dot = angle_dot + tau * angle_acc;
+    const bool fell = x < -x_limit || x > x_limit || angle < -angle_limit || angle > angle_limit;
+    return {.reward = sutton_barto_reward ? (fell ? -1.0 : 0.0) : 1.0, .terminated = fell};
+  }
+
+  void observe(std::span<float, 4> out) const {
+    const auto [x, x_dot, angle, angle_dot] = state;
+    out[0] = float(x), out[1] = float(x_dot), out[2] = float(angle), out[3] = float(angle_dot);
+  }
+};
+
+}  // namespace penstock

@@ -1,0 +1,129 @@
+/// One environment in a pool with what the framework keeps beside it, and what a thread notes down about its own.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <exception>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "penstock/any_pool.hpp"
+
+namespace penstock {
+
+/// Padded to cache lines, so that two threads never write to the same one.
+template <Environment E>
+struct alignas(64) Slot {
+  E env{};
+  Rng rng;
+  std::int64_t elapsed_steps = 0;
+  std::int64_t episode_id = 0;
+  double total_reward = 0.0;
+  bool seeded = false;   ///< rng is the caller's
+  bool started = false;  ///< an episode is going on
+
+  void begin_episode(std::int64_t id) {
+    started = false;  // a reset that throws leaves nothing that could be stepped
+    env.reset(rng);
+    elapsed_steps = 0;
+    total_reward = 0.0;
+    episode_id = id;
+    started = true;
+  }
+
+  Step step(typename ActionSpace<E>::Argument action, std::int64_t max_episode_steps) {
+    Step result = env.step(action);
+    ++elapsed_steps;
+    total_reward += result.reward;
+    // As Gymnasium's TimeLimit: the limit says nothing about `terminated`, so both can hold on the last allowed step.
+    if (max_episode_steps > 0 && elapsed_steps >= max_episode_steps) result.truncated = true;
+    return result;
+  }
+
+  void observe(float* out) const {
+    env.observe(std::span<float, observation_size<E>>(out, observation_size<E>));
+  }
+};
+
+/// What one thread notes down during a round. Cleared, never shrunk: after the first rounds nothing is allocated.
+template <Environment E>
+struct alignas(64) Chunk {
+  std::vector<Episode> episodes;
+  std::vector<float> final_observations;
+  std::exception_ptr error;
+  std::size_t failed = 0;
+
+  void clear() {
+    episodes.clear();
+    final_observations.clear();
+  }
+  void add(const Slot<E>& slot, std::int64_t row, std::int64_t environment, const Step& step) {
+    final_observations.resize(final_observations.size() + observation_size<E>);
+    slot.observe(final_observations.data() + episodes.size() * observation_size<E>);
+    episodes.push_back({row, environment, slot.episode_id, slot.elapsed_steps, slot.total_reward, step.terminated,
+                        step.truncated});
+  }
+};
+
+/// The threads' notes in row order, with the current observation for environments that go on after the last row.
+template <Environment E>
+RoundResult merge(const std::vector<Chunk<E>>& chunks, const std::vector<Slot<E>>& slots, const RoundBuffers& round) {
+  constexpr std::size_t width = observation_size<E>;
+  struct Source {
+    const Episode* episode;
+    const float* observation;
+  };
+  std::vector<Source> ended;
+  for (const Chunk<E>& chunk : chunks)
+    for (std::size_t i = 0; i < chunk.episodes.size(); ++i)
+      ended.push_back({&chunk.episodes[i], chunk.final_observations.data() + i * width});
+  std::sort(ended.begin(), ended.end(),
+            [](const Source& a, const Source& b) { return a.episode->row < b.episode->row; });
+
+  RoundResult result;
+  result.episodes.reserve(ended.size());
+  result.bootstrap_rows.reserve(ended.size() + slots.size());
+  result.bootstrap_observation.reserve((ended.size() + slots.size()) * width);
+  const auto last_row = (round.steps - 1) * static_cast<std::int64_t>(slots.size());
+  std::size_t next_env = 0;
+  const auto add_running = [&](std::size_t until) {
+    for (; next_env < until; ++next_env) {
+      result.bootstrap_rows.push_back(last_row + static_cast<std::int64_t>(next_env));
+      result.bootstrap_observation.resize(result.bootstrap_observation.size() + width);
+      slots[next_env].observe(result.bootstrap_observation.data() + result.bootstrap_observation.size() - width);
+    }
+  };
+  for (const auto& [episode, observation] : ended) {
+    if (episode->row >= last_row) {
+      add_running(static_cast<std::size_t>(episode->environment));
+      ++next_env;
+    }
+    result.episodes.push_back(*episode);
+    result.bootstrap_rows.push_back(episode->row);
+    result.bootstrap_observation.insert(result.bootstrap_observation.end(), observation, observation + width);
+  }
+  add_running(slots.size());
+  return result;
+}
+
+/// Sets the fields of a configuration from one double each and refuses what the environment cannot run with.
+template <HasFields Config>
+void configure(Config& config, std::size_t env, std::span<const std::vector<double>> values) {
+  std::size_t index = 0;
+  for_each_field<Config>([&](const auto& field) {
+    using T = typename std::remove_cvref_t<decltype(field)>::Type;
+    const double value = values[index++][env];
+    if (!std::isfinite(value))
+      throw std::invalid_argument(std::string(field.name) + " of environment " + std::to_string(env) +
+                                  " is not finite: got " + std::to_string(value));
+    config.*field.member = static_cast<T>(value);
+  });
+  if constexpr (ChecksItself<Config>)
+    if (const char* problem = config.problem())
+      throw std::invalid_argument("configuration of environment " + std::to_string(env) + ": " + problem);
+}
+
+}  // namespace penstock

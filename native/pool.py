@@ -1,0 +1,260 @@
+"""The pool: a Gymnasium vector environment, and the rollout face that fills a round's buffers in place.
+
+Both faces step the same environments and reset them in the step in which their episode ends. A pool is for one thread
+at a time and for the process that made it (its threads do not survive a fork; with `num_threads=1` there are none).
+"""
+
+from __future__ import annotations
+
+import operator
+import secrets
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypedDict
+
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+from native import _core
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+_MAX_SEED = 2**64 - 1
+
+
+class EnvironmentSpec(TypedDict):
+    """What an environment takes and gives, as plain JSON-able data (bounds may be infinite)."""
+
+    id: str
+    observation: dict[str, Any]
+    """dtype, shape"""
+    action: dict[str, Any]
+    """kind 'discrete' with n, dtype, shape (); or kind 'box' with dtype, shape, low, high"""
+    max_episode_steps: int | None
+    reward_threshold: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class RoundEnd:
+    """What a round leaves beside its buffers, in row order; row = t * num_envs + environment."""
+
+    bootstrap_rows: NDArray[np.int64]
+    """[K], ascending: rows whose successor is not the same environment's next row: an episode's end, the last step."""
+    bootstrap_observation: NDArray[np.float32]
+    """[K, *observation]: what was observed after those rows, before any reset."""
+    episodes: dict[str, NDArray[Any]]
+    """Episodes that ended in this round: row (of the last step), env, episode_id, length (all int64), return (float64),
+    terminated, truncated (uint8)."""
+
+
+class Pool(VectorEnv[Any, Any, Any]):
+    """Many environments of one kind. Made by `native.make`, which checks what it is given.
+
+    Results do not depend on the number of threads. Every array that a method returns is the caller's own.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": [], "autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
+    spec: EnvironmentSpec  # type: ignore[assignment]
+
+    def __init__(
+        self,
+        environment_id: str,
+        num_envs: int,
+        num_threads: int,
+        max_episode_steps: int | None,
+        config: Mapping[str, NDArray[Any]],
+    ) -> None:
+        described = _core.describe(environment_id)
+        limit = described["max_episode_steps"] if max_episode_steps is None else max_episode_steps
+        values = {name: np.ascontiguousarray(value, dtype=np.float64) for name, value in config.items()}
+        self._core = _core.Pool(environment_id, num_envs, num_threads, limit or 0, values)
+        self.num_envs = num_envs
+        self.config: dict[str, NDArray[Any]] = dict(config)
+        """Every field of the configuration, one value an environment."""
+        low, high = described["observation_low"], described["observation_high"]
+        self.single_observation_space = Box(low, high, dtype=np.float32)
+        action: dict[str, Any]
+        if described["action_count"] > 0:
+            self.single_action_space = Discrete(described["action_count"])
+            action = {"kind": "discrete", "dtype": "int64", "shape": (), "n": described["action_count"]}
+        else:
+            bounds = described["action_low"], described["action_high"]
+            self.single_action_space = Box(*bounds, dtype=np.float32)
+            action = {"kind": "box", "dtype": "float32", "shape": bounds[0].shape}
+            action |= {"low": bounds[0].tolist(), "high": bounds[1].tolist()}
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        self.spec = EnvironmentSpec(
+            id=environment_id,
+            observation={"dtype": "float32", "shape": low.shape},
+            action=action,
+            max_episode_steps=limit,
+            reward_threshold=described["reward_threshold"],
+        )
+        self._seeded = np.zeros(num_envs, dtype=np.bool_)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.spec['id']}, num_envs={self.num_envs})"
+
+    # The Gymnasium face
+
+    def reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        """Start episodes; equal to Gymnasium's SyncVectorEnv for the same seeds.
+
+        Args:
+            seed: An int gives environment i the seed `seed + i`; a sequence gives one seed an environment. Where it is
+                None the environment's generator goes on, or is seeded by the operating system if it has none yet.
+            options: `{"reset_mask": bool[num_envs]}` resets those alone; there are no other options.
+
+        Raises:
+            ValueError: A seed is not in [0, 2**64), their number is wrong, or an option is not known.
+        """
+        mask = self._reset_mask(options)
+        seeds = np.zeros(self.num_envs, dtype=np.uint64)
+        given = np.zeros(self.num_envs, dtype=np.bool_)
+        for index, value in enumerate(self._one_seed_each(seed)):
+            if value is not None or not self._seeded[index]:
+                seeds[index] = _checked_seed(secrets.randbits(64) if value is None else value, index)
+                given[index] = True
+        self._core.reset(seeds, given, mask)
+        self._seeded |= mask
+        return self._core.observation, {}
+
+    def step(
+        self, actions: Any
+    ) -> tuple[NDArray[np.float32], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
+        """Step every environment, and reset those whose episode ends.
+
+        Args:
+            actions: Integers [num_envs], or floats [num_envs, *action] that are finite (values beyond the bounds are
+                the environment's to clip, as in Gymnasium). Nothing is stepped unless all are valid.
+
+        Returns:
+            Observations after the reset, rewards, terminated, truncated (both hold if both happened in the last allowed
+            step), and infos as Gymnasium gives them: `final_obs` and `_final_obs` where an episode ended.
+
+        Raises:
+            ValueError: Type, shape or value of an action.
+            RuntimeError: An environment failed (the others were stepped), or nothing was reset yet.
+        """
+        observation, reward, terminated, truncated, final = self._core.step(self._converted(actions))
+        ended = terminated | truncated
+        if not ended.any():
+            return observation, reward, terminated, truncated, {}
+        final_obs = np.full(self.num_envs, None, dtype=object)
+        for index in np.flatnonzero(ended):
+            final_obs[index] = final[index].copy()
+        infos = {"final_obs": final_obs, "_final_obs": ended, "final_info": {}, "_final_info": ended.copy()}
+        return observation, reward, terminated, truncated, infos
+
+    def close_extras(self, **_: Any) -> None:
+        """Stop the threads and let the environments go; every later call says that the pool is closed."""
+        self._core.close()
+
+    # The rollout face
+
+    def reset_ids(self, seeds: NDArray[np.uint64]) -> None:
+        """Seed environment b with `SeedSequence(seeds[b])`, start its first episode and give that the id 0."""
+        everyone = np.ones(self.num_envs, dtype=np.bool_)
+        self._core.reset(seeds, everyone, everyone)
+        self._seeded[:] = True
+
+    @property
+    def observation(self) -> NDArray[np.float32]:
+        """What every environment shows now, [num_envs, *observation]; a copy."""
+        return self._core.observation
+
+    def begin_round(
+        self,
+        observation: NDArray[np.float32],
+        reward: NDArray[np.float32],
+        terminated: NDArray[np.uint8],
+        truncated: NDArray[np.uint8],
+        episode_id: NDArray[np.int32],
+    ) -> None:
+        """Take the buffers of a round, all [T, num_envs] and `observation` [T, num_envs, *observation].
+
+        They are written in place until `end_round`, and the current observations now, into row 0. A reset or a restore
+        gives the round up.
+
+        Raises:
+            ValueError: A buffer has another dtype or shape, is read-only or not C-contiguous.
+        """
+        self._core.begin_round(observation, reward, terminated, truncated, episode_id)
+
+    def step_round(self, t: int, action: NDArray[Any]) -> None:
+        """Make step t of the round: int64 [num_envs], or float32 [num_envs, *action]; nothing is converted.
+
+        Writes row t of reward, terminated, truncated and episode_id, and row t + 1 of the observations. Nothing is
+        stepped unless t is next and all actions are valid.
+
+        Raises:
+            ValueError: Another t is next, or type, shape or value of an action.
+            RuntimeError: An environment failed, which gives the round up.
+        """
+        self._core.step_round(t, action)
+
+    def end_round(self) -> RoundEnd:
+        """Let the buffers go and say what lies beside them. All T steps must have been made."""
+        return RoundEnd(*self._core.end_round())
+
+    def save(self) -> dict[str, NDArray[Any]]:
+        """Everything that the next step depends on, as named arrays [num_envs, ...]; same state, same bytes."""
+        return self._core.save()
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Go on from a saved state, bit for bit. The configuration must be the one it was saved with.
+
+        Raises:
+            ValueError: An array is missing, unknown, of another type or shape, or holds an impossible value; the pool
+                is then as it was.
+        """
+        self._core.restore(dict(state))
+        self._seeded[:] = True
+
+    def _one_seed_each(self, seed: int | Sequence[int | None] | None) -> Sequence[int | None]:
+        if seed is None:
+            return [None] * self.num_envs
+        if isinstance(seed, (int, np.integer)):
+            return [int(seed) + index for index in range(self.num_envs)]
+        if len(seed) != self.num_envs:
+            raise ValueError(
+                f"got {len(seed)} seeds for {self.num_envs} environments; give one each, or one int for all"
+            )
+        return seed
+
+    def _reset_mask(self, options: dict[str, Any] | None) -> NDArray[np.bool_]:
+        if not options:
+            return np.ones(self.num_envs, dtype=np.bool_)
+        unknown = sorted(set(options) - {"reset_mask"})
+        if unknown:
+            raise ValueError(
+                f"unknown reset options {unknown}; there is 'reset_mask', and make() takes the configuration"
+            )
+        mask = np.asarray(options["reset_mask"])
+        if mask.dtype != np.bool_ or mask.shape != (self.num_envs,) or not mask.any():
+            raise ValueError(
+                f"reset_mask must be bool [{self.num_envs}] with at least one True, got {mask.dtype} {list(mask.shape)}"
+            )
+        return np.ascontiguousarray(mask)
+
+    def _converted(self, actions: Any) -> NDArray[Any]:
+        array = np.asarray(actions)
+        wanted = self.action_space
+        kinds, name = ("iu", "integers") if isinstance(self.single_action_space, Discrete) else ("fiu", "floats")
+        if array.dtype.kind not in kinds or array.shape != wanted.shape:
+            raise ValueError(f"expected {name} of shape {wanted.shape} as actions, got {array.dtype} of {array.shape}")
+        return np.ascontiguousarray(array, dtype=wanted.dtype)
+
+
+def _checked_seed(seed: Any, index: int) -> int:
+    value = operator.index(seed)
+    if not 0 <= value <= _MAX_SEED:
+        raise ValueError(f"the seed of environment {index} is {value}, expected 0 to 2**64 - 1")
+    return value
