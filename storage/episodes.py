@@ -1,0 +1,73 @@
+"""The episode index of a shard: which episodes ended in it, where, and how."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+ENDS = ("terminated", "truncated", "both")
+
+
+@dataclass(frozen=True, slots=True)
+class Episodes:
+    """Episodes that ended in a shard, one array entry each, in row order."""
+
+    row: NDArray[np.int64]
+    """Row `t * B + b` of the last step; the episode's earlier rows lie B apart before it, back into earlier shards."""
+    env_id: NDArray[np.int64]
+    episode_id: NDArray[np.int64]
+    """Counts the episodes of an environment."""
+    length: NDArray[np.int64]
+    """Steps of the whole episode."""
+    return_: NDArray[np.float64]
+    """Undiscounted sum of the whole episode's rewards."""
+    end: NDArray[np.int64]
+    """Index into `ENDS`."""
+
+    @classmethod
+    def from_flags(
+        cls,
+        row: NDArray[np.int64],
+        env_id: NDArray[np.int64],
+        episode_id: NDArray[np.int64],
+        length: NDArray[np.int64],
+        return_: NDArray[np.float64],
+        terminated: NDArray[np.uint8],
+        truncated: NDArray[np.uint8],
+    ) -> Episodes:
+        """From the flags of the last steps, at least one of which is set."""
+        end = terminated.astype(np.int64) + 2 * truncated.astype(np.int64) - 1
+        return cls(row, env_id, episode_id, length, return_, end)
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def to_json(self) -> dict[str, list[Any]]:
+        """Columns as lists; how an episode ended by name."""
+        return {
+            "row": self.row.tolist(),
+            "env_id": self.env_id.tolist(),
+            "episode_id": self.episode_id.tolist(),
+            "length": self.length.tolist(),
+            "return": self.return_.tolist(),
+            "end": [ENDS[end] for end in self.end.tolist()],
+        }
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, list[Any]]) -> Episodes:
+        """Back from `to_json`; ValueError or KeyError if it is none."""
+        return cls(
+            row=np.array(values["row"], dtype=np.int64),
+            env_id=np.array(values["env_id"], dtype=np.int64),
+            episode_id=np.array(values["episode_id"], dtype=np.int64),
+            length=np.array(values["length"], dtype=np.int64),
+            return_=np.array(values["return"], dtype=np.float64),
+            end=np.array([ENDS.index(end) for end in values["end"]], dtype=np.int64),
+        )

@@ -1,0 +1,289 @@
+"""A store in a folder of a local or shared disk: atomic replacement by rename, exclusive creation by hard link."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+import mmap
+import os
+import secrets
+import stat
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from storage.errors import ObjectExistsError, ObjectNotFoundError, StoreError
+from storage.names import TEMPORARY_PREFIX, check_name
+
+if TYPE_CHECKING:
+    import builtins
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from typing_extensions import Buffer
+
+LEFTOVER_SECONDS = 86_400
+"""A half-written file this old belongs to a writer that was killed; the listing that meets it removes it."""
+
+_IO_VECTOR_PARTS = 1024  # IOV_MAX of Linux
+_FOLDER_ATTEMPTS = 8  # a folder may vanish between its creation and its use when others delete its last object
+_PROCESS_TOKEN = secrets.token_hex(4)  # tells hosts apart that share a disk; the process id tells forks apart
+_COUNTER = itertools.count()
+
+
+class LocalStore:
+    """Objects are plain files below `root`; folders come into being with their first object.
+
+    A write goes to a temporary file next to its target and is renamed, so that readers, mappings and crashes never see
+    half of it. Folders that became empty are removed with their last object.
+    """
+
+    __slots__ = ("_root", "_rooted", "url")
+
+    def __init__(self, root: Path | str) -> None:
+        self.url = os.fspath(root)
+        self._root = self.url.rstrip("/") + "/"
+        self._rooted = False  # whether the root's own entry, up to the top, was made durable by this instance
+
+    def __reduce__(self) -> tuple[type[LocalStore], tuple[str]]:
+        return LocalStore, (self.url,)
+
+    def __repr__(self) -> str:
+        return f"LocalStore({self.url!r})"
+
+    def read(self, name: str) -> bytes:
+        """Whole object."""
+        check_name(name)
+        try:
+            with open(self._root + name, "rb", buffering=0) as file:  # noqa: PTH123  (a Path costs more than the call)
+                return file.readall()
+        except OSError as error:
+            self._fail_reading(name, error)
+
+    def view(self, name: str) -> memoryview:
+        """Whole object, mapped copy on write: pages are shared with all readers until they are written to."""
+        check_name(name)
+        try:
+            descriptor = os.open(self._root + name, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                status = os.fstat(descriptor)
+                if not stat.S_ISREG(status.st_mode):
+                    raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+                size = status.st_size
+                # The mapping keeps a descriptor of its own open for as long as it lives.
+                return memoryview(mmap.mmap(descriptor, size, access=mmap.ACCESS_COPY) if size else bytearray())
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            self._fail_reading(name, error)
+
+    def write(self, name: str, parts: Sequence[Buffer], *, durable: bool = False) -> None:
+        """Store the concatenated parts, which are not joined in memory."""
+        check_name(name)
+        target = self._root + name
+        temporary = ""
+        try:
+            temporary = self._write_temporary(target, parts, durable=durable)
+            os.replace(temporary, target)  # noqa: PTH105  (a Path costs more than the call)
+            if durable:
+                self._sync_folders([name])
+        except OSError as error:
+            _remove(temporary)
+            self._fail_writing(name, error)
+
+    def create(self, name: str, data: bytes) -> None:
+        """Store `data` if there is no such object: exactly one of several writers wins, on any POSIX file system."""
+        check_name(name)
+        target = self._root + name
+        temporary = ""
+        try:
+            temporary = self._write_temporary(target, [data], durable=True)
+            if not _link(temporary, target):
+                raise ObjectExistsError(f"'{name}' exists already in the store '{self.url}'; read it to see whose")
+            self._sync_folders([name])
+        except OSError as error:
+            self._fail_writing(name, error)
+        finally:
+            _remove(temporary)
+
+    def exists(self, name: str) -> bool:
+        """Whether there is such a file."""
+        check_name(name)
+        try:
+            return stat.S_ISREG(os.stat(self._root + name).st_mode)  # noqa: PTH116  (a Path costs more than the call)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as error:
+            self._fail_reading(name, error)
+
+    def list(self, prefix: str = "") -> builtins.list[str]:
+        """Names that start with `prefix`, sorted; reads the folders that can hold such names only."""
+        folder, slash, start = prefix.rpartition("/")
+        try:
+            return sorted(_walk(self._root + folder, folder + slash, start))
+        except OSError as error:
+            self._fail_reading(f"{prefix}*", error)
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Remove files, then the folders that are empty now."""
+        folders = set()
+        for name in names:
+            check_name(name)
+            try:
+                os.unlink(self._root + name)  # noqa: PTH108  (a Path costs more than the call)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except OSError as error:
+                self._fail_writing(name, error)
+            folders.add(name.rpartition("/")[0])
+        for folder in folders:
+            while folder:
+                try:
+                    Path(self._root + folder).rmdir()
+                except OSError:
+                    break  # holds other objects, or somebody else was faster
+                folder = folder.rpartition("/")[0]  # noqa: PLW2901  (climbs)
+
+    def sync(self, names: Iterable[str]) -> None:
+        """Flush files and their folders to the disk."""
+        names = list(names)
+        name = ""
+        try:
+            for name in names:
+                check_name(name)
+                _sync_path(self._root + name)
+            self._sync_folders(names)
+        except OSError as error:
+            self._fail_reading(name, error)
+
+    def path(self, name: str) -> Path:
+        """The file that holds, or would hold, an object."""
+        check_name(name)
+        return Path(self._root + name)
+
+    def at(self, prefix: str) -> LocalStore:
+        """The same store below a folder."""
+        prefix = prefix.rstrip("/")
+        check_name(prefix)
+        return LocalStore(self._root + prefix)
+
+    def _write_temporary(self, target: str, parts: Sequence[Buffer], *, durable: bool) -> str:
+        folder = target[: target.rindex("/")]
+        temporary = f"{folder}/{TEMPORARY_PREFIX}{_PROCESS_TOKEN}-{os.getpid()}-{next(_COUNTER)}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        for attempt in range(_FOLDER_ATTEMPTS):
+            try:
+                descriptor = os.open(temporary, flags, 0o666)
+                break
+            except FileNotFoundError:
+                if attempt + 1 == _FOLDER_ATTEMPTS:
+                    raise
+                os.makedirs(folder, exist_ok=True)  # noqa: PTH103  (a Path costs more than the call)
+        try:
+            _write_parts(descriptor, parts)
+            if durable:
+                os.fsync(descriptor)
+        except BaseException:
+            _remove(temporary)
+            raise
+        finally:
+            os.close(descriptor)
+        return temporary
+
+    def _sync_folders(self, names: Iterable[str]) -> None:
+        folders = {""}
+        for name in names:
+            folder = name.rpartition("/")[0]
+            while folder:
+                folders.add(folder)
+                folder = folder.rpartition("/")[0]
+        for folder in sorted(folders, reverse=True):  # inner ones first
+            _sync_path(self._root + folder)
+        if not self._rooted:
+            for folder_above in Path(self._root).parents:
+                try:
+                    _sync_path(str(folder_above))
+                except PermissionError:
+                    break  # not ours to read, so not ours to have created anything in
+            self._rooted = True
+
+    def _fail_reading(self, name: str, error: OSError) -> NoReturn:
+        if error.errno in {errno.ENOENT, errno.ENOTDIR, errno.EISDIR}:
+            raise ObjectNotFoundError(
+                f"there is no object '{name}' in the store '{self.url}'; check the name and the store's url"
+            ) from error
+        raise StoreError(
+            f"cannot read '{name}' in the store '{self.url}': {error.strerror}; check that the disk is there and its "
+            "files may be read"
+        ) from error
+
+    def _fail_writing(self, name: str, error: OSError) -> NoReturn:
+        advice = "check that it is a folder, may be written and has space"
+        if error.errno in {errno.EPERM, errno.EOPNOTSUPP}:
+            advice = "its file system may lack hard links, which exclusive creation needs: use another one"
+        raise StoreError(f"cannot write '{name}' in the store '{self.url}': {error.strerror}; {advice}") from error
+
+
+def _link(temporary: str, target: str) -> bool:
+    """Give a file its name; False if the name is taken."""
+    try:
+        os.link(temporary, target)
+    except FileExistsError:
+        # On NFS the answer to a link that was made can be lost, and the client's retry then meets its own file.
+        return os.stat(temporary).st_nlink == 2  # noqa: PTH116  (a Path costs more than the call)
+    return True
+
+
+def _write_parts(descriptor: int, parts: Sequence[Buffer]) -> None:
+    """Write all parts in few system calls. A call may take less than it was given (2 GiB limit, signals, full disk)."""
+    views = [view for part in parts if (view := memoryview(part)).nbytes]
+    if sum(view.nbytes for view in views) == 0:
+        return
+    written = os.writev(descriptor, views[:_IO_VECTOR_PARTS])
+    if written == sum(view.nbytes for view in views):
+        return
+    pending = [view.cast("B") for view in views]
+    while True:
+        while pending and written >= len(pending[0]):
+            written -= len(pending.pop(0))
+        if not pending:
+            return
+        pending[0] = pending[0][written:]
+        written = os.writev(descriptor, pending[:_IO_VECTOR_PARTS])
+
+
+def _walk(folder: str, above: str, start: str) -> Iterator[str]:
+    try:
+        entries = os.scandir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    with entries:
+        for entry in entries:
+            name = entry.name
+            if not name.startswith(start):
+                continue
+            if name.startswith(TEMPORARY_PREFIX):
+                with contextlib.suppress(OSError):
+                    if entry.stat().st_mtime < time.time() - LEFTOVER_SECONDS:
+                        _remove(entry.path)
+            elif entry.is_dir():
+                yield from _walk(entry.path, f"{above}{name}/", "")
+            else:
+                yield above + name
+
+
+def _sync_path(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # some file systems can't flush folders; nothing more can be done there
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _remove(path: str) -> None:
+    if path:
+        with contextlib.suppress(OSError):
+            os.unlink(path)  # noqa: PTH108  (a Path costs more than the call)

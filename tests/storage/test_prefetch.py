@@ -1,0 +1,216 @@
+"""Reading ahead: in order, within its budget, with every failure where it belongs, and never hanging."""
+
+import threading
+import time
+from dataclasses import dataclass
+
+import pytest
+
+from storage.prefetch import Prefetcher
+from storage.store import open_store
+
+
+@dataclass(frozen=True)
+class Wanted:
+    index: int
+    nbytes: int = 10
+
+
+def in_thread(function, *args):
+    thread = threading.Thread(target=function, args=args, daemon=True)
+    thread.start()
+    return thread
+
+
+def submit_all(prefetcher, count, nbytes=10):
+    def submit():
+        for index in range(count):
+            prefetcher.submit(Wanted(index, nbytes))
+
+    return in_thread(submit)
+
+
+def eventually(condition):
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_items_come_in_the_order_of_submission_whatever_loads_first():
+    """Later items are loaded before earlier ones here, and still come later."""
+    gates = [threading.Event() for _ in range(4)]
+
+    def load(ref):
+        if ref.index < 3:
+            assert gates[ref.index + 1].wait(30)
+        gates[ref.index].set()
+        return ref.index
+
+    with Prefetcher(load, budget_bytes=1000, threads=4) as prefetcher:
+        submit_all(prefetcher, 4)
+        assert [prefetcher.next() for _ in range(4)] == [0, 1, 2, 3]
+        assert (prefetcher.reads, prefetcher.read_bytes) == (4, 40)
+
+
+def test_stored_objects_are_read_ahead(tmp_path):
+    """On a real store: all bytes come, in order, from two threads."""
+    store = open_store(str(tmp_path))
+    for index in range(20):
+        store.write(f"objects/{index}", [bytes([index]) * 100])
+    with Prefetcher(lambda ref: bytes(store.view(f"objects/{ref.index}")), budget_bytes=250) as prefetcher:
+        submit_all(prefetcher, 20, nbytes=100)
+        assert [prefetcher.next() for _ in range(20)] == [bytes([index]) * 100 for index in range(20)]
+        assert prefetcher.read_bytes == 2000
+        assert prefetcher.wait_seconds >= 0
+
+
+@pytest.mark.parametrize(("nbytes", "held"), [(10, 3), (35, 1), (1000, 1), (0, 4)])
+def test_what_is_not_taken_stays_within_the_budget(nbytes, held):
+    """35 bytes hold three of ten; one item always passes; of unknown size are two a thread."""
+    loaded = []
+    most = 0
+
+    def load(ref):
+        loaded.append(ref.index)
+        return ref.index
+
+    with Prefetcher(load, budget_bytes=35, threads=2) as prefetcher:
+        submitting = submit_all(prefetcher, 12, nbytes)
+        for taken in range(12):
+            eventually(lambda taken=taken: len(loaded) >= min(taken + held, 12))
+            most = max(most, len(loaded) - taken)
+            assert prefetcher.next() == taken
+        submitting.join(30)
+        assert not submitting.is_alive()
+    assert most == held
+
+
+def test_sizes_that_show_when_loaded_are_accounted_for():
+    """A reference without a size is charged what its item turns out to hold."""
+    loaded = []
+
+    def load(ref):
+        loaded.append(ref.index)
+        return b"x" * 10
+
+    with Prefetcher(load, budget_bytes=100, threads=1, size_of=len) as prefetcher:
+        submit_all(prefetcher, 40, nbytes=0)
+        # 50 bytes are set aside for what isn't loaded yet, so loaded ones of ten fill the other half, and then some.
+        eventually(lambda: len(loaded) >= 6)
+        assert len(loaded) <= 10
+        assert [prefetcher.next() for _ in range(40)] == [b"x" * 10] * 40
+        assert prefetcher.read_bytes == 400
+
+
+def test_an_error_of_one_item_is_raised_where_the_item_is_taken():
+    """The items before and after it come through."""
+
+    def load(ref):
+        if ref.index == 1:
+            raise OSError("the disk is gone")
+        return ref.index
+
+    with Prefetcher(load, budget_bytes=1000) as prefetcher:
+        submit_all(prefetcher, 3)
+        assert prefetcher.next() == 0
+        with pytest.raises(OSError, match="the disk is gone"):
+            prefetcher.next()
+        assert prefetcher.next() == 2
+        assert prefetcher.reads == 2
+
+
+def test_a_failure_of_the_finder_is_raised_after_the_items_before_it():
+    """And again, for nothing else will ever come; the first failure counts."""
+    with Prefetcher(lambda ref: ref.index, budget_bytes=1000) as prefetcher:
+        submit_all(prefetcher, 2).join(30)
+        prefetcher.fail(LookupError("no more shards"))
+        prefetcher.fail(KeyError("a later one"))
+        assert [prefetcher.next(), prefetcher.next()] == [0, 1]
+        for _ in range(2):
+            with pytest.raises(LookupError, match="no more shards"):
+                prefetcher.next()
+
+
+def test_a_failure_wakes_a_reader_that_waits():
+    """The learner doesn't sit there for ever when the finder dies."""
+    prefetcher = Prefetcher(lambda ref: ref.index, budget_bytes=10)
+    caught = []
+
+    def take():
+        try:
+            prefetcher.next()
+        except LookupError as error:
+            caught.append(error)
+
+    taking = in_thread(take)
+    prefetcher.fail(LookupError("gone"))
+    taking.join(30)
+    assert len(caught) == 1
+    prefetcher.close()
+
+
+def test_close_wakes_everybody():
+    """A finder blocked by the budget returns silently, a reader is told, the threads end; closing again is fine."""
+    prefetcher = Prefetcher(lambda ref: ref.index, budget_bytes=10)
+    submitting = submit_all(prefetcher, 5)
+    eventually(lambda: prefetcher.reads == 1)
+    empty = Prefetcher(lambda ref: ref.index, budget_bytes=10)
+    told = []
+
+    def take():
+        try:
+            empty.next()
+        except RuntimeError as error:
+            told.append(str(error))
+
+    taking = in_thread(take)
+    for one in (prefetcher, empty, empty):
+        one.close()
+    for thread in (submitting, taking, *prefetcher._threads, *empty._threads):
+        thread.join(30)
+        assert not thread.is_alive()
+    assert "closed" in told[0]
+    prefetcher.submit(Wanted(9))
+    with pytest.raises(RuntimeError, match="closed"):
+        prefetcher.next()
+
+
+def test_close_does_not_wait_for_a_load_that_hangs(monkeypatch):
+    """A store that never answers can't keep a stage from ending."""
+    monkeypatch.setattr("storage.prefetch._CLOSE_SECONDS", 0.05)
+    never, begun = threading.Event(), threading.Event()
+
+    def load(ref):
+        begun.set()
+        never.wait(60)
+
+    prefetcher = Prefetcher(load, budget_bytes=10)
+    prefetcher.submit(Wanted(0))
+    assert begun.wait(30)
+    prefetcher.close()
+    assert any(thread.is_alive() for thread in prefetcher._threads)
+    never.set()
+    for thread in prefetcher._threads:
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+def test_a_load_may_close_the_prefetcher():
+    """Closing from one of its own threads doesn't wait for itself."""
+    closed = threading.Event()
+
+    def load(ref):
+        prefetcher.close()
+        closed.set()
+
+    prefetcher = Prefetcher(load, budget_bytes=10)
+    prefetcher.submit(Wanted(0))
+    assert closed.wait(30)
+
+
+@pytest.mark.parametrize(("budget_bytes", "threads"), [(0, 1), (1, 0)])
+def test_senseless_settings_are_refused(budget_bytes, threads):
+    """They would hang."""
+    with pytest.raises(ValueError):
+        Prefetcher(lambda ref: ref, budget_bytes, threads)

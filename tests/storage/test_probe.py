@@ -1,0 +1,62 @@
+"""The probe tells stores apart by trying them."""
+
+import logging
+import uuid
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+
+from storage.errors import StoreError
+from storage.probe import StoreGuarantees, probe
+from storage.store import open_store
+
+
+class ForgetfulFileSystem(MemoryFileSystem):
+    """A service that does not know conditional creation and overwrites instead, as some S3 servers do."""
+
+    protocol = "forgetful"
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **kwargs: Any) -> None:
+        super().pipe_file(path, value, **kwargs)
+
+
+@pytest.fixture(params=["local", "memory", "s3"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "s3":
+        return request.getfixturevalue("s3_url")
+    return str(tmp_path / "store") if request.param == "local" else f"memory://{uuid.uuid4().hex}"
+
+
+def test_good_stores_keep_all_promises(url: str):
+    """A folder, memory and S3 create exclusively; the probe leaves nothing behind."""
+    store = open_store(url)
+    store.write("run.json", [b"{}"])
+    assert probe(store) == StoreGuarantees(writable=True, exclusive_create=True)
+    assert store.list() == ["run.json"]
+
+
+def test_a_store_that_overwrites_is_found_out(caplog: pytest.LogCaptureFixture):
+    """A second create that goes through is reported and logged, and cleaned up."""
+    fsspec.register_implementation("forgetful", ForgetfulFileSystem, clobber=True)
+    store = open_store("forgetful://runs")
+    with caplog.at_level(logging.WARNING):
+        assert probe(store) == StoreGuarantees(writable=True, exclusive_create=False)
+    assert "forgetful://runs" in caplog.text
+    assert store.list() == []
+
+
+def test_a_store_that_cannot_be_written_is_refused(tmp_path: Path):
+    """The error names the store."""
+    (tmp_path / "file").write_bytes(b"content")
+    with pytest.raises(StoreError, match=str(tmp_path / "file")):
+        probe(open_store(tmp_path / "file" / "store"))
+
+
+@pytest.mark.usefixtures("s3_url")
+def test_a_service_that_is_gone_is_refused():
+    """The error names the store, after a few attempts."""
+    with pytest.raises(StoreError, match=r"s3://bucket/runs"):
+        probe(open_store("s3://bucket/runs", endpoint_url="http://127.0.0.1:9"))

@@ -1,0 +1,177 @@
+"""Shards: exact round trips, the same bytes for the same round, and nothing damaged is ever read in silence."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from storage.digest import digest
+from storage.episodes import Episodes
+from storage.errors import CorruptObjectError, SpecMismatchError
+from storage.refs import ShardRef
+from storage.shards import BOOTSTRAP_COLUMN, ShardInfo, allocate, decode_shard, encode_shard, read_info
+from storage.specs import Spec
+from storage.store import open_store
+from storage.tensors import load_tensors, save_tensors
+
+STEPS, ENVS = 8, 8
+COLUMNS = {
+    "observation": Spec("float32", (4,)),
+    "reward": Spec("float32"),
+    "terminated": Spec("uint8"),
+    "truncated": Spec("uint8"),
+    "action": Spec("int64"),
+    "env_id": Spec("int32"),
+}
+
+
+def a_round(seed: int = 0, columns: dict[str, Spec] = COLUMNS):
+    rng = np.random.default_rng(seed)
+    arrays = allocate(columns, STEPS, ENVS)
+    for array in arrays.values():
+        array[...] = rng.integers(0, 100, array.shape)
+    rows = np.array([5, 17, *range(STEPS * ENVS - ENVS, STEPS * ENVS)], dtype=np.int64)
+    bootstrap = rng.random((len(rows), 4), dtype=np.float32)
+    episodes = Episodes.from_flags(
+        row=np.array([5, 17]),
+        env_id=np.array([5, 1]),
+        episode_id=np.array([0, 3]),
+        length=np.array([1, 3]),
+        return_=np.array([1.0, 2.5]),
+        terminated=np.array([1, 1], dtype=np.uint8),
+        truncated=np.array([0, 1], dtype=np.uint8),
+    )
+    info = ShardInfo(7, 2, 21, 3, STEPS, ENVS, 20, "CartPole-v1", {"gravity": 9.8}, episodes)
+    return arrays, rows, bootstrap, info
+
+
+def encoded(seed: int = 0) -> bytearray:
+    return bytearray(b"".join(encode_shard(COLUMNS, *a_round(seed))))
+
+
+def test_what_is_decoded_is_what_was_encoded():
+    """Columns, bootstrap observations and the episode index come back exactly, as writable views of the buffer."""
+    arrays, rows, bootstrap, info = a_round()
+    buffer = encoded()
+
+    shard = decode_shard(memoryview(buffer), COLUMNS, "shard", digest(buffer))
+
+    assert set(shard.columns) == set(COLUMNS)
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(shard.columns[name], array)
+        assert shard.columns[name].dtype == array.dtype
+        assert np.shares_memory(shard.columns[name], np.frombuffer(buffer, np.uint8))
+    np.testing.assert_array_equal(shard.bootstrap_rows, rows)
+    np.testing.assert_array_equal(shard.bootstrap_observation, bootstrap)
+    assert shard.info.episodes.to_json() == info.episodes.to_json()
+    assert shard.info.episodes.to_json()["end"] == ["terminated", "both"]
+    assert (shard.info.round, shard.info.policy_version, shard.info.environment) == (21, 20, "CartPole-v1")
+
+
+def test_column_buffers_are_not_copied_and_lie_at_multiples_of_64():
+    """The caller's arrays are pieces of the file, and every column starts where a vector unit likes it."""
+    arrays, rows, bootstrap, info = a_round()
+    parts = encode_shard(COLUMNS, arrays, rows, bootstrap, info)
+
+    pieces = {np.frombuffer(part, np.uint8).ctypes.data for part in parts}
+    assert {array.ctypes.data for array in arrays.values()} <= pieces
+
+    buffer = bytearray(b"".join(parts))
+    start = np.frombuffer(buffer, np.uint8).ctypes.data
+    shard = decode_shard(memoryview(buffer), COLUMNS, "shard", None)
+    assert {(column.ctypes.data - start) % 64 for column in shard.columns.values()} == {0}
+
+
+def test_the_same_round_has_the_same_bytes_and_another_has_others():
+    """Content addresses rest on it."""
+    assert digest(encoded(1)) == digest(encoded(1))
+    assert digest(encoded(1)) != digest(encoded(2))
+
+
+def test_any_arrow_tool_reads_a_shard():
+    """Plain pyarrow sees rows `t * B + b` and a bootstrap observation exactly where a row has no successor."""
+    arrays, rows, bootstrap, _ = a_round()
+    table = pa.ipc.open_file(pa.py_buffer(encoded())).read_all()
+
+    assert table.num_rows == STEPS * ENVS
+    assert table["reward"].to_pylist() == arrays["reward"].reshape(-1).tolist()
+    assert table["observation"].to_pylist()[ENVS] == arrays["observation"][1, 0].tolist()
+    lists = table[BOOTSTRAP_COLUMN].to_pylist()
+    assert [row for row, value in enumerate(lists) if value is not None] == rows.tolist()
+    assert [value for value in lists if value is not None] == bootstrap.tolist()
+
+
+@pytest.mark.parametrize("damage", ["altered", "cut", "empty"])
+def test_a_damaged_shard_is_an_error_that_names_it(damage):
+    """With the digest known, no damage goes unnoticed."""
+    buffer = encoded()
+    expected = digest(buffer)
+    if damage == "altered":
+        buffer[len(buffer) // 2] ^= 1
+    else:
+        del buffer[0 if damage == "empty" else len(buffer) // 2 :]
+    with pytest.raises(CorruptObjectError, match="shards/x"):
+        decode_shard(memoryview(buffer), COLUMNS, "shards/x.arrow", expected)
+
+
+@pytest.mark.parametrize("content", [b"", b"ARROW1", b"no shard at all"])
+def test_what_is_no_shard_is_said_to_be_none(content, tmp_path):
+    """Even without a digest, and when only the index is asked for."""
+    with pytest.raises(CorruptObjectError, match="no trajectory shard"):
+        decode_shard(memoryview(bytearray(content)), None, "x", None)
+    store = open_store(tmp_path)
+    store.write("x", [content])
+    with pytest.raises(CorruptObjectError, match="'x'"):
+        read_info(store, ShardRef("x", digest(content), len(content), 0, 0, 0))
+
+
+def test_the_index_is_read_without_the_data(tmp_path):
+    """read_info gives the episode index of a stored shard."""
+    store = open_store(tmp_path)
+    buffer = encoded()
+    store.write("x", [buffer])
+    info = read_info(store, ShardRef("x", digest(buffer), len(buffer), 21, 3, STEPS * ENVS))
+    assert info.episodes.return_.tolist() == [1.0, 2.5]
+    assert len(info.episodes) == 2
+
+
+def test_other_columns_are_refused_both_ways():
+    """A reader that expects other columns, and an array of another type, get both sides named."""
+    with pytest.raises(SpecMismatchError, match="value: float32"):
+        decode_shard(memoryview(encoded()), {**COLUMNS, "value": Spec("float32")}, "x", None)
+    arrays, rows, bootstrap, info = a_round()
+    with pytest.raises(SpecMismatchError, match="'reward' is float64"):
+        encode_shard(COLUMNS, {**arrays, "reward": arrays["reward"].astype(np.float64)}, rows, bootstrap, info)
+
+
+def test_tensors_come_back_exactly_whatever_their_shape():
+    """Scalars, empty arrays and all kinds of numbers keep shape, type and value; same tensors, same bytes."""
+    tensors = {
+        "scalar": np.array(3.5),
+        "empty": np.zeros((0, 4), dtype=np.float32),
+        "words": np.arange(8, dtype=np.uint64).reshape(2, 4),
+        "flags": np.array([True, False]),
+    }
+    meta = {"b": [1, 2], "a": {"z": 1.5}}
+    data = save_tensors(tensors, meta)
+    assert data == save_tensors(dict(reversed(tensors.items())), dict(reversed(meta.items())))
+
+    loaded, found = load_tensors(memoryview(bytearray(data)), "t", digest(data))
+
+    assert found == meta
+    assert set(loaded) == set(tensors)
+    for name, value in tensors.items():
+        assert loaded[name].shape == value.shape
+        assert loaded[name].dtype == value.dtype
+        np.testing.assert_array_equal(loaded[name], value)
+
+
+@pytest.mark.parametrize("cut", [0, 4, 40, -1])
+def test_damaged_tensors_are_an_error_that_names_them(cut):
+    """Cut anywhere, with and without a digest to compare."""
+    data = save_tensors({"x": np.arange(64, dtype=np.float32)}, {})
+    buffer = memoryview(bytearray(data[:cut] if cut else b""))
+    for expected in (digest(data), None):
+        with pytest.raises(CorruptObjectError, match="'checkpoints/y'"):
+            load_tensors(buffer, "checkpoints/y", expected)
