@@ -1,0 +1,134 @@
+"""The act role: step the tiles' environments with local inference, and store a shard and a state a round and tile.
+
+A restarted act task goes on after what it finds stored; what it does write again has the same name and content.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from storage.errors import ObjectNotFoundError
+from storage.refs import StateRef
+from storage.tensors import load_tensors
+from tasks.placement import tiles_of
+from tasks.snapshots import SnapshotReader
+from tasks.stored import stored_shards, stored_states
+from tasks.tile import TileActor
+from tasks.writer import RoundWriter
+
+if TYPE_CHECKING:
+    from storage.refs import ShardRef
+    from tasks.assignment import Assignment
+    from tasks.context import RunContext
+    from tasks.membership import Membership
+
+_TRIES = 5
+
+
+def act(assignment: Assignment, context: RunContext, membership: Membership) -> dict[str, Any]:
+    """Act all rounds of a stage that are not stored yet.
+
+    Returns:
+        `states` (references of the environment state after the stage), and for `timings/`: `env_steps` acted by this
+        call, `act_seconds`, `wait_seconds` (for snapshots), `first_step_at` (Unix time).
+
+    Raises:
+        StageMismatchError: what was written again differs from what was stored.
+    """
+    # Inference on small batches gains nothing from more threads, and one keeps its bytes the same everywhere.
+    torch.set_num_threads(1)
+    stage = assignment.stage
+    rounds = context.rounds_of(stage)
+    tiles = tiles_of(assignment.replica, assignment.replicas, context.config.environment.tiles)
+    before = context.run.log.read(stage - 1) if stage else None
+    actors, shards, states = _resume_all(assignment, context, tiles, before)
+    resumed = {tile: actor.next_round for tile, actor in actors.items() if actor.next_round > rounds.start}
+    if resumed:
+        membership.log.info("goes on after what is stored: %s", resumed)
+    snapshots = SnapshotReader(assignment, context, membership, before)
+    writer = RoundWriter(assignment, context, membership, shards, states)
+    act_seconds = wait_seconds = 0.0
+    env_steps = 0
+    first_step_at = 0.0
+    try:
+        for round_ in rounds:
+            due = [actor for actor in actors.values() if actor.next_round == round_]
+            if not due:
+                continue
+            version = context.acting_version(round_)
+            params, waited = snapshots.get(version)
+            wait_seconds += waited
+            started = time.perf_counter()
+            first_step_at = first_step_at or time.time()
+            for actor in due:
+                writer.submit(actor.act_round(version, params, writer.buffers(actor)))
+                env_steps += actor.round_steps
+            act_seconds += time.perf_counter() - started
+        written = writer.finish()
+    finally:
+        writer.close()
+    membership.log.info(
+        "acted rounds=%d..%d tiles=%d..%d env_steps=%d act_seconds=%.3f wait_seconds=%.3f",
+        rounds[0],
+        rounds[-1],
+        tiles[0],
+        tiles[-1],
+        env_steps,
+        act_seconds,
+        wait_seconds,
+    )
+    return {
+        "states": [written[tile].to_json() for tile in tiles],
+        "env_steps": env_steps,
+        "act_seconds": act_seconds,
+        "wait_seconds": wait_seconds,
+        "first_step_at": first_step_at,
+    }
+
+
+def _resume_all(
+    assignment: Assignment, context: RunContext, tiles: range, before: dict[str, Any] | None
+) -> tuple[dict[int, TileActor], dict[tuple[int, int], ShardRef], dict[tuple[int, int], StateRef]]:
+    """The tiles' environments as they are stored, and what else is.
+
+    An earlier member that has not left yet may go on for a round, and remove a state that was just listed: look again.
+    """
+    store = context.run.store
+    for tries_left in reversed(range(_TRIES)):
+        shards = stored_shards(store, assignment.stage, assignment.attempt)
+        states = stored_states(store, assignment.stage, assignment.attempt)
+        try:
+            return {tile: _resume(context, tile, before, shards, states) for tile in tiles}, shards, states
+        except ObjectNotFoundError:
+            if not tries_left:
+                raise
+    raise AssertionError("the loop returns or raises")
+
+
+def _resume(
+    context: RunContext,
+    tile: int,
+    before: dict[str, Any] | None,
+    shards: dict[tuple[int, int], ShardRef],
+    states: dict[tuple[int, int], StateRef],
+) -> TileActor:
+    """A tile's environments as they were after its last round whose shard and state are stored, without a gap."""
+    stage_rounds = context.rounds_of(before["stage"] + 1 if before else 0)
+    actor = TileActor(context, tile)
+    done = [round_ for round_ in stage_rounds if (round_, tile) in shards]
+    gap = next((round_ for round_ in stage_rounds if (round_, tile) not in shards), stage_rounds.stop)
+    kept = [round_ for round_ in done if round_ < gap and (round_, tile) in states]
+    if kept:
+        ref, next_round = states[kept[-1], tile], kept[-1] + 1
+    elif before:
+        ref = next(ref for ref in map(StateRef.from_json, before["states"]) if ref.tile == tile)
+        next_round = stage_rounds.start
+    else:
+        actor.start()
+        return actor
+    tensors, _ = load_tensors(context.run.store.view(ref.name), ref.name, ref.digest)
+    actor.restore(tensors, next_round)
+    return actor

@@ -1,0 +1,222 @@
+"""Proximal policy optimisation (Schulman et al. 2017, arXiv 1707.06347) for discrete and continuous actions.
+
+Policy and value are separate perceptrons with an optimizer each, so that a snapshot holds the policy alone and actors
+never compute a value: `post` evaluates the values of a round in one batch, with the parameters that learn from it.
+Advantages are normalised over the whole round (not per minibatch), from sums that add up over tiles and learners.
+
+Left out on purpose: value clipping and observation normalisation (neither helps on the tasks that ship).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from tasks.algorithm import Loss
+from tasks.networks import init_mlp, mlp
+from tasks.optimizers import clip_norm, init_adam, step_adam
+from tasks.returns import generalized_advantages, successor_values
+from tasks.specs import EnvironmentSpec, NoiseSpec, ParameterGroup, Spec, State
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from tasks.algorithm import LossResult, Params
+    from tasks.specs import Batch, Trajectory
+
+_LOG_2PI = math.log(2.0 * math.pi)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PPO:
+    """PPO with a clipped surrogate, for one environment's spaces."""
+
+    environment: EnvironmentSpec
+    hidden: tuple[int, ...] = (64, 64)
+    learning_rate: float = 3e-4
+    final_learning_rate: float = 0.0
+    """Reached linearly after `anneal_rounds` rounds and kept from then on."""
+    anneal_rounds: int = 0
+    """0 keeps `learning_rate` for ever."""
+    discount: float = 0.99
+    trace_decay: float = 0.95
+    clip_range: float = 0.2
+    entropy_weight: float = 0.0
+    epochs: int = 4
+    minibatches: int = 8
+    """Minibatches an epoch."""
+    gradient_norm: float = 0.5
+    reward_scale: float = 1.0
+    """Rewards are multiplied by it before anything else; reported returns are not."""
+    initial_log_std: float = 0.0
+    """Of a continuous policy's state-independent normal distribution."""
+
+    @property
+    def discrete(self) -> bool:
+        """Whether actions are choices; otherwise they are vectors."""
+        return self.environment.action.kind == "discrete"
+
+    @property
+    def rows(self) -> dict[str, Spec]:
+        """`action` as the environment takes it, `log_probability` under the behaviour policy."""
+        return {"action": self.environment.action.spec, "log_probability": Spec("float32")}
+
+    @property
+    def noise(self) -> NoiseSpec:
+        """Gumbel noise picks among choices (Gumbel-max), normal noise displaces a mean; zero noise means greedy."""
+        action = self.environment.action
+        return NoiseSpec("gumbel", (action.n,)) if self.discrete else NoiseSpec("normal", action.shape)
+
+    @property
+    def losses(self) -> tuple[Loss, ...]:
+        """Clipped surrogate for the policy, squared error for the value."""
+        return (Loss("policy", "policy", self._policy_loss), Loss("value", "value", self._value_loss))
+
+    @property
+    def actor_groups(self) -> tuple[str, ...]:
+        """Actors need the policy."""
+        return ("policy",)
+
+    def init(self, seed: int) -> State:
+        """Orthogonal weights; the policy's last layer is small so that it starts near uniform."""
+        generator = torch.Generator().manual_seed(seed)
+        inputs = math.prod(self.environment.observation.shape)
+        outputs = self.environment.action.n if self.discrete else math.prod(self.environment.action.shape)
+        policy = init_mlp((inputs, *self.hidden, outputs), 0.01, generator)
+        if not self.discrete:
+            policy["log_std"] = torch.full((outputs,), self.initial_log_std)
+        value = init_mlp((inputs, *self.hidden, 1), 1.0, generator)
+        params = {"policy": ParameterGroup(policy), "value": ParameterGroup(value)}
+        return State(params=params, optimizer={name: init_adam(group.flat) for name, group in params.items()})
+
+    def initial_carry(self, envs: int) -> None:  # noqa: ARG002
+        """A perceptron has no memory."""
+        return
+
+    def act(
+        self, params: Params, carry: Tensor | None, observation: Tensor, noise: Tensor
+    ) -> tuple[dict[str, Tensor], Tensor | None]:
+        """Sample from the policy; see `Algorithm.act`."""
+        output = self._policy(params["policy"], observation)
+        if self.discrete:
+            action = (output + noise).argmax(-1)
+            log_probability = torch.log_softmax(output, -1).gather(-1, action.unsqueeze(-1)).squeeze(-1)
+        else:
+            log_std = params["policy"]["log_std"]
+            action = torch.addcmul(output, noise, log_std.exp()).view(-1, *self.environment.action.shape)
+            log_probability = (-0.5 * noise.square() - log_std - 0.5 * _LOG_2PI).sum(-1)
+        return {"action": action, "log_probability": log_probability}, carry
+
+    def post(self, params: Params, trajectory: Trajectory) -> Batch:
+        """Values in one batch, advantages and value targets per environment."""
+        columns = trajectory.columns
+        steps, envs = columns["reward"].shape
+        observation = columns["observation"].flatten(0, 1)
+        value = mlp(params["value"], observation.flatten(1)).view(steps, envs)
+        following = mlp(params["value"], trajectory.bootstrap_observation.flatten(1)).squeeze(-1)
+        advantage = generalized_advantages(
+            columns["reward"] * self.reward_scale,
+            value,
+            successor_values(value, trajectory.bootstrap_rows, following),
+            columns["terminated"],
+            columns["truncated"],
+            self.discount,
+            self.trace_decay,
+        )
+        return {
+            "observation": observation.flatten(1),
+            "action": columns["action"].flatten(0, 1),
+            "log_probability": columns["log_probability"].flatten(),
+            "advantage": advantage.flatten(),
+            "value_target": (advantage + value).flatten(),
+        }
+
+    def stats(self, batch: Batch) -> dict[str, Tensor]:
+        """What the round's advantage mean and variance are made of, in float64: differences of large sums follow."""
+        advantage = batch["advantage"].double()
+        return {
+            "count": torch.tensor(float(advantage.numel()), dtype=torch.float64, device=advantage.device),
+            "advantage": advantage.sum(),
+            "advantage_square": advantage.square().sum(),
+        }
+
+    def plan(self, generator: torch.Generator, row_count: int) -> Iterator[Tensor]:
+        """Every row once an epoch, in a fresh order."""
+        for _ in range(self.epochs):
+            yield from torch.randperm(row_count, generator=generator).tensor_split(self.minibatches)
+
+    def update(self, state: State, loss: Loss, gradient: Tensor) -> State:
+        """Clip by the group's norm, then Adam."""
+        optimizer = state.optimizer[loss.group]
+        rate = self.learning_rate
+        if self.anneal_rounds:
+            fraction = min(1.0, float(optimizer["step"]) / (self.anneal_rounds * self.epochs * self.minibatches))
+            rate += fraction * (self.final_learning_rate - rate)
+        step_adam(state.params[loss.group].flat, clip_norm(gradient, self.gradient_norm), optimizer, rate)
+        return state
+
+    def after_minibatch(self, state: State) -> State:
+        """Nothing to do: no targets, and the schedule counts optimizer steps."""
+        return state
+
+    def _policy(self, params: Mapping[str, Tensor], observation: Tensor) -> Tensor:
+        layers = params if self.discrete else {name: value for name, value in params.items() if name != "log_std"}
+        return mlp(layers, observation.flatten(1))
+
+    def _policy_loss(
+        self,
+        params: Params,
+        targets: Mapping[str, Tensor],  # noqa: ARG002
+        rows: Batch,
+        noise: Tensor | None,  # noqa: ARG002
+        stats: Mapping[str, float],
+        count: int,
+    ) -> LossResult:
+        """Clipped surrogate (equation 7 of the paper) less the entropy bonus."""
+        output = self._policy(params["policy"], rows["observation"])
+        if self.discrete:
+            log_probabilities = torch.log_softmax(output, -1)
+            log_probability = log_probabilities.gather(-1, rows["action"].unsqueeze(-1)).squeeze(-1)
+            entropy = -(log_probabilities.exp() * log_probabilities).sum(-1)
+        else:
+            log_std = params["policy"]["log_std"]
+            standardised = (rows["action"].flatten(1) - output) * (-log_std).exp()
+            log_probability = (-0.5 * standardised.square() - log_std - 0.5 * _LOG_2PI).sum(-1)
+            entropy = (log_std + 0.5 * (1.0 + _LOG_2PI)).sum().expand_as(log_probability)
+        mean = stats["advantage"] / stats["count"]
+        variance = max(0.0, stats["advantage_square"] / stats["count"] - mean * mean)
+        advantage = (rows["advantage"] - mean) * (1.0 / (math.sqrt(variance) + 1e-8))
+        log_ratio = log_probability - rows["log_probability"]
+        ratio = log_ratio.exp()
+        clipped = ratio.detach().clamp(1.0 - self.clip_range, 1.0 + self.clip_range)
+        # The smaller of ratio * advantage and clipped * advantage, written so that backward has one product to undo.
+        pessimistic = torch.where(ratio * advantage <= clipped * advantage, ratio, clipped)
+        surrogate = pessimistic * advantage
+        scalar = -(surrogate + self.entropy_weight * entropy).sum() / count
+        with torch.no_grad():
+            # The estimator (r - 1) - log r of the divergence is unbiased and never negative
+            # (Schulman, "Approximating KL Divergence", 2020, http://joschu.net/blog/kl-approx.html).
+            outputs = {
+                "kl": ratio - 1.0 - log_ratio,
+                "clip_fraction": (ratio != clipped).float(),
+                "entropy": entropy.detach(),
+            }
+        return scalar, outputs
+
+    def _value_loss(
+        self,
+        params: Params,
+        targets: Mapping[str, Tensor],  # noqa: ARG002
+        rows: Batch,
+        noise: Tensor | None,  # noqa: ARG002
+        stats: Mapping[str, float],  # noqa: ARG002
+        count: int,
+    ) -> LossResult:
+        """Half the squared error against the advantage-corrected value."""
+        error = mlp(params["value"], rows["observation"]).squeeze(-1) - rows["value_target"]
+        square = 0.5 * error.square()
+        return square.sum() / count, {"value_loss": square.detach()}

@@ -1,0 +1,46 @@
+"""What the flow tells a member of a gang: which part of which stage it is. Small, plain data that travels as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """One member's part in one attempt at one stage."""
+
+    store: str
+    run: str
+    stage: int
+    attempt: int
+    gang: str
+    """Tells gangs of one attempt apart: one that was told to leave may still be leaving when the next one starts."""
+    generation: int
+    """Of the lease under which the member works; another generation means that it has to leave."""
+    role: str
+    replica: int
+    replicas: int
+    task_run: str
+    """Prefect task run under which the member logs."""
+    cache_folder: str
+    device: str
+
+    @property
+    def topic(self) -> str:
+        """Name under which the members of this attempt, and the flow, exchange hints."""
+        return f"penstock/{self.run}/{self.stage}.{self.attempt}/{self.gang}"
+
+    @property
+    def member(self) -> str:
+        """`act-3`, `learn-0`: a member's name within its gang."""
+        return f"{self.role}-{self.replica}"
+
+    def to_json(self) -> dict[str, Any]:
+        """For the way to a worker."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Assignment:
+        """Back from `to_json`."""
+        return cls(**values)

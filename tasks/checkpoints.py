@@ -1,0 +1,67 @@
+"""A learner's state as one safetensors file; names are `params/<group>/<name>`, `optimizer/…` and `targets/<name>`."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from storage.digest import digest
+from storage.refs import Ref, checkpoint_name
+from storage.tensors import load_tensors, save_tensors
+from tasks.specs import ParameterGroup, State
+
+if TYPE_CHECKING:
+    from storage.store import Store
+
+logger = logging.getLogger(__name__)
+
+
+def write_checkpoint(store: Store, stage: int, state: State, reader: dict[str, Any]) -> Ref:
+    """Store everything that the next stage needs, durably.
+
+    Args:
+        store: of the run.
+        stage: that the checkpoint concludes.
+        state: the algorithm's.
+        reader: where the input pipeline stands (commit, epoch, seed, cursor).
+    """
+    named = {f"targets/{name}": value for name, value in state.targets.items()}
+    for group, params in state.params.items():
+        named |= {f"params/{group}/{name}": value for name, value in params.items()}
+        named |= {f"optimizer/{group}/{name}": value for name, value in state.optimizer[group].items()}
+    arrays = {name: value.detach().cpu().numpy() for name, value in named.items()}
+    # The order of a group's names is the order of its vector, on which sums of gradients depend; files sort names.
+    order = {group: list(values) for group, values in state.params.items()}
+    device = next(iter(state.params.values())).flat.device.type
+    data = save_tensors(arrays, {"stage": stage, "reader": reader, "order": order, "device": device})
+    ref = Ref(name=checkpoint_name(stage, digest(data)), digest=digest(data), nbytes=len(data))
+    store.write(ref.name, [memoryview(data)], durable=True)
+    return ref
+
+
+def read_checkpoint(store: Store, ref: Ref, device: torch.device) -> State:
+    """Load and verify a checkpoint.
+
+    Raises:
+        CorruptObjectError: the file was altered or cut short.
+    """
+    tensors, meta = load_tensors(store.view(ref.name), ref.name, ref.digest)
+    found: dict[str, dict[str, dict[str, torch.Tensor]]] = {"params": {}, "optimizer": {}}
+    targets: dict[str, torch.Tensor] = {}
+    for path, array in tensors.items():
+        kind, _, rest = path.partition("/")
+        # A copy: the optimizer writes in place, and the mapped file's pages are better given back.
+        value = torch.from_numpy(np.array(array)).to(device)
+        if kind == "targets":
+            targets[rest] = value
+        else:
+            group, _, name = rest.partition("/")
+            found[kind].setdefault(group, {})[name] = value
+    if meta["device"] != device.type:
+        logger.warning("checkpoint=%s was made on %s, bytes may differ on %s", ref.name, meta["device"], device.type)
+    order = meta["order"]
+    params = {group: ParameterGroup({name: found["params"][group][name] for name in order[group]}) for group in order}
+    return State(params=params, optimizer=found["optimizer"], targets=targets)

@@ -1,0 +1,275 @@
+"""The typed settings of a training run: one model, filled by a preset file, the command line or Prefect's form.
+
+Nothing here imports torch, so that the process that drives a run starts quickly. Field order is the form's order.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StringConstraints, ValidationError, model_validator
+
+from storage.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+PRESETS_FOLDER = Path(__file__).resolve().parent / "presets"
+
+RunName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
+
+
+def _at(position: int) -> dict[str, Any]:
+    """Pin a field's place in Prefect's form, which otherwise sorts alphabetically."""
+    return {"position": position}
+
+
+class _Settings(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class EnvironmentSettings(_Settings):
+    """Which environment, how many copies, and how they are split into tiles."""
+
+    id: str = Field("CartPole-v1", description="Id of a pool environment.", json_schema_extra=_at(0))
+    num_envs: int = Field(64, ge=1, description="Copies that act at once, in the whole run.", json_schema_extra=_at(1))
+    envs_per_tile: int = Field(
+        64,
+        ge=1,
+        description="Copies in a tile: the unit of inference, of a shard and of stored environment state.",
+        json_schema_extra=_at(2),
+    )
+    max_episode_steps: int | None = Field(
+        None, ge=1, description="Time limit; empty takes the environment's own.", json_schema_extra=_at(3)
+    )
+    settings: dict[str, StrictBool | float] = Field(
+        default_factory=dict, description="The environment's own settings, such as gravity.", json_schema_extra=_at(4)
+    )
+
+    @model_validator(mode="after")
+    def _whole_tiles(self) -> EnvironmentSettings:
+        if self.num_envs % self.envs_per_tile:
+            raise ValueError(
+                f"num_envs = {self.num_envs} is not a whole number of tiles of envs_per_tile = {self.envs_per_tile}; "
+                f"choose a multiple"
+            )
+        return self
+
+    @property
+    def tiles(self) -> int:
+        """Number of tiles of the run."""
+        return self.num_envs // self.envs_per_tile
+
+
+class PPOSettings(_Settings):
+    """Proximal policy optimisation."""
+
+    name: Literal["ppo"] = Field("ppo", description="The algorithm.", json_schema_extra=_at(0))
+    hidden: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+        (64, 64), description="Widths of the hidden layers.", json_schema_extra=_at(1)
+    )
+    learning_rate: float = Field(3e-4, gt=0, description="Adam's step size at the start.", json_schema_extra=_at(2))
+    final_learning_rate: float = Field(
+        0.0, ge=0, description="Step size after anneal_rounds rounds.", json_schema_extra=_at(3)
+    )
+    anneal_rounds: int = Field(
+        0, ge=0, description="Rounds over which the step size changes linearly; 0 keeps it.", json_schema_extra=_at(4)
+    )
+    discount: float = Field(0.99, ge=0, le=1, description="Gamma.", json_schema_extra=_at(5))
+    trace_decay: float = Field(
+        0.95, ge=0, le=1, description="Lambda of the advantage estimate.", json_schema_extra=_at(6)
+    )
+    clip_range: float = Field(
+        0.2, gt=0, description="Largest change of the probability ratio.", json_schema_extra=_at(7)
+    )
+    entropy_weight: float = Field(0.0, ge=0, description="Weight of the entropy bonus.", json_schema_extra=_at(8))
+    epochs: int = Field(4, ge=1, description="Passes over a round's rows.", json_schema_extra=_at(9))
+    minibatches: int = Field(8, ge=1, description="Minibatches a pass.", json_schema_extra=_at(10))
+    gradient_norm: float = Field(0.5, gt=0, description="Largest gradient norm of a group.", json_schema_extra=_at(11))
+    reward_scale: float = Field(1.0, gt=0, description="Factor on rewards while learning.", json_schema_extra=_at(12))
+    initial_log_std: float = Field(
+        0.0, description="Log standard deviation at the start, continuous actions.", json_schema_extra=_at(13)
+    )
+
+
+class ScheduleSettings(_Settings):
+    """How much is acted and learned, in which portions, and when it is enough."""
+
+    round_steps: int = Field(64, ge=1, description="Steps of every environment in a round.", json_schema_extra=_at(0))
+    rounds_per_stage: int = Field(
+        10,
+        ge=1,
+        description="Rounds in a stage; a stage ends with a commit, the resume point.",
+        json_schema_extra=_at(1),
+    )
+    max_stages: int = Field(20, ge=1, description="Stop after this many stages.", json_schema_extra=_at(2))
+    lag: int = Field(
+        0,
+        ge=0,
+        le=8,
+        description="Round r acts with version r - lag: 0 is synchronous, 1 overlaps.",
+        json_schema_extra=_at(3),
+    )
+    target_return: float | None = Field(
+        None,
+        description="Stop when the mean evaluation return reaches it; empty never stops early.",
+        json_schema_extra=_at(4),
+    )
+    evaluation_episodes: int = Field(
+        100,
+        ge=1,
+        description="Episodes of each evaluation, on seeds that training never saw.",
+        json_schema_extra=_at(5),
+    )
+    evaluate_every_stages: int = Field(1, ge=1, description="Stages between evaluations.", json_schema_extra=_at(6))
+
+
+class PlacementSettings(_Settings):
+    """Where the fragments of the algorithm run."""
+
+    policy: str = Field("single_learner_coarse", description="Distribution policy.", json_schema_extra=_at(0))
+    act_tasks: int = Field(1, ge=1, description="Act tasks; each owns whole tiles.", json_schema_extra=_at(1))
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="Where learning runs.", json_schema_extra=_at(2))
+    torch_threads: int = Field(1, ge=1, description="Torch's threads in a learn task.", json_schema_extra=_at(3))
+    gradient_block_rows: int = Field(
+        4096,
+        ge=1,
+        description="Rows whose gradient is taken at once; blocks are summed in a fixed tree.",
+        json_schema_extra=_at(4),
+    )
+    quorum: float = Field(
+        1.0,
+        ge=1.0,
+        le=1.0,
+        description="Share of shards a round waits for; only 1.0 keeps the same-bytes promise and runs so far.",
+        json_schema_extra=_at(5),
+    )
+
+
+class ClusterSettings(_Settings):
+    """Which Dask cluster, and how long to wait for it."""
+
+    scheduler: str | None = Field(
+        None, description="Address of a Dask scheduler; empty starts workers on this machine.", json_schema_extra=_at(0)
+    )
+    act_workers: int | None = Field(
+        None,
+        ge=1,
+        description="Act processes of the local cluster; empty takes one an act task.",
+        json_schema_extra=_at(1),
+    )
+    gang_seconds: float = Field(
+        60.0, gt=0, description="All tasks of a stage must have reported within it.", json_schema_extra=_at(2)
+    )
+    admission_seconds: float = Field(
+        600.0, gt=0, description="Longest wait for another run's gang to leave.", json_schema_extra=_at(3)
+    )
+    lease_seconds: float = Field(
+        15.0, gt=0, description="Tasks leave when the flow was silent for so long.", json_schema_extra=_at(4)
+    )
+    cache_folder: str | None = Field(
+        None,
+        description="The node's cache of stored files; empty takes one under the temporary folder.",
+        json_schema_extra=_at(5),
+    )
+
+
+class TrainConfig(_Settings):
+    """Everything that describes a training run."""
+
+    name: RunName | None = Field(
+        None, description="The run's name, a folder in the store; empty makes one up.", json_schema_extra=_at(0)
+    )
+    seed: int = Field(1, ge=0, lt=2**32, description="Seed of everything random.", json_schema_extra=_at(1))
+    store: str = Field("runs", description="Folder or s3:// address that holds runs.", json_schema_extra=_at(2))
+    environment: EnvironmentSettings = Field(default_factory=EnvironmentSettings, json_schema_extra=_at(3))
+    algorithm: PPOSettings = Field(default_factory=PPOSettings, json_schema_extra=_at(4))
+    schedule: ScheduleSettings = Field(default_factory=ScheduleSettings, json_schema_extra=_at(5))
+    placement: PlacementSettings = Field(default_factory=PlacementSettings, json_schema_extra=_at(6))
+    cluster: ClusterSettings = Field(default_factory=ClusterSettings, json_schema_extra=_at(7))
+
+    @model_validator(mode="after")
+    def _fits(self) -> TrainConfig:
+        if self.placement.act_tasks > self.environment.tiles:
+            raise ValueError(
+                f"placement.act_tasks = {self.placement.act_tasks}, but there are only {self.environment.tiles} tiles "
+                f"(environment.num_envs / environment.envs_per_tile); an act task owns at least one"
+            )
+        rows = self.environment.num_envs * self.schedule.round_steps
+        if self.algorithm.minibatches > rows:
+            raise ValueError(
+                f"algorithm.minibatches = {self.algorithm.minibatches}, but a round has only {rows} rows "
+                f"(environment.num_envs x schedule.round_steps)"
+            )
+        return self
+
+    def identity(self) -> dict[str, Any]:
+        """What determines the bytes of a run: not its name, its place, its number of processes or its last stage."""
+        return {
+            "seed": self.seed,
+            "environment": self.environment.model_dump(mode="json"),
+            "algorithm": self.algorithm.model_dump(mode="json"),
+            "schedule": self.schedule.model_dump(mode="json", exclude={"max_stages"}),
+            "placement": self.placement.model_dump(
+                mode="json", include={"policy", "torch_threads", "gradient_block_rows", "quorum"}
+            ),
+        }
+
+
+def presets() -> dict[str, Path]:
+    """Preset files by name."""
+    return {path.stem: path for path in sorted(PRESETS_FOLDER.glob("*.toml"))}
+
+
+def load_preset(name: str) -> dict[str, Any]:
+    """Read a preset by name, or a TOML file of one's own by path.
+
+    Raises:
+        ConfigError: there is no such preset or file, or it is no TOML.
+    """
+    path = presets().get(name) or Path(name)
+    if not path.is_file():
+        raise ConfigError(
+            f"no preset '{name}'; there are: {', '.join(presets())}. A path to a .toml file of your own works as well"
+        )
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"preset '{path}' is no valid TOML: {error}") from error
+
+
+def merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` with the values of `override` laid over it, table by table."""
+    merged = dict(base)
+    for key, value in override.items():
+        below = merged.get(key)
+        merged[key] = merge(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+    return merged
+
+
+def build_config(values: Mapping[str, Any]) -> TrainConfig:
+    """Validate settings.
+
+    Raises:
+        ConfigError: one line a mistake, each naming the field, the value and what would be right.
+    """
+    try:
+        return TrainConfig.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError(
+            "\n".join(_explain(item) for item in error.errors() if item["loc"][-1:] != ("bool",))
+        ) from error
+
+
+def _explain(item: Any) -> str:
+    field = ".".join(str(part) for part in item["loc"] if part != "float") or "configuration"
+    if item["type"] == "extra_forbidden":
+        owner: Any = TrainConfig
+        for part in item["loc"][:-1]:
+            owner = owner.model_fields[part].annotation
+        return f"{field}: no such setting; there are: {', '.join(owner.model_fields)}"
+    if item["type"] == "value_error":
+        return f"{field}: {item['ctx']['error']}"
+    return f"{field} = {item['input']!r}: {item['msg'][0].lower()}{item['msg'][1:]}"

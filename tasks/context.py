@@ -1,0 +1,90 @@
+"""What a member knows of its run: read once from `run.json` by each worker process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from storage.cache import NodeCache
+from storage.run import RunFolder
+from storage.store import open_store
+from tasks.algorithms.ppo import PPO
+from tasks.config import TrainConfig, build_config
+from tasks.environments import make_pool
+from tasks.specs import EnvironmentSpec, Spec
+
+if TYPE_CHECKING:
+    from native import Pool
+    from tasks.algorithm import Algorithm
+    from tasks.assignment import Assignment
+
+CACHE_LIMIT_BYTES = 4 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class RunContext:
+    """A run as its members see it."""
+
+    config: TrainConfig
+    run: RunFolder
+    cache: NodeCache
+    environment: EnvironmentSpec
+    algorithm: Algorithm
+
+    @property
+    def columns(self) -> dict[str, Spec]:
+        """Columns of every shard: the environment's, the algorithm's, and who acted with what."""
+        return {
+            "observation": self.environment.observation,
+            "reward": Spec("float32"),
+            "terminated": Spec("uint8"),
+            "truncated": Spec("uint8"),
+            **self.algorithm.rows,
+            "env_id": Spec("int32"),
+            "episode_id": Spec("int32"),
+            "policy_version": Spec("int32"),
+        }
+
+    def rounds_of(self, stage: int) -> range:
+        """Rounds of a stage, counted over the whole run."""
+        rounds = self.config.schedule.rounds_per_stage
+        return range(stage * rounds, (stage + 1) * rounds)
+
+    def acting_version(self, round_: int) -> int:
+        """The parameters that a round acts with; staleness is bounded here and nowhere else."""
+        return max(0, round_ - self.config.schedule.lag)
+
+    def envs_of(self, tile: int) -> range:
+        """Environment ids of a tile."""
+        envs = self.config.environment.envs_per_tile
+        return range(tile * envs, (tile + 1) * envs)
+
+    def make_pool(self, num_envs: int) -> Pool:
+        """A pool of the run's environment."""
+        return make_pool(self.config, num_envs)
+
+
+def make_algorithm(config: TrainConfig, environment: EnvironmentSpec) -> Algorithm:
+    """The configured algorithm for an environment's spaces."""
+    return PPO(environment=environment, **config.algorithm.model_dump(exclude={"name"}))
+
+
+@lru_cache(maxsize=8)
+def _load(store: str, name: str, cache_folder: str) -> RunContext:
+    run = RunFolder(open_store(store), name)
+    config = build_config(run.load()["config"])
+    environment = EnvironmentSpec.from_pool(config.environment.id, dict(make_pool(config, 1).spec))
+    return RunContext(
+        config=config,
+        run=run,
+        cache=NodeCache(Path(cache_folder), CACHE_LIMIT_BYTES),
+        environment=environment,
+        algorithm=make_algorithm(config, environment),
+    )
+
+
+def load_context(assignment: Assignment) -> RunContext:
+    """The run of an assignment; read from storage by the first member in a process."""
+    return _load(assignment.store, assignment.run, assignment.cache_folder)

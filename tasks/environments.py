@@ -1,0 +1,27 @@
+"""The configured environment as a pool. Imports no torch: the flow checks a configuration with it before it starts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import native
+from storage.errors import ConfigError
+
+if TYPE_CHECKING:
+    from native import Pool
+    from tasks.config import TrainConfig
+
+
+def make_pool(config: TrainConfig, num_envs: int) -> Pool:
+    """A pool as configured.
+
+    Raises:
+        ConfigError: unknown environment, setting or value.
+    """
+    settings = config.environment
+    try:
+        return native.make(
+            settings.id, num_envs, max_episode_steps=settings.max_episode_steps, **dict[str, Any](settings.settings)
+        )
+    except ValueError as error:
+        raise ConfigError(f"environment: {error}") from error

@@ -1,0 +1,39 @@
+"""What besides its configuration a run's bytes depend on: versions and the processor. Kept in `run.json`."""
+
+from __future__ import annotations
+
+import platform
+from importlib.metadata import version
+from pathlib import Path
+
+_PACKAGES = ("penstock", "torch", "numpy", "pyarrow", "safetensors")
+_INSTRUCTION_SETS = ("avx", "avx2", "fma", "avx512f", "avx512vl", "amx_tile", "asimd", "sve")
+
+
+def fingerprint() -> dict[str, str]:
+    """Versions of what computes and stores, and the instruction sets that its kernels choose between."""
+    return {
+        **{package: version(package) for package in _PACKAGES},
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "instruction_sets": " ".join(_instruction_sets()),
+    }
+
+
+def differences(before: dict[str, str], now: dict[str, str]) -> list[str]:
+    """`torch 2.12.0 -> 2.13.0`: a line for everything that changed."""
+    names = sorted(set(before) | set(now))
+    return [
+        f"{name} {before.get(name, 'none')} -> {now.get(name, 'none')}"
+        for name in names
+        if before.get(name) != now.get(name)
+    ]
+
+
+def _instruction_sets() -> list[str]:
+    cpuinfo = Path("/proc/cpuinfo")
+    if not cpuinfo.exists():
+        return []
+    lines = cpuinfo.read_text(encoding="utf-8").splitlines()
+    flags = next((line for line in lines if line.startswith(("flags", "Features"))), "").split()
+    return [name for name in _INSTRUCTION_SETS if name in flags]

@@ -1,0 +1,161 @@
+"""A member's life in its gang: report, wait for the start, exchange hints, notice when to leave."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Self
+
+from distributed import get_worker
+
+from storage.errors import GangError, LeaseLostError
+from storage.lease import LeaseWatcher
+from tasks import mailbox
+from tasks.mailbox import MAILBOX
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from storage.store import Store
+    from tasks.assignment import Assignment
+
+_LOOK_SECONDS = 0.25
+_LOOK_AT_MOST_SECONDS = 2.0
+
+_watchers: dict[tuple[str, str, int], tuple[LeaseWatcher, int]] = {}
+_watchers_lock = threading.Lock()
+
+
+class Membership:
+    """A context in which a member may work: entered when the whole gang is there, left when its part is done.
+
+    Raises:
+        GangError: the gang did not become whole, or was told to leave.
+        LeaseLostError: the flow that started the gang is gone.
+    """
+
+    def __init__(self, assignment: Assignment, store: Store) -> None:
+        self.assignment = assignment
+        self.log = _logger(self)
+        self._store = store
+        self._topic = assignment.topic
+        self._worker = get_worker()
+
+    def __enter__(self) -> Self:
+        mailbox.install(self._worker)
+        MAILBOX.open(self._topic)
+        try:
+            self._watcher = _watch(self.assignment, self._store)
+        except BaseException:
+            MAILBOX.close(self._topic)
+            raise
+        try:
+            self._report()
+            self.wait(lambda hints: "roster" in hints, self._report)
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        MAILBOX.close(self._topic)
+        _unwatch(self.assignment)
+
+    def _report(self) -> bool:
+        """Say that this member is here; again and again, because saying is lossy. False: that alone is no start."""
+        self.tell("reported", address=self._worker.address, host=socket.gethostname(), pid=os.getpid())
+        return False
+
+    def tell(self, event: str, **facts: Any) -> None:
+        """Tell the flow something; small, lossy and at once."""
+        self._worker.log_event(self._topic, {"event": event, "member": self.assignment.member, **facts})
+
+    def hint(self, role: str, key: str, value: Any) -> None:
+        """Hint all members of a role."""
+        roster: dict[str, str] = MAILBOX.get(self._topic, "roster")
+        addresses = (address for member, address in roster.items() if member.rsplit("-", 1)[0] == role)
+        mailbox.send(self._worker, addresses, self._topic, {key: value})
+
+    def hinted(self, key: str) -> Any:
+        """The latest hint of that key, or None."""
+        return MAILBOX.get(self._topic, key)
+
+    def check(self) -> None:
+        """Raise if it is time to leave; called between rounds."""
+        reason = MAILBOX.get(self._topic, "leave")
+        if reason:
+            raise GangError(f"{self.assignment.member} leaves stage {self.assignment.stage}: {reason}")
+        if self._watcher.lost:
+            raise LeaseLostError(
+                f"{self.assignment.member} leaves stage {self.assignment.stage} of run '{self.assignment.run}': "
+                f"{self._watcher.reason}; `penstock resume {self.assignment.run}` goes on from the last commit"
+            )
+
+    def wait(self, hinted: Callable[[Any], bool], look: Callable[[], bool]) -> float:
+        """Wait until a hint satisfies, or a look into storage does; leave when told to.
+
+        Args:
+            hinted: judges the topic's hints.
+            look: looks into storage; called at once if nothing was hinted, then ever more seldom.
+
+        Returns:
+            Seconds waited.
+        """
+        start = time.perf_counter()
+        pause = _LOOK_SECONDS
+        while not MAILBOX.wait(self._topic, lambda hints: "leave" in hints or hinted(hints), pause):
+            self.check()
+            if look():
+                break
+            pause = min(2 * pause, _LOOK_AT_MOST_SECONDS)
+        self.check()
+        return time.perf_counter() - start
+
+
+class _FlowHandler(logging.Handler):
+    """Sends a member's log records to the flow, which files them under the role's Prefect task run."""
+
+    def __init__(self, member: Membership) -> None:
+        super().__init__()
+        self._member = member
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._member.tell(
+            "log", task_run=self._member.assignment.task_run, level=record.levelno, text=record.getMessage()
+        )
+
+
+def _logger(member: Membership) -> logging.Logger:
+    # Not from the registry: it belongs to one member and is gone with it.
+    logger = logging.Logger(f"penstock.{member.assignment.member}", logging.INFO)  # noqa: LOG001
+    logger.addHandler(_FlowHandler(member))
+    return logger
+
+
+def _watch(assignment: Assignment, store: Store) -> LeaseWatcher:
+    """One watcher serves all members of a run in this process."""
+    key = (assignment.store, assignment.run, assignment.generation)
+    with _watchers_lock:
+        watcher, members = _watchers.get(key) or (None, 0)
+        if watcher is None:
+            watcher = LeaseWatcher(store, assignment.generation)
+            watcher.start()
+        _watchers[key] = (watcher, members + 1)
+        return watcher
+
+
+def _unwatch(assignment: Assignment) -> None:
+    key = (assignment.store, assignment.run, assignment.generation)
+    with _watchers_lock:
+        watcher, members = _watchers[key]
+        if members > 1:
+            _watchers[key] = (watcher, members - 1)
+        else:
+            del _watchers[key]
+            watcher.stop()

@@ -1,0 +1,48 @@
+"""Networks as pure functions of named parameters. Pure torch; an algorithm may import this."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+def init_mlp(
+    sizes: Sequence[int], output_gain: float, generator: torch.Generator, hidden_gain: float = math.sqrt(2.0)
+) -> dict[str, Tensor]:
+    """Orthogonal weights and zero biases for a multi-layer perceptron.
+
+    Args:
+        sizes: input, hidden and output widths.
+        output_gain: scale of the last layer; 0.01 starts a policy near uniform, 1.0 suits a value.
+        generator: the only source of randomness.
+        hidden_gain: scale of the hidden layers.
+
+    Returns:
+        float32 tensors `<layer>.weight` `[out, in]` and `<layer>.bias` `[out]`.
+    """
+    params: dict[str, Tensor] = {}
+    last = len(sizes) - 2
+    for layer, (fan_in, fan_out) in enumerate(pairwise(sizes)):
+        weight = torch.empty(fan_out, fan_in)
+        torch.nn.init.orthogonal_(weight, output_gain if layer == last else hidden_gain, generator=generator)
+        params[f"{layer}.weight"] = weight
+        params[f"{layer}.bias"] = torch.zeros(fan_out)
+    return params
+
+
+def mlp(params: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
+    """Apply a tanh perceptron made by `init_mlp`: `[B, in] -> [B, out]`."""
+    layers = len(params) // 2
+    hidden = inputs
+    for layer in range(layers):
+        hidden = torch.nn.functional.linear(hidden, params[f"{layer}.weight"], params[f"{layer}.bias"])
+        if layer < layers - 1:
+            hidden = torch.tanh(hidden)
+    return hidden

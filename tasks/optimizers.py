@@ -1,0 +1,52 @@
+"""Optimizer steps on parameter vectors. Pure torch; an algorithm may import this."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch.optim.adam import adam
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+
+
+def init_adam(params: Tensor) -> dict[str, Tensor]:
+    """Adam's state for a parameter vector `[P]`: zero moments `[P]` and a float32 step counter."""
+    return {
+        "mean": torch.zeros_like(params),
+        "square": torch.zeros_like(params),
+        "step": torch.zeros((), dtype=torch.float32),
+    }
+
+
+def clip_norm(gradient: Tensor, limit: float) -> Tensor:
+    """The gradient `[P]`, scaled down if its Euclidean norm exceeds `limit`."""
+    return gradient * torch.clamp(limit / (torch.linalg.vector_norm(gradient) + 1e-6), max=1.0)
+
+
+def step_adam(
+    params: Tensor, gradient: Tensor, state: Mapping[str, Tensor], learning_rate: float, epsilon: float = 1e-5
+) -> None:
+    """One Adam step (Kingma and Ba 2015, arXiv 1412.6980, algorithm 1), in place on `params` and `state`."""
+    adam(
+        [params],
+        [gradient],
+        [state["mean"]],
+        [state["square"]],
+        [],
+        [state["step"]],
+        foreach=False,
+        capturable=False,
+        differentiable=False,
+        fused=True,
+        amsgrad=False,
+        beta1=0.9,
+        beta2=0.999,
+        lr=learning_rate,
+        weight_decay=0.0,
+        eps=epsilon,
+        maximize=False,
+    )

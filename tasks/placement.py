@@ -1,0 +1,114 @@
+"""What follows from a placement: which edges of the loop cross a process border, and what each then needs.
+
+Nobody writes the communication down: it is computed here from the roles. A runtime that lacks a kind of communication
+refuses the policy by the name of the edge, before anything starts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from storage.errors import ConfigError
+from tasks.policies import PROGRAMS
+
+if TYPE_CHECKING:
+    from tasks.policies import DistributionPolicy, Fragment, Role
+
+Granularity = Literal["step", "round", "minibatch"]
+Communication = Literal["gather", "scatter", "broadcast", "reduce"]
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """Fields that flow from one fragment to another, and how often."""
+
+    source: Fragment
+    target: Fragment
+    fields: tuple[str, ...]
+    granularity: Granularity
+
+
+EDGES: tuple[Edge, ...] = (
+    Edge("env", "act", ("observation",), "step"),
+    Edge("act", "env", ("action",), "step"),
+    Edge("env", "collect", ("observation", "reward", "terminated", "truncated"), "step"),
+    Edge("act", "collect", ("action", "rows"), "step"),
+    Edge("collect", "buffer", ("shard",), "round"),
+    Edge("buffer", "learn", ("rows",), "minibatch"),
+    Edge("learn", "sync", ("gradients",), "minibatch"),
+    Edge("sync", "learn", ("parameters",), "minibatch"),
+    Edge("sync", "act", ("snapshot",), "round"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CutEdge:
+    """An edge between two roles, and the communication that it needs."""
+
+    edge: Edge
+    source: Role
+    target: Role
+    communication: Communication
+
+    def __str__(self) -> str:
+        """`collect -> buffer, a round, gather: act -> learn`."""
+        edge = self.edge
+        return (
+            f"{edge.source} -> {edge.target}, a {edge.granularity}, {self.communication}: "
+            f"{self.source.name} -> {self.target.name}"
+        )
+
+
+def cut_edges(policy: DistributionPolicy) -> tuple[CutEdge, ...]:
+    """Edges whose ends lie in different roles."""
+    cut = []
+    for edge in EDGES:
+        source, target = policy.role_of(edge.source), policy.role_of(edge.target)
+        if source is not target:
+            cut.append(CutEdge(edge, source, target, _communication(edge, source, target)))
+    return tuple(cut)
+
+
+def _communication(edge: Edge, source: Role, target: Role) -> Communication:
+    if edge.fields == ("gradients",):
+        return "reduce"
+    if edge.fields in (("snapshot",), ("parameters",)):
+        return "broadcast"
+    return "gather" if source.replicas >= target.replicas else "scatter"
+
+
+def check_supported(policy: DistributionPolicy) -> tuple[CutEdge, ...]:
+    """The cut edges, if all of them can travel through storage.
+
+    Raises:
+        ConfigError: an edge is cut that fires more often than once a round, gradients must be reduced, or a role holds
+            other fragments than a program plays.
+    """
+    cut = cut_edges(policy)
+    for item in cut:
+        if item.edge.granularity != "round":
+            raise ConfigError(
+                f"policy '{policy.name}' cuts '{item}'; only edges that fire once a round can cross processes so far"
+            )
+    if policy.reduce != "local":
+        raise ConfigError(f"policy '{policy.name}' reduces gradients by '{policy.reduce}'; only 'local' runs so far")
+    learner = policy.role_of("learn")
+    if learner.replicas != 1:
+        raise ConfigError(
+            f"policy '{policy.name}' has {learner.replicas} replicas of '{learner.name}', which holds learn, and "
+            f"reduces gradients by 'local'; several learners have to reduce their gradients together"
+        )
+    for role in policy.roles:
+        if role.program is None:
+            known = "; ".join(", ".join(sorted(fragments)) for fragments in PROGRAMS)
+            raise ConfigError(
+                f"policy '{policy.name}' puts {', '.join(sorted(role.fragments))} together in '{role.name}'; the "
+                f"combinations that run so far are: {known}"
+            )
+    return cut
+
+
+def tiles_of(replica: int, replicas: int, tiles: int) -> range:
+    """Tiles that a replica owns: contiguous, whole, and as even as can be."""
+    return range(replica * tiles // replicas, (replica + 1) * tiles // replicas)

@@ -1,0 +1,52 @@
+"""Where a Dask task begins on its worker. The only module of the workers' side that the flow imports.
+
+It imports torch when a task runs and not before, because the flow process never needs it: that saves the process that
+drives a run seconds of start and 200 MB.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import time
+from typing import Any
+
+from tasks.assignment import Assignment
+
+_PROGRAMS = {"act": "tasks.act", "learn": "tasks.learn"}
+
+
+def run_member(assignment: dict[str, Any]) -> dict[str, Any]:
+    """Play one member of a gang to the end; what it returns is small JSON."""
+    context_module = importlib.import_module("tasks.context")
+    membership_module = importlib.import_module("tasks.membership")
+    parsed = Assignment.from_json(assignment)
+    program = getattr(importlib.import_module(_PROGRAMS[parsed.role]), parsed.role)
+    context = context_module.load_context(parsed)
+    with membership_module.Membership(parsed, context.run.store) as membership:
+        started = time.perf_counter()
+        result: dict[str, Any] = program(parsed, context, membership)
+        task_seconds = time.perf_counter() - started
+    return {"member": parsed.member, "task_seconds": task_seconds, **result}
+
+
+def run_evaluation(assignment: dict[str, Any], snapshot: dict[str, Any], episodes: int, key: int) -> dict[str, Any]:
+    """Evaluate a snapshot of an assignment's run."""
+    context_module = importlib.import_module("tasks.context")
+    evaluate_module = importlib.import_module("tasks.evaluate")
+    refs = importlib.import_module("storage.refs")
+    context = context_module.load_context(Assignment.from_json(assignment))
+    result: dict[str, Any] = evaluate_module.evaluate_snapshot(
+        context, context.run.store, refs.SnapshotRef.from_json(snapshot), episodes, key
+    )
+    return result
+
+
+async def warm_up() -> None:
+    """Import what a worker will need, while the rest of the system starts."""
+    await asyncio.to_thread(_import_all)
+
+
+def _import_all() -> None:
+    for module in (*_PROGRAMS.values(), "tasks.evaluate", "tasks.membership"):
+        importlib.import_module(module)

@@ -1,0 +1,137 @@
+"""The types by which an algorithm, an environment and the runtime describe data to each other.
+
+This module and the pure-torch helpers (`tasks.networks`, `tasks.returns`, `tasks.optimizers`) are all that an algorithm
+may import of Penstock. Nothing here knows a process, a device or a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from storage.specs import Spec
+
+__all__ = ["ActionSpec", "Batch", "EnvironmentSpec", "NoiseSpec", "ParameterGroup", "Spec", "State", "Trajectory"]
+
+Batch: TypeAlias = dict[str, Tensor]
+"""Rows by column name; the first axis of every column is the row."""
+
+
+@dataclass(frozen=True, slots=True)
+class ActionSpec:
+    """What an environment accepts: one of `n` choices (`discrete`), or a vector within bounds (`box`)."""
+
+    kind: Literal["discrete", "box"]
+    n: int = 0
+    """Number of choices of a discrete action; 0 for a box."""
+    shape: tuple[int, ...] = ()
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
+
+    @property
+    def spec(self) -> Spec:
+        """The column that stores the action: int64 scalar, or float32 of the box's shape."""
+        return Spec("int64") if self.kind == "discrete" else Spec("float32", self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentSpec:
+    """What an algorithm may know of an environment."""
+
+    name: str
+    observation: Spec
+    action: ActionSpec
+    max_episode_steps: int | None
+    reward_threshold: float | None
+
+    @classmethod
+    def from_pool(cls, name: str, described: dict[str, Any]) -> EnvironmentSpec:
+        """Read what `native.Pool.spec` says of an environment."""
+        action = described["action"]
+        return cls(
+            name=name,
+            observation=Spec(described["observation"]["dtype"], tuple(described["observation"]["shape"])),
+            action=ActionSpec(
+                kind=action["kind"],
+                n=int(action.get("n", 0)),
+                shape=tuple(action.get("shape", ())),
+                low=tuple(float(bound) for bound in action.get("low", ())) if action["kind"] == "box" else (),
+                high=tuple(float(bound) for bound in action.get("high", ())) if action["kind"] == "box" else (),
+            ),
+            max_episode_steps=described["max_episode_steps"],
+            reward_threshold=described["reward_threshold"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseSpec:
+    """The random numbers that one row needs. All-zero noise must make `act` deterministic (evaluation relies on it)."""
+
+    kind: Literal["uniform", "normal", "gumbel"]
+    shape: tuple[int, ...] = ()
+
+
+class ParameterGroup(Mapping[str, Tensor]):
+    """Named parameters that lie in one vector, so that an optimizer step is a few operations and not a few a tensor.
+
+    The tensors are leaves that share the vector's memory: write to the vector, without gradients, and they change.
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        self.flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors.values()])
+        """All parameters, `[P]`, in the order of the names."""
+        pieces = torch.split(self.flat, [tensor.numel() for tensor in tensors.values()])
+        self._views: dict[str, Tensor] = {
+            name: piece.view(tensor.shape).requires_grad_()
+            for (name, tensor), piece in zip(tensors.items(), pieces, strict=True)
+        }
+        self.leaves = tuple(self._views.values())
+        """The tensors, in the same order; gradients are taken by these."""
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._views[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._views)
+
+    def __len__(self) -> int:
+        return len(self._views)
+
+    def to(self, device: torch.device) -> ParameterGroup:
+        """The same parameters on a device."""
+        return ParameterGroup({name: tensor.detach().to(device) for name, tensor in self.items()})
+
+
+@dataclass(slots=True)
+class State:
+    """Everything that an algorithm carries from one minibatch to the next; all of it goes into a checkpoint.
+
+    `update` and `after_minibatch` may change it in place and return it: the runtime owns it and keeps no second copy.
+    """
+
+    params: dict[str, ParameterGroup]
+    """Parameters by group. A loss is differentiated by one group."""
+    optimizer: dict[str, dict[str, Tensor]] = field(default_factory=dict)
+    """Optimizer state by group; names are the algorithm's own."""
+    targets: dict[str, Tensor] = field(default_factory=dict)
+    """What losses read and no gradient reaches: target networks, schedules' counters, normalisers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """One tile's round as `post` sees it.
+
+    Attributes:
+        columns: name -> `[T, B, ...]`, time-major; the environment's and the algorithm's row columns.
+        bootstrap_rows: int64 `[K]`, ascending; rows `t * B + b` whose successor is not row `t + 1` of the same
+            environment, because the episode ended there (terminated, truncated or both) or the round did.
+        bootstrap_observation: `[K, ...]`, the observation that followed each of these rows.
+    """
+
+    columns: dict[str, Tensor]
+    bootstrap_rows: Tensor
+    bootstrap_observation: Tensor

@@ -1,0 +1,173 @@
+"""One stage: its gang is admitted, acts and learns, is evaluated, and what it made becomes one commit."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from storage.commit_form import FORMAT
+from storage.errors import CorruptObjectError, ObjectNotFoundError, StageMismatchError
+from tasks.admission import admitted
+from tasks.attempts import current_attempt, give_up
+from tasks.gang import Gang
+from tasks.roles import ROLES, Evaluation, RolePart, evaluate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from distributed import Client
+
+    from storage.lease import LeaseKeeper
+    from storage.run import RunFolder
+    from tasks.assignment import Assignment
+    from tasks.config import TrainConfig
+    from tasks.policies import DistributionPolicy
+
+_TRIES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class StageDriver:
+    """Runs stages of one run on one cluster, one after the other."""
+
+    config: TrainConfig
+    run: RunFolder
+    policy: DistributionPolicy
+    client: Client
+    lease: LeaseKeeper
+    genesis: str
+    """Parent of the first commit: the digest of what determines the run's bytes."""
+    template: Assignment
+    on_event: Callable[[dict[str, Any]], None]
+
+    def run_stage(self, before: dict[str, Any] | None) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Run the stage after a commit, and commit it.
+
+        Returns:
+            The commit, and the stage's timings.
+
+        Raises:
+            PenstockError: the stage failed for good; the commit before it stands.
+        """
+        stage = before["stage"] + 1 if before else 0
+        for attempt_left in reversed(range(_TRIES)):
+            attempt = current_attempt(self.run, stage)
+            try:
+                return self._run_attempt(stage, attempt, before)
+            except StageMismatchError as error:
+                if not attempt_left:
+                    raise
+                give_up(self.run, stage, attempt, str(error))
+            except (CorruptObjectError, ObjectNotFoundError):
+                # A damaged shard is removed by who finds it, and missed by who comes next; its round is acted again in
+                # the next try.
+                if not attempt_left:
+                    raise
+        raise AssertionError("the loop returns or raises")
+
+    def _run_attempt(
+        self, stage: int, attempt: int, before: dict[str, Any] | None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        started, started_at = time.perf_counter(), time.time()
+        cluster = self.config.cluster
+        gang = Gang(self.client, self.policy, self._assignment(stage, attempt), self.on_event)
+        gang.listen()
+        try:
+            with admitted(self.client, self.policy, self.run.name, cluster.admission_seconds):
+                admitted_seconds = time.perf_counter() - started
+                running = {program: ROLES[program].submit(stage, RolePart(gang, program)) for program in ROLES}
+                gang.start(cluster.gang_seconds)
+            gathered_seconds = time.perf_counter() - started
+            results = {name: future.result(raise_on_failure=False) for name, future in running.items()}
+            if gang.error is not None:
+                raise gang.error  # noqa: TRY301  (a member's error ends the gang like any other)
+        except BaseException as error:
+            gang.fail(error)
+            raise
+        finally:
+            gang.close()
+        self.lease.check()
+        worked_seconds = time.perf_counter() - started
+        learned = results["learn"][0]
+        evaluation = self._evaluate(stage, attempt, learned)
+        evaluated_seconds = time.perf_counter() - started
+        commit = self._commit(stage, before, learned, results["act"], evaluation)
+        self.run.log.append(commit)
+        timings = {
+            "stage": stage,
+            "attempt": attempt,
+            "started_at": started_at,
+            "stage_seconds": time.perf_counter() - started,
+            "admission_seconds": admitted_seconds,
+            "gather_seconds": gathered_seconds - admitted_seconds,
+            "roles_seconds": worked_seconds - gathered_seconds,
+            "evaluate_seconds": evaluated_seconds - worked_seconds,
+            "members": {
+                name: {"address": member.address, "host": member.host, "pid": member.pid, "reports": member.reports}
+                for name, member in gang.members.items()
+            },
+            "act": [_times(result) for result in results["act"]],
+            "learn": [_times(result) for result in results["learn"]],
+        }
+        return commit, timings
+
+    def _assignment(self, stage: int, attempt: int) -> Assignment:
+        return replace(self.template, stage=stage, attempt=attempt, gang=uuid4().hex[:8])
+
+    def _evaluate(self, stage: int, attempt: int, learned: dict[str, Any]) -> dict[str, Any] | None:
+        schedule = self.config.schedule
+        last = stage + 1 == schedule.max_stages
+        if (stage + 1) % schedule.evaluate_every_stages and not last:
+            return None
+        what = Evaluation(
+            client=self.client,
+            assignment=self._assignment(stage, attempt),
+            resources=dict(self.policy.role_of("act").resources),
+            snapshot=learned["snapshots"][-1],
+            episodes=schedule.evaluation_episodes,
+            timeout_seconds=self.config.cluster.admission_seconds,
+        )
+        result: dict[str, Any] = evaluate(stage, what)
+        result.pop("seconds")
+        return result
+
+    def _commit(
+        self,
+        stage: int,
+        before: dict[str, Any] | None,
+        learned: dict[str, Any],
+        acted: list[dict[str, Any]],
+        evaluation: dict[str, Any] | None,
+    ) -> dict[str, Any]:
+        schedule = self.config.schedule
+        finished = None
+        if evaluation and schedule.target_return is not None and evaluation["mean_return"] >= schedule.target_return:
+            finished = f"target_return {schedule.target_return:g} reached"
+        elif stage + 1 >= schedule.max_stages:
+            finished = f"max_stages {schedule.max_stages} done"
+        rounds = schedule.rounds_per_stage
+        return {
+            "format": FORMAT,
+            "stage": stage,
+            "parent": self.run.log.digest_of(stage - 1) if before else self.genesis,
+            "rounds": [stage * rounds, (stage + 1) * rounds - 1],
+            "version": learned["version"],
+            "env_steps": learned["env_steps"] + (before["env_steps"] if before else 0),
+            "episodes": learned["episodes"] + (before["episodes"] if before else 0),
+            "shards": learned["shards"],
+            "states": sorted(
+                (state for result in acted for state in result["states"]), key=lambda state: state["tile"]
+            ),
+            "snapshots": learned["snapshots"],
+            "checkpoint": learned["checkpoint"],
+            "metrics": learned["metrics"],
+            "evaluation": evaluation,
+            "finished": finished,
+        }
+
+
+def _times(result: dict[str, Any]) -> dict[str, Any]:
+    kept = ("member", "env_steps", "first_step_at", "update_rows")
+    return {name: value for name, value in result.items() if name in kept or name.endswith("_seconds")}

@@ -1,0 +1,46 @@
+"""What is checked before anything is started, so that a mistake costs a second and not a minute. Imports no torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from storage.errors import RunExistsError, RunFinishedError
+from storage.probe import probe
+from storage.run import RunFolder
+from storage.store import open_store
+from tasks.environments import make_pool
+from tasks.placement import check_supported
+from tasks.policies import make_policy
+
+if TYPE_CHECKING:
+    from tasks.config import TrainConfig
+
+IfExists: TypeAlias = Literal["refuse", "resume"]
+
+
+def check_start(config: TrainConfig, if_exists: IfExists) -> None:
+    """Check the configuration, the store, and that the run may begin or go on.
+
+    Raises:
+        PenstockError: names what is wrong, and what would be right.
+    """
+    check_supported(make_policy(config.placement.policy, config.placement.act_tasks))
+    make_pool(config, 1).close()
+    root = open_store(config.store)
+    probe(root)
+    if config.name is None:
+        return
+    run = RunFolder(root, config.name)
+    if not run.exists():
+        return
+    if if_exists == "refuse":
+        raise RunExistsError(
+            f"run '{run.name}' is in {root.url} already; `penstock resume {run.name}` goes on with it, or choose "
+            f"another --name"
+        )
+    newest = run.log.newest()
+    if newest and newest["finished"]:
+        raise RunFinishedError(
+            f"run '{run.name}' is finished ({newest['finished']}) with stage {newest['stage']}; start another, or look "
+            f"at it with `penstock show {run.name}`"
+        )

@@ -1,0 +1,118 @@
+"""A tile: a fixed group of environments that is acted as one batch, whoever runs it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from native import fill_noise
+from storage.shards import allocate
+from tasks.streams import Purpose, environment_seeds
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from native import RoundEnd
+    from tasks.algorithm import Params
+    from tasks.context import RunContext
+
+
+class RoundBuffers:
+    """The columns of one round, and the views into them that every step needs; made once and used again."""
+
+    def __init__(self, context: RunContext, tile: int) -> None:
+        steps, envs = context.config.schedule.round_steps, context.config.environment.envs_per_tile
+        self.arrays = allocate(context.columns, steps, envs)
+        self.arrays["env_id"][:] = np.asarray(context.envs_of(tile), dtype=np.int32)
+        self.observation_rows = torch.from_numpy(self.arrays["observation"]).unbind(0)
+        self.action_rows = list(self.arrays["action"])
+        self.row_columns = [(name, torch.from_numpy(self.arrays[name]).unbind(0)) for name in context.algorithm.rows]
+        noise = context.algorithm.noise
+        self.noise = np.empty((steps, envs, *noise.shape), dtype=np.float32)
+        self.noise_rows = torch.from_numpy(self.noise).unbind(0)
+
+
+@dataclass(frozen=True, slots=True)
+class ActedRound:
+    """A round of one tile: what the writer stores. The buffers are lent to it."""
+
+    tile: int
+    round: int
+    version: int
+    buffers: RoundBuffers
+    end: RoundEnd
+    state: dict[str, NDArray[Any]]
+    seconds: float
+
+
+class TileActor:
+    """Owns a tile's environments. Not thread-safe."""
+
+    def __init__(self, context: RunContext, tile: int) -> None:
+        self._context = context
+        self._env_ids = context.envs_of(tile)
+        self._noise_ids = np.asarray(self._env_ids, dtype=np.int64)
+        self._pool = context.make_pool(len(self._env_ids))
+        self._carry = context.algorithm.initial_carry(len(self._env_ids))
+        self.tile = tile
+        self.next_round = 0
+        self.round_steps = context.config.schedule.round_steps * len(self._env_ids)
+
+    def start(self) -> None:
+        """First episodes of the run."""
+        self._pool.reset_ids(environment_seeds(self._context.config.seed, Purpose.ENVIRONMENT, env_ids=self._env_ids))
+
+    def restore(self, state: Mapping[str, NDArray[Any]], next_round: int) -> None:
+        """Go on from a stored state."""
+        self._pool.restore({name: value for name, value in state.items() if name != "carry"})
+        if self._carry is not None:
+            self._carry = torch.from_numpy(np.array(state["carry"]))
+        self.next_round = next_round
+
+    @torch.inference_mode()
+    def act_round(self, version: int, params: Params, buffers: RoundBuffers) -> ActedRound:
+        """Fill `buffers` with the next round, acted with parameters of `version`."""
+        started = time.perf_counter()
+        pool, algorithm, arrays = self._pool, self._context.algorithm, buffers.arrays
+        noise = algorithm.noise
+        fill_noise(
+            noise.kind, self._context.config.seed, Purpose.ACTION, self._noise_ids, self.next_round, buffers.noise
+        )
+        arrays["policy_version"].fill(version)
+        pool.begin_round(
+            arrays["observation"], arrays["reward"], arrays["terminated"], arrays["truncated"], arrays["episode_id"]
+        )
+        carry = self._carry
+        for step, (observation, noise_row, action) in enumerate(
+            zip(buffers.observation_rows, buffers.noise_rows, buffers.action_rows, strict=True)
+        ):
+            rows, carry = algorithm.act(params, carry, observation, noise_row)
+            for name, column in buffers.row_columns:
+                column[step].copy_(rows[name])
+            pool.step_round(step, action)
+            if carry is not None:
+                carry = self._fresh_where_ended(carry, arrays["terminated"][step] | arrays["truncated"][step])
+        self._carry = carry
+        end = pool.end_round()
+        state = pool.save()
+        if carry is not None:
+            state["carry"] = carry.numpy()
+        acted = ActedRound(self.tile, self.next_round, version, buffers, end, state, time.perf_counter() - started)
+        self.next_round += 1
+        return acted
+
+    def _fresh_where_ended(self, carry: Tensor, ended: NDArray[np.uint8]) -> Tensor:
+        mask = torch.from_numpy(ended).bool()
+        if not mask.any():
+            return carry
+        fresh = self._context.algorithm.initial_carry(len(self._env_ids))
+        if fresh is None:
+            raise TypeError("initial_carry returned None, but act returned a carry; both must agree")
+        return torch.where(mask.view(-1, *([1] * (carry.dim() - 1))), fresh, carry)

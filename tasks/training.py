@@ -1,0 +1,162 @@
+"""A training run from the driver's seat: check everything, take the lease, then stage after stage.
+
+The flow that uses this holds no logic; whoever drives (the command line, a schedule, a retry) gets the same checks.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import tempfile
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from storage.digest import canonical_json
+from storage.errors import CorruptObjectError
+from storage.lease import acquire
+from storage.run import RunFolder
+from storage.store import open_store
+from tasks.assignment import Assignment
+from tasks.cluster import connected
+from tasks.config import TrainConfig, build_config, merge
+from tasks.fingerprint import differences, fingerprint
+from tasks.policies import make_policy
+from tasks.stage import StageDriver
+from tasks.start import check_start
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from storage.store import Store
+    from tasks.start import IfExists
+
+logger = logging.getLogger(__name__)
+
+FORMAT = "penstock-run/1"
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """A run that this process drives, its lease held and its cluster connected."""
+
+    config: TrainConfig
+    run: RunFolder
+    driver: StageDriver
+    newest: dict[str, Any] | None
+    """The commit from which it goes on."""
+
+    def stages(self) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+        """Run what is left: a commit and its timings a stage, until a commit says that the run is finished."""
+        commit = self.newest
+        while commit is None or commit["finished"] is None:
+            commit, timings = self.driver.run_stage(commit)
+            stage = timings["stage"]
+            self.run.store.write(
+                f"timings/{stage:08d}-{self.driver.template.generation:08d}.json", [canonical_json(timings)]
+            )
+            yield commit, timings
+
+
+@contextmanager
+def driving(config: TrainConfig, if_exists: IfExists, on_event: Callable[[dict[str, Any]], None]) -> Iterator[Training]:
+    """Drive a new run, or one that exists; leaves its tasks and its lease in order whatever happens inside.
+
+    Args:
+        config: of a new run; of one that exists only name, store, placement.act_tasks and cluster count.
+        if_exists: whether an existing run is an error or goes on.
+        on_event: gets members' progress and log events, in a thread of Dask's.
+
+    Raises:
+        PenstockError: the configuration is wrong, the store can't be written, the run exists, is finished, or is driven
+            by another flow; or no cluster answers.
+    """
+    check_start(config, if_exists)
+    root = open_store(config.store)
+    run, config = _open_run(root, config)
+    lease = acquire(run.store, f"{socket.gethostname()}/{os.getpid()}", config.cluster.lease_seconds)
+    try:
+        newest = run.log.newest()
+        with connected(config) as client:
+            policy = make_policy(config.placement.policy, config.placement.act_tasks)
+            driver = StageDriver(
+                config=config,
+                run=run,
+                policy=policy,
+                client=client,
+                lease=lease,
+                genesis=run.genesis(),
+                template=Assignment(
+                    store=root.url,
+                    run=run.name,
+                    stage=0,
+                    attempt=0,
+                    generation=lease.generation,
+                    gang="",
+                    role="",
+                    replica=0,
+                    replicas=0,
+                    task_run="",
+                    cache_folder=config.cluster.cache_folder or default_cache_folder(),
+                    device=config.placement.device,
+                ),
+                on_event=on_event,
+            )
+            yield Training(config, run, driver, newest)
+    finally:
+        lease.release()
+
+
+def default_cache_folder() -> str:
+    """One for all runs of a user on a node."""
+    return str(Path(tempfile.gettempdir()) / f"penstock-cache-{os.getuid()}")
+
+
+def _open_run(root: Store, config: TrainConfig) -> tuple[RunFolder, TrainConfig]:
+    run = RunFolder(root, str(config.name))
+    if run.exists():
+        return run, _stored_config(run, config)
+    run.create(describe_run(config))
+    return run, config
+
+
+def describe_run(config: TrainConfig) -> dict[str, Any]:
+    """What `run.json` says of a new run."""
+    return {
+        "format": FORMAT,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "config": config.model_dump(mode="json", exclude={"store", "cluster"}),
+        "identity": config.identity(),
+        "made_with": fingerprint(),
+        "promise": {
+            "same_bytes": True,
+            "because": "quorum 1.0, the environment saves its state, deterministic kernels",
+            "where": "with the versions and instruction sets of made_with; on a GPU, with the same kind of GPU",
+        },
+    }
+
+
+def _stored_config(run: RunFolder, config: TrainConfig) -> TrainConfig:
+    """What was stored, with the given cluster and number of act tasks, which may change from one drive to the next."""
+    description = run.load()
+    if description.get("format") != FORMAT:
+        raise CorruptObjectError(
+            f"run '{run.name}' has format {description.get('format')!r} in run.json, expected '{FORMAT}'; it was made "
+            f"by another version of Penstock, resume it with that"
+        )
+    changed = differences(description["made_with"], fingerprint())
+    if changed:
+        logger.warning("run=%s was made elsewhere, bytes may differ from here on: %s", run.name, "; ".join(changed))
+    now = {"name": run.name, "store": config.store, "cluster": config.cluster.model_dump(mode="json")}
+    stored = build_config(
+        merge({**description["config"], **now}, {"placement": {"act_tasks": config.placement.act_tasks}})
+    )
+    if stored.identity() != description["identity"]:
+        raise CorruptObjectError(
+            f"run.json of '{run.name}' was altered: its 'config' and 'identity' say different things. Restore it, or "
+            f"start another run with the settings that you want"
+        )
+    return stored

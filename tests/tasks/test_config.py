@@ -1,0 +1,291 @@
+"""Settings: what is wrong is refused before anything starts, by field and value, with what would be right."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage.digest import canonical_json
+from storage.errors import ConfigError, RunExistsError, RunFinishedError
+from storage.run import RunFolder
+from storage.store import open_store
+from tasks.config import TrainConfig, build_config, load_preset, merge, presets
+from tasks.environments import make_pool
+from tasks.start import check_start
+
+PPO_FIELDS = (
+    "name, hidden, learning_rate, final_learning_rate, anneal_rounds, discount, trace_decay, clip_range, "
+    "entropy_weight, epochs, minibatches, gradient_norm, reward_scale, initial_log_std"
+)
+
+
+def nested(path: str, value: Any) -> dict[str, Any]:
+    for part in reversed(path.split(".")):
+        value = {part: value}
+    return value
+
+
+def refusal(values: dict[str, Any]) -> str:
+    with pytest.raises(ConfigError) as caught:
+        build_config(values)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "right"),
+    [
+        ("name", "Not A Name", "string should match pattern '^[a-z0-9][a-z0-9._-]{0,63}$'"),
+        ("seed", -1, "greater than or equal to 0"),
+        ("seed", 2**32, "less than 4294967296"),
+        ("environment.num_envs", 0, "greater than or equal to 1"),
+        ("environment.envs_per_tile", "many", "valid integer"),
+        ("environment.max_episode_steps", 0, "greater than or equal to 1"),
+        ("environment.settings.gravity", "low", "valid number"),
+        ("algorithm.name", "sac", "'ppo'"),
+        ("algorithm.learning_rate", 0, "greater than 0"),
+        ("algorithm.discount", 1.5, "less than or equal to 1"),
+        ("algorithm.trace_decay", -0.1, "greater than or equal to 0"),
+        ("algorithm.hidden", "64", "valid tuple"),
+        ("schedule.round_steps", 1.5, "valid integer"),
+        ("schedule.lag", 9, "less than or equal to 8"),
+        ("placement.act_tasks", 0, "greater than or equal to 1"),
+        ("placement.device", "tpu", "'auto', 'cpu' or 'cuda'"),
+        ("placement.quorum", 0.9, "greater than or equal to 1"),
+        ("cluster.lease_seconds", 0, "greater than 0"),
+    ],
+)
+def test_a_bad_value_is_named_with_what_would_be_right(path: str, value: Any, right: str):
+    """`algorithm.discount = 1.5: input should be less than or equal to 1`."""
+    said = refusal(nested(path, value))
+    assert said.startswith(f"{path} = {value!r}: ")
+    assert right in said
+    assert len(said.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        (
+            "sed",
+            "sed: no such setting; there are: name, seed, store, environment, algorithm, schedule, placement, cluster",
+        ),
+        ("algorithm.learn_rate", f"algorithm.learn_rate: no such setting; there are: {PPO_FIELDS}"),
+    ],
+)
+def test_an_unknown_setting_is_named_with_those_that_exist(path: str, expected: str):
+    """A typo must not train with a default."""
+    assert refusal(nested(path, 1)) == expected
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "schedule.target_return",
+        "algorithm.learning_rate",
+        "algorithm.initial_log_std",
+        "algorithm.reward_scale",
+        "cluster.lease_seconds",
+    ],
+)
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_numbers_are_finite(path: str, value: float):
+    """`run.json` can't hold anything else, and nothing could be trained with it."""
+    assert refusal(nested(path, value)).startswith(f"{path} = {value!r}: ")
+
+
+def test_layers_are_not_empty():
+    """A layer of no width, or of less, is refused here and not by torch in a worker."""
+    for width in (0, -4):
+        assert refusal({"algorithm": {"hidden": [64, width]}}).startswith(f"algorithm.hidden.1 = {width}: ")
+    assert build_config({"algorithm": {"hidden": []}}).algorithm.hidden == ()
+
+
+def test_every_mistake_is_said_at_once():
+    """One line each, so that nobody has to try again for the next."""
+    said = refusal({"algorithm": {"discount": 2, "foo": 1}, "seed": -3}).splitlines()
+    assert [line.split(" ")[0].rstrip(":") for line in said] == ["seed", "algorithm.discount", "algorithm.foo"]
+
+
+def test_tiles_divide_the_environments():
+    """A run of 10 environments has no whole tiles of 4."""
+    said = refusal({"environment": {"num_envs": 10, "envs_per_tile": 4}})
+    assert said.startswith("environment: num_envs = 10 is not a whole number of tiles of envs_per_tile = 4")
+    assert build_config({"environment": {"num_envs": 12, "envs_per_tile": 4}}).environment.tiles == 3
+
+
+def test_every_act_task_has_a_tile():
+    """Three act tasks can't share two tiles; two can."""
+    environment = {"num_envs": 8, "envs_per_tile": 4}
+    said = refusal({"environment": environment, "placement": {"act_tasks": 3}})
+    assert "placement.act_tasks = 3" in said
+    assert "only 2 tiles" in said
+    assert build_config({"environment": environment, "placement": {"act_tasks": 2}}).placement.act_tasks == 2
+
+
+def test_no_minibatch_is_empty():
+    """A round of 2 environments and 3 steps has 6 rows."""
+    values = {"environment": {"num_envs": 2, "envs_per_tile": 2}, "schedule": {"round_steps": 3}}
+    said = refusal(merge(values, {"algorithm": {"minibatches": 7}}))
+    assert "algorithm.minibatches = 7" in said
+    assert "only 6 rows" in said
+    assert build_config(merge(values, {"algorithm": {"minibatches": 6}})).algorithm.minibatches == 6
+
+
+def test_an_unknown_environment_or_setting_of_it_is_refused_with_those_that_exist():
+    """The pool knows what there is, and its answer becomes one of ours."""
+    with pytest.raises(ConfigError, match=r"environment: .*'Cart'.*CartPole-v1.*Pendulum-v1"):
+        make_pool(build_config({"environment": {"id": "Cart"}}), 1)
+    with pytest.raises(ConfigError, match=r"environment: .*'gravty'.*gravity=9\.8"):
+        make_pool(build_config({"environment": {"settings": {"gravty": 1.0}}}), 1)
+    pool = make_pool(build_config({"environment": {"settings": {"gravity": 1.0}}}), 2)
+    assert pool.config["gravity"].tolist() == [1.0, 1.0]
+
+
+def test_a_flag_of_an_environment_can_be_set():
+    """Every field of an environment's configuration can be given as a setting, also one that is true or false."""
+    config = build_config({"environment": {"settings": {"sutton_barto_reward": True, "gravity": 9}}})
+    assert make_pool(config, 1).config["sutton_barto_reward"].tolist() == [True]
+    again = build_config(json.loads(canonical_json(config.model_dump(mode="json"))))
+    assert make_pool(again, 1).config["sutton_barto_reward"].tolist() == [True]
+
+
+def test_a_start_is_refused_before_anything_is_made(tmp_path: Path):
+    """Policy and environment are checked before the store is touched; presets pass."""
+    store = tmp_path / "runs"
+    for change, said in (
+        ({"placement": {"policy": "coarse"}}, r"placement\.policy = 'coarse': no such policy; .*single_learner_coarse"),
+        ({"environment": {"id": "Cart"}}, "CartPole-v1"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            check_start(build_config({"store": str(store)} | change), "refuse")
+    assert not store.exists()
+    for name in presets():
+        check_start(build_config(load_preset(name) | {"store": str(store), "name": name}), "refuse")
+    assert list(RunFolder(open_store(str(store)), "cartpole").store.list("")) == []
+
+
+@pytest.mark.parametrize("if_exists", ["refuse", "resume"])
+def test_a_start_says_what_stands_in_its_way(if_exists: str, tmp_path: Path):
+    """A run that exists is refused or goes on, as asked; one that is finished does neither."""
+    config = build_config({"store": str(tmp_path), "name": "mine"})
+    run = RunFolder(open_store(str(tmp_path)), "mine")
+    check_start(config, if_exists)
+    run.create({"config": {}})
+    if if_exists == "refuse":
+        with pytest.raises(RunExistsError, match="penstock resume mine"):
+            check_start(config, if_exists)
+        return
+    check_start(config, if_exists)
+    run.log.append(
+        {
+            "format": "penstock-commit/1",
+            "stage": 0,
+            "parent": run.genesis(),
+            "rounds": [0, 0],
+            "version": 1,
+            "env_steps": 8,
+            "episodes": 0,
+            "shards": [],
+            "states": [],
+            "snapshots": [],
+            "checkpoint": {"name": f"checkpoints/00000000-{'0' * 32}", "digest": "0" * 32, "nbytes": 1},
+            "metrics": {},
+            "evaluation": None,
+            "finished": "max_stages 1 done",
+        }
+    )
+    with pytest.raises(RunFinishedError, match=r"'mine' is finished \(max_stages 1 done\) with stage 0"):
+        check_start(config, if_exists)
+
+
+@pytest.mark.parametrize("name", ["cartpole", "pendulum"])
+def test_presets_load(name: str):
+    """Each that ships is a whole, checked configuration whose environment exists."""
+    assert name in presets()
+    config = build_config(load_preset(name))
+    make_pool(config, 1).close()
+    assert config.schedule.target_return is not None
+
+
+def test_an_unknown_preset_is_refused_with_those_that_exist():
+    """And says that a file would do."""
+    with pytest.raises(ConfigError, match=r"no preset 'cartpol'; there are: cartpole, pendulum.*\.toml"):
+        load_preset("cartpol")
+
+
+def test_a_preset_may_be_a_file(tmp_path: Path):
+    """By path; a file that is no TOML is named."""
+    path = tmp_path / "mine.toml"
+    path.write_text("seed = 9\n[schedule]\nlag = 1\n")
+    assert load_preset(str(path)) == {"seed": 9, "schedule": {"lag": 1}}
+    path.write_text("seed = = 9\n")
+    with pytest.raises(ConfigError, match=r"mine\.toml' is no valid TOML"):
+        load_preset(str(path))
+
+
+def test_merging_goes_table_by_table():
+    """What is not overridden stays, and neither side is changed."""
+    base = {"seed": 1, "schedule": {"lag": 0, "round_steps": 8}}
+    override = {"name": "x", "schedule": {"lag": 1}}
+    assert merge(base, override) == {"seed": 1, "name": "x", "schedule": {"lag": 1, "round_steps": 8}}
+    assert base == {"seed": 1, "schedule": {"lag": 0, "round_steps": 8}}
+    assert override == {"name": "x", "schedule": {"lag": 1}}
+
+
+def test_a_configuration_survives_json():
+    """It travels to workers, into `run.json` and through Prefect's form as JSON."""
+    config = build_config(merge(load_preset("pendulum"), {"name": "x", "algorithm": {"hidden": [32, 16]}}))
+    assert build_config(json.loads(canonical_json(config.model_dump(mode="json")))) == config
+
+
+def test_a_configuration_is_frozen():
+    """Nobody changes a run under the feet of who reads it."""
+    with pytest.raises(ValueError, match="frozen"):
+        TrainConfig().seed = 3
+
+
+def test_the_form_has_the_fields_in_their_order():
+    """Prefect's form sorts by position: each model's are 0, 1, 2 ... in the order of its fields."""
+    schema = TrainConfig.model_json_schema()
+    for model in [schema, *schema["$defs"].values()]:
+        positions = [field["position"] for field in model["properties"].values()]
+        assert positions == list(range(len(positions))), model["title"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"name": "other"},
+        {"store": "elsewhere"},
+        {"placement": {"act_tasks": 2}},
+        {"placement": {"device": "cpu"}},
+        {"cluster": {"scheduler": "tcp://127.0.0.1:1", "lease_seconds": 3.0}},
+        {"schedule": {"max_stages": 3}},
+    ],
+)
+def test_where_and_how_long_is_no_part_of_the_identity(change: dict[str, Any]):
+    """Runs that differ in these alone make the same bytes."""
+    base = {"environment": {"num_envs": 8, "envs_per_tile": 4}}
+    assert build_config(merge(base, change)).identity() == build_config(base).identity()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"seed": 2},
+        {"environment": {"num_envs": 16}},
+        {"environment": {"envs_per_tile": 8}},
+        {"environment": {"settings": {"gravity": 5.0}}},
+        {"algorithm": {"learning_rate": 1e-2}},
+        {"schedule": {"lag": 1}},
+        {"schedule": {"rounds_per_stage": 3}},
+        {"placement": {"gradient_block_rows": 100}},
+        {"placement": {"torch_threads": 2}},
+    ],
+)
+def test_what_determines_the_bytes_is_the_identity(change: dict[str, Any]):
+    """And it is plain JSON, so that its digest can be the first commit's parent."""
+    base = {"environment": {"num_envs": 8, "envs_per_tile": 4}}
+    changed = build_config(merge(base, change)).identity()
+    assert canonical_json(changed) != canonical_json(build_config(base).identity())

@@ -1,0 +1,105 @@
+"""Hints in one process: kept by topic while somebody listens, handed to who waits, and forgotten with the last."""
+
+import asyncio
+import threading
+
+import pytest
+
+from tasks.mailbox import MAILBOX, Mailbox, deliver
+
+LONG_SECONDS = 30.0
+
+
+def test_an_unknown_topic_is_dropped():
+    """A late hint of an attempt that is over must neither fail nor be found by a later one."""
+    mailbox = Mailbox()
+    mailbox.post("old", {"shard": 1})
+    mailbox.open("old")
+    assert mailbox.get("old", "shard") is None
+
+
+def test_the_latest_value_counts():
+    """By topic and key; other topics do not see it."""
+    mailbox = Mailbox()
+    mailbox.open("a")
+    mailbox.open("b")
+    mailbox.post("a", {"x": 1, "y": 1})
+    mailbox.post("a", {"x": 2})
+    assert (mailbox.get("a", "x"), mailbox.get("a", "y"), mailbox.get("a", "z")) == (2, 1, None)
+    assert mailbox.get("b", "x") is None
+
+
+def test_the_last_close_forgets():
+    """Members of one process share a topic; it lives as long as any of them."""
+    mailbox = Mailbox()
+    mailbox.open("a")
+    mailbox.open("a")
+    mailbox.post("a", {"x": 1})
+    mailbox.close("a")
+    assert mailbox.get("a", "x") == 1
+    mailbox.close("a")
+    mailbox.post("a", {"x": 2})
+    mailbox.open("a")
+    assert mailbox.get("a", "x") is None
+
+
+def test_closing_what_is_not_open_is_an_error():
+    """It would close somebody else's topic the next time."""
+    mailbox = Mailbox()
+    mailbox.open("a")
+    mailbox.close("a")
+    with pytest.raises(KeyError):
+        mailbox.close("a")
+
+
+def test_waiting_ends_at_once_if_the_hint_is_there():
+    """Nothing needs to be posted after the wait began."""
+    mailbox = Mailbox()
+    mailbox.open("a")
+    mailbox.post("a", {"x": 1})
+    assert mailbox.wait("a", lambda hints: "x" in hints, LONG_SECONDS)
+
+
+def test_waiting_ends_with_the_time():
+    """With False, and without having changed anything."""
+    mailbox = Mailbox()
+    mailbox.open("a")
+    mailbox.post("a", {"y": 1})
+    assert not mailbox.wait("a", lambda hints: "x" in hints, 0.01)
+    assert not mailbox.wait("a", lambda hints: "x" in hints, 0.0)
+
+
+def test_a_hint_wakes_who_waits_for_it():
+    """And not those who wait for another; the condition is judged anew with every hint."""
+    mailbox = Mailbox()
+    mailbox.open("a")
+    results: dict[str, bool] = {}
+    judged = threading.Semaphore(0)
+
+    def wait_for(key: str, seconds: float) -> None:
+        def ready(hints) -> bool:
+            judged.release()
+            return key in hints
+
+        results[key] = mailbox.wait("a", ready, seconds)
+
+    threads = [threading.Thread(target=wait_for, args=args) for args in (("x", LONG_SECONDS), ("z", 0.5))]
+    for thread in threads:
+        thread.start()
+    assert judged.acquire(timeout=LONG_SECONDS)
+    assert judged.acquire(timeout=LONG_SECONDS)
+    mailbox.post("a", {"y": 1})
+    mailbox.post("a", {"x": 1})
+    for thread in threads:
+        thread.join(LONG_SECONDS)
+    assert results == {"x": True, "z": False}
+
+
+def test_what_a_worker_receives_is_posted():
+    """The coroutine that the flow runs on a worker reaches the process's own mailbox."""
+    MAILBOX.open("test-topic")
+    try:
+        asyncio.run(deliver("test-topic", {"roster": {"act-0": "tcp://1"}}))
+        assert MAILBOX.get("test-topic", "roster") == {"act-0": "tcp://1"}
+    finally:
+        MAILBOX.close("test-topic")

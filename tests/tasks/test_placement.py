@@ -1,0 +1,115 @@
+"""Communication is computed from a placement: for every policy that is known from the literature, and for tiles."""
+
+import pytest
+
+from storage.errors import ConfigError
+from tasks.placement import EDGES, check_supported, cut_edges, tiles_of
+from tasks.policies import FRAGMENTS, DistributionPolicy, Fragment, Role
+
+
+def role(name: str, replicas: int, *fragments: Fragment) -> Role:
+    return Role(name, frozenset(fragments), replicas, ((name, 1.0),))
+
+
+COARSE = DistributionPolicy(
+    "single_learner_coarse",
+    (role("actors", 4, "env", "act", "collect"), role("learner", 1, "buffer", "learn", "sync")),
+)
+FINE = DistributionPolicy(
+    "single_learner_fine", (role("envs", 4, "env"), role("learner", 1, "act", "collect", "buffer", "learn", "sync"))
+)
+MULTIPLE = DistributionPolicy("multiple_learners", (role("worker", 4, *FRAGMENTS),), reduce="allreduce")
+GPU_ONLY = DistributionPolicy("gpu_only", (role("gpu", 2, *FRAGMENTS),), reduce="allreduce")
+ENVIRONMENTS = DistributionPolicy(
+    "environments",
+    (role("envs", 6, "env"), role("worker", 2, "act", "collect", "buffer", "learn", "sync")),
+    reduce="allreduce",
+)
+CENTRAL = DistributionPolicy(
+    "central",
+    (role("worker", 4, "env", "act", "collect", "buffer", "learn"), role("server", 1, "sync")),
+    reduce="parameter_server",
+)
+
+STEPS = [("env", "act", "step", "gather"), ("act", "env", "step", "scatter"), ("env", "collect", "step", "gather")]
+EXPECTED = {
+    COARSE: [("collect", "buffer", "round", "gather"), ("sync", "act", "round", "broadcast")],
+    FINE: STEPS,
+    MULTIPLE: [],
+    GPU_ONLY: [],
+    ENVIRONMENTS: STEPS,
+    CENTRAL: [
+        ("learn", "sync", "minibatch", "reduce"),
+        ("sync", "learn", "minibatch", "broadcast"),
+        ("sync", "act", "round", "broadcast"),
+    ],
+}
+
+
+@pytest.mark.parametrize("policy", EXPECTED, ids=lambda policy: policy.name)
+def test_cut_edges_follow_from_the_placement(policy: DistributionPolicy):
+    """Which edges cross a process border, how often they fire, and what communication each needs."""
+    found = [
+        (item.edge.source, item.edge.target, item.edge.granularity, item.communication) for item in cut_edges(policy)
+    ]
+    assert found == EXPECTED[policy]
+    for item in cut_edges(policy):
+        assert item.source is policy.role_of(item.edge.source)
+        assert item.target is policy.role_of(item.edge.target)
+
+
+def test_with_a_role_a_fragment_every_edge_is_cut():
+    """Nothing is forgotten: the edges are those of the loop."""
+    policy = DistributionPolicy("apart", tuple(role(fragment, 1, fragment) for fragment in FRAGMENTS))
+    assert [item.edge for item in cut_edges(policy)] == list(EDGES)
+    assert {fragment for edge in EDGES for fragment in (edge.source, edge.target)} == set(FRAGMENTS)
+
+
+def test_rounds_may_cross_processes():
+    """What goes through storage is what the runtime can do."""
+    assert check_supported(COARSE) == cut_edges(COARSE)
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        (FINE, "policy 'single_learner_fine' cuts 'env -> act, a step, gather: envs -> learner'"),
+        (ENVIRONMENTS, "policy 'environments' cuts 'env -> act, a step, gather: envs -> worker'"),
+        (CENTRAL, "policy 'central' cuts 'learn -> sync, a minibatch, reduce: worker -> server'"),
+        (MULTIPLE, "policy 'multiple_learners' reduces gradients by 'allreduce'; only 'local'"),
+        (GPU_ONLY, "policy 'gpu_only' reduces gradients by 'allreduce'; only 'local'"),
+    ],
+    ids=lambda value: value.name if isinstance(value, DistributionPolicy) else "",
+)
+def test_what_the_runtime_lacks_is_refused_by_name(policy: DistributionPolicy, expected: str):
+    """Before anything starts, with the edge or the reduction that is the reason."""
+    with pytest.raises(ConfigError) as caught:
+        check_supported(policy)
+    assert str(caught.value).startswith(expected)
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        DistributionPolicy("crowd", (role("worker", 4, *FRAGMENTS),)),
+        DistributionPolicy(
+            "two_learners", (role("act", 2, "env", "act", "collect"), role("learn", 2, "buffer", "learn", "sync"))
+        ),
+    ],
+    ids=lambda policy: policy.name,
+)
+def test_learners_that_never_meet_are_refused(policy: DistributionPolicy):
+    """Several learners that reduce nothing would train several networks and call them one."""
+    with pytest.raises(ConfigError, match=f"policy '{policy.name}' .*learn"):
+        check_supported(policy)
+
+
+@pytest.mark.parametrize("tiles", [1, 2, 5, 8, 13])
+def test_tiles_are_shared_out_whole_and_evenly(tiles: int):
+    """Every tile has one owner, owners hold neighbours, none is idle, and no two differ by more than one tile."""
+    for replicas in range(1, tiles + 1):
+        owned = [tiles_of(replica, replicas, tiles) for replica in range(replicas)]
+        assert [tile for part in owned for tile in part] == list(range(tiles))
+        sizes = {len(part) for part in owned}
+        assert min(sizes) >= 1
+        assert max(sizes) - min(sizes) <= 1
