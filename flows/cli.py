@@ -1,0 +1,239 @@
+"""The command. Kept light: Prefect, Dask and torch are imported by the commands that need them, while servers start.
+
+Workers on this machine import this module again when they are spawned, which is one more reason.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from storage.errors import ConfigError, PenstockError
+
+app = typer.Typer(
+    name="penstock",
+    help="Reinforcement learning as a durable, resumable data pipeline.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+# What typer makes of Ctrl-C.
+_INTERRUPTED = 130
+
+_OVERRIDES = {"allow_extra_args": True, "ignore_unknown_options": True}
+_TRAIN_HELP = (
+    "Every other setting can be given as an option as well, by its full name or, where that is unique, by its last "
+    "part: --schedule.lag 1, --lag 1, --algorithm.learning-rate 1e-3. `penstock settings` lists them all."
+)
+
+Store = Annotated[str | None, typer.Option(help="Folder or s3:// address that holds runs.", show_default="runs")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
+Scheduler = Annotated[str | None, typer.Option(help="Address of a Dask scheduler; default: workers on this machine.")]
+
+
+@app.command(context_settings=_OVERRIDES, epilog=_TRAIN_HELP)
+def train(
+    context: typer.Context,
+    preset: Annotated[str, typer.Argument(help="Name of a preset, or path of a TOML file.")] = "cartpole",
+    name: Annotated[str | None, typer.Option(help="The run's name; default: made up.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
+    store: Store = None,
+    scheduler: Scheduler = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train from the beginning."""
+    from flows.drive import drive
+    from flows.overrides import parse_overrides
+    from tasks.config import build_config, load_preset, merge
+
+    arguments = list(context.args)
+    if preset.startswith("-"):
+        # No preset was named, and the first setting was taken for it.
+        arguments, preset = [preset, *arguments], "cartpole"
+    given: dict[str, Any] = {"name": name, "seed": seed, "store": store}
+    values = merge(load_preset(preset), {key: value for key, value in given.items() if value is not None})
+    if scheduler is not None:
+        values = merge(values, {"cluster": {"scheduler": scheduler}})
+    config = build_config(merge(values, parse_overrides(arguments)))
+    _print_result(drive(config, "refuse", as_json=as_json), as_json)
+
+
+@app.command(context_settings=_OVERRIDES)
+def resume(
+    context: typer.Context,
+    run: Annotated[str, typer.Argument(help="Name of the run.")],
+    store: Store = None,
+    scheduler: Scheduler = None,
+    as_json: AsJson = False,
+) -> None:
+    """Go on with a run from its last commit.
+
+    Where it runs may change (--scheduler, --act-tasks, --cluster.lease-seconds ...); what it computes may not.
+    """
+    from flows.drive import drive
+    from flows.overrides import parse_overrides
+    from storage.run import RunFolder
+    from storage.store import open_store
+    from tasks.config import build_config, merge
+
+    folder = RunFolder(open_store(store or "runs"), run)
+    overrides = parse_overrides(context.args)
+    fixed = sorted(set(overrides) - {"cluster", "placement"})
+    fixed += sorted(f"placement.{key}" for key in set(overrides.get("placement", {})) - {"act_tasks"})
+    if fixed:
+        raise ConfigError(f"{', '.join(fixed)}: can't change when a run goes on; only where it runs can")
+    values = merge({**folder.load()["config"], "name": run, "store": store or "runs"}, overrides)
+    if scheduler is not None:
+        values = merge(values, {"cluster": {"scheduler": scheduler}})
+    _print_result(drive(build_config(values), "resume", as_json=as_json), as_json)
+
+
+@app.command()
+def runs(store: Store = None, as_json: AsJson = False) -> None:
+    """List the runs in a store."""
+    from dataclasses import asdict
+
+    from storage.run import list_runs
+    from storage.store import open_store
+
+    found = [asdict(summary) for summary in list_runs(open_store(store or "runs"))]
+    if as_json:
+        _print_json(found)
+        return
+    if not found:
+        Console().print(f"no runs in {store or 'runs'}; start one with `penstock train cartpole`", highlight=False)
+        return
+    _print_table(found)
+
+
+@app.command()
+def show(
+    run: Annotated[str, typer.Argument(help="Name of the run.")], store: Store = None, as_json: AsJson = False
+) -> None:
+    """Show what a run has committed."""
+    from flows.inspection import describe_run
+
+    description = describe_run(store or "runs", run)
+    if as_json:
+        _print_json(description)
+        return
+    console = Console()
+    console.print(f"run {run} in {store or 'runs'}: {description['outcome']}", highlight=False)
+    if description["stages"]:
+        _print_table(description["stages"])
+    for command in description["next"]:
+        console.print(f"  {command}", highlight=False)
+
+
+@app.command()
+def evaluate(
+    run: Annotated[str, typer.Argument(help="Name of the run.")],
+    episodes: Annotated[int, typer.Option(min=1, help="Episodes, each on a seed of its own.")] = 100,
+    stage: Annotated[int | None, typer.Option(min=0, help="Stage whose last snapshot is evaluated.")] = None,
+    key: Annotated[int, typer.Option(min=0, help="Which set of seeds.")] = 1_000_000,
+    store: Store = None,
+    as_json: AsJson = False,
+) -> None:
+    """Evaluate a run's newest snapshot, greedily, on fresh seeds; the result is kept in evaluations/."""
+    from flows.inspection import evaluate_run
+
+    result = evaluate_run(store or "runs", run, episodes, stage, key)
+    if as_json:
+        _print_json(result)
+        return
+    Console().print(
+        f"version {result['version']}: mean return {result['mean_return']:.1f} over {episodes} episodes "
+        f"(from {result['min_return']:.1f} to {result['max_return']:.1f}) in {result['seconds']:.2f} s",
+        highlight=False,
+    )
+
+
+@app.command()
+def gc(
+    run: Annotated[str, typer.Argument(help="Name of the run.")],
+    keep_checkpoints: Annotated[int, typer.Option(min=1, help="Newest commits whose checkpoints stay.")] = 1,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go, and keep it.")] = False,
+    store: Store = None,
+    as_json: AsJson = False,
+) -> None:
+    """Remove what no commit names, and checkpoints that newer ones replace. Committed shards always stay."""
+    from storage.gc import collect
+    from storage.run import RunFolder
+    from storage.store import open_store
+
+    report = collect(RunFolder(open_store(store or "runs"), run), keep_checkpoints, dry_run)
+    if as_json:
+        _print_json(
+            {"objects": report.objects, "bytes": report.nbytes, "names": list(report.names), "dry_run": dry_run}
+        )
+        return
+    verb = "would remove" if dry_run else "removed"
+    Console().print(f"{verb} {report.objects} objects, {report.nbytes:,} bytes", highlight=False)
+
+
+@app.command()
+def ui(port: Annotated[int, typer.Option(help="Port on loopback; 0 takes a free one.")] = 4200) -> None:
+    """Serve Prefect's UI over what runs have reported, until Ctrl-C."""
+    from flows.server import PrefectServer
+
+    with PrefectServer(port) as server:
+        server.wait_ready()
+        Console().print(f"Prefect UI: {server.ui_url}  (Ctrl-C ends it)", highlight=False)
+        server.wait()
+
+
+@app.command()
+def settings() -> None:
+    """List every setting, its default and what it means."""
+    from flows.overrides import describe_settings
+
+    _print_table(describe_settings())
+
+
+def main() -> None:
+    """Run the command; an error that Penstock raises on purpose is one message, never a traceback."""
+    try:
+        app()
+    except PenstockError as error:
+        for line in str(error).splitlines():
+            typer.secho(f"error: {line}", err=True, fg=typer.colors.RED)
+        sys.exit(1)
+    except SystemExit as end:
+        if end.code == _INTERRUPTED:
+            typer.secho("stopped; the last commit stands, `penstock resume RUN` goes on from it", err=True)
+        raise
+
+
+def _print_result(result: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        _print_json(result)
+        return
+    from flows.summary import next_steps, outcome_line
+
+    console = Console()
+    console.print(f"run {result['run']}: {outcome_line(result)}", highlight=False)
+    where = result["store"] if "://" in result["store"] else str(Path(result["store"]).resolve())
+    console.print(f"everything lies in {where}/{result['run']}", highlight=False, soft_wrap=True)
+    for command in next_steps(result["run"], result["store"], result["finished"] is not None):
+        console.print(f"  {command}", highlight=False)
+
+
+def _print_json(value: Any) -> None:
+    typer.echo(json.dumps(value, indent=2))
+
+
+def _print_table(rows: list[dict[str, Any]]) -> None:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for column in rows[0]:
+        table.add_column(column.replace("_", " "))
+    for row in rows:
+        table.add_row(*("" if value is None else str(value) for value in row.values()))
+    Console().print(table)

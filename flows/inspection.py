@@ -1,0 +1,96 @@
+"""Looking at stored runs, without a flow and without a cluster."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from flows.summary import next_steps, outcome, stage_row
+from storage.digest import canonical_json
+from storage.errors import ConfigError
+from storage.refs import SnapshotRef
+from storage.run import RunFolder
+from storage.store import open_store
+
+
+def describe_run(store: str, name: str) -> dict[str, Any]:
+    """What a run has committed, stage by stage.
+
+    Raises:
+        RunNotFoundError: there is none of that name.
+        CorruptObjectError: a commit was altered.
+    """
+    run = RunFolder(open_store(store), name)
+    description = run.load()
+    newest = run.log.newest()
+    timings = _newest_timings(run)
+    rows = []
+    for stage in range(newest["stage"] + 1 if newest else 0):
+        commit = run.log.read(stage)
+        if stage in timings:
+            rows.append(stage_row(commit, timings[stage]))
+        else:
+            rows.append({"stage": stage, "env steps": commit["env_steps"]})
+    columns = max((list(row) for row in rows), key=len, default=[])
+    return {
+        "run": name,
+        "store": store,
+        "created": description.get("created"),
+        "outcome": outcome(newest),
+        "finished": newest["finished"] if newest else None,
+        "config": description["config"],
+        "made_with": description["made_with"],
+        "promise": description["promise"],
+        "stages": [{column: row.get(column) for column in columns} for row in rows],
+        "metrics": newest["metrics"] if newest else {},
+        "next": next_steps(name, store, newest is not None and newest["finished"] is not None),
+    }
+
+
+def evaluate_run(store: str, name: str, episodes: int, stage: int | None, key: int) -> dict[str, Any]:
+    """Evaluate the last snapshot of a stage, in this process; the result is stored beside the run.
+
+    Raises:
+        ConfigError: nothing is committed yet, or not that stage.
+    """
+    from tasks.assignment import Assignment
+    from tasks.context import load_context
+    from tasks.evaluate import evaluate_snapshot
+    from tasks.training import default_cache_folder
+
+    root = open_store(store)
+    run = RunFolder(root, name)
+    run.load()
+    newest = run.log.newest()
+    if newest is None or (stage is not None and stage > newest["stage"]):
+        committed = "nothing yet" if newest is None else f"stages 0 to {newest['stage']}"
+        raise ConfigError(f"run '{name}' has committed {committed}; evaluate after `penstock resume {name}`")
+    commit = newest if stage is None else run.log.read(stage)
+    assignment = Assignment(
+        store=root.url,
+        run=name,
+        stage=commit["stage"],
+        attempt=0,
+        generation=0,
+        gang="",
+        role="evaluate",
+        replica=0,
+        replicas=1,
+        task_run="",
+        cache_folder=default_cache_folder(),
+        device="cpu",
+    )
+    snapshot = SnapshotRef.from_json(commit["snapshots"][-1])
+    result = {**evaluate_snapshot(load_context(assignment), run.store, snapshot, episodes, key), "seeds": key}
+    run.store.write(f"evaluations/{snapshot.version:08d}-{key}-{episodes}.json", [canonical_json(result)])
+    return result
+
+
+def _newest_timings(run: RunFolder) -> dict[int, dict[str, Any]]:
+    found: dict[int, dict[str, Any]] = {}
+    for name in run.store.list("timings/"):
+        timings = json.loads(run.store.read(name))
+        earlier = found.get(timings["stage"])
+        if earlier is None or earlier["started_at"] < timings["started_at"]:
+            found[timings["stage"]] = timings
+    return found

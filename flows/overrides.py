@@ -1,0 +1,90 @@
+"""Settings as command-line options: any field of the configuration, by its full name or by an unambiguous last part."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+
+from storage.errors import ConfigError
+from tasks.config import TrainConfig, merge
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pydantic.fields import FieldInfo
+
+
+def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
+    """Turn `--schedule.lag 1 --act-tasks=2` into nested settings.
+
+    Raises:
+        ConfigError: an option is no setting, is ambiguous, or lacks a value.
+    """
+    values: dict[str, Any] = {}
+    waiting = list(arguments)
+    while waiting:
+        option = waiting.pop(0)
+        if not option.startswith("--"):
+            raise ConfigError(f"'{option}' is no option; settings are given as --name value, after the preset")
+        name, equals, text = option[2:].partition("=")
+        path = _resolve(name.replace("-", "_"))
+        if not equals:
+            if not waiting:
+                raise ConfigError(f"--{name} needs a value")
+            text = waiting.pop(0)
+        nested: Any = _parse(text)
+        for part in reversed(path.split(".")):
+            nested = {part: nested}
+        values = merge(values, nested)
+    return values
+
+
+def describe_settings() -> list[dict[str, Any]]:
+    """Every setting with its default and description."""
+    return [
+        {
+            "setting": path,
+            "default": "" if field.default in (None, PydanticUndefined) else field.default,
+            "meaning": field.description or "",
+        }
+        for path, field in _leaves(TrainConfig)
+    ]
+
+
+def _leaves(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    for name, field in model.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from _leaves(field.annotation, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", field
+
+
+def _resolve(name: str) -> str:
+    paths = [path for path, _ in _leaves(TrainConfig)]
+    if name in paths:
+        return name
+    owner = name.rpartition(".")[0]
+    if owner == "environment.settings":
+        return name
+    matches = [path for path in paths if path.rpartition(".")[2] == name]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        raise ConfigError(f"--{name} could be {' or '.join(f'--{path}' for path in matches)}; use the full name")
+    close = difflib.get_close_matches(name, [*paths, *(path.rpartition(".")[2] for path in paths)], n=3)
+    hint = f"; did you mean {' or '.join(f'--{path}' for path in close)}?" if close else ""
+    raise ConfigError(f"--{name.replace('_', '-')}: no such setting{hint} `penstock settings` lists them all")
+
+
+def _parse(text: str) -> Any:
+    """A TOML value where it is one, otherwise the text itself; empty means no value."""
+    if text in {"", "none"}:
+        return None
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text

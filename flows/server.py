@@ -1,0 +1,114 @@
+"""Prefect's own server as a child of this process, on loopback: what a laptop has where a team has a server.
+
+It keeps its data in Prefect's home folder, so what earlier runs reported is still there. It ends with this process,
+even if that is killed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from typing import TYPE_CHECKING, Self
+
+from storage.errors import PenstockError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+_READY_SECONDS = 120.0
+_END_SECONDS = 10.0
+_PR_SET_PDEATHSIG = 1
+
+
+class PrefectServer:
+    """A context manager around the server. Make it in the main thread: the child dies with the thread that made it."""
+
+    def __init__(self, port: int = 0) -> None:
+        self._port = port or _free_port()
+        environment = {
+            **os.environ,
+            "DO_NOT_TRACK": "1",
+            "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+            "PREFECT_LOGGING_SERVER_LEVEL": "WARNING",
+            # The address under which a browser finds the API.
+            "PREFECT_UI_API_URL": self.api_url,
+        }
+        environment.pop("PREFECT_API_URL", None)
+        command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(self._port)]
+        self._process = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            preexec_fn=_die_with_parent,  # noqa: PLW1509  (one system call, and no other thread runs yet)
+        )
+
+    @property
+    def api_url(self) -> str:
+        """For `PREFECT_API_URL`."""
+        return f"http://127.0.0.1:{self._port}/api"
+
+    @property
+    def ui_url(self) -> str:
+        """For a browser."""
+        return f"http://127.0.0.1:{self._port}"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.terminate()
+        try:
+            self._process.communicate(timeout=_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.communicate()
+
+    def wait_ready(self) -> None:
+        """Wait until it answers.
+
+        Raises:
+            PenstockError: it ended, or did not answer in time.
+        """
+        deadline = time.monotonic() + _READY_SECONDS
+        while time.monotonic() < deadline:
+            if self._process.poll() is not None:
+                said = (self._process.stderr.read() if self._process.stderr else b"").decode(errors="replace").strip()
+                raise PenstockError(
+                    f"Prefect's server ended at its start with {self._process.returncode}: "
+                    f"{said.splitlines()[-1] if said else 'it said nothing'}. Try `prefect server start`, or set "
+                    f"PREFECT_API_URL to a server that runs"
+                )
+            try:
+                with urllib.request.urlopen(f"{self.api_url}/health", timeout=2.0):  # noqa: S310  (loopback)
+                    return
+            except OSError:
+                time.sleep(0.1)
+        raise PenstockError(
+            f"Prefect's server did not answer at {self.api_url} within {_READY_SECONDS:g} s; set PREFECT_API_URL to a "
+            f"server that runs"
+        )
+
+    def wait(self) -> None:
+        """Until it ends."""
+        self._process.wait()
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,84 @@
+"""What is said of stages and runs, as rows and as Markdown; the same words on the terminal and in Prefect's UI."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tasks.config import TrainConfig
+
+
+def stage_row(commit: dict[str, Any], timings: dict[str, Any]) -> dict[str, Any]:
+    """A stage in the table of stages."""
+    act_seconds = max(part["act_seconds"] for part in timings["act"])
+    learn = timings["learn"][0]
+    acted = sum(part["env_steps"] for part in timings["act"])
+    busy = learn["learn_seconds"] + learn["wait_seconds"]
+    evaluation = commit["evaluation"]
+    episode_return = commit["metrics"].get("episode_return")
+    return {
+        "stage": commit["stage"],
+        "env steps": commit["env_steps"],
+        "steps/s": round(acted / timings["stage_seconds"]),
+        "return": None if episode_return is None else round(episode_return, 1),
+        "evaluation": None if evaluation is None else round(evaluation["mean_return"], 1),
+        "wait share": round(learn["wait_seconds"] / busy, 3) if busy else None,
+        "seconds": round(timings["stage_seconds"], 3),
+        "act seconds": round(act_seconds, 3),
+        "learn seconds": round(learn["learn_seconds"], 3),
+        "shard bytes": sum(shard["nbytes"] for shard in commit["shards"]),
+        "attempt": timings["attempt"],
+    }
+
+
+def outcome(commit: dict[str, Any] | None) -> str:
+    """One line: what a run has reached."""
+    if commit is None:
+        return "nothing was committed"
+    return outcome_line({**commit, "stages": commit["stage"] + 1})
+
+
+def outcome_line(result: dict[str, Any]) -> str:
+    """The same, of a flow's result."""
+    evaluation = result["evaluation"]
+    reached = "not evaluated yet"
+    if evaluation:
+        reached = f"mean return {evaluation['mean_return']:.1f} over {evaluation['episodes']} episodes"
+    state = result["finished"] or "not finished"
+    return f"{reached} after {result['env_steps']:,} environment steps, {result['stages']} stages ({state})"
+
+
+def next_steps(run: str, store: str, finished: bool) -> list[str]:
+    """What to type next."""
+    where = "" if store == "runs" else f" --store {store}"
+    if finished:
+        return [f"penstock show {run}{where}", f"penstock evaluate {run}{where}", "penstock ui"]
+    return [f"penstock resume {run}{where}", f"penstock show {run}{where}"]
+
+
+def summary_markdown(
+    config: TrainConfig, commit: dict[str, Any] | None, rows: list[dict[str, Any]], error: str | None
+) -> str:
+    """The run's card."""
+    finished = commit is not None and commit["finished"] is not None
+    lines = [
+        f"# Run {config.name}",
+        "",
+        f"**{outcome(commit)}**",
+        "",
+        f"- environment: {config.environment.id}, {config.environment.num_envs} in {config.environment.tiles} tiles",
+        f"- algorithm: {config.algorithm.name}, seed {config.seed}, lag {config.schedule.lag}",
+        f"- placement: {config.placement.policy}, {config.placement.act_tasks} act tasks",
+        f"- store: `{config.store}/{config.name}`",
+        "",
+    ]
+    if error:
+        lines += [f"Stopped by {error}", ""]
+    if rows:
+        columns = list(rows[0])
+        lines += [f"| {' | '.join(columns)} |", f"|{' --- |' * len(columns)}"]
+        lines += [f"| {' | '.join('' if row[name] is None else str(row[name]) for name in columns)} |" for row in rows]
+        lines.append("")
+    lines += ["What to do next:", ""]
+    lines += [f"- `{command}`" for command in next_steps(str(config.name), config.store, finished)]
+    return "\n".join(lines)

@@ -1,0 +1,232 @@
+"""The command as a process of its own, and a Dask cluster of processes: what tests start, look at and kill."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+from distributed import Client
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+PENSTOCK = Path(sys.executable).with_name("penstock")
+# A machine that is busy with other things is slow, not wrong.
+PATIENCE_SECONDS = 150.0
+_POLL_SECONDS = 0.005
+
+
+def wait_until(condition: Callable[[], Any], what: str, seconds: float = PATIENCE_SECONDS) -> Any:
+    """The first true value of `condition`."""
+    give_up_at = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < give_up_at, f"{what}: not within {seconds:g} s"
+        time.sleep(_POLL_SECONDS)
+    return value
+
+
+class Command:
+    """`penstock ...`, running in a process group of its own."""
+
+    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str], folder: Path) -> None:
+        self._out, self._err = folder / "stdout", folder / "stderr"
+        folder.mkdir(parents=True)
+        with self._out.open("wb") as out, self._err.open("wb") as err:
+            self._process = subprocess.Popen(
+                [str(PENSTOCK), *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                env={**os.environ, **environment},
+                start_new_session=True,
+            )
+        self.pid = self._process.pid
+
+    @property
+    def output(self) -> str:
+        """What it printed, errors last."""
+        return self._out.read_text() + self._err.read_text()
+
+    @property
+    def stdout(self) -> str:
+        return self._out.read_text()
+
+    @property
+    def errors(self) -> str:
+        return self._err.read_text()
+
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    def wait(self, seconds: float = PATIENCE_SECONDS) -> int:
+        """Its exit status."""
+        try:
+            return self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{self._process.args} did not end within {seconds:g} s:\n{self.output}") from None
+
+    def succeed(self, seconds: float = PATIENCE_SECONDS) -> str:
+        """Wait for its end, which must be a good one; what it printed."""
+        assert self.wait(seconds) == 0, f"{self._process.args} failed:\n{self.output}"
+        return self.stdout
+
+    def refuse(self, *mentioned: str, seconds: float = PATIENCE_SECONDS) -> str:
+        """Wait for its end, which must be one clear error that mentions all of these; the error."""
+        status, errors = self.wait(seconds), self.errors
+        assert status == 1, f"{self._process.args} ended with {status}:\n{self.output}"
+        assert "Traceback" not in self.output, self.output
+        said = errors.strip().splitlines()
+        assert said, self.output
+        assert all(line.startswith("error: ") for line in said), f"more than an error was printed:\n{errors}"
+        for text in mentioned:
+            assert text in errors, f"'{text}' is not mentioned in:\n{errors}"
+        return errors
+
+    def send(self, number: int) -> None:
+        """A signal to the process alone, and its end."""
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """Kill -9, the process alone."""
+        self.send(signal.SIGKILL)
+        self._process.wait(10)
+
+    def kill_group(self) -> None:
+        """Kill -9, the process and everything that it started, at once; harmless afterwards."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self._process.wait(10)
+
+    def descendants(self) -> list[psutil.Process]:
+        """Every process that it started and that still runs."""
+        try:
+            return psutil.Process(self.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            return []
+
+    def own_scheduler(self) -> str:
+        """Address of the Dask scheduler of a run that brings its own workers: the one port that several talk to."""
+
+        def look() -> str | None:
+            listening = {at.laddr.port for at in _connections(self.pid) if at.status == psutil.CONN_LISTEN}
+            reached = Counter(
+                port
+                for process in self.descendants()
+                for port in {at.raddr.port for at in _connections(process.pid) if at.raddr} & listening
+            )
+            return next((f"tcp://127.0.0.1:{port}" for port, workers in reached.items() if workers > 1), None)
+
+        return str(wait_until(look, "a Dask scheduler in the process"))
+
+
+def _connections(pid: int) -> list[Any]:
+    try:
+        return psutil.Process(pid).net_connections("tcp")
+    except psutil.Error:
+        return []
+
+
+class Members:
+    """Who works where on a Dask cluster, as its scheduler and its workers tell."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.client = Client(address, timeout=30, set_as_default=False)
+
+    def close(self) -> None:
+        self.client.close()
+
+    def pid_of(self, member: str, run: str) -> int:
+        """The worker process that plays a member of a run's gang, `act-0` or `learn-0`, as soon as one does."""
+
+        def look() -> int | None:
+            for pid, keys in self.working().items():
+                if any(key.startswith(f"{member} penstock/{run}/") for key in keys):
+                    return pid
+            return None
+
+        return int(wait_until(look, f"{member} of run {run} on a worker"))
+
+    def working(self) -> dict[int, list[str]]:
+        """Keys of the tasks that each worker process runs; the scheduler forgets those of a flow that is gone."""
+
+        def look(dask_worker: Any) -> tuple[int, list[str]]:
+            return os.getpid(), [str(key) for key in dask_worker.active_threads.values()]
+
+        answers = self.client.run(look, on_error="ignore")
+        return dict(answers.values())
+
+    def wait_idle(self, seconds: float = PATIENCE_SECONDS) -> float:
+        """Until no worker runs anything; the seconds that it took."""
+        started = time.monotonic()
+        wait_until(lambda: not any(self.working().values()), f"workers without work, at {self.address}", seconds)
+        return time.monotonic() - started
+
+    def wait_whole(self, workers: int) -> None:
+        """Until as many workers are there, as after some were killed."""
+        wait_until(lambda: len(self.working()) == workers, f"{workers} workers at {self.address}")
+
+
+class Cluster:
+    """A scheduler, act workers and a learn worker, each a process that a nanny watches over."""
+
+    def __init__(self, act_workers: int, places: int, environment: Mapping[str, str], folder: Path) -> None:
+        self.workers = act_workers + 1
+        self.places = act_workers * places
+        self._environment = {
+            **os.environ,
+            **environment,
+            **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"),
+        }
+        self._folder = folder
+        self._file = folder / "scheduler.json"
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._start("scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--no-show")
+        wait_until(self._file.exists, "the scheduler's file")
+        for index in range(act_workers):
+            self._start_worker(f"act-{index}", places, f"actor={places}")
+        self._start_worker("learn-0", 1, "learner=1")
+        self.members: Members = wait_until(self._connect, "the scheduler")
+        self.address = self.members.address
+        self.members.wait_whole(self.workers)
+
+    def _connect(self) -> Members | None:
+        try:
+            return Members(json.loads(self._file.read_text())["address"])
+        except (ValueError, OSError):
+            return None
+
+    def _start_worker(self, name: str, threads: int, resources: str) -> None:
+        options = ["--host", "127.0.0.1", "--nthreads", str(threads), "--name", name, "--memory-limit", "0"]
+        self._start("worker", *options, "--resources", resources, "--no-dashboard", "--death-timeout", "60")
+
+    def _start(self, kind: str, *options: str) -> None:
+        command = [sys.executable, "-m", "dask", kind, "--scheduler-file", str(self._file), *options]
+        with (self._folder / f"{len(self._processes)}-{kind}.log").open("wb") as log:
+            self._processes.append(
+                subprocess.Popen(
+                    command,
+                    cwd=self._folder,
+                    env=self._environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                )
+            )
+
+    def close(self) -> None:
+        self.members.close()
+        for process in self._processes:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait(10)

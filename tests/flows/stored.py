@@ -1,0 +1,96 @@
+"""What a run stored, seen through nothing but its store: enough to tell whether two runs are the same."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+from storage.refs import parse_shard_name
+from storage.run import RunFolder
+from storage.store import open_store
+
+from .processes import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .processes import Command
+
+
+class StoredRun:
+    """One run in a store."""
+
+    def __init__(self, url: str, name: str) -> None:
+        self.name = name
+        self.url = url
+        self.folder = RunFolder(open_store(url), name)
+        self.store = self.folder.store
+
+    def content(self) -> dict[str, bytes]:
+        """Everything that must not depend on what happened meanwhile, by name: commits and all that they refer to."""
+        commits = self.commits()
+        named = [ref["name"] for commit in commits for ref in commit["snapshots"]]
+        named += [ref["name"] for ref in commits[-1]["states"]] if commits else []
+        listed = [name for kind in ("shards/", "checkpoints/", "commits/") for name in self.store.list(kind)]
+        return {name: self.store.read(name) for name in sorted({*named, *listed})}
+
+    def commits(self) -> list[dict[str, Any]]:
+        """All commits, each intact and built upon the one before."""
+        newest = self.folder.log.newest()
+        if newest is None:
+            return []
+        commits = [self.folder.log.read(stage) for stage in range(newest["stage"] + 1)]
+        self.folder.log.verify(genesis=commits[0]["parent"])
+        return commits
+
+    def timings(self) -> list[dict[str, Any]]:
+        return [json.loads(self.store.read(name)) for name in self.store.list("timings/")]
+
+    def stored_rounds(self) -> list[tuple[int, int]]:
+        """(round, tile) of every shard in the store, committed or not."""
+        names = [parse_shard_name(name) for name in self.store.list("shards/")]
+        return sorted((name.round, name.tile) for name in names)
+
+    def wait_for_round(self, round_: int, flow: Command) -> None:
+        """Until a shard of that round is there, while the flow runs."""
+        self._wait(flow, lambda: any(stored >= round_ for stored, _ in self.stored_rounds()), f"a shard of {round_}")
+
+    def wait_for_commit(self, stage: int, flow: Command) -> None:
+        """Until that stage is committed, while the flow runs."""
+        self._wait(flow, lambda: self.store.exists(f"commits/{stage:08d}.json"), f"the commit of stage {stage}")
+
+    def _wait(self, flow: Command, there: Callable[[], bool], what: str) -> None:
+        wait_until(lambda: there() or not flow.running, what)
+        assert there(), f"the flow ended before there was {what}:\n{flow.output}"
+
+
+def assert_same(run: StoredRun, expected: dict[str, bytes]) -> None:
+    """The same names, and the same bytes in each."""
+    found = run.content()
+    assert sorted(found) == sorted(expected)
+    for name, data in expected.items():
+        assert found[name] == data, f"{name} differs"
+
+
+def assert_whole(run: StoredRun, rounds: int, tiles: int, rows: int) -> None:
+    """Commits name every round of every tile exactly once, with all rows."""
+    shards = [ref for commit in run.commits() for ref in commit["shards"]]
+    expected = [(round_, tile) for round_ in range(rounds) for tile in range(tiles)]
+    assert sorted((ref["round"], ref["tile"]) for ref in shards) == expected
+    assert sum(ref["rows"] for ref in shards) == rows == run.commits()[-1]["env_steps"]
+
+
+def damage(store_folder: os.PathLike[str], name: str, kind: str) -> None:
+    """Alter one byte of a stored file, cut it short, or empty it; as a bad disk or a bad copy would."""
+    path = os.path.join(store_folder, name)  # noqa: PTH118
+    with open(path, "rb") as file:  # noqa: PTH123
+        data = bytearray(file.read())
+    if kind == "altered":
+        data[len(data) // 2] ^= 0x40
+    elif kind == "cut":
+        del data[len(data) * 2 // 3 :]
+    else:
+        data.clear()
+    with open(path, "wb") as file:  # noqa: PTH123
+        file.write(data)

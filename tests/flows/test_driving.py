@@ -1,0 +1,63 @@
+"""One flow drives a run, one gang takes its places on a cluster whole, and nothing outlives its flow for long."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import pytest
+
+from .conftest import BRIEF, ENDLESS
+from .stored import assert_same
+
+LEASE_SECONDS = 6.0
+# A watcher looks every third of a lease, a member that waits looks up every two seconds; the rest is a busy machine.
+LEAVE_SECONDS = LEASE_SECONDS + LEASE_SECONDS / 3 + 2.0 + 12.0
+
+
+@pytest.fixture
+def endless(bench):
+    """A flow in the middle of a stage that does not end."""
+    flow = bench.train("endless", ENDLESS)
+    bench.run("endless").wait_for_round(2, flow)
+    return flow
+
+
+def test_taken_run_and_taken_cluster_are_refused(bench, endless, cluster):
+    """A second flow on the run is refused at once, another run after its admission_seconds; both name who is there."""
+    started = time.monotonic()
+    second_flow = bench.resume("endless")
+    second_run = bench.train("waiting", BRIEF, "--admission-seconds", "2")
+    second_flow.refuse("driven by", str(endless.pid))
+    second_run.refuse("endless", "admission_seconds")
+    assert time.monotonic() - started < 90
+    assert endless.running
+    assert bench.run("waiting").commits() == []
+
+
+def test_two_runs_take_turns_on_one_cluster(bench, references):
+    """Two runs on a cluster that holds one gang both end, each with the bytes that it has alone."""
+    flows = [bench.train(name, BRIEF) for name in ("first", "second")]
+    for flow in flows:
+        flow.succeed()
+    for name in ("first", "second"):
+        assert_same(bench.run(name), references.content(BRIEF))
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+def test_tasks_of_a_stopped_flow_leave(endless, cluster, number):
+    """However a flow ends, its tasks on somebody's cluster leave within the lease's time."""
+    endless.send(number)
+    status = endless.wait(60)
+    assert status != 0
+    cluster.members.wait_idle(LEAVE_SECONDS)
+    assert "Traceback" not in endless.output
+
+
+def test_interrupted_flow_says_how_to_go_on_and_frees_the_run(bench, endless, cluster):
+    """After Ctrl-C the flow says that the last commit stands, and its lease is released."""
+    endless.send(signal.SIGINT)
+    assert endless.wait(60) == 130
+    assert "resume" in endless.errors
+    run = bench.run("endless")
+    assert b'"released":true' in run.store.read("lease.json")

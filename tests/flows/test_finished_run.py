@@ -1,0 +1,106 @@
+"""What a finished run shows, on the command line and in Prefect."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from typing import Any
+
+from prefect.flows import load_flow_from_entrypoint
+
+from .conftest import BRIEF
+
+STAGES = range(BRIEF.stages)
+
+
+def penstock_json(bench: Any, run: Any, *arguments: str) -> Any:
+    return json.loads(bench.penstock(*arguments, "--store", run.url, "--json").succeed())
+
+
+def test_a_finished_run_is_left_alone(bench, references):
+    """Resume says that the run is finished, train that the name is taken; neither changes anything."""
+    run = references.run(BRIEF)
+    before = run.content()
+    resumed, trained = bench.resume(run.name, store=run.url), bench.train(run.name, BRIEF, store=run.url)
+    resumed.refuse(run.name, "finished")
+    trained.refuse(run.name, "already")
+    assert run.content() == before
+
+
+def test_commands_tell_what_a_run_reached(bench, references):
+    """`runs`, `show`, `gc --dry-run` and `evaluate` agree with the log; evaluating twice gives the same result."""
+    run = references.run(BRIEF)
+    newest = run.commits()[-1]
+    summary = {item["name"]: item for item in penstock_json(bench, run, "runs")}[run.name]
+    assert (summary["stage"], summary["env_steps"]) == (BRIEF.stages - 1, BRIEF.rows)
+    assert summary["finished"] == newest["finished"]
+    assert summary["evaluation_return"] == newest["evaluation"]["mean_return"]
+
+    shown = penstock_json(bench, run, "show", run.name)
+    assert [row["stage"] for row in shown["stages"]] == list(STAGES)
+    assert shown["finished"] == newest["finished"]
+    assert all(row["shard bytes"] > 0 and row["steps/s"] > 0 for row in shown["stages"])
+
+    before = run.content()
+    swept = penstock_json(bench, run, "gc", run.name, "--dry-run")
+    assert swept["dry_run"] is True
+    assert swept["objects"] == len(swept["names"]) > 0
+    assert not any(name.startswith(("shards/", "commits/")) for name in swept["names"])
+    assert run.content() == before
+
+    arguments = ("evaluate", run.name, "--episodes", "5", "--key")
+    evaluations = [bench.penstock(*arguments, key, "--store", run.url, "--json") for key in ("1", "1", "2")]
+    first, again, other = [json.loads(command.succeed()) for command in evaluations]
+    for result in (first, again, other):
+        del result["seconds"]
+    assert first == again
+    assert first["episodes"] == 5
+    assert first["version"] == newest["version"]
+    assert first != other
+    assert len(run.store.list("evaluations/")) == 2
+
+
+def ask(api: str, path: str, body: dict[str, Any]) -> Any:
+    request = urllib.request.Request(
+        f"{api}/{path}", data=json.dumps(body).encode(), headers={"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return json.load(answer)
+
+
+def test_prefect_shows_a_run_by_role_and_stage(prefect_api, references):
+    """One flow run, one task run a role and stage whatever the number of members, and three kinds of artifacts."""
+    run = references.run(BRIEF)
+    of_run = {"flow_runs": {"name": {"any_": [f"train {run.name}"]}}}
+    flow_runs = ask(prefect_api, "flow_runs/filter", of_run)
+    assert [flow_run["state_type"] for flow_run in flow_runs] == ["COMPLETED"]
+    identity = {"flow_runs": {"id": {"any_": [flow_runs[0]["id"]]}}}
+
+    task_runs = ask(prefect_api, "task_runs/filter", identity)
+    expected = sorted(f"{role} stage {stage}" for role in ("act", "learn", "evaluate") for stage in STAGES)
+    assert sorted(task_run["name"] for task_run in task_runs) == expected
+    assert {task_run["state_type"] for task_run in task_runs} == {"COMPLETED"}
+
+    artifacts = {artifact["type"]: artifact for artifact in ask(prefect_api, "artifacts/filter", identity)}
+    assert set(artifacts) >= {"progress", "table", "markdown"}
+    assert run.name in artifacts["markdown"]["data"]
+    assert len(json.loads(artifacts["table"]["data"])) in {*range(1, BRIEF.stages + 1)}
+
+    roles = {task_run["id"]: task_run["name"].split()[0] for task_run in task_runs}
+    logs = ask(prefect_api, "logs/filter", {"logs": {"flow_run_id": {"any_": [flow_runs[0]["id"]]}}})
+    assert any("committed" in log["message"] for log in logs)
+    members = [(roles[log["task_run_id"]], log["message"]) for log in logs if "-0: " in log["message"]]
+    assert all(message.startswith(f"{role}-") for role, message in members)
+
+
+def test_the_flow_loads_by_its_entrypoint_with_a_form():
+    """Prefect finds the flow by file and name, and every field of its form has a title and a description."""
+    flow = load_flow_from_entrypoint("flows/train.py:train")
+    schema = flow.parameters.model_dump()
+    assert set(schema["properties"]) == {"config", "if_exists"}
+    definitions = schema["definitions"]
+    for name, definition in definitions.items():
+        for field, described in definition.get("properties", {}).items():
+            shown = definitions[described["$ref"].rsplit("/", 1)[1]] if "$ref" in described else described
+            assert shown.get("title"), f"{name}.{field} has no title"
+            assert shown.get("description"), f"{name}.{field} has no description"

@@ -1,0 +1,139 @@
+"""A run that is killed anywhere, any number of times, ends with the same bytes as one that never was."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from .conftest import Settings
+from .processes import Members, wait_until
+from .stored import assert_same, assert_whole
+
+SYNCHRONOUS, OVERLAPPED = Settings(lag=0), Settings(lag=1)
+
+
+def assert_undisturbed(run, references, settings):
+    assert_whole(run, settings.all_rounds, settings.tiles, settings.rows)
+    assert_same(run, references.content(settings))
+
+
+def kill(pids):
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("settings", "member", "rounds"),
+    [
+        (SYNCHRONOUS, "act-0", (0, 25)),
+        (OVERLAPPED, "act-0", (11, 39)),
+        (SYNCHRONOUS, "learn-0", (11, 39)),
+        (OVERLAPPED, "learn-0", (0, 25)),
+    ],
+    ids=lambda value: f"lag{value.lag}" if isinstance(value, Settings) else str(value),
+)
+def test_killed_worker_goes_on_from_what_is_stored(bench, cluster, references, settings, member, rounds):
+    """Killing the process of an act or learn task costs its restart: the same flow ends with the same bytes."""
+    flow, run = bench.train("killed", settings), bench.run("killed")
+    for round_ in rounds:
+        pid = cluster.members.pid_of(member, "killed")
+        run.wait_for_round(round_, flow)
+        kill([pid])
+    flow.succeed()
+    assert_undisturbed(run, references, settings)
+
+
+@pytest.mark.parametrize("settings", [SYNCHRONOUS, OVERLAPPED], ids=["lag0", "lag1"])
+def test_killed_flow_is_resumed(bench, references, settings):
+    """A run whose flow was killed at its start, at a commit and within a stage is resumed to the same bytes."""
+    flow, run = bench.train("killed", settings), bench.run("killed")
+    for round_ in (0, 19, 31):
+        run.wait_for_round(round_, flow)
+        flow.kill()
+        flow = bench.resume("killed")
+    flow.succeed()
+    assert_undisturbed(run, references, settings)
+
+
+@pytest.mark.parametrize(("settings", "round_"), [(SYNCHRONOUS, 13), (OVERLAPPED, 27)], ids=["lag0", "lag1"])
+def test_everything_killed_at_once_is_resumed(bench, cluster, references, settings, round_):
+    """Killing the flow and all workers at once, and resuming while they are restarted, ends with the same bytes."""
+    flow, run = bench.train("killed", settings), bench.run("killed")
+    cluster.members.pid_of("learn-0", "killed")
+    workers = list(cluster.members.working())
+    run.wait_for_round(round_, flow)
+    kill([flow.pid, *workers])
+    assert flow.wait() == -signal.SIGKILL
+    bench.resume("killed").succeed()
+    assert_undisturbed(run, references, settings)
+
+
+def test_little_is_acted_again(bench, cluster):
+    """With learner and flow killed at round 40 of 50, each tile acts at most one round again."""
+    settings = Settings(stages=1, rounds=50, tiles=2, act_tasks=1)
+    flow, run = bench.train("killed", settings), bench.run("killed")
+    learner = cluster.members.pid_of("learn-0", "killed")
+    run.wait_for_round(40, flow)
+    kill([learner, flow.pid])
+    cluster.members.wait_whole(cluster.workers)
+    cluster.members.wait_idle()
+    stored = len(run.stored_rounds())
+    assert run.commits() == []
+    bench.resume("killed").succeed()
+    acted = sum(part["env_steps"] for part in run.timings()[-1]["act"]) // (
+        settings.envs_per_tile * settings.round_steps
+    )
+    assert acted + stored <= (settings.all_rounds + 1) * settings.tiles
+    assert_whole(run, settings.all_rounds, settings.tiles, settings.rows)
+
+
+@pytest.mark.parametrize("act_tasks", [1, 4])
+def test_bytes_do_not_depend_on_act_tasks(bench, references, act_tasks):
+    """1, 2 and 4 act tasks over the same tiles give the same bytes."""
+    bench.train("placed", SYNCHRONOUS, "--act-tasks", str(act_tasks)).succeed()
+    assert_same(bench.run("placed"), references.content(SYNCHRONOUS))
+
+
+def test_a_laptop_run_survives_its_workers_and_itself(bench, references):
+    """With workers of its own: killed members go on, a killed flow takes its workers along, and resume ends the run."""
+    flow, run = bench.train_alone("alone", OVERLAPPED), bench.run("alone")
+    members = Members(flow.own_scheduler())
+    try:
+        for member, round_ in (("act-1", 4), ("learn-0", 12)):
+            pid = members.pid_of(member, "alone")
+            run.wait_for_round(round_, flow)
+            kill([pid])
+        run.wait_for_round(21, flow)
+    finally:
+        members.close()
+    started = flow.descendants()
+    flow.kill()
+    wait_until(lambda: not any(process.is_running() for process in started), "the end of the flow's own workers", 30)
+    flow = bench.penstock("resume", "alone", "--store", bench.store)
+    run.wait_for_round(30, flow)
+    flow.kill_group()
+    bench.penstock("resume", "alone", "--store", bench.store).succeed()
+    assert_undisturbed(run, references, OVERLAPPED)
+
+
+def test_a_worker_that_keeps_dying_ends_the_run_by_name(bench, cluster):
+    """Where Dask gives a task up, the run ends with an error that names the member, and can be resumed."""
+
+    def allow(failures, dask_scheduler=None):
+        dask_scheduler.allowed_failures, failures = failures, dask_scheduler.allowed_failures
+        return failures
+
+    settings = Settings(stages=1, rounds=40, tiles=2, act_tasks=1)
+    before = cluster.members.client.run_on_scheduler(allow, 0)
+    try:
+        flow, run = bench.train("dying", settings), bench.run("dying")
+        pid = cluster.members.pid_of("act-0", "dying")
+        run.wait_for_round(5, flow)
+        kill([pid])
+        flow.refuse("act-0", "resume")
+    finally:
+        cluster.members.client.run_on_scheduler(allow, before)
+    bench.resume("dying").succeed()
+    assert_whole(run, settings.all_rounds, settings.tiles, settings.rows)
