@@ -1,0 +1,61 @@
+"""CartPole evaluation: the deterministic mean return over the starts of given seeds, all stepped together.
+
+The starts equal those of `gymnasium.make("CartPole-v1").reset(seed=seed)`, one per seed; the steps are Gymnasium's
+NumPy vector environment. An evaluation ends early once the threshold is out of reach, so that failing is cheap.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.utils import seeding
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+MAX_EPISODE_STEPS = 500
+
+
+class CartPoleEvaluator:
+    """Evaluates policies on as many CartPole environments as each evaluation has seeds."""
+
+    def __init__(self, episodes: int) -> None:
+        self._env = gym.make_vec("CartPole-v1", num_envs=episodes, vectorization_mode="vector_entry_point")
+        self._episodes = episodes
+
+    def mean_return(
+        self, act: Callable[[np.ndarray], np.ndarray], seeds: Sequence[int], at_least: float = 0.0
+    ) -> tuple[float, bool]:
+        """Play one episode from each seed's start.
+
+        Args:
+            act: float32 observations [N, 4] to actions [N].
+            seeds: one start each, as many as the evaluator has episodes.
+            at_least: play on only while a mean of this much can still be reached.
+
+        Returns:
+            The mean return, and whether every episode was played to its end; if not, the mean is an upper bound below
+            `at_least`.
+        """
+        if len(seeds) != self._episodes:
+            raise ValueError(f"{len(seeds)} seeds, expected {self._episodes}: give one seed per episode")
+        observation, _ = self._env.reset(seed=0)
+        starts = np.stack([seeding.np_random(seed)[0].uniform(-0.05, 0.05, size=4) for seed in seeds], axis=1)
+        self._env.unwrapped.state = starts
+        observation = starts.T.astype(np.float32)
+        alive = np.ones(self._episodes, dtype=bool)
+        returns = np.full(self._episodes, float(MAX_EPISODE_STEPS))
+        for step in range(1, MAX_EPISODE_STEPS + 1):
+            observation, _, terminated, truncated, _ = self._env.step(act(observation))
+            ended = alive & (terminated | truncated)
+            if ended.any():
+                returns[ended] = step
+                alive &= ~ended
+                bound = float(returns.mean())
+                if not alive.any():
+                    return bound, True
+                if bound < at_least:
+                    return bound, False
+        return float(returns.mean()), True

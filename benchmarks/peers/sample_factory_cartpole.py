@@ -1,0 +1,115 @@
+"""Sample Factory's asynchronous PPO on CartPole-v1: environment steps per second of the whole loop, and peak memory.
+
+Acting and learning run at once in separate processes, without waiting for each other. The settings are those of Sample
+Factory's own Gymnasium example, with one rollout worker per core and a 2 x 64 tanh network. The rate counts from the
+first report after `--warm-up-seconds` of training to the last one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from typing import Any
+
+import gymnasium as gym
+from measure import PeakPss, machine, print_result, seconds_since_process_start
+from sample_factory.algo.runners.runner import AlgoObserver
+from sample_factory.cfg.arguments import parse_full_cfg, parse_sf_args
+from sample_factory.envs.env_utils import register_env
+from sample_factory.train import make_runner
+
+
+class Reports(AlgoObserver):
+    """Notes when each training step was reported and how many environment steps had been made."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self.env_steps: list[int] = []
+
+    def on_training_step(self, runner: Any, training_iteration_since_resume: int) -> None:  # noqa: ARG002
+        """Note the report, and tell the runner how long it has trained, which ends the run when it is long enough."""
+        self.seconds.append(time.perf_counter())
+        self.env_steps.append(runner.total_env_steps_since_resume)
+        # Sample Factory 2.1.1 compares this with --train_for_seconds but never counts it up itself.
+        runner.total_train_seconds = self.seconds[-1] - self.seconds[0]
+
+
+def make_env(name: str, _cfg: Any = None, _env_config: Any = None, render_mode: str | None = None) -> gym.Env:
+    return gym.make(name, render_mode=render_mode)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--num-workers", type=int, default=2)
+    parser.add_argument("--envs-per-worker", type=int, default=20)
+    parser.add_argument("--policy-workers", type=int, default=1)
+    parser.add_argument("--epochs", type=int, default=1)
+    parser.add_argument("--minibatch-rows", type=int, default=512)
+    parser.add_argument("--train-seconds", type=int, default=25)
+    parser.add_argument("--warm-up-seconds", type=float, default=5.0)
+    args = parser.parse_args()
+
+    reports = Reports()
+    with tempfile.TemporaryDirectory() as folder, PeakPss() as memory:
+        register_env("CartPole-v1", make_env)
+        options = [
+            "--algo=APPO",
+            "--env=CartPole-v1",
+            "--experiment=benchmark",
+            f"--train_dir={folder}",
+            f"--seed={args.seed}",
+            "--device=cpu",
+            "--async_rl=True",
+            f"--num_workers={args.num_workers}",
+            f"--num_envs_per_worker={args.envs_per_worker}",
+            f"--policy_workers_per_policy={args.policy_workers}",
+            f"--batch_size={args.minibatch_rows}",
+            f"--num_epochs={args.epochs}",
+            "--use_rnn=False",
+            "--recurrence=1",
+            "--with_vtrace=False",
+            "--reward_scale=0.1",
+            "--encoder_mlp_layers",
+            "64",
+            "64",
+            "--nonlinearity=tanh",
+            "--normalize_input=False",
+            "--decorrelate_experience_max_seconds=0",
+            f"--train_for_seconds={args.train_seconds}",
+        ]
+        _, runner = make_runner(parse_full_cfg(parse_sf_args(argv=options)[0], options))
+        runner.register_observer(reports)
+        runner.init()
+        start_up_seconds = seconds_since_process_start()
+        runner.run()
+
+    if not reports.seconds or reports.seconds[-1] - reports.seconds[0] <= args.warm_up_seconds:
+        raise SystemExit("training ended within the warm-up: give more --train-seconds or less --warm-up-seconds")
+    begin = next(i for i, seconds in enumerate(reports.seconds) if seconds - reports.seconds[0] >= args.warm_up_seconds)
+    seconds = reports.seconds[-1] - reports.seconds[begin]
+    rate = (reports.env_steps[-1] - reports.env_steps[begin]) / seconds
+    result = {
+        "benchmark": "asynchronous training",
+        "system": "Sample Factory APPO",
+        "environment": "CartPole-v1",
+        "seed": args.seed,
+        "env_steps": reports.env_steps[-1],
+        "env_steps_per_second": rate,
+        "update_rows_per_second": rate * args.epochs,
+        "measured_seconds": seconds,
+        "start_up_seconds": start_up_seconds,
+        "peak_pss_bytes": memory.peak_bytes,
+        "peak_processes": memory.peak_processes,
+        "peak_pss_bytes_by_process_name": memory.by_process,
+        "envs": args.num_workers * args.envs_per_worker,
+        "epochs": args.epochs,
+        "minibatch_rows": args.minibatch_rows,
+        "machine": machine(["sample-factory", "gymnasium", "torch", "numpy"]),
+    }
+    print_result(result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,188 @@
+"""All figures beside their peers, in one process tree: Penstock and a peer take turns, seed by seed.
+
+Each peer has an environment of its own under `.venv-peers/`, made on the first use from `peers/requirements-*.txt`.
+Writes a table to `benchmarks/results/<date>.md` and the raw results beside it.
+
+    python benchmarks/run.py                      # everything, about half an hour on two cores
+    python benchmarks/run.py --only acting solve --seeds 3
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+HERE = Path(__file__).resolve().parent
+PEERS = HERE / "peers"
+VENVS = HERE.parent / ".venv-peers"
+
+Result = dict[str, Any]
+Row = tuple[str, str, str, str]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=list(FIGURES), default=list(FIGURES))
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--results", type=Path, default=HERE / "results")
+    args = parser.parse_args()
+    raw: dict[str, Any] = {}
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as home:
+        os.environ["PREFECT_HOME"] = home
+        from flows.server import PrefectServer  # noqa: PLC0415  (Prefect reads PREFECT_HOME when it is imported)
+
+        with PrefectServer() as server:
+            server.wait_ready()
+            os.environ["PREFECT_API_URL"] = server.api_url
+            for name in args.only:
+                found, raw[name] = FIGURES[name](args.seeds)
+                rows += found
+                for row in found:
+                    print(" | ".join(row), flush=True)
+    write(args, rows, raw)
+
+
+def acting(seeds: int) -> tuple[list[Row], Any]:
+    rounds = [
+        (penstock("acting.py", "--seed", seed, "--windows", 3), peer("acting", "envpool_acting.py", "--seed", seed))
+        for seed in range(1, max(2, seeds // 2) + 1)
+    ]
+    numpy_pool = peer("acting", "gymnasium_acting.py", "--seed", 1)
+    rows: list[Row] = []
+    for envs in ("64", "1024"):
+        shares = [ours["by_num_envs"][envs]["writing_share"] for ours, _ in rounds]
+        rows.append((f"acting with shards written / without, {envs} envs", ratio(shares), ">= 0.9", ""))
+        ours_rates = [ours["by_num_envs"][envs]["env_steps_per_second"] for ours, _ in rounds]
+        theirs = [peer_["best_by_num_envs"][envs]["env_steps_per_second"] for _, peer_ in rounds]
+        rows.append(
+            (
+                f"acting alone / EnvPool's best, {envs} envs",
+                ratio([mine / other for mine, other in zip(ours_rates, theirs, strict=True)]),
+                ">= 2",
+                f"{median(ours_rates):,.0f} and {median(theirs):,.0f} env steps/s",
+            )
+        )
+    return rows, {"rounds": rounds, "gymnasium": numpy_pool}
+
+
+def solve(seeds: int) -> tuple[list[Row], Any]:
+    # One unmeasured run each: files that nobody has read yet are nobody's merit.
+    penstock("training.py", "--seed", 0)
+    peer("sb3", "sb3_cartpole.py", "--seed", 0)
+    rounds = [
+        (penstock("training.py", "--seed", seed), peer("sb3", "sb3_cartpole.py", "--seed", seed))
+        for seed in range(1, seeds + 1)
+    ]
+
+    def compare(key: str) -> tuple[str, str]:
+        mine, other = [ours[key] for ours, _ in rounds], [theirs[key] for _, theirs in rounds]
+        return f"{median(mine) / median(other):.2f}", f"{median(mine):,.2f} and {median(other):,.2f}, medians"
+
+    rows: list[Row] = []
+    for title, key, reach in (
+        ("env steps/s through the whole loop / stable-baselines3", "env_steps_per_second", ">= 10"),
+        ("seconds from first step to solved / stable-baselines3", "seconds_to_solved_from_first_step", "< 0.3"),
+        ("seconds from command to solved / stable-baselines3", "seconds_to_solved_from_process_start", "< 1.0"),
+        ("update rows/s / stable-baselines3", "update_rows_per_second", ""),
+        ("env steps until solved / stable-baselines3", "env_steps", ""),
+    ):
+        value, note = compare(key)
+        rows.append((title, value, reach, note))
+    for who, result in (("Penstock", rounds[0][0]), ("stable-baselines3", rounds[0][1])):
+        rows.append(
+            (f"settings of {who}", f"{result['epochs']} epochs", "", f"{result['minibatch_rows']} rows a minibatch")
+        )
+    solved = [sum(bool(side["solved"]) for side in sides) for sides in zip(*rounds, strict=True)]
+    rows.append(("seeds solved, Penstock and stable-baselines3", f"{solved[0]} and {solved[1]}", f"{seeds}", ""))
+    return rows, rounds
+
+
+def orchestration(seeds: int) -> tuple[list[Row], Any]:
+    results = [penstock("orchestration.py") for _ in range(max(1, seeds // 2))]
+    few = [result["by_act_tasks"]["8"]["orchestration_seconds"] for result in results]
+    more = [result["seconds_more_per_act_task"] for result in results]
+    return [
+        ("orchestration of a stage, 8 act tasks, s", ratio(few), "<= 0.3", ""),
+        ("more for each act task up to 64, ms", ratio([1e3 * value for value in more]), "<= 5", ""),
+    ], results
+
+
+def memory(seeds: int) -> tuple[list[Row], Any]:
+    rounds = [
+        (penstock("training.py", "--seed", seed, with_server=False), peer("rllib", "rllib_cartpole.py", "--seed", seed))
+        for seed in range(1, max(1, seeds // 2) + 1)
+    ]
+    shares = [ours["peak_pss_bytes"] / theirs["peak_pss_bytes"] for ours, theirs in rounds]
+    sizes = [median(side["peak_pss_bytes"] for side in sides) / 1e9 for sides in zip(*rounds, strict=True)]
+    note = f"{sizes[0]:.2f} and {sizes[1]:.2f} GB, Prefect's server included"
+    return [("peak memory of everything (PSS) / RLlib", ratio(shares), "< 0.8", note)], rounds
+
+
+FIGURES: dict[str, Callable[[int], tuple[list[Row], Any]]] = {
+    "acting": acting,
+    "solve": solve,
+    "orchestration": orchestration,
+    "memory": memory,
+}
+
+
+def penstock(script: str, *arguments: object, with_server: bool = True) -> Result:
+    """Run one of our scripts; without a server it starts its own, whose memory then counts."""
+    environment = dict(os.environ)
+    if not with_server:
+        del environment["PREFECT_API_URL"]
+    return run([sys.executable, str(HERE / script), *map(str, arguments)], environment)
+
+
+def peer(name: str, script: str, *arguments: object) -> Result:
+    """Run a peer's script in the peer's own environment."""
+    folder = VENVS / name
+    if not (folder / "ready").exists():
+        print(f"installing {name} into {folder}", flush=True)
+        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+        requirements = PEERS / f"requirements-{name}.txt"
+        subprocess.run([folder / "bin" / "python", "-m", "pip", "install", "-q", "-r", requirements], check=True)
+        (folder / "ready").touch()
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT")}
+    return run([str(folder / "bin" / "python"), str(PEERS / script), *map(str, arguments)], environment)
+
+
+def run(command: list[str], environment: dict[str, str]) -> Result:
+    finished = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    if finished.returncode:
+        sys.exit(f"{shlex.join(command)} ended with {finished.returncode}:\n{finished.stderr}")
+    result: Result = json.loads(finished.stdout.splitlines()[-1])
+    return result
+
+
+def ratio(values: list[float]) -> str:
+    """Median, and the range where there are several."""
+    spread = f" ({min(values):.2f} to {max(values):.2f})" if len(values) > 1 else ""
+    return f"{median(values):.2f}{spread}"
+
+
+def write(args: argparse.Namespace, rows: list[Row], raw: dict[str, Any]) -> None:
+    args.results.mkdir(exist_ok=True)
+    stem = args.results / dt.datetime.now(tz=dt.UTC).date().isoformat()
+    command = shlex.join(["python", "benchmarks/run.py", "--only", *args.only, "--seeds", str(args.seeds)])
+    lines = [f"# {stem.name}", "", f"`{command}`", "", "| figure | measured | reach | |", "| --- | --- | --- | --- |"]
+    lines += [f"| {' | '.join(row)} |" for row in rows]
+    stem.with_suffix(".md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    stem.with_suffix(".json").write_text(json.dumps(raw, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
