@@ -83,8 +83,10 @@ def _start_workers(config: TrainConfig) -> threading.Thread:
 
 def _quiet() -> None:
     """Dask says when workers come and go, at length; a person wants to know what fails."""
-    for name in ("distributed", "distributed.worker", "distributed.nanny", "distributed.scheduler", "distributed.core"):
+    for name in ("distributed", "distributed.worker", "distributed.nanny", "distributed.core"):
         logging.getLogger(name).setLevel(logging.ERROR)
+    # An error to the scheduler is a message that did not reach a worker that died; gangs expect it and go on.
+    logging.getLogger("distributed.scheduler").setLevel(logging.CRITICAL)
 
 
 class _PanelHandler(logging.Handler):

@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextvars import Context, copy_context
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +64,7 @@ class Gang:
     _futures: list[Future[Any]] = field(default_factory=list)
     _started: bool = False
     _closed: threading.Event = field(default_factory=threading.Event)
+    _flow_run: Context = field(default_factory=copy_context)
 
     @property
     def expected(self) -> list[str]:
@@ -160,7 +162,7 @@ class Gang:
                 logger.debug("could not look at places topic=%s error=%s", self.template.topic, error)
                 continue
             for key in moved:
-                logger.warning("moved member=%s to a worker with room", key.split(" ", 1)[0])
+                self._warn("moved member=%s to a worker with room", key.split(" ", 1)[0])
 
     def _broadcast(self, entries: dict[str, Any]) -> threading.Thread:
         """Post into the members' mailboxes, in a thread: to reach a worker that has just died takes Dask 30 s."""
@@ -195,8 +197,12 @@ class Gang:
         if started and self.error is None:
             # It was restarted, or has not heard the start: either way it waits for the roster.
             if moved:
-                logger.warning("member=%s came back on worker=%s", name, event["address"])
+                self._warn("member=%s came back on worker=%s", name, event["address"])
             self._broadcast(self._roster())
+
+    def _warn(self, text: str, *values: str) -> None:
+        """Log under the flow run that made the gang, from whichever thread."""
+        self._flow_run.copy().run(logger.warning, text, *values)
 
     def _roster(self) -> dict[str, Any]:
         return {"roster": {name: member.address for name, member in self.members.items()}}

@@ -8,8 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from distributed import Scheduler
-    from distributed.scheduler import WorkerState
+    from distributed.scheduler import TaskState, WorkerState
 
 
 def read_places(dask_scheduler: Scheduler) -> list[dict[str, Any]]:
@@ -18,7 +20,11 @@ def read_places(dask_scheduler: Scheduler) -> list[dict[str, Any]]:
     Counted from the tasks themselves: the scheduler's own count goes wrong when work stealing moves a task.
     """
     return [
-        {"all": dict(worker.resources), "free": _free(worker), "tasks": [str(task.key) for task in worker.processing]}
+        {
+            "all": dict(worker.resources),
+            "free": _free(worker, worker.processing),
+            "tasks": [str(task.key) for task in worker.processing],
+        }
         for worker in dask_scheduler.workers.values()
     ]
 
@@ -28,30 +34,33 @@ def move_blocked(dask_scheduler: Scheduler, topic: str) -> list[str]:
 
     When a worker dies, the scheduler assigns its tasks by what other workers have in total, not by what is free. The
     member then waits behind one that waits for it, for ever, while the restarted worker is idle.
+
+    Only a task that cannot be running is moved: one that its worker's latest heartbeat did not name, while those that
+    it named leave no room. A task that runs cannot be taken back; moved, it would run twice and keep its place.
     """
     moved = []
     workers = list(dask_scheduler.workers.values())
     for worker in workers:
-        if all(amount >= 0 for amount in _free(worker).values()):
-            continue
-        # The latest that was assigned: those before it run.
-        task = next((task for task in reversed(list(worker.processing)) if f" {topic} " in str(task.key)), None)
-        if task is None:
-            continue
-        wanted = task.resource_restrictions or {}
-        if any(
-            all(_free(other).get(name, 0.0) >= amount for name, amount in wanted.items())
-            for other in workers
-            if other is not worker
-        ):
-            dask_scheduler._reschedule(task.key, stimulus_id="penstock-move")  # noqa: SLF001  (there is no public way)
-            moved.append(str(task.key))
+        running = worker.processing & worker.executing.keys()
+        room = _free(worker, running)
+        for task in worker.processing - running:
+            wanted = task.resource_restrictions or {}
+            if f" {topic} " not in str(task.key) or _fits(wanted, room):
+                continue
+            if any(_fits(wanted, _free(other, other.processing)) for other in workers if other is not worker):
+                dask_scheduler._reschedule(task.key, stimulus_id="penstock-move")  # noqa: SLF001  (no public way)
+                moved.append(str(task.key))
     return moved
 
 
-def _free(worker: WorkerState) -> dict[str, float]:
+def _free(worker: WorkerState, tasks: Iterable[TaskState]) -> dict[str, float]:
+    """What these of its tasks leave of a worker's resources."""
     free = dict(worker.resources)
-    for task in worker.processing:
+    for task in tasks:
         for name, amount in (task.resource_restrictions or {}).items():
             free[name] = free.get(name, 0.0) - amount
     return free
+
+
+def _fits(wanted: Mapping[str, float], free: Mapping[str, float]) -> bool:
+    return all(free.get(name, 0.0) >= amount for name, amount in wanted.items())
