@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+import orjson
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from numpy.typing import NDArray
 
 ENDS = ("terminated", "truncated", "both")
@@ -49,20 +48,33 @@ class Episodes:
     def __len__(self) -> int:
         return len(self.row)
 
-    def to_json(self) -> dict[str, list[Any]]:
-        """Columns as lists; how an episode ended by name."""
-        return {
-            "row": self.row.tolist(),
-            "env_id": self.env_id.tolist(),
-            "episode_id": self.episode_id.tolist(),
-            "length": self.length.tolist(),
-            "return": self.return_.tolist(),
+    def to_json(self) -> bytes:
+        """Columns as lists, how an episode ended by name; sorted keys, no spaces.
+
+        Raises:
+            ValueError: a return is not finite, which JSON can't express.
+        """
+        if not np.isfinite(self.return_).all():
+            bad = int(np.flatnonzero(~np.isfinite(self.return_))[0])
+            raise ValueError(
+                f"episode {self.episode_id[bad]} of environment {self.env_id[bad]} has return {self.return_[bad]}, "
+                f"expected a finite number; look at the environment's rewards"
+            )
+        # An untrained policy ends hundreds of episodes a round, while the actor waits for the interpreter lock.
+        columns = {
+            "row": self.row,
+            "env_id": self.env_id,
+            "episode_id": self.episode_id,
+            "length": self.length,
+            "return": self.return_,
             "end": [ENDS[end] for end in self.end.tolist()],
         }
+        return orjson.dumps(columns, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_SORT_KEYS)
 
     @classmethod
-    def from_json(cls, values: Mapping[str, list[Any]]) -> Episodes:
+    def from_json(cls, text: bytes) -> Episodes:
         """Back from `to_json`; ValueError or KeyError if it is none."""
+        values = orjson.loads(text)
         return cls(
             row=np.array(values["row"], dtype=np.int64),
             env_id=np.array(values["env_id"], dtype=np.int64),

@@ -88,38 +88,46 @@ def allocate(columns: Mapping[str, Spec], steps: int, envs: int) -> dict[str, ND
     return arrays
 
 
+class ShardColumns:
+    """The columns of a shard as Arrow sees them, bound once to arrays that are filled anew for every round."""
+
+    def __init__(self, columns: Mapping[str, Spec], arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Args: what the shard holds, `observation` among it, and C-contiguous `[T, B, ...]` by name, of these types.
+
+        Raises:
+            SpecMismatchError: an array has another type or shape than its column.
+        """
+        self.key = tuple(columns.items())
+        self.observation = columns["observation"]
+        self.shape = arrays["observation"].shape[:2]
+        self.built = []
+        for name, spec in columns.items():
+            array = arrays[name]
+            if array.dtype != spec.dtype or array.shape != (*self.shape, *spec.shape):
+                raise SpecMismatchError(
+                    f"column '{name}' is {array.dtype}{list(array.shape)}, expected {spec.dtype}"
+                    f"{[*self.shape, *spec.shape]}; an algorithm's `act` must return what its `rows` declare"
+                )
+            self.built.append(_arrow_array(spec, array, math.prod(self.shape)))
+
+
 def encode_shard(
-    columns: Mapping[str, Spec],
-    arrays: Mapping[str, NDArray[Any]],
+    columns: ShardColumns,
     bootstrap_rows: NDArray[np.int64],
     bootstrap_observation: NDArray[Any],
     info: ShardInfo,
 ) -> list[memoryview]:
-    """The bytes of a shard, in pieces; big ones are the given arrays themselves, so write before reusing them.
+    """The bytes of a shard, in pieces; big ones are the bound arrays themselves, so write before reusing them.
 
     Args:
-        columns: what the shard holds; must have `observation`.
-        arrays: C-contiguous `[T, B, ...]` by name, of these types.
+        columns: what the shard holds.
         bootstrap_rows: int64 `[K]`, ascending.
         bootstrap_observation: `[K, ...]`, of the observation's type.
         info: what it says of itself.
-
-    Raises:
-        SpecMismatchError: an array has another type or shape than its column.
     """
-    rows = info.steps * info.envs
-    built = []
-    for name, spec in columns.items():
-        array = arrays[name]
-        if array.dtype != spec.dtype or array.shape != (info.steps, info.envs, *spec.shape):
-            raise SpecMismatchError(
-                f"column '{name}' is {array.dtype}{list(array.shape)}, expected {spec.dtype}"
-                f"{[info.steps, info.envs, *spec.shape]}; an algorithm's `act` must return what its `rows` declare"
-            )
-        built.append(_arrow_array(spec, array, rows))
-    built.append(_bootstrap_array(columns["observation"], bootstrap_rows, bootstrap_observation, rows))
-    key = tuple(columns.items())
-    return _serialize(built, _schema(key), _metadata(info, key), _lead_bytes(key))
+    bootstrap = _bootstrap_array(columns.observation, bootstrap_rows, bootstrap_observation, math.prod(columns.shape))
+    metadata = _metadata(info, columns.key)
+    return _serialize([*columns.built, bootstrap], _schema(columns.key), metadata, _lead_bytes(columns.key))
 
 
 def decode_shard(
@@ -246,7 +254,7 @@ def _metadata(info: ShardInfo, key: tuple[tuple[str, Spec], ...]) -> dict[bytes,
         "environment": info.environment,
         "environment_config": info.environment_config,
     }
-    return {_INFO_KEY: _padded(canonical_json(facts)), _INDEX_KEY: _padded(canonical_json(info.episodes.to_json()))}
+    return {_INFO_KEY: _padded(canonical_json(facts)), _INDEX_KEY: _padded(info.episodes.to_json())}
 
 
 def _padded(text: bytes) -> bytes:
@@ -258,13 +266,10 @@ def _padded(text: bytes) -> bytes:
 def _lead_bytes(key: tuple[tuple[str, Spec], ...]) -> int:
     """Padding that puts the first column at a multiple of 64 bytes, found by writing a shard of one row."""
     columns = dict(key)
-    built = [
-        _arrow_array(spec, array, 1)
-        for spec, array in zip(columns.values(), allocate(columns, 1, 1).values(), strict=True)
-    ]
     observation = columns["observation"]
     first = np.zeros(1, dtype=np.int64)
-    built.append(_bootstrap_array(observation, first, np.zeros((1, *observation.shape), observation.dtype), 1))
+    bootstrap = _bootstrap_array(observation, first, np.zeros((1, *observation.shape), observation.dtype), 1)
+    built = [*ShardColumns(columns, allocate(columns, 1, 1)).built, bootstrap]
     stub = {_INFO_KEY: b" " * _ALIGNMENT_BYTES, _INDEX_KEY: b" " * _ALIGNMENT_BYTES}
     file = b"".join(_serialize(built, _schema(key), stub, _ALIGNMENT_BYTES))
     return _ALIGNMENT_BYTES + -_first_body_offset(file) % _ALIGNMENT_BYTES
@@ -324,7 +329,7 @@ def _read_metadata(schema: pa.Schema) -> tuple[dict[str, Spec], ShardInfo]:
         raise ValueError(f"its format is not {FORMAT}")
     columns = {name: Spec.from_json(spec) for name, spec in facts.pop("columns")}
     facts.pop("signature")
-    return columns, ShardInfo(**facts, episodes=Episodes.from_json(json.loads(metadata[_INDEX_KEY])))
+    return columns, ShardInfo(**facts, episodes=Episodes.from_json(metadata[_INDEX_KEY]))
 
 
 def _describe(columns: Mapping[str, Spec]) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from native import fill_noise
-from storage.shards import allocate
+from storage.shards import ShardColumns, allocate
 from tasks.streams import Purpose, environment_seeds
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ class RoundBuffers:
     def __init__(self, context: RunContext, tile: int) -> None:
         steps, envs = context.config.schedule.round_steps, context.config.environment.envs_per_tile
         self.arrays = allocate(context.columns, steps, envs)
+        self.columns = ShardColumns(context.columns, self.arrays)
         self.arrays["env_id"][:] = np.asarray(context.envs_of(tile), dtype=np.int32)
         self.observation_rows = torch.from_numpy(self.arrays["observation"]).unbind(0)
         self.action_rows = list(self.arrays["action"])

@@ -87,8 +87,7 @@ class RoundWriter:
     def _write_shard(self, acted: ActedRound) -> None:
         context, assignment = self._context, self._assignment
         settings = context.config.environment
-        arrays = acted.buffers.arrays
-        steps, envs = arrays["reward"].shape
+        steps, envs = acted.buffers.columns.shape
         ended = acted.end.episodes
         info = ShardInfo(
             run_seed=context.config.seed,
@@ -110,7 +109,7 @@ class RoundWriter:
                 truncated=ended["truncated"],
             ),
         )
-        parts = encode_shard(context.columns, arrays, acted.end.bootstrap_rows, acted.end.bootstrap_observation, info)
+        parts = encode_shard(acted.buffers.columns, acted.end.bootstrap_rows, acted.end.bootstrap_observation, info)
         content = digest(*parts)
         name = shard_name(assignment.stage, assignment.attempt, acted.round, acted.tile, content)
         key = (acted.round, acted.tile)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -10,7 +12,7 @@ from storage.digest import digest
 from storage.episodes import Episodes
 from storage.errors import CorruptObjectError, SpecMismatchError
 from storage.refs import ShardRef
-from storage.shards import BOOTSTRAP_COLUMN, ShardInfo, allocate, decode_shard, encode_shard, read_info
+from storage.shards import BOOTSTRAP_COLUMN, ShardColumns, ShardInfo, allocate, decode_shard, encode_shard, read_info
 from storage.specs import Spec
 from storage.store import open_store
 from storage.tensors import load_tensors, save_tensors
@@ -47,7 +49,8 @@ def a_round(seed: int = 0, columns: dict[str, Spec] = COLUMNS):
 
 
 def encoded(seed: int = 0) -> bytearray:
-    return bytearray(b"".join(encode_shard(COLUMNS, *a_round(seed))))
+    arrays, *rest = a_round(seed)
+    return bytearray(b"".join(encode_shard(ShardColumns(COLUMNS, arrays), *rest)))
 
 
 def test_what_is_decoded_is_what_was_encoded():
@@ -65,14 +68,14 @@ def test_what_is_decoded_is_what_was_encoded():
     np.testing.assert_array_equal(shard.bootstrap_rows, rows)
     np.testing.assert_array_equal(shard.bootstrap_observation, bootstrap)
     assert shard.info.episodes.to_json() == info.episodes.to_json()
-    assert shard.info.episodes.to_json()["end"] == ["terminated", "both"]
+    assert shard.info.episodes.end.tolist() == [0, 2]
     assert (shard.info.round, shard.info.policy_version, shard.info.environment) == (21, 20, "CartPole-v1")
 
 
 def test_column_buffers_are_not_copied_and_lie_at_multiples_of_64():
     """The caller's arrays are pieces of the file, and every column starts where a vector unit likes it."""
     arrays, rows, bootstrap, info = a_round()
-    parts = encode_shard(COLUMNS, arrays, rows, bootstrap, info)
+    parts = encode_shard(ShardColumns(COLUMNS, arrays), rows, bootstrap, info)
 
     pieces = {np.frombuffer(part, np.uint8).ctypes.data for part in parts}
     assert {array.ctypes.data for array in arrays.values()} <= pieces
@@ -140,9 +143,20 @@ def test_other_columns_are_refused_both_ways():
     """A reader that expects other columns, and an array of another type, get both sides named."""
     with pytest.raises(SpecMismatchError, match="value: float32"):
         decode_shard(memoryview(encoded()), {**COLUMNS, "value": Spec("float32")}, "x", None)
-    arrays, rows, bootstrap, info = a_round()
+    arrays = a_round()[0]
     with pytest.raises(SpecMismatchError, match="'reward' is float64"):
-        encode_shard(COLUMNS, {**arrays, "reward": arrays["reward"].astype(np.float64)}, rows, bootstrap, info)
+        ShardColumns(COLUMNS, {**arrays, "reward": arrays["reward"].astype(np.float64)})
+
+
+def test_the_episode_index_is_sorted_json_and_refuses_what_json_cannot_say():
+    """Any JSON tool reads it; a return that is not finite is named instead of becoming null."""
+    info = a_round()[3]
+    text = info.episodes.to_json()
+    assert text == (
+        b'{"end":["terminated","both"],"env_id":[5,1],"episode_id":[0,3],"length":[1,3],"return":[1.0,2.5],"row":[5,17]}'
+    )
+    with pytest.raises(ValueError, match="episode 3 of environment 1 has return nan"):
+        replace(info.episodes, return_=np.array([1.0, np.nan])).to_json()
 
 
 def test_tensors_come_back_exactly_whatever_their_shape():
