@@ -1,7 +1,8 @@
 """The pool: a Gymnasium vector environment, and the rollout face that fills a round's buffers in place.
 
-Both faces step the same environments and reset them in the step in which their episode ends. A pool is for one thread
-at a time and for the process that made it (its threads do not survive a fork; with `num_threads=1` there are none).
+Both faces step the same environments. The rollout face resets them in the step in which their episode ends, the
+Gymnasium face as its autoreset mode says. A pool is for one thread at a time and for the process that made it (its
+threads do not survive a fork; with `num_threads=1` there are none).
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
-from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from native import _core
+from native.infos import PoolInfos
+from native.spaces import action_space_of, observation_space_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,7 +35,9 @@ class EnvironmentSpec(TypedDict):
     observation: dict[str, Any]
     """dtype, shape"""
     action: dict[str, Any]
-    """kind 'discrete' with n, dtype, shape (); or kind 'box' with dtype, shape, low, high"""
+    """kind 'discrete' with n, dtype, shape () or (agents,); or kind 'box' with dtype, shape, low, high"""
+    agents: int
+    """0, or the length of the agent axis that rewards then have."""
     max_episode_steps: int | None
     reward_threshold: float | None
 
@@ -44,7 +48,7 @@ class RoundEnd:
 
     bootstrap_rows: NDArray[np.int64]
     """[K], ascending: rows whose successor is not the same environment's next row: an episode's end, the last step."""
-    bootstrap_observation: NDArray[np.float32]
+    bootstrap_observation: NDArray[Any]
     """[K, *observation]: what was observed after those rows, before any reset."""
     episodes: dict[str, NDArray[Any]]
     """Episodes that ended in this round: row (of the last step), env, episode_id, length (all int64), return (float64),
@@ -57,8 +61,8 @@ class Pool(VectorEnv[Any, Any, Any]):
     Results do not depend on the number of threads. Every array that a method returns is the caller's own.
     """
 
-    metadata: dict[str, Any] = {"render_modes": [], "autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
-    spec: EnvironmentSpec  # type: ignore[assignment]
+    environment: EnvironmentSpec
+    """What one environment takes and gives, as plain data."""
 
     def __init__(
         self,
@@ -66,45 +70,47 @@ class Pool(VectorEnv[Any, Any, Any]):
         num_envs: int,
         num_threads: int,
         max_episode_steps: int | None,
+        autoreset_mode: AutoresetMode,
         config: Mapping[str, NDArray[Any]],
+        *,
+        record_episode_statistics: bool = False,
     ) -> None:
         described = _core.describe(environment_id)
         limit = described["max_episode_steps"] if max_episode_steps is None else max_episode_steps
         values = {name: np.ascontiguousarray(value, dtype=np.float64) for name, value in config.items()}
-        self._core = _core.Pool(environment_id, num_envs, num_threads, limit or 0, values)
+        self._core = _core.Pool(environment_id, num_envs, num_threads, limit or 0, autoreset_mode.value, values)
         self.num_envs = num_envs
+        self.num_threads = num_threads
+        self.autoreset_mode = autoreset_mode
+        self.metadata: dict[str, Any] = {"render_modes": [], "autoreset_mode": autoreset_mode}
         self.config: dict[str, NDArray[Any]] = dict(config)
         """Every field of the configuration, one value an environment."""
-        low, high = described["observation_low"], described["observation_high"]
-        self.single_observation_space = Box(low, high, dtype=np.float32)
-        action: dict[str, Any]
-        if described["action_count"] > 0:
-            self.single_action_space = Discrete(described["action_count"])
-            action = {"kind": "discrete", "dtype": "int64", "shape": (), "n": described["action_count"]}
-        else:
-            bounds = described["action_low"], described["action_high"]
-            self.single_action_space = Box(*bounds, dtype=np.float32)
-            action = {"kind": "box", "dtype": "float32", "shape": bounds[0].shape}
-            action |= {"low": bounds[0].tolist(), "high": bounds[1].tolist()}
+        self.single_observation_space = observation_space_of(described)
+        self.single_action_space, action = action_space_of(described)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
-        self.spec = EnvironmentSpec(
+        self.environment = EnvironmentSpec(
             id=environment_id,
-            observation={"dtype": "float32", "shape": low.shape},
+            observation={"dtype": str(described["observation_dtype"]), "shape": described["observation_low"].shape},
             action=action,
+            agents=described["agents"],
             max_episode_steps=limit,
             reward_threshold=described["reward_threshold"],
         )
+        self._infos = PoolInfos(
+            num_envs, described["reports"], described["reset_reports"], autoreset_mode, record_episode_statistics
+        )
+        self._action_kinds = "iu" if action["kind"] == "discrete" else "fiu"
         self._seeded = np.zeros(num_envs, dtype=np.bool_)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.spec['id']}, num_envs={self.num_envs})"
+        return f"{type(self).__name__}({self.environment['id']}, num_envs={self.num_envs})"
 
     # The Gymnasium face
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+    ) -> tuple[NDArray[Any], dict[str, Any]]:
         """Start episodes; equal to Gymnasium's SyncVectorEnv for the same seeds.
 
         Args:
@@ -124,33 +130,28 @@ class Pool(VectorEnv[Any, Any, Any]):
                 given[index] = True
         self._core.reset(seeds, given, mask)
         self._seeded |= mask
-        return self._core.observation, {}
+        return self._core.observation, self._infos.of_reset(self._core, mask)
 
     def step(
         self, actions: Any
-    ) -> tuple[NDArray[np.float32], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
-        """Step every environment, and reset those whose episode ends.
+    ) -> tuple[NDArray[Any], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
+        """Step every environment.
 
         Args:
             actions: Integers [num_envs], or floats [num_envs, *action] that are finite (values beyond the bounds are
                 the environment's to clip, as in Gymnasium). Nothing is stepped unless all are valid.
 
         Returns:
-            Observations after the reset, rewards, terminated, truncated (both hold if both happened in the last allowed
-            step), and infos as Gymnasium gives them: `final_obs` and `_final_obs` where an episode ended.
+            Observations, rewards, terminated, truncated (both hold if both happened in the last allowed step), and
+            infos as Gymnasium gives them. What follows the end of an episode is said by `autoreset_mode`, as in
+            `gymnasium.vector.AutoresetMode`. The arrays are the caller's for as long as they are kept.
 
         Raises:
             ValueError: Type, shape or value of an action.
             RuntimeError: An environment failed (the others were stepped), or nothing was reset yet.
         """
-        observation, reward, terminated, truncated, final = self._core.step(self._converted(actions))
-        ended = terminated | truncated
-        if not ended.any():
-            return observation, reward, terminated, truncated, {}
-        final_obs = np.full(self.num_envs, None, dtype=object)
-        for index in np.flatnonzero(ended):
-            final_obs[index] = final[index].copy()
-        infos = {"final_obs": final_obs, "_final_obs": ended, "final_info": {}, "_final_info": ended.copy()}
+        observation, reward, terminated, truncated, ended = self._core.step(self._converted(actions))
+        infos = self._infos.of_step(self._core, terminated, truncated, ended)
         return observation, reward, terminated, truncated, infos
 
     def close_extras(self, **_: Any) -> None:
@@ -166,13 +167,13 @@ class Pool(VectorEnv[Any, Any, Any]):
         self._seeded[:] = True
 
     @property
-    def observation(self) -> NDArray[np.float32]:
+    def observation(self) -> NDArray[Any]:
         """What every environment shows now, [num_envs, *observation]; a copy."""
         return self._core.observation
 
     def begin_round(
         self,
-        observation: NDArray[np.float32],
+        observation: NDArray[Any],
         reward: NDArray[np.float32],
         terminated: NDArray[np.uint8],
         truncated: NDArray[np.uint8],
@@ -247,8 +248,8 @@ class Pool(VectorEnv[Any, Any, Any]):
     def _converted(self, actions: Any) -> NDArray[Any]:
         array = np.asarray(actions)
         wanted = self.action_space
-        kinds, name = ("iu", "integers") if isinstance(self.single_action_space, Discrete) else ("fiu", "floats")
-        if array.dtype.kind not in kinds or array.shape != wanted.shape:
+        if array.dtype.kind not in self._action_kinds or array.shape != wanted.shape:
+            name = "floats" if "f" in self._action_kinds else "integers"
             raise ValueError(f"expected {name} of shape {wanted.shape} as actions, got {array.dtype} of {array.shape}")
         return np.ascontiguousarray(array, dtype=wanted.dtype)
 

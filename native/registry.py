@@ -7,6 +7,7 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from gymnasium.vector import AutoresetMode
 
 from native import _core
 from native.pool import Pool
@@ -23,6 +24,9 @@ def make(
     num_envs: int,
     num_threads: int = 1,
     max_episode_steps: int | None = None,
+    autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+    *,
+    record_episode_statistics: bool = False,
     **config: Any,
 ) -> Pool:
     """Make a pool of `num_envs` environments.
@@ -32,6 +36,8 @@ def make(
         num_envs: How many; row b of every array is environment b.
         num_threads: Threads that step, the caller's included. Results are the same for any number.
         max_episode_steps: Truncates episodes; None takes the environment's own limit.
+        autoreset_mode: What follows the end of an episode in `step`, as `gymnasium.vector.AutoresetMode`.
+        record_episode_statistics: Whether infos carry `episode`, with `r` and `l`, where an episode ended.
         config: Fields of the environment's configuration, as one value or one for each environment.
 
     Raises:
@@ -49,7 +55,23 @@ def make(
         fields = ", ".join(f"{name}={default!r}" for name, default in defaults.items())
         raise ValueError(f"{id} has no configuration field {', '.join(map(repr, unknown))}; its fields: {fields}")
     values = {name: _one_each(name, config.get(name, default), default, num_envs) for name, default in defaults.items()}
-    return Pool(id, num_envs, num_threads, max_episode_steps, values)
+    return Pool(
+        id,
+        num_envs,
+        num_threads,
+        max_episode_steps,
+        _autoreset_mode(autoreset_mode),
+        values,
+        record_episode_statistics=record_episode_statistics,
+    )
+
+
+def _autoreset_mode(value: AutoresetMode | str) -> AutoresetMode:
+    try:
+        return AutoresetMode(value)
+    except ValueError:
+        expected = ", ".join(repr(mode.value) for mode in AutoresetMode)
+        raise ValueError(f"autoreset_mode is {value!r}, expected an AutoresetMode or one of {expected}") from None
 
 
 def _at_least_one(name: str, value: Any) -> int:

@@ -75,7 +75,7 @@ def make_algorithm(config: TrainConfig, environment: EnvironmentSpec) -> Algorit
 def _load(store: str, name: str, cache_folder: str) -> RunContext:
     run = RunFolder(open_store(store), name)
     config = build_config(run.load()["config"])
-    environment = EnvironmentSpec.from_pool(config.environment.id, dict(make_pool(config, 1).spec))
+    environment = EnvironmentSpec.from_pool(config.environment.id, dict(make_pool(config, 1).environment))
     return RunContext(
         config=config,
         run=run,

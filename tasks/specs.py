@@ -50,7 +50,7 @@ class EnvironmentSpec:
 
     @classmethod
     def from_pool(cls, name: str, described: dict[str, Any]) -> EnvironmentSpec:
-        """Read what `native.Pool.spec` says of an environment."""
+        """Read what `native.Pool.environment` says of an environment."""
         action = described["action"]
         return cls(
             name=name,

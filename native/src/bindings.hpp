@@ -17,9 +17,16 @@ namespace penstock {
 namespace py = pybind11;
 using Shape = std::vector<py::ssize_t>;
 
-/// Every environment that is built in, by id.
-const std::vector<CatalogEntry>& catalog();
+struct Registered {
+  CatalogEntry entry;
+  std::string library;    ///< path of the shared library that it came with; empty if it is built in
+  std::string resources;  ///< folder that its pools are given
+};
 
+/// The environment of that id, or ValueError that lists those that exist.
+const Registered& registered(const std::string& id);
+
+void bind_catalog(py::module_& module);
 void bind_pool(py::module_& module);
 void bind_random(py::module_& module);
 

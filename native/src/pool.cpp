@@ -8,18 +8,10 @@
 #include <optional>
 
 #include "bindings.hpp"
+#include "slabs.hpp"
 
 namespace penstock {
 namespace {
-
-const CatalogEntry& entry_of(const std::string& id) {
-  std::string known;
-  for (const CatalogEntry& entry : catalog()) {
-    if (entry.description.id == id) return entry;
-    known += (known.empty() ? "" : ", ") + entry.description.id;
-  }
-  throw py::value_error("no environment is called '" + id + "'; there are: " + known);
-}
 
 template <class T>
 py::array_t<T> to_array(const std::vector<T>& values, const std::vector<std::int64_t>& shape) {
@@ -28,8 +20,17 @@ py::array_t<T> to_array(const std::vector<T>& values, const std::vector<std::int
   return array;
 }
 
+py::dtype dtype_of(ValueType type) {
+  switch (type) {
+    case ValueType::float32: return py::dtype::of<float>();
+    case ValueType::float64: return py::dtype::of<double>();
+    case ValueType::uint8: return py::dtype::of<std::uint8_t>();
+  }
+  throw std::logic_error("unknown value type");
+}
+
 py::dict describe_entry(const std::string& id) {
-  const Description& d = entry_of(id).description;
+  const Description& d = registered(id).entry.description;
   py::dict config;
   for (const FieldInfo& field : d.config) {
     if (field.kind == FieldKind::boolean) config[field.name.c_str()] = field.preset != 0.0;
@@ -37,16 +38,29 @@ py::dict describe_entry(const std::string& id) {
     else config[field.name.c_str()] = field.preset;
   }
   py::dict out;
+  const bool is_box = d.action_count == 0;
   out["id"] = d.id;
   out["max_episode_steps"] = d.max_episode_steps > 0 ? py::object(py::int_(d.max_episode_steps)) : py::none();
   out["reward_threshold"] = d.reward_threshold;
+  out["observation_dtype"] = dtype_of(d.observation_type);
   out["observation_low"] = to_array(d.observation_low, d.observation_shape);
   out["observation_high"] = to_array(d.observation_high, d.observation_shape);
   out["action_count"] = d.action_count;
-  out["action_low"] = to_array(d.action_low, d.action_count > 0 ? std::vector<std::int64_t>{0} : d.action_shape);
-  out["action_high"] = to_array(d.action_high, d.action_count > 0 ? std::vector<std::int64_t>{0} : d.action_shape);
+  out["action_shape"] = py::tuple(py::cast(d.action_shape));
+  out["action_low"] = to_array(d.action_low, is_box ? d.action_shape : std::vector<std::int64_t>{0});
+  out["action_high"] = to_array(d.action_high, is_box ? d.action_shape : std::vector<std::int64_t>{0});
+  out["agents"] = d.agents;
   out["config"] = config;
+  out["reports"] = py::tuple(py::cast(d.reports));
+  out["reset_reports"] = d.reset_reports;
   return out;
+}
+
+Autoreset autoreset_of(const std::string& name) {
+  if (name == "NextStep") return Autoreset::next_step;
+  if (name == "SameStep") return Autoreset::same_step;
+  if (name == "Disabled") return Autoreset::disabled;
+  throw py::value_error("autoreset is '" + name + "', expected NextStep, SameStep or Disabled");
 }
 
 py::dtype dtype_of(Column::Type type) {
@@ -62,26 +76,42 @@ py::dtype dtype_of(Column::Type type) {
 class PoolBinding {
  public:
   PoolBinding(const std::string& id, std::int64_t num_envs, int num_threads, std::int64_t max_episode_steps,
-              const std::map<std::string, py::array>& config)
+              const std::string& autoreset, const std::map<std::string, py::array>& config)
       : size_(num_envs) {
-    const CatalogEntry& entry = entry_of(id);
+    const Registered& found_entry = registered(id);
+    const Description& d = found_entry.entry.description;
     if (num_envs < 1) throw py::value_error("num_envs is " + std::to_string(num_envs) + ", expected at least 1");
     if (num_threads < 1)
       throw py::value_error("num_threads is " + std::to_string(num_threads) + ", expected at least 1");
     if (max_episode_steps < 0) throw py::value_error("max_episode_steps is negative");
-    std::vector<std::vector<double>> values;
-    for (const FieldInfo& field : entry.description.config) {
+    PoolSettings settings{.size = static_cast<std::size_t>(num_envs),
+                          .num_threads = static_cast<int>(std::min<std::int64_t>(num_threads, num_envs)),
+                          .max_episode_steps = max_episode_steps,
+                          .autoreset = autoreset_of(autoreset),
+                          .config = {},
+                          .resources = found_entry.resources};
+    for (const FieldInfo& field : d.config) {
       const auto found = config.find(field.name);
-      values.emplace_back(static_cast<std::size_t>(num_envs), field.preset);
+      settings.config.emplace_back(static_cast<std::size_t>(num_envs), field.preset);
       if (found == config.end()) continue;
       const double* given = readable_data<double>(found->second, {size_}, field.name.c_str());
-      values.back().assign(given, given + num_envs);
+      settings.config.back().assign(given, given + num_envs);
     }
-    const auto threads = static_cast<int>(std::min<std::int64_t>(num_threads, num_envs));
-    pool_ = entry.make(static_cast<std::size_t>(num_envs), threads, max_episode_steps, values);
-    const Description& d = pool_->description();
-    actions_ = d.action_count > 0 ? Shape{size_} : batch(d.action_shape);
+    actions_ = batch(d.action_shape);
     observations_ = batch(d.observation_shape);
+    rewards_ = d.agents > 0 ? Shape{size_, static_cast<py::ssize_t>(d.agents)} : Shape{size_};
+    is_discrete_ = d.action_count > 0;
+    observation_dtype_ = dtype_of(d.observation_type);
+    pool_ = found_entry.entry.make(settings);
+    const auto rows = static_cast<std::size_t>(size_);
+    fresh_ = std::make_unique<bool[]>(rows);
+    episode_return_.resize(rows);
+    episode_length_.resize(rows);
+    report_.resize(rows * d.reports.size());
+    final_report_.resize(report_.size());
+    if (settings.autoreset == Autoreset::same_step) final_observation_.resize(rows * row_bytes());
+    slabs_ = std::make_shared<SlabRing>(std::vector<std::size_t>{
+        rows * row_bytes(), rows * sizeof(double) * std::max<std::size_t>(d.agents, 1), rows, rows});
   }
 
   void reset(const py::array& seeds, const py::array& seeded, const py::array& mask) {
@@ -97,24 +127,73 @@ class PoolBinding {
 
   py::array observation() {
     const Use use(*this);
-    py::array_t<float> out(observations_);
+    py::array out(observation_dtype_, observations_);
     pool_->observe(out.mutable_data());
     return out;
   }
 
+  /// [num_envs, reports]: of the observation's moment.
+  py::array report() {
+    const Use use(*this);
+    py::array_t<double> out(Shape{size_, report_width()});
+    pool_->report(out.mutable_data());
+    return out;
+  }
+
+  /// Observation, reward, terminated, truncated: arrays in one slab that comes back when the last of them is dropped;
+  /// and how many episodes ended.
   py::tuple step(const py::object& actions) {
     const Use use(*this);
-    const void* chosen = action_data(actions);
-    py::array_t<float> observation(observations_), final_observation(observations_);
-    py::array_t<double> reward(size_);
-    py::array_t<bool> terminated(size_), truncated(size_);
-    const StepBuffers out{observation.mutable_data(), reward.mutable_data(), terminated.mutable_data(),
-                          truncated.mutable_data(), final_observation.mutable_data()};
+    const void* chosen = action_data(actions, actions_);
+    const Slab slab = SlabRing::take(slabs_);
+    const StepBuffers out{.observation = slab.data(0),
+                          .reward = reinterpret_cast<double*>(slab.data(1)),
+                          .terminated = reinterpret_cast<bool*>(slab.data(2)),
+                          .truncated = reinterpret_cast<bool*>(slab.data(3)),
+                          .fresh = fresh_.get(),
+                          .episode_return = episode_return_.data(),
+                          .episode_length = episode_length_.data(),
+                          .final_observation = final_observation_.data(),
+                          .report = report_.data(),
+                          .final_report = final_report_.data()};
+    std::size_t ended = 0;
     {
       const py::gil_scoped_release released;
-      pool_->step(chosen, out);
+      ended = pool_->step(chosen, out);
     }
-    return py::make_tuple(observation, reward, terminated, truncated, final_observation);
+    return py::make_tuple(slab.array(0, observation_dtype_, observations_),
+                          slab.array(1, py::dtype::of<double>(), rewards_),
+                          slab.array(2, py::dtype::of<bool>(), {size_}), slab.array(3, py::dtype::of<bool>(), {size_}),
+                          ended);
+  }
+
+  /// What the latest step left beside its arrays: which rows' observation is a reset's, then for the environments
+  /// `rows` whose episode ended: its return and length, and with SAME_STEP its last observation and report.
+  py::tuple ended(const py::array& rows) {
+    const Use use(*this);
+    const py::ssize_t count = rows.size();
+    const auto* row = readable_data<std::int64_t>(rows, {count}, "rows");
+    if (std::any_of(row, row + count, [&](std::int64_t r) { return r < 0 || r >= size_; }))
+      throw py::value_error("rows are 0 to num_envs - 1");
+    Shape seen = observations_;
+    const bool with_final = !final_observation_.empty();
+    seen.front() = with_final ? count : 0;
+    py::array final_observation(observation_dtype_, seen);
+    py::array_t<double> returns(count), reports(Shape{with_final ? count : 0, report_width()});
+    py::array_t<std::int64_t> lengths(count);
+    for (py::ssize_t i = 0; i < count; ++i) {
+      returns.mutable_data()[i] = episode_return_[static_cast<std::size_t>(row[i])];
+      lengths.mutable_data()[i] = episode_length_[static_cast<std::size_t>(row[i])];
+      if (!with_final) continue;
+      const auto from = static_cast<std::size_t>(row[i]), to = static_cast<std::size_t>(i);
+      const auto width = static_cast<std::size_t>(report_width());
+      std::memcpy(static_cast<std::byte*>(final_observation.mutable_data()) + to * row_bytes(),
+                  final_observation_.data() + from * row_bytes(), row_bytes());
+      std::copy_n(final_report_.data() + from * width, width, reports.mutable_data() + to * width);
+    }
+    py::array_t<bool> fresh(size_);
+    std::copy_n(fresh_.get(), size_, fresh.mutable_data());
+    return py::make_tuple(fresh, returns, lengths, final_observation, reports);
   }
 
   void begin_round(const py::array& observation, const py::array& reward, const py::array& terminated,
@@ -125,9 +204,11 @@ class PoolBinding {
     const py::ssize_t steps = observation.shape(0);
     Shape full = observations_;
     full.insert(full.begin(), steps);
+    Shape rewards = rewards_;
+    rewards.insert(rewards.begin(), steps);
     pool_->begin_round({.steps = steps,
-                        .observation = writable_data<float>(observation, full, "observation"),
-                        .reward = writable_data<float>(reward, {steps, size_}, "reward"),
+                        .observation = observation_data(observation, full),
+                        .reward = writable_data<float>(reward, rewards, "reward"),
                         .terminated = writable_data<std::uint8_t>(terminated, {steps, size_}, "terminated"),
                         .truncated = writable_data<std::uint8_t>(truncated, {steps, size_}, "truncated"),
                         .episode_id = writable_data<std::int32_t>(episode_id, {steps, size_}, "episode_id")});
@@ -136,7 +217,7 @@ class PoolBinding {
 
   void step_round(std::int64_t t, const py::object& actions) {
     const Use use(*this);
-    const void* chosen = action_data(actions);
+    const void* chosen = action_data(actions, actions_);
     const py::gil_scoped_release released;
     pool_->step_round(t, chosen);
   }
@@ -145,8 +226,11 @@ class PoolBinding {
     const Use use(*this);
     const RoundResult result = pool_->end_round();
     buffers_.clear();
-    std::vector<std::int64_t> shape = pool_->description().observation_shape;
-    shape.insert(shape.begin(), static_cast<std::int64_t>(result.bootstrap_rows.size()));
+    Shape shape = observations_;
+    shape.front() = static_cast<py::ssize_t>(result.bootstrap_rows.size());
+    py::array bootstrap(observation_dtype_, shape);
+    std::copy(result.bootstrap_observation.begin(), result.bootstrap_observation.end(),
+              static_cast<std::byte*>(bootstrap.mutable_data()));
     const auto& episodes = result.episodes;
     const auto column = [&]<class T>(T, auto member) {
       py::array_t<T> array(static_cast<py::ssize_t>(episodes.size()));
@@ -162,8 +246,7 @@ class PoolBinding {
     columns["return"] = column(double{}, &Episode::total_reward);
     columns["terminated"] = column(std::uint8_t{}, &Episode::terminated);
     columns["truncated"] = column(std::uint8_t{}, &Episode::truncated);
-    return py::make_tuple(to_array(result.bootstrap_rows, {shape.front()}),
-                          to_array(result.bootstrap_observation, shape), columns);
+    return py::make_tuple(to_array(result.bootstrap_rows, {shape.front()}), bootstrap, columns);
   }
 
   py::dict save() {
@@ -229,9 +312,25 @@ class PoolBinding {
     full.insert(full.begin(), size_);
     return full;
   }
-  [[nodiscard]] const void* action_data(const py::object& actions) const {
-    if (pool_->description().action_count > 0) return readable_data<std::int64_t>(actions, actions_, "actions");
-    return readable_data<float>(actions, actions_, "actions");
+  [[nodiscard]] const void* action_data(const py::object& actions, const Shape& shape) const {
+    if (is_discrete_) return readable_data<std::int64_t>(actions, shape, "actions");
+    return readable_data<float>(actions, shape, "actions");
+  }
+  [[nodiscard]] void* observation_data(const py::array& array, const Shape& shape) const {
+    switch (pool_->description().observation_type) {
+      case ValueType::float32: return writable_data<float>(array, shape, "observation");
+      case ValueType::float64: return writable_data<double>(array, shape, "observation");
+      case ValueType::uint8: return writable_data<std::uint8_t>(array, shape, "observation");
+    }
+    throw std::logic_error("unknown value type");
+  }
+  [[nodiscard]] py::ssize_t report_width() const {
+    return static_cast<py::ssize_t>(report_.size()) / size_;
+  }
+  [[nodiscard]] std::size_t row_bytes() const {
+    std::size_t bytes = static_cast<std::size_t>(observation_dtype_.itemsize());
+    for (std::size_t i = 1; i < observations_.size(); ++i) bytes *= static_cast<std::size_t>(observations_[i]);
+    return bytes;
   }
   [[nodiscard]] Shape column_shape(const Column& column) const {
     return column.width > 0 ? Shape{size_, static_cast<py::ssize_t>(column.width)} : Shape{size_};
@@ -250,7 +349,15 @@ class PoolBinding {
 
   const py::ssize_t size_;
   std::unique_ptr<AnyPool> pool_;
-  Shape actions_, observations_;
+  Shape actions_, observations_, rewards_;
+  bool is_discrete_ = false;
+  py::dtype observation_dtype_;
+  // What a step leaves that a caller seldom asks for.
+  std::unique_ptr<bool[]> fresh_;
+  std::vector<double> episode_return_, report_, final_report_;
+  std::vector<std::int64_t> episode_length_;
+  std::vector<std::byte> final_observation_;
+  std::shared_ptr<SlabRing> slabs_;
   std::vector<py::array> buffers_;  ///< keeps the open round's arrays alive
   std::atomic_flag busy_;
 };
@@ -258,19 +365,18 @@ class PoolBinding {
 }  // namespace
 
 void bind_pool(py::module_& module) {
-  module.def("environment_ids", [] {
-    py::tuple ids(catalog().size());
-    for (std::size_t i = 0; i < catalog().size(); ++i) ids[i] = catalog()[i].description.id;
-    return ids;
-  });
   module.def("describe", &describe_entry, py::arg("id"));
   py::class_<PoolBinding>(module, "Pool")
-      .def(py::init<const std::string&, std::int64_t, int, std::int64_t, const std::map<std::string, py::array>&>(),
-           py::arg("id"), py::arg("num_envs"), py::arg("num_threads"), py::arg("max_episode_steps"), py::arg("config"))
+      .def(py::init<const std::string&, std::int64_t, int, std::int64_t, const std::string&,
+                    const std::map<std::string, py::array>&>(),
+           py::arg("id"), py::arg("num_envs"), py::arg("num_threads"), py::arg("max_episode_steps"),
+           py::arg("autoreset"), py::arg("config"))
       .def_property_readonly("num_envs", &PoolBinding::size)
       .def_property_readonly("observation", &PoolBinding::observation)
       .def("reset", &PoolBinding::reset, py::arg("seeds"), py::arg("seeded"), py::arg("mask"))
+      .def_property_readonly("report", &PoolBinding::report)
       .def("step", &PoolBinding::step, py::arg("actions"))
+      .def("ended", &PoolBinding::ended, py::arg("rows"))
       .def("begin_round", &PoolBinding::begin_round, py::arg("observation"), py::arg("reward"), py::arg("terminated"),
            py::arg("truncated"), py::arg("episode_id"))
       .def("step_round", &PoolBinding::step_round, py::arg("t"), py::arg("actions"))

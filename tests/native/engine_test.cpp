@@ -68,8 +68,8 @@ struct Run {
   std::vector<std::int64_t> actions = std::vector<std::int64_t>(envs, 1);
 
   std::unique_ptr<AnyPool> make(int threads) const {
-    const std::vector<std::vector<double>> config{std::vector<double>(envs, 5.0)};
-    auto pool = catalog_entry<Fuse>().make(envs, threads, 7, config);
+    const PoolSettings settings{envs, threads, 7, Autoreset::same_step, {std::vector<double>(envs, 5.0)}, ""};
+    auto pool = catalog_entry<Fuse>().make(settings);
     for (std::uint64_t env = 0; env < envs; ++env) pool->reset(env, &env);
     return pool;
   }

@@ -34,7 +34,7 @@ def play_both(
     env_id: str, seeds: list[int], steps: int, policy: Policy, max_episode_steps: int | None = None, **config: Any
 ) -> dict[str, int]:
     """Step a pool and as many of Gymnasium's environments, demanding equality of everything; count what ended how."""
-    pool = native.make(env_id, len(seeds), max_episode_steps=max_episode_steps, **config)
+    pool = native.make(env_id, len(seeds), 1, max_episode_steps, "SameStep", **config)
     singles = [gymnasium.make(env_id, max_episode_steps=max_episode_steps, **config) for _ in seeds]
     observation, _ = pool.reset(seed=seeds)
     expected = np.stack([env.reset(seed=seed)[0] for env, seed in zip(singles, seeds, strict=True)])
@@ -126,7 +126,7 @@ def test_configuration_equals_gymnasium():
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
 def test_pool_equals_sync_vector_env(env_id: str):
     """Spaces, observations, rewards, flags, infos and a masked reset equal SyncVectorEnv with SAME_STEP autoreset."""
-    pool = native.make(env_id, 5, max_episode_steps=23)
+    pool = native.make(env_id, 5, max_episode_steps=23, autoreset_mode="SameStep")
     sync = gymnasium.vector.SyncVectorEnv(
         [lambda: gymnasium.make(env_id, max_episode_steps=23)] * 5,
         autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP,

@@ -13,7 +13,7 @@ IDS = ["CartPole-v1", "Pendulum-v1"]
 def make_started(
     env_id: str, num_envs: int = 7, num_threads: int = 1, limit: int | None = 30, **config: Any
 ) -> native.Pool:
-    pool = native.make(env_id, num_envs, num_threads=num_threads, max_episode_steps=limit, **config)
+    pool = native.make(env_id, num_envs, num_threads, limit, "SameStep", **config)
     pool.reset_ids(np.arange(50, 50 + num_envs, dtype=np.uint64))
     return pool
 
@@ -22,7 +22,7 @@ def buffers(pool: native.Pool, steps: int) -> dict[str, np.ndarray]:
     """Buffers filled with what no environment gives, so that a row that is not written is seen."""
     shape = (steps, pool.num_envs)
     return {
-        "observation": np.full((*shape, *pool.spec["observation"]["shape"]), np.nan, np.float32),
+        "observation": np.full((*shape, *pool.environment["observation"]["shape"]), np.nan, np.float32),
         "reward": np.full(shape, np.nan, np.float32),
         "terminated": np.full(shape, 9, np.uint8),
         "truncated": np.full(shape, 9, np.uint8),
@@ -32,9 +32,9 @@ def buffers(pool: native.Pool, steps: int) -> dict[str, np.ndarray]:
 
 def random_actions(pool: native.Pool, steps: int, seed: int) -> np.ndarray:
     generator = np.random.default_rng(seed)
-    if pool.spec["action"]["kind"] == "discrete":
-        return generator.integers(0, pool.spec["action"]["n"], (steps, pool.num_envs))
-    return generator.uniform(-2, 2, (steps, pool.num_envs, *pool.spec["action"]["shape"])).astype(np.float32)
+    if pool.environment["action"]["kind"] == "discrete":
+        return generator.integers(0, pool.environment["action"]["n"], (steps, pool.num_envs))
+    return generator.uniform(-2, 2, (steps, pool.num_envs, *pool.environment["action"]["shape"])).astype(np.float32)
 
 
 def play_round(pool: native.Pool, steps: int, seed: int) -> dict[str, np.ndarray]:
@@ -64,7 +64,7 @@ def test_rounds_equal_the_gymnasium_face(env_id: str):
     the episodes' lengths, returns and ends.
     """
     steps, num_envs = 40, 7
-    rollout, stepped = make_started(env_id), native.make(env_id, num_envs, max_episode_steps=30)
+    rollout, stepped = make_started(env_id), native.make(env_id, num_envs, 1, 30, "SameStep")
     before, _ = stepped.reset(seed=50)
     ids, lengths, returns = np.zeros(num_envs, int), np.zeros(num_envs, int), np.zeros(num_envs)
     for number in range(3):
@@ -155,6 +155,7 @@ def test_saved_states_are_typed_deterministic_and_the_callers():
         "elapsed_steps": ("int64", (7,)),
         "episode_id": ("int64", (7,)),
         "episode_return": ("float64", (7,)),
+        "episode_ended": ("bool", (7,)),
         "generator": ("uint64", (7, 4)),
     }
 
@@ -214,17 +215,19 @@ def test_spec_describes_spaces_and_limits():
     """The plain-data description agrees with the spaces and with Gymnasium's registry."""
     cartpole, pendulum = native.make("CartPole-v1", 2), native.make("Pendulum-v1", 2, max_episode_steps=50)
 
-    assert cartpole.spec == {
+    assert cartpole.environment == {
         "id": "CartPole-v1",
         "observation": {"dtype": "float32", "shape": (4,)},
         "action": {"kind": "discrete", "dtype": "int64", "shape": (), "n": 2},
+        "agents": 0,
         "max_episode_steps": 500,
         "reward_threshold": 475.0,
     }
-    assert pendulum.spec == {
+    assert pendulum.environment == {
         "id": "Pendulum-v1",
         "observation": {"dtype": "float32", "shape": (3,)},
         "action": {"kind": "box", "dtype": "float32", "shape": (1,), "low": [-2.0], "high": [2.0]},
+        "agents": 0,
         "max_episode_steps": 50,
         "reward_threshold": None,
     }

@@ -38,7 +38,7 @@ def test_a_group_owns_its_memory():
 def test_every_environment_of_the_pool_can_be_described(name: str):
     """What the pool says of itself is what algorithms get to know, as plain Python numbers."""
     pool = native.make(name, 2, max_episode_steps=9)
-    spec = EnvironmentSpec.from_pool(name, dict(pool.spec))
+    spec = EnvironmentSpec.from_pool(name, dict(pool.environment))
     assert (spec.name, spec.max_episode_steps) == (name, 9)
     assert spec.observation == Spec("float32", pool.single_observation_space.shape)
     if spec.action.kind == "discrete":

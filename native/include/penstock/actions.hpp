@@ -22,19 +22,26 @@ typename Action::Argument action_of(const void* actions, std::size_t env) {
 }
 
 /// Throws std::invalid_argument that names the first environment with an action that it cannot take.
+///
+/// Args: `rows` actions; `environments[row]` is whose they are, or row itself where it is nullptr.
 template <class Action>
-void check_actions(const void* actions, std::size_t environments) {
+void check_actions(const void* actions, std::size_t rows, const std::int32_t* environments = nullptr) {
   const auto* values = static_cast<const typename Action::Value*>(actions);
-  for (std::size_t i = 0; i < environments * Action::size; ++i) {
-    if constexpr (is_discrete<Action>) {
-      if (values[i] < 0 || values[i] >= Action::count) [[unlikely]]
-        throw std::invalid_argument("action " + std::to_string(values[i]) + " of environment " + std::to_string(i) +
-                                    " is out of range: expected 0 to " + std::to_string(Action::count - 1));
+  for (std::size_t i = 0; i < rows * Action::size; ++i) {
+    if constexpr (is_discrete<Action> || is_multi_discrete<Action>) {
+      if (values[i] >= 0 && values[i] < Action::count) [[likely]]
+        continue;
     } else {
-      if (!std::isfinite(values[i])) [[unlikely]]
-        throw std::invalid_argument("action of environment " + std::to_string(i / Action::size) +
-                                    " is not finite: got " + std::to_string(values[i]));
+      if (std::isfinite(values[i])) [[likely]]
+        continue;
     }
+    const std::size_t row = i / Action::size;
+    const std::string who = std::to_string(environments != nullptr ? static_cast<std::size_t>(environments[row]) : row);
+    if constexpr (is_discrete<Action> || is_multi_discrete<Action>)
+      throw std::invalid_argument("action " + std::to_string(values[i]) + " of environment " + who +
+                                  " is out of range: expected 0 to " + std::to_string(Action::count - 1));
+    else
+      throw std::invalid_argument("action of environment " + who + " is not finite: got " + std::to_string(values[i]));
   }
 }
 

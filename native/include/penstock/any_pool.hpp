@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <span>
 #include <string>
@@ -15,23 +16,35 @@
 
 namespace penstock {
 
+/// When an episode that ended is followed by the next one; as in Gymnasium.
+enum class Autoreset {
+  next_step,  ///< the next step resets instead of stepping: its action is ignored and its reward 0
+  same_step,  ///< the step that ends an episode resets, and hands the last observation over apart
+  disabled,   ///< the caller resets; a step of an environment that needs it is refused
+};
+
 /// Buffers of the caller for one round, time-major: row t * environments + b. They must live until end_round.
 struct RoundBuffers {
   std::int64_t steps = 0;
-  float* observation = nullptr;  ///< [steps, environments, *observation shape]
-  float* reward = nullptr;       ///< this and the following: [steps, environments]
-  std::uint8_t* terminated = nullptr;
+  void* observation = nullptr;  ///< [steps, environments, *observation shape], of the environment's type
+  float* reward = nullptr;      ///< [steps, environments], and [agents] where there are any
+  std::uint8_t* terminated = nullptr;  ///< this and the following: [steps, environments]
   std::uint8_t* truncated = nullptr;
   std::int32_t* episode_id = nullptr;
 };
 
-/// Buffers of the caller for one step of every environment.
+/// Buffers of the caller for one step of some environments, a row each.
 struct StepBuffers {
-  float* observation;  ///< [environments, *observation shape]: after the automatic reset
-  double* reward;
+  void* observation;  ///< [rows, *observation shape]: after the automatic reset, if there was one
+  double* reward;     ///< [rows], and [agents] where there are any
   bool* terminated;
   bool* truncated;
-  float* final_observation;  ///< like observation; written only where an episode ended
+  bool* fresh;              ///< whether the observation is a reset's
+  double* episode_return;   ///< this and episode_length: written only where an episode ended
+  std::int64_t* episode_length;
+  void* final_observation;  ///< like observation; Autoreset::same_step, written only where an episode ended
+  double* report;           ///< [rows, reports], of the observation's moment
+  double* final_report;     ///< like report; written where final_observation is
 };
 
 struct Episode {
@@ -46,9 +59,9 @@ struct Episode {
 
 /// What a round leaves beside its buffers, in row order and independent of the number of threads.
 struct RoundResult {
-  std::vector<std::int64_t> bootstrap_rows;   ///< rows whose successor is not the next row of the same environment
-  std::vector<float> bootstrap_observation;   ///< [bootstrap_rows, *observation shape]: what came after those rows
-  std::vector<Episode> episodes;              ///< those that ended in this round
+  std::vector<std::int64_t> bootstrap_rows;      ///< rows whose successor is not the next row of the same environment
+  std::vector<std::byte> bootstrap_observation;  ///< [bootstrap_rows, *observation shape]: what came after those rows
+  std::vector<Episode> episodes;                 ///< those that ended in this round
 };
 
 /// One named array of a saved state; `width` 0 means one value an environment.
@@ -74,8 +87,20 @@ class AnyPool {
   /// Starts an episode in one environment: with a seed a new generator and episode id 0, without (nullptr) the same
   /// generator goes on and the episode id counts up. An open round is given up.
   virtual void reset(std::size_t environment, const std::uint64_t* seed) = 0;
-  virtual void observe(float* out) const = 0;
-  virtual void step(const void* actions, const StepBuffers& out) = 0;
+  virtual void observe(void* out) const = 0;
+  /// [environments, reports]; nothing where the environment reports nothing.
+  virtual void report(double* out) const = 0;
+
+  /// Steps every environment; how many episodes ended.
+  virtual std::size_t step(const void* actions, const StepBuffers& out) = 0;
+
+  /// Throws unless these environments can take these actions now.
+  virtual void check_rows(const void* actions, std::span<const std::int32_t> environments) const = 0;
+  /// Steps the environments of rows [first, last), `environments[row]` with action `row` into row `row` of the buffers,
+  /// in the calling thread. Threads may do this side by side for different environments. Whose step throws is named in
+  /// the error that comes back, and needs a reset; the others are stepped. Call check_rows before.
+  virtual std::exception_ptr step_rows(const void* actions, const std::int32_t* environments, std::size_t first,
+                                       std::size_t last, const StepBuffers& out) noexcept = 0;
 
   virtual void begin_round(const RoundBuffers& buffers) = 0;
   virtual void step_round(std::int64_t t, const void* actions) = 0;
@@ -86,9 +111,17 @@ class AnyPool {
   virtual void restore(std::span<const void* const> columns) = 0;
 };
 
-/// `config[i]` belongs to the i-th field of the description and holds one value an environment.
-using Factory = std::unique_ptr<AnyPool> (*)(std::size_t size, int num_threads, std::int64_t max_episode_steps,
-                                             std::span<const std::vector<double>> config);
+/// What a pool is made from; `config[i]` belongs to the i-th field of the description, one value an environment.
+struct PoolSettings {
+  std::size_t size = 1;
+  int num_threads = 1;
+  std::int64_t max_episode_steps = 0;
+  Autoreset autoreset = Autoreset::next_step;
+  std::vector<std::vector<double>> config;
+  std::string resources;  ///< the folder that the environment's library was loaded with
+};
+
+using Factory = std::unique_ptr<AnyPool> (*)(const PoolSettings& settings);
 
 struct CatalogEntry {
   Description description;

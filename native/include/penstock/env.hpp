@@ -27,6 +27,14 @@ struct Step {
   bool truncated = false;
 };
 
+/// The same with a reward for each agent. The episode's return adds up their mean.
+template <std::size_t Agents>
+struct TeamStep {
+  std::array<double, Agents> rewards{};
+  bool terminated = false;
+  bool truncated = false;
+};
+
 /// Identity and limits. `max_episode_steps` is at least 1; 0 means that episodes have no time limit.
 struct Info {
   const char* id;
@@ -44,53 +52,133 @@ struct Discrete {
   static constexpr std::size_t size = 1;
 };
 
-/// Bounded float32 values of a fixed shape. As an action, `step` takes it as std::span<const float, size>; the
-/// framework has checked that it is finite, not that it lies within the bounds: as in Gymnasium, clipping is the
-/// environment's.
-template <std::size_t... Dimensions>
-struct Box {
+/// One action out of {0, ..., Count - 1} for each of `Agents` agents. `step` takes it as
+/// std::span<const std::int64_t, Agents>; the framework has checked the range.
+template <std::int64_t Count, std::size_t Agents>
+struct MultiDiscrete {
+  static_assert(Count > 0 && Agents > 0);
+  using Value = std::int64_t;
+  static constexpr std::int64_t count = Count;
+  static constexpr std::size_t size = Agents;
+  using Argument = std::span<const std::int64_t, size>;
+};
+
+/// Bounded values of a fixed shape; float32 if nothing else is said, as `Box<4>`. As an action (float32), `step` takes
+/// it as std::span<const float, size>; the framework has checked that it is finite, not that it lies within the bounds:
+/// as in Gymnasium, clipping is the environment's.
+template <class T, std::size_t... Dimensions>
+struct BoxOf {
+  static_assert(std::same_as<T, float> || std::same_as<T, double> || std::same_as<T, std::uint8_t>);
   static_assert(sizeof...(Dimensions) > 0 && (... && (Dimensions > 0)));
-  using Value = float;
+  using Value = T;
   static constexpr std::size_t size = (... * Dimensions);
-  using Argument = std::span<const float, size>;
+  using Argument = std::span<const T, size>;
   static constexpr std::array<std::int64_t, sizeof...(Dimensions)> shape{static_cast<std::int64_t>(Dimensions)...};
 
-  std::array<float, size> low{};
-  std::array<float, size> high{};
+  std::array<T, size> low{};
+  std::array<T, size> high{};
 
-  /// Bounds -high and high, rounded to float32 as NumPy does.
-  static constexpr Box symmetric(const std::array<double, size>& high) {
-    Box box;
+  /// Bounds -high and high, rounded to the type as NumPy does.
+  static constexpr BoxOf symmetric(const std::array<double, size>& high) {
+    BoxOf box;
     for (std::size_t i = 0; i < size; ++i) {
-      box.high[i] = static_cast<float>(high[i]);
+      box.high[i] = static_cast<T>(high[i]);
       box.low[i] = -box.high[i];
     }
     return box;
   }
+
+  /// The same two bounds everywhere.
+  static constexpr BoxOf filled(T low, T high) {
+    BoxOf box;
+    box.low.fill(low);
+    box.high.fill(high);
+    return box;
+  }
 };
+template <std::size_t... Dimensions>
+using Box = BoxOf<float, Dimensions...>;
 
 template <class T>
 inline constexpr bool is_discrete = false;
 template <std::int64_t Count>
 inline constexpr bool is_discrete<Discrete<Count>> = true;
+template <class T>
+inline constexpr bool is_multi_discrete = false;
+template <std::int64_t Count, std::size_t Agents>
+inline constexpr bool is_multi_discrete<MultiDiscrete<Count, Agents>> = true;
 
 template <class E>
 using ActionSpace = std::remove_cvref_t<decltype(E::action)>;
 template <class E>
 using ObservationSpace = std::remove_cvref_t<decltype(E::observation)>;
 template <class E>
+using ObservationValue = typename ObservationSpace<E>::Value;
+template <class E>
 inline constexpr std::size_t observation_size = ObservationSpace<E>::size;
 
-/// The whole contract of an environment. reset must set every member of `state`; step and reset may throw.
+/// How many agents an environment has, each with a reward of its own; 0 without an agent axis.
 template <class E>
-concept Environment = HasFields<typename E::Config> && HasFields<typename E::State> && std::copyable<E> &&
+inline constexpr std::size_t agents_of = [] {
+  if constexpr (requires { E::agents; }) return std::size_t{E::agents};
+  else return std::size_t{0};
+}();
+template <class E>
+inline constexpr std::size_t reward_size = agents_of<E> > 0 ? agents_of<E> : 1;
+
+/// What `step` of E gives back: a Step, or a TeamStep where `E::agents` says how many agents there are.
+template <class E>
+struct StepFor {
+  using Type = Step;
+};
+template <class E>
+  requires(agents_of<E> > 0)
+struct StepFor<E> {
+  using Type = TeamStep<agents_of<E>>;
+};
+template <class E>
+using StepOf = typename StepFor<E>::Type;
+
+/// An environment whose state is a plain struct with named members: the framework saves, restores and clones it.
+template <class E>
+concept PlainState = HasFields<typename E::State> && requires(E e) {
+  { e.state } -> std::same_as<typename E::State&>;
+};
+
+/// An environment whose state is elsewhere (a simulator's, say): it saves and loads a row of doubles itself. `load` may
+/// throw, and what it loaded must be everything that the next step depends on, bit for bit.
+template <class E>
+concept SavesItself = requires(E e, const E fixed, std::span<double> out, std::span<const double> in) {
+  { fixed.state_size() } -> std::convertible_to<std::size_t>;
+  { fixed.save(out) } -> std::same_as<void>;
+  { e.load(in) } -> std::same_as<void>;
+};
+
+/// An environment with something that all of a pool share (a model, a table): made once, before the environments, from
+/// the folder of resources that the library was loaded with. The environment is constructed from a reference to it.
+template <class E>
+concept SharesSomething = requires { typename E::Shared; } &&
+    std::constructible_from<typename E::Shared, const std::string&> &&
+    std::constructible_from<E, const typename E::Shared&>;
+
+/// An environment that reports numbers beside the observation: Gymnasium's infos. `report` is a struct of doubles whose
+/// members the environment sets in reset and step; after a reset only the first `reset_reports` of them are shown.
+template <class E>
+concept Reports = HasFields<typename E::Report> && requires(const E fixed) {
+  { fixed.report } -> std::same_as<const typename E::Report&>;
+  { E::reset_reports } -> std::convertible_to<std::size_t>;
+};
+
+/// The whole contract of an environment. reset must set every member of the state; step and reset may throw.
+template <class E>
+concept Environment = HasFields<typename E::Config> && std::movable<E> && (PlainState<E> || SavesItself<E>) &&
+    (SharesSomething<E> || std::default_initializable<E>) &&
     requires(E e, const E fixed, Rng rng, typename ActionSpace<E>::Argument action,
-             std::span<float, observation_size<E>> out) {
+             std::span<ObservationValue<E>, observation_size<E>> out) {
       { E::info } -> std::convertible_to<Info>;
       { e.config } -> std::same_as<typename E::Config&>;
-      { e.state } -> std::same_as<typename E::State&>;
       { e.reset(rng) } -> std::same_as<void>;
-      { e.step(action) } -> std::same_as<Step>;
+      { e.step(action) } -> std::same_as<StepOf<E>>;
       { fixed.observe(out) } -> std::same_as<void>;
     };
 
@@ -108,16 +196,27 @@ struct FieldInfo {
   double preset;  ///< the default, exact for every kind that is used (integers up to 2**53)
 };
 
+enum class ValueType { float32, float64, uint8 };
+
+template <class T>
+inline constexpr ValueType value_type = std::same_as<T, float> ? ValueType::float32
+    : std::same_as<T, double>                                 ? ValueType::float64
+                                                              : ValueType::uint8;
+
 struct Description {
   std::string id;
-  std::int64_t max_episode_steps;
+  std::int64_t max_episode_steps = 0;
   std::optional<double> reward_threshold;
+  ValueType observation_type = ValueType::float32;
   std::vector<std::int64_t> observation_shape;
-  std::vector<float> observation_low, observation_high;
-  std::int64_t action_count;  ///< 0 for a Box
-  std::vector<std::int64_t> action_shape;
+  std::vector<double> observation_low, observation_high;  ///< exact for every type
+  std::int64_t action_count = 0;                          ///< 0 for a Box
+  std::vector<std::int64_t> action_shape;                 ///< {} for Discrete, {agents} for MultiDiscrete
   std::vector<float> action_low, action_high;
+  std::size_t agents = 0;  ///< 0 without an agent axis
   std::vector<FieldInfo> config;
+  std::vector<std::string> reports;
+  std::size_t reset_reports = 0;
 };
 
 template <FieldType T>
@@ -128,22 +227,38 @@ inline constexpr FieldKind kind_of = std::same_as<T, double> ? FieldKind::real
 template <Environment E>
 Description describe() {
   const auto& seen = E::observation;
-  Description d{E::info.id, E::info.max_episode_steps, E::info.reward_threshold, {}, {}, {}, 0, {}, {}, {}, {}};
+  Description d;
+  d.id = E::info.id;
+  d.max_episode_steps = E::info.max_episode_steps;
+  d.reward_threshold = E::info.reward_threshold;
+  d.observation_type = value_type<ObservationValue<E>>;
   d.observation_shape.assign(seen.shape.begin(), seen.shape.end());
   d.observation_low.assign(seen.low.begin(), seen.low.end());
   d.observation_high.assign(seen.high.begin(), seen.high.end());
   if constexpr (is_discrete<ActionSpace<E>>) {
     d.action_count = ActionSpace<E>::count;
+  } else if constexpr (is_multi_discrete<ActionSpace<E>>) {
+    d.action_count = ActionSpace<E>::count;
+    d.action_shape = {static_cast<std::int64_t>(ActionSpace<E>::size)};
   } else {
+    static_assert(std::same_as<typename ActionSpace<E>::Value, float>, "a Box action is float32");
     d.action_shape.assign(E::action.shape.begin(), E::action.shape.end());
     d.action_low.assign(E::action.low.begin(), E::action.low.end());
     d.action_high.assign(E::action.high.begin(), E::action.high.end());
   }
+  d.agents = agents_of<E>;
   const typename E::Config defaults{};
   for_each_field<typename E::Config>([&](const auto& field) {
     using T = typename std::remove_cvref_t<decltype(field)>::Type;
     d.config.push_back({field.name, kind_of<T>, static_cast<double>(defaults.*field.member)});
   });
+  if constexpr (Reports<E>) {
+    for_each_field<typename E::Report>([&](const auto& field) {
+      static_assert(std::same_as<typename std::remove_cvref_t<decltype(field)>::Type, double>, "reports are doubles");
+      d.reports.emplace_back(field.name);
+    });
+    d.reset_reports = E::reset_reports;
+  }
   return d;
 }
 

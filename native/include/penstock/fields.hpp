@@ -2,10 +2,11 @@
 ///
 ///     struct State { double x, y; PENSTOCK_FIELDS(State, x, y) };
 ///
-/// A member is a double, a bool or a std::int64_t. A member that is left out is neither configured nor saved, which
+/// A member is a double, a bool or a std::int64_t; in a state also a std::array of them. A member that is left out is neither configured nor saved, which
 /// `sizeof` cannot see: list them all.
 #pragma once
 
+#include <array>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -17,7 +18,13 @@ namespace penstock {
 template <class T>
 concept FieldType = std::same_as<T, double> || std::same_as<T, bool> || std::same_as<T, std::int64_t>;
 
-template <class Struct, FieldType T>
+template <class T>
+inline constexpr bool is_field_array = false;
+template <FieldType T, std::size_t Size>
+inline constexpr bool is_field_array<std::array<T, Size>> = true;
+
+template <class Struct, class T>
+  requires(FieldType<T> || is_field_array<T>)
 struct Field {
   using Type = T;
   const char* name;

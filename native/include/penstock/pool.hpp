@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <exception>
 #include <stdexcept>
+#include <utility>
 
 #include "penstock/actions.hpp"
 #include "penstock/any_pool.hpp"
@@ -19,14 +20,12 @@ namespace penstock {
 template <Environment E>
 class Pool final : public AnyPool {
   using Action = ActionSpace<E>;
-  static constexpr std::size_t width = observation_size<E>;
 
  public:
-  Pool(std::size_t size, int num_threads, std::int64_t max_episode_steps, std::span<const std::vector<double>> config)
-      : max_episode_steps_(max_episode_steps), slots_(size), chunks_(static_cast<std::size_t>(num_threads)),
-        workers_(num_threads) {
-    for (std::size_t env = 0; env < size; ++env) configure(slots_[env].env.config, env, config);
-  }
+  explicit Pool(const PoolSettings& settings)
+      : max_episode_steps_(settings.max_episode_steps), autoreset_(settings.autoreset),
+        shared_(share(settings.resources)), slots_(make_slots(settings)),
+        chunks_(static_cast<std::size_t>(settings.num_threads)), workers_(settings.num_threads) {}
 
   [[nodiscard]] const Description& description() const override { return description_; }
   [[nodiscard]] std::size_t size() const override { return slots_.size(); }
@@ -47,30 +46,53 @@ class Pool final : public AnyPool {
     slot.begin_episode(episode_id);
   }
 
-  void observe(float* out) const override {
+  void observe(void* out) const override {
     require_started();
-    for (std::size_t env = 0; env < slots_.size(); ++env) slots_[env].observe(out + env * width);
+    for (std::size_t env = 0; env < slots_.size(); ++env) slots_[env].observe(out, env);
+  }
+  void report(double* out) const override {
+    for (std::size_t env = 0; env < slots_.size(); ++env) slots_[env].report(out, env);
   }
 
-  void step(const void* actions, const StepBuffers& out) override {
+  std::size_t step(const void* actions, const StepBuffers& out) override {
     require_started();
     if (next_step_ != no_round) throw std::logic_error("a round is open: end_round() or reset before step()");
     check_actions<Action>(actions, slots_.size());
-    each_environment([&](std::size_t env, Chunk&) {
-      Slot<E>& slot = slots_[env];
-      const Step step = slot.step(action_of<Action>(actions, env), max_episode_steps_);
-      out.reward[env] = step.reward;
-      out.terminated[env] = step.terminated;
-      out.truncated[env] = step.truncated;
-      if (step.terminated || step.truncated) {
-        slot.observe(out.final_observation + env * width);
-        slot.begin_episode(slot.episode_id + 1);
+    if (autoreset_ == Autoreset::disabled)
+      for (std::size_t env = 0; env < slots_.size(); ++env) require_going(env);
+    each_environment([&](std::size_t env, Chunk& mine) { mine.ended += step_row(slots_[env], actions, env, out); });
+    std::size_t ended = 0;
+    for (Chunk& chunk : chunks_) ended += std::exchange(chunk.ended, 0);
+    return ended;
+  }
+
+  void check_rows(const void* actions, std::span<const std::int32_t> environments) const override {
+    require_started();
+    if (next_step_ != no_round) throw std::logic_error("a round is open: end_round() or reset before send()");
+    check_actions<Action>(actions, environments.size(), environments.data());
+    if (autoreset_ == Autoreset::disabled)
+      for (const std::int32_t env : environments) require_going(static_cast<std::size_t>(env));
+  }
+
+  std::exception_ptr step_rows(const void* actions, const std::int32_t* environments, std::size_t first,
+                               std::size_t last, const StepBuffers& out) noexcept override {
+    std::exception_ptr error;
+    for (std::size_t row = first; row < last; ++row) {
+      const auto env = static_cast<std::size_t>(environments[row]);
+      try {
+        step_row(slots_[env], actions, row, out);
+      } catch (...) {
+        slots_[env].started = false;
+        if (!error) error = explained(env, std::current_exception());
       }
-      slot.observe(out.observation + env * width);
-    });
+    }
+    return error;
   }
 
   void begin_round(const RoundBuffers& buffers) override {
+    require_started();
+    for (Slot<E>& slot : slots_)
+      if (slot.ended) slot.begin_episode(slot.episode_id + 1);
     observe(buffers.observation);
     for (Chunk& chunk : chunks_) chunk.clear();
     round_ = buffers;
@@ -85,20 +107,21 @@ class Pool final : public AnyPool {
                                   (next_step_ < round_.steps ? std::to_string(next_step_) : "end_round()"));
     check_actions<Action>(actions, slots_.size());
     const std::size_t first_row = static_cast<std::size_t>(t) * slots_.size();
-    float* next = t + 1 < round_.steps ? round_.observation + (first_row + slots_.size()) * width : nullptr;
+    const bool is_last = t + 1 == round_.steps;
     each_environment([&](std::size_t env, Chunk& mine) {
       Slot<E>& slot = slots_[env];
       const std::size_t row = first_row + env;
-      const Step step = slot.step(action_of<Action>(actions, env), max_episode_steps_);
-      round_.reward[row] = static_cast<float>(step.reward);
+      const StepOf<E> step = slot.step(action_of<Action>(actions, env), max_episode_steps_);
+      put_reward<E>(step, round_.reward, row);
       round_.terminated[row] = step.terminated;
       round_.truncated[row] = step.truncated;
       round_.episode_id[row] = static_cast<std::int32_t>(slot.episode_id);
       if (step.terminated || step.truncated) {
-        mine.add(slot, static_cast<std::int64_t>(row), static_cast<std::int64_t>(env), step);
+        mine.add(slot, static_cast<std::int64_t>(row), static_cast<std::int64_t>(env), step.terminated,
+                 step.truncated);
         slot.begin_episode(slot.episode_id + 1);
       }
-      if (next != nullptr) slot.observe(next + env * width);
+      if (!is_last) slot.observe(round_.observation, row + slots_.size());
     });
     ++next_step_;
   }
@@ -113,20 +136,77 @@ class Pool final : public AnyPool {
     return merge<E>(chunks_, slots_, round_);
   }
 
-  [[nodiscard]] std::vector<Column> columns() const override { return state_columns<E>(); }
+  [[nodiscard]] std::vector<Column> columns() const override { return state_columns<E>(slots_); }
   void save(std::span<void* const> columns) const override {
     require_started();
     save_slots<E>(slots_, columns);
   }
   void restore(std::span<const void* const> columns) override {
-    std::vector<Slot<E>> restored = restore_slots<E>(slots_, columns);
-    slots_.swap(restored);
+    check_state<E>(slots_, columns);
+    restore_slots<E>(slots_, columns);
     next_step_ = no_round;
   }
 
  private:
   using Chunk = penstock::Chunk<E>;
   static constexpr std::int64_t no_round = -1;
+
+  static auto share(const std::string& resources) {
+    if constexpr (SharesSomething<E>) return std::make_unique<const typename E::Shared>(resources);
+    else return nullptr;
+  }
+
+  [[nodiscard]] std::vector<Slot<E>> make_slots(const PoolSettings& settings) const {
+    std::vector<Slot<E>> slots;
+    slots.reserve(settings.size);
+    for (std::size_t env = 0; env < settings.size; ++env) {
+      if constexpr (SharesSomething<E>) slots.emplace_back(E(*shared_));
+      else slots.emplace_back(E{});
+      configure(slots.back().env.config, env, settings.config);
+    }
+    return slots;
+  }
+
+  /// One step of one environment, or the reset that stands in for it; whether an episode ended.
+  bool step_row(Slot<E>& slot, const void* actions, std::size_t row, const StepBuffers& out) {
+    if (slot.ended) {  // only Autoreset::next_step gets here
+      slot.begin_episode(slot.episode_id + 1);
+      for (std::size_t i = 0; i < reward_size<E>; ++i) out.reward[row * reward_size<E> + i] = 0.0;
+      out.terminated[row] = out.truncated[row] = false;
+      out.fresh[row] = true;
+      slot.observe(out.observation, row);
+      slot.report(out.report, row);
+      return false;
+    }
+    const StepOf<E> step = slot.step(action_of<Action>(actions, row), max_episode_steps_);
+    put_reward<E>(step, out.reward, row);
+    out.terminated[row] = step.terminated;
+    out.truncated[row] = step.truncated;
+    const bool ended = step.terminated || step.truncated;
+    const bool resets = ended && autoreset_ == Autoreset::same_step;
+    out.fresh[row] = resets;
+    if (ended) {
+      out.episode_return[row] = slot.total_reward;
+      out.episode_length[row] = slot.elapsed_steps;
+      if (resets) {
+        slot.observe(out.final_observation, row);
+        slot.report(out.final_report, row);
+        slot.begin_episode(slot.episode_id + 1);
+      } else {
+        slot.ended = true;
+      }
+    }
+    slot.observe(out.observation, row);
+    slot.report(out.report, row);
+    return ended;
+  }
+
+  void require_going(std::size_t env) const {
+    if (slots_[env].ended) [[unlikely]]
+      throw std::logic_error("the episode of environment " + std::to_string(env) +
+                             " has ended and nothing resets it: reset it with options={'reset_mask': ...}, or make the "
+                             "pool with another autoreset_mode");
+  }
 
   void require_started() const {
     if (!ready_) [[unlikely]]
@@ -157,22 +237,28 @@ class Pool final : public AnyPool {
   }
 
   [[noreturn]] void fail(Chunk& first) {
-    const std::exception_ptr error = first.error;
-    const std::string who = "environment " + std::to_string(first.failed) + " of " + E::info.id + " failed: ";
-    for (Chunk& chunk : chunks_) chunk.error = nullptr;
+    const std::exception_ptr error = explained(first.failed, first.error);
+    for (Chunk& chunk : chunks_) chunk.error = nullptr, chunk.ended = 0;
     next_step_ = no_round;
     ready_ = false;
+    std::rethrow_exception(error);
+  }
+
+  static std::exception_ptr explained(std::size_t env, const std::exception_ptr& error) noexcept {
+    const std::string who = "environment " + std::to_string(env) + " of " + E::info.id + " failed: ";
     try {
       std::rethrow_exception(error);
     } catch (const std::exception& reason) {
-      throw std::runtime_error(who + reason.what());
+      return std::make_exception_ptr(std::runtime_error(who + reason.what()));
     } catch (...) {
-      throw std::runtime_error(who + "it threw something that is not a std::exception");
+      return std::make_exception_ptr(std::runtime_error(who + "it threw something that is not a std::exception"));
     }
   }
 
   const Description description_ = describe<E>();
   const std::int64_t max_episode_steps_;
+  const Autoreset autoreset_;
+  const decltype(share("")) shared_;  ///< before the slots, which refer to it
   std::vector<Slot<E>> slots_;
   std::vector<Chunk> chunks_;
   RoundBuffers round_;
@@ -183,9 +269,8 @@ class Pool final : public AnyPool {
 
 template <Environment E>
 CatalogEntry catalog_entry() {
-  return {describe<E>(), [](std::size_t size, int num_threads, std::int64_t max_episode_steps,
-                            std::span<const std::vector<double>> config) -> std::unique_ptr<AnyPool> {
-            return std::make_unique<Pool<E>>(size, num_threads, max_episode_steps, config);
+  return {describe<E>(), [](const PoolSettings& settings) -> std::unique_ptr<AnyPool> {
+            return std::make_unique<Pool<E>>(settings);
           }};
 }
 

@@ -4,10 +4,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <exception>
+#include <numeric>
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "penstock/any_pool.hpp"
@@ -17,13 +20,18 @@ namespace penstock {
 /// Padded to cache lines, so that two threads never write to the same one.
 template <Environment E>
 struct alignas(64) Slot {
-  E env{};
+  using Value = ObservationValue<E>;
+
+  explicit Slot(E made) : env(std::move(made)) {}
+
+  E env;
   Rng rng;
   std::int64_t elapsed_steps = 0;
   std::int64_t episode_id = 0;
   double total_reward = 0.0;
   bool seeded = false;   ///< rng is the caller's
-  bool started = false;  ///< an episode is going on
+  bool started = false;  ///< there was a reset, and no step has failed since
+  bool ended = false;    ///< the episode is over, and the next one has not begun
 
   void begin_episode(std::int64_t id) {
     started = false;  // a reset that throws leaves nothing that could be stepped
@@ -31,28 +39,51 @@ struct alignas(64) Slot {
     elapsed_steps = 0;
     total_reward = 0.0;
     episode_id = id;
+    ended = false;
     started = true;
   }
 
-  Step step(typename ActionSpace<E>::Argument action, std::int64_t max_episode_steps) {
-    Step result = env.step(action);
+  StepOf<E> step(typename ActionSpace<E>::Argument action, std::int64_t max_episode_steps) {
+    StepOf<E> result = env.step(action);
     ++elapsed_steps;
-    total_reward += result.reward;
+    if constexpr (agents_of<E> > 0)
+      total_reward += std::accumulate(result.rewards.begin(), result.rewards.end(), 0.0) / agents_of<E>;
+    else
+      total_reward += result.reward;
     // As Gymnasium's TimeLimit: the limit says nothing about `terminated`, so both can hold on the last allowed step.
     if (max_episode_steps > 0 && elapsed_steps >= max_episode_steps) result.truncated = true;
     return result;
   }
 
-  void observe(float* out) const {
-    env.observe(std::span<float, observation_size<E>>(out, observation_size<E>));
+  void observe(void* rows, std::size_t row) const {
+    env.observe(std::span<Value, observation_size<E>>(static_cast<Value*>(rows) + row * observation_size<E>,
+                                                      observation_size<E>));
+  }
+
+  void report(double* rows, std::size_t row) const {
+    if constexpr (Reports<E>) {
+      double* out = rows + row * std::tuple_size_v<decltype(E::Report::fields())>;
+      for_each_field<typename E::Report>([&](const auto& field) { *out++ = env.report.*field.member; });
+    }
   }
 };
 
-/// What one thread notes down during a round. Cleared, never shrunk: after the first rounds nothing is allocated.
+/// Writes the rewards of a step to row `row`.
+template <Environment E, class T>
+void put_reward(const StepOf<E>& step, T* rows, std::size_t row) {
+  if constexpr (agents_of<E> > 0)
+    for (std::size_t agent = 0; agent < agents_of<E>; ++agent)
+      rows[row * agents_of<E> + agent] = static_cast<T>(step.rewards[agent]);
+  else
+    rows[row] = static_cast<T>(step.reward);
+}
+
+/// What one thread notes down. Cleared, never shrunk: after the first rounds nothing is allocated.
 template <Environment E>
 struct alignas(64) Chunk {
   std::vector<Episode> episodes;
-  std::vector<float> final_observations;
+  std::vector<ObservationValue<E>> final_observations;
+  std::size_t ended = 0;
   std::exception_ptr error;
   std::size_t failed = 0;
 
@@ -60,21 +91,22 @@ struct alignas(64) Chunk {
     episodes.clear();
     final_observations.clear();
   }
-  void add(const Slot<E>& slot, std::int64_t row, std::int64_t environment, const Step& step) {
+  void add(const Slot<E>& slot, std::int64_t row, std::int64_t environment, bool terminated, bool truncated) {
     final_observations.resize(final_observations.size() + observation_size<E>);
-    slot.observe(final_observations.data() + episodes.size() * observation_size<E>);
-    episodes.push_back({row, environment, slot.episode_id, slot.elapsed_steps, slot.total_reward, step.terminated,
-                        step.truncated});
+    slot.observe(final_observations.data(), episodes.size());
+    episodes.push_back(
+        {row, environment, slot.episode_id, slot.elapsed_steps, slot.total_reward, terminated, truncated});
   }
 };
 
 /// The threads' notes in row order, with the current observation for environments that go on after the last row.
 template <Environment E>
 RoundResult merge(const std::vector<Chunk<E>>& chunks, const std::vector<Slot<E>>& slots, const RoundBuffers& round) {
-  constexpr std::size_t width = observation_size<E>;
+  using Value = ObservationValue<E>;
+  constexpr std::size_t width = observation_size<E>, bytes = width * sizeof(Value);
   struct Source {
     const Episode* episode;
-    const float* observation;
+    const Value* observation;
   };
   std::vector<Source> ended;
   for (const Chunk<E>& chunk : chunks)
@@ -85,15 +117,15 @@ RoundResult merge(const std::vector<Chunk<E>>& chunks, const std::vector<Slot<E>
 
   RoundResult result;
   result.episodes.reserve(ended.size());
-  result.bootstrap_rows.reserve(ended.size() + slots.size());
-  result.bootstrap_observation.reserve((ended.size() + slots.size()) * width);
+  const std::size_t most = ended.size() + slots.size();
+  result.bootstrap_rows.reserve(most);
+  result.bootstrap_observation.resize(most * bytes);
   const auto last_row = (round.steps - 1) * static_cast<std::int64_t>(slots.size());
   std::size_t next_env = 0;
   const auto add_running = [&](std::size_t until) {
     for (; next_env < until; ++next_env) {
+      slots[next_env].observe(result.bootstrap_observation.data(), result.bootstrap_rows.size());
       result.bootstrap_rows.push_back(last_row + static_cast<std::int64_t>(next_env));
-      result.bootstrap_observation.resize(result.bootstrap_observation.size() + width);
-      slots[next_env].observe(result.bootstrap_observation.data() + result.bootstrap_observation.size() - width);
     }
   };
   for (const auto& [episode, observation] : ended) {
@@ -102,10 +134,11 @@ RoundResult merge(const std::vector<Chunk<E>>& chunks, const std::vector<Slot<E>
       ++next_env;
     }
     result.episodes.push_back(*episode);
+    std::memcpy(result.bootstrap_observation.data() + result.bootstrap_rows.size() * bytes, observation, bytes);
     result.bootstrap_rows.push_back(episode->row);
-    result.bootstrap_observation.insert(result.bootstrap_observation.end(), observation, observation + width);
   }
   add_running(slots.size());
+  result.bootstrap_observation.resize(result.bootstrap_rows.size() * bytes);
   return result;
 }
 
@@ -119,6 +152,7 @@ void configure(Config& config, std::size_t env, std::span<const std::vector<doub
     if (!std::isfinite(value))
       throw std::invalid_argument(std::string(field.name) + " of environment " + std::to_string(env) +
                                   " is not finite: got " + std::to_string(value));
+    static_assert(FieldType<T>, "a configuration holds single values");
     config.*field.member = static_cast<T>(value);
   });
   if constexpr (ChecksItself<Config>)

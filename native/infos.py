@@ -1,0 +1,88 @@
+"""The infos of a pool's steps and resets, as `gymnasium.vector.VectorEnv` lays them out: arrays, each with its mask."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from native import _core
+
+
+class PoolInfos:
+    """Makes infos. Costs nothing in a step in which no episode ends, if the environment reports nothing."""
+
+    def __init__(
+        self,
+        num_envs: int,
+        reports: Sequence[str],
+        reset_reports: int,
+        autoreset_mode: AutoresetMode,
+        record_episode_statistics: bool,
+    ) -> None:
+        self._num_envs = num_envs
+        self._reports = tuple(reports)
+        self._reset_reports = reset_reports
+        self._same_step = autoreset_mode == AutoresetMode.SAME_STEP
+        self._statistics = record_episode_statistics
+
+    def of_reset(self, core: _core.Pool, mask: NDArray[np.bool_]) -> dict[str, Any]:
+        """After a reset of the environments in `mask`."""
+        infos: dict[str, Any] = {}
+        if self._reset_reports:
+            self._put(infos, self._reports[: self._reset_reports], core.report, mask)
+        return infos
+
+    def of_step(
+        self, core: _core.Pool, terminated: NDArray[np.bool_], truncated: NDArray[np.bool_], ended: int
+    ) -> dict[str, Any]:
+        """After a step in which `ended` episodes ended."""
+        infos: dict[str, Any] = {}
+        if not ended and not self._reports:
+            return infos
+        over = terminated | truncated
+        rows = np.flatnonzero(over)
+        fresh, returns, lengths, final_observation, final_report = core.ended(rows)
+        if self._reports:
+            report = core.report
+            self._put(infos, self._reports[: self._reset_reports], report, np.ones_like(fresh))
+            if not fresh.all():
+                self._put(infos, self._reports[self._reset_reports :], report, ~fresh, first=self._reset_reports)
+        if ended and self._same_step:
+            self._put_final(infos, rows, over, final_observation, final_report)
+        if ended and self._statistics:
+            episode = {"r": np.zeros(self._num_envs), "l": np.zeros(self._num_envs, dtype=np.int64)}
+            episode["r"][rows] = returns
+            episode["l"][rows] = lengths
+            infos |= {"episode": episode, "_episode": over.copy()}
+        return infos
+
+    def _put(
+        self, infos: dict[str, Any], names: Sequence[str], report: NDArray[Any], mask: NDArray[np.bool_], first: int = 0
+    ) -> None:
+        for column, name in enumerate(names, first):
+            infos[name] = np.where(mask, report[:, column], 0.0)
+            infos[f"_{name}"] = mask.copy()
+
+    def _put_final(
+        self,
+        infos: dict[str, Any],
+        rows: NDArray[np.int64],
+        over: NDArray[np.bool_],
+        observation: NDArray[Any],
+        report: NDArray[np.float64],
+    ) -> None:
+        final_obs = np.full(self._num_envs, None, dtype=object)
+        for row, last in zip(rows.tolist(), observation, strict=True):
+            final_obs[row] = last
+        final_info: dict[str, Any] = {}
+        everything = np.zeros((self._num_envs, len(self._reports)))
+        everything[rows] = report
+        self._put(final_info, self._reports, everything, over)
+        infos |= {"final_obs": final_obs, "_final_obs": over, "final_info": final_info, "_final_info": over.copy()}
