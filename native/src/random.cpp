@@ -74,7 +74,17 @@ void bind_random(py::module_& module) {
            }),
            py::arg("seed"))
       .def("random", &Rng::random)
-      .def("uniform", &Rng::uniform, py::arg("low"), py::arg("high"))
+      .def("uniform", py::overload_cast<double, double>(&Rng::uniform), py::arg("low"), py::arg("high"))
+      .def("integers",
+           [](Rng& rng, std::int64_t low, std::int64_t high) {
+             if (low >= high)
+               throw py::value_error("low is " + std::to_string(low) + " and high " + std::to_string(high) +
+                                     ", expected low < high");
+             return rng.integers(low, high);
+           },
+           py::arg("low"), py::arg("high"))
+      .def("standard_normal", py::overload_cast<>(&Rng::standard_normal))
+      .def("normal", &Rng::normal, py::arg("mean"), py::arg("deviation"))
       .def("next", &Rng::next)
       .def("words", &Rng::words);
   module.def("seed_sequence", [](std::uint64_t seed) { return SeedSequence(seed).generate<8>(); }, py::arg("seed"),

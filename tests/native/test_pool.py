@@ -156,7 +156,7 @@ def test_saved_states_are_typed_deterministic_and_the_callers():
         "episode_id": ("int64", (7,)),
         "episode_return": ("float64", (7,)),
         "episode_ended": ("bool", (7,)),
-        "generator": ("uint64", (7, 4)),
+        "generator": ("uint64", (7, 5)),
     }
 
 
@@ -167,6 +167,8 @@ def test_an_impossible_state_is_refused_and_changes_nothing():
     before = pool.save()
     even = before["generator"].copy()
     even[3, 3] &= ~np.uint64(1)
+    long_half = before["generator"].copy()
+    long_half[5, 4] = 7
     heavier = before["config.gravity"].copy()
     heavier[2] = 1.62
     wrong = [
@@ -175,6 +177,7 @@ def test_an_impossible_state_is_refused_and_changes_nothing():
         (before | {"state.x": before["state.x"].astype(np.float32)}, "state.x: expected a C-contiguous float64"),
         (before | {"state.x": before["state.x"][:3]}, r"shape \(7,\), got float64 \(3,\)"),
         (before | {"generator": even}, "generator of environment 3 is not one of PCG64"),
+        (before | {"generator": long_half}, "generator of environment 5 is not one of PCG64"),
         (before | {"elapsed_steps": before["elapsed_steps"] - 1000}, "elapsed_steps of environment 0 is negative"),
         (before | {"episode_id": before["episode_id"] + 2**31}, "episode_id of environment 0"),
         (before | {"config.gravity": heavier}, "config.gravity of environment 2 is 1.62"),

@@ -19,22 +19,96 @@ def test_seed_sequence_equals_numpy(seed: int):
     assert _core.seed_sequence(seed) == expected.tolist()
 
 
+def both(seed: int) -> tuple[_core.Rng, np.random.Generator]:
+    return _core.Rng(seed), np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed)))
+
+
+def same_state(ours: _core.Rng, numpys: np.random.Generator) -> bool:
+    """Whether the next draw of any kind is the same: also the half of a word that NumPy keeps for later."""
+    state = numpys.bit_generator.state
+    high_state, low_state, high_increment, low_increment, half = ours.words()
+    kept = state["has_uint32"] << 32 | (state["uinteger"] if state["has_uint32"] else 0)
+    whole = {"state": high_state << 64 | low_state, "inc": high_increment << 64 | low_increment}
+    return (whole, half) == (state["state"], kept)
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_generator_equals_numpy(seed: int):
     """PCG64's state after seeding, its words, random() and uniform() for many draws and after them."""
-    ours, numpys = _core.Rng(seed), np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed)))
+    ours, numpys = both(seed)
 
-    def same_state() -> bool:
-        state = numpys.bit_generator.state["state"]
-        high_state, low_state, high_increment, low_increment = ours.words()
-        return (high_state << 64 | low_state, high_increment << 64 | low_increment) == (state["state"], state["inc"])
-
-    assert same_state()
+    assert same_state(ours, numpys)
     assert [ours.next() for _ in range(200)] == numpys.bit_generator.random_raw(200).tolist()
     assert [ours.random() for _ in range(200)] == numpys.random(200).tolist()
     assert [ours.uniform(-0.05, 0.05) for _ in range(200)] == numpys.uniform(-0.05, 0.05, 200).tolist()
     assert [ours.uniform(-math.pi, 1e9) for _ in range(200)] == numpys.uniform(-math.pi, 1e9, 200).tolist()
-    assert same_state()
+    assert same_state(ours, numpys)
+
+
+RANGES = [
+    (0, 1),
+    (-1, 1),
+    (1, 31),
+    (0, 2**31),
+    (-(2**31), 2**31 - 1),
+    (0, 2**32 - 1),
+    (-5, 2**32 - 5),
+    (0, 2**32 + 1),
+    (0, 3 * 2**30),
+    (0, 3 * 2**61),
+    (-3, 2**63 - 1),
+    (-(2**63), 2**63 - 1),
+]
+
+
+@pytest.mark.parametrize(("low", "high"), RANGES)
+def test_integers_equal_numpy(low: int, high: int):
+    """Generator.integers in 32 and in 64 bits, redrawn often and never, one by one and as arrays."""
+    for seed in SEEDS:
+        ours, numpys = both(seed)
+        assert [ours.integers(low, high) for _ in range(101)] == [numpys.integers(low, high) for _ in range(101)]
+        assert [ours.integers(low, high) for _ in range(100)] == numpys.integers(low, high, 100).tolist()
+        assert same_state(ours, numpys)
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 0), (3, -3)])
+def test_integers_refuse_an_empty_range(low: int, high: int):
+    """As NumPy does, instead of a number out of nowhere."""
+    with pytest.raises(ValueError, match=f"low is {low} and high {high}, expected low < high"):
+        _core.Rng(0).integers(low, high)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_normal_numbers_equal_numpy(seed: int):
+    """Enough draws for every strip of the ziggurat, its wedges and its tail on both sides; and the state after them."""
+    ours, numpys = both(seed)
+
+    drawn = np.array([ours.standard_normal() for _ in range(150_000)])
+
+    assert np.array_equal(drawn, numpys.standard_normal(150_000))
+    assert drawn.min() < -3.7
+    assert drawn.max() > 3.7
+    assert [ours.normal(-3.0, 0.1) for _ in range(200)] == numpys.normal(-3.0, 0.1, 200).tolist()
+    assert same_state(ours, numpys)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_mixed_draws_equal_numpy(seed: int):
+    """Any mixture of draws: the kept half of a word outlives draws of 64 bits, in any order."""
+    ours, numpys = both(seed)
+    kinds = np.random.default_rng(1000 + seed).integers(0, 5, 300)
+
+    for kind in kinds:
+        low, high = RANGES[seed % len(RANGES)]
+        name, arguments = [
+            ("integers", (0, 6)),
+            ("integers", (low, high)),
+            ("uniform", (-1.0, 2.0)),
+            ("standard_normal", ()),
+            ("random", ()),
+        ][kind]
+        assert getattr(ours, name)(*arguments) == getattr(numpys, name)(*arguments)
+        assert same_state(ours, numpys)
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@
 ///
 ///     struct State { double x, y; PENSTOCK_FIELDS(State, x, y) };
 ///
-/// A member is a double, a bool or a std::int64_t; in a state also a std::array of them. A member that is left out is neither configured nor saved, which
-/// `sizeof` cannot see: list them all.
+/// A member is a double, a bool or a std::int64_t; in a state also a std::array of them. A member that is left out is
+/// neither configured nor saved, which `sizeof` cannot see: list them all.
 #pragma once
 
 #include <array>

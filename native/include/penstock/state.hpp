@@ -104,7 +104,8 @@ void check_state(const std::vector<Slot<E>>& slots, std::span<const void* const>
   });
   const auto* words = static_cast<const Rng::Words*>(columns[index]);
   for (std::size_t env = 0; env < slots.size(); ++env)
-    if ((words[env][3] & 1u) == 0) refuse_state("generator", env, "is not one of PCG64: its increment is even");
+    if (!Rng::are_words(words[env]))
+      refuse_state("generator", env, "is not one of PCG64: its increment is even, or its kept half is not one");
 }
 
 /// Loads a state that was checked. If an environment refuses to load its own, all are left as they were.
