@@ -100,6 +100,7 @@ class Pool(VectorEnv[Any, Any, Any]):
         self._infos = PoolInfos(
             num_envs, described["reports"], described["reset_reports"], autoreset_mode, record_episode_statistics
         )
+        self.records_episode_statistics = record_episode_statistics
         self._action_kinds = "iu" if action["kind"] == "discrete" else "fiu"
         self._seeded = np.zeros(num_envs, dtype=np.bool_)
 

@@ -1,0 +1,179 @@
+"""A pool as Stable-Baselines3's vectorised environment: what its algorithms, wrappers and callbacks take."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode
+
+import native
+from native.trainers.infos import pop_ended, split_infos
+from native.trainers.missing import missing
+
+try:
+    from stable_baselines3.common.monitor import Monitor
+    from stable_baselines3.common.vec_env import VecEnv
+except ModuleNotFoundError as error:
+    raise missing("Stable-Baselines3", error) from error
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from gymnasium.vector import VectorEnv
+    from numpy.typing import NDArray
+
+_SHARED = ("render_mode", "spec", "metadata")
+"""Attributes of an environment that a pool holds once for all of them."""
+
+
+def make(id: str, num_envs: int, num_threads: int = 1, **options: Any) -> PoolVecEnv:  # noqa: A002
+    """`native.make` in the mode that Stable-Baselines3 needs, with episode statistics, as a `VecEnv`.
+
+    Args:
+        id: As in `native.make`.
+        num_envs: As in `native.make`.
+        num_threads: As in `native.make`.
+        options: Whatever else `native.make` takes, but `autoreset_mode` and `record_episode_statistics`.
+    """
+    return PoolVecEnv(
+        native.make(id, num_envs, num_threads, autoreset_mode="SameStep", record_episode_statistics=True, **options)
+    )
+
+
+class PoolVecEnv(VecEnv):
+    """A pool behind the interface of Stable-Baselines3, equal to its DummyVecEnv over the same environments.
+
+    `step` gives observations, rewards float32 [num_envs], dones bool [num_envs] and one dictionary an environment.
+    Where an episode ended that holds `terminal_observation`, `TimeLimit.truncated` (truncated and not terminated, which
+    is what the algorithms bootstrap on) and, if the pool records them, `episode` with the return `r` (not rounded), the
+    length `l` and the seconds `t` since this object was made. Elsewhere it is empty, or what the environment reports;
+    DummyVecEnv says `"TimeLimit.truncated": False` there, which is what every reader takes its absence for.
+    """
+
+    def __init__(self, pool: VectorEnv[Any, Any, Any]) -> None:
+        """Take over a pool; `close` closes it.
+
+        Raises:
+            ValueError: The pool does not reset in the step in which an episode ends, or has several agents in one
+                environment.
+        """
+        mode = pool.metadata.get("autoreset_mode")
+        if mode != AutoresetMode.SAME_STEP:
+            raise ValueError(
+                f"the pool's autoreset_mode is {mode}, and Stable-Baselines3 expects the first observation of the next "
+                "episode in the step in which one ends: make the pool with autoreset_mode='SameStep'"
+            )
+        agents = pool.environment["agents"] if isinstance(pool, native.Pool) else 0
+        if agents:
+            raise ValueError(
+                f"each environment of the pool has {agents} agents with a reward each, and Stable-Baselines3 takes one "
+                "reward an environment"
+            )
+        self.pool: Any = pool
+        self._actions: Any = None
+        self._started_at = time.perf_counter()
+        super().__init__(pool.num_envs, pool.single_observation_space, pool.single_action_space)
+
+    def reset(self) -> NDArray[Any]:
+        """Start an episode everywhere, with the seeds and options that were set since the last reset."""
+        observation, infos = self.pool.reset(seed=list(self._seeds), options=self._one_for_all(self._options))
+        self.reset_infos = split_infos(infos, self.num_envs)
+        self._reset_seeds()
+        self._reset_options()
+        return np.asarray(observation)
+
+    def step_async(self, actions: NDArray[Any]) -> None:
+        """Take the actions of the next `step_wait`, which makes the step: the pool's threads start within it."""
+        self._actions = actions
+
+    def step_wait(self) -> tuple[NDArray[Any], NDArray[np.float32], NDArray[np.bool_], list[dict[str, Any]]]:
+        """Make the step. The arrays are the caller's for as long as they are kept."""
+        observation, reward, terminated, truncated, infos = self.pool.step(self._actions)
+        self._actions = None
+        done = terminated | truncated
+        rows = split_infos(infos, self.num_envs)
+        for row in np.flatnonzero(done).tolist():
+            last_observation, info, episode = pop_ended(rows[row])
+            self.reset_infos[row] = rows[row]
+            info["TimeLimit.truncated"] = bool(truncated[row] and not terminated[row])
+            info["terminal_observation"] = last_observation
+            if episode is not None:
+                info["episode"] = {"t": round(time.perf_counter() - self._started_at, 6)} | episode
+            rows[row] = info
+        return observation, reward.astype(np.float32), done, rows
+
+    def close(self) -> None:
+        """Close the pool."""
+        self.pool.close()
+
+    def get_images(self) -> Sequence[NDArray[np.uint8] | None]:
+        """One image an environment."""
+        return list(self.pool.render() or [None] * self.num_envs)
+
+    def get_attr(self, attr_name: str, indices: int | Iterable[int] | None = None) -> list[Any]:
+        """One value an environment: of its configuration, its spaces, or what the pool holds for all of them.
+
+        Raises:
+            AttributeError: There is no such value.
+        """
+        rows = self._get_indices(indices)
+        if attr_name in {"observation_space", "action_space"}:
+            return [getattr(self, attr_name) for _ in rows]
+        config = getattr(self.pool, "config", {})
+        if attr_name in config:
+            return [config[attr_name][row].item() for row in rows]
+        if attr_name in _SHARED:
+            return [getattr(self.pool, attr_name) for _ in rows]
+        if hasattr(self.pool, "get_attr"):
+            values = self.pool.get_attr(attr_name)
+            return [values[row] for row in rows]
+        raise AttributeError(
+            f"{self.pool} has no attribute {attr_name!r} for each environment; there are: "
+            f"{', '.join(['observation_space', 'action_space', *_SHARED, *config])}"
+        )
+
+    def set_attr(self, attr_name: str, value: Any, indices: int | Iterable[int] | None = None) -> None:
+        """Set an attribute of all environments, if the pool lets one.
+
+        Raises:
+            AttributeError: Pools in C++ take their configuration when they are made; others need all environments.
+        """
+        if not hasattr(self.pool, "set_attr"):
+            raise AttributeError(
+                f"{self.pool} cannot set {attr_name!r}: its environments are configured when it is made, as in "
+                "native.make(id, num_envs, gravity=[...]), with one value or one for each environment"
+            )
+        self._need_all(indices)
+        self.pool.set_attr(attr_name, value)
+
+    def env_method(
+        self, method_name: str, *method_args: Any, indices: int | Iterable[int] | None = None, **method_kwargs: Any
+    ) -> list[Any]:
+        """Call a method of all environments, if they are Python objects.
+
+        Raises:
+            AttributeError: The environments of a pool in C++ have no methods in Python; others need all environments.
+        """
+        if not hasattr(self.pool, "call"):
+            raise AttributeError(
+                f"{self.pool} has no method {method_name!r} for each environment: they are C++, and stepped as one"
+            )
+        self._need_all(indices)
+        return list(self.pool.call(method_name, *method_args, **method_kwargs))
+
+    def env_is_wrapped(self, wrapper_class: type[Any], indices: int | Iterable[int] | None = None) -> list[bool]:
+        """Whether infos carry what the wrapper would add: true of Monitor where the pool records episodes."""
+        recorded = wrapper_class is Monitor and bool(getattr(self.pool, "records_episode_statistics", False))
+        return [recorded for _ in self._get_indices(indices)]
+
+    def _need_all(self, indices: int | Iterable[int] | None) -> None:
+        if sorted(self._get_indices(indices)) != list(range(self.num_envs)):
+            raise AttributeError(f"{self.pool} is stepped as one: give no indices, got {indices!r}")
+
+    @staticmethod
+    def _one_for_all(options: list[dict[str, Any]]) -> dict[str, Any] | None:
+        if any(one != options[0] for one in options):
+            raise ValueError("a pool takes the same reset options for all environments; they differ")
+        return options[0] or None
