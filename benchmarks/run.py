@@ -160,7 +160,7 @@ def peer(name: str, script: str, *arguments: object) -> Result:
     return run([str(folder / "bin" / "python"), str(PEERS / script), *map(str, arguments)], environment)
 
 
-def run(command: list[str], environment: dict[str, str]) -> Result:
+def run(command: list[str], environment: dict[str, str] | None) -> Result:
     finished = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     if finished.returncode:
         sys.exit(f"{shlex.join(command)} ended with {finished.returncode}:\n{finished.stderr}")
