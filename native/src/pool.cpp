@@ -88,15 +88,8 @@ class PoolBinding {
                           .num_threads = static_cast<int>(std::min<std::int64_t>(num_threads, num_envs)),
                           .max_episode_steps = max_episode_steps,
                           .autoreset = autoreset_of(autoreset),
-                          .config = {},
+                          .config = columns_of(d, config),
                           .resources = found_entry.resources};
-    for (const FieldInfo& field : d.config) {
-      const auto found = config.find(field.name);
-      settings.config.emplace_back(static_cast<std::size_t>(num_envs), field.preset);
-      if (found == config.end()) continue;
-      const double* given = readable_data<double>(found->second, {size_}, field.name.c_str());
-      settings.config.back().assign(given, given + num_envs);
-    }
     actions_ = batch(d.action_shape);
     observations_ = batch(d.observation_shape);
     rewards_ = d.agents > 0 ? Shape{size_, static_cast<py::ssize_t>(d.agents)} : Shape{size_};
@@ -112,6 +105,12 @@ class PoolBinding {
     if (settings.autoreset == Autoreset::same_step) final_observation_.resize(rows * row_bytes());
     slabs_ = std::make_shared<SlabRing>(std::vector<std::size_t>{
         rows * row_bytes(), rows * sizeof(double) * std::max<std::size_t>(d.agents, 1), rows, rows});
+  }
+
+  /// The fields that are not given get their presets, as in the constructor.
+  void configure(const std::map<std::string, py::array>& config) {
+    const Use use(*this);
+    pool_->configure(columns_of(pool_->description(), config));
   }
 
   void reset(const py::array& seeds, const py::array& seeded, const py::array& mask) {
@@ -307,6 +306,18 @@ class PoolBinding {
     PoolBinding& owner_;
   };
 
+  [[nodiscard]] std::vector<std::vector<double>> columns_of(const Description& d,
+                                                            const std::map<std::string, py::array>& config) const {
+    std::vector<std::vector<double>> columns;
+    for (const FieldInfo& field : d.config) {
+      const auto found = config.find(field.name);
+      columns.emplace_back(static_cast<std::size_t>(size_), field.preset);
+      if (found == config.end()) continue;
+      const double* given = readable_data<double>(found->second, {size_}, field.name.c_str());
+      columns.back().assign(given, given + size_);
+    }
+    return columns;
+  }
   [[nodiscard]] Shape batch(const std::vector<std::int64_t>& shape) const {
     Shape full(shape.begin(), shape.end());
     full.insert(full.begin(), size_);
@@ -373,6 +384,7 @@ void bind_pool(py::module_& module) {
            py::arg("autoreset"), py::arg("config"))
       .def_property_readonly("num_envs", &PoolBinding::size)
       .def_property_readonly("observation", &PoolBinding::observation)
+      .def("configure", &PoolBinding::configure, py::arg("config"))
       .def("reset", &PoolBinding::reset, py::arg("seeds"), py::arg("seeded"), py::arg("mask"))
       .def_property_readonly("report", &PoolBinding::report)
       .def("step", &PoolBinding::step, py::arg("actions"))

@@ -87,6 +87,9 @@ class AnyPool {
   /// Starts an episode in one environment: with a seed a new generator and episode id 0, without (nullptr) the same
   /// generator goes on and the episode id counts up. An open round is given up.
   virtual void reset(std::size_t environment, const std::uint64_t* seed) = 0;
+  /// Another configuration for the running environments, laid out as PoolSettings::config. Throws, with nothing changed,
+  /// if an environment cannot run with its own.
+  virtual void configure(std::span<const std::vector<double>> config) = 0;
   virtual void observe(void* out) const = 0;
   /// [environments, reports]; nothing where the environment reports nothing.
   virtual void report(double* out) const = 0;

@@ -46,6 +46,14 @@ class Pool final : public AnyPool {
     slot.begin_episode(episode_id);
   }
 
+  void configure(std::span<const std::vector<double>> config) override {
+    std::vector<typename E::Config> changed;
+    changed.reserve(slots_.size());
+    for (std::size_t env = 0; env < slots_.size(); ++env)
+      penstock::configure(changed.emplace_back(slots_[env].env.config), env, config);
+    for (std::size_t env = 0; env < slots_.size(); ++env) slots_[env].env.config = changed[env];
+  }
+
   void observe(void* out) const override {
     require_started();
     for (std::size_t env = 0; env < slots_.size(); ++env) slots_[env].observe(out, env);
@@ -162,7 +170,7 @@ class Pool final : public AnyPool {
     for (std::size_t env = 0; env < settings.size; ++env) {
       if constexpr (SharesSomething<E>) slots.emplace_back(E(*shared_));
       else slots.emplace_back(E{});
-      configure(slots.back().env.config, env, settings.config);
+      penstock::configure(slots.back().env.config, env, settings.config);
     }
     return slots;
   }
