@@ -7,6 +7,11 @@ This package knows nothing of storage, learning or clusters.
 
 from native._core import environment_ids, fill_noise
 from native.pool import EnvironmentSpec, Pool, RoundEnd
+from native.registration import register
 from native.registry import make
+from native.single import SingleEnv
 
-__all__ = ["EnvironmentSpec", "Pool", "RoundEnd", "environment_ids", "fill_noise", "make"]
+__all__ = ["EnvironmentSpec", "Pool", "RoundEnd", "SingleEnv", "environment_ids", "fill_noise", "make", "register"]
+
+for _id in environment_ids():
+    register(_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,10 +32,13 @@ class PoolInfos:
         self._reset_reports = reset_reports
         self._same_step = autoreset_mode == AutoresetMode.SAME_STEP
         self._statistics = record_episode_statistics
+        self._started_seconds = np.zeros(num_envs)
 
     def of_reset(self, core: _core.Pool, mask: NDArray[np.bool_]) -> dict[str, Any]:
         """After a reset of the environments in `mask`."""
         infos: dict[str, Any] = {}
+        if self._statistics:
+            self._started_seconds[mask] = time.perf_counter()
         if self._reset_reports:
             self._put(infos, self._reports[: self._reset_reports], core.report, mask)
         return infos
@@ -57,10 +61,7 @@ class PoolInfos:
         if ended and self._same_step:
             self._put_final(infos, rows, over, final_observation, final_report)
         if ended and self._statistics:
-            episode = {"r": np.zeros(self._num_envs), "l": np.zeros(self._num_envs, dtype=np.int64)}
-            episode["r"][rows] = returns
-            episode["l"][rows] = lengths
-            infos |= {"episode": episode, "_episode": over.copy()}
+            infos |= {"episode": self._episode(rows, returns, lengths), "_episode": over.copy()}
         return infos
 
     def _put(
@@ -69,6 +70,16 @@ class PoolInfos:
         for column, name in enumerate(names, first):
             infos[name] = np.where(mask, report[:, column], 0.0)
             infos[f"_{name}"] = mask.copy()
+
+    def _episode(
+        self, rows: NDArray[np.int64], returns: NDArray[np.float64], lengths: NDArray[np.int64]
+    ) -> dict[str, NDArray[Any]]:
+        """Return, length and seconds; the time counts from the end of the episode before, or from the reset."""
+        r, t, now = np.zeros(self._num_envs), np.zeros(self._num_envs), time.perf_counter()
+        l = np.zeros(self._num_envs, dtype=np.int64)  # noqa: E741
+        r[rows], l[rows], t[rows] = returns, lengths, np.round(now - self._started_seconds[rows], 6)
+        self._started_seconds[rows] = now
+        return {"r": r, "l": l, "t": t}
 
     def _put_final(
         self,

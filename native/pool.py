@@ -7,7 +7,6 @@ threads do not survive a fork; with `num_threads=1` there are none).
 
 from __future__ import annotations
 
-import operator
 import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -17,15 +16,20 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from native import _core
+from native.attributes import get_attribute, set_attribute
+from native.configuration import configuration, core_values
+from native.generators import generator_of
 from native.infos import PoolInfos
+from native.render import metadata_of
+from native.resets import checked_seed, one_seed_each, reset_mask
 from native.spaces import action_space_of, observation_space_of
+from native.specs import vector_spec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from gymnasium.envs.registration import EnvSpec
     from numpy.typing import NDArray
-
-_MAX_SEED = 2**64 - 1
 
 
 class EnvironmentSpec(TypedDict):
@@ -76,13 +80,11 @@ class Pool(VectorEnv[Any, Any, Any]):
         record_episode_statistics: bool = False,
     ) -> None:
         described = _core.describe(environment_id)
-        limit = described["max_episode_steps"] if max_episode_steps is None else max_episode_steps
-        values = {name: np.ascontiguousarray(value, dtype=np.float64) for name, value in config.items()}
-        self._core = _core.Pool(environment_id, num_envs, num_threads, limit or 0, autoreset_mode.value, values)
+        limit = described["max_episode_steps"] if max_episode_steps is None else max(max_episode_steps, 0) or None
         self.num_envs = num_envs
         self.num_threads = num_threads
         self.autoreset_mode = autoreset_mode
-        self.metadata: dict[str, Any] = {"render_modes": [], "autoreset_mode": autoreset_mode}
+        self.metadata: dict[str, Any] = {**metadata_of(environment_id), "autoreset_mode": autoreset_mode}
         self.config: dict[str, NDArray[Any]] = dict(config)
         """Every field of the configuration, one value an environment."""
         self.single_observation_space = observation_space_of(described)
@@ -103,6 +105,10 @@ class Pool(VectorEnv[Any, Any, Any]):
         self.records_episode_statistics = record_episode_statistics
         self._action_kinds = "iu" if action["kind"] == "discrete" else "fiu"
         self._seeded = np.zeros(num_envs, dtype=np.bool_)
+        self._seeds: list[int | None] = [None] * num_envs
+        self._record_episode_statistics = record_episode_statistics
+        self.spec = self._own_spec()
+        self._core = self._new_core()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.environment['id']}, num_envs={self.num_envs})"
@@ -117,19 +123,25 @@ class Pool(VectorEnv[Any, Any, Any]):
         Args:
             seed: An int gives environment i the seed `seed + i`; a sequence gives one seed an environment. Where it is
                 None the environment's generator goes on, or is seeded by the operating system if it has none yet.
-            options: `{"reset_mask": bool[num_envs]}` resets those alone; there are no other options.
+            options: `{"reset_mask": bool[num_envs]}` resets those alone, and is taken out of the dictionary, as
+                Gymnasium does; there are no other options.
 
         Raises:
-            ValueError: A seed is not in [0, 2**64), their number is wrong, or an option is not known.
+            ValueError: A seed is not in [0, 2**64), their number is wrong, an option is not known, or the mask has
+                another shape or chooses nobody.
+            TypeError: The mask is not a NumPy array of bool.
         """
-        mask = self._reset_mask(options)
+        each = one_seed_each(seed, self.num_envs)
+        mask = reset_mask(options, self.num_envs)
         seeds = np.zeros(self.num_envs, dtype=np.uint64)
         given = np.zeros(self.num_envs, dtype=np.bool_)
-        for index, value in enumerate(self._one_seed_each(seed)):
+        for index, value in enumerate(each):
             if value is not None or not self._seeded[index]:
-                seeds[index] = _checked_seed(secrets.randbits(64) if value is None else value, index)
+                seeds[index] = self._drawn_seed(index) if value is None else checked_seed(value, index)
                 given[index] = True
         self._core.reset(seeds, given, mask)
+        for index in np.flatnonzero(given & mask).tolist():
+            self._seeds[index] = int(seeds[index])
         self._seeded |= mask
         return self._core.observation, self._infos.of_reset(self._core, mask)
 
@@ -155,6 +167,64 @@ class Pool(VectorEnv[Any, Any, Any]):
         infos = self._infos.of_step(self._core, terminated, truncated, ended)
         return observation, reward, terminated, truncated, infos
 
+    @property
+    def np_random(self) -> Any:
+        """A tuple of each environment's generator. They are copies: drawing moves no environment; they can be set."""
+        if not self._seeded.any():
+            return tuple(np.random.default_rng(self._drawn_seed(index)) for index in range(self.num_envs))
+        return tuple(generator_of(words) for words in self._core.save()["generator"])
+
+    @np_random.setter
+    def np_random(self, value: Any) -> None:
+        self.set_attr("np_random", value)
+
+    @property
+    def np_random_seed(self) -> Any:
+        """A tuple of what each environment was seeded with, or will be; -1 after its generator was set or restored."""
+        return tuple(self._drawn_seed(index) for index in range(self.num_envs))
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """`render` each environment, or its attribute `name`, as `get_attr`."""
+        if name == "render":
+            return self.render()
+        if args or kwargs:
+            raise TypeError(f"environments of {self} have attributes and 'render', which take no arguments: got {name}")
+        return self.get_attr(name)
+
+    def get_attr(self, name: str) -> tuple[Any, ...]:
+        """One value for each environment; `native/attributes.py` lists the names, and so does the error."""
+        return get_attribute(self, name)
+
+    def set_attr(self, name: str, values: Any) -> None:
+        """Change the configuration, the state or the generators of the running environments.
+
+        Args:
+            name: As in `get_attr`.
+            values: A list, tuple or array of one value for each environment, or one value for all.
+
+        Raises:
+            AttributeError: No such attribute can be set.
+            ValueError: The values cannot be; nothing has then changed.
+        """
+        set_attribute(self, name, values)
+
+    def configure(self, **fields: Any) -> None:
+        """Change fields of the configuration for the running environments: one value, or one for each of them.
+
+        Raises:
+            ValueError: As `native.make`; nothing has then changed.
+        """
+        defaults = {name: values.dtype.type(0).item() for name, values in self.config.items()}
+        given = configuration(self.environment["id"], fields, defaults, self.num_envs)
+        changed = {name: given[name] if name in fields else values for name, values in self.config.items()}
+        self._core.configure(core_values(changed))
+        self.config = changed
+        self.spec = self._own_spec()
+
+    def render(self) -> tuple[Any, ...]:
+        """One frame for each environment, uint8 [height, width, 3]; the pool must be made with a `render_mode`."""
+        raise RuntimeError(f"{self} draws nothing: make it with render_mode='rgb_array'")
+
     def close_extras(self, **_: Any) -> None:
         """Stop the threads and let the environments go; every later call says that the pool is closed."""
         self._core.close()
@@ -166,6 +236,7 @@ class Pool(VectorEnv[Any, Any, Any]):
         everyone = np.ones(self.num_envs, dtype=np.bool_)
         self._core.reset(seeds, everyone, everyone)
         self._seeded[:] = True
+        self._seeds = seeds.tolist()
 
     @property
     def observation(self) -> NDArray[Any]:
@@ -219,32 +290,45 @@ class Pool(VectorEnv[Any, Any, Any]):
         """
         self._core.restore(dict(state))
         self._seeded[:] = True
+        self._seeds = [-1] * self.num_envs
 
-    def _one_seed_each(self, seed: int | Sequence[int | None] | None) -> Sequence[int | None]:
+    # Copies: pickle and copy.deepcopy make the pool again and go on from the same state
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Everything but the open round, which belongs to the caller's buffers."""
+        state = self.__dict__.copy()
+        del state["_core"]
+        return {**state, "_saved": self.save() if self._seeded.any() else None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        saved = state.pop("_saved")
+        self.__dict__.update(state)
+        self._core = self._new_core()
+        if saved is not None:
+            self._core.restore(saved)
+
+    def _new_core(self) -> _core.Pool:
+        limit = self.environment["max_episode_steps"] or 0
+        mode, values = self.autoreset_mode.value, core_values(self.config)
+        return _core.Pool(self.environment["id"], self.num_envs, self.num_threads, limit, mode, values)
+
+    def _own_spec(self) -> EnvSpec | None:
+        config = {name: _plain(values) for name, values in self.config.items()}
+        return vector_spec(
+            self.environment,
+            config,
+            num_envs=self.num_envs,
+            num_threads=self.num_threads,
+            autoreset_mode=self.autoreset_mode.value,
+            record_episode_statistics=self._record_episode_statistics,
+            render_mode=self.render_mode,
+        )
+
+    def _drawn_seed(self, index: int) -> int:
+        seed = self._seeds[index]
         if seed is None:
-            return [None] * self.num_envs
-        if isinstance(seed, (int, np.integer)):
-            return [int(seed) + index for index in range(self.num_envs)]
-        if len(seed) != self.num_envs:
-            raise ValueError(
-                f"got {len(seed)} seeds for {self.num_envs} environments; give one each, or one int for all"
-            )
+            seed = self._seeds[index] = secrets.randbits(64)
         return seed
-
-    def _reset_mask(self, options: dict[str, Any] | None) -> NDArray[np.bool_]:
-        if not options:
-            return np.ones(self.num_envs, dtype=np.bool_)
-        unknown = sorted(set(options) - {"reset_mask"})
-        if unknown:
-            raise ValueError(
-                f"unknown reset options {unknown}; there is 'reset_mask', and make() takes the configuration"
-            )
-        mask = np.asarray(options["reset_mask"])
-        if mask.dtype != np.bool_ or mask.shape != (self.num_envs,) or not mask.any():
-            raise ValueError(
-                f"reset_mask must be bool [{self.num_envs}] with at least one True, got {mask.dtype} {list(mask.shape)}"
-            )
-        return np.ascontiguousarray(mask)
 
     def _converted(self, actions: Any) -> NDArray[Any]:
         array = np.asarray(actions)
@@ -255,8 +339,6 @@ class Pool(VectorEnv[Any, Any, Any]):
         return np.ascontiguousarray(array, dtype=wanted.dtype)
 
 
-def _checked_seed(seed: Any, index: int) -> int:
-    value = operator.index(seed)
-    if not 0 <= value <= _MAX_SEED:
-        raise ValueError(f"the seed of environment {index} is {value}, expected 0 to 2**64 - 1")
-    return value
+def _plain(values: NDArray[Any]) -> Any:
+    """One value if all are the same, else a list."""
+    return values[0].item() if (values == values[0]).all() else values.tolist()

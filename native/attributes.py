@@ -1,0 +1,134 @@
+"""The attributes that each environment of a pool has, for Gymnasium's `get_attr`, `set_attr` and `call`.
+
+They are: the fields of the configuration, `state` (all of it, in its order) and its fields by name, what the last step
+reported, `elapsed_steps`, `episode_id`, `episode_return`, `np_random`, `np_random_seed`, `spec`, `render_mode`,
+`metadata` and the two spaces.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from native.configuration import one_each
+from native.generators import words_of
+from native.specs import single_spec
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from native.pool import Pool
+
+_SAVED = ("elapsed_steps", "episode_id", "episode_return")
+_OF_THE_POOL = {
+    "np_random": "np_random",
+    "np_random_seed": "np_random_seed",
+    "observation_space": "single_observation_space",
+    "action_space": "single_action_space",
+    "render_mode": "render_mode",
+    "metadata": "metadata",
+}
+
+
+def get_attribute(pool: Pool, name: str) -> tuple[Any, ...]:
+    """One value for each environment.
+
+    Raises:
+        AttributeError: There is no such attribute; the message lists those that there are.
+        RuntimeError: It belongs to an episode, and nothing was reset yet.
+    """
+    if name in pool.config:
+        return tuple(pool.config[name].tolist())
+    if name in _OF_THE_POOL:
+        value = getattr(pool, _OF_THE_POOL[name])
+        return value if name.startswith("np_random") else (value,) * pool.num_envs
+    if name == "spec":
+        return tuple(single_spec(pool.environment, _configuration_of(pool, row)) for row in range(pool.num_envs))
+    saved = pool.save()
+    if name == "state":
+        return tuple(_whole_state(saved))
+    column = _column(name, saved)
+    if column is None:
+        raise AttributeError(f"environments of {pool} have no attribute {name!r}; they have: {_names(pool, saved)}")
+    return tuple(saved[column].tolist()) if saved[column].ndim == 1 else tuple(saved[column])
+
+
+def set_attribute(pool: Pool, name: str, values: Any) -> None:
+    """Change an attribute for the running environments: a list, tuple or array of one value each, or one for all.
+
+    Raises:
+        AttributeError: There is no such attribute that can be changed.
+        ValueError: The values' number, type, shape or what they say; nothing has then changed.
+        RuntimeError: It belongs to an episode, and nothing was reset yet.
+    """
+    if isinstance(values, (list, tuple)) and len(values) != pool.num_envs:
+        raise ValueError(
+            f"{name} needs one value for all environments or a list of one for each: got {len(values)} for "
+            f"{pool.num_envs} environments"
+        )
+    if name in pool.config:
+        default = pool.config[name].dtype.type(0).item()
+        pool.configure(**{name: one_each(name, values, default, pool.num_envs)})
+        return
+    saved = pool.save()
+    if name == "np_random":
+        width = saved["generator"].shape[1]
+        each = values if isinstance(values, (list, tuple)) else [values] * pool.num_envs
+        saved["generator"] = np.array([words_of(value, width) for value in each], dtype=np.uint64)
+    elif name == "state":
+        _put_whole_state(saved, _rows(name, values, _whole_state(saved)))
+    else:
+        column = _column(name, saved)
+        if column is None or column.startswith("report."):
+            raise AttributeError(
+                f"{name!r} of {pool} cannot be set; what can: np_random, state, {_names(pool, saved, settable=True)}"
+            )
+        saved[column] = _rows(name, values, saved[column])
+    pool.restore(saved)
+
+
+def _column(name: str, saved: dict[str, NDArray[Any]]) -> str | None:
+    if name in _SAVED:
+        return name
+    return next((column for column in (f"state.{name}", f"report.{name}") if column in saved), None)
+
+
+def _names(pool: Pool, saved: dict[str, NDArray[Any]], *, settable: bool = False) -> str:
+    parts = ("state.",) if settable else ("state.", "report.")
+    fields = [column.partition(".")[2] for column in saved if column.startswith(parts)]
+    fixed = () if settable else ("state", "spec", *_OF_THE_POOL)
+    return ", ".join([*pool.config, *fields, *_SAVED, *fixed])
+
+
+def _state_columns(saved: dict[str, NDArray[Any]]) -> list[str]:
+    return [column for column in saved if column == "state" or column.startswith("state.")]
+
+
+def _whole_state(saved: dict[str, NDArray[Any]]) -> NDArray[np.float64]:
+    """The state of each environment as one row, [num_envs, values], in the order in which it is declared."""
+    columns = [saved[column] for column in _state_columns(saved)]
+    return np.concatenate([column.reshape(len(column), -1) for column in columns], axis=1, dtype=np.float64)
+
+
+def _put_whole_state(saved: dict[str, NDArray[Any]], rows: NDArray[Any]) -> None:
+    first = 0
+    for column in _state_columns(saved):
+        shape, dtype = saved[column].shape, saved[column].dtype
+        width = int(np.prod(shape[1:]))
+        saved[column] = np.ascontiguousarray(rows[:, first : first + width].reshape(shape), dtype=dtype)
+        first += width
+
+
+def _rows(name: str, values: Any, like: NDArray[Any]) -> NDArray[Any]:
+    array = np.asarray(values)
+    if array.dtype.kind not in "biuf" or array.shape not in (like.shape, like.shape[1:]):
+        raise ValueError(
+            f"{name} needs numbers of shape {like.shape}, or {like.shape[1:]} for all environments; got {array.dtype} "
+            f"of {array.shape}"
+        )
+    return np.ascontiguousarray(np.broadcast_to(array, like.shape), dtype=like.dtype)
+
+
+def _configuration_of(pool: Pool, row: int) -> dict[str, Any]:
+    return {name: values[row].item() for name, values in pool.config.items()}
