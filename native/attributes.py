@@ -16,6 +16,8 @@ from native.generators import words_of
 from native.specs import single_spec
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from native.pool import Pool
@@ -45,12 +47,14 @@ def get_attribute(pool: Pool, name: str) -> tuple[Any, ...]:
         return value if name.startswith("np_random") else (value,) * pool.num_envs
     if name == "spec":
         return tuple(single_spec(pool.environment, _configuration_of(pool, row)) for row in range(pool.num_envs))
+    column = _column(name, pool.saved_names)
+    if column is None and name != "state":
+        raise AttributeError(
+            f"environments of {pool} have no attribute {name!r}; there are: {', '.join(attribute_names(pool))}"
+        )
     saved = pool.save()
-    if name == "state":
-        return tuple(_whole_state(saved))
-    column = _column(name, saved)
     if column is None:
-        raise AttributeError(f"environments of {pool} have no attribute {name!r}; they have: {_names(pool, saved)}")
+        return tuple(_whole_state(saved))
     return tuple(saved[column].tolist()) if saved[column].ndim == 1 else tuple(saved[column])
 
 
@@ -71,34 +75,33 @@ def set_attribute(pool: Pool, name: str, values: Any) -> None:
         default = pool.config[name].dtype.type(0).item()
         pool.configure(**{name: one_each(name, values, default, pool.num_envs)})
         return
+    column = _column(name, pool.saved_names)
+    if name not in {"np_random", "state"} and (column is None or column.startswith("report.")):
+        fields = [of_state for of_state in pool.saved_names if of_state.startswith("state.")]
+        settable = [*pool.config, *(field.partition(".")[2] for field in fields), *_SAVED, "np_random", "state"]
+        raise AttributeError(f"{name!r} of {pool} cannot be set; what can: {', '.join(settable)}")
     saved = pool.save()
     if name == "np_random":
         width = saved["generator"].shape[1]
         each = values if isinstance(values, (list, tuple)) else [values] * pool.num_envs
         saved["generator"] = np.array([words_of(value, width) for value in each], dtype=np.uint64)
-    elif name == "state":
+    elif column is None:
         _put_whole_state(saved, _rows(name, values, _whole_state(saved)))
     else:
-        column = _column(name, saved)
-        if column is None or column.startswith("report."):
-            raise AttributeError(
-                f"{name!r} of {pool} cannot be set; what can: np_random, state, {_names(pool, saved, settable=True)}"
-            )
         saved[column] = _rows(name, values, saved[column])
     pool.restore(saved)
 
 
-def _column(name: str, saved: dict[str, NDArray[Any]]) -> str | None:
+def attribute_names(pool: Pool) -> tuple[str, ...]:
+    """What `get_attr` knows."""
+    fields = [name.partition(".")[2] for name in pool.saved_names if name.startswith(("state.", "report."))]
+    return (*pool.config, *fields, *_SAVED, "state", "spec", *_OF_THE_POOL)
+
+
+def _column(name: str, saved_names: Sequence[str]) -> str | None:
     if name in _SAVED:
         return name
-    return next((column for column in (f"state.{name}", f"report.{name}") if column in saved), None)
-
-
-def _names(pool: Pool, saved: dict[str, NDArray[Any]], *, settable: bool = False) -> str:
-    parts = ("state.",) if settable else ("state.", "report.")
-    fields = [column.partition(".")[2] for column in saved if column.startswith(parts)]
-    fixed = () if settable else ("state", "spec", *_OF_THE_POOL)
-    return ", ".join([*pool.config, *fields, *_SAVED, *fixed])
+    return next((column for column in (f"state.{name}", f"report.{name}") if column in saved_names), None)
 
 
 def _state_columns(saved: dict[str, NDArray[Any]]) -> list[str]:

@@ -16,7 +16,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from native import _core
-from native.attributes import get_attribute, set_attribute
+from native.attributes import attribute_names, get_attribute, set_attribute
 from native.configuration import configuration, core_values
 from native.generators import generator_of
 from native.infos import PoolInfos
@@ -187,8 +187,13 @@ class Pool(VectorEnv[Any, Any, Any]):
         """`render` each environment, or its attribute `name`, as `get_attr`."""
         if name == "render":
             return self.render()
+        if name not in attribute_names(self):
+            raise AttributeError(
+                f"environments of {self} have no method {name!r}: they are C++, with 'render' and the attributes "
+                f"{', '.join(attribute_names(self))}"
+            )
         if args or kwargs:
-            raise TypeError(f"environments of {self} have attributes and 'render', which take no arguments: got {name}")
+            raise TypeError(f"{name} of {self} is an attribute and takes no arguments; change it with set_attr")
         return self.get_attr(name)
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
@@ -276,6 +281,11 @@ class Pool(VectorEnv[Any, Any, Any]):
     def end_round(self) -> RoundEnd:
         """Let the buffers go and say what lies beside them. All T steps must have been made."""
         return RoundEnd(*self._core.end_round())
+
+    @property
+    def saved_names(self) -> tuple[str, ...]:
+        """The names of the arrays that `save` gives, which a pool has before its first reset too."""
+        return self._core.columns
 
     def save(self) -> dict[str, NDArray[Any]]:
         """Everything that the next step depends on, as named arrays [num_envs, ...]; same state, same bytes."""

@@ -248,6 +248,15 @@ class PoolBinding {
     return py::make_tuple(to_array(result.bootstrap_rows, {shape.front()}), bootstrap, columns);
   }
 
+  /// The names of the saved state's arrays.
+  py::tuple columns() {
+    const Use use(*this);
+    const std::vector<Column> columns = pool_->columns();
+    py::tuple names(columns.size());
+    for (std::size_t i = 0; i < columns.size(); ++i) names[i] = columns[i].name;
+    return names;
+  }
+
   py::dict save() {
     const Use use(*this);
     py::dict out;
@@ -393,6 +402,7 @@ void bind_pool(py::module_& module) {
            py::arg("truncated"), py::arg("episode_id"))
       .def("step_round", &PoolBinding::step_round, py::arg("t"), py::arg("actions"))
       .def("end_round", &PoolBinding::end_round)
+      .def_property_readonly("columns", &PoolBinding::columns)
       .def("save", &PoolBinding::save)
       .def("restore", &PoolBinding::restore, py::arg("state"))
       .def("close", &PoolBinding::close);

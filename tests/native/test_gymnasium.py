@@ -205,7 +205,7 @@ def test_a_single_environment_says_what_it_cannot():
     """Options, render modes, fields and attributes that there are not."""
     env = native.SingleEnv("CartPole-v1", gravity=3.0)
     assert env.get_wrapper_attr("gravity") == 3.0
-    assert not env.has_wrapper_attr("state")
+    assert not env.has_wrapper_attr("state")  # before a reset there is none
     with pytest.raises(ValueError, match="unknown reset options"):
         env.reset(options={"low": -0.1})
     with pytest.raises(RuntimeError, match="make it with render_mode="):
@@ -216,7 +216,7 @@ def test_a_single_environment_says_what_it_cannot():
         gymnasium.make("penstock/CartPole-v1", gravitas=1.0)
     env.reset(seed=0)
     assert env.has_wrapper_attr("state")
-    with pytest.raises(AttributeError, match="no attribute 'mass'; they have: gravity, "):
+    with pytest.raises(AttributeError, match="no attribute 'mass'; there are: gravity, "):
         _ = env.mass
 
 
