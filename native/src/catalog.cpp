@@ -6,7 +6,10 @@
 #include <map>
 
 #include "bindings.hpp"
+#include "penstock/envs/acrobot.hpp"
 #include "penstock/envs/cartpole.hpp"
+#include "penstock/envs/mountain_car.hpp"
+#include "penstock/envs/mountain_car_continuous.hpp"
 #include "penstock/envs/pendulum.hpp"
 #include "penstock/library.hpp"
 #include "penstock/pool.hpp"
@@ -20,7 +23,10 @@ Catalog& catalog() {
   static Catalog entries = [] {
     Catalog built_in;
     for (const CatalogEntry& entry : {
+             catalog_entry<Acrobot>(),
              catalog_entry<CartPole>(),
+             catalog_entry<MountainCar>(),
+             catalog_entry<MountainCarContinuous>(),
              catalog_entry<Pendulum>(),
          })
       built_in.emplace(entry.description.id, Registered{entry, "", ""});

@@ -1,8 +1,5 @@
 """The environments equal Gymnasium's: compared with ==, over whole episodes and the resets between them."""
 
-from collections.abc import Callable
-from typing import Any
-
 import gymnasium
 import numpy as np
 import pytest
@@ -10,7 +7,9 @@ from gymnasium.utils.env_checker import data_equivalence
 
 import native
 
-Policy = Callable[[np.ndarray], np.ndarray]
+from .playing import play_both, random_actions
+
+ENVIRONMENTS = ["CartPole-v1", "Pendulum-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Acrobot-v1"]
 
 
 def balance(observation: np.ndarray) -> np.ndarray:
@@ -19,52 +18,11 @@ def balance(observation: np.ndarray) -> np.ndarray:
     return (10 * angle + 2 * angle_dot + 0.2 * x + 0.5 * x_dot > 0).astype(np.int64)
 
 
-def pushes(seed: int, num_envs: int) -> Policy:
-    generator = np.random.default_rng(seed)
-    return lambda _: generator.integers(0, 2, num_envs)
-
-
-def torques(seed: int, num_envs: int) -> Policy:
-    """Torques beyond the bounds too: clipping them is part of the environment."""
-    generator = np.random.default_rng(seed)
-    return lambda _: generator.uniform(-2.5, 2.5, (num_envs, 1)).astype(np.float32)
-
-
-def play_both(
-    env_id: str, seeds: list[int], steps: int, policy: Policy, max_episode_steps: int | None = None, **config: Any
-) -> dict[str, int]:
-    """Step a pool and as many of Gymnasium's environments, demanding equality of everything; count what ended how."""
-    pool = native.make(env_id, len(seeds), 1, max_episode_steps, "SameStep", **config)
-    singles = [gymnasium.make(env_id, max_episode_steps=max_episode_steps, **config) for _ in seeds]
-    observation, _ = pool.reset(seed=seeds)
-    expected = np.stack([env.reset(seed=seed)[0] for env, seed in zip(singles, seeds, strict=True)])
-    assert observation.dtype == expected.dtype == np.float32
-    assert np.array_equal(observation, expected)
-    counts = {"terminated": 0, "truncated": 0, "both": 0}
-    for _ in range(steps):
-        actions = policy(observation)
-        observation, reward, terminated, truncated, info = pool.step(actions)
-        for index, env in enumerate(singles):
-            seen, wanted_reward, wanted_terminated, wanted_truncated, _ = env.step(actions[index])
-            assert reward[index] == wanted_reward
-            assert (terminated[index], truncated[index]) == (wanted_terminated, wanted_truncated)
-            if wanted_terminated or wanted_truncated:
-                assert np.array_equal(info["final_obs"][index], seen)
-                counts["terminated"] += wanted_terminated
-                counts["truncated"] += wanted_truncated
-                counts["both"] += wanted_terminated and wanted_truncated
-                seen, _ = env.reset()
-            assert np.array_equal(observation[index], seen)
-    for env in (*singles, pool):
-        env.close()
-    return counts
-
-
 def test_cartpole_equals_gymnasium_under_random_actions():
     """60 seeds, several episodes each: the generator goes on through automatic resets."""
     seeds = [7 * index for index in range(60)]
 
-    counts = play_both("CartPole-v1", seeds, 120, pushes(0, len(seeds)))
+    counts = play_both("CartPole-v1", seeds, 120, random_actions(0, "CartPole-v1", len(seeds)))
 
     assert counts["terminated"] > 200
 
@@ -80,18 +38,17 @@ def test_pendulum_equals_gymnasium_over_two_episodes():
     """20 seeds, 200 steps, a reset and 200 steps more, float32 torques as Gymnasium promotes them."""
     seeds = [1000 + index for index in range(20)]
 
-    counts = play_both("Pendulum-v1", seeds, 400, torques(1, len(seeds)))
+    counts = play_both("Pendulum-v1", seeds, 400, random_actions(1, "Pendulum-v1", len(seeds)))
 
     assert counts == {"terminated": 0, "truncated": 40, "both": 0}
 
 
-@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
+@pytest.mark.parametrize("env_id", ENVIRONMENTS)
 def test_large_seeds_equal_gymnasium(env_id: str):
     """Seeds of one and of two 32-bit words, up to the largest that is taken."""
     seeds = [0, 2**31, 2**32 - 1, 2**32, 2**53 + 1, 2**64 - 1]
-    policy = pushes(2, len(seeds)) if env_id == "CartPole-v1" else torques(2, len(seeds))
 
-    play_both(env_id, seeds, 30, policy)
+    play_both(env_id, seeds, 30, random_actions(2, env_id, len(seeds)))
 
 
 def test_terminated_and_truncated_both_hold_in_the_last_allowed_step():
@@ -119,11 +76,11 @@ def test_short_limits_equal_gymnasium(limit: int, both: int):
 
 def test_configuration_equals_gymnasium():
     """Where Gymnasium takes a configuration, the same one gives the same values."""
-    play_both("CartPole-v1", [1, 2, 3], 60, pushes(3, 3), sutton_barto_reward=True)
-    play_both("Pendulum-v1", [1, 2, 3], 60, torques(3, 3), g=9.81)
+    play_both("CartPole-v1", [1, 2, 3], 60, random_actions(3, "CartPole-v1", 3), sutton_barto_reward=True)
+    play_both("Pendulum-v1", [1, 2, 3], 60, random_actions(3, "Pendulum-v1", 3), g=9.81)
 
 
-@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
+@pytest.mark.parametrize("env_id", ENVIRONMENTS)
 def test_pool_equals_sync_vector_env(env_id: str):
     """Spaces, observations, rewards, flags, infos and a masked reset equal SyncVectorEnv with SAME_STEP autoreset."""
     pool = native.make(env_id, 5, max_episode_steps=23, autoreset_mode="SameStep")

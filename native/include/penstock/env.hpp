@@ -88,6 +88,13 @@ struct BoxOf {
     return box;
   }
 
+  /// Bounds of each value, rounded likewise.
+  static constexpr BoxOf between(const std::array<double, size>& low, const std::array<double, size>& high) {
+    BoxOf box;
+    for (std::size_t i = 0; i < size; ++i) box.low[i] = static_cast<T>(low[i]), box.high[i] = static_cast<T>(high[i]);
+    return box;
+  }
+
   /// The same two bounds everywhere.
   static constexpr BoxOf filled(T low, T high) {
     BoxOf box;
@@ -169,16 +176,24 @@ concept Reports = HasFields<typename E::Report> && requires(const E fixed) {
   { E::reset_reports } -> std::convertible_to<std::size_t>;
 };
 
+/// An environment whose steps are random: step is given the generator too, the one that reset draws from.
+template <class E>
+concept StepsAtRandom = requires(E e, Rng rng, typename ActionSpace<E>::Argument action) {
+  { e.step(action, rng) } -> std::same_as<StepOf<E>>;
+};
+template <class E>
+concept Steps = StepsAtRandom<E> || requires(E e, typename ActionSpace<E>::Argument action) {
+  { e.step(action) } -> std::same_as<StepOf<E>>;
+};
+
 /// The whole contract of an environment. reset must set every member of the state; step and reset may throw.
 template <class E>
 concept Environment = HasFields<typename E::Config> && std::movable<E> && (PlainState<E> || SavesItself<E>) &&
-    (SharesSomething<E> || std::default_initializable<E>) &&
-    requires(E e, const E fixed, Rng rng, typename ActionSpace<E>::Argument action,
-             std::span<ObservationValue<E>, observation_size<E>> out) {
+    (SharesSomething<E> || std::default_initializable<E>) && Steps<E> &&
+    requires(E e, const E fixed, Rng rng, std::span<ObservationValue<E>, observation_size<E>> out) {
       { E::info } -> std::convertible_to<Info>;
       { e.config } -> std::same_as<typename E::Config&>;
       { e.reset(rng) } -> std::same_as<void>;
-      { e.step(action) } -> std::same_as<StepOf<E>>;
       { fixed.observe(out) } -> std::same_as<void>;
     };
 

@@ -23,4 +23,22 @@ inline double modulo(double x, double y) noexcept {
   return (rest < 0.0) != (y < 0.0) ? rest + y : rest;
 }
 
+/// `np.cos` and `np.sin` of float32 within pi/4 of 0. NumPy has its own polynomials for float32 wherever the processor
+/// can fuse a multiplication and an addition; they are not the C library's functions. For float64 it takes those, as
+/// std::cos and std::sin do.
+inline float small_cosine(float x) noexcept {
+  const float square = x * x;
+  float sum = std::fma(0x1.98e616p-16f, square, -0x1.6c06dcp-10f);
+  sum = std::fma(sum, square, 0x1.55553cp-05f);
+  sum = std::fma(sum, square, -0.5f);
+  return std::fma(sum, square, 1.0f);
+}
+inline float small_sine(float x) noexcept {
+  const float square = x * x;
+  float sum = std::fma(0x1.7d3bbcp-19f, square, -0x1.a06bbap-13f);
+  sum = std::fma(sum, square, 0x1.11119ap-07f);
+  sum = std::fma(sum, square, -0x1.555556p-03f);
+  return std::fma(sum * square, x, x);
+}
+
 }  // namespace penstock

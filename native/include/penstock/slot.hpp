@@ -44,7 +44,10 @@ struct alignas(64) Slot {
   }
 
   StepOf<E> step(typename ActionSpace<E>::Argument action, std::int64_t max_episode_steps) {
-    StepOf<E> result = env.step(action);
+    StepOf<E> result = [&] {
+      if constexpr (StepsAtRandom<E>) return env.step(action, rng);
+      else return env.step(action);
+    }();
     ++elapsed_steps;
     if constexpr (agents_of<E> > 0)
       total_reward += std::accumulate(result.rewards.begin(), result.rewards.end(), 0.0) / agents_of<E>;
