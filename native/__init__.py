@@ -1,17 +1,35 @@
 """Environment pools in C++: many environments stepped as one, equal to Gymnasium's seed for seed and step for step.
 
 `make` gives a pool; a pool is a `gymnasium.vector.VectorEnv` and, beside that, writes rollouts straight into buffers
-that the caller owns. `fill_noise` gives the random numbers of a round as a pure function of where they are used.
-This package knows nothing of storage, learning or clusters.
+that the caller owns. `load` compiles an environment of one's own. `fill_noise` gives the random numbers of a round as a
+pure function of where they are used. This package knows nothing of storage, learning or clusters.
 """
 
 from native._core import environment_ids, fill_noise
+from native.compiler import CompileError, CompilerNotFoundError, cmake_dir, include_dir
+from native.load import Library, load, load_library
 from native.pool import EnvironmentSpec, Pool, RoundEnd
 from native.registration import register
 from native.registry import make
 from native.single import SingleEnv
 
-__all__ = ["EnvironmentSpec", "Pool", "RoundEnd", "SingleEnv", "environment_ids", "fill_noise", "make", "register"]
+__all__ = [
+    "CompileError",
+    "CompilerNotFoundError",
+    "EnvironmentSpec",
+    "Library",
+    "Pool",
+    "RoundEnd",
+    "SingleEnv",
+    "cmake_dir",
+    "environment_ids",
+    "fill_noise",
+    "include_dir",
+    "load",
+    "load_library",
+    "make",
+    "register",
+]
 
 for _id in environment_ids():
     register(_id)

@@ -3,7 +3,7 @@
 ///     struct State { double x, y; PENSTOCK_FIELDS(State, x, y) };
 ///
 /// A member is a double, a bool or a std::int64_t; in a state also a std::array of them. A member that is left out is
-/// neither configured nor saved, which `sizeof` cannot see: list them all.
+/// neither configured nor saved: list them all. PENSTOCK_LIBRARY refuses a struct that lists too few.
 #pragma once
 
 #include <array>
@@ -24,8 +24,10 @@ template <FieldType T, std::size_t Size>
 inline constexpr bool is_field_array<std::array<T, Size>> = true;
 
 template <class Struct, class T>
-  requires(FieldType<T> || is_field_array<T>)
 struct Field {
+  static_assert(FieldType<T> || is_field_array<T>,
+                "penstock: PENSTOCK_FIELDS: a member is a double, a bool or a std::int64_t; in a state also a std::array "
+                "of them");
   using Type = T;
   const char* name;
   T Struct::*member;
@@ -43,7 +45,8 @@ constexpr void for_each_field(Visit&& visit) {
 }  // namespace penstock
 
 #define PENSTOCK_PARENS ()
-#define PENSTOCK_EXPAND(...) PENSTOCK_EXPAND2(PENSTOCK_EXPAND2(PENSTOCK_EXPAND2(__VA_ARGS__)))
+#define PENSTOCK_EXPAND(...) PENSTOCK_EXPAND3(PENSTOCK_EXPAND3(PENSTOCK_EXPAND3(__VA_ARGS__)))
+#define PENSTOCK_EXPAND3(...) PENSTOCK_EXPAND2(PENSTOCK_EXPAND2(PENSTOCK_EXPAND2(__VA_ARGS__)))
 #define PENSTOCK_EXPAND2(...) PENSTOCK_EXPAND1(PENSTOCK_EXPAND1(PENSTOCK_EXPAND1(__VA_ARGS__)))
 #define PENSTOCK_EXPAND1(...) PENSTOCK_EXPAND0(PENSTOCK_EXPAND0(PENSTOCK_EXPAND0(__VA_ARGS__)))
 #define PENSTOCK_EXPAND0(...) __VA_ARGS__
@@ -52,6 +55,8 @@ constexpr void for_each_field(Visit&& visit) {
   PENSTOCK_FIELD(Struct, name) __VA_OPT__(, PENSTOCK_FIELD_LIST_AGAIN PENSTOCK_PARENS(Struct, __VA_ARGS__))
 #define PENSTOCK_FIELD_LIST_AGAIN() PENSTOCK_FIELD_LIST
 
-/// Declares `Struct::fields()`; up to 27 members.
-#define PENSTOCK_FIELDS(Struct, ...) \
-  static constexpr auto fields() { return std::tuple{PENSTOCK_EXPAND(PENSTOCK_FIELD_LIST(Struct, __VA_ARGS__))}; }
+/// Declares `Struct::fields()`; up to 80 members, or none.
+#define PENSTOCK_FIELDS(Struct, ...)                                                          \
+  static constexpr auto fields() {                                                            \
+    return std::tuple{__VA_OPT__(PENSTOCK_EXPAND(PENSTOCK_FIELD_LIST(Struct, __VA_ARGS__)))}; \
+  }

@@ -1,7 +1,10 @@
 /// Environments in a shared library of their own: what a library exports, and the line that exports it.
 ///
-///     #include "my_env.hpp"
+///     #include <penstock/library.hpp>
+///     struct MyEnv { ... };
 ///     PENSTOCK_LIBRARY(MyEnv, MyOtherEnv)
+///
+/// `native.load("my_env.hpp")` compiles such a header and loads it; native/cmake has what a package of them needs.
 ///
 /// The library holds whole pools, so its inner loop is compiled for its environments; it links neither Python nor
 /// Penstock. It must be compiled with the headers of the Penstock that loads it, by a compiler that agrees with it.
@@ -10,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "penstock/contract.hpp"
 #include "penstock/pool.hpp"
 
 #define PENSTOCK_STRING2(x) #x
@@ -31,12 +35,20 @@ struct Library {
 using LibraryEntryPoint = const Library* (*)();
 inline constexpr const char* library_entry_point = "penstock_library";
 
+/// What a library says of E. An E that is no environment is told why, once, and not in terms of a pool's insides.
+template <class E>
+CatalogEntry library_entry() {
+  check_environment<E>();
+  if constexpr (Environment<E>) return catalog_entry<E>();
+  else return {};
+}
+
 }  // namespace penstock
 
 #define PENSTOCK_LIBRARY(...)                                                                                       \
   extern "C" __attribute__((visibility("default"))) const ::penstock::Library* penstock_library() {                 \
     static const auto entries = []<class... E>(std::type_identity<std::tuple<E...>>) {                              \
-      return std::vector<::penstock::CatalogEntry>{::penstock::catalog_entry<E>()...};                              \
+      return std::vector<::penstock::CatalogEntry>{::penstock::library_entry<E>()...};                              \
     }(std::type_identity<std::tuple<__VA_ARGS__>>{});                                                               \
     static const ::penstock::Library library{::penstock::border, &entries};                                         \
     return &library;                                                                                                \
