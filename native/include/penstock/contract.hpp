@@ -37,10 +37,6 @@ concept Resets = requires(E e, Rng& rng) {
   { e.reset(rng) } -> std::same_as<void>;
 };
 template <class E>
-concept Steps = requires(E e, typename ActionSpace<E>::Argument action) {
-  { e.step(action) } -> std::same_as<StepOf<E>>;
-};
-template <class E>
 concept Observes = requires(const E e, std::span<ObservationValue<E>, observation_size<E>> out) {
   { e.observe(out) } -> std::same_as<void>;
 };
@@ -118,7 +114,8 @@ consteval void check_environment() {
   if constexpr (HasAction<E>)
     static_assert(Steps<E>, "penstock: step: must be `penstock::Step step(action)`, where action is std::int64_t for "
                             "Discrete<n>, std::span<const float, size> for Box and std::span<const std::int64_t, "
-                            "agents> for MultiDiscrete; with `agents` it gives back TeamStep<agents>");
+                            "agents> for MultiDiscrete; or `step(action, penstock::Rng& rng)` where a step is random; with "
+                            "`agents` it gives back TeamStep<agents>");
   if constexpr (HasObservation<E>) {
     static_assert(Observes<E>,
                   "penstock: observe: must be `void observe(std::span<T, size> out) const`, with the type and the size "
