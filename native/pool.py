@@ -78,6 +78,7 @@ class Pool(VectorEnv[Any, Any, Any]):
         config: Mapping[str, NDArray[Any]],
         *,
         record_episode_statistics: bool = False,
+        thread_affinity: bool = False,
     ) -> None:
         described = _core.describe(environment_id)
         limit = described["max_episode_steps"] if max_episode_steps is None else max(max_episode_steps, 0) or None
@@ -103,7 +104,7 @@ class Pool(VectorEnv[Any, Any, Any]):
             num_envs, described["reports"], described["reset_reports"], autoreset_mode, record_episode_statistics
         )
         self.records_episode_statistics = record_episode_statistics
-        self._action_kinds = "iu" if action["kind"] == "discrete" else "fiu"
+        self._thread_affinity = thread_affinity
         self._seeded = np.zeros(num_envs, dtype=np.bool_)
         self._seeds: list[int | None] = [None] * num_envs
         self._record_episode_statistics = record_episode_statistics
@@ -163,8 +164,10 @@ class Pool(VectorEnv[Any, Any, Any]):
             ValueError: Type, shape or value of an action.
             RuntimeError: An environment failed (the others were stepped), or nothing was reset yet.
         """
-        observation, reward, terminated, truncated, ended = self._core.step(self._converted(actions))
-        infos = self._infos.of_step(self._core, terminated, truncated, ended)
+        observation, reward, terminated, truncated, infos = self._core.step(actions)
+        if infos is None:
+            ended = int(np.count_nonzero(terminated | truncated))
+            infos = self._infos.of_step(self._core, terminated, truncated, ended)
         return observation, reward, terminated, truncated, infos
 
     @property
@@ -320,7 +323,16 @@ class Pool(VectorEnv[Any, Any, Any]):
     def _new_core(self) -> _core.Pool:
         limit = self.environment["max_episode_steps"] or 0
         mode, values = self.autoreset_mode.value, core_values(self.config)
-        return _core.Pool(self.environment["id"], self.num_envs, self.num_threads, limit, mode, values)
+        return _core.Pool(
+            self.environment["id"],
+            self.num_envs,
+            self.num_threads,
+            limit,
+            mode,
+            values,
+            statistics=self._record_episode_statistics,
+            thread_affinity=self._thread_affinity,
+        )
 
     def _own_spec(self) -> EnvSpec | None:
         config = {name: _plain(values) for name, values in self.config.items()}
@@ -339,14 +351,6 @@ class Pool(VectorEnv[Any, Any, Any]):
         if seed is None:
             seed = self._seeds[index] = secrets.randbits(64)
         return seed
-
-    def _converted(self, actions: Any) -> NDArray[Any]:
-        array = np.asarray(actions)
-        wanted = self.action_space
-        if array.dtype.kind not in self._action_kinds or array.shape != wanted.shape:
-            name = "floats" if "f" in self._action_kinds else "integers"
-            raise ValueError(f"expected {name} of shape {wanted.shape} as actions, got {array.dtype} of {array.shape}")
-        return np.ascontiguousarray(array, dtype=wanted.dtype)
 
 
 def _plain(values: NDArray[Any]) -> Any:

@@ -22,6 +22,7 @@ def make(
     *,
     record_episode_statistics: bool = False,
     render_mode: str | None = None,
+    thread_affinity: bool = False,
     **config: Any,
 ) -> Pool:
     """Make a pool of `num_envs` environments.
@@ -35,6 +36,7 @@ def make(
         record_episode_statistics: Whether infos carry `episode` where an episode ended, as Gymnasium's wrapper
             RecordEpisodeStatistics: return `r`, length `l`, seconds `t`.
         render_mode: 'rgb_array' for a pool that can `render`, where Gymnasium can draw the environment.
+        thread_affinity: Whether each thread but the caller's stays on one of the CPUs that the process may use.
         config: Fields of the environment's configuration, as one value or one for each environment.
 
     Raises:
@@ -57,6 +59,7 @@ def make(
             mode,
             values,
             record_episode_statistics=record_episode_statistics,
+            thread_affinity=thread_affinity,
         )
     return RenderedPool(
         id,
@@ -67,6 +70,7 @@ def make(
         values,
         record_episode_statistics=record_episode_statistics,
         render_mode=render_mode,
+        thread_affinity=thread_affinity,
     )
 
 

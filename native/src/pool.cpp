@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 
+#include "action_reader.hpp"
 #include "bindings.hpp"
 #include "slabs.hpp"
 
@@ -73,10 +74,17 @@ py::dtype dtype_of(Column::Type type) {
   throw std::logic_error("unknown column type");
 }
 
+/// Whether Python has a signal to raise, Ctrl-C mostly: then its exception is set.
+bool interrupted() {
+  const py::gil_scoped_acquire acquired;
+  return PyErr_CheckSignals() != 0;
+}
+
 class PoolBinding {
  public:
   PoolBinding(const std::string& id, std::int64_t num_envs, int num_threads, std::int64_t max_episode_steps,
-              const std::string& autoreset, const std::map<std::string, py::array>& config)
+              const std::string& autoreset, const std::map<std::string, py::array>& config, bool statistics,
+              bool thread_affinity)
       : size_(num_envs) {
     const Registered& found_entry = registered(id);
     const Description& d = found_entry.entry.description;
@@ -89,7 +97,9 @@ class PoolBinding {
                           .max_episode_steps = max_episode_steps,
                           .autoreset = autoreset_of(autoreset),
                           .config = columns_of(d, config),
-                          .resources = found_entry.resources};
+                          .resources = found_entry.resources,
+                          .thread_affinity = thread_affinity,
+                          .interrupted = &interrupted};
     actions_ = batch(d.action_shape);
     observations_ = batch(d.observation_shape);
     rewards_ = d.agents > 0 ? Shape{size_, static_cast<py::ssize_t>(d.agents)} : Shape{size_};
@@ -103,8 +113,14 @@ class PoolBinding {
     report_.resize(rows * d.reports.size());
     final_report_.resize(report_.size());
     if (settings.autoreset == Autoreset::same_step) final_observation_.resize(rows * row_bytes());
-    slabs_ = std::make_shared<SlabRing>(std::vector<std::size_t>{
-        rows * row_bytes(), rows * sizeof(double) * std::max<std::size_t>(d.agents, 1), rows, rows});
+    tells_ = !d.reports.empty()                                          ? Tells::always
+        : statistics || settings.autoreset == Autoreset::same_step ? Tells::ends
+                                                                         : Tells::never;
+    action_reader_.emplace(is_discrete_, d.action_shape);
+    slabs_.emplace(std::vector<SlabPart>{{observation_dtype_, observations_},
+                                         {py::dtype::of<double>(), rewards_},
+                                         {py::dtype::of<bool>(), {size_}},
+                                         {py::dtype::of<bool>(), {size_}}});
   }
 
   /// The fields that are not given get their presets, as in the constructor.
@@ -139,12 +155,12 @@ class PoolBinding {
     return out;
   }
 
-  /// Observation, reward, terminated, truncated: arrays in one slab that comes back when the last of them is dropped;
-  /// and how many episodes ended.
-  py::tuple step(const py::object& actions) {
+  /// Observation, reward, terminated, truncated, and infos: an empty dict where there is nothing to tell, or None where
+  /// they must be asked for.
+  py::tuple step(const py::handle& actions) {
     const Use use(*this);
-    const void* chosen = action_data(actions, actions_);
-    const Slab slab = SlabRing::take(slabs_);
+    const void* chosen = action_reader_->read(actions, size_);
+    const Slab& slab = slabs_->take();
     const StepBuffers out{.observation = slab.data(0),
                           .reward = reinterpret_cast<double*>(slab.data(1)),
                           .terminated = reinterpret_cast<bool*>(slab.data(2)),
@@ -155,15 +171,16 @@ class PoolBinding {
                           .final_observation = final_observation_.data(),
                           .report = report_.data(),
                           .final_report = final_report_.data()};
+    // Other threads of Python wait no longer for a step of microseconds than for the handing over of the lock.
     std::size_t ended = 0;
-    {
-      const py::gil_scoped_release released;
-      ended = pool_->step(chosen, out);
-    }
-    return py::make_tuple(slab.array(0, observation_dtype_, observations_),
-                          slab.array(1, py::dtype::of<double>(), rewards_),
-                          slab.array(2, py::dtype::of<bool>(), {size_}), slab.array(3, py::dtype::of<bool>(), {size_}),
-                          ended);
+    if (pool_->is_brief()) ended = pool_->step(chosen, out);
+    else without_lock([&] { ended = pool_->step(chosen, out); });
+    const bool tells = tells_ == Tells::always || (tells_ == Tells::ends && ended > 0);
+    py::tuple result(5);
+    for (std::size_t part = 0; part < 4; ++part)
+      PyTuple_SET_ITEM(result.ptr(), static_cast<py::ssize_t>(part), slab.array(part).inc_ref().ptr());
+    PyTuple_SET_ITEM(result.ptr(), 4, tells ? py::none().release().ptr() : py::dict().release().ptr());
+    return result;
   }
 
   /// What the latest step left beside its arrays: which rows' observation is a reset's, then for the environments
@@ -217,8 +234,7 @@ class PoolBinding {
   void step_round(std::int64_t t, const py::object& actions) {
     const Use use(*this);
     const void* chosen = action_data(actions, actions_);
-    const py::gil_scoped_release released;
-    pool_->step_round(t, chosen);
+    without_lock([&] { pool_->step_round(t, chosen); });
   }
 
   py::tuple end_round() {
@@ -327,6 +343,17 @@ class PoolBinding {
     }
     return columns;
   }
+  /// Calls without the interpreter's lock. A step that was given up becomes the exception of the signal.
+  template <class Call>
+  static void without_lock(Call&& call) {
+    try {
+      const py::gil_scoped_release released;
+      call();
+    } catch (const Interrupted&) {
+      throw py::error_already_set();
+    }
+  }
+
   [[nodiscard]] Shape batch(const std::vector<std::int64_t>& shape) const {
     Shape full(shape.begin(), shape.end());
     full.insert(full.begin(), size_);
@@ -377,7 +404,9 @@ class PoolBinding {
   std::vector<double> episode_return_, report_, final_report_;
   std::vector<std::int64_t> episode_length_;
   std::vector<std::byte> final_observation_;
-  std::shared_ptr<SlabRing> slabs_;
+  enum class Tells { never, ends, always } tells_ = Tells::never;  ///< when a step leaves something for infos
+  std::optional<ActionReader> action_reader_;
+  std::optional<SlabRing> slabs_;
   std::vector<py::array> buffers_;  ///< keeps the open round's arrays alive
   std::atomic_flag busy_;
 };
@@ -388,9 +417,10 @@ void bind_pool(py::module_& module) {
   module.def("describe", &describe_entry, py::arg("id"));
   py::class_<PoolBinding>(module, "Pool")
       .def(py::init<const std::string&, std::int64_t, int, std::int64_t, const std::string&,
-                    const std::map<std::string, py::array>&>(),
+                    const std::map<std::string, py::array>&, bool, bool>(),
            py::arg("id"), py::arg("num_envs"), py::arg("num_threads"), py::arg("max_episode_steps"),
-           py::arg("autoreset"), py::arg("config"))
+           py::arg("autoreset"), py::arg("config"), py::kw_only(), py::arg("statistics") = false,
+           py::arg("thread_affinity") = false)
       .def_property_readonly("num_envs", &PoolBinding::size)
       .def_property_readonly("observation", &PoolBinding::observation)
       .def("configure", &PoolBinding::configure, py::arg("config"))

@@ -1,11 +1,11 @@
 /// Recycled memory for what a step returns: one aligned slab a step, handed to NumPy without a copy.
 ///
-/// A slab comes back when the last of its arrays is dropped. Who drops each batch before the next uses one slab for
-/// ever; who keeps batches gets a new one each time, and nothing is ever overwritten. All calls hold the interpreter
-/// lock, which is what guards the ring.
+/// Who drops each batch before the next is given the very same arrays for ever; who keeps batches gets new ones each
+/// time, and nothing is ever overwritten. All calls hold the interpreter lock, which is what guards the rings.
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <memory>
 #include <new>
@@ -16,79 +16,143 @@
 
 namespace penstock {
 
-class SlabRing;
-
-/// A slab on loan, and the arrays that keep it.
-class Slab {
- public:
-  [[nodiscard]] std::byte* data(std::size_t part) const;
-  [[nodiscard]] py::array array(std::size_t part, const py::dtype& dtype, const Shape& shape) const {
-    return py::array(dtype, shape, data(part), owner_);
-  }
-
- private:
-  friend class SlabRing;
-  Slab(const SlabRing& ring, std::byte* memory, py::capsule owner)
-      : ring_(ring), memory_(memory), owner_(std::move(owner)) {}
-
-  const SlabRing& ring_;
-  std::byte* memory_;
-  py::capsule owner_;
+/// One array in every slab.
+struct SlabPart {
+  py::dtype dtype;
+  Shape shape;
 };
 
-class SlabRing {
+/// The memory: a slab comes back when the last of its arrays is dropped.
+class SlabMemory : public std::enable_shared_from_this<SlabMemory> {
  public:
-  /// Slabs with parts of these sizes, each at a multiple of 64 bytes.
-  explicit SlabRing(const std::vector<std::size_t>& part_bytes) {
-    for (const std::size_t bytes : part_bytes) {
-      offsets_.push_back(slab_bytes_);
-      slab_bytes_ += (bytes + alignment - 1) / alignment * alignment;
-    }
-  }
-  ~SlabRing() {
+  static constexpr std::size_t alignment = 64;
+
+  explicit SlabMemory(std::size_t slab_bytes) : slab_bytes_(slab_bytes) {}
+  ~SlabMemory() {
     for (std::byte* memory : free_) release(memory);
   }
-  SlabRing(const SlabRing&) = delete;
-  SlabRing& operator=(const SlabRing&) = delete;
+  SlabMemory(const SlabMemory&) = delete;
+  SlabMemory& operator=(const SlabMemory&) = delete;
 
-  static Slab take(const std::shared_ptr<SlabRing>& ring) {
+  /// A slab, and what must be kept for as long as it is used.
+  std::pair<std::byte*, py::capsule> take() {
     std::byte* memory = nullptr;
-    if (ring->free_.empty()) {
-      memory = static_cast<std::byte*>(::operator new(ring->slab_bytes_, std::align_val_t{alignment}));
+    if (free_.empty()) {
+      memory = static_cast<std::byte*>(::operator new(slab_bytes_, std::align_val_t{alignment}));
     } else {
-      memory = ring->free_.back();
-      ring->free_.pop_back();
+      memory = free_.back();
+      free_.pop_back();
     }
-    auto loan = std::make_unique<Loan>(ring, memory);
+    auto loan = std::make_unique<Loan>(shared_from_this(), memory);
     py::capsule owner(loan.get(), [](void* pointer) { delete static_cast<Loan*>(pointer); });
     static_cast<void>(loan.release());
-    return Slab(*ring, memory, std::move(owner));
+    return {memory, std::move(owner)};
   }
 
  private:
-  friend class Slab;
-  static constexpr std::size_t alignment = 64;
   static constexpr std::size_t kept = 8;  ///< more than this many idle slabs go back to the system
 
   struct Loan {
-    Loan(std::shared_ptr<SlabRing> from, std::byte* lent) : ring(std::move(from)), memory(lent) {}
+    Loan(std::shared_ptr<SlabMemory> from, std::byte* lent) : source(std::move(from)), memory(lent) {}
     ~Loan() {
-      if (ring->free_.size() < kept) ring->free_.push_back(memory);
+      if (source->free_.size() < kept) source->free_.push_back(memory);
       else release(memory);
     }
     Loan(const Loan&) = delete;
     Loan& operator=(const Loan&) = delete;
-    std::shared_ptr<SlabRing> ring;
+    std::shared_ptr<SlabMemory> source;
     std::byte* memory;
   };
 
   static void release(std::byte* memory) { ::operator delete(memory, std::align_val_t{alignment}); }
 
-  std::vector<std::size_t> offsets_;
-  std::size_t slab_bytes_ = 0;
+  const std::size_t slab_bytes_;
   std::vector<std::byte*> free_;
 };
 
-inline std::byte* Slab::data(std::size_t part) const { return memory_ + ring_.offsets_[part]; }
+/// The arrays of one slab.
+class Slab {
+ public:
+  Slab() = default;
+  Slab(const std::vector<SlabPart>& parts, std::byte* memory, const py::capsule& owner) {
+    for (const SlabPart& part : parts) {
+      arrays_.emplace_back(part.dtype, part.shape, memory, owner);
+      data_.push_back(memory);
+      memory += bytes(part);
+    }
+  }
+
+  /// Of the part, rounded up so that the next one is aligned.
+  static std::size_t bytes(const SlabPart& part) {
+    auto size = static_cast<std::size_t>(part.dtype.itemsize());
+    for (const py::ssize_t extent : part.shape) size *= static_cast<std::size_t>(extent);
+    return (size + SlabMemory::alignment - 1) / SlabMemory::alignment * SlabMemory::alignment;
+  }
+
+  [[nodiscard]] std::byte* data(std::size_t part) const { return data_[part]; }
+  [[nodiscard]] const py::array& array(std::size_t part) const { return arrays_[part]; }
+
+  /// Whether nobody but this refers to the arrays and they are as they were made: only then may they be handed out a
+  /// second time. A view, a tensor or a memoryview of an array refers to it.
+  [[nodiscard]] bool is_idle(const std::vector<SlabPart>& parts) const {
+#ifdef Py_GIL_DISABLED
+    static_cast<void>(parts);
+    return false;
+#else
+    if (arrays_.empty()) return false;
+    for (std::size_t part = 0; part < arrays_.size(); ++part) {
+      PyObject* object = arrays_[part].ptr();
+      if (Py_REFCNT(object) != 1) return false;
+      const auto& array = *py::detail::array_proxy(object);
+      const auto& [dtype, shape] = parts[part];
+      constexpr int made = Api::NPY_ARRAY_C_CONTIGUOUS_ | Api::NPY_ARRAY_ALIGNED_ | Api::NPY_ARRAY_WRITEABLE_;
+      if (array.data != reinterpret_cast<const char*>(data_[part]) || array.descr != dtype.ptr() ||
+          (array.flags & made) != made || array.nd != static_cast<int>(shape.size()) ||
+          !std::equal(shape.begin(), shape.end(), array.dimensions))
+        return false;
+      const auto* bytes = reinterpret_cast<const char*>(object);
+      const Py_ssize_t weak = Py_TYPE(object)->tp_weaklistoffset;
+      if (weak > 0 && *reinterpret_cast<PyObject* const*>(bytes + weak) != nullptr) return false;
+    }
+    return true;
+#endif
+  }
+
+ private:
+  using Api = py::detail::npy_api;
+  std::vector<py::array> arrays_;
+  std::vector<std::byte*> data_;
+};
+
+/// Hands slabs out. A few are remembered with their arrays, so that those that came back need not be made again.
+class SlabRing {
+ public:
+  explicit SlabRing(std::vector<SlabPart> parts) : parts_(std::move(parts)) {
+    std::size_t total = 0;
+    for (const SlabPart& part : parts_) total += Slab::bytes(part);
+    memory_ = std::make_shared<SlabMemory>(std::max(total, SlabMemory::alignment));
+  }
+
+  /// Arrays that nobody else has. The reference is good until the next call.
+  const Slab& take() {
+    for (std::size_t turn = 0; turn < slabs_.size(); ++turn) {
+      Slab& slab = slabs_[next_];
+      next_ = (next_ + 1) % slabs_.size();
+      if (slab.is_idle(parts_)) return slab;
+    }
+    Slab& oldest = slabs_[next_];
+    next_ = (next_ + 1) % slabs_.size();
+    oldest = Slab();  // before the next is taken: its memory may come back with it
+    const auto [memory, owner] = memory_->take();
+    oldest = Slab(parts_, memory, owner);
+    return oldest;
+  }
+
+ private:
+  const std::vector<SlabPart> parts_;
+  std::shared_ptr<SlabMemory> memory_;
+  std::array<Slab, 4> slabs_;
+  std::size_t next_ = 0;
+};
 
 }  // namespace penstock

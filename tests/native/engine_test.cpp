@@ -36,14 +36,15 @@ namespace {
 
 using namespace penstock;
 
-/// Counts up; its episodes end after `length` steps; it throws when told to with action 2.
+/// Counts up; its episodes end after `length` steps; it throws when told to with action 2. A step takes `toil_us`
+/// microseconds at least: where that is long enough, the whole team is called for it.
 struct Fuse {
   static constexpr Info info{.id = "Fuse"};
   static constexpr Discrete<3> action{};
   static constexpr auto observation = Box<2>::symmetric({100.0, 1.0});
   struct Config {
-    std::int64_t length = 5;
-    PENSTOCK_FIELDS(Config, length)
+    std::int64_t length = 5, toil_us = 0;
+    PENSTOCK_FIELDS(Config, length, toil_us)
   } config;
   struct State {
     std::int64_t count;
@@ -53,6 +54,8 @@ struct Fuse {
   void reset(Rng& rng) { state = {0, rng.random()}; }
   Step step(std::int64_t chosen) {
     if (chosen == 2) throw std::runtime_error("the fuse blew");
+    if (config.toil_us > 0)
+      for (const std::int64_t end = nanoseconds_now() + 1000 * config.toil_us; nanoseconds_now() < end;) continue;
     return {.reward = state.luck, .terminated = ++state.count >= config.length};
   }
   void observe(std::span<float, 2> out) const { out[0] = float(state.count), out[1] = float(state.luck); }
@@ -67,8 +70,13 @@ struct Run {
   std::vector<std::int32_t> episode_id = std::vector<std::int32_t>(envs * steps);
   std::vector<std::int64_t> actions = std::vector<std::int64_t>(envs, 1);
 
-  std::unique_ptr<AnyPool> make(int threads) const {
-    const PoolSettings settings{envs, threads, 7, Autoreset::same_step, {std::vector<double>(envs, 5.0)}, ""};
+  std::unique_ptr<AnyPool> make(int threads, double toil_us = 0) const {
+    const PoolSettings settings{.size = envs,
+                                .num_threads = threads,
+                                .max_episode_steps = 7,
+                                .autoreset = Autoreset::same_step,
+                                .config = {std::vector<double>(envs, 5.0), std::vector<double>(envs, toil_us)},
+                                .resources = {}};
     auto pool = catalog_entry<Fuse>().make(settings);
     for (std::uint64_t env = 0; env < envs; ++env) pool->reset(env, &env);
     return pool;
@@ -96,7 +104,8 @@ std::string error_of(Call&& call) {
 
 void failing_environment_is_named_and_alone(int threads) {
   Run run;
-  const auto pool = run.make(threads);
+  const auto pool = run.make(threads, 30);
+  run.play(*pool);
   run.begin(*pool);
   run.actions[3] = run.actions[8] = 2;
   const std::string error = error_of([&] { pool->step_round(0, run.actions.data()); });
@@ -111,19 +120,21 @@ void failing_environment_is_named_and_alone(int threads) {
 
 void steady_rounds_do_not_allocate(int threads) {
   Run run;
-  const auto pool = run.make(threads);
-  run.play(*pool);
-  run.play(*pool);
-  run.begin(*pool);
-  const long before = allocations;
-  for (std::int64_t t = 0; t < Run::steps; ++t) pool->step_round(t, run.actions.data());
-  check(allocations == before, "no allocation in a step once the lists have grown");
+  for (const double toil_us : {0, 30}) {
+    const auto pool = run.make(threads, toil_us);
+    run.play(*pool);
+    run.play(*pool);
+    run.begin(*pool);
+    const long before = allocations;
+    for (std::int64_t t = 0; t < Run::steps; ++t) pool->step_round(t, run.actions.data());
+    check(allocations == before, "no allocation in a step once the lists have grown");
+  }
 }
 
 void threads_do_not_change_results() {
   Run one, four;
-  const auto first = one.make(1), second = four.make(4);
-  for (int round = 0; round < 200; ++round) {
+  const auto first = one.make(1), second = four.make(4, 30);
+  for (int round = 0; round < 100; ++round) {
     const RoundResult a = one.play(*first), b = four.play(*second);
     check(a.bootstrap_rows == b.bootstrap_rows && a.bootstrap_observation == b.bootstrap_observation &&
               a.episodes.size() == b.episodes.size() && one.observation == four.observation &&

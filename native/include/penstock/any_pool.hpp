@@ -72,6 +72,12 @@ struct Column {
   std::size_t width;
 };
 
+/// Thrown by a step that was given up because PoolSettings::interrupted said so. Environments that were not stepped
+/// need a reset.
+struct Interrupted final : std::exception {
+  [[nodiscard]] const char* what() const noexcept override { return "the step was interrupted"; }
+};
+
 class AnyPool {
  public:
   AnyPool() = default;
@@ -83,6 +89,8 @@ class AnyPool {
   [[nodiscard]] virtual std::size_t size() const = 0;
   [[nodiscard]] virtual std::int64_t max_episode_steps() const = 0;
   [[nodiscard]] virtual int num_threads() const = 0;
+  /// Whether a step is known to take microseconds only.
+  [[nodiscard]] virtual bool is_brief() const = 0;
 
   /// Starts an episode in one environment: with a seed a new generator and episode id 0, without (nullptr) the same
   /// generator goes on and the episode id counts up. An open round is given up.
@@ -122,6 +130,9 @@ struct PoolSettings {
   Autoreset autoreset = Autoreset::next_step;
   std::vector<std::vector<double>> config;
   std::string resources;  ///< the folder that the environment's library was loaded with
+  bool thread_affinity = false;  ///< each thread but the caller's stays on one CPU
+  /// Asked now and then, in the calling thread, while a step takes long: whether to give it up. May be nullptr.
+  bool (*interrupted)() = nullptr;
 };
 
 using Factory = std::unique_ptr<AnyPool> (*)(const PoolSettings& settings);

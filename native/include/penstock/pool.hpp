@@ -1,10 +1,11 @@
-/// Steps many environments of one type: contiguous, in static chunks on a team of threads, without a lock or (once its
-/// lists have grown) an allocation per step. What comes out does not depend on the number of threads.
+/// Steps many environments of one type: contiguous, in blocks on a team of threads, without a lock or (once its lists
+/// have grown) an allocation per step. What comes out does not depend on the number of threads.
 ///
 /// One call at a time: the binding refuses a second one while the first runs.
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <exception>
 #include <stdexcept>
 #include <utility>
@@ -24,13 +25,16 @@ class Pool final : public AnyPool {
  public:
   explicit Pool(const PoolSettings& settings)
       : max_episode_steps_(settings.max_episode_steps), autoreset_(settings.autoreset),
-        shared_(share(settings.resources)), slots_(make_slots(settings)),
-        chunks_(static_cast<std::size_t>(settings.num_threads)), workers_(settings.num_threads) {}
+        interrupted_(settings.interrupted), shared_(share(settings.resources)), slots_(make_slots(settings)),
+        block_size_(block_size(settings)), tallies_(static_cast<std::size_t>(settings.num_threads)),
+        notes_((settings.size + block_size_ - 1) / block_size_),
+        workers_(settings.num_threads, notes_.size(), settings.thread_affinity) {}
 
   [[nodiscard]] const Description& description() const override { return description_; }
   [[nodiscard]] std::size_t size() const override { return slots_.size(); }
   [[nodiscard]] std::int64_t max_episode_steps() const override { return max_episode_steps_; }
   [[nodiscard]] int num_threads() const override { return workers_.size(); }
+  [[nodiscard]] bool is_brief() const override { return workers_.pace().is_brief(); }
 
   void reset(std::size_t environment, const std::uint64_t* seed) override {
     next_step_ = no_round;
@@ -68,9 +72,14 @@ class Pool final : public AnyPool {
     check_actions<Action>(actions, slots_.size());
     if (autoreset_ == Autoreset::disabled)
       for (std::size_t env = 0; env < slots_.size(); ++env) require_going(env);
-    each_environment([&](std::size_t env, Chunk& mine) { mine.ended += step_row(slots_[env], actions, env, out); });
+    const StepBuffers rows = out;  // a copy of its own, which the compiler knows that no environment writes to
+    each_block([&, rows](std::size_t first, std::size_t last, Tally& tally, Notes&) {
+      std::size_t ended = 0;
+      each_environment(first, last, tally, [&](std::size_t env) { ended += step_row(slots_[env], actions, env, rows); });
+      tally.ended += ended;
+    });
     std::size_t ended = 0;
-    for (Chunk& chunk : chunks_) ended += std::exchange(chunk.ended, 0);
+    for (Tally& tally : tallies_) ended += std::exchange(tally.ended, 0);
     return ended;
   }
 
@@ -102,7 +111,7 @@ class Pool final : public AnyPool {
     for (Slot<E>& slot : slots_)
       if (slot.ended) slot.begin_episode(slot.episode_id + 1);
     observe(buffers.observation);
-    for (Chunk& chunk : chunks_) chunk.clear();
+    for (Notes& notes : notes_) notes.clear();
     round_ = buffers;
     next_step_ = 0;
   }
@@ -116,20 +125,22 @@ class Pool final : public AnyPool {
     check_actions<Action>(actions, slots_.size());
     const std::size_t first_row = static_cast<std::size_t>(t) * slots_.size();
     const bool is_last = t + 1 == round_.steps;
-    each_environment([&](std::size_t env, Chunk& mine) {
-      Slot<E>& slot = slots_[env];
-      const std::size_t row = first_row + env;
-      const StepOf<E> step = slot.step(action_of<Action>(actions, env), max_episode_steps_);
-      put_reward<E>(step, round_.reward, row);
-      round_.terminated[row] = step.terminated;
-      round_.truncated[row] = step.truncated;
-      round_.episode_id[row] = static_cast<std::int32_t>(slot.episode_id);
-      if (step.terminated || step.truncated) {
-        mine.add(slot, static_cast<std::int64_t>(row), static_cast<std::int64_t>(env), step.terminated,
-                 step.truncated);
-        slot.begin_episode(slot.episode_id + 1);
-      }
-      if (!is_last) slot.observe(round_.observation, row + slots_.size());
+    each_block([&](std::size_t first, std::size_t last, Tally& tally, Notes& notes) {
+      each_environment(first, last, tally, [&](std::size_t env) {
+        Slot<E>& slot = slots_[env];
+        const std::size_t row = first_row + env;
+        const StepOf<E> step = slot.step(action_of<Action>(actions, env), max_episode_steps_);
+        put_reward<E>(step, round_.reward, row);
+        round_.terminated[row] = step.terminated;
+        round_.truncated[row] = step.truncated;
+        round_.episode_id[row] = static_cast<std::int32_t>(slot.episode_id);
+        if (step.terminated || step.truncated) {
+          notes.add(slot, static_cast<std::int64_t>(row), static_cast<std::int64_t>(env), step.terminated,
+                    step.truncated);
+          slot.begin_episode(slot.episode_id + 1);
+        }
+        if (!is_last) slot.observe(round_.observation, row + slots_.size());
+      });
     });
     ++next_step_;
   }
@@ -141,7 +152,7 @@ class Pool final : public AnyPool {
       throw std::logic_error("the round has " + std::to_string(round_.steps) + " steps, only " +
                              std::to_string(next_step_) + " were made");
     next_step_ = no_round;
-    return merge<E>(chunks_, slots_, round_);
+    return merge<E>(notes_, slots_, round_);
   }
 
   [[nodiscard]] std::vector<Column> columns() const override { return state_columns<E>(slots_); }
@@ -156,7 +167,7 @@ class Pool final : public AnyPool {
   }
 
  private:
-  using Chunk = penstock::Chunk<E>;
+  using Notes = penstock::Notes<E>;
   static constexpr std::int64_t no_round = -1;
 
   static auto share(const std::string& resources) {
@@ -223,33 +234,66 @@ class Pool final : public AnyPool {
       throw std::logic_error("not every environment is ready: reset(), reset_ids() or restore() first");
   }
 
-  /// Runs the body for every environment, each chunk on its thread. An exception stops its own environment alone, which
-  /// needs a reset afterwards; the first one, by environment, is thrown again with the environment's number.
-  template <class Body>
-  void each_environment(Body&& body) {
-    const std::size_t team = chunks_.size(), count = slots_.size();
-    workers_.run([&](int member) noexcept {
-      const auto index = static_cast<std::size_t>(member);
-      Chunk& mine = chunks_[index];
-      for (std::size_t env = count * index / team; env < count * (index + 1) / team; ++env) {
-        try {
-          body(env, mine);
-        } catch (...) {
-          slots_[env].started = false;
-          if (!mine.error) mine.error = std::current_exception(), mine.failed = env;
-        }
-      }
-    });
-    for (Chunk& chunk : chunks_)
-      if (chunk.error) [[unlikely]] fail(chunk);
+  /// How many environments make a block, which depends on the settings alone. Several blocks a thread let those that
+  /// are done help others; large ones do not share a cache line of the flags.
+  static std::size_t block_size(const PoolSettings& settings) {
+    const std::size_t blocks = 8 * static_cast<std::size_t>(settings.num_threads);
+    const std::size_t needed = (settings.size + Workers::most_blocks - 1) / Workers::most_blocks;
+    const std::size_t size = std::max((settings.size + blocks - 1) / blocks, needed);
+    return size < 32 ? size : (size + 63) / 64 * 64;
   }
 
-  [[noreturn]] void fail(Chunk& first) {
-    const std::exception_ptr error = explained(first.failed, first.error);
-    for (Chunk& chunk : chunks_) chunk.error = nullptr, chunk.ended = 0;
+  /// Calls body(first, last, tally, notes) for every block, on the team. The first failure of an environment is thrown
+  /// again when all are through. A step that is given up leaves environments that need a reset.
+  template <class Body>
+  void each_block(Body&& body) {
+    workers_.run(
+        [&](std::size_t member, std::size_t first, std::size_t last) noexcept {
+          for (std::size_t block = first; block < last; ++block) {
+            const std::size_t begin = block * block_size_, end = std::min(begin + block_size_, slots_.size());
+            if (given_up_.load(std::memory_order_relaxed)) [[unlikely]]
+              for (std::size_t env = begin; env < end; ++env) slots_[env].started = false;
+            else
+              body(begin, end, tallies_[member], notes_[block]);
+          }
+        },
+        [&] {
+          if (interrupted_ != nullptr && interrupted_()) given_up_.store(true, std::memory_order_relaxed);
+        });
+    if (given_up_.exchange(false)) [[unlikely]] {
+      forget_step();
+      throw Interrupted();
+    }
+    for (const Tally& tally : tallies_)
+      if (tally.error) [[unlikely]] fail();
+  }
+
+  /// Calls body(env) for those in [first, last). An exception stops its own environment alone, which needs a reset.
+  template <class Body>
+  void each_environment(std::size_t first, std::size_t last, Tally& tally, Body&& body) noexcept {
+    for (std::size_t env = first; env < last; ++env) {
+      try {
+        body(env);
+      } catch (...) {
+        slots_[env].started = false;
+        tally.note_failure(env);
+      }
+    }
+  }
+
+  [[noreturn]] void fail() {
+    const Tally* first = nullptr;
+    for (const Tally& tally : tallies_)
+      if (tally.error && (first == nullptr || tally.failed < first->failed)) first = &tally;
+    const std::exception_ptr error = explained(first->failed, first->error);
+    forget_step();
+    std::rethrow_exception(error);
+  }
+
+  void forget_step() noexcept {
+    for (Tally& tally : tallies_) tally = Tally();
     next_step_ = no_round;
     ready_ = false;
-    std::rethrow_exception(error);
   }
 
   static std::exception_ptr explained(std::size_t env, const std::exception_ptr& error) noexcept {
@@ -266,9 +310,13 @@ class Pool final : public AnyPool {
   const Description description_ = describe<E>();
   const std::int64_t max_episode_steps_;
   const Autoreset autoreset_;
+  bool (*const interrupted_)();
   const decltype(share("")) shared_;  ///< before the slots, which refer to it
   std::vector<Slot<E>> slots_;
-  std::vector<Chunk> chunks_;
+  const std::size_t block_size_;
+  std::vector<Tally> tallies_;  ///< one a thread
+  std::vector<Notes> notes_;    ///< one a block
+  std::atomic<bool> given_up_{false};
   RoundBuffers round_;
   std::int64_t next_step_ = no_round;
   mutable bool ready_ = false;  ///< every slot is started, as far as is known

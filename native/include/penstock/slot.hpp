@@ -17,7 +17,8 @@
 
 namespace penstock {
 
-/// Padded to cache lines, so that two threads never write to the same one.
+/// Padded to cache lines, so that two threads never write to the same one. What only a reset needs stands last, where a
+/// step does not load it.
 template <Environment E>
 struct alignas(64) Slot {
   using Value = ObservationValue<E>;
@@ -25,13 +26,13 @@ struct alignas(64) Slot {
   explicit Slot(E made) : env(std::move(made)) {}
 
   E env;
-  Rng rng;
   std::int64_t elapsed_steps = 0;
-  std::int64_t episode_id = 0;
   double total_reward = 0.0;
-  bool seeded = false;   ///< rng is the caller's
   bool started = false;  ///< there was a reset, and no step has failed since
   bool ended = false;    ///< the episode is over, and the next one has not begun
+  bool seeded = false;   ///< rng is the caller's
+  std::int64_t episode_id = 0;
+  Rng rng;
 
   void begin_episode(std::int64_t id) {
     started = false;  // a reset that throws leaves nothing that could be stepped
@@ -81,14 +82,23 @@ void put_reward(const StepOf<E>& step, T* rows, std::size_t row) {
     rows[row] = static_cast<T>(step.reward);
 }
 
-/// What one thread notes down. Cleared, never shrunk: after the first rounds nothing is allocated.
-template <Environment E>
-struct alignas(64) Chunk {
-  std::vector<Episode> episodes;
-  std::vector<ObservationValue<E>> final_observations;
+/// What one thread counts in one step.
+struct alignas(64) Tally {
   std::size_t ended = 0;
   std::exception_ptr error;
-  std::size_t failed = 0;
+  std::size_t failed = 0;  ///< the first environment that did
+
+  void note_failure(std::size_t env) noexcept {
+    if (!error || env < failed) error = std::current_exception(), failed = env;
+  }
+};
+
+/// What a round leaves of one block of environments, whatever thread steps it. Cleared, never shrunk: after the first
+/// rounds nothing is allocated.
+template <Environment E>
+struct alignas(64) Notes {
+  std::vector<Episode> episodes;
+  std::vector<ObservationValue<E>> final_observations;
 
   void clear() {
     episodes.clear();
@@ -102,9 +112,9 @@ struct alignas(64) Chunk {
   }
 };
 
-/// The threads' notes in row order, with the current observation for environments that go on after the last row.
+/// The blocks' notes in row order, with the current observation for environments that go on after the last row.
 template <Environment E>
-RoundResult merge(const std::vector<Chunk<E>>& chunks, const std::vector<Slot<E>>& slots, const RoundBuffers& round) {
+RoundResult merge(const std::vector<Notes<E>>& blocks, const std::vector<Slot<E>>& slots, const RoundBuffers& round) {
   using Value = ObservationValue<E>;
   constexpr std::size_t width = observation_size<E>, bytes = width * sizeof(Value);
   struct Source {
@@ -112,9 +122,9 @@ RoundResult merge(const std::vector<Chunk<E>>& chunks, const std::vector<Slot<E>
     const Value* observation;
   };
   std::vector<Source> ended;
-  for (const Chunk<E>& chunk : chunks)
-    for (std::size_t i = 0; i < chunk.episodes.size(); ++i)
-      ended.push_back({&chunk.episodes[i], chunk.final_observations.data() + i * width});
+  for (const Notes<E>& notes : blocks)
+    for (std::size_t i = 0; i < notes.episodes.size(); ++i)
+      ended.push_back({&notes.episodes[i], notes.final_observations.data() + i * width});
   std::sort(ended.begin(), ended.end(),
             [](const Source& a, const Source& b) { return a.episode->row < b.episode->row; });
 

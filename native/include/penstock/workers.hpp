@@ -1,11 +1,14 @@
-/// A team of threads that works on one job at a time, the calling thread included.
+/// A team of threads that works through the blocks of one job at a time, the calling thread included.
 ///
-/// A job is given to every member with its index; `run` returns when all are done. No allocation and no lock per job:
-/// one counter starts the job, one padded counter per member ends it. Waiting spins briefly, then sleeps in the kernel.
+/// A job is cut into blocks, always the same ones. Every member has a lane of them, takes those one by one, and then
+/// helps in the lanes of others, so nobody waits for a thread that the system has not woken yet: the caller does its
+/// blocks meanwhile. How many members take part is decided by what a job was measured to cost, down to the caller
+/// alone. No allocation and no lock per job. Waiting spins briefly, then sleeps in the kernel.
 #pragma once
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -16,26 +19,25 @@
 #include <type_traits>
 #include <vector>
 
-namespace penstock {
+#include "penstock/pace.hpp"
+#include "penstock/threads.hpp"
 
-/// How often this process was forked off. Threads do not survive a fork, so a team remembers where it was made.
-inline const std::atomic<std::uint32_t>& fork_generation() {
-  static std::atomic<std::uint32_t> generation{0};
-  static const bool registered = [] {
-    pthread_atfork(nullptr, nullptr, [] { generation.fetch_add(1, std::memory_order_relaxed); });
-    return true;
-  }();
-  static_cast<void>(registered);
-  return generation;
-}
+namespace penstock {
 
 class Workers {
  public:
-  /// `size` >= 1 members: the calling thread and size - 1 others, which live until destruction.
-  explicit Workers(int size) : size_(size), done_(static_cast<std::size_t>(size)) {
-    if (size < 1) throw std::invalid_argument("a team needs at least one thread, got " + std::to_string(size));
+  static constexpr std::size_t most_blocks = 0xffff;
+
+  /// `size` >= 1 members: the calling thread and size - 1 others, which live until destruction. With `pinned`, each of
+  /// the others stays on one CPU of those that this process may use.
+  Workers(int size, std::size_t blocks, bool pinned = false)
+      : size_(checked(size)), blocks_(blocks), lanes_(static_cast<std::size_t>(size)), pace_(size) {
+    if (blocks < 1 || blocks > most_blocks) throw std::invalid_argument("a job has 1 to 65535 blocks");
     try {
-      for (int member = 1; member < size; ++member) threads_->emplace_back([this, member] { serve(member); });
+      for (int member = 1; member < size; ++member) {
+        threads_->emplace_back([this, member] { serve(static_cast<std::size_t>(member)); });
+        if (pinned) pin(threads_->back(), member);
+      }
     } catch (...) {  // the operating system refused a thread: let the others go, or their destructors end the process
       stop();
       throw;
@@ -46,54 +48,120 @@ class Workers {
   Workers& operator=(const Workers&) = delete;
 
   [[nodiscard]] int size() const noexcept { return size_; }
+  [[nodiscard]] const Pace& pace() const noexcept { return pace_; }
 
-  /// Calls job(member) for every member 0 .. size - 1 at the same time. The job must not throw. Blocks; not re-entrant.
-  template <class Job>
-  void run(Job&& job) {
-    static_assert(std::is_nothrow_invocable_v<Job&, int>, "catch inside: nobody waits for a worker's exception");
-    if (size_ > 1) {
-      if (fork_generation().load(std::memory_order_relaxed) != generation_)
-        throw std::runtime_error("a pool's threads do not survive a fork: make it in the process that uses it");
-      context_ = std::addressof(job);
-      call_ = [](const void* context, int member) {
-        (*static_cast<std::remove_reference_t<Job>*>(const_cast<void*>(context)))(member);
-      };
-      const std::uint32_t ticket = start_.fetch_add(1, std::memory_order_release) + 1;
-      start_.notify_all();
-      job(0);
-      for (int member = 1; member < size_; ++member) await(done_[static_cast<std::size_t>(member)].ticket, ticket);
+  /// Calls job(member, first, last) for blocks [first, last), each block once, the members side by side. The job must
+  /// not throw. Blocks; not re-entrant. `poll` is called in the calling thread every tenth of a second or so.
+  template <class Job, class Poll>
+  void run(Job&& job, Poll&& poll) {
+    static_assert(std::is_nothrow_invocable_v<Job&, std::size_t, std::size_t, std::size_t>,
+                  "catch inside: nobody waits for a worker's exception");
+    if (size_ > 1 && fork_generation().load(std::memory_order_relaxed) != generation_)
+      throw std::runtime_error("a pool's threads do not survive a fork: make it in the process that uses it");
+    pace_.begin();
+    std::size_t done_here = blocks_;
+    const std::size_t team = pace_.team();
+    if (team > 1) {
+      done_here = share(job, poll, team);
+    } else if (pace_.is_brief()) {
+      job(std::size_t{0}, std::size_t{0}, blocks_);
     } else {
-      job(0);
+      for (std::size_t block = 0; block < blocks_; ++block) {
+        job(std::size_t{0}, block, block + 1);
+        if (pace_.poll_is_due()) poll();
+      }
     }
+    pace_.end(done_here, blocks_);
   }
 
  private:
-  struct alignas(64) Done {
-    std::atomic<std::uint32_t> ticket{0};
+  /// `claim` packs the job's ticket, the next block to take and the lane's last one, so that a thread that comes late
+  /// can never take a block of another job than the one that it was called for.
+  struct alignas(128) Lane {
+    std::atomic<std::uint64_t> claim{0};
+    std::atomic<std::uint32_t> start{0};  ///< the ticket that the member is called for
+    alignas(64) std::atomic<std::uint32_t> done{0};  ///< how many blocks the member did, over all jobs
   };
 
-  /// Until `counter` has the value `wanted`. About 20 us of spinning covers the gap between two steps of a small
-  /// policy; longer would steal a core from whoever else runs on this machine.
-  static void await(const std::atomic<std::uint32_t>& counter, std::uint32_t wanted) noexcept {
-    for (int spin = 0; spin < 400; ++spin) {
-      if (counter.load(std::memory_order_acquire) == wanted) return;
-#if defined(__x86_64__)
-      __builtin_ia32_pause();
-#endif
-    }
-    for (std::uint32_t seen; (seen = counter.load(std::memory_order_acquire)) != wanted;)
-      counter.wait(seen, std::memory_order_acquire);
+  static int checked(int size) {
+    if (size < 1) throw std::invalid_argument("a team needs at least one thread, got " + std::to_string(size));
+    return size;
   }
 
-  void serve(int member) noexcept {
-    for (std::uint32_t ticket = 1;; ++ticket) {
-      await(start_, ticket);
-      if (stopping_) return;
-      call_(context_, member);
-      auto& done = done_[static_cast<std::size_t>(member)].ticket;
-      done.store(ticket, std::memory_order_release);
-      done.notify_one();
+  /// Takes a block of the lane for the job of this ticket; false where none is left.
+  static bool take(Lane& lane, std::uint32_t ticket, std::size_t& block) noexcept {
+    std::uint64_t seen = lane.claim.load(std::memory_order_acquire);
+    do {
+      if (seen >> 32 != ticket || (seen >> 16 & 0xffff) >= (seen & 0xffff)) return false;
+    } while (!lane.claim.compare_exchange_weak(seen, seen + (1u << 16), std::memory_order_acq_rel,
+                                               std::memory_order_acquire));
+    block = seen >> 16 & 0xffff;
+    return true;
+  }
+
+  template <class Job, class Poll>
+  std::size_t share(Job& job, Poll& poll, std::size_t team) {
+    context_ = std::addressof(job);
+    call_ = [](const void* context, std::size_t member, std::size_t block) noexcept {
+      (*static_cast<std::remove_reference_t<Job>*>(const_cast<void*>(context)))(member, block, block + 1);
+    };
+    const std::uint32_t ticket = ++ticket_;
+    for (std::size_t member = 0; member < team; ++member) {
+      const std::uint64_t first = blocks_ * member / team, last = blocks_ * (member + 1) / team;
+      lanes_[member].claim.store(std::uint64_t{ticket} << 32 | first << 16 | last, std::memory_order_release);
     }
+    for (std::size_t member = 1; member < team; ++member) {
+      lanes_[member].start.exchange(ticket);  // a full barrier: notify must see who went to sleep before
+      lanes_[member].start.notify_one();
+    }
+    std::size_t done_here = 0;
+    for (std::size_t member = 0; member < team; ++member) {
+      for (std::size_t block = 0; take(lanes_[member], ticket, block); ++done_here) {
+        job(std::size_t{0}, block, block + 1);
+        if (!pace_.is_brief() && pace_.poll_is_due()) poll();
+      }
+    }
+    pace_.end_of_own_blocks();
+    done_elsewhere_ += static_cast<std::uint32_t>(blocks_ - done_here);
+    // What is left is in the hands of others, a block each. The wait is bounded by one block unless the system has
+    // taken a CPU away, and a poll must not come too late: hence short naps rather than a wait without end.
+    for (Patience patience(pace_.spins() ? spin_nanoseconds : 0); done_by_others() != done_elsewhere_;) {
+      patience.wait();
+      if (!pace_.is_brief() && pace_.poll_is_due()) poll();
+    }
+    return done_here;
+  }
+
+  [[nodiscard]] std::uint32_t done_by_others() const noexcept {
+    std::uint32_t total = 0;
+    for (std::size_t member = 1; member < lanes_.size(); ++member)
+      total += lanes_[member].done.load(std::memory_order_acquire);
+    return total;
+  }
+
+  void serve(std::size_t member) noexcept {
+    Lane& mine = lanes_[member];
+    for (std::uint32_t seen = 0;;) {
+      seen = await_change(mine.start, seen);
+      if (stopping_.load(std::memory_order_acquire)) return;
+      for (std::size_t other = 0; other < lanes_.size(); ++other) {
+        Lane& lane = lanes_[(member + other) % lanes_.size()];
+        for (std::size_t block = 0; take(lane, seen, block);) {
+          call_(context_, member, block);
+          mine.done.store(mine.done.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+        }
+      }
+    }
+  }
+
+  /// Spins for as long as a gap between two steps of a small policy, longer would steal a core from whoever else runs
+  /// on this machine; then sleeps. Does not spin where there are more threads than CPUs.
+  std::uint32_t await_change(const std::atomic<std::uint32_t>& counter, std::uint32_t seen) const noexcept {
+    std::uint32_t now = seen;
+    for (Patience patience(pace_.spins() ? spin_nanoseconds : 0); !patience.is_over(); patience.spin())
+      if ((now = counter.load(std::memory_order_acquire)) != seen) return now;
+    while ((now = counter.load(std::memory_order_acquire)) == seen) counter.wait(seen, std::memory_order_acquire);
+    return now;
   }
 
   void stop() noexcept {
@@ -102,19 +170,24 @@ class Workers {
       static_cast<void>(threads_.release());
       return;
     }
-    stopping_ = true;
-    start_.fetch_add(1, std::memory_order_release);
-    start_.notify_all();
+    stopping_.store(true, std::memory_order_release);
+    for (Lane& lane : lanes_) {
+      lane.start.exchange(lane.start.load(std::memory_order_relaxed) + 1);
+      lane.start.notify_one();
+    }
     for (auto& thread : *threads_) thread.join();
   }
 
   const int size_;
+  const std::size_t blocks_;
   const std::uint32_t generation_ = fork_generation().load(std::memory_order_relaxed);
-  const void* context_ = nullptr;
-  void (*call_)(const void*, int) = nullptr;
-  bool stopping_ = false;
-  alignas(64) std::atomic<std::uint32_t> start_{0};
-  std::vector<Done> done_;
+  const void* context_ = nullptr;  ///< this and call_: read only after a block was taken, which orders it
+  void (*call_)(const void*, std::size_t, std::size_t) noexcept = nullptr;
+  std::uint32_t ticket_ = 0;
+  std::uint32_t done_elsewhere_ = 0;
+  std::atomic<bool> stopping_{false};
+  std::vector<Lane> lanes_;
+  Pace pace_;
   std::unique_ptr<std::vector<std::thread>> threads_ = std::make_unique<std::vector<std::thread>>();
 };
 

@@ -39,7 +39,8 @@ struct CartPole {
     const auto [gravity, masscart, masspole, length, force_mag, tau, sutton_barto_reward] = config;
     auto& [x, x_dot, angle, angle_dot] = state;
     const double total_mass = masspole + masscart, polemass_length = masspole * length;
-    const double force = push_right ? force_mag : -force_mag, cosine = std::cos(angle), sine = std::sin(angle);
+    // Not a branch: a policy's choice is what no processor predicts.
+    const double force = static_cast<double>(2 * push_right - 1) * force_mag, cosine = std::cos(angle), sine = std::sin(angle);
     const double push = (force + polemass_length * (angle_dot * angle_dot) * sine) / total_mass;
     const double angle_acc =
         (gravity * sine - cosine * push) / (length * (4.0 / 3.0 - masspole * (cosine * cosine) / total_mass));
@@ -48,7 +49,7 @@ struct CartPole {
     x_dot = x_dot + tau * x_acc;
     angle = angle + tau * angle_dot;
     angle_dot = angle_dot + tau * angle_acc;
-    const bool fell = x < -x_limit || x > x_limit || angle < -angle_limit || angle > angle_limit;
+    const bool fell = bool((x < -x_limit) | (x > x_limit) | (angle < -angle_limit) | (angle > angle_limit));
     return {.reward = sutton_barto_reward ? (fell ? -1.0 : 0.0) : 1.0, .terminated = fell};
   }
 
