@@ -1,7 +1,7 @@
 """The attributes that each environment of a pool has, for Gymnasium's `get_attr`, `set_attr` and `call`.
 
-They are: the fields of the configuration, `state` (all of it, in its order) and its fields by name, what the last step
-reported, `elapsed_steps`, `episode_id`, `episode_return`, `np_random`, `np_random_seed`, `spec`, `render_mode`,
+They are: the fields of the configuration, `state` (its numbers as one row, in their order) and its fields by name (flags
+too), what the last step reported, `elapsed_steps`, `episode_id`, `episode_return`, `np_random`, `np_random_seed`, `spec`, `render_mode`,
 `metadata` and the two spaces.
 """
 
@@ -105,7 +105,7 @@ def _column(name: str, saved_names: Sequence[str]) -> str | None:
 
 
 def _state_columns(saved: dict[str, NDArray[Any]]) -> list[str]:
-    return [column for column in saved if column == "state" or column.startswith("state.")]
+    return [name for name in saved if (name == "state" or name.startswith("state.")) and saved[name].dtype != np.bool_]
 
 
 def _whole_state(saved: dict[str, NDArray[Any]]) -> NDArray[np.float64]:
