@@ -7,6 +7,7 @@ pure function of where they are used. This package knows nothing of storage, lea
 
 from native._core import environment_ids, fill_noise
 from native.compiler import CompileError, CompilerNotFoundError, cmake_dir, include_dir
+from native.installed import load_installed
 from native.load import Library, load, load_library
 from native.pool import EnvironmentSpec, Pool, RoundEnd
 from native.registration import register
@@ -26,6 +27,7 @@ __all__ = [
     "fill_noise",
     "include_dir",
     "load",
+    "load_installed",
     "load_library",
     "make",
     "register",

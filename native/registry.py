@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gymnasium.vector import AutoresetMode
 
@@ -11,6 +11,12 @@ from native import _core
 from native.configuration import configuration
 from native.pool import Pool
 from native.rendered import RenderedPool
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+before_refusing: list[Callable[[], object]] = []
+"""Called when an id is not known, before that is said: by then they may have loaded it."""
 
 
 def make(
@@ -42,6 +48,9 @@ def make(
     Raises:
         ValueError: An unknown id or field (the message lists those that exist), or a value that cannot be.
     """
+    if id not in _core.environment_ids():
+        for bring_more in before_refusing:
+            bring_more()
     if id not in _core.environment_ids():
         raise ValueError(f"no environment is called {id!r}; there are: {', '.join(_core.environment_ids())}")
     num_envs = _at_least_one("num_envs", num_envs)

@@ -1,0 +1,41 @@
+"""Environments that installed packages bring: `make("TheirEnv-v0")` finds them without an import.
+
+Such a package has an entry point of the group `penstock.environments`: a function without arguments that calls
+`native.load_library` for what the package ships. It is called when an id is asked for that nothing else has brought.
+"""
+
+from __future__ import annotations
+
+import warnings
+from importlib.metadata import entry_points
+
+from native import _core, registry
+
+GROUP = "penstock.environments"
+
+_called: set[tuple[str, str]] = set()
+
+
+def load_installed() -> tuple[str, ...]:
+    """Load what installed packages bring, each once in a process; the ids that are new.
+
+    A package that fails is warned about, and keeps nobody from the others.
+    """
+    before = set(_core.environment_ids())
+    for point in entry_points(group=GROUP):
+        if (point.name, point.value) in _called:
+            continue
+        _called.add((point.name, point.value))
+        try:
+            point.load()()
+        except Exception as error:  # noqa: BLE001 whatever another's package raises
+            package = point.dist.name if point.dist else "an unknown package"
+            warnings.warn(
+                f"the environments of {package} ({GROUP}: {point.name} = {point.value}) cannot be loaded: {error}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+    return tuple(name for name in _core.environment_ids() if name not in before)
+
+
+registry.before_refusing.append(load_installed)
