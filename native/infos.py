@@ -64,6 +64,24 @@ class PoolInfos:
             infos |= {"episode": self._episode(rows, returns, lengths), "_episode": over.copy()}
         return infos
 
+    def of_rows(
+        self,
+        environments: NDArray[np.int32],
+        over: NDArray[np.bool_],
+        report: NDArray[Any],
+        returns: NDArray[Any],
+        lengths: NDArray[Any],
+    ) -> dict[str, Any]:
+        """After a step of these environments, none of which was reset; all arguments have a row for each."""
+        infos: dict[str, Any] = {}
+        self._put(infos, self._reports, report, np.ones_like(over))
+        if self._statistics and over.any():
+            now = time.perf_counter()
+            seconds = np.where(over, np.round(now - self._started_seconds[environments], 6), 0.0)
+            self._started_seconds[environments[over]] = now
+            infos |= {"episode": {"r": returns, "l": lengths, "t": seconds}, "_episode": over}
+        return infos
+
     def _put(
         self, infos: dict[str, Any], names: Sequence[str], report: NDArray[Any], mask: NDArray[np.bool_], first: int = 0
     ) -> None:

@@ -107,7 +107,6 @@ class Pool(VectorEnv[Any, Any, Any]):
         self._thread_affinity = thread_affinity
         self._seeded = np.zeros(num_envs, dtype=np.bool_)
         self._seeds: list[int | None] = [None] * num_envs
-        self._record_episode_statistics = record_episode_statistics
         self.spec = self._own_spec()
         self._core = self._new_core()
 
@@ -168,6 +167,32 @@ class Pool(VectorEnv[Any, Any, Any]):
         if infos is None:
             ended = int(np.count_nonzero(terminated | truncated))
             infos = self._infos.of_step(self._core, terminated, truncated, ended)
+        return observation, reward, terminated, truncated, infos
+
+    def step_rows(
+        self, actions: Any, environments: Any
+    ) -> tuple[NDArray[Any], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
+        """Step these environments alone, in the calling thread; the others stay as they are.
+
+        Args:
+            actions: As in `step`, with a row for each of `environments`.
+            environments: Their numbers, each once, in any order.
+
+        Returns:
+            What `step` returns, with a row for each of `environments`, in their order.
+
+        Raises:
+            ValueError: As `step`; a number is out of range or twice there; or the pool resets by itself, which is no
+                use where the caller says who is stepped.
+            RuntimeError: As `step`, or the episode of one of them has ended.
+        """
+        if self.autoreset_mode != AutoresetMode.DISABLED:
+            raise ValueError(
+                f"step_rows needs a pool with autoreset_mode='Disabled', this one has {self.autoreset_mode.value!r}"
+            )
+        rows = np.asarray(environments, dtype=np.int32)
+        observation, reward, terminated, truncated, report, returns, lengths = self._core.step_rows(actions, rows)
+        infos = self._infos.of_rows(rows, terminated | truncated, report, returns, lengths)
         return observation, reward, terminated, truncated, infos
 
     @property
@@ -330,7 +355,7 @@ class Pool(VectorEnv[Any, Any, Any]):
             limit,
             mode,
             values,
-            statistics=self._record_episode_statistics,
+            statistics=self.records_episode_statistics,
             thread_affinity=self._thread_affinity,
         )
 
@@ -342,7 +367,7 @@ class Pool(VectorEnv[Any, Any, Any]):
             num_envs=self.num_envs,
             num_threads=self.num_threads,
             autoreset_mode=self.autoreset_mode.value,
-            record_episode_statistics=self._record_episode_statistics,
+            record_episode_statistics=self.records_episode_statistics,
             render_mode=self.render_mode,
         )
 

@@ -183,6 +183,47 @@ class PoolBinding {
     return result;
   }
 
+  /// Steps these environments alone, in the calling thread: observation, reward, terminated, truncated, report, return
+  /// and length of the episode (both meaningful where one ended), a row each in the given order.
+  py::tuple step_rows(const py::handle& actions, const py::array& environments) {
+    const Use use(*this);
+    const py::ssize_t count = environments.size();
+    const auto* chosen = readable_data<std::int32_t>(environments, {count}, "environments");
+    std::vector<bool> taken(static_cast<std::size_t>(size_), false);
+    for (py::ssize_t i = 0; i < count; ++i) {
+      if (chosen[i] < 0 || chosen[i] >= size_ || taken[static_cast<std::size_t>(chosen[i])])
+        throw py::value_error("environments are different numbers from 0 to num_envs - 1, got " +
+                              std::to_string(chosen[i]) + (chosen[i] < 0 || chosen[i] >= size_ ? "" : " twice"));
+      taken[static_cast<std::size_t>(chosen[i])] = true;
+    }
+    const auto rows_of = [count](Shape shape) {
+      shape.front() = count;
+      return shape;
+    };
+    const void* action = action_reader_->read(actions, count);
+    pool_->check_rows(action, {chosen, static_cast<std::size_t>(count)});
+    py::array observation(observation_dtype_, rows_of(observations_));
+    py::array_t<double> reward(rows_of(rewards_)), report(Shape{count, report_width()}), returns(count);
+    py::array_t<bool> terminated(count), truncated(count);
+    py::array_t<std::int64_t> lengths(count);
+    std::fill_n(returns.mutable_data(), count, 0.0);
+    std::fill_n(lengths.mutable_data(), count, 0);
+    const StepBuffers out{.observation = observation.mutable_data(),
+                          .reward = reward.mutable_data(),
+                          .terminated = terminated.mutable_data(),
+                          .truncated = truncated.mutable_data(),
+                          .fresh = fresh_.get(),
+                          .episode_return = returns.mutable_data(),
+                          .episode_length = lengths.mutable_data(),
+                          .final_observation = final_observation_.data(),
+                          .report = report.mutable_data(),
+                          .final_report = final_report_.data()};
+    std::exception_ptr error;
+    without_lock([&] { error = pool_->step_rows(action, chosen, 0, static_cast<std::size_t>(count), out); });
+    if (error) std::rethrow_exception(error);
+    return py::make_tuple(observation, reward, terminated, truncated, report, returns, lengths);
+  }
+
   /// What the latest step left beside its arrays: which rows' observation is a reset's, then for the environments
   /// `rows` whose episode ended: its return and length, and with SAME_STEP its last observation and report.
   py::tuple ended(const py::array& rows) {
@@ -427,6 +468,7 @@ void bind_pool(py::module_& module) {
       .def("reset", &PoolBinding::reset, py::arg("seeds"), py::arg("seeded"), py::arg("mask"))
       .def_property_readonly("report", &PoolBinding::report)
       .def("step", &PoolBinding::step, py::arg("actions"))
+      .def("step_rows", &PoolBinding::step_rows, py::arg("actions"), py::arg("environments"))
       .def("ended", &PoolBinding::ended, py::arg("rows"))
       .def("begin_round", &PoolBinding::begin_round, py::arg("observation"), py::arg("reward"), py::arg("terminated"),
            py::arg("truncated"), py::arg("episode_id"))

@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 import native
+from native.trainers.attributes import call_method, get_attribute, set_attribute
 from native.trainers.infos import pop_ended, split_infos
 from native.trainers.missing import missing
 
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
 
     from gymnasium.vector import VectorEnv
     from numpy.typing import NDArray
-
-_SHARED = ("render_mode", "spec", "metadata")
-"""Attributes of an environment that a pool holds once for all of them."""
 
 
 def make(id: str, num_envs: int, num_threads: int = 1, **options: Any) -> PoolVecEnv:  # noqa: A002
@@ -100,7 +98,7 @@ class PoolVecEnv(VecEnv):
             info["TimeLimit.truncated"] = bool(truncated[row] and not terminated[row])
             info["terminal_observation"] = last_observation
             if episode is not None:
-                info["episode"] = {"t": round(time.perf_counter() - self._started_at, 6)} | episode
+                info["episode"] = episode | {"t": round(time.perf_counter() - self._started_at, 6)}
             rows[row] = info
         return observation, reward.astype(np.float32), done, rows
 
@@ -113,64 +111,35 @@ class PoolVecEnv(VecEnv):
         return list(self.pool.render() or [None] * self.num_envs)
 
     def get_attr(self, attr_name: str, indices: int | Iterable[int] | None = None) -> list[Any]:
-        """One value an environment: of its configuration, its spaces, or what the pool holds for all of them.
+        """One value for each of these environments, as `Pool.get_attr` finds it.
 
         Raises:
-            AttributeError: There is no such value.
+            AttributeError: There is no such value; also before the first reset, if it belongs to an episode.
         """
-        rows = self._get_indices(indices)
-        if attr_name in {"observation_space", "action_space"}:
-            return [getattr(self, attr_name) for _ in rows]
-        config = getattr(self.pool, "config", {})
-        if attr_name in config:
-            return [config[attr_name][row].item() for row in rows]
-        if attr_name in _SHARED:
-            return [getattr(self.pool, attr_name) for _ in rows]
-        if hasattr(self.pool, "get_attr"):
-            values = self.pool.get_attr(attr_name)
-            return [values[row] for row in rows]
-        raise AttributeError(
-            f"{self.pool} has no attribute {attr_name!r} for each environment; there are: "
-            f"{', '.join(['observation_space', 'action_space', *_SHARED, *config])}"
-        )
+        return get_attribute(self.pool, attr_name, self._get_indices(indices))
 
     def set_attr(self, attr_name: str, value: Any, indices: int | Iterable[int] | None = None) -> None:
-        """Set an attribute of all environments, if the pool lets one.
+        """Give an attribute this value in these environments, as `Pool.set_attr` does.
 
         Raises:
-            AttributeError: Pools in C++ take their configuration when they are made; others need all environments.
+            AttributeError: There is no such attribute that can be set.
         """
-        if not hasattr(self.pool, "set_attr"):
-            raise AttributeError(
-                f"{self.pool} cannot set {attr_name!r}: its environments are configured when it is made, as in "
-                "native.make(id, num_envs, gravity=[...]), with one value or one for each environment"
-            )
-        self._need_all(indices)
-        self.pool.set_attr(attr_name, value)
+        set_attribute(self.pool, attr_name, value, self._get_indices(indices))
 
     def env_method(
         self, method_name: str, *method_args: Any, indices: int | Iterable[int] | None = None, **method_kwargs: Any
     ) -> list[Any]:
-        """Call a method of all environments, if they are Python objects.
+        """Call a method of all environments; those of a pool in C++ have `render` alone.
 
         Raises:
-            AttributeError: The environments of a pool in C++ have no methods in Python; others need all environments.
+            AttributeError: There is no such method, or only some environments are chosen.
         """
-        if not hasattr(self.pool, "call"):
-            raise AttributeError(
-                f"{self.pool} has no method {method_name!r} for each environment: they are C++, and stepped as one"
-            )
-        self._need_all(indices)
-        return list(self.pool.call(method_name, *method_args, **method_kwargs))
+        return call_method(self.pool, method_name, self._get_indices(indices), *method_args, **method_kwargs)
 
     def env_is_wrapped(self, wrapper_class: type[Any], indices: int | Iterable[int] | None = None) -> list[bool]:
         """Whether infos carry what the wrapper would add: true of Monitor where the pool records episodes."""
         recorded = wrapper_class is Monitor and bool(getattr(self.pool, "records_episode_statistics", False))
         return [recorded for _ in self._get_indices(indices)]
-
-    def _need_all(self, indices: int | Iterable[int] | None) -> None:
-        if sorted(self._get_indices(indices)) != list(range(self.num_envs)):
-            raise AttributeError(f"{self.pool} is stepped as one: give no indices, got {indices!r}")
 
     @staticmethod
     def _one_for_all(options: list[dict[str, Any]]) -> dict[str, Any] | None:

@@ -3,12 +3,14 @@
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from stable_baselines3 import PPO, SAC
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.monitor import Monitor
@@ -22,6 +24,15 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "trainers.md"
 BLOCKS = re.findall(
     r"^## (.+?)\n.*?^```python\n(.*?)^```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
 )
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Of torch's: the networks are tiny, and more threads than cores wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def dummy(env_id: str) -> DummyVecEnv:
@@ -101,22 +112,24 @@ def test_sb3_any_vector_environment_in_same_step_mode():
     assert ours.get_attr("gravity", indices=[0, 2]) == [5.0, 5.0]
     assert [row[0].shape for row in ours.env_method("reset", seed=1)] == [(4,)] * NUM_ENVS
     with pytest.raises(AttributeError, match="give no indices"):
-        ours.set_attr("gravity", 5.0, indices=0)
+        ours.env_method("reset", indices=0)
 
 
 def test_sb3_attributes_and_methods():
-    """Callbacks find attributes environment by environment, and learn what a pool cannot do and what to do instead."""
+    """Callbacks find and set attributes environment by environment, and learn what a pool cannot do."""
     env = sb3.make("CartPole-v1", 3, gravity=[9.0, 9.5, 10.0])
     assert env.get_attr("gravity", indices=[2, 0]) == [10.0, 9.0]
     assert env.get_attr("render_mode", indices=1) == [None]
     assert env.get_attr("action_space") == [gymnasium.spaces.Discrete(2)] * 3
     assert env.has_attr("force_mag")
     assert not env.has_attr("no_such")
-    with pytest.raises(AttributeError, match=r"'no_such'.*there are: gravity"):
-        env.get_attr("no_such")
-    env.set_attr("gravity", 1.0)
-    assert env.get_attr("gravity") == [1.0] * 3
-    with pytest.raises(AttributeError, match=r"they are C\+\+"):
+    env.reset()
+    assert not env.has_attr("no_such")
+    env.set_attr("gravity", 1.0, indices=[0, 2])
+    assert env.get_attr("gravity") == [1.0, 9.5, 1.0]
+    with pytest.raises(AttributeError, match="no_such"):
+        env.set_attr("no_such", 1.0)
+    with pytest.raises(AttributeError, match="compute_reward"):
         env.env_method("compute_reward")
     assert env.env_is_wrapped(Monitor) == [True] * 3
     assert env.env_is_wrapped(gymnasium.wrappers.TimeLimit, indices=0) == [False]
