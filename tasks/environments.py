@@ -20,8 +20,14 @@ def make_pool(config: TrainConfig, num_envs: int) -> Pool:
     """
     settings = config.environment
     try:
-        return native.make(
+        pool = native.make(
             settings.id, num_envs, max_episode_steps=settings.max_episode_steps, **dict[str, Any](settings.settings)
         )
-    except ValueError as error:
+    except (ValueError, ImportError) as error:
         raise ConfigError(f"environment: {error}") from error
+    if agents := pool.environment["agents"]:
+        raise ConfigError(
+            f"environment: {settings.id} has {agents} agents with a reward each, and the algorithms here expect one; "
+            f"choose an environment without an agent axis"
+        )
+    return pool

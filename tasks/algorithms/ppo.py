@@ -115,9 +115,9 @@ class PPO:
         """Values in one batch, advantages and value targets per environment."""
         columns = trajectory.columns
         steps, envs = columns["reward"].shape
-        observation = columns["observation"].flatten(0, 1)
-        value = mlp(params["value"], observation.flatten(1)).view(steps, envs)
-        following = mlp(params["value"], trajectory.bootstrap_observation.flatten(1)).squeeze(-1)
+        observation = _features(columns["observation"].flatten(0, 1))
+        value = mlp(params["value"], observation).view(steps, envs)
+        following = mlp(params["value"], _features(trajectory.bootstrap_observation)).squeeze(-1)
         advantage = generalized_advantages(
             columns["reward"] * self.reward_scale,
             value,
@@ -128,7 +128,7 @@ class PPO:
             self.trace_decay,
         )
         return {
-            "observation": observation.flatten(1),
+            "observation": observation,
             "action": columns["action"].flatten(0, 1),
             "log_probability": columns["log_probability"].flatten(),
             "advantage": advantage.flatten(),
@@ -165,7 +165,7 @@ class PPO:
 
     def _policy(self, params: Mapping[str, Tensor], observation: Tensor) -> Tensor:
         layers = params if self.discrete else {name: value for name, value in params.items() if name != "log_std"}
-        return mlp(layers, observation.flatten(1))
+        return mlp(layers, _features(observation))
 
     def _policy_loss(
         self,
@@ -220,3 +220,8 @@ class PPO:
         error = mlp(params["value"], rows["observation"]).squeeze(-1) - rows["value_target"]
         square = 0.5 * error.square()
         return square.sum() / count, {"value_loss": square.detach()}
+
+
+def _features(observation: Tensor) -> Tensor:
+    """`[rows, ...]` of any number type as float32 `[rows, inputs]`; simulators observe in float64."""
+    return observation.flatten(1).float()

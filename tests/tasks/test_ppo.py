@@ -164,6 +164,23 @@ def test_post_keeps_the_order_of_rows():
     assert {len(column) for column in batch.values()} == {6}
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.uint8])
+def test_observations_of_any_type_are_learned_as_float32(dtype: torch.dtype):
+    """Simulators observe in float64, screens in bytes: acting and post give what the same numbers in float32 give."""
+    ppo = PPO(environment=CHOICES)
+    params = ppo.init(1).params
+    observation = torch.arange(18).view(3, 2, 3) % 7
+    noise = random(2, 2)
+    with torch.no_grad():
+        acted, _ = ppo.act(params, None, observation[0].to(dtype), noise)
+        batch = ppo.post(params, trajectory(observation=observation.to(dtype)))
+        expected, _ = ppo.act(params, None, observation[0].float(), noise)
+        expected_batch = ppo.post(params, trajectory(observation=observation.float()))
+    assert all(torch.equal(acted[name], expected[name]) for name in expected)
+    assert all(torch.equal(batch[name], expected_batch[name]) for name in expected_batch)
+    assert batch["observation"].dtype == torch.float32
+
+
 def test_the_reward_scale_reaches_advantages_alone():
     """With values of zero, no discount and no trace, an advantage is the scaled reward."""
     ppo = PPO(environment=CHOICES, discount=0.0, trace_decay=0.0, reward_scale=0.25)
