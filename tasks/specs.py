@@ -50,7 +50,16 @@ class EnvironmentSpec:
 
     @classmethod
     def from_pool(cls, name: str, described: dict[str, Any]) -> EnvironmentSpec:
-        """Read what `native.Pool.environment` says of an environment."""
+        """Read what `native.Pool.environment` says of an environment.
+
+        Raises:
+            ValueError: It has several agents with a reward each; algorithms learn one policy from one reward.
+        """
+        if described["agents"]:
+            raise ValueError(
+                f"{name} has {described['agents']} agents with a reward each, training expects one: "
+                "step such an environment through native.make"
+            )
         action = described["action"]
         return cls(
             name=name,

@@ -11,6 +11,7 @@
 #include "penstock/envs/mountain_car.hpp"
 #include "penstock/envs/mountain_car_continuous.hpp"
 #include "penstock/envs/pendulum.hpp"
+#include "penstock/envs/simple_spread.hpp"
 #include "penstock/library.hpp"
 #include "penstock/pool.hpp"
 
@@ -28,6 +29,8 @@ Catalog& catalog() {
              catalog_entry<MountainCar>(),
              catalog_entry<MountainCarContinuous>(),
              catalog_entry<Pendulum>(),
+             catalog_entry<SimpleSpread>(),
+             catalog_entry<SimpleSpreadContinuous>(),
          })
       built_in.emplace(entry.description.id, Registered{entry, "", ""});
     return built_in;

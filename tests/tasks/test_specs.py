@@ -34,7 +34,17 @@ def test_a_group_owns_its_memory():
     assert copy.flat.tolist() == [1.0, 2.0]
 
 
-@pytest.mark.parametrize("name", native.environment_ids())
+AGENTS = {name: native.make(name, 1).environment["agents"] for name in native.environment_ids()}
+
+
+@pytest.mark.parametrize("name", [name for name, agents in AGENTS.items() if agents])
+def test_an_environment_of_several_agents_is_refused(name: str):
+    """Training on the rewards of several agents as if they were one is refused by name."""
+    with pytest.raises(ValueError, match=f"{name} has 3 agents with a reward each"):
+        EnvironmentSpec.from_pool(name, dict(native.make(name, 1).environment))
+
+
+@pytest.mark.parametrize("name", [name for name, agents in AGENTS.items() if not agents])
 def test_every_environment_of_the_pool_can_be_described(name: str):
     """What the pool says of itself is what algorithms get to know, as plain Python numbers."""
     pool = native.make(name, 2, max_episode_steps=9)

@@ -23,6 +23,12 @@ inline double modulo(double x, double y) noexcept {
   return (rest < 0.0) != (y < 0.0) ? rest + y : rest;
 }
 
+/// `np.logaddexp(x, y)`: log(exp(x) + exp(y)).
+inline double log_add_exp(double x, double y) noexcept {
+  if (x == y) return x + 0.693147180559945309417232121458176568;
+  return x > y ? x + std::log1p(std::exp(y - x)) : y + std::log1p(std::exp(x - y));
+}
+
 /// `np.cos` and `np.sin` of float32 within pi/4 of 0. NumPy has its own polynomials for float32 wherever the processor
 /// can fuse a multiplication and an addition; they are not the C library's functions. For float64 it takes those, as
 /// std::cos and std::sin do.
