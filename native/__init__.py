@@ -5,6 +5,8 @@ that the caller owns. `load` compiles an environment of one's own. `fill_noise` 
 pure function of where they are used. This package knows nothing of storage, learning or clusters.
 """
 
+from typing import Any
+
 from native._core import environment_ids, fill_noise
 from native.compiler import CompileError, CompilerNotFoundError, cmake_dir, include_dir
 from native.installed import load_installed
@@ -35,3 +37,14 @@ __all__ = [
 
 for _id in environment_ids():
     register(_id)
+
+
+def __getattr__(name: str) -> Any:
+    """`make_dm`, which alone needs dm_env."""
+    if name != "make_dm":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        from native.dm import make_dm  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise ImportError("native.make_dm needs dm_env: install penstock[dm]") from error
+    return make_dm

@@ -1,8 +1,8 @@
 """The attributes that each environment of a pool has, for Gymnasium's `get_attr`, `set_attr` and `call`.
 
-They are: the fields of the configuration, `state` (its numbers as one row, in their order) and its fields by name (flags
-too), what the last step reported, `elapsed_steps`, `episode_id`, `episode_return`, `np_random`, `np_random_seed`, `spec`, `render_mode`,
-`metadata` and the two spaces.
+They are: the fields of the configuration, `state` (its numbers as one row, in their order) and its fields by name
+(flags too), what the last step reported, `elapsed_steps`, `episode_id`, `episode_return`, `np_random`,
+`np_random_seed`, `spec`, `render_mode`, `metadata` and the two spaces.
 """
 
 from __future__ import annotations
