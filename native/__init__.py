@@ -9,9 +9,10 @@ from typing import Any
 
 from native._core import environment_ids, fill_noise
 from native.compiler import CompileError, CompilerNotFoundError, cmake_dir, include_dir
+from native.faces import EnvironmentPool, EnvironmentSpec, RoundEnd, StateNotSupportedError
 from native.installed import load_installed
 from native.load import Library, load, load_library
-from native.pool import EnvironmentSpec, Pool, RoundEnd
+from native.pool import Pool
 from native.registration import register
 from native.registry import make
 from native.single import SingleEnv
@@ -19,11 +20,13 @@ from native.single import SingleEnv
 __all__ = [
     "CompileError",
     "CompilerNotFoundError",
+    "EnvironmentPool",
     "EnvironmentSpec",
     "Library",
     "Pool",
     "RoundEnd",
     "SingleEnv",
+    "StateNotSupportedError",
     "cmake_dir",
     "environment_ids",
     "fill_noise",

@@ -13,7 +13,7 @@ from dm_env import specs
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode
 
-from native.registry import make
+from native.registry import make_own
 
 if TYPE_CHECKING:
     from gymnasium.spaces import Space
@@ -140,8 +140,8 @@ def make_dm(
     if "autoreset_mode" in options:
         raise ValueError("dm_env says that the step after the last one resets: make_dm takes no autoreset_mode")
     if num_envs is None:
-        return DmEnvironment(make(environment_id, 1, autoreset_mode=AutoresetMode.DISABLED, **options), seed)
-    return DmPool(make(environment_id, num_envs, autoreset_mode=AutoresetMode.NEXT_STEP, **options), seed)
+        return DmEnvironment(make_own(environment_id, 1, autoreset_mode=AutoresetMode.DISABLED, **options), seed)
+    return DmPool(make_own(environment_id, num_envs, autoreset_mode=AutoresetMode.NEXT_STEP, **options), seed)
 
 
 def _spec_of(space: Space[Any], name: str) -> Any:

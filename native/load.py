@@ -25,7 +25,7 @@ from filelock import FileLock
 from native import _core
 from native.compiler import CompileError, Compiler, find_compiler, include_dir
 from native.registration import register
-from native.registry import make
+from native.registry import make_own
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -68,7 +68,7 @@ class Library:
             id = self.environment_ids[0]  # noqa: A001
         if id not in self.environment_ids:
             raise ValueError(f"id is {id!r}; this library's environments: {', '.join(self.environment_ids)}")
-        return make(id, num_envs, **options)
+        return make_own(id, num_envs, **options)
 
 
 def load(

@@ -8,16 +8,16 @@ threads do not survive a fork; with `num_threads=1` there are none).
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
 from native import _core
 from native.attributes import attribute_names, get_attribute, set_attribute
 from native.configuration import configuration, core_values
+from native.faces import EnvironmentPool, EnvironmentSpec, RoundEnd
 from native.generators import generator_of
 from native.infos import PoolInfos
 from native.render import metadata_of
@@ -32,41 +32,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-class EnvironmentSpec(TypedDict):
-    """What an environment takes and gives, as plain JSON-able data (bounds may be infinite)."""
-
-    id: str
-    observation: dict[str, Any]
-    """dtype, shape"""
-    action: dict[str, Any]
-    """kind 'discrete' with n, dtype, shape () or (agents,); or kind 'box' with dtype, shape, low, high"""
-    agents: int
-    """0, or the length of the agent axis that rewards then have."""
-    max_episode_steps: int | None
-    reward_threshold: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class RoundEnd:
-    """What a round leaves beside its buffers, in row order; row = t * num_envs + environment."""
-
-    bootstrap_rows: NDArray[np.int64]
-    """[K], ascending: rows whose successor is not the same environment's next row: an episode's end, the last step."""
-    bootstrap_observation: NDArray[Any]
-    """[K, *observation]: what was observed after those rows, before any reset."""
-    episodes: dict[str, NDArray[Any]]
-    """Episodes that ended in this round: row (of the last step), env, episode_id, length (all int64), return (float64),
-    terminated, truncated (uint8)."""
-
-
-class Pool(VectorEnv[Any, Any, Any]):
+class Pool(EnvironmentPool):
     """Many environments of one kind. Made by `native.make`, which checks what it is given.
 
     Results do not depend on the number of threads. Every array that a method returns is the caller's own.
     """
-
-    environment: EnvironmentSpec
-    """What one environment takes and gives, as plain data."""
 
     def __init__(
         self,
@@ -92,7 +62,7 @@ class Pool(VectorEnv[Any, Any, Any]):
         self.single_action_space, action = action_space_of(described)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
-        self.environment = EnvironmentSpec(
+        self._environment = EnvironmentSpec(
             id=environment_id,
             observation={"dtype": str(described["observation_dtype"]), "shape": described["observation_low"].shape},
             action=action,
@@ -109,6 +79,11 @@ class Pool(VectorEnv[Any, Any, Any]):
         self._seeds: list[int | None] = [None] * num_envs
         self.spec = self._own_spec()
         self._core = self._new_core()
+
+    @property
+    def environment(self) -> EnvironmentSpec:
+        """What one environment takes and gives, as plain data."""
+        return self._environment
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.environment['id']}, num_envs={self.num_envs})"

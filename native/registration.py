@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 
 from native import _core
-from native.registry import make
+from native.registry import make_own
 from native.single import SingleEnv
 from native.specs import SINGLE_ENTRY_POINT, VECTOR_ENTRY_POINT, gymnasium_id
 
@@ -48,4 +48,4 @@ def make_single(environment_id: str, **kwargs: Any) -> SingleEnv:
 
 def make_vector(environment_id: str, **kwargs: Any) -> Pool:
     """Gymnasium's entry point for `make_vec`, whose `kwargs` are those of `native.make`."""
-    return make(environment_id, **kwargs)
+    return make_own(environment_id, **kwargs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from gymnasium.vector import AutoresetMode
@@ -11,9 +12,16 @@ from native import _core
 from native.configuration import configuration
 from native.pool import Pool
 from native.rendered import RenderedPool
+from native.wrap_atari import PREFIX as ATARI
+from native.wrap_atari import atari_source
+from native.wrap_gymnasium import PREFIX as GYMNASIUM
+from native.wrap_gymnasium import gymnasium_knows, gymnasium_source, near_misses
+from native.wrapped import WrappedPool
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from native.faces import EnvironmentPool
 
 before_refusing: list[Callable[[], object]] = []
 """Called when an id is not known, before that is said: by then they may have loaded it."""
@@ -30,11 +38,12 @@ def make(
     render_mode: str | None = None,
     thread_affinity: bool = False,
     **config: Any,
-) -> Pool:
+) -> EnvironmentPool:
     """Make a pool of `num_envs` environments.
 
     Args:
-        id: One of `environment_ids()`.
+        id: One of `environment_ids()`; an Atari game as `ALE/Pong-v5` (needs ale-py); or an id of Gymnasium's registry,
+            as it is or after `gymnasium/`, which also chooses Gymnasium where both know the id.
         num_envs: How many; row b of every array is environment b.
         num_threads: Threads that step, the caller's included. Results are the same for any number.
         max_episode_steps: Truncates episodes; None takes the environment's own limit, -1 means that there is none.
@@ -43,20 +52,59 @@ def make(
             RecordEpisodeStatistics: return `r`, length `l`, seconds `t`.
         render_mode: 'rgb_array' for a pool that can `render`, where Gymnasium can draw the environment.
         thread_affinity: Whether each thread but the caller's stays on one of the CPUs that the process may use.
-        config: Fields of the environment's configuration, as one value or one for each environment.
+        config: Fields of the environment's configuration, as one value or one for each environment. For Atari the
+            settings of ale-py's AtariVectorEnv; for Gymnasium's the arguments of `gymnasium.make_vec`, of which
+            `vectorization_mode` is 'sync', 'async' or 'vector_entry_point'.
 
     Raises:
         ValueError: An unknown id or field (the message lists those that exist), or a value that cannot be.
     """
-    if id not in _core.environment_ids():
-        for bring_more in before_refusing:
-            bring_more()
-    if id not in _core.environment_ids():
-        raise ValueError(f"no environment is called {id!r}; there are: {', '.join(_core.environment_ids())}")
-    num_envs = _at_least_one("num_envs", num_envs)
-    num_threads = _at_least_one("num_threads", num_threads)
-    if max_episode_steps not in {None, -1}:
-        max_episode_steps = _at_least_one("max_episode_steps", max_episode_steps)
+    if _is_own(id):
+        return make_own(
+            id,
+            num_envs,
+            num_threads,
+            max_episode_steps,
+            autoreset_mode,
+            record_episode_statistics=record_episode_statistics,
+            render_mode=render_mode,
+            thread_affinity=thread_affinity,
+            **config,
+        )
+    if thread_affinity:
+        raise ValueError(
+            f"thread_affinity places the threads of this package, which do not step {id!r}; leave it out (ale-py has "
+            f"thread_affinity_offset for its own)"
+        )
+    num_envs, num_threads, max_episode_steps = _counts(num_envs, num_threads, max_episode_steps)
+    mode = _autoreset_mode(autoreset_mode)
+    if render_mode is not None:
+        config["render_mode"] = render_mode
+    if id.startswith(ATARI):
+        source = atari_source(id, num_envs, num_threads, max_episode_steps, config)
+    elif id.startswith(GYMNASIUM) or gymnasium_knows(id):
+        source = gymnasium_source(id.removeprefix(GYMNASIUM), num_envs, num_threads, max_episode_steps, config)
+    else:
+        raise ValueError(_unknown(id))
+    return WrappedPool(source, mode, record_episode_statistics=record_episode_statistics)
+
+
+def make_own(
+    id: str,  # noqa: A002
+    num_envs: int,
+    num_threads: int = 1,
+    max_episode_steps: int | None = None,
+    autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+    *,
+    record_episode_statistics: bool = False,
+    render_mode: str | None = None,
+    thread_affinity: bool = False,
+    **config: Any,
+) -> Pool:
+    """As `make`, for one of `environment_ids()`: those that this package steps itself."""
+    if not _is_own(id):
+        raise ValueError(_unknown(id))
+    num_envs, num_threads, max_episode_steps = _counts(num_envs, num_threads, max_episode_steps)
     values = configuration(id, config, _core.describe(id)["config"], num_envs)
     mode = _autoreset_mode(autoreset_mode)
     if render_mode is None:
@@ -81,6 +129,26 @@ def make(
         render_mode=render_mode,
         thread_affinity=thread_affinity,
     )
+
+
+def _is_own(environment_id: str) -> bool:
+    if environment_id not in _core.environment_ids() and not environment_id.startswith((ATARI, GYMNASIUM)):
+        for bring_more in before_refusing:
+            bring_more()
+    return environment_id in _core.environment_ids()
+
+
+def _unknown(environment_id: str) -> str:
+    ids = _core.environment_ids()
+    near = dict.fromkeys([*get_close_matches(environment_id, ids, n=3), *near_misses(environment_id)])
+    hint = f"; near it: {', '.join(near)}" if near else ""
+    return f"no environment is called {environment_id!r}; there are: {', '.join(ids)}{hint}"
+
+
+def _counts(num_envs: Any, num_threads: Any, max_episode_steps: Any) -> tuple[int, int, int | None]:
+    if max_episode_steps not in {None, -1}:
+        max_episode_steps = _at_least_one("max_episode_steps", max_episode_steps)
+    return _at_least_one("num_envs", num_envs), _at_least_one("num_threads", num_threads), max_episode_steps
 
 
 def _autoreset_mode(value: AutoresetMode | str) -> AutoresetMode:

@@ -13,7 +13,7 @@ from gymnasium.error import ResetNeeded
 from gymnasium.vector import AutoresetMode
 
 from native.attributes import get_attribute
-from native.registry import make
+from native.registry import make_own
 from native.render import Renderer, checked_render_mode, metadata_of
 from native.specs import single_spec
 
@@ -33,7 +33,7 @@ class SingleEnv(gymnasium.Env[Any, Any]):
         **config: Any,
     ) -> None:
         self.render_mode = checked_render_mode(environment_id, render_mode, "rgb_array", "human")
-        self._pool = make(environment_id, 1, 1, max_episode_steps, AutoresetMode.DISABLED, **config)
+        self._pool = make_own(environment_id, 1, 1, max_episode_steps, AutoresetMode.DISABLED, **config)
         if self._pool.environment["agents"]:
             raise ValueError(
                 f"{environment_id} has {self._pool.environment['agents']} agents with a reward each, and gymnasium.Env "

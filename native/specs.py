@@ -9,7 +9,7 @@ from gymnasium.envs.registration import ENV_ID_RE, EnvSpec
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from native.pool import EnvironmentSpec
+    from native.faces import EnvironmentSpec
 
 SINGLE_ENTRY_POINT = "native.registration:make_single"
 VECTOR_ENTRY_POINT = "native.registration:make_vector"

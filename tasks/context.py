@@ -16,7 +16,7 @@ from tasks.environments import make_pool
 from tasks.specs import EnvironmentSpec, Spec
 
 if TYPE_CHECKING:
-    from native import Pool
+    from native import EnvironmentPool
     from tasks.algorithm import Algorithm
     from tasks.assignment import Assignment
 
@@ -61,7 +61,7 @@ class RunContext:
         envs = self.config.environment.envs_per_tile
         return range(tile * envs, (tile + 1) * envs)
 
-    def make_pool(self, num_envs: int) -> Pool:
+    def make_pool(self, num_envs: int) -> EnvironmentPool:
         """A pool of the run's environment."""
         return make_pool(self.config, num_envs)
 

@@ -8,11 +8,11 @@ import native
 from storage.errors import ConfigError
 
 if TYPE_CHECKING:
-    from native import Pool
+    from native import EnvironmentPool
     from tasks.config import TrainConfig
 
 
-def make_pool(config: TrainConfig, num_envs: int) -> Pool:
+def make_pool(config: TrainConfig, num_envs: int) -> EnvironmentPool:
     """A pool as configured.
 
     Raises:
@@ -23,9 +23,10 @@ def make_pool(config: TrainConfig, num_envs: int) -> Pool:
         pool = native.make(
             settings.id, num_envs, max_episode_steps=settings.max_episode_steps, **dict[str, Any](settings.settings)
         )
+        agents = pool.environment["agents"]
     except (ValueError, ImportError) as error:
         raise ConfigError(f"environment: {error}") from error
-    if agents := pool.environment["agents"]:
+    if agents:
         raise ConfigError(
             f"environment: {settings.id} has {agents} agents with a reward each, and the algorithms here expect one; "
             f"choose an environment without an agent axis"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-import native
+from native.registry import make_own
 from native.trainers.attributes import get_attribute, set_attribute
 from native.trainers.infos import split_infos
 from native.trainers.missing import missing
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    import native
+
 
 def make(id: str, num_envs: int, num_threads: int = 1, **options: Any) -> PoolVectorEnv:  # noqa: A002
     """`native.make` in the mode that Tianshou needs, as a `BaseVectorEnv`.
@@ -32,7 +34,7 @@ def make(id: str, num_envs: int, num_threads: int = 1, **options: Any) -> PoolVe
         num_threads: As in `native.make`.
         options: Whatever else `native.make` takes, but `autoreset_mode`.
     """
-    return PoolVectorEnv(native.make(id, num_envs, num_threads, autoreset_mode="Disabled", **options))
+    return PoolVectorEnv(make_own(id, num_envs, num_threads, autoreset_mode="Disabled", **options))
 
 
 class PoolVectorEnv(BaseVectorEnv):

@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode
 
-import native
+from native.registry import make_own
 from native.trainers.missing import missing
 
 try:
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from tensordict import TensorDictBase
     from torchrl.data import TensorSpec
 
+    import native
+
 
 def make(id: str, num_envs: int, num_threads: int = 1, **options: Any) -> PoolEnv:  # noqa: A002
     """`native.make` in the mode that TorchRL needs, as an `EnvBase`.
@@ -34,7 +36,7 @@ def make(id: str, num_envs: int, num_threads: int = 1, **options: Any) -> PoolEn
         num_threads: As in `native.make`.
         options: Whatever else `native.make` takes, but `autoreset_mode`.
     """
-    return PoolEnv(native.make(id, num_envs, num_threads, autoreset_mode="Disabled", **options))
+    return PoolEnv(make_own(id, num_envs, num_threads, autoreset_mode="Disabled", **options))
 
 
 class PoolEnv(EnvBase):
