@@ -190,6 +190,37 @@ def ui(port: Annotated[int, typer.Option(help="Port on loopback; 0 takes a free 
         server.wait()
 
 
+@app.command("check-env")
+def check_env(
+    target: Annotated[str, typer.Argument(help="A header with environments, or the id of one that is there.")],
+    environment: Annotated[list[str] | None, typer.Option(help="C++ name, for a header that exports none.")] = None,
+    flag: Annotated[list[str] | None, typer.Option(help="For the compiler; may be repeated: --flag=-O1.")] = None,
+    include_dir: Annotated[list[Path] | None, typer.Option(help="Folder of other headers; may be repeated.")] = None,
+    library: Annotated[list[str] | None, typer.Option(help="What to link; may be repeated.")] = None,
+    resources: Annotated[str, typer.Option(help="Folder that the environments' library is loaded with.")] = "",
+    sanitize: Annotated[bool, typer.Option(help="Run the header's environments under sanitizers too.")] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Check an environment: its contract, its spaces, its seeds, saving, threads, memory and speed."""
+    from flows.checking import check, print_reports
+
+    reports = check(
+        target,
+        environments=environment or (),
+        flags=flag or (),
+        include_dirs=include_dir or (),
+        libraries=library or (),
+        resources=resources,
+        sanitize=sanitize,
+    )
+    if as_json:
+        _print_json([report.as_json() for report in reports])
+    else:
+        print_reports(reports, Console())
+    if not all(report.passed for report in reports):
+        raise typer.Exit(1)
+
+
 @app.command()
 def settings() -> None:
     """List every setting, its default and what it means."""

@@ -99,12 +99,8 @@ def load(
         ValueError: It exports no environment, or one whose id is a built-in's or nothing that Gymnasium accepts.
     """
     started = time.perf_counter()
-    path = _source_file(source)
-    arguments = ["-O3", *flags]
-    for folder in include_dirs:
-        arguments += ["-I", str(Path(folder).resolve())]
-    build = Build(path, tuple(environments), tuple(arguments), tuple(libraries), find_compiler())
-    built, compiled = build.library()
+    build = build_of(source, environments, ["-O3", *flags], include_dirs, libraries)
+    built, compiled = build.result()
     ids = _load(built, resources)
     return Library(built, ids, compiled, time.perf_counter() - started)
 
@@ -132,6 +128,20 @@ def load_library(path: str | os.PathLike[str], resources: str | os.PathLike[str]
     return Library(Path(path).resolve(), ids, seconds=time.perf_counter() - started)
 
 
+def build_of(
+    source: str | os.PathLike[str],
+    environments: Sequence[str],
+    flags: Sequence[str],
+    include_dirs: Sequence[str | os.PathLike[str]],
+    libraries: Sequence[str],
+    program: str = "",
+) -> Build:
+    """What `load` would compile, with these flags beside those that every environment has."""
+    folders = [part for folder in include_dirs for part in ("-I", str(Path(folder).resolve()))]
+    path = _source_file(source)
+    return Build(path, tuple(environments), (*flags, *folders), tuple(libraries), find_compiler(), program)
+
+
 def cache_dir() -> Path:
     """Where compiled libraries, logs and manifests are kept; made if it is not there."""
     given = os.environ.get("PENSTOCK_CACHE_DIR")
@@ -156,7 +166,7 @@ class Build:
     program: str = ""
     """Text of a main(): then a program is built, not a library."""
 
-    def library(self) -> tuple[Path, bool]:
+    def result(self) -> tuple[Path, bool]:
         """Path of what was built; and whether it had to be compiled."""
         folder = cache_dir()
         request = _digest(
@@ -178,7 +188,7 @@ class Build:
             for _ in range(_ATTEMPTS):
                 with tempfile.TemporaryDirectory(dir=folder) as scratch:
                     files, built = self._compile(Path(scratch), folder / "logs" / f"{request}.log")
-                    target = _target(folder, request, files)
+                    target = self._target(folder, request, files)
                     if target != built:  # somebody saved a file meanwhile: what was compiled is neither state
                         continue
                     (Path(scratch) / "built").replace(target)
@@ -191,10 +201,14 @@ class Build:
     def _known(self, folder: Path, manifest: Path) -> Path | None:
         try:
             files = [Path(name) for name in json.loads(manifest.read_text(encoding="utf-8"))]
-            target = _target(folder, manifest.stem, files)
+            target = self._target(folder, manifest.stem, files)
         except (OSError, ValueError):
             return None
         return target if target.exists() else None
+
+    def _target(self, folder: Path, request: str, files: Iterable[Path]) -> Path:
+        contents = (part for file in files for part in (str(file).encode(), file.read_bytes()))
+        return folder / (_digest([request.encode(), *contents]) + (".out" if self.program else ".so"))
 
     def _compile(self, scratch: Path, log: Path) -> tuple[list[Path], Path]:
         """Compile into `scratch`; the files that were read, and the target as they were before."""
@@ -206,7 +220,7 @@ class Build:
         listing = self.compiler.run([*self.arguments, "-MM", str(unit)], [self.source], log, scratch)
         files = sorted({file for file in _listed(listing) if file != unit})
         files += [Path(name).resolve() for name in self.link if os.sep in name]
-        target = _target(log.parent.parent, log.stem, files)
+        target = self._target(log.parent.parent, log.stem, files)
         sources = [self.source, *(file for file in files if file != self.source and not _is_ours(file))]
         self._check_export(sources)
         linked = [part for name in self.link for part in _link_arguments(name)]
@@ -254,11 +268,6 @@ def _source_file(source: str | os.PathLike[str]) -> Path:
     return file
 
 
-def _target(folder: Path, request: str, files: Iterable[Path]) -> Path:
-    contents = (part for file in files for part in (str(file).encode(), file.read_bytes()))
-    return folder / f"{_digest([request.encode(), *contents])}.so"
-
-
 def _listed(rule: str) -> list[Path]:
     """The files of a make rule, where a backslash hides a line break or a blank."""
     names = re.findall(r"(?:\\.|[^\s\\])+", rule.split(": ", 1)[1].replace("\\\n", " "))
@@ -290,4 +299,4 @@ def _replace(target: Path, file: Path) -> None:
         (Path(scratch) / "copy").replace(target)
 
 
-__all__ = ["Build", "CompileError", "Library", "cache_dir", "load", "load_library"]
+__all__ = ["Build", "CompileError", "Library", "build_of", "cache_dir", "load", "load_library"]
