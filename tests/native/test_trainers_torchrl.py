@@ -1,6 +1,7 @@
 """Pools as TorchRL environments: its own checks pass, and what collectors gather is what Gymnasium gives."""
 
 import warnings
+from collections.abc import Iterator
 
 import gymnasium
 import numpy as np
@@ -21,6 +22,15 @@ with warnings.catch_warnings():
     from torchrl.collectors import Collector
 
 NUM_ENVS = 4
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Of torch's: the networks are tiny, and more threads than cores wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture
