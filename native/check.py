@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from native.compiler import CompileError
 from native.load import load
-from native.registry import make
+from native.registry import make_own
 from native.sanitize import run_sanitized
 from native.subject import CheckFailedError, SkippedError, Subject
 
@@ -79,12 +79,12 @@ def check_header(
 
 
 def check_id(environment_id: str) -> Report:
-    """Check an environment that `make` knows.
+    """Check an environment that this package steps.
 
     Raises:
         ValueError: There is none of that id.
     """
-    make(environment_id, 1).close()
+    make_own(environment_id, 1).close()
     subject = Subject(environment_id)
     checks: list[Check] = []
     for name, check in (

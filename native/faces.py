@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
 from gymnasium.vector import VectorEnv
 
@@ -55,6 +55,8 @@ class EnvironmentPool(VectorEnv[Any, Any, Any], ABC):
 
     autoreset_mode: AutoresetMode
     """What follows the end of an episode in `step`."""
+    saves_state: ClassVar[bool] = True
+    """Whether `save` and `restore` work; where not they raise StateNotSupportedError."""
 
     @property
     @abstractmethod

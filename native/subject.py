@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
 
-from native.registry import make
+from native.registry import make_own
 from native.single import SingleEnv
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Subject:
 
     def __init__(self, environment_id: str) -> None:
         self.id = environment_id
-        with closing(make(environment_id, 1)) as pool:
+        with closing(make_own(environment_id, 1)) as pool:
             self.observation_space: Any = pool.single_observation_space
             self.action_space: Any = pool.single_action_space
             self.agents, self.limit = pool.environment["agents"], pool.environment["max_episode_steps"]
@@ -61,7 +61,7 @@ class Subject:
 
     def pool(self, num_envs: int = _NUM_ENVS, **options: Any) -> closing[Pool]:
         """A pool of it whose episodes end: those without a limit are given one."""
-        return closing(make(self.id, num_envs, **{"max_episode_steps": self.limit or _MIN_STEPS, **options}))
+        return closing(make_own(self.id, num_envs, **{"max_episode_steps": self.limit or _MIN_STEPS, **options}))
 
     def actions(self) -> list[Any]:
         """The same for every rollout; as many as there is time for."""

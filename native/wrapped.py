@@ -45,6 +45,8 @@ class WrappedPool(EnvironmentPool):
     `step` and `reset` return is not copied: a round that begins next starts from it, so do not write into it before.
     """
 
+    saves_state = False
+
     def __init__(
         self,
         source: WrappedSource,

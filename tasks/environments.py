@@ -31,4 +31,11 @@ def make_pool(config: TrainConfig, num_envs: int) -> EnvironmentPool:
             f"environment: {settings.id} has {agents} agents with a reward each, and the algorithms here expect one; "
             f"choose an environment without an agent axis"
         )
+    if not pool.saves_state:
+        pool.close()
+        raise ConfigError(
+            f"environment: {settings.id} is stepped by a library that cannot give its environments' state, and a run "
+            f"stores that after every round to go on from there; choose one of {', '.join(native.environment_ids())}, "
+            f"or load your own"
+        )
     return pool

@@ -142,6 +142,12 @@ def test_an_unknown_environment_or_setting_of_it_is_refused_with_those_that_exis
     assert pool.config["gravity"].tolist() == [1.0, 1.0]
 
 
+def test_an_environment_without_a_state_to_store_is_refused_before_anything_is_acted():
+    """A wrapped environment acts, but no run could go on with it: that is said at once, and what can be chosen."""
+    with pytest.raises(ConfigError, match=r"environment: gymnasium/CartPole-v1 .*cannot give.*CartPole-v1"):
+        make_pool(build_config({"environment": {"id": "gymnasium/CartPole-v1"}}), 1)
+
+
 def test_a_flag_of_an_environment_can_be_set():
     """Every field of an environment's configuration can be given as a setting, also one that is true or false."""
     config = build_config({"environment": {"settings": {"sutton_barto_reward": True, "gravity": 9}}})
