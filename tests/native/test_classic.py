@@ -191,13 +191,16 @@ def test_threads_change_nothing(env_id: str):
     assert seen[0] == seen[1] == seen[2]
 
 
-@pytest.mark.parametrize("env_id", ENVIRONMENTS)
-def test_every_seed_is_another_start(env_id: str):
-    """1,000 seeds show 1,000 first observations, Gymnasium's; the same seed always shows the same."""
-    pool = native.make(env_id, 1000)
+@pytest.mark.parametrize(("env_id", "count"), [(ENVIRONMENTS[0], 1000), (ENVIRONMENTS[1], 1000), ("Acrobot-v1", 12000)])
+def test_every_seed_is_another_start(env_id: str, count: int):
+    """As many seeds show as many first observations, Gymnasium's; the same seed always shows the same.
+
+    An acrobot's sine in double precision, rounded, is another than NumPy's once in 3,000 times.
+    """
+    pool = native.make(env_id, count)
     first = pool.reset(seed=0)[0]
 
     with gymnasium.make(env_id) as env:
-        assert np.array_equal(first, [env.reset(seed=seed)[0] for seed in range(1000)])
-    assert len(np.unique(first, axis=0)) == 1000
+        assert np.array_equal(first, [env.reset(seed=seed)[0] for seed in range(count)])
+    assert len(np.unique(first, axis=0)) == count
     assert np.array_equal(first, pool.reset(seed=0)[0])
