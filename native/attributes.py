@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from native.pool import Pool
+    from native.attributed import Attributed
 
 _SAVED = ("elapsed_steps", "episode_id", "episode_return")
 _OF_THE_POOL = {
@@ -33,7 +33,7 @@ _OF_THE_POOL = {
 }
 
 
-def get_attribute(pool: Pool, name: str) -> tuple[Any, ...]:
+def get_attribute(pool: Attributed, name: str) -> tuple[Any, ...]:
     """One value for each environment.
 
     Raises:
@@ -58,7 +58,7 @@ def get_attribute(pool: Pool, name: str) -> tuple[Any, ...]:
     return tuple(saved[column].tolist()) if saved[column].ndim == 1 else tuple(saved[column])
 
 
-def set_attribute(pool: Pool, name: str, values: Any) -> None:
+def set_attribute(pool: Attributed, name: str, values: Any) -> None:
     """Change an attribute for the running environments: a list, tuple or array of one value each, or one for all.
 
     Raises:
@@ -92,7 +92,7 @@ def set_attribute(pool: Pool, name: str, values: Any) -> None:
     pool.restore(saved)
 
 
-def attribute_names(pool: Pool) -> tuple[str, ...]:
+def attribute_names(pool: Attributed) -> tuple[str, ...]:
     """What `get_attr` knows."""
     fields = [name.partition(".")[2] for name in pool.saved_names if name.startswith(("state.", "report."))]
     return (*pool.config, *fields, *_SAVED, "state", "spec", *_OF_THE_POOL)
@@ -133,5 +133,5 @@ def _rows(name: str, values: Any, like: NDArray[Any]) -> NDArray[Any]:
     return np.ascontiguousarray(np.broadcast_to(array, like.shape), dtype=like.dtype)
 
 
-def _configuration_of(pool: Pool, row: int) -> dict[str, Any]:
+def _configuration_of(pool: Attributed, row: int) -> dict[str, Any]:
     return {name: values[row].item() for name, values in pool.config.items()}

@@ -20,6 +20,7 @@ import native
 from native import _core
 
 SINGLE = [env_id for env_id in native.environment_ids() if not _core.describe(env_id)["agents"]]
+TEAMS = [env_id for env_id in native.environment_ids() if env_id not in SINGLE]
 SHARED = [env_id for env_id in SINGLE if env_id in gymnasium.registry]
 
 
@@ -218,6 +219,17 @@ def test_a_single_environment_says_what_it_cannot():
     assert env.has_wrapper_attr("state")
     with pytest.raises(AttributeError, match="no attribute 'mass'; there are: gravity, "):
         _ = env.mass
+
+
+def test_environments_of_many_agents_are_pools_alone():
+    """gymnasium.Env has one reward: SingleEnv says so, and Gymnasium makes vector environments of them only."""
+    for env_id in TEAMS:
+        with pytest.raises(ValueError, match="agents with a reward each"):
+            native.SingleEnv(env_id)
+        assert gymnasium.spec(f"penstock/{env_id}").entry_point is None
+        pool = gymnasium.make_vec(f"penstock/{env_id}", num_envs=2)
+        pool.reset(seed=0)
+        assert pool.step(pool.action_space.sample())[1].ndim == 2
 
 
 def test_a_copied_environment_goes_on():
