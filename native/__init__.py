@@ -7,14 +7,14 @@ pure function of where they are used. This package knows nothing of storage, lea
 
 from typing import Any
 
-from native._core import environment_ids, fill_noise
+from native._core import fill_noise
 from native.compiler import CompileError, CompilerNotFoundError, cmake_dir, include_dir
 from native.faces import EnvironmentPool, EnvironmentSpec, RoundEnd, StateNotSupportedError
 from native.installed import load_installed
 from native.load import Library, load, load_library
 from native.pool import Pool
 from native.registration import register
-from native.registry import make
+from native.registry import environment_ids, make
 from native.single import SingleEnv
 
 __all__ = [

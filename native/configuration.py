@@ -47,7 +47,9 @@ def one_each(name: str, value: Any, default: float, num_envs: int) -> NDArray[An
         raise ValueError(
             f"{name} must be one value or one for each of {num_envs} environments, got {list(array.shape)}"
         )
-    wrong = next((item for item in array.reshape(-1).tolist() if not math.isfinite(item)), None)
+    # A limit whose default is infinite may be infinite: there is none then.
+    takes = math.isfinite if math.isfinite(default) else lambda item: not math.isnan(item)
+    wrong = next((item for item in array.reshape(-1).tolist() if not takes(item)), None)
     if wrong is not None:
         raise ValueError(f"{name} must be finite, got {wrong}")
     return np.broadcast_to(array, (num_envs,)).astype(_DTYPES[kind])

@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
-from native import _core
+from native import _core, mujoco
 from native.attributed import Attributed
 from native.configuration import core_values
 from native.faces import EnvironmentSpec, RoundEnd
@@ -236,6 +236,8 @@ class Pool(Attributed):
     def _new_core(self) -> _core.Pool:
         limit = self.environment["max_episode_steps"] or 0
         mode, values = self.autoreset_mode.value, core_values(self.config)
+        if self.environment["id"] in mujoco.IDS:  # a copy in a process that has not made one yet
+            mujoco.load()
         return _core.Pool(
             self.environment["id"],
             self.num_envs,

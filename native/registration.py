@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium
 
-from native import _core
+from native import _core, mujoco
 from native.registry import make_own
 from native.single import SingleEnv
 from native.specs import SINGLE_ENTRY_POINT, VECTOR_ENTRY_POINT, gymnasium_id
@@ -27,18 +27,27 @@ def register(environment_id: str) -> str:
     Raises:
         gymnasium.error.Error: The id is not one that Gymnasium accepts: `[namespace/]name[-v<number>]`.
     """
-    described = _core.describe(environment_id)
+    agents, reward_threshold, max_episode_steps = _limits(environment_id)
     name = gymnasium_id(environment_id)
     gymnasium.registry.pop(name, None)  # a library that is loaded again is no news
     gymnasium.register(
         name,
-        entry_point=SINGLE_ENTRY_POINT if described["agents"] == 0 else None,
+        entry_point=SINGLE_ENTRY_POINT if agents == 0 else None,
         vector_entry_point=VECTOR_ENTRY_POINT,
-        reward_threshold=described["reward_threshold"],
-        max_episode_steps=described["max_episode_steps"],
+        reward_threshold=reward_threshold,
+        max_episode_steps=max_episode_steps,
         kwargs={"environment_id": environment_id},
     )
     return name
+
+
+def _limits(environment_id: str) -> tuple[int, float | None, int | None]:
+    """Agents, reward threshold and time limit."""
+    if environment_id in mujoco.IDS:  # Gymnasium has them under the same id: MuJoCo need not be loaded to register them
+        theirs = gymnasium.spec(environment_id)
+        return 0, theirs.reward_threshold, theirs.max_episode_steps
+    described = _core.describe(environment_id)
+    return described["agents"], described["reward_threshold"], described["max_episode_steps"]
 
 
 def make_single(environment_id: str, **kwargs: Any) -> SingleEnv:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gymnasium.vector import AutoresetMode
 
-from native import _core
+from native import _core, mujoco
 from native.configuration import configuration
 from native.pool import Pool
 from native.rendered import RenderedPool
@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 
 before_refusing: list[Callable[[], object]] = []
 """Called when an id is not known, before that is said: by then they may have loaded it."""
+
+
+def environment_ids() -> tuple[str, ...]:
+    """Every id that `make` takes here; those that need a package are among them where it is installed."""
+    return tuple(sorted({*_core.environment_ids(), *(mujoco.IDS if mujoco.available() else ())}))
 
 
 def make(
@@ -58,6 +63,7 @@ def make(
 
     Raises:
         ValueError: An unknown id or field (the message lists those that exist), or a value that cannot be.
+        ImportError: The environment needs a package that is not installed; the message says which.
     """
     if _is_own(id):
         return make_own(
@@ -132,6 +138,8 @@ def make_own(
 
 
 def _is_own(environment_id: str) -> bool:
+    if environment_id in mujoco.IDS:
+        mujoco.load()
     if environment_id not in _core.environment_ids() and not environment_id.startswith((ATARI, GYMNASIUM)):
         for bring_more in before_refusing:
             bring_more()
@@ -139,7 +147,7 @@ def _is_own(environment_id: str) -> bool:
 
 
 def _unknown(environment_id: str) -> str:
-    ids = _core.environment_ids()
+    ids = environment_ids()
     near = dict.fromkeys([*get_close_matches(environment_id, ids, n=3), *near_misses(environment_id)])
     hint = f"; near it: {', '.join(near)}" if near else ""
     return f"no environment is called {environment_id!r}; there are: {', '.join(ids)}{hint}"

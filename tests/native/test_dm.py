@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 
 import native
-from native import _core
 
 pytest.importorskip("dm_env", reason="comes with penstock[dm]")
 
 from dm_env import Environment, StepType, specs, test_utils
 
-SINGLE = [env_id for env_id in native.environment_ids() if not _core.describe(env_id)["agents"]]
+SINGLE = [env_id for env_id in native.environment_ids() if not native.make(env_id, 1).environment["agents"]]
 
 
 class Contract(test_utils.EnvironmentTestMixin):

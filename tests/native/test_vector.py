@@ -12,7 +12,8 @@ from gymnasium.wrappers import vector as wrappers
 import native
 
 MODES = list(AutoresetMode)
-SHARED = [env_id for env_id in native.environment_ids() if env_id in gymnasium.registry]
+# The MuJoCo tasks are held against Gymnasium where they are tested: their infos are not all float64 there.
+SHARED = [env_id for env_id in native.environment_ids() if env_id in gymnasium.registry.keys() - {*native.mujoco.IDS}]
 
 
 class Counting(gymnasium.Env):

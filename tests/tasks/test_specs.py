@@ -50,7 +50,7 @@ def test_every_environment_of_the_pool_can_be_described(name: str):
     pool = native.make(name, 2, max_episode_steps=9)
     spec = EnvironmentSpec.from_pool(name, dict(pool.environment))
     assert (spec.name, spec.max_episode_steps) == (name, 9)
-    assert spec.observation == Spec("float32", pool.single_observation_space.shape)
+    assert spec.observation == Spec(str(pool.single_observation_space.dtype), pool.single_observation_space.shape)
     if spec.action.kind == "discrete":
         assert spec.action == ActionSpec("discrete", n=int(pool.single_action_space.n))
         assert spec.action.spec == Spec("int64")

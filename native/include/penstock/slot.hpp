@@ -155,14 +155,16 @@ RoundResult merge(const std::vector<Notes<E>>& blocks, const std::vector<Slot<E>
   return result;
 }
 
-/// Sets the fields of a configuration from one double each and refuses what the environment cannot run with.
+/// Sets the fields of a configuration from one double each and refuses what the environment cannot run with. Infinite
+/// is only a field that is by default: a limit that is none.
 template <HasFields Config>
 void configure(Config& config, std::size_t env, std::span<const std::vector<double>> values) {
   std::size_t index = 0;
   for_each_field<Config>([&](const auto& field) {
     using T = typename std::remove_cvref_t<decltype(field)>::Type;
     const double value = values[index++][env];
-    if (!std::isfinite(value))
+    const auto preset = static_cast<double>(Config{}.*field.member);
+    if (std::isnan(value) || (std::isinf(value) && std::isfinite(preset)))
       throw std::invalid_argument(std::string(field.name) + " of environment " + std::to_string(env) +
                                   " is not finite: got " + std::to_string(value));
     static_assert(FieldType<T>, "a configuration holds single values");
