@@ -23,6 +23,7 @@ def get_attribute(pool: Any, name: str, rows: Iterable[int]) -> list[Any]:
     Raises:
         AttributeError: There is no such value; also before the first reset, if it belongs to an episode.
     """
+    pool = _holder(pool)
     if not hasattr(pool, "get_attr"):
         if name not in _SHARED:
             raise AttributeError(f"{pool} has no attribute {name!r} for each environment; it has: {', '.join(_SHARED)}")
@@ -40,6 +41,7 @@ def set_attribute(pool: Any, name: str, value: Any, rows: Iterable[int]) -> None
     Raises:
         AttributeError: There is no such attribute that can be set.
     """
+    pool = _holder(pool)
     if not hasattr(pool, "set_attr"):
         raise AttributeError(f"{pool} cannot set {name!r}: none of its environments' attributes can be set")
     chosen = set(rows)
@@ -54,8 +56,14 @@ def call_method(pool: Any, name: str, rows: Iterable[int], *args: Any, **kwargs:
         AttributeError: The environments have no methods in Python, or only some of them are chosen.
     """
     chosen = sorted(rows)
+    pool = _holder(pool)
     if not hasattr(pool, "call"):
         raise AttributeError(f"{pool} has no method {name!r} for each environment: they are stepped as one")
     if chosen != list(range(pool.num_envs)):
         raise AttributeError(f"{pool} calls {name!r} of all environments at once, got {chosen}: give no indices")
     return list(pool.call(name, *args, **kwargs))
+
+
+def _holder(pool: Any) -> Any:
+    """Whose attributes they are: the pool's, or those of the vector environment that it wraps."""
+    return pool if hasattr(pool, "get_attr") else getattr(pool, "vector_env", pool)

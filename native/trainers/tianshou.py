@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from native.registry import make_own
+import native
 from native.trainers.attributes import get_attribute, set_attribute
 from native.trainers.infos import split_infos
 from native.trainers.missing import missing
+from native.trainers.rows import step_rows
 
 try:
     from tianshou.env import BaseVectorEnv
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    import native
-
 
 def make(id: str, num_envs: int, num_threads: int = 1, **options: Any) -> PoolVectorEnv:  # noqa: A002
     """`native.make` in the mode that Tianshou needs, as a `BaseVectorEnv`.
@@ -34,7 +33,7 @@ def make(id: str, num_envs: int, num_threads: int = 1, **options: Any) -> PoolVe
         num_threads: As in `native.make`.
         options: Whatever else `native.make` takes, but `autoreset_mode`.
     """
-    return PoolVectorEnv(make_own(id, num_envs, num_threads, autoreset_mode="Disabled", **options))
+    return PoolVectorEnv(native.make(id, num_envs, num_threads, autoreset_mode="Disabled", **options))
 
 
 class PoolVectorEnv(BaseVectorEnv):
@@ -46,7 +45,7 @@ class PoolVectorEnv(BaseVectorEnv):
     """
 
     # Everything that the base class does goes through its list of workers, one an environment; here there are none.
-    def __init__(self, pool: native.Pool) -> None:
+    def __init__(self, pool: native.EnvironmentPool) -> None:
         """Take over a pool; `close` closes it.
 
         Raises:
@@ -62,7 +61,7 @@ class PoolVectorEnv(BaseVectorEnv):
                 f"each environment of the pool has {pool.environment['agents']} agents with a reward each, and "
                 "Tianshou's collectors take one reward an environment"
             )
-        self.pool = pool
+        self.pool: Any = pool
         self.workers: list[Any] = []
         self.env_num = self.wait_num = pool.num_envs
         self.timeout = None
@@ -100,7 +99,7 @@ class PoolVectorEnv(BaseVectorEnv):
         if np.array_equal(rows, np.arange(self.env_num)):
             *arrays, infos = self.pool.step(action)
         else:
-            *arrays, infos = self.pool.step_rows(action, rows)
+            *arrays, infos = step_rows(self.pool, action, rows)
         split = split_infos(infos, len(rows))
         for info, row in zip(split, rows.tolist(), strict=True):
             info["env_id"] = row

@@ -8,8 +8,9 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode
 
-from native.registry import make_own
+import native
 from native.trainers.missing import missing
+from native.trainers.rows import step_rows
 
 try:
     import torch
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from tensordict import TensorDictBase
     from torchrl.data import TensorSpec
 
-    import native
-
 
 def make(id: str, num_envs: int, num_threads: int = 1, **options: Any) -> PoolEnv:  # noqa: A002
     """`native.make` in the mode that TorchRL needs, as an `EnvBase`.
@@ -36,7 +35,7 @@ def make(id: str, num_envs: int, num_threads: int = 1, **options: Any) -> PoolEn
         num_threads: As in `native.make`.
         options: Whatever else `native.make` takes, but `autoreset_mode`.
     """
-    return PoolEnv(make_own(id, num_envs, num_threads, autoreset_mode="Disabled", **options))
+    return PoolEnv(native.make(id, num_envs, num_threads, autoreset_mode="Disabled", **options))
 
 
 class PoolEnv(EnvBase):
@@ -50,7 +49,7 @@ class PoolEnv(EnvBase):
     `set_seed(s)` gives environment i the seed s + i at the next reset, as Gymnasium does.
     """
 
-    def __init__(self, pool: native.Pool) -> None:
+    def __init__(self, pool: native.EnvironmentPool) -> None:
         """Take over a pool; `close` closes it.
 
         Raises:
@@ -77,7 +76,7 @@ class PoolEnv(EnvBase):
         self.done_spec = Composite(done=flag, terminated=flag.clone(), truncated=flag.clone(), shape=[count])
 
     @property
-    def pool(self) -> native.Pool:
+    def pool(self) -> native.EnvironmentPool:
         """The pool itself."""
         return self._pool
 
@@ -100,7 +99,7 @@ class PoolEnv(EnvBase):
         # Where nothing is stepped everything stays as it is, and the reward, of which nobody makes use, is 0.
         kept = {name: tensordict.get(name).clone() for name in ("observation", "done", "terminated", "truncated")}
         result = TensorDict({**kept, "reward": torch.zeros((*self.batch_size, 1))}, batch_size=self.batch_size)
-        result[mask] = self._stepped(*self._pool.step_rows(action[rows], rows)[:4])
+        result[mask] = self._stepped(*step_rows(self._pool, action[rows], rows)[:4])
         return result
 
     def _stepped(self, observation: Any, reward: Any, terminated: Any, truncated: Any) -> TensorDict:

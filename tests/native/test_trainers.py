@@ -116,6 +116,23 @@ def test_sb3_any_vector_environment_in_same_step_mode():
         ours.env_method("reset", indices=0)
 
 
+def test_sb3_environments_of_other_libraries():
+    """What native.make wraps goes in as well, and its Python objects answer to attributes."""
+    ours, theirs = sb3.make("FrozenLake-v1", NUM_ENVS, is_slippery=True), dummy("FrozenLake-v1")
+    ours.seed(2)
+    theirs.seed(2)
+    assert np.array_equal(ours.reset(), theirs.reset())
+    for action in np.random.default_rng(0).integers(0, 4, (60, NUM_ENVS)):
+        left, right = ours.step(action), theirs.step(action)
+        assert all(np.array_equal(mine, other) for mine, other in zip(left[:3], right[:3], strict=True))
+        for mine, other in zip(left[3], right[3], strict=True):
+            assert mine.get("terminal_observation") == other.get("terminal_observation")
+            assert "prob" in mine  # its value passes through Gymnasium's integer array when an episode ended
+    assert ours.get_attr("spec")[0].id == "FrozenLake-v1"
+    assert ours.get_attr("s") == theirs.get_attr("s")
+    ours.close()
+
+
 def test_sb3_attributes_and_methods():
     """Callbacks find and set attributes environment by environment, and learn what a pool cannot do."""
     env = sb3.make("CartPole-v1", 3, gravity=[9.0, 9.5, 10.0])

@@ -143,6 +143,16 @@ def test_a_collector_and_a_loss_take_it(cartpole: EnvBase):
         cartpole.pool.step(np.zeros(NUM_ENVS, np.int64))
 
 
+def test_environments_of_other_libraries():
+    """What native.make wraps passes the same checks; a step of some of its environments alone is refused."""
+    env = torchrl.make("FrozenLake-v1", NUM_ENVS)
+    check_env_specs(env, seed=1)
+    assert env.rollout(50, break_when_any_done=False)["next", "done"].any()
+    with pytest.raises(TypeError, match=r"all of its environments or none.*number of steps"):
+        env.rollout(500, break_when_any_done=False, break_when_all_done=True)
+    env.close()
+
+
 def test_pools_that_reset_by_themselves_are_refused():
     """TorchRL would reset them a second time."""
     with pytest.raises(ValueError, match=r"SAME_STEP.*autoreset_mode='Disabled'"):
