@@ -17,11 +17,10 @@ if TYPE_CHECKING:
 _SHOWN = 6
 _ERROR = re.compile(r"^(?P<file>[^\s:][^:]*):(?P<line>\d+):(?:\d+:)? (?:fatal )?error: (?P<text>.*)$")
 _LINKER = re.compile(r"(?:undefined (?:reference|symbol)|cannot find -l|multiple definition|error: ).*")
-_PLACE = re.compile(r"^(?P<file>[^\s:][^:]*):(?P<line>\d+):\d+:   (?:required|recursively required|in )")
+_PLACE = re.compile(r"^(?P<file>[^\s:][^:]*):(?P<line>\d+):\d+: (?:  (?:recursively )?required|note: in instantiation)")
 _CONTRACT = re.compile(r"penstock: (?P<member>\w+): (?P<sentence>.*?)\"?$")
 _NAME = r"(?:\w+::|\{anonymous\}::|\(anonymous namespace\)::)*(?P<name>\w+)"
-_GCC_ENVIRONMENT = re.compile(r"check_environment\(\) \[with E = " + _NAME)
-_CLANG_ENVIRONMENT = re.compile(r"check_environment<" + _NAME)
+_ENVIRONMENT = re.compile(r"check_environment(?:\(\) \[with E = |<)" + _NAME)
 _FIELD_TYPE = re.compile(r"penstock::Field<[^,]+, (?P<type>.+?)>'")
 
 
@@ -63,20 +62,20 @@ def _problems(output: str, sources: Sequence[Path]) -> list[Problem]:
     environment: str | None = None
     field_type: str | None = None
     for index, line in enumerate(lines):
-        if found := _GCC_ENVIRONMENT.search(line):
-            environment = found["name"]
-        if found := _FIELD_TYPE.search(line):
-            field_type = found["type"]
-        if (found := _PLACE.match(line)) and found["file"] in by_name:
-            place = by_name[found["file"]], int(found["line"])
         error = _ERROR.match(line)
+        # GCC says before its errors where they come from, Clang after each.
+        context = [line] if error is None else _notes(lines, index + 1)
+        for said in context:
+            if found := _ENVIRONMENT.search(said):
+                environment = found["name"]
+            if found := _FIELD_TYPE.search(said):
+                field_type = found["type"]
+            if (found := _PLACE.match(said)) and found["file"] in by_name:
+                place = by_name[found["file"]], int(found["line"])
         if error is None:
             continue
         contract = _CONTRACT.search(error["text"])
         if contract is not None:
-            # GCC names the instantiation before its errors, Clang after each.
-            named = (_CLANG_ENVIRONMENT.search(after) for after in lines[index + 1 : index + 6])
-            environment = next((found["name"] for found in named if found), environment)
             text = f"{contract['member']}: {contract['sentence']}"
             if contract["member"] == "PENSTOCK_FIELDS":
                 where, text = place, f"{text} (found: {field_type})"
@@ -96,6 +95,12 @@ def _problems(output: str, sources: Sequence[Path]) -> list[Problem]:
         texts = dict.fromkeys(match[0].strip() for match in map(_LINKER.search, lines) if match)
         problems = [Problem(None, 0, text) for text in texts] or [Problem(None, 0, line) for line in lines[-3:]]
     return problems
+
+
+def _notes(lines: Sequence[str], start: int) -> list[str]:
+    """Clang's notes on the error before `start`, the innermost place last."""
+    end = next((n for n in range(start, len(lines)) if _ERROR.match(lines[n])), len(lines))
+    return [line for line in lines[start:end] if ": note: in instantiation" in line][::-1]
 
 
 def _member(sources: Sequence[Path], environment: str | None, member: str) -> tuple[Path, int] | None:

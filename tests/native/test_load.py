@@ -241,9 +241,9 @@ def test_errors_of_the_language_are_shown_with_their_line(tmp_path: Path):
     """A misspelt name, or a header that is not there: the compiler's sentence, the place, the line."""
     header = tmp_path / "slip.hpp"
     header.write_text(MISTAKES.replace("return {}; }", "return {.reward = stat.x}; }"))
-    with pytest.raises(native.CompileError, match=r"(?s)slip.hpp:9: 'stat' was not declared.*\n    9 | Step step"):
+    with pytest.raises(native.CompileError, match=r"(?s)slip.hpp:9: .*'stat'.*\n    9 \| Step step"):
         native.load(header, flags=QUICK)
-    with pytest.raises(native.CompileError, match=r"(?s):2: absent.hpp: No such file.*2 \| #include"):
+    with pytest.raises(native.CompileError, match=r"(?s):2: .*absent.hpp.*\n    2 \| #include"):
         native.load('// as text\n#include "absent.hpp"\nPENSTOCK_LIBRARY(Absent)\n')
 
 

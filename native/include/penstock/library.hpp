@@ -23,9 +23,10 @@
 
 namespace penstock {
 
-/// Both sides must have the same one.
-inline constexpr const char* border = "penstock " PENSTOCK_STRING(PENSTOCK_BORDER) ", GCC ABI " PENSTOCK_STRING(
-    __GXX_ABI_VERSION) ", C++11 strings " PENSTOCK_STRING(_GLIBCXX_USE_CXX11_ABI);
+/// Both sides must have the same one. Compilers of the Itanium C++ ABI agree on all else that crosses: Clang's libraries
+/// load into what GCC compiled, and those of one GCC into what another did.
+inline constexpr const char* border =
+    "penstock " PENSTOCK_STRING(PENSTOCK_BORDER) ", libstdc++ strings " PENSTOCK_STRING(_GLIBCXX_USE_CXX11_ABI);
 
 struct Library {
   const char* border;
