@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
@@ -14,6 +14,19 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from native import _core
+
+
+class Told(Protocol):
+    """What a step left beside its arrays."""
+
+    @property
+    def report(self) -> NDArray[np.float64]:
+        """[rows, reports], of the observation's moment."""
+
+    def ended(
+        self, rows: NDArray[np.int64], /
+    ) -> tuple[NDArray[np.bool_], NDArray[np.float64], NDArray[np.int64], NDArray[Any], NDArray[np.float64]]:
+        """Which observations are a reset's; for `rows` return, length, last observation and last report."""
 
 
 class PoolInfos:
@@ -27,7 +40,6 @@ class PoolInfos:
         autoreset_mode: AutoresetMode,
         record_episode_statistics: bool,
     ) -> None:
-        self._num_envs = num_envs
         self._reports = tuple(reports)
         self._reset_reports = reset_reports
         self._same_step = autoreset_mode == AutoresetMode.SAME_STEP
@@ -43,10 +55,20 @@ class PoolInfos:
             self._put(infos, self._reports[: self._reset_reports], core.report, mask)
         return infos
 
+    def starts(self, environments: NDArray[np.int32]) -> None:
+        """Episodes of these begin: their seconds count from now."""
+        if self._statistics:
+            self._started_seconds[environments] = time.perf_counter()
+
     def of_step(
-        self, core: _core.Pool, terminated: NDArray[np.bool_], truncated: NDArray[np.bool_], ended: int
+        self,
+        core: Told,
+        terminated: NDArray[np.bool_],
+        truncated: NDArray[np.bool_],
+        ended: int,
+        environments: NDArray[np.int32] | None = None,
     ) -> dict[str, Any]:
-        """After a step in which `ended` episodes ended."""
+        """After a step in which `ended` episodes ended; of these environments, or a row for each of the pool."""
         infos: dict[str, Any] = {}
         if not ended and not self._reports:
             return infos
@@ -61,7 +83,8 @@ class PoolInfos:
         if ended and self._same_step:
             self._put_final(infos, rows, over, final_observation, final_report)
         if ended and self._statistics:
-            infos |= {"episode": self._episode(rows, returns, lengths), "_episode": over.copy()}
+            who = rows if environments is None else environments[rows]
+            infos |= {"episode": self._episode(len(over), rows, who, returns, lengths), "_episode": over.copy()}
         return infos
 
     def of_rows(
@@ -90,13 +113,18 @@ class PoolInfos:
             infos[f"_{name}"] = mask.copy()
 
     def _episode(
-        self, rows: NDArray[np.int64], returns: NDArray[np.float64], lengths: NDArray[np.int64]
+        self,
+        count: int,
+        rows: NDArray[np.int64],
+        environments: NDArray[Any],
+        returns: NDArray[np.float64],
+        lengths: NDArray[np.int64],
     ) -> dict[str, NDArray[Any]]:
         """Return, length and seconds; the time counts from the end of the episode before, or from the reset."""
-        r, t, now = np.zeros(self._num_envs), np.zeros(self._num_envs), time.perf_counter()
-        l = np.zeros(self._num_envs, dtype=np.int64)  # noqa: E741
-        r[rows], l[rows], t[rows] = returns, lengths, np.round(now - self._started_seconds[rows], 6)
-        self._started_seconds[rows] = now
+        r, t, now = np.zeros(count), np.zeros(count), time.perf_counter()
+        l = np.zeros(count, dtype=np.int64)  # noqa: E741
+        r[rows], l[rows], t[rows] = returns, lengths, np.round(now - self._started_seconds[environments], 6)
+        self._started_seconds[environments] = now
         return {"r": r, "l": l, "t": t}
 
     def _put_final(
@@ -107,11 +135,11 @@ class PoolInfos:
         observation: NDArray[Any],
         report: NDArray[np.float64],
     ) -> None:
-        final_obs = np.full(self._num_envs, None, dtype=object)
+        final_obs = np.full(len(over), None, dtype=object)
         for row, last in zip(rows.tolist(), observation, strict=True):
             final_obs[row] = last
         final_info: dict[str, Any] = {}
-        everything = np.zeros((self._num_envs, len(self._reports)))
+        everything = np.zeros((len(over), len(self._reports)))
         everything[rows] = report
         self._put(final_info, self._reports, everything, over)
         infos |= {"final_obs": final_obs, "_final_obs": over, "final_info": final_info, "_final_info": over.copy()}

@@ -14,7 +14,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
 from native import _core, mujoco
-from native.attributed import Attributed
+from native.asynchronous import Asynchronous
 from native.configuration import core_values
 from native.faces import EnvironmentSpec, RoundEnd
 from native.infos import PoolInfos
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-class Pool(Attributed):
+class Pool(Asynchronous):
     """Many environments of one kind. Made by `native.make`, which checks what it is given.
 
     Results do not depend on the number of threads. Every array that a method returns is the caller's own.
@@ -45,6 +45,8 @@ class Pool(Attributed):
         *,
         record_episode_statistics: bool = False,
         thread_affinity: bool = False,
+        batch_size: int | None = None,
+        deterministic: bool = False,
     ) -> None:
         described = _core.describe(environment_id)
         limit = described["max_episode_steps"] if max_episode_steps is None else max(max_episode_steps, 0) or None
@@ -70,6 +72,8 @@ class Pool(Attributed):
             num_envs, described["reports"], described["reset_reports"], autoreset_mode, record_episode_statistics
         )
         self.records_episode_statistics = record_episode_statistics
+        self.batch_size = num_envs if batch_size is None else batch_size
+        self._deterministic = deterministic
         self._thread_affinity = thread_affinity
         self._seeded = np.zeros(num_envs, dtype=np.bool_)
         self._seeds: list[int | None] = [None] * num_envs
@@ -238,7 +242,7 @@ class Pool(Attributed):
         mode, values = self.autoreset_mode.value, core_values(self.config)
         if self.environment["id"] in mujoco.IDS:  # a copy in a process that has not made one yet
             mujoco.load()
-        return _core.Pool(
+        core = _core.Pool(
             self.environment["id"],
             self.num_envs,
             self.num_threads,
@@ -248,3 +252,5 @@ class Pool(Attributed):
             statistics=self.records_episode_statistics,
             thread_affinity=self._thread_affinity,
         )
+        core.set_batch(self.batch_size, self._deterministic)
+        return core

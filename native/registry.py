@@ -42,6 +42,8 @@ def make(
     record_episode_statistics: bool = False,
     render_mode: str | None = None,
     thread_affinity: bool = False,
+    batch_size: int | None = None,
+    deterministic: bool = False,
     **config: Any,
 ) -> EnvironmentPool:
     """Make a pool of `num_envs` environments.
@@ -57,6 +59,9 @@ def make(
             RecordEpisodeStatistics: return `r`, length `l`, seconds `t`.
         render_mode: 'rgb_array' for a pool that can `render`, where Gymnasium can draw the environment.
         thread_affinity: Whether each thread but the caller's stays on one of the CPUs that the process may use.
+        batch_size: How many environments `recv` gives at a time, if the pool is stepped asynchronously; None takes all.
+        deterministic: Whether `recv` gives batches in a fixed rotation instead of whichever are done first;
+            `batch_size` must then divide `num_envs`.
         config: Fields of the environment's configuration, as one value or one for each environment. For Atari the
             settings of ale-py's AtariVectorEnv; for Gymnasium's the arguments of `gymnasium.make_vec`, of which
             `vectorization_mode` is 'sync', 'async' or 'vector_entry_point'.
@@ -75,8 +80,12 @@ def make(
             record_episode_statistics=record_episode_statistics,
             render_mode=render_mode,
             thread_affinity=thread_affinity,
+            batch_size=batch_size,
+            deterministic=deterministic,
             **config,
         )
+    if batch_size is not None or deterministic:
+        raise ValueError(f"batch_size and deterministic are for environments that this package steps, not for {id!r}")
     if thread_affinity:
         raise ValueError(
             f"thread_affinity places the threads of this package, which do not step {id!r}; leave it out (ale-py has "
@@ -105,12 +114,19 @@ def make_own(
     record_episode_statistics: bool = False,
     render_mode: str | None = None,
     thread_affinity: bool = False,
+    batch_size: int | None = None,
+    deterministic: bool = False,
     **config: Any,
 ) -> Pool:
     """As `make`, for one of `environment_ids()`: those that this package steps itself."""
     if not _is_own(id):
         raise ValueError(_unknown(id))
     num_envs, num_threads, max_episode_steps = _counts(num_envs, num_threads, max_episode_steps)
+    if batch_size is not None:
+        batch_size = _at_least_one("batch_size", batch_size)
+        if batch_size > num_envs or (deterministic and num_envs % batch_size):
+            divides = " that divides it" if deterministic else ""
+            raise ValueError(f"batch_size is {batch_size}, expected at most num_envs{divides}, {num_envs}")
     values = configuration(id, config, _core.describe(id)["config"], num_envs)
     mode = _autoreset_mode(autoreset_mode)
     if render_mode is None:
@@ -123,6 +139,8 @@ def make_own(
             values,
             record_episode_statistics=record_episode_statistics,
             thread_affinity=thread_affinity,
+            batch_size=batch_size,
+            deterministic=deterministic,
         )
     return RenderedPool(
         id,
@@ -134,6 +152,8 @@ def make_own(
         record_episode_statistics=record_episode_statistics,
         render_mode=render_mode,
         thread_affinity=thread_affinity,
+        batch_size=batch_size,
+        deterministic=deterministic,
     )
 
 

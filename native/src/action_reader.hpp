@@ -31,6 +31,9 @@ class ActionReader {
     return converted(actions, api);
   }
 
+  /// Of what was read last.
+  [[nodiscard]] std::size_t bytes() const { return count() * (is_discrete_ ? sizeof(std::int64_t) : sizeof(float)); }
+
  private:
   using Api = py::detail::npy_api;
 

@@ -8,8 +8,10 @@
 #include <optional>
 
 #include "action_reader.hpp"
+#include "async_binding.hpp"
 #include "bindings.hpp"
 #include "slabs.hpp"
+#include "told.hpp"
 
 namespace penstock {
 namespace {
@@ -106,16 +108,14 @@ class PoolBinding {
     is_discrete_ = d.action_count > 0;
     observation_dtype_ = dtype_of(d.observation_type);
     pool_ = found_entry.entry.make(settings);
-    const auto rows = static_cast<std::size_t>(size_);
-    fresh_ = std::make_unique<bool[]>(rows);
-    episode_return_.resize(rows);
-    episode_length_.resize(rows);
-    report_.resize(rows * d.reports.size());
-    final_report_.resize(report_.size());
-    if (settings.autoreset == Autoreset::same_step) final_observation_.resize(rows * row_bytes());
-    tells_ = !d.reports.empty()                                          ? Tells::always
-        : statistics || settings.autoreset == Autoreset::same_step ? Tells::ends
-                                                                         : Tells::never;
+    told_.emplace(d, size_, settings.autoreset, observation_dtype_, observations_);
+    tells_ = tells_of(d, settings.autoreset, statistics);
+    face_ = {.settings = {.num_threads = settings.num_threads,
+                          .thread_affinity = thread_affinity,
+                          .autoreset = settings.autoreset,
+                          .interrupted = &interrupted},
+             .observation_dtype = observation_dtype_,
+             .statistics = statistics};
     action_reader_.emplace(is_discrete_, d.action_shape);
     slabs_.emplace(std::vector<SlabPart>{{observation_dtype_, observations_},
                                          {py::dtype::of<double>(), rewards_},
@@ -130,10 +130,15 @@ class PoolBinding {
   }
 
   void reset(const py::array& seeds, const py::array& seeded, const py::array& mask) {
-    const Use use(*this);
+    const bool all = mask.size() == size_ && py::cast<bool>(mask.attr("all")());
+    const Use use(*this, all);
     const auto* seed = readable_data<std::uint64_t>(seeds, {size_}, "seeds");
     const auto* with_seed = readable_data<bool>(seeded, {size_}, "seeded");
     const auto* chosen = readable_data<bool>(mask, {size_}, "mask");
+    if (under_way() > 0) {
+      const py::gil_scoped_release released;
+      async_->drain();
+    }
     for (py::ssize_t i = 0; i < size_; ++i)
       if (chosen[i]) pool_->reset(static_cast<std::size_t>(i), with_seed[i] ? seed + i : nullptr);
     // A reset gives the round up, so nothing is written any more; without one the buffers are still in use.
@@ -161,16 +166,11 @@ class PoolBinding {
     const Use use(*this);
     const void* chosen = action_reader_->read(actions, size_);
     const Slab& slab = slabs_->take();
-    const StepBuffers out{.observation = slab.data(0),
-                          .reward = reinterpret_cast<double*>(slab.data(1)),
-                          .terminated = reinterpret_cast<bool*>(slab.data(2)),
-                          .truncated = reinterpret_cast<bool*>(slab.data(3)),
-                          .fresh = fresh_.get(),
-                          .episode_return = episode_return_.data(),
-                          .episode_length = episode_length_.data(),
-                          .final_observation = final_observation_.data(),
-                          .report = report_.data(),
-                          .final_report = final_report_.data()};
+    StepBuffers out{.observation = slab.data(0),
+                    .reward = reinterpret_cast<double*>(slab.data(1)),
+                    .terminated = reinterpret_cast<bool*>(slab.data(2)),
+                    .truncated = reinterpret_cast<bool*>(slab.data(3))};
+    told_->put(out);
     // Other threads of Python wait no longer for a step of microseconds than for the handing over of the lock.
     std::size_t ended = 0;
     if (pool_->is_brief()) ended = pool_->step(chosen, out);
@@ -208,49 +208,80 @@ class PoolBinding {
     py::array_t<std::int64_t> lengths(count);
     std::fill_n(returns.mutable_data(), count, 0.0);
     std::fill_n(lengths.mutable_data(), count, 0);
-    const StepBuffers out{.observation = observation.mutable_data(),
-                          .reward = reward.mutable_data(),
-                          .terminated = terminated.mutable_data(),
-                          .truncated = truncated.mutable_data(),
-                          .fresh = fresh_.get(),
-                          .episode_return = returns.mutable_data(),
-                          .episode_length = lengths.mutable_data(),
-                          .final_observation = final_observation_.data(),
-                          .report = report.mutable_data(),
-                          .final_report = final_report_.data()};
-    std::exception_ptr error;
-    without_lock([&] { error = pool_->step_rows(action, chosen, 0, static_cast<std::size_t>(count), out); });
-    if (error) std::rethrow_exception(error);
+    StepBuffers out{.observation = observation.mutable_data(),
+                    .reward = reward.mutable_data(),
+                    .terminated = terminated.mutable_data(),
+                    .truncated = truncated.mutable_data()};
+    told_->put(out);
+    out.episode_return = returns.mutable_data();
+    out.episode_length = lengths.mutable_data();
+    out.report = report.mutable_data();
+    std::exception_ptr first;
+    without_lock([&] {
+      const auto width = action_reader_->bytes() / std::max<std::size_t>(static_cast<std::size_t>(count), 1);
+      for (std::size_t done = 0; done < static_cast<std::size_t>(count);) {
+        std::exception_ptr error;
+        done += pool_->step_rows(static_cast<const std::byte*>(action) + done * width,
+                                 std::span(chosen, static_cast<std::size_t>(count)).subspan(done), done, out, error);
+        if (error == nullptr) continue;
+        if (first == nullptr) first = error;
+        ++done;
+      }
+    });
+    if (first != nullptr) std::rethrow_exception(first);
     return py::make_tuple(observation, reward, terminated, truncated, report, returns, lengths);
   }
 
-  /// What the latest step left beside its arrays: which rows' observation is a reset's, then for the environments
-  /// `rows` whose episode ended: its return and length, and with SAME_STEP its last observation and report.
+  /// What the latest step left beside its arrays, as Told has it.
   py::tuple ended(const py::array& rows) {
     const Use use(*this);
-    const py::ssize_t count = rows.size();
-    const auto* row = readable_data<std::int64_t>(rows, {count}, "rows");
-    if (std::any_of(row, row + count, [&](std::int64_t r) { return r < 0 || r >= size_; }))
-      throw py::value_error("rows are 0 to num_envs - 1");
-    Shape seen = observations_;
-    const bool with_final = !final_observation_.empty();
-    seen.front() = with_final ? count : 0;
-    py::array final_observation(observation_dtype_, seen);
-    py::array_t<double> returns(count), reports(Shape{with_final ? count : 0, report_width()});
-    py::array_t<std::int64_t> lengths(count);
-    for (py::ssize_t i = 0; i < count; ++i) {
-      returns.mutable_data()[i] = episode_return_[static_cast<std::size_t>(row[i])];
-      lengths.mutable_data()[i] = episode_length_[static_cast<std::size_t>(row[i])];
-      if (!with_final) continue;
-      const auto from = static_cast<std::size_t>(row[i]), to = static_cast<std::size_t>(i);
-      const auto width = static_cast<std::size_t>(report_width());
-      std::memcpy(static_cast<std::byte*>(final_observation.mutable_data()) + to * row_bytes(),
-                  final_observation_.data() + from * row_bytes(), row_bytes());
-      std::copy_n(final_report_.data() + from * width, width, reports.mutable_data() + to * width);
-    }
-    py::array_t<bool> fresh(size_);
-    std::copy_n(fresh_.get(), size_, fresh.mutable_data());
-    return py::make_tuple(fresh, returns, lengths, final_observation, reports);
+    return told_->ended(rows);
+  }
+
+  // The asynchronous face
+
+  /// From here on batches have `batch_size` rows.
+  void set_batch(std::int64_t batch_size, bool deterministic) {
+    const Use use(*this);
+    if (batch_size < 1 || batch_size > size_ || (deterministic && size_ % batch_size != 0))
+      throw py::value_error("batch_size is " + std::to_string(batch_size) + ", expected 1 to num_envs" +
+                            (deterministic ? " and a divisor of it" : ""));
+    face_.settings.batch_size = static_cast<std::size_t>(batch_size);
+    face_.settings.deterministic = deterministic;
+    face_.observation = observations_;
+    face_.reward = rewards_;
+    face_.observation.front() = face_.reward.front() = batch_size;
+    async_.reset();
+  }
+  void async_reset(const py::array& seeds, const py::array& seeded, const py::object& environments) {
+    const Use use(*this, true);
+    buffers_.clear();
+    if (!async_) async_.emplace(*pool_, face_);
+    async_->reset(seeds, seeded, environments);
+  }
+  void send(const py::handle& actions, const py::object& environments) {
+    const Use use(*this, true);
+    require_async().send(actions, environments);
+  }
+  py::tuple recv() {
+    const Use use(*this, true);
+    return require_async().recv();
+  }
+  py::tuple received_ended(const py::array& rows) {
+    const Use use(*this, true);
+    return require_async().told().ended(rows);
+  }
+  py::array received_report() {
+    const Use use(*this, true);
+    return require_async().told().report();
+  }
+  [[nodiscard]] std::size_t under_way() const { return async_ ? async_->under_way() : 0; }
+  /// Gives up what is under way: its environments stand anywhere, and must be reset or restored.
+  void drain() {
+    const Use use(*this, true);
+    if (!async_) return;
+    const py::gil_scoped_release released;
+    async_->drain();
   }
 
   void begin_round(const py::array& observation, const py::array& reward, const py::array& terminated,
@@ -345,8 +376,13 @@ class PoolBinding {
 
   void close() {
     if (!pool_) return;
-    const Use use(*this);
+    const Use use(*this, true);
     buffers_.clear();
+    {
+      const py::gil_scoped_release released;  // threads finish what they have in hand
+      if (async_) async_->stop();
+    }
+    async_.reset();
     pool_.reset();
   }
 
@@ -356,12 +392,18 @@ class PoolBinding {
   /// One call at a time: stepping runs without the interpreter lock, so another thread could get in between.
   class Use {
    public:
-    explicit Use(PoolBinding& owner) : owner_(owner) {
+    /// `asynchronous` calls may come while environments are under way, no others.
+    explicit Use(PoolBinding& owner, bool asynchronous = false) : owner_(owner) {
       if (owner.busy_.test_and_set(std::memory_order_acquire))
         throw std::runtime_error("this pool is being used by another thread: a pool is for one thread at a time");
       if (!owner.pool_) {
         owner.busy_.clear(std::memory_order_release);
         throw std::runtime_error("this pool is closed: make a new one");
+      }
+      if (const std::size_t under_way = asynchronous ? 0 : owner.under_way(); under_way > 0) {
+        owner.busy_.clear(std::memory_order_release);
+        throw std::runtime_error(std::to_string(under_way) +
+                                 " environments are under way: recv() their results, or reset() all");
       }
     }
     ~Use() { owner_.busy_.clear(std::memory_order_release); }
@@ -395,6 +437,11 @@ class PoolBinding {
     }
   }
 
+  AsyncBinding& require_async() {
+    if (!async_) throw std::logic_error("nothing is under way: async_reset() first");
+    return *async_;
+  }
+
   [[nodiscard]] Shape batch(const std::vector<std::int64_t>& shape) const {
     Shape full(shape.begin(), shape.end());
     full.insert(full.begin(), size_);
@@ -413,12 +460,7 @@ class PoolBinding {
     throw std::logic_error("unknown value type");
   }
   [[nodiscard]] py::ssize_t report_width() const {
-    return static_cast<py::ssize_t>(report_.size()) / size_;
-  }
-  [[nodiscard]] std::size_t row_bytes() const {
-    std::size_t bytes = static_cast<std::size_t>(observation_dtype_.itemsize());
-    for (std::size_t i = 1; i < observations_.size(); ++i) bytes *= static_cast<std::size_t>(observations_[i]);
-    return bytes;
+    return static_cast<py::ssize_t>(pool_->description().reports.size());
   }
   [[nodiscard]] Shape column_shape(const Column& column) const {
     return column.width > 0 ? Shape{size_, static_cast<py::ssize_t>(column.width)} : Shape{size_};
@@ -440,15 +482,13 @@ class PoolBinding {
   Shape actions_, observations_, rewards_;
   bool is_discrete_ = false;
   py::dtype observation_dtype_;
-  // What a step leaves that a caller seldom asks for.
-  std::unique_ptr<bool[]> fresh_;
-  std::vector<double> episode_return_, report_, final_report_;
-  std::vector<std::int64_t> episode_length_;
-  std::vector<std::byte> final_observation_;
-  enum class Tells { never, ends, always } tells_ = Tells::never;  ///< when a step leaves something for infos
+  std::optional<Told> told_;
+  Tells tells_ = Tells::never;
   std::optional<ActionReader> action_reader_;
   std::optional<SlabRing> slabs_;
   std::vector<py::array> buffers_;  ///< keeps the open round's arrays alive
+  AsyncFace face_;
+  std::optional<AsyncBinding> async_;  ///< after the pool, which its threads step
   std::atomic_flag busy_;
 };
 
@@ -470,6 +510,14 @@ void bind_pool(py::module_& module) {
       .def("step", &PoolBinding::step, py::arg("actions"))
       .def("step_rows", &PoolBinding::step_rows, py::arg("actions"), py::arg("environments"))
       .def("ended", &PoolBinding::ended, py::arg("rows"))
+      .def("set_batch", &PoolBinding::set_batch, py::arg("batch_size"), py::arg("deterministic"))
+      .def("async_reset", &PoolBinding::async_reset, py::arg("seeds"), py::arg("seeded"), py::arg("environments"))
+      .def("send", &PoolBinding::send, py::arg("actions"), py::arg("environments"))
+      .def("recv", &PoolBinding::recv)
+      .def("received_ended", &PoolBinding::received_ended, py::arg("rows"))
+      .def_property_readonly("received_report", &PoolBinding::received_report)
+      .def_property_readonly("under_way", &PoolBinding::under_way)
+      .def("drain", &PoolBinding::drain)
       .def("begin_round", &PoolBinding::begin_round, py::arg("observation"), py::arg("reward"), py::arg("terminated"),
            py::arg("truncated"), py::arg("episode_id"))
       .def("step_round", &PoolBinding::step_round, py::arg("t"), py::arg("actions"))

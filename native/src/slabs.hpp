@@ -5,7 +5,6 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <memory>
 #include <new>
@@ -127,7 +126,9 @@ class Slab {
 /// Hands slabs out. A few are remembered with their arrays, so that those that came back need not be made again.
 class SlabRing {
  public:
-  explicit SlabRing(std::vector<SlabPart> parts) : parts_(std::move(parts)) {
+  /// `remembered` slabs at most: those that a caller has at a time, and a few.
+  explicit SlabRing(std::vector<SlabPart> parts, std::size_t remembered = 4)
+      : parts_(std::move(parts)), slabs_(remembered) {
     std::size_t total = 0;
     for (const SlabPart& part : parts_) total += Slab::bytes(part);
     memory_ = std::make_shared<SlabMemory>(std::max(total, SlabMemory::alignment));
@@ -151,7 +152,7 @@ class SlabRing {
  private:
   const std::vector<SlabPart> parts_;
   std::shared_ptr<SlabMemory> memory_;
-  std::array<Slab, 4> slabs_;
+  std::vector<Slab> slabs_;
   std::size_t next_ = 0;
 };
 

@@ -35,16 +35,16 @@ struct RoundBuffers {
 
 /// Buffers of the caller for one step of some environments, a row each.
 struct StepBuffers {
-  void* observation;  ///< [rows, *observation shape]: after the automatic reset, if there was one
-  double* reward;     ///< [rows], and [agents] where there are any
-  bool* terminated;
-  bool* truncated;
-  bool* fresh;              ///< whether the observation is a reset's
-  double* episode_return;   ///< this and episode_length: written only where an episode ended
-  std::int64_t* episode_length;
-  void* final_observation;  ///< like observation; Autoreset::same_step, written only where an episode ended
-  double* report;           ///< [rows, reports], of the observation's moment
-  double* final_report;     ///< like report; written where final_observation is
+  void* observation = nullptr;  ///< [rows, *observation shape]: after the automatic reset, if there was one
+  double* reward = nullptr;     ///< [rows], and [agents] where there are any
+  bool* terminated = nullptr;
+  bool* truncated = nullptr;
+  bool* fresh = nullptr;              ///< whether the observation is a reset's
+  double* episode_return = nullptr;   ///< this and episode_length: written only where an episode ended
+  std::int64_t* episode_length = nullptr;
+  void* final_observation = nullptr;  ///< like observation; Autoreset::same_step, written only where an episode ended
+  double* report = nullptr;           ///< [rows, reports], of the observation's moment
+  double* final_report = nullptr;     ///< like report; written where final_observation is
 };
 
 struct Episode {
@@ -105,13 +105,19 @@ class AnyPool {
   /// Steps every environment; how many episodes ended.
   virtual std::size_t step(const void* actions, const StepBuffers& out) = 0;
 
-  /// Throws unless these environments can take these actions now.
-  virtual void check_rows(const void* actions, std::span<const std::int32_t> environments) const = 0;
-  /// Steps the environments of rows [first, last), `environments[row]` with action `row` into row `row` of the buffers,
-  /// in the calling thread. Threads may do this side by side for different environments. Whose step throws is named in
-  /// the error that comes back, and needs a reset; the others are stepped. Call check_rows before.
-  virtual std::exception_ptr step_rows(const void* actions, const std::int32_t* environments, std::size_t first,
-                                       std::size_t last, const StepBuffers& out) noexcept = 0;
+  // Stepping of some: check and seed in one thread, then rows of different environments side by side in many. An
+  // environment that throws stops its call: how many were done before it comes back, and it needs a reset.
+
+  /// Throws unless these environments can take these actions now, a row each.
+  virtual void check_rows(const void* actions, std::span<const std::int32_t> environments) = 0;
+  /// Gives an environment a new generator, or with nullptr leaves it the one that it must then have. Its episode is over.
+  virtual void seed(std::size_t environment, const std::uint64_t* seed) = 0;
+  /// Steps these environments with an action each, into the rows from `first_row` on.
+  virtual std::size_t step_rows(const void* actions, std::span<const std::int32_t> environments, std::size_t first_row,
+                                const StepBuffers& out, std::exception_ptr& error) noexcept = 0;
+  /// Starts episodes instead: rewards are 0, observations fresh.
+  virtual std::size_t reset_rows(std::span<const std::int32_t> environments, std::size_t first_row,
+                                 const StepBuffers& out, std::exception_ptr& error) noexcept = 0;
 
   virtual void begin_round(const RoundBuffers& buffers) = 0;
   virtual void step_round(std::int64_t t, const void* actions) = 0;

@@ -40,8 +40,7 @@ class Pool final : public AnyPool {
     next_step_ = no_round;
     ready_ = false;
     Slot<E>& slot = slots_[environment];
-    if (seed == nullptr && !slot.seeded)
-      throw std::invalid_argument("environment " + std::to_string(environment) + " has no generator yet: give a seed");
+    require_generator(environment, seed);
     const std::int64_t episode_id = seed != nullptr ? 0 : slot.episode_id + 1;
     if (seed != nullptr) {
       slot.rng = Rng(*seed);
@@ -75,7 +74,7 @@ class Pool final : public AnyPool {
     const StepBuffers rows = out;  // a copy of its own, which the compiler knows that no environment writes to
     each_block([&, rows](std::size_t first, std::size_t last, Tally& tally, Notes&) {
       std::size_t ended = 0;
-      each_environment(first, last, tally, [&](std::size_t env) { ended += step_row(slots_[env], actions, env, rows); });
+      each_environment(first, last, tally, [&](std::size_t env) { ended += step_row(slots_[env], actions, env, env, rows); });
       tally.ended += ended;
     });
     std::size_t ended = 0;
@@ -83,27 +82,35 @@ class Pool final : public AnyPool {
     return ended;
   }
 
-  void check_rows(const void* actions, std::span<const std::int32_t> environments) const override {
-    require_started();
+  void check_rows(const void* actions, std::span<const std::int32_t> environments) override {
     if (next_step_ != no_round) throw std::logic_error("a round is open: end_round() or reset before send()");
+    for (const std::int32_t env : environments)
+      if (!slots_[static_cast<std::size_t>(env)].started) [[unlikely]]
+        throw std::logic_error("environment " + std::to_string(env) + " is not ready: reset it first");
     check_actions<Action>(actions, environments.size(), environments.data());
     if (autoreset_ == Autoreset::disabled)
       for (const std::int32_t env : environments) require_going(static_cast<std::size_t>(env));
+    ready_ = false;  // threads will not say so here if an environment fails
   }
 
-  std::exception_ptr step_rows(const void* actions, const std::int32_t* environments, std::size_t first,
-                               std::size_t last, const StepBuffers& out) noexcept override {
-    std::exception_ptr error;
-    for (std::size_t row = first; row < last; ++row) {
-      const auto env = static_cast<std::size_t>(environments[row]);
-      try {
-        step_row(slots_[env], actions, row, out);
-      } catch (...) {
-        slots_[env].started = false;
-        if (!error) error = explained(env, std::current_exception());
-      }
-    }
-    return error;
+  void seed(std::size_t environment, const std::uint64_t* seed) override {
+    Slot<E>& slot = slots_[environment];
+    require_generator(environment, seed);
+    next_step_ = no_round;
+    ready_ = slot.started = false;
+    if (seed != nullptr) slot.rng = Rng(*seed), slot.seeded = true, slot.episode_id = -1;
+  }
+
+  std::size_t step_rows(const void* actions, std::span<const std::int32_t> environments, std::size_t first_row,
+                        const StepBuffers& out, std::exception_ptr& error) noexcept override {
+    return each_row(environments, error, [&](std::size_t env, std::size_t index) {
+      step_row(slots_[env], actions, index, first_row + index, out);
+    });
+  }
+  std::size_t reset_rows(std::span<const std::int32_t> environments, std::size_t first_row, const StepBuffers& out,
+                         std::exception_ptr& error) noexcept override {
+    return each_row(environments, error,
+                    [&](std::size_t env, std::size_t index) { reset_row(slots_[env], first_row + index, out); });
   }
 
   void begin_round(const RoundBuffers& buffers) override {
@@ -186,18 +193,22 @@ class Pool final : public AnyPool {
     return slots;
   }
 
+  void reset_row(Slot<E>& slot, std::size_t row, const StepBuffers& out) {
+    slot.begin_episode(slot.episode_id + 1);
+    for (std::size_t i = 0; i < reward_size<E>; ++i) out.reward[row * reward_size<E> + i] = 0.0;
+    out.terminated[row] = out.truncated[row] = false;
+    out.fresh[row] = true;
+    slot.observe(out.observation, row);
+    slot.report(out.report, row);
+  }
+
   /// One step of one environment, or the reset that stands in for it; whether an episode ended.
-  bool step_row(Slot<E>& slot, const void* actions, std::size_t row, const StepBuffers& out) {
+  bool step_row(Slot<E>& slot, const void* actions, std::size_t action, std::size_t row, const StepBuffers& out) {
     if (slot.ended) {  // only Autoreset::next_step gets here
-      slot.begin_episode(slot.episode_id + 1);
-      for (std::size_t i = 0; i < reward_size<E>; ++i) out.reward[row * reward_size<E> + i] = 0.0;
-      out.terminated[row] = out.truncated[row] = false;
-      out.fresh[row] = true;
-      slot.observe(out.observation, row);
-      slot.report(out.report, row);
+      reset_row(slot, row, out);
       return false;
     }
-    const StepOf<E> step = slot.step(action_of<Action>(actions, row), max_episode_steps_);
+    const StepOf<E> step = slot.step(action_of<Action>(actions, action), max_episode_steps_);
     put_reward<E>(step, out.reward, row);
     out.terminated[row] = step.terminated;
     out.truncated[row] = step.truncated;
@@ -218,6 +229,27 @@ class Pool final : public AnyPool {
     slot.observe(out.observation, row);
     slot.report(out.report, row);
     return ended;
+  }
+
+  /// How many rows were done before one threw.
+  template <class Body>
+  std::size_t each_row(std::span<const std::int32_t> environments, std::exception_ptr& error, Body&& body) noexcept {
+    for (std::size_t index = 0; index < environments.size(); ++index) {
+      const auto env = static_cast<std::size_t>(environments[index]);
+      try {
+        body(env, index);
+      } catch (...) {
+        slots_[env].started = false;
+        error = explained(env, std::current_exception());
+        return index;
+      }
+    }
+    return environments.size();
+  }
+
+  void require_generator(std::size_t env, const std::uint64_t* seed) const {
+    if (seed == nullptr && !slots_[env].seeded)
+      throw std::invalid_argument("environment " + std::to_string(env) + " has no generator yet: give a seed");
   }
 
   void require_going(std::size_t env) const {

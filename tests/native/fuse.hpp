@@ -1,0 +1,36 @@
+/// An environment for tests of the engine: it fails and toils when it is told to.
+#pragma once
+
+#include <stdexcept>
+
+#include "penstock/env.hpp"
+#include "penstock/threads.hpp"
+
+namespace penstock {
+
+/// Counts up; its episodes end after `length` steps; it throws when told to with action 2. A step takes `toil_us`
+/// microseconds at least: where that is long enough, the whole team is called for it.
+struct Fuse {
+  static constexpr Info info{.id = "Fuse"};
+  static constexpr Discrete<3> action{};
+  static constexpr auto observation = Box<2>::symmetric({100.0, 1.0});
+  struct Config {
+    std::int64_t length = 5, toil_us = 0;
+    PENSTOCK_FIELDS(Config, length, toil_us)
+  } config;
+  struct State {
+    std::int64_t count;
+    double luck;
+    PENSTOCK_FIELDS(State, count, luck)
+  } state;
+  void reset(Rng& rng) { state = {0, rng.random()}; }
+  Step step(std::int64_t chosen) {
+    if (chosen == 2) throw std::runtime_error("the fuse blew");
+    if (config.toil_us > 0)
+      for (const std::int64_t end = nanoseconds_now() + 1000 * config.toil_us; nanoseconds_now() < end;) continue;
+    return {.reward = state.luck, .terminated = ++state.count >= config.length};
+  }
+  void observe(std::span<float, 2> out) const { out[0] = float(state.count), out[1] = float(state.luck); }
+};
+
+}  // namespace penstock
