@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <stdexcept>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -29,6 +30,22 @@ const Registered& registered(const std::string& id);
 void bind_catalog(py::module_& module);
 void bind_pool(py::module_& module);
 void bind_random(py::module_& module);
+
+template <class T>
+py::array_t<T> to_array(const std::vector<T>& values, const std::vector<std::int64_t>& shape) {
+  py::array_t<T> array(Shape(shape.begin(), shape.end()));
+  std::copy(values.begin(), values.end(), array.mutable_data());
+  return array;
+}
+
+inline py::dtype dtype_of(ValueType type) {
+  switch (type) {
+    case ValueType::float32: return py::dtype::of<float>();
+    case ValueType::float64: return py::dtype::of<double>();
+    case ValueType::uint8: return py::dtype::of<std::uint8_t>();
+  }
+  throw std::logic_error("unknown value type");
+}
 
 /// "(3, 4)"
 inline std::string to_text(const py::ssize_t* sizes, std::size_t count) {

@@ -64,6 +64,33 @@ std::vector<std::string> load_library(const std::string& path, const std::string
   return ids;
 }
 
+py::dict describe_entry(const std::string& id) {
+  const Description& d = registered(id).entry.description;
+  py::dict config;
+  for (const FieldInfo& field : d.config) {
+    if (field.kind == FieldKind::boolean) config[field.name.c_str()] = field.preset != 0.0;
+    else if (field.kind == FieldKind::integer) config[field.name.c_str()] = static_cast<std::int64_t>(field.preset);
+    else config[field.name.c_str()] = field.preset;
+  }
+  py::dict out;
+  const bool is_box = d.action_count == 0;
+  out["id"] = d.id;
+  out["max_episode_steps"] = d.max_episode_steps > 0 ? py::object(py::int_(d.max_episode_steps)) : py::none();
+  out["reward_threshold"] = d.reward_threshold;
+  out["observation_dtype"] = dtype_of(d.observation_type);
+  out["observation_low"] = to_array(d.observation_low, d.observation_shape);
+  out["observation_high"] = to_array(d.observation_high, d.observation_shape);
+  out["action_count"] = d.action_count;
+  out["action_shape"] = py::tuple(py::cast(d.action_shape));
+  out["action_low"] = to_array(d.action_low, is_box ? d.action_shape : std::vector<std::int64_t>{0});
+  out["action_high"] = to_array(d.action_high, is_box ? d.action_shape : std::vector<std::int64_t>{0});
+  out["agents"] = d.agents;
+  out["config"] = config;
+  out["reports"] = py::tuple(py::cast(d.reports));
+  out["reset_reports"] = d.reset_reports;
+  return out;
+}
+
 }  // namespace
 
 const Registered& registered(const std::string& id) {
@@ -80,6 +107,7 @@ void bind_catalog(py::module_& module) {
     for (const auto& [id, entry] : catalog()) ids.push_back(id);
     return py::tuple(py::cast(ids));
   });
+  module.def("describe", &describe_entry, py::arg("id"));
   module.def("load_library", &load_library, py::arg("path"), py::arg("resources") = "");
 }
 

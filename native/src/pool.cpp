@@ -16,49 +16,6 @@
 namespace penstock {
 namespace {
 
-template <class T>
-py::array_t<T> to_array(const std::vector<T>& values, const std::vector<std::int64_t>& shape) {
-  py::array_t<T> array(Shape(shape.begin(), shape.end()));
-  std::copy(values.begin(), values.end(), array.mutable_data());
-  return array;
-}
-
-py::dtype dtype_of(ValueType type) {
-  switch (type) {
-    case ValueType::float32: return py::dtype::of<float>();
-    case ValueType::float64: return py::dtype::of<double>();
-    case ValueType::uint8: return py::dtype::of<std::uint8_t>();
-  }
-  throw std::logic_error("unknown value type");
-}
-
-py::dict describe_entry(const std::string& id) {
-  const Description& d = registered(id).entry.description;
-  py::dict config;
-  for (const FieldInfo& field : d.config) {
-    if (field.kind == FieldKind::boolean) config[field.name.c_str()] = field.preset != 0.0;
-    else if (field.kind == FieldKind::integer) config[field.name.c_str()] = static_cast<std::int64_t>(field.preset);
-    else config[field.name.c_str()] = field.preset;
-  }
-  py::dict out;
-  const bool is_box = d.action_count == 0;
-  out["id"] = d.id;
-  out["max_episode_steps"] = d.max_episode_steps > 0 ? py::object(py::int_(d.max_episode_steps)) : py::none();
-  out["reward_threshold"] = d.reward_threshold;
-  out["observation_dtype"] = dtype_of(d.observation_type);
-  out["observation_low"] = to_array(d.observation_low, d.observation_shape);
-  out["observation_high"] = to_array(d.observation_high, d.observation_shape);
-  out["action_count"] = d.action_count;
-  out["action_shape"] = py::tuple(py::cast(d.action_shape));
-  out["action_low"] = to_array(d.action_low, is_box ? d.action_shape : std::vector<std::int64_t>{0});
-  out["action_high"] = to_array(d.action_high, is_box ? d.action_shape : std::vector<std::int64_t>{0});
-  out["agents"] = d.agents;
-  out["config"] = config;
-  out["reports"] = py::tuple(py::cast(d.reports));
-  out["reset_reports"] = d.reset_reports;
-  return out;
-}
-
 Autoreset autoreset_of(const std::string& name) {
   if (name == "NextStep") return Autoreset::next_step;
   if (name == "SameStep") return Autoreset::same_step;
@@ -495,7 +452,6 @@ class PoolBinding {
 }  // namespace
 
 void bind_pool(py::module_& module) {
-  module.def("describe", &describe_entry, py::arg("id"));
   py::class_<PoolBinding>(module, "Pool")
       .def(py::init<const std::string&, std::int64_t, int, std::int64_t, const std::string&,
                     const std::map<std::string, py::array>&, bool, bool>(),
