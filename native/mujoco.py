@@ -64,7 +64,7 @@ def _is_loaded() -> bool:
 
 def _found() -> tuple[Path, Path]:
     """The library and the MuJoCo for it."""
-    compiled = {path.stem.removeprefix(_PREFIX): path for path in Path(__file__).parent.glob(f"{_PREFIX}*.so")}
+    compiled = {path.stem.removeprefix(_PREFIX): path for path in Path(_core.__file__).parent.glob(f"{_PREFIX}*.so")}
     if not compiled:
         raise ImportError(
             "this Penstock was compiled without the MuJoCo tasks: install a wheel of it, or install mujoco before you "
