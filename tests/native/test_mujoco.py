@@ -357,14 +357,19 @@ def test_penstock_compiled_without_mujoco_says_so(tmp_path: Path):
         tmp_path / "native",
         ignore=shutil.ignore_patterns("libpenstock*", "src", "include"),
     )
-    out = subprocess.run(
-        [sys.executable, "-c", "import native\ntry: native.make('Ant-v5', 1)\nexcept ImportError as e: print(e)"],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={"PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"},
-        timeout=60,
-    ).stdout
+    core = Path(native._core.__file__)
+    shutil.copy(core, tmp_path / "native" / core.name)
+    # Without the finder of an editable install, which would lead to the sources and to what was compiled from them.
+    program = f"""
+import sys
+sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in type(finder).__module__]
+sys.path.insert(0, {str(tmp_path)!r})
+import native
+try: native.make("Ant-v5", 1)
+except ImportError as error: print(error)
+"""
+    command = [sys.executable, "-B", "-c", program]
+    out = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
 
     assert out.startswith("this Penstock was compiled without the MuJoCo tasks")
 
