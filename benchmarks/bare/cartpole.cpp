@@ -34,13 +34,13 @@ struct Batch {
   std::vector<std::uint8_t> terminated;
 };
 
-void reset(State& state, std::mt19937_64& random) {
+void reset(State& state, std::minstd_rand& random) {
   std::uniform_real_distribution<double> near_zero(-0.05, 0.05);
   state = {near_zero(random), near_zero(random), near_zero(random), near_zero(random)};
 }
 
 /// One step of every environment; those that fell before are reset instead. How many were stepped.
-std::size_t step(Batch& batch, const std::int64_t* actions, std::mt19937_64& random) {
+std::size_t step(Batch& batch, const std::int64_t* actions, std::minstd_rand& random) {
   std::size_t stepped = 0;
   for (std::size_t env = 0; env < batch.states.size(); ++env) {
     State& s = batch.states[env];
@@ -49,7 +49,9 @@ std::size_t step(Batch& batch, const std::int64_t* actions, std::mt19937_64& ran
       batch.rewards[env] = 0.0;
       batch.terminated[env] = 0;
     } else {
-      const double force = actions[env] ? force_mag : -force_mag, cosine = std::cos(s.angle), sine = std::sin(s.angle);
+      // No branches on what no processor predicts.
+      const double force = static_cast<double>(2 * actions[env] - 1) * force_mag;
+      const double cosine = std::cos(s.angle), sine = std::sin(s.angle);
       const double push = (force + polemass_length * (s.angle_dot * s.angle_dot) * sine) / total_mass;
       const double angle_acc =
           (gravity * sine - cosine * push) / (length * (4.0 / 3.0 - masspole * (cosine * cosine) / total_mass));
@@ -59,7 +61,8 @@ std::size_t step(Batch& batch, const std::int64_t* actions, std::mt19937_64& ran
       s.angle += tau * s.angle_dot;
       s.angle_dot += tau * angle_acc;
       batch.rewards[env] = 1.0;
-      batch.terminated[env] = s.x < -x_limit || s.x > x_limit || s.angle < -angle_limit || s.angle > angle_limit;
+      batch.terminated[env] =
+          (s.x < -x_limit) | (s.x > x_limit) | (s.angle < -angle_limit) | (s.angle > angle_limit);
       ++stepped;
     }
     float* out = &batch.observations[4 * env];
@@ -85,10 +88,10 @@ int main(int count, char** arguments) {
   for (int member = 0; member < threads; ++member) {
     team.emplace_back([&, member] {
       Batch batch(static_cast<std::size_t>(size * (member + 1) / threads - size * member / threads));
-      std::mt19937_64 random(static_cast<std::uint64_t>(member));
+      std::minstd_rand random(static_cast<unsigned>(member + 1));
       for (State& state : batch.states) reset(state, random);
       std::vector<std::int64_t> actions(prepared * batch.states.size());
-      for (std::int64_t& action : actions) action = static_cast<std::int64_t>(random() >> 63);
+      for (std::int64_t& action : actions) action = static_cast<std::int64_t>(random() >> 20 & 1);
       std::size_t turn = 0;
       const auto one = [&] { return step(batch, &actions[turn++ % prepared * batch.states.size()], random); };
       ++ready;

@@ -4,12 +4,15 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <bit>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <new>
 
 #include "fuse.hpp"
 #include "penstock/async.hpp"
+#include "penstock/numpy_math.hpp"
 #include "penstock/pool.hpp"
 
 namespace {
@@ -267,9 +270,24 @@ void forked_child_is_told() {
   check(run.play(*pool).bootstrap_rows.size() >= Run::envs, "the parent's pool works on");
 }
 
+/// Squares are pow(x, 2), of values that environments have and of all others.
+void squares_are_the_librarys() {
+  Rng rng(1);
+  long different = 0;
+  for (int i = 0; i < 300'000; ++i) {
+    const double usual = rng.uniform(-10.0, 10.0), any = std::bit_cast<double>(rng.next());
+    for (const double x : {usual, any, double(float(usual)), std::ldexp(usual, 31), std::floor(usual)}) {
+      const double ours = power(x, 2.0), theirs = library_power(x, 2.0);
+      different += std::bit_cast<std::uint64_t>(ours) != std::bit_cast<std::uint64_t>(theirs) && !std::isnan(theirs);
+    }
+  }
+  check(different == 0, "a square is what the C library's pow gives");
+}
+
 }  // namespace
 
 int main() {
+  squares_are_the_librarys();
   for (const int threads : {1, 2, 4}) {
     failing_environment_is_named_and_alone(threads);
     steady_rounds_do_not_allocate(threads);

@@ -22,7 +22,7 @@ def test_engine(tmp_path: Path, sanitizer: str | None):
     assert compiler, "the package is built from C++; so is this test: install a compiler or set CXX"
     program = tmp_path / "engine_test"
     include = HERE.parent.parent / "native" / "include"
-    flags = ["-std=c++20", "-O0", "-Wall", "-Wextra", "-Werror", "-pthread", "-I", str(include)]
+    flags = ["-std=c++20", "-O0", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror", "-pthread", "-I", str(include)]
     if sanitizer is not None:
         flags += [f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all", "-g1"]
         if not can_sanitize(compiler, sanitizer, tmp_path):

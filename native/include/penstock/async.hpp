@@ -258,7 +258,9 @@ class AsyncDriver {
     else step_aside({chunk.data(), count}, stage);
     queue_.settle(count);
     const std::int64_t sample = std::max<std::int64_t>((nanoseconds_now() - begin) / static_cast<std::int64_t>(count), 1);
-    row_nanoseconds_.store(row == 0 || sample < row ? sample : row + (sample - row) / 8, std::memory_order_relaxed);
+    // The mean, not the usual: where a few are slow the others must not wait for a thread that was left asleep.
+    row_nanoseconds_.store(row == 0 ? sample : std::max<std::int64_t>(row + (sample - row) / 8, 1),
+                           std::memory_order_relaxed);
     return true;
   }
 

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -62,7 +63,7 @@ class AsyncQueue {
       if (!is_empty() || is_stopping()) return;
     const std::uint32_t bell = bell_.load();
     sleepers_.fetch_add(1);
-    if (is_empty() && !is_stopping()) bell_.wait(bell);
+    if (is_empty() && !is_stopping()) sleep_while(bell_, bell);
     sleepers_.fetch_sub(1);
   }
 
@@ -76,7 +77,7 @@ class AsyncQueue {
   [[nodiscard]] bool is_empty() const noexcept { return head_.load() >= tail_.load(); }
   void ring() noexcept {
     bell_.fetch_add(1);
-    bell_.notify_all();
+    wake(bell_, std::numeric_limits<int>::max());
   }
 
   std::vector<std::atomic<std::int32_t>> ring_;

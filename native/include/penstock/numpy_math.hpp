@@ -1,16 +1,38 @@
 /// Scalar arithmetic exactly as NumPy does it, for environments that must equal Gymnasium's bit for bit.
 #pragma once
 
+#include <bit>
 #include <cmath>
+#include <cstdint>
 
 namespace penstock {
 
-/// `x ** y` of NumPy scalars: always the C library's pow. The exponent is volatile because compilers turn pow(x, 2)
-/// into x * x, which differs in the last bit for about one value in a thousand.
-inline double power(double x, double y) noexcept {
+/// The C library's pow. The exponent is volatile because compilers turn pow(x, 2) into x * x, which differs in the last
+/// bit for about one value in a thousand.
+[[gnu::noinline]] inline double library_power(double x, double y) noexcept {
   const volatile double exponent = y;
   return std::pow(x, exponent);
 }
+
+/// pow(x, 2.0), mostly without it. What glibc and musl compute before they round is within 0.011 + 0.033 / 1024 * |log2|
+/// of the last place of the true square, 0.013 in this range. Where the true square is further than 0.02 from the middle
+/// between two neighbours both round to the same one: that is x * x, whose error is exact by Dekker's product.
+inline double square(double x) noexcept {
+  const double product = x * x;
+  const auto bits = std::bit_cast<std::uint64_t>(product);
+  const double shifted = 134217729.0 * x, high = shifted - (shifted - x), low = x - high;
+  const double error = ((high * high - product) + 2.0 * high * low) + low * low;
+  const double last_place = std::bit_cast<double>(bits & 0x7ff0000000000000) * 0x1p-52;
+  // A power of two has another distance to its neighbour below; zero, infinity and what is not a number are out of
+  // the range.
+  const bool in_range = product > 0x1p-60 && product < 0x1p60, is_power_of_two = (bits & 0xfffffffffffff) == 0;
+  if (in_range && (error == 0.0 || (!is_power_of_two && std::abs(error) < 0.48 * last_place))) [[likely]]
+    return product;
+  return library_power(x, 2.0);
+}
+
+/// `x ** y` of NumPy scalars: always what the C library's pow gives.
+inline double power(double x, double y) noexcept { return y == 2.0 ? square(x) : library_power(x, y); }
 inline float power(float x, float y) noexcept {
   const volatile float exponent = y;
   return std::pow(x, exponent);

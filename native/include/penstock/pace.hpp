@@ -39,9 +39,9 @@ class Pace {
       const std::int64_t until = own_end_ != 0 ? own_end_ : nanoseconds_now();
       work_nanoseconds_ = smoothed(work_nanoseconds_, (until - begin_) * static_cast<std::int64_t>(blocks) /
                                                           static_cast<std::int64_t>(done_here));
+      if (team_ > 1) shared_nanoseconds_ = smoothed(shared_nanoseconds_, nanoseconds_now() - begin_);
       decide();
-      const std::int64_t members = static_cast<std::int64_t>(team_);
-      job_nanoseconds_ = work_nanoseconds_ / members;
+      job_nanoseconds_ = work_nanoseconds_ / static_cast<std::int64_t>(team_);
     }
     end_ = next_measures ? nanoseconds_now() : 0;
   }
@@ -69,6 +69,15 @@ class Pace {
   }
 
   void decide() noexcept {
+    if (team_ > 1 && shared_nanoseconds_ > work_nanoseconds_ * 9 / 10) {
+      // The others do not help: somebody else has their CPUs. Try again later.
+      alone_until_ = jobs_ + 16 * every;
+      shared_nanoseconds_ = unknown;
+    }
+    if (jobs_ < alone_until_) {
+      team_ = 1;
+      return;
+    }
     const bool awake = spins_ && gap_nanoseconds_ != unknown && gap_nanoseconds_ < spin_nanoseconds / 2;
     const std::int64_t worth = awake ? worth_awake_nanoseconds : worth_asleep_nanoseconds;
     // Whom the job is worth by a fourth less stays: a team that changes loses what is in its caches.
@@ -83,7 +92,8 @@ class Pace {
   std::uint64_t jobs_ = 0;
   bool measures_ = false;
   std::int64_t begin_ = 0, own_end_ = 0, end_ = 0, polled_ = 0;
-  std::int64_t work_nanoseconds_ = unknown, gap_nanoseconds_ = unknown;
+  std::uint64_t alone_until_ = 0;
+  std::int64_t work_nanoseconds_ = unknown, gap_nanoseconds_ = unknown, shared_nanoseconds_ = unknown;
   std::int64_t job_nanoseconds_ = brief_nanoseconds;  ///< unknown counts as long
 };
 

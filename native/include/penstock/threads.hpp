@@ -1,8 +1,11 @@
 /// What threads of a pool need from the system: forks noticed, CPUs named, and a way to wait for a little while.
 #pragma once
 
+#include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -46,6 +49,16 @@ inline void pin(std::thread& thread, int member) {
   CPU_SET(cpu, &set);
   if (pthread_setaffinity_np(thread.native_handle(), sizeof set, &set) != 0)
     throw std::runtime_error("thread_affinity: the system refuses to keep a thread on CPU " + std::to_string(cpu));
+}
+
+/// Sleeps until a wake() of this word that comes after it has changed from `seen`; returns early now and then. Unlike
+/// std::atomic's wait it does not give its turn away first, after which a busy system lets the thread wait for long.
+inline void sleep_while(const std::atomic<std::uint32_t>& word, std::uint32_t seen) noexcept {
+  static_assert(sizeof word == sizeof(std::uint32_t) && std::atomic<std::uint32_t>::is_always_lock_free);
+  syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, seen, nullptr, nullptr, 0);
+}
+inline void wake(std::atomic<std::uint32_t>& word, int threads) noexcept {
+  syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, threads, nullptr, nullptr, 0);
 }
 
 inline std::int64_t nanoseconds_now() noexcept {

@@ -80,6 +80,7 @@ class Workers {
   struct alignas(128) Lane {
     std::atomic<std::uint64_t> claim{0};
     std::atomic<std::uint32_t> start{0};  ///< the ticket that the member is called for
+    std::atomic<bool> sleeps{false};
     alignas(64) std::atomic<std::uint32_t> done{0};  ///< how many blocks the member did, over all jobs
   };
 
@@ -111,8 +112,7 @@ class Workers {
       lanes_[member].claim.store(std::uint64_t{ticket} << 32 | first << 16 | last, std::memory_order_release);
     }
     for (std::size_t member = 1; member < team; ++member) {
-      lanes_[member].start.exchange(ticket);  // a full barrier: notify must see who went to sleep before
-      lanes_[member].start.notify_one();
+      call(lanes_[member], ticket);
     }
     std::size_t done_here = 0;
     for (std::size_t member = 0; member < team; ++member) {
@@ -142,7 +142,7 @@ class Workers {
   void serve(std::size_t member) noexcept {
     Lane& mine = lanes_[member];
     for (std::uint32_t seen = 0;;) {
-      seen = await_change(mine.start, seen);
+      seen = await_call(mine, seen);
       if (stopping_.load(std::memory_order_acquire)) return;
       for (std::size_t other = 0; other < lanes_.size(); ++other) {
         Lane& lane = lanes_[(member + other) % lanes_.size()];
@@ -156,12 +156,19 @@ class Workers {
 
   /// Spins for as long as a gap between two steps of a small policy, longer would steal a core from whoever else runs
   /// on this machine; then sleeps. Does not spin where there are more threads than CPUs.
-  std::uint32_t await_change(const std::atomic<std::uint32_t>& counter, std::uint32_t seen) const noexcept {
+  std::uint32_t await_call(Lane& lane, std::uint32_t seen) const noexcept {
     std::uint32_t now = seen;
     for (Patience patience(pace_.spins() ? spin_nanoseconds : 0); !patience.is_over(); patience.spin())
-      if ((now = counter.load(std::memory_order_acquire)) != seen) return now;
-    while ((now = counter.load(std::memory_order_acquire)) == seen) counter.wait(seen, std::memory_order_acquire);
+      if ((now = lane.start.load(std::memory_order_acquire)) != seen) return now;
+    lane.sleeps.store(true);
+    while ((now = lane.start.load()) == seen) sleep_while(lane.start, seen);
+    lane.sleeps.store(false, std::memory_order_relaxed);
     return now;
+  }
+
+  static void call(Lane& lane, std::uint32_t ticket) noexcept {
+    lane.start.store(ticket);  // in one order with `sleeps`: either it is seen there, or the sleeper is seen here
+    if (lane.sleeps.load()) wake(lane.start, 1);
   }
 
   void stop() noexcept {
@@ -171,10 +178,7 @@ class Workers {
       return;
     }
     stopping_.store(true, std::memory_order_release);
-    for (Lane& lane : lanes_) {
-      lane.start.exchange(lane.start.load(std::memory_order_relaxed) + 1);
-      lane.start.notify_one();
-    }
+    for (Lane& lane : lanes_) call(lane, lane.start.load(std::memory_order_relaxed) + 1);
     for (auto& thread : *threads_) thread.join();
   }
 
