@@ -323,7 +323,7 @@ def test_pinned_threads_are_on_cpus_that_may_be_used(batch_size: int | None):
     pool.async_reset(seed=0)
     pool.recv()
     started = tasks() - before
-    assert len(started) == 4
+    assert len(started) == 5  # two beside the caller for either way to step, one in the caller's place
     for task in started:
         assert len(os.sched_getaffinity(task)) == 1
         assert os.sched_getaffinity(task) <= allowed

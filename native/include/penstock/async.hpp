@@ -1,8 +1,8 @@
 /// Steps environments without waiting for all of them: some are sent, and batches come back as they are done.
 ///
 /// Threads take chunks of what was sent from one queue, without a lock, and never wait while they hold a result: the
-/// rows of batches to come are there before they are needed. The caller works too while it waits. One thread sends and
-/// receives. With `deterministic`, batch j of a turn holds environments [j * batch_size, (j + 1) * batch_size) in order;
+/// rows of batches to come are there before they are needed. The caller works too while it waits, unless steps take so
+/// long that it would miss results: then a thread more works in its place. One thread sends and receives. With `deterministic`, batch j of a turn holds environments [j * batch_size, (j + 1) * batch_size) in order;
 /// otherwise a batch holds whichever were done first.
 #pragma once
 
@@ -50,11 +50,14 @@ class AsyncDriver {
         most_(std::clamp<std::size_t>(settings.batch_size / (2 * static_cast<std::size_t>(settings.num_threads)), 1,
                                       AsyncQueue::most)),
         spins_(static_cast<std::size_t>(settings.num_threads) <= usable_cpus().size()) {
-    for (int member = 0; member < settings.num_threads; ++member)
-      stages_.emplace_back(bytes_, most_, settings.autoreset);
+    const int deputy = settings.num_threads, members = settings.num_threads > 1 ? settings.num_threads + 1 : 1;
+    for (int member = 0; member < members; ++member) stages_.emplace_back(bytes_, most_, settings.autoreset);
     try {
-      for (int member = 1; member < settings.num_threads; ++member) {
-        threads_->emplace_back([this, member] { serve(stages_[static_cast<std::size_t>(member)]); });
+      for (int member = 1; member < members; ++member) {
+        threads_->emplace_back([this, member, deputy] {
+          if (member == deputy) stand_in(stages_[static_cast<std::size_t>(member)]);
+          else serve(stages_[static_cast<std::size_t>(member)]);
+        });
         if (settings.thread_affinity) pin(threads_->back(), member);
       }
     } catch (...) {
@@ -120,7 +123,7 @@ class AsyncDriver {
       if (has_failed_.load(std::memory_order_acquire)) raise();
       if (batch.done.load(std::memory_order_acquire) == settings_.batch_size) break;
       require_coming();
-      if (!work(stages_.front())) {
+      if (!caller_helps() || !work(stages_.front())) {
         if (!patience.is_over()) {
           patience.spin();
           continue;
@@ -178,10 +181,17 @@ class AsyncDriver {
     std::exception_ptr error;
   };
   static constexpr std::int64_t chunk_nanoseconds = 10'000, poll_nanoseconds = 100'000'000;
+  static constexpr std::int64_t slow_nanoseconds = 1'000'000, slow_for_nanoseconds = 1'000'000'000;
 
   static std::size_t index_of(std::int32_t env) noexcept { return static_cast<std::size_t>(env); }
   [[nodiscard]] bool brief() const noexcept {
     return row_nanoseconds_.load(std::memory_order_relaxed) < chunk_nanoseconds;
+  }
+
+  /// Not where a step was slow of late: the caller would be caught in one while batches are ready.
+  [[nodiscard]] bool caller_helps() const noexcept {
+    const std::int64_t until = slow_until_.load(std::memory_order_relaxed);
+    return settings_.num_threads == 1 || until == 0 || nanoseconds_now() > until;
   }
 
   void require_threads() const {
@@ -211,7 +221,7 @@ class AsyncDriver {
     sent_ += environments.size();
     const std::int64_t row = row_nanoseconds_.load(std::memory_order_relaxed);
     // To wake a thread costs microseconds: what takes no longer is left to those that spin, and to the caller's recv.
-    const bool worth = row == 0 || row * static_cast<std::int64_t>(environments.size()) > 2 * chunk_nanoseconds;
+    const bool worth = row == 0 || !caller_helps() || row * static_cast<std::int64_t>(environments.size()) > 2 * chunk_nanoseconds;
     queue_.push(environments, worth);
   }
 
@@ -245,6 +255,14 @@ class AsyncDriver {
       if (!work(stage)) queue_.wait(spins_);
   }
 
+  /// The thread that works where the caller does not.
+  void stand_in(Stage& stage) noexcept {
+    while (!queue_.is_stopping()) {
+      if (caller_helps()) queue_.sleep();
+      else if (!work(stage)) queue_.wait(spins_);
+    }
+  }
+
   /// Steps one chunk; false if there is none.
   bool work(Stage& stage) noexcept {
     std::array<std::int32_t, AsyncQueue::most> chunk;
@@ -257,8 +275,9 @@ class AsyncDriver {
     if (settings_.deterministic) step_in_place({chunk.data(), count}, stage);
     else step_aside({chunk.data(), count}, stage);
     queue_.settle(count);
-    const std::int64_t sample = std::max<std::int64_t>((nanoseconds_now() - begin) / static_cast<std::int64_t>(count), 1);
-    // The mean, not the usual: where a few are slow the others must not wait for a thread that was left asleep.
+    const std::int64_t end = nanoseconds_now();
+    const std::int64_t sample = std::max<std::int64_t>((end - begin) / static_cast<std::int64_t>(count), 1);
+    if (sample > slow_nanoseconds) slow_until_.store(end + slow_for_nanoseconds, std::memory_order_relaxed);
     row_nanoseconds_.store(row == 0 ? sample : std::max<std::int64_t>(row + (sample - row) / 8, 1),
                            std::memory_order_relaxed);
     return true;
@@ -370,7 +389,8 @@ class AsyncDriver {
   const std::size_t most_;
   const bool spins_;
   std::deque<Stage> stages_;
-  std::atomic<std::int64_t> row_nanoseconds_{0};
+  std::atomic<std::int64_t> row_nanoseconds_{0};  ///< the mean
+  std::atomic<std::int64_t> slow_until_{0};
   alignas(64) std::atomic<std::size_t> next_row_{0};
   alignas(64) std::atomic<bool> has_failed_{false};
   std::atomic<bool> waiting_{false};

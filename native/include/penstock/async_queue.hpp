@@ -67,6 +67,14 @@ class AsyncQueue {
     sleepers_.fetch_sub(1);
   }
 
+  /// Until the next time that somebody is woken.
+  void sleep() noexcept {
+    const std::uint32_t bell = bell_.load();
+    sleepers_.fetch_add(1);
+    if (!is_stopping()) sleep_while(bell_, bell);
+    sleepers_.fetch_sub(1);
+  }
+
   [[nodiscard]] bool is_stopping() const noexcept { return stopping_.load(std::memory_order_acquire); }
   void stop() noexcept {
     stopping_.store(true);
