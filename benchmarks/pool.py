@@ -115,7 +115,8 @@ def rate(name: str, task: Task, mode: str, threads: int, seconds: float) -> floa
     elif task.id in MUJOCO:
         result = bare_mujoco(task, threads, seconds)
     else:
-        result = run([compiled(BARE_CARTPOLE), str(task.num_envs), str(threads), str(seconds)], None)
+        # The best of its short stretches, where the others are means: it is a floor, not a contender.
+        return float(run([compiled(BARE_CARTPOLE), str(task.num_envs), str(threads)], None))
     return float(result["env_steps_per_second"])
 
 
