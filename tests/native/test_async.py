@@ -166,6 +166,28 @@ def test_a_failure_comes_out_of_recv_and_nothing_else_is_lost(fuse: Path, determ
         assert sorted(pool.recv()[4]["env_id"].tolist() + pool.recv()[4]["env_id"].tolist()) == [0, 1, 2, 3]
 
 
+def test_failures_of_a_rotation_come_in_their_turn(fuse: Path):
+    """Of several failures the first by number is told, when its batch's turn has come, whenever they happened."""
+    for _ in range(20):
+        pool = native.make("Fuse", 6, 3, batch_size=3, deterministic=True, length=100, toil_us=[500, 0, 0, 0, 500, 0])
+        pool.async_reset(seed=0)
+        pool.recv()
+        pool.recv()
+        pool.send([1, 1, 1, 2, 2, 1], np.arange(6))
+        assert pool.recv()[4]["env_id"].tolist() == [0, 1, 2]
+        pool.send([2, 2, 1], [0, 1, 2])
+        for env in (3, 4):
+            with pytest.raises(RuntimeError, match=f"environment {env} of Fuse failed: the fuse blew"):
+                pool.recv()
+        with pytest.raises(RuntimeError, match="waits for environments 3 to 5 but 3 is not under way"):
+            pool.recv()
+        pool.async_reset(env_ids=[3, 4])
+        assert pool.recv()[4]["env_id"].tolist() == [3, 4, 5]
+        for env in (0, 1):
+            with pytest.raises(RuntimeError, match=f"environment {env} of Fuse failed: the fuse blew"):
+                pool.recv()
+
+
 def test_misuse_is_said():
     """What cannot be is refused with the number of the environment, and nothing is sent."""
     pool = native.make("CartPole-v1", 6, 2, batch_size=3)

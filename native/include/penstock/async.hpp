@@ -2,8 +2,9 @@
 ///
 /// Threads take chunks of what was sent from one queue, without a lock, and never wait while they hold a result: the
 /// rows of batches to come are there before they are needed. The caller works too while it waits, unless steps take so
-/// long that it would miss results: then a thread more works in its place. One thread sends and receives. With `deterministic`, batch j of a turn holds environments [j * batch_size, (j + 1) * batch_size) in order;
-/// otherwise a batch holds whichever were done first.
+/// long that it would miss results: then a thread more works in its place. One thread sends and receives. With
+/// `deterministic`, batch j of a turn holds environments [j * batch_size, (j + 1) * batch_size) in order, and what went
+/// wrong in one of them is told when it is that batch's turn; otherwise a batch holds whichever were done first.
 #pragma once
 
 #include <algorithm>
@@ -120,7 +121,7 @@ class AsyncDriver {
     Batch& batch = batches_[index];
     std::int64_t polled = 0;
     for (Patience patience(spins_ ? spin_nanoseconds : 0);;) {
-      if (has_failed_.load(std::memory_order_acquire)) raise();
+      if (has_failed_.load(std::memory_order_acquire)) raise_due(index);
       if (batch.done.load(std::memory_order_acquire) == settings_.batch_size) break;
       require_coming();
       if (!caller_helps() || !work(stages_.front())) {
@@ -128,7 +129,7 @@ class AsyncDriver {
           patience.spin();
           continue;
         }
-        wait_for_news(batch);
+        wait_for_news(index);
       } else if (brief()) {
         continue;
       }
@@ -240,10 +241,29 @@ class AsyncDriver {
                                " is not under way: async_reset() or send() it first");
   }
 
-  [[noreturn]] void raise() {
+  /// The failure that batch `index` shows, or the end; under the lock. In a rotation it is the first in order once all of
+  /// the batch are stepped, or it would depend on how threads met.
+  std::vector<Failure>::iterator due(std::size_t index) {
+    if (!settings_.deterministic) return failures_.begin();
+    const std::size_t first = index * settings_.batch_size, last = first + settings_.batch_size;
+    auto found = failures_.end();
+    std::size_t failed = 0;
+    for (auto failure = failures_.begin(); failure != failures_.end(); ++failure) {
+      if (index_of(failure->env) < first || index_of(failure->env) >= last) continue;
+      ++failed;
+      if (found == failures_.end() || failure->env < found->env) found = failure;
+    }
+    std::size_t waited_for = 0;
+    for (std::size_t env = first; env < last; ++env) waited_for += under_way_[env];
+    return batches_[index].done.load(std::memory_order_acquire) + failed == waited_for ? found : failures_.end();
+  }
+
+  void raise_due(std::size_t index) {
     const std::lock_guard lock(mutex_);
-    const Failure failure = failures_.front();
-    failures_.erase(failures_.begin());
+    const auto found = due(index);
+    if (found == failures_.end()) return;
+    const Failure failure = *found;
+    failures_.erase(found);
     has_failed_.store(!failures_.empty(), std::memory_order_relaxed);
     under_way_[index_of(failure.env)] = false;
     --sent_;
@@ -357,7 +377,7 @@ class AsyncDriver {
   }
 
   void finish(Batch& batch, std::size_t rows) noexcept {
-    if (rows > 0 && batch.done.fetch_add(rows) + rows == settings_.batch_size) tell();
+    if (rows > 0 && (batch.done.fetch_add(rows) + rows == settings_.batch_size || has_failed_.load())) tell();
   }
 
   /// After something that receive() may wait for.
@@ -368,10 +388,10 @@ class AsyncDriver {
   }
 
   /// Until there is some, or for a little while: signals must be looked for.
-  void wait_for_news(const Batch& batch) {
+  void wait_for_news(std::size_t index) {
     std::unique_lock lock(mutex_);
     waiting_.store(true);
-    if (batch.done.load() != settings_.batch_size && !has_failed_.load())
+    if (batches_[index].done.load() != settings_.batch_size && due(index) == failures_.end())
       news_.wait_until(lock, std::chrono::system_clock::now() + std::chrono::milliseconds(50));
     waiting_.store(false);
   }
