@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import fsspec
 
 from storage.errors import ConfigError, ObjectExistsError, ObjectNotFoundError, StoreError
-from storage.names import check_name
+from storage.names import check_name, check_range
 
 if TYPE_CHECKING:
     import builtins
@@ -32,6 +32,7 @@ RETRY_SECONDS = 20.0
 """No attempt starts later than this after the first one."""
 
 _BULK_DELETE_OBJECTS = 1_000  # S3's limit
+_RANGE_NOT_SATISFIABLE = 416
 _S3_TIMEOUTS: Mapping[str, Any] = {
     "connect_timeout": 4.0,
     "read_timeout": 30.0,
@@ -100,6 +101,25 @@ class FsspecStore:
     def view(self, name: str) -> memoryview:
         """Whole object in memory of its own."""
         return memoryview(bytearray(self.read(name)))
+
+    def read_range(self, name: str, start: int, stop: int) -> memoryview:
+        """Bytes [start, stop), in one request; an empty range only asks whether there is such an object."""
+        check_range(name, start, stop)
+        path = self._base + name
+        if start == stop:
+            if not self.exists(name):
+                self._fail("read", name, FileNotFoundError(path), 1)
+            return memoryview(bytearray())
+
+        def read(system: Any) -> memoryview:
+            try:
+                return memoryview(bytearray(system.cat_file(path, start=start, end=stop)))
+            except OSError as error:
+                if self._is_s3 and _is_beyond_the_end(error):
+                    return memoryview(bytearray())
+                raise
+
+        return self._call("read", name, read)
 
     def write(self, name: str, parts: Sequence[Buffer], *, durable: bool = False) -> None:
         """Store the concatenated parts, which are joined first: one request, and durable when it is answered."""
@@ -221,6 +241,12 @@ class FsspecStore:
 
 def _is_permanent(error: Exception) -> bool:
     return isinstance(error, _PERMANENT) or (isinstance(error, OSError) and error.errno in _PERMANENT_NUMBERS)
+
+
+def _is_beyond_the_end(error: OSError) -> bool:
+    """Whether S3 refused a range that begins where its object ends, or later."""
+    answer = getattr(error.__cause__, "response", None) or {}
+    return bool(answer.get("ResponseMetadata", {}).get("HTTPStatusCode") == _RANGE_NOT_SATISFIABLE)
 
 
 def _delete(system: Any, path: str) -> None:

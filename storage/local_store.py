@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from storage.errors import ObjectExistsError, ObjectNotFoundError, StoreError
-from storage.names import TEMPORARY_PREFIX, check_name
+from storage.names import TEMPORARY_PREFIX, check_name, check_range
 
 if TYPE_CHECKING:
     import builtins
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 LEFTOVER_SECONDS = 86_400
 """A half-written file this old belongs to a writer that was killed; the listing that meets it removes it."""
+
+MAPPED_RANGE_BYTES = 4 << 20
+"""Ranges from here on are mapped; below, copying them is faster than taking a page fault for every 4 KiB."""
 
 _IO_VECTOR_PARTS = 1024  # IOV_MAX of Linux
 _FOLDER_ATTEMPTS = 8  # a folder may vanish between its creation and its use when others delete its last object
@@ -72,6 +75,26 @@ class LocalStore:
                 size = status.st_size
                 # The mapping keeps a descriptor of its own open for as long as it lives.
                 return memoryview(mmap.mmap(descriptor, size, access=mmap.ACCESS_COPY) if size else bytearray())
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            self._fail_reading(name, error)
+
+    def read_range(self, name: str, start: int, stop: int) -> memoryview:
+        """Bytes [start, stop), as many as there are: mapped where that is worth its page faults, copied otherwise."""
+        check_range(name, start, stop)
+        try:
+            descriptor = os.open(self._root + name, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                status = os.fstat(descriptor)
+                if not stat.S_ISREG(status.st_mode):
+                    raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+                stop = min(stop, status.st_size)
+                if stop - start >= MAPPED_RANGE_BYTES:
+                    page = start - start % mmap.ALLOCATIONGRANULARITY
+                    mapped = mmap.mmap(descriptor, stop - page, access=mmap.ACCESS_COPY, offset=page)
+                    return memoryview(mapped)[start - page :]
+                return _read_at(descriptor, start, max(0, stop - start))
             finally:
                 os.close(descriptor)
         except OSError as error:
@@ -232,6 +255,15 @@ def _link(temporary: str, target: str) -> bool:
         # On NFS the answer to a link that was made can be lost, and the client's retry then meets its own file.
         return os.stat(temporary).st_nlink == 2  # noqa: PTH116  (a Path costs more than the call)
     return True
+
+
+def _read_at(descriptor: int, start: int, nbytes: int) -> memoryview:
+    """As many bytes as there are; one call may give fewer (2 GiB limit, signals)."""
+    view = memoryview(bytearray(nbytes))
+    done = 0
+    while done < nbytes and (read := os.preadv(descriptor, [view[done:]], start + done)):
+        done += read
+    return view[:done]
 
 
 def _write_parts(descriptor: int, parts: Sequence[Buffer]) -> None:

@@ -20,3 +20,10 @@ def check_name(name: str) -> None:
                 f"'{name}' names no object; expected a relative name such as 'commits/00000001.json', with no part "
                 f"that is empty, '.', '..' or starts with '{TEMPORARY_PREFIX}'"
             )
+
+
+def check_range(name: str, start: int, stop: int) -> None:
+    """Refuse names as `check_name` does, and ranges that are none with ValueError."""
+    check_name(name)
+    if not 0 <= start <= stop:
+        raise ValueError(f"[{start}, {stop}) is no range of bytes of '{name}'; expected 0 <= start <= stop")

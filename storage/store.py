@@ -42,6 +42,14 @@ class Store(Protocol):
         """
         ...
 
+    def read_range(self, name: str, start: int, stop: int) -> memoryview:
+        """Bytes [start, stop) of an object as a private writable buffer; fewer, or none, where it ends before `stop`.
+
+        One ranged request on a remote store. ObjectNotFoundError if there is no such object, for an empty range too;
+        ValueError unless 0 <= start <= stop.
+        """
+        ...
+
     def write(self, name: str, parts: Sequence[Buffer], *, durable: bool = False) -> None:
         """Store the concatenated parts, all or nothing, in place of what may be there.
 

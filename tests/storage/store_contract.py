@@ -77,6 +77,39 @@ class StoreContract:
         store.delete(["object"])
         assert bytes(view) == b"old" * 5000
 
+    @pytest.mark.parametrize("size", [1_000, 5 << 20])
+    def test_ranges_are_those_of_the_object(self, store: Store, size: int):
+        """A range is that slice of the object: from its start, out of its middle, to its end, and cut off beyond it."""
+        content = np.random.default_rng(1).bytes(size)
+        store.write("folder/object", [content])
+        ranges = [(0, size), (0, 1), (0, 100), (7, 901), (size - 3, size), (size - 3, size + 50), (1, size)]
+        ranges += [(size, size + 1), (size + 10, size + 20), (0, 0), (5, 5), (size, size), (size + 5, size + 5)]
+        for start, stop in ranges:
+            assert store.read_range("folder/object", start, stop) == content[start:stop], (start, stop)
+        store.write("empty", [])
+        for start, stop in ((0, 0), (0, 10), (10, 20)):
+            assert store.read_range("empty", start, stop) == b""
+
+    @pytest.mark.parametrize("size", [100, 5 << 20])
+    def test_ranges_are_private_and_writable(self, store: Store, size: int):
+        """Writing to a range changes neither the object nor other ranges; it outlives the object."""
+        store.write("object", [bytes(size)])
+        one, other = store.read_range("object", 10, size), store.read_range("object", 10, size)
+        np.frombuffer(one, dtype=np.uint8)[:] = 7
+        assert one.format == "B"
+        assert bytes(other) == bytes(size - 10)
+        assert store.read("object") == bytes(size)
+        store.write("object", [b"new"])
+        store.delete(["object"])
+        assert bytes(one) == b"\7" * (size - 10)
+
+    def test_ranges_that_are_none_are_refused(self, store: Store):
+        """Negative or reversed bounds mean nothing, rather than something else on each store."""
+        store.write("object", [b"content"])
+        for start, stop in ((-3, 5), (0, -1), (5, 4), (-5, -2)):
+            with pytest.raises(ValueError, match="no range"):
+                store.read_range("object", start, stop)
+
     def test_missing_objects_are_named(self, store: Store):
         """Reading what is not there says what and where; a folder is no object."""
         store.write("folder/object", [b"content"])
@@ -86,6 +119,9 @@ class StoreContract:
                 store.read(name)
             with pytest.raises(ObjectNotFoundError):
                 store.view(name)
+            for start, stop in ((0, 3), (2, 2)):
+                with pytest.raises(ObjectNotFoundError, match=rf"'{name}' in the store '.*{store.url}'"):
+                    store.read_range(name, start, stop)
 
     def test_list_takes_prefixes_and_sees_every_change(self, store: Store):
         """Names come sorted, for a prefix that may end anywhere, and no listing is remembered."""
@@ -146,7 +182,14 @@ class StoreContract:
     @pytest.mark.parametrize("name", ["", "/etc/passwd", "../other", "a/../../b", "a//b", "a/", "./a", "a/.tmp-1"])
     def test_names_stay_inside(self, store: Store, name: str):
         """Names that leave the store, or look half-written, are refused by every method."""
-        for use in (store.read, store.view, store.exists, store.path, lambda name: store.write(name, [b""])):
+        for use in (
+            store.read,
+            store.view,
+            store.exists,
+            store.path,
+            lambda name: store.read_range(name, 0, 1),
+            lambda name: store.write(name, [b""]),
+        ):
             with pytest.raises(ValueError, match="names no object"):
                 use(name)
         with pytest.raises(ValueError, match="names no object"):

@@ -1,6 +1,7 @@
 """All stores keep one contract, and each its own part of it."""
 
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -164,6 +165,16 @@ def test_a_bucket_that_is_not_there():
     """Writing says that the bucket may not exist, at once."""
     with pytest.raises(StoreError, match=r"'s3://no-such-bucket/runs': .*check .*bucket"):
         open_store("s3://no-such-bucket/runs").write("object", [b"content"])
+
+
+def test_s3_ranges_are_one_request(s3_url: str, s3_server):
+    """A ranged read asks for those bytes, once, and for nothing before it."""
+    store = open_store(s3_url)
+    store.write("ranged", [bytes(200_000)])
+    store.read_range("ranged", 0, 10)
+    store.read_range("ranged", 100_000, 200_000)
+    requests = [line for line in s3_server.log.read_text().splitlines() if f"{s3_url[4:]}/ranged " in line]
+    assert [re.search(r'"(\w+) ', line).group(1) for line in requests] == ["PUT", "GET", "GET"]
 
 
 def test_s3_deletes_more_than_one_request_takes(s3_url: str):
