@@ -39,5 +39,12 @@ $(VENV)/.ready-%: $(VENV)/.ready
 	@$(PIP) install --editable '.[$*]'
 	@touch $@
 
+# Tianshou names a package that it does not import and that fits no lock file with Prefect: it comes without its names.
+$(VENV)/.ready-test: $(VENV)/.ready tests/native/requirements-tianshou.txt
+	@echo "penstock: installing what 'test' needs"
+	@$(PIP) install --editable '.[test]'
+	@$(PIP) install --no-deps --requirement tests/native/requirements-tianshou.txt
+	@touch $@
+
 clean:
 	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache

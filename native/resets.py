@@ -19,12 +19,15 @@ def one_seed_each(seed: int | Sequence[int | None] | None, num_envs: int) -> Seq
     """None, `seed + i` for environment i, or the sequence itself.
 
     Raises:
+        TypeError: It is none of these.
         ValueError: The sequence has another length.
     """
     if seed is None:
         return [None] * num_envs
     if isinstance(seed, (int, np.integer)):
         return [int(seed) + index for index in range(num_envs)]
+    if not hasattr(seed, "__len__"):
+        raise TypeError(f"seed is {seed!r}, expected an int, one of them or None for each environment, or None")
     if len(seed) != num_envs:
         raise ValueError(f"got {len(seed)} seeds for {num_envs} environments; give one each, or one int for all")
     return seed
@@ -34,9 +37,13 @@ def checked_seed(seed: Any, index: int) -> int:
     """The seed of environment `index`.
 
     Raises:
+        TypeError: It is no int.
         ValueError: It is not in [0, 2**64).
     """
-    value = operator.index(seed)
+    try:
+        value = operator.index(seed)
+    except TypeError as error:
+        raise TypeError(f"the seed of environment {index} is {seed!r}, expected an int from 0 to 2**64 - 1") from error
     if not 0 <= value <= _MAX_SEED:
         raise ValueError(f"the seed of environment {index} is {value}, expected 0 to 2**64 - 1")
     return value

@@ -27,6 +27,7 @@ def main() -> None:
     parser.add_argument("--actions", required=True)
     parser.add_argument("--mode", choices=["sync", "async", "start"], default="sync")
     parser.add_argument("--seconds", type=float, default=1.0)
+    parser.add_argument("--resize", choices=["area", "bilinear"], help="of Atari's frames; ale-py's is area")
     args = parser.parse_args()
     if args.mode == "start":
         print_result(start(args))
@@ -35,8 +36,7 @@ def main() -> None:
 
 
 def settings(args: argparse.Namespace) -> dict[str, Any]:
-    # The cheaper resize of its own benchmark.
-    return {"use_inter_area_resize": False} if args.id.split("-")[0] in {"Pong", "Breakout"} else {}
+    return {} if args.resize is None else {"use_inter_area_resize": args.resize == "area"}
 
 
 def dtype_of(pool: Any) -> str:

@@ -121,6 +121,19 @@ def test_bad_seeds_are_refused(cartpole: native.Pool, seed: Any, message: str):
 
 
 @pytest.mark.parametrize(
+    ("seed", "message"),
+    [
+        (1.5, "seed is 1.5, expected an int, one of them"),
+        ([0, 1.5, 2], "seed of environment 1 is 1.5, expected an int"),
+    ],
+)
+def test_seeds_that_are_no_numbers_are_refused(cartpole: native.Pool, seed: Any, message: str):
+    """The value is shown, and what would be one."""
+    with pytest.raises(TypeError, match=message):
+        cartpole.reset(seed=seed)
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"low": -0.1}, "unknown reset options"),

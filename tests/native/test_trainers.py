@@ -4,7 +4,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -220,16 +219,7 @@ def test_missing_trainer_says_what_to_install():
     assert "pip install 'penstock[trainers]'" in done.stderr.splitlines()[-1]
 
 
-NEEDS_TIANSHOU = pytest.mark.skipif(find_spec("tianshou") is None, reason="see tests/native/test_trainers_tianshou.py")
-
-
-@pytest.mark.parametrize(
-    "block",
-    [
-        pytest.param(code, id=heading, marks=[NEEDS_TIANSHOU] if heading == "Tianshou" else [])
-        for heading, code in BLOCKS
-    ],
-)
+@pytest.mark.parametrize("block", [pytest.param(code, id=heading) for heading, code in BLOCKS])
 def test_what_the_document_shows_runs(block: str):
     """Every block of docs/trainers.md runs as it stands there, and what it asserts holds."""
     exec(compile(block, str(DOCUMENT), "exec"), {"__name__": "__main__"})

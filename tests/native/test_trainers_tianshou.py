@@ -6,13 +6,6 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-
-pytest.importorskip(
-    "tianshou",
-    reason="Tianshou 2.0.1 names virtualenv<21, so filelock<4, and constraints.txt has filelock 4; run "
-    "`pip install --no-deps -r tests/native/requirements-tianshou.txt` for this test",
-)
-
 from tianshou.algorithm import DQN
 from tianshou.algorithm.modelfree.dqn import DiscreteQLearningPolicy
 from tianshou.algorithm.optim import AdamOptimizerFactory
