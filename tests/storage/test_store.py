@@ -1,6 +1,8 @@
 """All stores keep one contract, and each its own part of it."""
 
+import errno
 import os
+import pickle
 import re
 import stat
 import subprocess
@@ -9,9 +11,13 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import fsspec
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
+from storage.counts import RequestCounts, request_counts
 from storage.errors import ConfigError, ObjectExistsError, ObjectNotFoundError, StoreError
 from storage.local_store import LEFTOVER_SECONDS, LocalStore
 from storage.store import Store, open_store
@@ -158,6 +164,42 @@ def test_a_service_that_is_gone_is_named():
             use()
         assert not isinstance(failed.value, ObjectExistsError | ObjectNotFoundError)
         assert "my-" not in str(failed.value) + repr(store)
+
+
+class FailingFileSystem(MemoryFileSystem):
+    """A service that fails twice before it answers."""
+
+    protocol = "failing"
+    failures = 2
+
+    def cat_file(self, path: str, *args: Any, **kwargs: Any) -> bytes:
+        if self.failures:
+            self.failures -= 1
+            raise OSError(errno.EIO, "not now")
+        return super().cat_file(path, *args, **kwargs)
+
+
+def test_retries_are_counted():
+    """Attempts beyond the first are told apart, and stores below a folder count together."""
+    fsspec.register_implementation("failing", FailingFileSystem, clobber=True)
+    root = open_store("failing://store")
+    store = root.at("runs")
+    store.write("object", [b"content"])
+    assert request_counts(store) == RequestCounts(requests=1)
+    assert store.read("object") == b"content"
+    assert request_counts(store) == request_counts(root) == RequestCounts(requests=4, retries=2)
+    store.delete(["object"])
+
+
+@pytest.mark.parametrize(
+    "options", [{"key": "my-key", "secret": "my-secret"}, {"client_kwargs": {"aws_secret_access_key": "my-secret"}}]
+)
+def test_credentials_stay_out_of_pickles(options: dict[str, Any]):
+    """A store that was given credentials refuses to travel, and says where they belong, not what they are."""
+    store = open_store("s3://bucket/runs", **options)
+    with pytest.raises(ConfigError, match="into the environment") as refused:
+        pickle.dumps(store)
+    assert "my-" not in str(refused.value)
 
 
 @pytest.mark.usefixtures("s3_url")

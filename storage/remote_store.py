@@ -1,0 +1,239 @@
+"""What all stores behind a network share: bounded retries, errors that name the store, counts, whole objects in memory.
+
+A client comes in as a subclass that does single requests and tells its errors apart. Atomicity comes from the service:
+object stores show an object when its upload is complete.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import random
+import time
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
+
+from storage.counts import RequestCounter, RequestCounts
+from storage.errors import ConfigError, ObjectExistsError, ObjectNotFoundError, StoreError
+from storage.names import check_name, check_range
+
+if TYPE_CHECKING:
+    import builtins
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from typing_extensions import Buffer
+
+Result = TypeVar("Result")
+
+ATTEMPTS = 5
+FIRST_WAIT_SECONDS = 0.2
+"""Doubled before each further attempt, and shortened at random by up to a half so that clients spread out."""
+RETRY_SECONDS = 20.0
+"""No attempt starts later than this after the first one."""
+CONNECT_SECONDS = 4.0
+READ_SECONDS = 30.0
+"""An attempt that hears nothing for so long has failed."""
+
+_BULK_DELETE_OBJECTS = 1_000  # S3's limit
+_CREDENTIALS = ("key", "secret", "token", "password", "credential")
+
+
+class Fault(enum.Enum):
+    """What a client's error means."""
+
+    MISSING = enum.auto()
+    """No object, or no bucket, of that name."""
+    TAKEN = enum.auto()
+    """A conditional creation was refused."""
+    PERMANENT = enum.auto()
+    """Would fail again."""
+    TRANSIENT = enum.auto()
+    """May succeed when it is tried again."""
+
+
+class RemoteStore(ABC):
+    """Objects below a url of a service. Subclasses do one request at a time; names reach them as checked paths."""
+
+    def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
+        """Takes a url without a password, as `open_store` checks; nothing is connected yet."""
+        self.url = url if url.endswith("://") else url.rstrip("/")
+        self._options = dict(options or {})
+        self._counter = RequestCounter()
+        self._base = ""
+        self._opened: Any = None
+        self._opened_by = 0
+
+    def __reduce__(self) -> tuple[type[Self], tuple[str, dict[str, Any]]]:
+        secret = sorted(_credentials(self._options))
+        if secret:
+            raise ConfigError(
+                f"the store '{self.url}' was opened with {', '.join(secret)} and can't travel to other processes, "
+                "because a pickle would hold the credentials; put them into the environment or into the service's own "
+                "configuration file"
+            )
+        return type(self), (self.url, self._options)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.url!r})"  # options may be credentials
+
+    @property
+    def counts(self) -> RequestCounts:
+        """Requests and retries so far, of this store and of those made from it with `at`, in this process."""
+        return self._counter.counts()
+
+    def read(self, name: str) -> bytes:
+        """Whole object, in one request."""
+        path = self._path(name)
+        return self._call("read", name, lambda client: bytes(self._get(client, path)))
+
+    def view(self, name: str) -> memoryview:
+        """Whole object in memory of its own."""
+        path = self._path(name)
+        return self._call("read", name, lambda client: memoryview(bytearray(self._get(client, path))))
+
+    def read_range(self, name: str, start: int, stop: int) -> memoryview:
+        """Bytes [start, stop), in one request; an empty range only asks whether there is such an object."""
+        check_range(name, start, stop)
+        path = self._base + name
+        if start == stop:
+            if not self.exists(name):
+                self._fail("read", name, FileNotFoundError(path), 1)
+            return memoryview(bytearray())
+        return self._call(
+            "read", name, lambda client: memoryview(bytearray(self._get_range(client, path, start, stop)))
+        )
+
+    def write(self, name: str, parts: Sequence[Buffer], *, durable: bool = False) -> None:
+        """Store the concatenated parts, which are joined first: one request, and durable when it is answered."""
+        del durable
+        path, content = self._path(name), b"".join(parts)
+        self._call("write", name, lambda client: self._put(client, path, content))
+
+    def create(self, name: str, data: bytes) -> None:
+        """Store `data` if there is no such object (S3: `If-None-Match: *`)."""
+        path = self._path(name)
+        self._call("create", name, lambda client: self._put_if_absent(client, path, data))
+
+    def exists(self, name: str) -> bool:
+        """Whether there is such an object."""
+        path = self._path(name)
+        return self._call("look for", name, lambda client: self._has(client, path))
+
+    def list(self, prefix: str = "") -> builtins.list[str]:
+        """Names that start with `prefix`, sorted; lists the folder that holds them."""
+        folder = (self._base + prefix.rpartition("/")[0]).rstrip("/")
+        found = self._call("list", f"{prefix}*", lambda client: list(self._paths_below(client, folder)))
+        start = self._base + prefix
+        return sorted(path[len(self._base) :] for path in found if path.startswith(start))
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Remove objects, up to 1000 at once where the service takes that."""
+        pending = [(name, self._path(name)) for name in names]
+        for first in range(0, len(pending), _BULK_DELETE_OBJECTS):
+            batch = pending[first : first + _BULK_DELETE_OBJECTS]
+            paths = [path for _, path in batch]
+            label = batch[0][0] if len(batch) == 1 else f"{batch[0][0]}, …"
+            self._call("delete", label, lambda client, paths=paths: self._remove(client, paths))  # type: ignore[misc]
+
+    def sync(self, names: Iterable[str]) -> None:
+        """Nothing to do: an answered write is durable."""
+        for name in names:
+            check_name(name)
+
+    def path(self, name: str) -> None:
+        """No local file."""
+        check_name(name)
+
+    def at(self, prefix: str) -> Self:
+        """The same store below a folder, with the same connections and counts."""
+        prefix = prefix.rstrip("/")
+        check_name(prefix)
+        below = type(self)(self.url + ("" if self.url.endswith("/") else "/") + prefix, self._options)
+        below._counter = self._counter  # noqa: SLF001  (another of this class)
+        return below
+
+    @abstractmethod
+    def _connect(self) -> Any:
+        """A client that does not retry; what the methods below are given."""
+
+    @abstractmethod
+    def _get(self, client: Any, path: str) -> Buffer: ...
+
+    @abstractmethod
+    def _get_range(self, client: Any, path: str, start: int, stop: int) -> Buffer:
+        """Bytes [start, stop) of an object, with start < stop; none if it ends before `start`."""
+
+    @abstractmethod
+    def _put(self, client: Any, path: str, content: bytes) -> None: ...
+
+    @abstractmethod
+    def _put_if_absent(self, client: Any, path: str, content: bytes) -> None: ...
+
+    @abstractmethod
+    def _has(self, client: Any, path: str) -> bool: ...
+
+    @abstractmethod
+    def _paths_below(self, client: Any, folder: str) -> Iterable[str]:
+        """All objects of a folder and its folders, read from the service."""
+
+    @abstractmethod
+    def _remove(self, client: Any, paths: Sequence[str]) -> None:
+        """Delete up to 1000 objects; those that are gone are fine."""
+
+    @abstractmethod
+    def _fault(self, error: Exception) -> Fault: ...
+
+    def _path(self, name: str) -> str:
+        check_name(name)
+        return self._base + name
+
+    def _client(self) -> Any:
+        process = os.getpid()
+        if self._opened is None or self._opened_by != process:  # no client's threads survive a fork
+            self._opened, self._opened_by = self._connect(), process
+        return self._opened
+
+    def _call(self, verb: str, name: str, operation: Callable[[Any], Result]) -> Result:
+        give_up_at = time.monotonic() + RETRY_SECONDS
+        wait_seconds = FIRST_WAIT_SECONDS
+        attempt = 0
+        while True:
+            attempt += 1
+            self._counter.add(requests=1, retries=int(attempt > 1))
+            try:
+                return operation(self._client())
+            except Exception as error:  # noqa: BLE001  (each client has errors of its own; all end as StoreError)
+                last = attempt == ATTEMPTS or time.monotonic() + wait_seconds > give_up_at
+                if last or self._fault(error) is not Fault.TRANSIENT:
+                    self._fail(verb, name, error, attempt)
+            time.sleep(wait_seconds * random.uniform(0.5, 1.0))  # noqa: S311  (no secret)
+            wait_seconds *= 2
+
+    def _fail(self, verb: str, name: str, error: Exception, attempts: int) -> NoReturn:
+        fault = self._fault(error)
+        if fault is Fault.TAKEN and verb == "create":
+            raise ObjectExistsError(
+                f"'{name}' exists already in the store '{self.url}'; read it to see whose"
+            ) from error
+        if fault is Fault.MISSING and verb == "read":
+            raise ObjectNotFoundError(
+                f"there is no object '{name}' in the store '{self.url}'; check the name and the store's url"
+            ) from error
+        tries = "" if attempts == 1 else f" after {attempts} attempts"
+        raise StoreError(
+            f"cannot {verb} '{name}' in the store '{self.url}'{tries}: {type(error).__name__}: {self._said(error)}; "
+            "check that the service can be reached from here, that the bucket exists, and that the credentials allow "
+            "this"
+        ) from error
+
+    def _said(self, error: Exception) -> str:
+        """The client's message, without credentials."""
+        return str(error)
+
+
+def _credentials(options: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for name, value in options.items():
+        if isinstance(value, dict):
+            yield from _credentials(value, f"{prefix}{name}.")
+        elif value is not None and any(word in name.lower() for word in _CREDENTIALS):
+            yield prefix + name

@@ -1,0 +1,179 @@
+"""A read that hangs is asked for again, and not more often than allowed."""
+
+import pickle
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+
+from storage.counts import RequestCounts, request_counts
+from storage.errors import ObjectNotFoundError, StoreError
+from storage.hedged import HedgedStore, hedged
+from storage.store import Store, open_store
+
+from .store_contract import StoreContract
+
+SEEN = 20
+
+
+class TestHedgedStore(StoreContract):
+    @pytest.fixture
+    def store(self) -> Iterator[Store]:
+        store = HedgedStore(
+            open_store(f"memory://{uuid.uuid4().hex}"), floor_seconds=0.0, percentile=0.5, max_share=1.0, min_recent=1
+        )
+        yield store
+        store.delete(store.list())
+
+
+class Gate:
+    """Holds one read until it is opened, which may be with an error."""
+
+    def __init__(self) -> None:
+        self.reached = threading.Event()
+        self._opened: Future[None] = Future()
+
+    def open(self, error: Exception | None = None) -> None:
+        self._opened.set_exception(error) if error else self._opened.set_result(None)
+
+    def pass_through(self) -> None:
+        self.reached.set()
+        self._opened.result(60)
+
+
+class GatedStore:
+    """A store whose reads meet these gates, in the order in which they come."""
+
+    url = "memory://gated"
+
+    def __init__(self, *gates: Gate | None) -> None:
+        self._gates = iter(gates)
+        self._lock = threading.Lock()
+
+    def read(self, name: str) -> bytes:
+        with self._lock:
+            gate = next(self._gates, None)
+        if gate:
+            gate.pass_through()
+        return name.encode()
+
+
+def seen(*gates: Gate) -> HedgedStore:
+    """A hedged store that has seen enough reads to know slow ones; the gates are for those that follow."""
+    store = HedgedStore(GatedStore(*[None] * SEEN, *gates), min_recent=SEEN)
+    for _ in range(SEEN):
+        store.read("shards/seen")
+    assert store.counts == RequestCounts(requests=SEEN)
+    return store
+
+
+@pytest.fixture
+def reader() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(1) as threads:
+        yield threads
+
+
+def test_a_read_that_hangs_is_answered_by_a_second_one():
+    """The first request never answers while this waits; the read ends all the same, and is counted."""
+    stuck = Gate()
+    store = seen(stuck)
+    assert store.read("shards/new") == b"shards/new"
+    assert store.counts == RequestCounts(requests=SEEN + 2, hedges=1)
+    stuck.open()
+
+
+def test_the_first_request_may_still_win(reader: ThreadPoolExecutor):
+    """Its answer is taken while the second request hangs."""
+    first, second = Gate(), Gate()
+    reading = reader.submit(seen(first, second).read, "shards/new")
+    assert second.reached.wait(60)
+    first.open()
+    assert reading.result(60) == b"shards/new"
+    second.open()
+
+
+@pytest.mark.parametrize("fails", [0, 1])
+def test_one_failure_of_two_is_none(reader: ThreadPoolExecutor, fails: int):
+    """When either request fails, the answer of the other is waited for."""
+    gates = [Gate(), Gate()]
+    reading = reader.submit(seen(*gates).read, "shards/new")
+    assert gates[1].reached.wait(60)
+    gates[fails].open(StoreError("a request of two failed"))
+    gates[1 - fails].open()
+    assert reading.result(60) == b"shards/new"
+
+
+def test_two_failures_are_one(reader: ThreadPoolExecutor):
+    """When both fail, the read does."""
+    gates = [Gate(), Gate()]
+    reading = reader.submit(seen(*gates).read, "shards/new")
+    assert gates[1].reached.wait(60)
+    for gate in gates:
+        gate.open(StoreError("both failed"))
+    with pytest.raises(StoreError, match="both failed"):
+        reading.result(60)
+
+
+def test_a_missing_object_is_an_answer(reader: ThreadPoolExecutor):
+    """That there is no such object is believed from whoever says it first."""
+    first, second = Gate(), Gate()
+    reading = reader.submit(seen(first, second).read, "shards/new")
+    assert second.reached.wait(60)
+    second.open(ObjectNotFoundError("nothing there"))
+    with pytest.raises(ObjectNotFoundError):
+        reading.result(60)
+    first.open()
+
+
+def test_second_requests_are_a_bounded_share():
+    """Where every read is slower than all before, most are not asked for again."""
+
+    class SlowerAndSlower(GatedStore):
+        delay_seconds = 0.0
+
+        def read(self, name: str) -> bytes:
+            self.delay_seconds += 0.0005
+            time.sleep(self.delay_seconds)
+            return b""
+
+    store = HedgedStore(SlowerAndSlower(), floor_seconds=0.0, max_share=0.1, min_recent=1)
+    for _ in range(50):
+        store.read("shards/new")
+    assert store.counts.hedges <= 5
+    assert store.counts.requests == 50 + store.counts.hedges
+
+
+def test_kinds_of_reads_are_apart(reader: ThreadPoolExecutor):
+    """Fast small reads make no large one slow: one of a kind that was not seen before is asked for once."""
+    large = Gate()
+    store = seen(large)
+    reading = reader.submit(store.read, "snapshots/large")
+    assert large.reached.wait(60)
+    store.read("shards/seen")
+    large.open()
+    assert reading.result(60) == b"snapshots/large"
+    assert store.counts == RequestCounts(requests=SEEN + 2)
+
+
+def test_local_folders_are_left_alone(tmp_path):
+    """Only remote stores are wrapped, and once."""
+    local, remote = open_store(tmp_path), open_store("memory://somewhere")
+    assert hedged(local) is local
+    wrapped = hedged(remote)
+    assert isinstance(wrapped, HedgedStore)
+    assert hedged(wrapped) is wrapped
+
+
+def test_counts_are_shared_below_and_start_anew_in_copies():
+    """What a store below a folder reads is counted with the rest; a copy by pickle counts for itself."""
+    store = hedged(open_store(f"memory://{uuid.uuid4().hex}"))
+    below = store.at("runs")
+    below.write("object", [b"content"])
+    below.read("object")
+    assert request_counts(store) == request_counts(below) == RequestCounts(requests=2)
+    copy = pickle.loads(pickle.dumps(store))
+    assert request_counts(copy) == RequestCounts()
+    copy.delete(["runs/object"])
