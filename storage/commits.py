@@ -9,20 +9,35 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from typing import TYPE_CHECKING, Any
 
 from storage.commit_form import decode_commit, encode_commit
 from storage.digest import canonical_json, digest
 from storage.errors import CommitConflictError, CorruptObjectError, ObjectNotFoundError, StoreError
-from storage.refs import ShardRef
-from storage.rollups import decode_rollup, encode_rollup, rollup_name, rollup_stage
+from storage.rollups import (
+    PREFIX,
+    WIDE_ROWS_LIMIT,
+    Span,
+    concat_tables,
+    decode_rollup,
+    encode_rollup,
+    parse_rollup_name,
+    refs_of,
+    shard_table,
+    spans_ending,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import pyarrow as pa
+
+    from storage.refs import ShardRef
     from storage.store import Store
 
 LATEST = "latest.json"
+_COMMIT_NAME = re.compile(r"commits/(\d{8,})\.json")
 _log = logging.getLogger(__name__)
 
 
@@ -36,7 +51,7 @@ class CommitLog:
 
     Args:
         store: of the run.
-        rollup_interval: number of commits after which a roll-up of all shards so far is written.
+        rollup_interval: number of commits that a narrow roll-up covers; a wide one covers the square of it.
     """
 
     def __init__(self, store: Store, rollup_interval: int = 100) -> None:
@@ -90,14 +105,30 @@ class CommitLog:
         except StoreError as error:
             self._accept(name, data, error)
         self._hint(stage)
-        if (stage + 1) % self._rollup_interval == 0:
-            self._roll_up(stage)
+        self._roll_up(stage)
 
-    def shard_refs(self) -> Iterator[ShardRef]:
-        """All committed shards in order of stage; a few reads, however long the log is."""
+    def shard_refs(self, first: int = 0, last: int | None = None) -> Iterator[ShardRef]:
+        """Committed shards in order of stage; arguments and errors as `shard_table`."""
+        yield from refs_of(self.shard_table(first, last))
+
+    def shard_table(self, first: int = 0, last: int | None = None) -> pa.Table:
+        """Shards of the committed stages `first` to `last` (default: all), a row each, in order of stage.
+
+        A few hundred reads at most, however long the log is. What is read is checked to be one history: each commit
+        and roll-up is the one that its successor was built upon.
+
+        Returns:
+            A table of `storage.rollups.SHARD_SCHEMA`.
+
+        Raises:
+            CorruptObjectError: a commit was altered, or replaced.
+        """
         newest = self._newest_stage()
-        if newest is not None:
-            yield from self._shards_until(newest)
+        if newest is None:
+            return concat_tables([])
+        last = newest if last is None else min(last, newest)
+        available = self._rollups()
+        return self._shards_between(first, last, available)[0]
 
     def verify(self, genesis: str) -> int:
         """Read the whole log and check that each commit names the digest of the one before.
@@ -159,8 +190,37 @@ class CommitLog:
         return stage if usable else -1
 
     def _newest_stage(self) -> int | None:
-        """Look from the hint on, in ever longer steps, and then between the last two: the log has no gaps."""
-        committed, step = self._hinted(), 1
+        """Where the log, which has no gaps, ends.
+
+        Where the hint is right, one more look tells. Where it is stale, the end is among the next few names, or behind
+        the newest roll-up, and a listing of few names tells. Were all of these lost, ever longer steps find it.
+        """
+        committed = self._hinted()
+        if not self._is_committed(committed + 1):
+            return committed if committed >= 0 else None
+        following = (committed + 1) // self._block * self._block + self._block
+        if not self._is_committed(following):
+            return self._listed_from(committed + 1)
+        rolled_up = next(iter(self._rollups()), -1)
+        if rolled_up > following and self._is_committed(rolled_up):
+            following = rolled_up + 1
+        committed = self._listed_from(following)
+        return committed if (committed + 1) % self._block else self._search(committed)
+
+    @property
+    def _block(self) -> int:
+        """Commits whose names share all digits but the last few: about as many as a roll-up covers."""
+        return int(10 ** len(str(self._rollup_interval - 1)))
+
+    def _listed_from(self, stage: int) -> int:
+        """The last commit in the block of a stage, by one listing; the one before the stage if there is none."""
+        digits = len(str(self._block)) - 1
+        names = self._store.list(commit_name(stage).removesuffix(".json")[:-digits])
+        return max([stage - 1, *(int(found[1]) for found in map(_COMMIT_NAME.fullmatch, names) if found)])
+
+    def _search(self, committed: int) -> int:
+        """The last commit, from one that is there, in ever longer steps, and then between the last two."""
+        step = 1
         while self._is_committed(committed + step):
             committed += step
             step *= 2
@@ -171,36 +231,66 @@ class CommitLog:
                 committed = middle
             else:
                 missing = middle
-        return committed if committed >= 0 else None
+        return committed
 
     def _is_committed(self, stage: int) -> bool:
         return self._store.exists(commit_name(stage))
 
-    def _shards_until(self, stage: int) -> Iterator[ShardRef]:
-        covered, refs = self._newest_rollup(stage)
-        yield from refs
-        for later in range(covered + 1, stage + 1):
-            yield from map(ShardRef.from_json, self.read(later)["shards"])
+    def _rollups(self) -> dict[int, list[Span]]:
+        """Roll-ups that there are, by their last stage, widest first; the newest stage comes first."""
+        spans = filter(None, map(parse_rollup_name, self._store.list(PREFIX)))
+        found: dict[int, list[Span]] = {}
+        for span in sorted(spans, key=lambda span: (-span.last, span.first)):
+            found.setdefault(span.last, []).append(span)
+        return found
 
-    def _newest_rollup(self, stage: int) -> tuple[int, list[ShardRef]]:
-        """The last stage that an intact roll-up covers, not later than `stage`, and its shards; (-1, []) if none."""
-        stages = [rollup_stage(name) for name in self._store.list("commits/rollup-")]
-        for covered in sorted((found for found in stages if found is not None and found <= stage), reverse=True):
-            name = rollup_name(covered)
+    def _shards_between(self, first: int, last: int, available: dict[int, list[Span]]) -> tuple[pa.Table, str, str]:
+        """Walk back from a stage to another, along the digests that commits and roll-ups name.
+
+        Returns:
+            The shards, the parent of the first commit, and the digest of the last one.
+        """
+        if last < first:
+            return concat_tables([]), "", ""
+        tables = []
+        stage, newest = last, self.digest_of(last)
+        expected = newest
+        while stage >= first:
+            spans = [span for span in available.get(stage, ()) if span.first >= first]
+            covered, table, expected = self._covered(stage, spans, expected)
+            tables.append(table)
+            stage = covered - 1
+        return concat_tables(tables[::-1]), expected, newest
+
+    def _covered(self, stage: int, spans: list[Span], expected: str) -> tuple[int, pa.Table, str]:
+        """The widest usable span that ends with a stage: its first stage, its shards, the digest before it."""
+        for span in spans:
             try:
-                return covered, decode_rollup(self._store.read(name), name, self.digest_of(covered))
+                return (span.first, *decode_rollup(self._store.read(span.name), span, expected))
             except (CorruptObjectError, ObjectNotFoundError) as error:
                 _log.warning("a roll-up is not used, the commits are read instead: %s", error)
-        return -1, []
+        name = commit_name(stage)
+        data = self._store.read(name)
+        if digest(data) != expected:
+            raise CorruptObjectError(
+                f"'{name}' has the digest {digest(data)}, but '{commit_name(stage + 1)}' was built upon {expected}: "
+                f"one of the two was replaced. Restore it from a copy"
+            )
+        commit = decode_commit(data, name, stage)
+        return stage, shard_table(stage, commit["shards"]), commit["parent"]
 
     def _roll_up(self, stage: int) -> None:
         """Never a reason to fail: the commit stands, and a missing roll-up costs reads only."""
-        try:
-            # Built on the roll-up before it; one for this very stage, from a commit done twice, is written anew.
-            refs = [*self._shards_until(stage - 1), *map(ShardRef.from_json, self.read(stage)["shards"])]
-            self._store.write(rollup_name(stage), [encode_rollup(refs, stage, self.digest_of(stage))])
-        except (StoreError, CorruptObjectError) as error:
-            _log.warning("'%s' was not written: %s", rollup_name(stage), error)
+        for span in spans_ending(stage, self._rollup_interval):
+            try:
+                # Of those that are there, the ones that lie within count; one for this very span is written anew.
+                inner = {last: [s for s in spans if s != span] for last, spans in self._rollups().items()}
+                table, parent, commit = self._shards_between(span.first, span.last, inner)
+                narrow = span.last - span.first < self._rollup_interval
+                if narrow or table.num_rows <= WIDE_ROWS_LIMIT:
+                    self._store.write(span.name, [encode_rollup(table, span, parent, commit)])
+            except (StoreError, CorruptObjectError) as error:
+                _log.warning("'%s' was not written: %s", span.name, error)
 
 
 def _describe(data: bytes) -> str:

@@ -1,21 +1,39 @@
-"""Roll-ups: all shards that commits 0..n name, in one Arrow file, so that a replay's plan is a few reads.
+"""Roll-ups: what a span of commits says of shards, in one Arrow file, so that a replay's plan is a few reads.
 
-Derived from the commits, and bound to the digest of the newest of them: one that doesn't fit is not used.
+Derived from the commits, and bound to two digests: that of the span's newest commit, by which a reader who walks back
+from the newest commit knows that it belongs there, and that of the commit before the span, with which it walks on. One
+that doesn't fit is not used.
+
+There are two widths: `interval` commits, and `interval` squared. So a roll-up holds its own span and nothing older, a
+shard is named by two of them at most however long the log grows, and 100,000 commits are ten reads.
 """
 
 from __future__ import annotations
 
+import json
 import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from storage.digest import canonical_json, digest
 from storage.errors import CorruptObjectError
 from storage.refs import ShardRef
 
-_FORMAT = b"penstock-rollup/1"
-_SCHEMA = pa.schema(
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+PREFIX = "commits/rollup-"
+WIDE_ROWS_LIMIT = 1_000_000
+"""A wide roll-up with more rows is not written: its narrow ones do, and nobody has to hold it in memory as a whole."""
+
+_FORMAT = b"penstock-rollup/2"
+SHARD_SCHEMA = pa.schema(
     [
+        ("stage", pa.int64()),
         ("name", pa.string()),
         ("digest", pa.string()),
         ("nbytes", pa.int64()),
@@ -24,73 +42,118 @@ _SCHEMA = pa.schema(
         ("rows", pa.int64()),
     ]
 )
-_NAME = re.compile(r"commits/rollup-(\d{8,})\.arrow")
+"""A row for every shard: its reference, and the stage whose commit names it."""
+_REF_COLUMNS = SHARD_SCHEMA.names[1:]
+_NAME = re.compile(r"commits/rollup-(\d{8,})-(\d{8,})\.arrow")
 
 
-def rollup_name(stage: int) -> str:
-    """`commits/rollup-<stage>.arrow`."""
-    return f"commits/rollup-{stage:08d}.arrow"
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Commits `first` to `last`, both included."""
+
+    first: int
+    last: int
+
+    @property
+    def name(self) -> str:
+        """`commits/rollup-<first>-<last>.arrow`."""
+        return f"{PREFIX}{self.first:08d}-{self.last:08d}.arrow"
 
 
-def rollup_stage(name: str) -> int | None:
-    """The last stage that a roll-up of that name covers; None if it is no roll-up's name."""
+def parse_rollup_name(name: str) -> Span | None:
+    """What a roll-up of that name covers; None if it is no roll-up's name."""
     matched = _NAME.fullmatch(name)
-    return int(matched[1]) if matched else None
+    return Span(int(matched[1]), int(matched[2])) if matched and int(matched[1]) <= int(matched[2]) else None
 
 
-def encode_rollup(refs: list[ShardRef], stage: int, commit: str) -> bytes:
-    """The file's bytes.
+def spans_ending(stage: int, interval: int) -> list[Span]:
+    """Roll-ups that are due after a stage, narrow ones first."""
+    widths = (interval, interval * interval) if interval > 1 else (interval,)
+    return [Span(stage + 1 - width, stage) for width in widths if (stage + 1) % width == 0]
+
+
+def shard_table(stage: int, shards: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """A commit's shards, as commits hold them, as a table of `SHARD_SCHEMA`."""
+    columns = {name: [shard[name] for shard in shards] for name in _REF_COLUMNS}
+    return pa.table({"stage": [stage] * len(shards), **columns}, schema=SHARD_SCHEMA)
+
+
+def concat_tables(tables: Sequence[pa.Table]) -> pa.Table:
+    """One table of all rows, in order; none at all is an empty table."""
+    return pa.concat_tables([SHARD_SCHEMA.empty_table(), *tables])
+
+
+def refs_of(table: pa.Table) -> Iterator[ShardRef]:
+    """The rows as references."""
+    for batch in table.select(_REF_COLUMNS).to_batches(max_chunksize=65536):
+        yield from map(ShardRef, *(column.to_pylist() for column in batch.columns))
+
+
+def encode_rollup(table: pa.Table, span: Span, parent: str, commit: str) -> bytes:
+    """The file's bytes, the same for the same arguments.
 
     Args:
-        refs: in order of stage.
-        stage: the last one covered.
-        commit: the digest of that stage's commit.
+        table: of `SHARD_SCHEMA`, in order of stage.
+        span: that it covers.
+        parent: the digest that the span's first commit names as its parent.
+        commit: the digest of the span's last commit.
     """
-    columns = _columns(refs)
-    metadata = {
-        b"format": _FORMAT,
-        b"stage": str(stage).encode(),
-        b"commit": commit.encode(),
-        b"content": _content(columns).encode(),
-    }
-    table = pa.table(columns, schema=_SCHEMA.with_metadata(metadata))
+    table = table.combine_chunks()
+    facts = {"first": span.first, "last": span.last, "parent": parent, "commit": commit}
+    metadata = {b"format": _FORMAT, b"span": canonical_json(facts), b"content": _content(table, facts).encode()}
+    table = table.replace_schema_metadata(metadata)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)
     return bytes(sink.getvalue())
 
 
-def decode_rollup(data: bytes, name: str, commit: str) -> list[ShardRef]:
-    """The shards of a roll-up.
+def decode_rollup(data: bytes, span: Span, commit: str) -> tuple[pa.Table, str]:
+    """The shards of a roll-up, and the digest of the commit before its span.
 
     Args:
         data: the file's bytes.
-        name: of the object.
-        commit: the digest of the commit that it must end with.
+        span: that its name says.
+        commit: the digest of the span's last commit.
 
     Raises:
         CorruptObjectError: altered, cut short, or of another history.
     """
     try:
         with pa.ipc.open_file(pa.BufferReader(data)) as reader:
-            table = reader.read_all()
+            table = reader.read_all().combine_chunks()
         table.validate(full=True)
         metadata = table.schema.metadata or {}
-        columns = table.to_pydict()
+        facts = json.loads(metadata.get(b"span", b"{}"))
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise CorruptObjectError(f"'{name}' is no intact roll-up: {error}. It may be removed") from error
-    if metadata.get(b"format") != _FORMAT or not table.schema.equals(_SCHEMA):
-        raise CorruptObjectError(f"'{name}' is no roll-up of ours, expected {_FORMAT.decode()}. It may be removed")
-    if metadata.get(b"commit") != commit.encode():
-        raise CorruptObjectError(f"'{name}' does not end with commit {commit}, but another history. It may be removed")
-    if metadata.get(b"content") != _content(columns).encode():
-        raise CorruptObjectError(f"'{name}' was altered: its content has another digest. It may be removed")
-    return [ShardRef(**row) for row in table.to_pylist()]
+        raise CorruptObjectError(f"'{span.name}' is no intact roll-up: {error}. It may be removed") from error
+    if metadata.get(b"format") != _FORMAT or not table.schema.equals(SHARD_SCHEMA):
+        raise CorruptObjectError(f"'{span.name}' is no roll-up of ours, expected {_FORMAT.decode()}. It may be removed")
+    expected = {"first": span.first, "last": span.last, "commit": commit}
+    if not isinstance(facts, dict) or not isinstance(facts.get("parent"), str) or facts != {**facts, **expected}:
+        raise CorruptObjectError(
+            f"'{span.name}' does not end with commit {commit}, but says {facts}: another history. It may be removed"
+        )
+    if metadata.get(b"content") != _content(table, facts).encode():
+        raise CorruptObjectError(f"'{span.name}' was altered: its content has another digest. It may be removed")
+    return table.replace_schema_metadata(None), facts["parent"]
 
 
-def _columns(refs: list[ShardRef]) -> dict[str, list[str | int]]:
-    return {name: [getattr(ref, name) for ref in refs] for name in _SCHEMA.names}
+def _content(table: pa.Table, facts: Mapping[str, Any]) -> str:
+    """Digest of all values and of what the metadata says; `table` has its columns in one piece each."""
+    parts = [memoryview(canonical_json({**facts, "rows": table.num_rows}))]
+    parts += [view for column in table.columns for chunk in column.chunks for view in _values(chunk)]
+    return digest(*parts)
 
 
-def _content(columns: dict[str, list[str | int]]) -> str:
-    return digest(canonical_json(columns))
+def _values(array: pa.Array) -> list[memoryview]:
+    """The bytes of a column's values alone: buffers of Arrow's may be longer than these, and differ between writers."""
+    if not len(array):
+        return []
+    if not pa.types.is_string(array.type):
+        return [memoryview(array.to_numpy()).cast("B")]
+    lengths = pc.binary_length(array)
+    _, offsets, data = array.buffers()
+    start = int(np.frombuffer(offsets, np.int32)[array.offset])
+    total = pc.sum(lengths).as_py()
+    return [memoryview(lengths.to_numpy()).cast("B"), memoryview(data).cast("B")[start : start + total]]

@@ -10,7 +10,7 @@ from storage.commits import LATEST, CommitLog, commit_name
 from storage.digest import canonical_json, digest
 from storage.errors import CommitConflictError, CorruptObjectError, ObjectNotFoundError
 from storage.refs import ShardRef
-from storage.rollups import rollup_name
+from storage.rollups import Span
 from storage.store import open_store
 
 GENESIS = digest(b"run.json")
@@ -140,44 +140,149 @@ def test_a_hint_that_cant_be_written_fails_no_commit(log, store, caplog, tmp_pat
     assert log.newest()["stage"] == 1
 
 
-def test_rollups_are_written_at_their_interval_and_carry_all_shards(log, store):
-    """After every third commit here; their shards and the later commits' are all of them, in order."""
-    fill(log, 8)
-    assert store.list("commits/rollup-") == [rollup_name(2), rollup_name(5)]
-    # Were the roll-up not used, reading this commit would fail.
-    store.delete([commit_name(4)])
-    assert list(log.shard_refs()) == expected_shards(8)
+def spans(store):
+    return [name.removeprefix("commits/rollup-").removesuffix(".arrow") for name in store.list("commits/rollup-")]
+
+
+def test_a_rollup_covers_its_own_span_and_no_more(log, store):
+    """After every third commit here, and after every ninth for all nine: nobody names a shard more than twice."""
+    fill(log, 20)
+    narrow = [f"{first:08d}-{first + 2:08d}" for first in range(0, 18, 3)]
+    assert spans(store) == sorted([*narrow, "00000000-00000008", "00000009-00000017"])
+
+
+@pytest.mark.parametrize(
+    ("first", "last"), [(0, None), (0, 19), (3, 11), (4, 4), (9, 30), (17, 18), (12, 3), (25, None)]
+)
+def test_shards_of_any_range_come_in_order(log, first, last):
+    """Whichever commits and roll-ups they are read from."""
+    fill(log, 20)
+    expected = expected_shards(20)[2 * first : 40 if last is None else max(0, 2 * (last + 1))]
+    assert list(log.shard_refs(first, last)) == expected
+    stages = log.shard_table(first, last)["stage"].to_pylist()
+    assert stages == [ref.round // 2 for ref in expected]
+
+
+def test_what_a_rollup_covers_is_not_read_again(log, store):
+    """Were the commits of a wide span, or its narrow roll-ups, read, this would fail: they are gone."""
+    fill(log, 20)
+    for stage in (*range(8), *range(9, 17)):
+        store.delete([commit_name(stage)])
+    store.delete([Span(first, first + 2).name for first in range(0, 18, 3)])
+    assert list(log.shard_refs()) == expected_shards(20)
 
 
 def test_a_rollup_is_the_same_whoever_writes_it(log, store):
-    """Roll-ups are idempotent: a twin's commit writes the same bytes."""
-    fill(log, 6)
-    before = store.read(rollup_name(5))
-    store.delete([rollup_name(5), rollup_name(2)])
-    log.append(make_commit(5, log.digest_of(4)))
-    assert store.read(rollup_name(5)) == before
+    """Roll-ups are idempotent: a twin's commit writes the same bytes, whatever roll-ups it finds."""
+    fill(log, 9)
+    names = store.list("commits/rollup-")
+    before = [store.read(name) for name in names]
+    store.delete([Span(0, 8).name, Span(6, 8).name, Span(3, 5).name])
+    log.append(make_commit(8, log.digest_of(7)))
+    assert store.read(Span(0, 8).name) == before[names.index(Span(0, 8).name)]
+    assert store.read(Span(6, 8).name) == before[names.index(Span(6, 8).name)]
 
 
+def test_a_wide_rollup_is_left_out_where_it_were_too_large(log, store, monkeypatch):
+    """Nobody has to hold a million rows to commit a stage: the narrow ones do."""
+    monkeypatch.setattr("storage.commits.WIDE_ROWS_LIMIT", 17)
+    fill(log, 10)
+    assert spans(store) == ["00000000-00000002", "00000003-00000005", "00000006-00000008"]
+    assert list(log.shard_refs()) == expected_shards(10)
+
+
+@pytest.mark.parametrize("span", [Span(0, 8), Span(3, 5)])
 @pytest.mark.parametrize("damage", ["cut", "empty", "flipped", "foreign", "gone"])
-def test_a_damaged_rollup_is_told_and_not_used(log, store, caplog, damage):
+def test_a_damaged_rollup_is_told_and_not_used(log, store, caplog, damage, span):
     """Roll-ups only save reads: whatever happens to one, the shards are those of the commits."""
-    fill(log, 7)
-    data = store.read(rollup_name(5))
+    fill(log, 11)
+    if span != Span(0, 8):
+        store.delete([Span(0, 8).name])
+    data = store.read(span.name)
     place = data.index(b"shards/00000003")
     bad = {
         "cut": data[: len(data) // 2],
         "empty": b"",
         "flipped": data[:place] + b"S" + data[place + 1 :],
-        "foreign": store.read(rollup_name(2)),
+        "foreign": store.read(Span(6, 8).name),
         "gone": None,
     }[damage]
     if bad is None:
-        store.delete([rollup_name(5)])
+        store.delete([span.name])
     else:
-        store.write(rollup_name(5), [bad])
+        store.write(span.name, [bad])
+    with caplog.at_level(logging.WARNING):
+        assert list(log.shard_refs()) == expected_shards(11)
+    assert (span.name in caplog.text) == (damage != "gone")
+
+
+def test_a_rollup_of_another_history_is_not_used(log, store, tmp_path, caplog):
+    """Intact in itself, but of a run that another twin drove: it is bound to the commit that it ends with."""
+    fill(log, 7)
+    other = CommitLog(open_store(str(tmp_path / "other")), rollup_interval=3)
+    for stage in range(6):
+        parent = other.digest_of(stage - 1) if stage else GENESIS
+        other.append(make_commit(stage, parent, metrics={"loss": 7.0}))
+    store.write(Span(3, 5).name, [(tmp_path / "other" / Span(3, 5).name).read_bytes()])
     with caplog.at_level(logging.WARNING):
         assert list(log.shard_refs()) == expected_shards(7)
-    assert (rollup_name(5) in caplog.text) == (damage != "gone")
+    assert Span(3, 5).name in caplog.text
+
+
+def test_shards_are_not_read_from_a_commit_that_was_replaced(log, store):
+    """Whoever asks for shards gets those that the newest commit was built upon, or an error that names the file."""
+    fill(log, 11)
+    store.write(commit_name(9), [edited(env_steps=7)(store.read(commit_name(9)))])
+    with pytest.raises(CorruptObjectError, match=r"00000009\.json"):
+        list(log.shard_refs())
+
+
+class Counting:
+    """A store that counts what is asked of it."""
+
+    def __init__(self, store):
+        self.inner, self.requests = store, 0
+
+    def __getattr__(self, name):
+        function = getattr(self.inner, name)
+        if not callable(function):
+            return function
+
+        def counted(*arguments, **options):
+            self.requests += 1
+            return function(*arguments, **options)
+
+        return counted
+
+
+@pytest.mark.parametrize(("hint", "limit"), [(358, 4), (351, 6), (340, 8), (0, 8), (None, 8)])
+def test_the_end_of_a_long_log_is_found_in_few_requests(tmp_path, hint, limit):
+    """However wrong the hint is: behind the newest roll-up there are few names to look through."""
+    store = open_store(str(tmp_path / "run"))
+    log = CommitLog(store, rollup_interval=10)
+    fill(log, 359)
+    store.delete([LATEST]) if hint is None else store.write(LATEST, [json.dumps({"stage": hint}).encode()])
+    counting = Counting(store)
+    assert CommitLog(counting, rollup_interval=10).newest()["stage"] == 358
+    assert counting.requests <= limit
+
+
+@pytest.mark.parametrize("stages", [1, 9, 10, 11, 37, 100, 101])
+def test_the_end_is_found_without_hint_and_rollups(store, stages):
+    """A log whose helpers are all lost is searched."""
+    fill(CommitLog(store, rollup_interval=10), stages)
+    store.delete([LATEST, *store.list("commits/rollup-")])
+    assert CommitLog(store, rollup_interval=10).newest()["stage"] == stages - 1
+
+
+def test_shards_of_a_long_log_are_few_requests(tmp_path):
+    """Nine wide roll-ups, nine narrow ones and nine commits at most, each once, for 999 commits here."""
+    store = open_store(str(tmp_path / "run"))
+    log = CommitLog(store, rollup_interval=10)
+    fill(log, 299)
+    counting = Counting(store)
+    assert list(CommitLog(counting, rollup_interval=10).shard_refs()) == expected_shards(299)
+    assert counting.requests <= 3 + 2 + 2 + 9 + 9
 
 
 def edited(**changes):
