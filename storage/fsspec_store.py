@@ -16,6 +16,8 @@ from storage.remote_store import CONNECT_SECONDS, READ_SECONDS, Fault, RemoteSto
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from typing_extensions import Buffer
+
 _RANGE_NOT_SATISFIABLE = 416
 _S3_SETTINGS: Mapping[str, Any] = {
     "connect_timeout": CONNECT_SECONDS,
@@ -44,7 +46,8 @@ class FsspecStore(RemoteStore):
             ConfigError: fsspec does not know the url's scheme, or its package is missing.
         """
         super().__init__(url, options)
-        self._scheme = url.partition("://")[0]
+        protocol, separator, place = self.url.partition("://")
+        self._scheme = protocol.partition("+")[0]
         try:
             kind = fsspec.get_filesystem_class(self._scheme)
         except (ImportError, ValueError) as error:
@@ -53,7 +56,7 @@ class FsspecStore(RemoteStore):
                 "url"
             ) from error
         self._is_s3 = self._scheme in {"s3", "s3a"}
-        self._base = str(kind._strip_protocol(self.url)).rstrip("/") + "/"  # noqa: SLF001  (fsspec's own idiom)
+        self._base = str(kind._strip_protocol(f"{self._scheme}{separator}{place}")).rstrip("/") + "/"  # noqa: SLF001  (fsspec's own idiom)
 
     def _connect(self) -> Any:
         options: dict[str, Any] = {"use_listings_cache": False, **self._options}
@@ -64,13 +67,13 @@ class FsspecStore(RemoteStore):
             system.retries = 1
         return system
 
-    def _get(self, client: Any, path: str) -> bytes:
+    def _get(self, client: Any, path: str) -> Buffer:
         if self._is_s3:
             # With more than one, s3fs asks for the size first; callers read several objects at once instead.
             return bytes(client.cat_file(path, max_concurrency=1))
         return bytes(client.cat_file(path))
 
-    def _get_range(self, client: Any, path: str, start: int, stop: int) -> bytes:
+    def _get_range(self, client: Any, path: str, start: int, stop: int) -> Buffer:
         try:
             return bytes(client.cat_file(path, start=start, end=stop))
         except OSError as error:

@@ -94,13 +94,17 @@ class Store(Protocol):
 def open_store(url: str | Path, **options: Any) -> Store:
     """Open a folder (`/data/runs`, `file:///data/runs`) or any url of fsspec's (`s3://bucket/runs`).
 
+    `s3://` is served by s3fs. `s3+obstore://` and `s3+pyarrow://` name another client for the same objects, so which
+    one it is travels with the url, and is nothing that a run's bytes depend on.
+
     Args:
         url: A relative folder is made absolute, so that the store means the same in other processes.
-        options: For fsspec, such as `endpoint_url`. Credentials are best left to the environment.
+        options: For the client, such as `endpoint_url`. Credentials belong into the environment: a store that was
+            given some refuses to be pickled.
 
     Raises:
-        ConfigError: fsspec does not know the url's scheme, or its package is missing; the url holds a password; it is
-            chained; or a local folder was given options.
+        ConfigError: nobody knows the url's scheme, client or options, or a package is missing; the url holds a
+            password; it is chained; or a local folder was given options.
     """
     text = str(url)
     scheme, separator, rest = text.partition("://")
@@ -120,9 +124,23 @@ def open_store(url: str | Path, **options: Any) -> Store:
             f"the store '{_without_password(text)}' has a password in its url, which would end up in logs; put it into "
             "the environment or into the service's own configuration file"
         )
+    if scheme.startswith("s3+"):
+        return _open_s3(text, scheme[len("s3+") :], options)
     from storage.fsspec_store import FsspecStore  # noqa: PLC0415  (slow to import, not needed for local folders)
 
     return FsspecStore(text, options)
+
+
+def _open_s3(url: str, client: str, options: dict[str, Any]) -> Store:
+    if client == "obstore":
+        from storage.obstore_store import ObstoreStore  # noqa: PLC0415  (an optional package)
+
+        return ObstoreStore(url, options)
+    if client == "pyarrow":
+        from storage.pyarrow_store import PyarrowStore  # noqa: PLC0415  (slow to import)
+
+        return PyarrowStore(url, options)
+    raise ConfigError(f"the store '{url}' names the client '{client}'; there are: s3://, s3+obstore://, s3+pyarrow://")
 
 
 def _without_password(url: str) -> str:

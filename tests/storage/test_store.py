@@ -9,7 +9,8 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,11 @@ from storage.store import Store, open_store
 
 from .store_contract import StoreContract
 
+OBSTORE = pytest.param(
+    "s3+obstore",
+    marks=pytest.mark.skipif(find_spec("obstore") is None, reason="obstore is not installed; `make test` installs it"),
+)
+CLIENTS = ("s3", OBSTORE, "s3+pyarrow")
 NOBODY_LISTENS = "http://127.0.0.1:9"
 
 
@@ -41,10 +47,16 @@ class TestMemoryStore(StoreContract):
         store.delete(store.list())
 
 
+@pytest.fixture(params=CLIENTS)
+def client_url(request: pytest.FixtureRequest, s3_url: str) -> str:
+    """The same bucket, through each client."""
+    return s3_url.replace("s3", request.param, 1)
+
+
 class TestS3Store(StoreContract):
     @pytest.fixture
-    def store(self, s3_url: str) -> Store:
-        return open_store(s3_url)
+    def store(self, client_url: str) -> Store:
+        return open_store(client_url)
 
 
 def test_urls_of_local_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -62,6 +74,7 @@ def test_urls_of_local_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     [
         ("nonsense://bucket/runs", "nonsense"),
         ("ftp://user:secret@host/runs", r"user:\*\*\*@host"),
+        ("s3+nonsense://bucket/runs", "there are: s3://, s3"),
         ("simplecache::s3://bucket/runs", "chained"),
     ],
 )
@@ -156,11 +169,23 @@ def test_local_files_have_ordinary_permissions(tmp_path: Path):
 
 
 @pytest.mark.usefixtures("s3_url")
-def test_a_service_that_is_gone_is_named():
+@pytest.mark.parametrize("scheme", CLIENTS)
+def test_a_service_that_is_gone_is_named(scheme: str, monkeypatch: pytest.MonkeyPatch):
     """Nobody listens: a call gives up after a few attempts with an error that names the store, not the key."""
-    store = open_store("s3://bucket/runs", endpoint_url=NOBODY_LISTENS, key="my-key", secret="my-secret")
-    for use in (lambda: store.create("object", b"content"), lambda: store.exists("object")):
-        with pytest.raises(StoreError, match=r"'s3://bucket/runs' after \d attempts") as failed:
+    monkeypatch.setattr("storage.remote_store.FIRST_WAIT_SECONDS", 0.01)
+    url = f"{scheme}://bucket/runs"
+    store = open_store(url, endpoint_url=NOBODY_LISTENS, key="my-key", secret="my-secret")
+    uses: list[Callable[[], object]] = [
+        lambda: store.create("object", b"content"),
+        lambda: store.exists("object"),
+        lambda: store.read("object"),
+        lambda: store.read_range("object", 0, 10),
+        lambda: store.write("object", [b"content"]),
+        store.list,
+        lambda: store.delete(["object"]),
+    ]
+    for use in uses:
+        with pytest.raises(StoreError, match=rf"'{re.escape(url)}' after \d attempts") as failed:
             use()
         assert not isinstance(failed.value, ObjectExistsError | ObjectNotFoundError)
         assert "my-" not in str(failed.value) + repr(store)
@@ -203,15 +228,55 @@ def test_credentials_stay_out_of_pickles(options: dict[str, Any]):
 
 
 @pytest.mark.usefixtures("s3_url")
-def test_a_bucket_that_is_not_there():
+@pytest.mark.parametrize("scheme", CLIENTS)
+def test_a_bucket_that_is_not_there(scheme: str):
     """Writing says that the bucket may not exist, at once."""
-    with pytest.raises(StoreError, match=r"'s3://no-such-bucket/runs': .*check .*bucket"):
-        open_store("s3://no-such-bucket/runs").write("object", [b"content"])
+    with pytest.raises(StoreError, match=rf"'{re.escape(scheme)}://no-such-bucket/runs': (?s:.*)check .*bucket"):
+        open_store(f"{scheme}://no-such-bucket/runs").write("object", [b"content"])
 
 
-def test_s3_ranges_are_one_request(s3_url: str, s3_server):
+@pytest.mark.parametrize("scheme", [OBSTORE, "s3+pyarrow"])
+def test_no_credentials_are_asked_for(scheme: str, monkeypatch: pytest.MonkeyPatch, s3_url: str):
+    """Without any, a call fails with an error that names the store."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setattr("storage.remote_store.FIRST_WAIT_SECONDS", 0.01)
+    url = s3_url.replace("s3", scheme, 1)
+    with pytest.raises(StoreError, match=rf"'{re.escape(url)}'.* credentials"):
+        open_store(url).read("object")
+
+
+@pytest.mark.parametrize("scheme", [OBSTORE, "s3+pyarrow"])
+def test_credentials_come_from_the_usual_files(scheme: str, monkeypatch: pytest.MonkeyPatch, s3_url: str, tmp_path):
+    """Keys and endpoint of a profile in ~/.aws are found as botocore finds them."""
+    endpoint = os.environ["AWS_ENDPOINT_URL"]
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(name)
+    (tmp_path / "keys").write_text("[far]\naws_access_key_id = mine\naws_secret_access_key = my-secret\n")
+    (tmp_path / "config").write_text(f"[profile far]\nregion = eu-west-1\nendpoint_url = {endpoint}\n")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "keys"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_PROFILE", "far")
+    store = open_store(s3_url.replace("s3", scheme, 1))
+    store.write("object", [b"content"])
+    assert store.read("object") == b"content"
+
+
+@pytest.mark.parametrize("scheme", [OBSTORE, "s3+pyarrow"])
+def test_clients_see_the_same_objects(s3_url: str, scheme: str):
+    """A run that was written through one client goes on through another."""
+    stores = [open_store(url) for url in (s3_url, s3_url.replace("s3", scheme, 1))]
+    for writer in stores:
+        writer.write("folder/odd name ~#%é+&=.json", [b"content of ", writer.url.encode()])
+        for reader in stores:
+            assert reader.list() == ["folder/odd name ~#%é+&=.json"]
+            assert reader.read("folder/odd name ~#%é+&=.json") == b"content of " + writer.url.encode()
+
+
+@pytest.mark.parametrize("scheme", ["s3", OBSTORE])
+def test_s3_ranges_are_one_request(s3_url: str, s3_server, scheme: str):
     """A ranged read asks for those bytes, once, and for nothing before it."""
-    store = open_store(s3_url)
+    store = open_store(s3_url.replace("s3", scheme, 1))
     store.write("ranged", [bytes(200_000)])
     store.read_range("ranged", 0, 10)
     store.read_range("ranged", 100_000, 200_000)
@@ -219,25 +284,38 @@ def test_s3_ranges_are_one_request(s3_url: str, s3_server):
     assert [re.search(r'"(\w+) ', line).group(1) for line in requests] == ["PUT", "GET", "GET"]
 
 
-def test_s3_deletes_more_than_one_request_takes(s3_url: str):
+def test_s3_deletes_more_than_one_request_takes(client_url: str):
     """Bulk deletion goes on after S3's limit of 1000 objects a request."""
-    store = open_store(s3_url)
+    store = open_store(client_url)
     store.write("last", [b"content"])
     store.delete([*(f"nothing/{index}" for index in range(1000)), "last"])
     assert store.list() == []
 
 
-def test_s3_stores_work_after_a_fork(s3_url: str):
-    """A child process opens connections of its own instead of waiting for its parent's I/O thread."""
+@pytest.mark.parametrize(
+    ("scheme", "outcome"),
+    [
+        ("s3", "read b'content'"),
+        ("s3+pyarrow", "read b'content'"),
+        pytest.param("s3+obstore", "start processes by spawn", marks=OBSTORE.marks),
+    ],
+)
+def test_s3_stores_after_a_fork(s3_url: str, scheme: str, outcome: str):
+    """A child process opens connections of its own, or says that it can't, instead of waiting for threads it lacks."""
     program = f"""
-import os
+import os, sys
+from storage.errors import StoreError
 from storage.store import open_store
-store = open_store({s3_url!r})
+store = open_store({s3_url.replace("s3", scheme, 1)!r})
 store.write("parent", [b"content"])
-child = os.fork()
-if child == 0:
-    os._exit(0 if store.read("parent") == b"content" else 1)
-raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+if child := os.fork():
+    raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+try:
+    print("read", store.read("parent"), flush=True)
+except StoreError as error:
+    print(error, flush=True)
+os._exit(0)
 """
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
     assert ran.returncode == 0, ran.stderr
+    assert outcome in ran.stdout
