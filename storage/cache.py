@@ -1,4 +1,4 @@
-"""A node's cache of immutable objects: each is downloaded once per node, however many processes ask for it.
+"""A node's cache of immutable objects: each is downloaded once per node, however many threads and processes ask for it.
 
 Files are named by the digest of their content, so a cached file is never stale; it is checked when it comes in and when
 a process meets it for the first time. Whatever goes wrong with the cache's own disk costs speed, never an answer.
@@ -7,32 +7,73 @@ a process meets it for the first time. Whatever goes wrong with the cache's own 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
 import mmap
 import os
+import threading
 import time
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
+from storage.cache_room import LOCKS_FOLDER, CacheRoom
 from storage.digest import digest
 from storage.errors import CorruptObjectError, StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+
+    from typing_extensions import Buffer
 
     from storage.refs import Ref
     from storage.store import Store
 
+LIMIT_BYTES = 4 << 30
+"""Of a cache that nobody gave another limit."""
+
 _LOG = logging.getLogger(__name__)
 _LOCKS = 256  # lock files stay for ever, so there is a fixed number of them
 _LOCK_SECONDS = 300.0  # a download that takes longer than this is done twice
-_LOCK_POLL_SECONDS = 0.01
-_LEFTOVER_SECONDS = 3_600.0
+_LOCK_POLL_SECONDS = 0.002
+_LOCK_POLL_AT_MOST_SECONDS = 0.02
 _MAP_ATTEMPTS = 3  # another process may evict a file between its download and its mapping
-_COUNTER = itertools.count()
+_CHECKED_AT_MOST = 65_536  # digests remembered; forgetting them costs another check
+
+
+@dataclass(slots=True)
+class CacheTally:
+    """What became of somebody's reads through a cache. Counts up from any thread; a local store's reads count nowhere.
+
+    Every read is a hit or a miss. A miss that had to wait for another reader's download is a wait, and causes no
+    request.
+    """
+
+    hits: int = 0
+    misses: int = 0
+    downloads: int = 0
+    waits: int = 0
+    origin_bytes: int = 0
+    """Of its own downloads."""
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+
+    def count(
+        self, *, hits: int = 0, misses: int = 0, waits: int = 0, downloads: int = 0, origin_bytes: int = 0
+    ) -> None:
+        """Add to the counters."""
+        with self._lock:
+            self.hits += hits
+            self.misses += misses
+            self.waits += waits
+            self.downloads += downloads
+            self.origin_bytes += origin_bytes
+
+    def to_json(self) -> dict[str, int]:
+        """For `timings/`."""
+        names = ("hits", "misses", "downloads", "waits", "origin_bytes")
+        return {name: getattr(self, name) for name in names}
 
 
 class NodeCache:
@@ -42,16 +83,19 @@ class NodeCache:
     them does.
     """
 
-    def __init__(self, folder: Path | str, limit_bytes: int) -> None:
+    def __init__(self, folder: Path | str, limit_bytes: int = LIMIT_BYTES) -> None:
         self.folder = Path(folder)
         self.limit_bytes = limit_bytes
+        self._room = CacheRoom(self.folder, limit_bytes)
         self._checked: set[str] = set()
+        self._fetching: dict[str, Future[None]] = {}
+        self._fetching_lock = threading.Lock()
         self._warned = False
 
     def __reduce__(self) -> tuple[type[NodeCache], tuple[Path, int]]:
         return NodeCache, (self.folder, self.limit_bytes)
 
-    def get(self, store: Store, ref: Ref) -> Path:
+    def get(self, store: Store, ref: Ref, tally: CacheTally | None = None) -> Path:
         """A local file with the object's content. Open it at once: other processes may evict it later on.
 
         Raises:
@@ -62,14 +106,14 @@ class NodeCache:
         if local is not None:
             return local
         try:
-            return self._file(store, ref)
+            return self._file(store, ref, tally or CacheTally())
         except OSError as error:
             raise StoreError(
                 f"cannot keep '{ref.name}' in the cache '{self.folder}': {error}; check that the folder may be written "
                 "and has space"
             ) from error
 
-    def get_buffer(self, store: Store, ref: Ref) -> memoryview:
+    def get_buffer(self, store: Store, ref: Ref, tally: CacheTally | None = None) -> memoryview:
         """The object's content as a private writable buffer, straight from the store if the cache's disk fails.
 
         Raises:
@@ -78,93 +122,153 @@ class NodeCache:
         """
         if store.path(ref.name) is not None:
             return store.view(ref.name)
+        tally = tally or CacheTally()
         try:
             for _ in range(_MAP_ATTEMPTS):
                 with contextlib.suppress(FileNotFoundError):
-                    return _map(self._file(store, ref))
+                    return _map(self._file(store, ref, tally))
+        except _NotKeptError as error:
+            self._warn(error)
+            # All readers that waited for this download get the same error.
+            return memoryview(bytearray(error.content))
         except OSError as error:
-            if not self._warned:
-                self._warned = True
-                _LOG.warning("the cache '%s' fails (%s); objects are read from the store instead", self.folder, error)
-        return _download(store, ref)
+            self._warn(error)
+        return _download(store, ref, tally)
 
-    def _file(self, store: Store, ref: Ref) -> Path:
-        file = self.folder / ref.digest
-        if self._hit(file, ref):
-            return file
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with self._lock(ref):
-            if not self._hit(file, ref):  # else another process was faster
-                self._keep(file, _download(store, ref))
-                self._checked.add(ref.digest)
-        return file
+    def put(self, store: Store, ref: Ref, parts: Sequence[Buffer]) -> None:
+        """Keep what this process has made itself, so that readers of this node need not download it.
 
-    def _hit(self, file: Path, ref: Ref) -> bool:
+        A hint: where the cache's disk fails, readers go to the store. Nothing is kept of a local store's objects. The
+        parts' digest is taken to be the reference's.
+        """
+        if store.path(ref.name) is not None:
+            return
         try:
-            if ref.digest not in self._checked:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with self._lock(ref.digest):
+                if not self._has(ref.digest):
+                    self._room.keep(ref.digest, parts)
+                    self._trust(ref.digest)
+        except OSError as error:
+            self._warn(error)
+
+    def _file(self, store: Store, ref: Ref, tally: CacheTally) -> Path:
+        """The object's file. Of the readers in this process one goes for it; the others wait for that one."""
+        file = self.folder / ref.digest
+        if self._has(ref.digest):
+            tally.count(hits=1)
+            return file
+        tally.count(misses=1)
+        while True:
+            with self._fetching_lock:
+                fetching = self._fetching.get(ref.digest)
+                leads = fetching is None
+                if fetching is None:
+                    fetching = self._fetching[ref.digest] = Future()
+            if leads:
+                self._lead(store, ref, tally, fetching)
+                return file
+            fetching.result()
+            if self._has(ref.digest):
+                tally.count(waits=1)
+                return file
+
+    def _lead(self, store: Store, ref: Ref, tally: CacheTally, fetching: Future[None]) -> None:
+        error: BaseException | None = None
+        try:
+            self._fetch(store, ref, tally)
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            with self._fetching_lock:
+                del self._fetching[ref.digest]
+            if isinstance(error, Exception):
+                fetching.set_exception(error)
+            else:
+                fetching.set_result(None)  # an interrupted leader says nothing of the object: the others try themselves
+
+    def _fetch(self, store: Store, ref: Ref, tally: CacheTally) -> None:
+        """Download, unless another process of the node is faster."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with self._lock(ref.digest):
+            if self._has(ref.digest):
+                tally.count(waits=1)
+                return
+            content = _download(store, ref, tally)
+            try:
+                self._room.keep(ref.digest, [content])
+            except OSError as error:
+                raise _NotKeptError(content, error) from error
+            self._trust(ref.digest)
+
+    def _has(self, name: str) -> bool:
+        """Whether the file is there and right; then it was used now."""
+        file = self.folder / name
+        try:
+            if name not in self._checked:
                 # A power cut may leave a file that is named but holds zeros; so trust nothing unseen.
-                if digest(_map(file)) != ref.digest:
+                if digest(_map(file)) != name:
                     file.unlink()
                     return False
-                self._checked.add(ref.digest)
+                self._trust(name)
             with contextlib.suppress(PermissionError):  # another user's file
                 os.utime(file)  # its last use; access times are often switched off
         except FileNotFoundError:
-            self._checked.discard(ref.digest)
+            self._checked.discard(name)
             return False
         return True
 
-    def _keep(self, file: Path, content: memoryview) -> None:
-        part = file.with_name(f"{file.name}.{os.getpid()}-{next(_COUNTER)}.part")
-        try:
-            with part.open("xb", buffering=0) as opened:
-                written = 0
-                while written < len(content):
-                    written += opened.write(content[written:])
-            part.replace(file)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                part.unlink()
-            raise
-        self._evict(file)
+    def _trust(self, name: str) -> None:
+        if len(self._checked) >= _CHECKED_AT_MOST:
+            self._checked.clear()
+        self._checked.add(name)
 
-    def _evict(self, newest: Path) -> None:
-        """Remove what was not used for longest until the limit holds; `newest` stays even if it alone is above."""
-        files = []
-        for entry in os.scandir(self.folder):
-            with contextlib.suppress(FileNotFoundError):
-                status = entry.stat()
-                if entry.name.endswith(".part"):
-                    if status.st_mtime < time.time() - _LEFTOVER_SECONDS:
-                        Path(entry.path).unlink()
-                elif entry.is_file():
-                    files.append((status.st_mtime_ns, status.st_size, entry.path))
-        total_bytes = sum(size for _, size, _ in files)
-        for _, size, path in sorted(files):
-            if total_bytes <= self.limit_bytes:
-                break
-            if path != str(newest):
-                with contextlib.suppress(FileNotFoundError):
-                    Path(path).unlink()
-                total_bytes -= size
+    def _warn(self, error: OSError) -> None:
+        if not self._warned:
+            self._warned = True
+            _LOG.warning("the cache '%s' fails (%s); objects are read from the store instead", self.folder, error)
 
     @contextlib.contextmanager
-    def _lock(self, ref: Ref) -> Iterator[None]:
-        """One download of an object at a time on this node; going on without the lock costs a second download."""
-        folder = self.folder / "locks"
+    def _lock(self, name: str) -> Iterator[None]:
+        """One download of an object at a time on this node; going on without the lock costs a second download.
+
+        Whoever waits looks for the file as well: many that wait then need not have the lock one after the other.
+        """
+        folder = self.folder / LOCKS_FOLDER
         folder.mkdir(exist_ok=True)
-        lock = FileLock(folder / f"{int(ref.digest[:4], 16) % _LOCKS:02x}", timeout=_LOCK_SECONDS)
-        # Timeout: the other download hangs. NotImplementedError: the file system has no locks.
-        with contextlib.suppress(Timeout, NotImplementedError):
-            lock.acquire(poll_interval=_LOCK_POLL_SECONDS)
+        lock = FileLock(folder / f"{int(name[:4], 16) % _LOCKS:02x}")
+        give_up_at = time.monotonic() + _LOCK_SECONDS
+        pause = _LOCK_POLL_SECONDS
+        while time.monotonic() < give_up_at:  # beyond: the other download hangs
+            try:
+                lock.acquire(blocking=False)
+            except Timeout:
+                if (self.folder / name).exists():
+                    break
+                time.sleep(pause)
+                pause = min(2 * pause, _LOCK_POLL_AT_MOST_SECONDS)
+            except NotImplementedError:  # the file system has no locks
+                break
+            else:
+                break
         try:
             yield
         finally:
             lock.release()
 
 
-def _download(store: Store, ref: Ref) -> memoryview:
+class _NotKeptError(OSError):
+    """The object is downloaded, but the cache's disk did not take it."""
+
+    def __init__(self, content: memoryview, error: OSError) -> None:
+        super().__init__(error.errno, error.strerror)
+        self.content = content
+
+
+def _download(store: Store, ref: Ref, tally: CacheTally) -> memoryview:
     content = store.view(ref.name)
+    tally.count(downloads=1, origin_bytes=content.nbytes)
     found = digest(content)
     if found != ref.digest:
         raise CorruptObjectError(

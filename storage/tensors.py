@@ -19,10 +19,13 @@ if TYPE_CHECKING:
 
 FORMAT = "penstock-tensors/1"
 
+BFLOAT16 = np.dtype([("bits", "<u2")])
+"""What bfloat16 is read as, a type that NumPy lacks: the upper half of a float32."""
+
 # safetensors writes its metadata in no stable order, so all of ours is one canonical string under one key.
 _META_KEY = "penstock"
 _LENGTH_BYTES = 8
-_DTYPES = {
+_DTYPES: dict[str, Any] = {
     "BOOL": np.bool_,
     "U8": np.uint8,
     "I8": np.int8,
@@ -33,6 +36,7 @@ _DTYPES = {
     "U64": np.uint64,
     "I64": np.int64,
     "F16": np.float16,
+    "BF16": BFLOAT16,
     "F32": np.float32,
     "F64": np.float64,
 }
@@ -46,8 +50,12 @@ def save_tensors(tensors: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]) -
         meta: JSON-able facts that travel with them.
     """
     contiguous = {name: np.asarray(array, order="C") for name, array in tensors.items()}
-    text = canonical_json({"format": FORMAT, **meta}).decode()
-    return save(contiguous, metadata={_META_KEY: text})
+    return save(contiguous, metadata=tensors_metadata(meta))
+
+
+def tensors_metadata(meta: Mapping[str, Any]) -> dict[str, str]:
+    """Facts as a file's metadata, for who writes tensors that NumPy has no type for."""
+    return {_META_KEY: canonical_json({"format": FORMAT, **meta}).decode()}
 
 
 def load_tensors(
@@ -59,6 +67,9 @@ def load_tensors(
         buffer: the whole file.
         name: for messages.
         expected_digest: verified first unless it is None.
+
+    Returns:
+        Arrays by name, bfloat16 as `BFLOAT16`, and the facts.
 
     Raises:
         CorruptObjectError: the digest differs, or the file is malformed.

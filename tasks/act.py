@@ -33,7 +33,8 @@ def act(assignment: Assignment, context: RunContext, membership: Membership) -> 
 
     Returns:
         `states` (references of the environment state after the stage), and for `timings/`: `env_steps` acted by this
-        call, `act_seconds`, `wait_seconds` (for snapshots), `first_step_at` (Unix time).
+        call, `act_seconds`, `wait_seconds` (for snapshots), `first_step_at` (Unix time), `cache` (what became of its
+        reads through the node's cache).
 
     Raises:
         StageMismatchError: what was written again differs from what was stored.
@@ -69,6 +70,7 @@ def act(assignment: Assignment, context: RunContext, membership: Membership) -> 
             act_seconds += time.perf_counter() - started
         written = writer.finish()
     finally:
+        snapshots.close()
         writer.close()
     membership.log.info(
         "acted rounds=%d..%d tiles=%d..%d env_steps=%d act_seconds=%.3f wait_seconds=%.3f",
@@ -86,6 +88,7 @@ def act(assignment: Assignment, context: RunContext, membership: Membership) -> 
         "act_seconds": act_seconds,
         "wait_seconds": wait_seconds,
         "first_step_at": first_step_at,
+        "cache": snapshots.tally.to_json(),
     }
 
 

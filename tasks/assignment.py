@@ -25,6 +25,7 @@ class Assignment:
     """Prefect task run under which the member logs."""
     cache_folder: str
     device: str
+    cache_limit_bytes: int = 4 << 30
 
     @property
     def topic(self) -> str:

@@ -146,6 +146,11 @@ class PlacementSettings(_Settings):
         description="Share of shards a round waits for; only 1.0 keeps the same-bytes promise and runs so far.",
         json_schema_extra=_at(5),
     )
+    snapshot_dtype: Literal["float32", "bfloat16", "int8"] = Field(
+        "float32",
+        description="Weights that actors get: int8 and bfloat16 are a quarter and half of the bytes, and round.",
+        json_schema_extra=_at(6),
+    )
 
 
 class ClusterSettings(_Settings):
@@ -173,6 +178,12 @@ class ClusterSettings(_Settings):
         None,
         description="The node's cache of stored files; empty takes one under the temporary folder.",
         json_schema_extra=_at(5),
+    )
+    cache_limit_bytes: int = Field(
+        4 << 30,
+        ge=1 << 20,
+        description="Size of the node's cache; what was not used for longest makes room.",
+        json_schema_extra=_at(6),
     )
 
 
@@ -207,14 +218,15 @@ class TrainConfig(_Settings):
 
     def identity(self) -> dict[str, Any]:
         """What determines the bytes of a run: not its name, its place, its number of processes or its last stage."""
+        placement = {"policy", "torch_threads", "gradient_block_rows", "quorum"}
+        if self.placement.snapshot_dtype != "float32":  # left out where it is: such runs keep the identity they had
+            placement.add("snapshot_dtype")
         return {
             "seed": self.seed,
             "environment": self.environment.model_dump(mode="json"),
             "algorithm": self.algorithm.model_dump(mode="json"),
             "schedule": self.schedule.model_dump(mode="json", exclude={"max_stages"}),
-            "placement": self.placement.model_dump(
-                mode="json", include={"policy", "torch_threads", "gradient_block_rows", "quorum"}
-            ),
+            "placement": self.placement.model_dump(mode="json", include=placement),
         }
 
 

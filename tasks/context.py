@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from storage.cache import NodeCache
+from storage.cache import LIMIT_BYTES, NodeCache
 from storage.run import RunFolder
 from storage.store import open_store
 from tasks.algorithms.ppo import PPO
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from native import EnvironmentPool
     from tasks.algorithm import Algorithm
     from tasks.assignment import Assignment
-
-CACHE_LIMIT_BYTES = 4 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +70,14 @@ def make_algorithm(config: TrainConfig, environment: EnvironmentSpec) -> Algorit
 
 
 @lru_cache(maxsize=8)
-def _load(store: str, name: str, cache_folder: str) -> RunContext:
+def _load(store: str, name: str, cache_folder: str, cache_limit_bytes: int = LIMIT_BYTES) -> RunContext:
     run = RunFolder(open_store(store), name)
     config = build_config(run.load()["config"])
     environment = EnvironmentSpec.from_pool(config.environment.id, dict(make_pool(config, 1).environment))
     return RunContext(
         config=config,
         run=run,
-        cache=NodeCache(Path(cache_folder), CACHE_LIMIT_BYTES),
+        cache=NodeCache(Path(cache_folder), cache_limit_bytes),
         environment=environment,
         algorithm=make_algorithm(config, environment),
     )
@@ -87,4 +85,4 @@ def _load(store: str, name: str, cache_folder: str) -> RunContext:
 
 def load_context(assignment: Assignment) -> RunContext:
     """The run of an assignment; read from storage by the first member in a process."""
-    return _load(assignment.store, assignment.run, assignment.cache_folder)
+    return _load(assignment.store, assignment.run, assignment.cache_folder, assignment.cache_limit_bytes)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import platform
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
 _PACKAGES = ("penstock", "torch", "numpy", "pyarrow", "safetensors")
-_INSTRUCTION_SETS = ("avx", "avx2", "fma", "avx512f", "avx512vl", "amx_tile", "asimd", "sve")
+_INSTRUCTION_SETS = ("avx", "avx2", "fma", "avx512f", "avx512vl", "avx512_bf16", "amx_tile", "amx_bf16", "asimd", "sve")
 
 
 def fingerprint() -> dict[str, str]:
@@ -16,7 +17,7 @@ def fingerprint() -> dict[str, str]:
         **{package: version(package) for package in _PACKAGES},
         "python": platform.python_version(),
         "machine": platform.machine(),
-        "instruction_sets": " ".join(_instruction_sets()),
+        "instruction_sets": " ".join(instruction_sets()),
     }
 
 
@@ -30,10 +31,12 @@ def differences(before: dict[str, str], now: dict[str, str]) -> list[str]:
     ]
 
 
-def _instruction_sets() -> list[str]:
+@cache
+def instruction_sets() -> tuple[str, ...]:
+    """Those of this processor that kernels choose between."""
     cpuinfo = Path("/proc/cpuinfo")
     if not cpuinfo.exists():
-        return []
+        return ()
     lines = cpuinfo.read_text(encoding="utf-8").splitlines()
     flags = next((line for line in lines if line.startswith(("flags", "Features"))), "").split()
-    return [name for name in _INSTRUCTION_SETS if name in flags]
+    return tuple(name for name in _INSTRUCTION_SETS if name in flags)

@@ -58,9 +58,9 @@ class Mailbox:
             return self._topics[topic].get(key)
 
     def wait(self, topic: str, ready: Callable[[Mapping[str, Any]], bool], timeout_seconds: float) -> bool:
-        """Wait until `ready(entries of the topic)`; False when the time is over."""
+        """Wait until `ready(entries of the topic)`; False when the time is over. A topic that is closed has none."""
         with self._changed:
-            return self._changed.wait_for(lambda: ready(self._topics[topic]), timeout_seconds)
+            return self._changed.wait_for(lambda: ready(self._topics.get(topic, {})), timeout_seconds)
 
 
 MAILBOX = Mailbox()

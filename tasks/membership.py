@@ -17,7 +17,7 @@ from tasks import mailbox
 from tasks.mailbox import MAILBOX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from types import TracebackType
 
     from storage.store import Store
@@ -85,6 +85,14 @@ class Membership:
     def hinted(self, key: str) -> Any:
         """The latest hint of that key, or None."""
         return MAILBOX.get(self._topic, key)
+
+    def wait_hint(self, ready: Callable[[Mapping[str, Any]], bool], timeout_seconds: float) -> bool:
+        """Wait for hints alone: `ready` judges them after every change, and once at first; False: the time is over."""
+        return MAILBOX.wait(self._topic, ready, timeout_seconds)
+
+    def wake(self) -> None:
+        """Let everybody who waits for hints judge again."""
+        MAILBOX.post(self._topic, {})
 
     def check(self) -> None:
         """Raise if it is time to leave; called between rounds."""

@@ -38,11 +38,18 @@ def init_mlp(
 
 
 def mlp(params: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
-    """Apply a tanh perceptron made by `init_mlp`: `[B, in] -> [B, out]`."""
+    """Apply a tanh perceptron made by `init_mlp`: `[B, in] -> [B, out]`, float32.
+
+    A weight may be bfloat16: its layer multiplies in that, and adds and goes on in float32.
+    """
     layers = len(params) // 2
     hidden = inputs
     for layer in range(layers):
-        hidden = torch.nn.functional.linear(hidden, params[f"{layer}.weight"], params[f"{layer}.bias"])
+        weight, bias = params[f"{layer}.weight"], params[f"{layer}.bias"]
+        if weight.dtype == hidden.dtype:
+            hidden = torch.nn.functional.linear(hidden, weight, bias)
+        else:
+            hidden = torch.nn.functional.linear(hidden.to(weight.dtype), weight).to(bias.dtype) + bias
         if layer < layers - 1:
             hidden = torch.tanh(hidden)
     return hidden

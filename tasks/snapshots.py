@@ -2,29 +2,46 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-import torch
-
+from storage.cache import CacheTally
 from storage.digest import digest
 from storage.errors import StageMismatchError
 from storage.refs import SnapshotRef, parse_snapshot_name, snapshot_name
-from storage.tensors import load_tensors, save_tensors
+from storage.tensors import load_tensors
+from tasks.quantize import decode_params, encode_params
 from tasks.stored import snapshot_folder, stored_snapshot
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import torch
+
     from tasks.algorithm import Params
     from tasks.assignment import Assignment
     from tasks.context import RunContext
     from tasks.membership import Membership
     from tasks.specs import State
 
+logger = logging.getLogger(__name__)
+
 _SEPARATOR = "/"
+_KEY = "snapshot/"
+_WAIT_SECONDS = 60.0
 
 
 class SnapshotReader:
-    """Parameters by version, as they become available. For one act task."""
+    """Parameters by version, as they become available. For one act task, which closes it.
+
+    While a task acts with one version, the next one that is announced comes into the node's cache: a hint, `get` does
+    not rely on it.
+
+    Attributes:
+        tally: what became of the reads through the node's cache, the early ones included.
+    """
 
     def __init__(
         self, assignment: Assignment, context: RunContext, membership: Membership, before: dict[str, Any] | None
@@ -34,6 +51,11 @@ class SnapshotReader:
         self._membership = membership
         self._known = {ref.version: ref for ref in map(SnapshotRef.from_json, before["snapshots"] if before else [])}
         self._current: tuple[int, Params] | None = None
+        self._seen = -1  # the newest version that was asked for or fetched early
+        self._closed = False
+        self.tally = CacheTally()
+        if context.run.store.path(snapshot_folder(self._attempt)) is None:  # local files need no fetching
+            threading.Thread(target=self._fetch_early, name="snapshot-warmer", daemon=True).start()
 
     def get(self, version: int) -> tuple[Params, float]:
         """Parameters of a version, and the seconds spent waiting for it to be published."""
@@ -44,11 +66,17 @@ class SnapshotReader:
             waited = self._membership.wait(lambda hints: _key(version) in hints, lambda: self._look(version))
             if version not in self._known:
                 self._known[version] = SnapshotRef.from_json(self._membership.hinted(_key(version)))
+        self._seen = max(self._seen, version)
         ref = self._known[version]
-        buffer = self._context.cache.get_buffer(self._context.run.store, ref)
+        buffer = self._context.cache.get_buffer(self._context.run.store, ref, self.tally)
         params = load_snapshot(buffer, ref)
         self._current = (version, params)
         return params, waited
+
+    def close(self) -> None:
+        """Fetch nothing early any more; does not wait for a fetch under way, which does no harm."""
+        self._closed = True
+        self._membership.wake()
 
     def _look(self, version: int) -> bool:
         ref = stored_snapshot(self._context.run.store, version, self._attempt)
@@ -56,14 +84,35 @@ class SnapshotReader:
             self._known[version] = ref
         return ref is not None
 
+    def _fetch_early(self) -> None:
+        announced: list[SnapshotRef] = []
+
+        def look(hints: Mapping[str, Any]) -> bool:
+            announced[:] = [
+                SnapshotRef.from_json(value)
+                for key, value in hints.items()
+                if key.startswith(_KEY) and int(key.removeprefix(_KEY)) > self._seen
+            ]
+            return self._closed or bool(announced)
+
+        while not self._closed:
+            if not self._membership.wait_hint(look, _WAIT_SECONDS) or self._closed:
+                continue
+            ref = min(announced, key=lambda ref: ref.version)
+            self._seen = max(self._seen, ref.version)
+            try:
+                self._context.cache.get(self._context.run.store, ref, self.tally)
+            except Exception as error:  # noqa: BLE001  (who needs it meets the same error, and raises it)
+                logger.debug("could not fetch early name=%s error=%s", ref.name, error)
+
 
 def load_snapshot(buffer: memoryview, ref: SnapshotRef) -> Params:
-    """Parameters by group and name; verifies the digest."""
-    tensors, _ = load_tensors(buffer, ref.name, ref.digest)
+    """Parameters by group and name, ready to act with; verifies the digest."""
+    arrays, _ = load_tensors(buffer, ref.name, ref.digest)
     params: dict[str, dict[str, torch.Tensor]] = {}
-    for name, value in tensors.items():
+    for name, value in decode_params(arrays).items():
         group, _, rest = name.partition(_SEPARATOR)
-        params.setdefault(group, {})[rest] = torch.from_numpy(value)
+        params.setdefault(group, {})[rest] = value
     return params
 
 
@@ -89,11 +138,11 @@ class SnapshotPublisher:
         """
         started = time.perf_counter()
         tensors = {
-            f"{group}{_SEPARATOR}{name}": value.detach().cpu().numpy()
+            f"{group}{_SEPARATOR}{name}": value.detach().cpu()
             for group in self._context.algorithm.actor_groups
             for name, value in state.params[group].items()
         }
-        data = save_tensors(tensors, {"version": version})
+        data = encode_params(tensors, self._context.config.placement.snapshot_dtype, {"version": version})
         name = snapshot_name(version, digest(data))
         if self._attempt:
             name = f"{snapshot_folder(self._attempt)}/{name.rsplit('/', 1)[1]}"
@@ -101,6 +150,7 @@ class SnapshotPublisher:
         stored = self._existing.get(version)
         if stored is None:
             self._context.run.store.write(name, [memoryview(data)])
+            self._context.cache.put(self._context.run.store, ref, [data])  # actors of this node need not download it
         elif stored != name:
             raise StageMismatchError(
                 f"version {version} was published as '{stored}', and learning it again gave '{name}'; a stage must be "
@@ -112,4 +162,4 @@ class SnapshotPublisher:
 
 
 def _key(version: int) -> str:
-    return f"snapshot/{version}"
+    return f"{_KEY}{version}"

@@ -101,6 +101,7 @@ def driving(config: TrainConfig, if_exists: IfExists, on_event: Callable[[dict[s
                     replicas=0,
                     task_run="",
                     cache_folder=config.cluster.cache_folder or default_cache_folder(),
+                    cache_limit_bytes=config.cluster.cache_limit_bytes,
                     device=config.placement.device,
                 ),
                 on_event=on_event,

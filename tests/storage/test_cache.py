@@ -1,16 +1,21 @@
 """The node's cache downloads once, keeps within its limit, and never gives wrong content."""
 
+import fcntl
+import json
 import logging
 import os
 import pickle
 import resource
+import signal
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from storage.cache import NodeCache
+from storage.cache import CacheTally, NodeCache
 from storage.digest import digest
 from storage.errors import CorruptObjectError, ObjectNotFoundError, StoreError
 from storage.refs import Ref
@@ -43,37 +48,92 @@ def cached(cache: NodeCache) -> set[str]:
     return {file.name for file in cache.folder.iterdir() if file.is_file()}
 
 
-def test_processes_of_a_node_share_one_download(s3_server, s3_url: str, store: Store, tmp_path: Path):
-    """Four processes that ask for the same object at once get it with one request to the service."""
+def test_readers_of_a_node_share_one_download(s3_server, s3_url: str, store: Store, tmp_path: Path):
+    """Of 24 readers that ask for the same object at once, 8 threads in each of 3 processes, one causes a request."""
     content = os.urandom(2_000_000)
-    ref = put(store, "shared-by-four", content)
+    ref = put(store, "shared-by-many", content)
     program = f"""
-import sys
+import json, sys, threading
 from pathlib import Path
-from storage.cache import NodeCache
+from storage.cache import CacheTally, NodeCache
 from storage.digest import digest
 from storage.refs import Ref
 from storage.store import open_store
 ref = Ref({ref.name!r}, {ref.digest!r}, {ref.nbytes})
 store, cache = open_store({s3_url!r}), NodeCache(Path({str(tmp_path / "cache")!r}), 10_000_000)
 store.exists("warm")
+tally, right, start = CacheTally(), [], threading.Barrier(8)
+def read():
+    start.wait()
+    right.append(digest(cache.get_buffer(store, ref, tally)) == ref.digest)
+threads = [threading.Thread(target=read) for _ in range(8)]
 print("ready", flush=True)
 sys.stdin.readline()
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+assert right == [True] * 8
 assert digest(cache.get(store, ref).read_bytes()) == ref.digest
-assert digest(cache.get_buffer(store, ref)) == ref.digest
+print(json.dumps(tally.to_json()))
 """
     command = [sys.executable, "-c", program]
     pipe = subprocess.PIPE
-    processes = [subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) for _ in range(4)]
+    processes = [subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) for _ in range(3)]
     for process in processes:
         assert process.stdout.readline() == "ready\n"
     for process in processes:
         process.stdin.write("go\n")
         process.stdin.flush()
+    tallies = []
     for process in processes:
-        _, errors = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=60)
         assert process.returncode == 0, errors
-    assert downloads(s3_server.log, "shared-by-four") == 1
+        tallies.append(json.loads(output))
+    assert downloads(s3_server.log, "shared-by-many") == 1
+    total = {name: sum(tally[name] for tally in tallies) for name in tallies[0]}
+    assert total["hits"] + total["misses"] == 24
+    assert total["downloads"] == 1
+    assert total["waits"] == total["misses"] - 1
+    assert total["origin_bytes"] == len(content)
+
+
+def test_reads_are_counted(store: Store, cache: NodeCache):
+    """A first read is a miss and a download of all bytes, a later one a hit; nothing is counted without a tally."""
+    ref = put(store, "object", b"content")
+    cache.get(store, put(store, "other", b"other"))
+    tally = CacheTally()
+    cache.get_buffer(store, ref, tally)
+    cache.get_buffer(store, ref, tally)
+    cache.get(store, ref, tally)
+    assert tally.to_json() == {"hits": 2, "misses": 1, "downloads": 1, "waits": 0, "origin_bytes": 7}
+
+
+def test_what_a_process_made_itself_is_not_downloaded(s3_server, store: Store, cache: NodeCache):
+    """What is put into the cache serves the readers of this node, also those that come to it for the first time."""
+    ref = put(store, "made-here", b"content")
+    cache.put(store, ref, [b"con", memoryview(b"tent")])
+    cache.put(store, ref, [b"content"])
+    assert bytes(cache.get_buffer(store, ref)) == b"content"
+    assert NodeCache(cache.folder, LIMIT_BYTES).get(store, ref).read_bytes() == b"content"
+    assert downloads(s3_server.log, "made-here") == 0
+
+
+def test_a_failed_download_is_tried_again(store: Store, cache: NodeCache):
+    """Threads that wait for one download all learn why it failed; who asks afterwards asks the store anew."""
+    content = b"content"
+    ref = Ref("late", digest(content), len(content))
+    start = threading.Barrier(4)
+
+    def read() -> str:
+        start.wait()
+        with pytest.raises(ObjectNotFoundError) as raised:
+            cache.get_buffer(store, ref)
+        return str(raised.value)
+
+    with ThreadPoolExecutor(4) as threads:
+        said = [waiting.result() for waiting in [threads.submit(read) for _ in range(4)]]
+    assert all("'late'" in text for text in said)
+    put(store, "late", content)
+    assert bytes(cache.get_buffer(store, ref)) == content
 
 
 def test_cached_content_needs_no_service(s3_server, store: Store, cache: NodeCache):
@@ -146,15 +206,67 @@ def test_least_recently_used_files_go(store: Store, cache: NodeCache):
 
 
 def test_leftovers_of_killed_downloads_go(store: Store, cache: NodeCache):
-    """Old half-written files are removed; young ones may still be written."""
-    cache.folder.mkdir()
-    old, young = cache.folder / "x.1-0.part", cache.folder / "x.2-0.part"
-    for file in (old, young):
-        file.write_bytes(b"half")
-    os.utime(old, (0, 0))
-    ref = put(store, "object", b"content")
-    cache.get(store, ref)
-    assert cached(cache) == {ref.digest, young.name}
+    """A part file goes when its writer is dead, which its lock tells; one that has only just begun stays as well."""
+    program = f"""
+import os, signal
+from pathlib import Path
+from storage.cache_room import CacheRoom
+Path({str(cache.folder)!r}).mkdir()
+CacheRoom(Path({str(cache.folder)!r}), 1_000_000)._begin("killed", 900_000)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == -signal.SIGKILL
+    (killed,) = cached(cache)
+    written, young = "written.1-0.part", "young.2-0.part"
+    for name in (written, young):
+        (cache.folder / name).write_bytes(b"half")
+    for name in (killed, written):
+        os.utime(cache.folder / name, (0, 0))
+    with (cache.folder / written).open("rb") as writer:
+        fcntl.flock(writer, fcntl.LOCK_EX)
+        ref = put(store, "object", b"c" * 500_000)
+        cache.get(store, ref)
+        assert cached(cache) == {ref.digest, written, young}
+    NodeCache(cache.folder, LIMIT_BYTES).get(store, put(store, "other", b"o"))
+    assert cached(cache) == {ref.digest, digest(b"o"), young}
+
+
+def test_the_limit_holds_for_all_processes_together(store: Store, cache: NodeCache):
+    """Processes that fill the cache at once never leave more than its limit there, and what stays is whole."""
+    program = f"""
+import os, sys
+from storage.cache import NodeCache
+from storage.digest import digest
+from storage.refs import Ref
+from storage.store import open_store
+store, cache = open_store({store.url!r}), NodeCache({str(cache.folder)!r}, {LIMIT_BYTES})
+sys.stdin.readline()
+for _ in range(40):
+    content = os.urandom(90_000)
+    cache.put(store, Ref("object", digest(content), len(content)), [content])
+"""
+    processes = [subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE) for _ in range(3)]
+    for process in processes:
+        process.stdin.write(b"go\n")
+        process.stdin.close()
+    for process in processes:
+        assert process.wait(60) == 0
+    files = [file for file in cache.folder.iterdir() if file.is_file()]
+    assert LIMIT_BYTES // 2 < sum(file.stat().st_size for file in files) <= LIMIT_BYTES
+    assert all(digest(file.read_bytes()) == file.name for file in files)
+
+
+@pytest.mark.parametrize("text", [b"", b"nonsense", b"-5", b"999999999"])
+def test_a_wrong_count_of_the_cache_is_put_right(store: Store, cache: NodeCache, text: bytes):
+    """The file that counts what lies in the cache may be lost or wrong: a process that starts counts anew."""
+    refs = [put(store, f"object-{index}", bytes([index]) * 400_000) for index in range(3)]
+    cache.get(store, refs[0])
+    (cache.folder / "locks" / "used").write_bytes(text)
+    fresh = NodeCache(cache.folder, LIMIT_BYTES)
+    fresh.get(store, refs[1])
+    assert cached(cache) == {refs[0].digest, refs[1].digest}
+    fresh.get(store, refs[2])
+    assert len(cached(cache)) == 2
 
 
 def test_a_full_disk_costs_speed_only(store: Store, cache: NodeCache, caplog: pytest.LogCaptureFixture):
@@ -165,7 +277,10 @@ def test_a_full_disk_costs_speed_only(store: Store, cache: NodeCache, caplog: py
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
     try:
         with caplog.at_level(logging.WARNING, logger="storage.cache"):
-            found = [bytes(cache.get_buffer(store, ref)) for ref in refs]
+            tally = CacheTally()
+            found = [bytes(cache.get_buffer(store, ref, tally)) for ref in refs]
+            assert tally.downloads == len(refs)
+            cache.put(store, refs[1], [contents[1]])
         with pytest.raises(StoreError, match=str(cache.folder)):
             cache.get(store, refs[0])
     finally:

@@ -266,7 +266,8 @@ def test_the_form_has_the_fields_in_their_order():
         {"store": "elsewhere"},
         {"placement": {"act_tasks": 2}},
         {"placement": {"device": "cpu"}},
-        {"cluster": {"scheduler": "tcp://127.0.0.1:1", "lease_seconds": 3.0}},
+        {"cluster": {"scheduler": "tcp://127.0.0.1:1", "lease_seconds": 3.0, "cache_limit_bytes": 1 << 30}},
+        {"placement": {"snapshot_dtype": "float32"}},
         {"schedule": {"max_stages": 3}},
     ],
 )
@@ -288,6 +289,7 @@ def test_where_and_how_long_is_no_part_of_the_identity(change: dict[str, Any]):
         {"schedule": {"rounds_per_stage": 3}},
         {"placement": {"gradient_block_rows": 100}},
         {"placement": {"torch_threads": 2}},
+        {"placement": {"snapshot_dtype": "int8"}},
     ],
 )
 def test_what_determines_the_bytes_is_the_identity(change: dict[str, Any]):
