@@ -1,7 +1,9 @@
 """Reading ahead, in order and within a byte budget.
 
 One thread submits what is wanted, a few load it, one takes it in the order in which it was submitted. What was
-submitted and not yet taken never holds more than the budget, so a fast store can't fill the memory of a slow reader.
+submitted and not yet given back never holds more than the budget, so a fast store can't fill the memory of a slow
+reader. The one exception: where nothing is on its way, one item is let through, or a reader that holds the whole budget
+would wait for ever.
 """
 
 from __future__ import annotations
@@ -30,6 +32,23 @@ T = TypeVar("T")
 _CLOSE_SECONDS = 5.0
 
 
+class Held(Generic[T]):
+    """An item that was taken: its value, and its part of the budget until `release`."""
+
+    __slots__ = ("_charged_bytes", "_give_back", "value")
+
+    def __init__(self, value: T, charged_bytes: int, give_back: Callable[[int], None]) -> None:
+        self.value = value
+        self._charged_bytes = charged_bytes
+        self._give_back = give_back
+
+    def release(self) -> None:
+        """Give the bytes back to the budget; doing it again does nothing."""
+        charged_bytes, self._charged_bytes = self._charged_bytes, 0
+        if charged_bytes:
+            self._give_back(charged_bytes)
+
+
 class _Item:
     """One submitted reference on its way."""
 
@@ -48,15 +67,19 @@ class Prefetcher(Generic[RefT, T]):
 
     Args:
         load: gives what a reference stands for; called on several threads at once.
-        budget_bytes: of what was submitted and not yet taken; a single item may be larger.
+        budget_bytes: of what was submitted and not yet given back; a single item may be larger.
         threads: how many load.
         size_of: bytes of a loaded item, to account for references that don't know. Until it is loaded, and without
             this function for as long as it is held, such an item counts as an equal part of the budget, two a thread.
 
     Attributes:
-        wait_seconds: time that `next` has waited.
+        wait_seconds: time that `take` has waited.
         read_bytes: of all loaded items whose size is known.
         reads: items loaded.
+        takes: items taken.
+        depth_sum: over all takes, the items that were loaded when the taker came; over `takes`, the mean queue depth.
+        held_bytes: of the budget, now.
+        peak_held_bytes: of the budget, at most.
     """
 
     def __init__(
@@ -76,12 +99,16 @@ class Prefetcher(Generic[RefT, T]):
         self._changed = threading.Condition()
         self._items: deque[_Item] = deque()
         self._waiting: deque[_Item] = deque()
-        self._held_bytes = 0
         self._failure: BaseException | None = None
         self._closed = False
+        self._ready = 0
+        self.held_bytes = 0
+        self.peak_held_bytes = 0
         self.wait_seconds = 0.0
         self.read_bytes = 0
         self.reads = 0
+        self.takes = 0
+        self.depth_sum = 0
         self._threads = [threading.Thread(target=self._work, name=f"prefetch-{i}", daemon=True) for i in range(threads)]
         for thread in self._threads:
             thread.start()
@@ -92,20 +119,21 @@ class Prefetcher(Generic[RefT, T]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def submit(self, ref: RefT) -> None:
-        """Ask for an item; blocks while the budget is used up. Does nothing once closed."""
+    def submit(self, ref: RefT) -> bool:
+        """Ask for an item; blocks while the budget is used up. False: it is closed, and nothing was done."""
         item = _Item(ref, ref.nbytes or self._unknown_bytes)
         with self._changed:
-            # Where nothing is held, an item larger than the whole budget must pass, or it never would.
+            # Where nothing is on its way, whatever comes next must pass, or a reader that waits for it never stops.
             self._changed.wait_for(
-                lambda: self._closed or not self._items or self._held_bytes + item.charged_bytes <= self._budget_bytes
+                lambda: self._closed or not self._items or self.held_bytes + item.charged_bytes <= self._budget_bytes
             )
             if self._closed:
-                return
-            self._held_bytes += item.charged_bytes
+                return False
+            self._charge(item.charged_bytes)
             self._items.append(item)
             self._waiting.append(item)
             self._changed.notify_all()
+            return True
 
     def fail(self, error: BaseException) -> None:
         """Nothing more will come, and why: `next` raises it once the items before it are taken. The first counts."""
@@ -114,7 +142,15 @@ class Prefetcher(Generic[RefT, T]):
             self._changed.notify_all()
 
     def next(self) -> T:
+        """The next item's value, its bytes given back at once; see `take`."""
+        held = self.take()
+        held.release()
+        return held.value
+
+    def take(self) -> Held[T]:
         """The next item, in the order in which they were submitted; blocks until it is loaded.
+
+        Its bytes count until it is released.
 
         Raises:
             BaseException: whatever `load` raised for this item, or what was handed to `fail`.
@@ -122,6 +158,7 @@ class Prefetcher(Generic[RefT, T]):
         """
         started = time.perf_counter()
         with self._changed:
+            depth = self._ready
             self._changed.wait_for(
                 lambda: self._closed or (self._items[0].ready if self._items else self._failure is not None)
             )
@@ -131,12 +168,16 @@ class Prefetcher(Generic[RefT, T]):
             if not self._items:
                 raise self._failure  # type: ignore[misc]  # the wait above ended because it is there
             item = self._items.popleft()
-            self._held_bytes -= item.charged_bytes
+            self._ready -= 1
+            self.takes += 1
+            self.depth_sum += depth
+            # An empty queue lets one more item pass, whatever is held.
             self._changed.notify_all()
+        held: Held[T] = Held(item.value, item.charged_bytes, self._give_back)
         if item.error is not None:
+            held.release()
             raise item.error
-        value: T = item.value
-        return value
+        return held
 
     def close(self) -> None:
         """Wake everybody and drop what was not taken. Waits for loads under way, but not for one that hangs."""
@@ -144,12 +185,21 @@ class Prefetcher(Generic[RefT, T]):
             self._closed = True
             self._items.clear()
             self._waiting.clear()
-            self._held_bytes = 0
+            self._ready = 0
             self._changed.notify_all()
         deadline = time.monotonic() + _CLOSE_SECONDS
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _charge(self, nbytes: int) -> None:
+        self.held_bytes += nbytes
+        self.peak_held_bytes = max(self.peak_held_bytes, self.held_bytes)
+
+    def _give_back(self, nbytes: int) -> None:
+        with self._changed:
+            self.held_bytes -= nbytes
+            self._changed.notify_all()
 
     def _work(self) -> None:
         while True:
@@ -170,9 +220,10 @@ class Prefetcher(Generic[RefT, T]):
                 if self._closed:
                     return
                 item.value, item.error, item.ready = value, error, True
+                self._ready += 1
                 self.reads += error is None
                 self.read_bytes += nbytes
                 if nbytes:
-                    self._held_bytes += nbytes - item.charged_bytes
+                    self._charge(nbytes - item.charged_bytes)
                     item.charged_bytes = nbytes
                 self._changed.notify_all()

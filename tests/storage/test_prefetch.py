@@ -214,3 +214,50 @@ def test_senseless_settings_are_refused(budget_bytes, threads):
     """They would hang."""
     with pytest.raises(ValueError):
         Prefetcher(lambda ref: ref, budget_bytes, threads)
+
+
+def test_what_is_held_counts_until_it_is_released():
+    """A taker that keeps three items of ten leaves no room in a budget of 30 but for the one that must pass."""
+    loaded = []
+
+    def load(ref):
+        loaded.append(ref.index)
+        return ref.index
+
+    with Prefetcher(load, budget_bytes=30) as prefetcher:
+        submit_all(prefetcher, 8)
+        held = [prefetcher.take() for _ in range(3)]
+        eventually(lambda: len(loaded) == 4)
+        assert (prefetcher.held_bytes, prefetcher.peak_held_bytes) == (40, 40)
+        for item in held:
+            item.release()
+            item.release()
+        eventually(lambda: len(loaded) == 6)
+        assert prefetcher.held_bytes == 30
+        assert [prefetcher.next() for _ in range(5)] == [3, 4, 5, 6, 7]
+        assert (prefetcher.held_bytes, prefetcher.peak_held_bytes) == (0, 40)
+
+
+def test_a_reader_that_holds_everything_still_gets_the_next_item():
+    """Whatever it holds, it never waits for room that it alone could give."""
+    with Prefetcher(lambda ref: ref.index, budget_bytes=10) as prefetcher:
+        submit_all(prefetcher, 20)
+        assert [prefetcher.take().value for _ in range(20)] == list(range(20))
+
+
+def test_the_depth_of_the_queue_is_what_was_ready():
+    """Two lay ready for the first taker, one for the second."""
+    with Prefetcher(lambda ref: ref.index, budget_bytes=20) as prefetcher:
+        submit_all(prefetcher, 2).join(30)
+        eventually(lambda: prefetcher.reads == 2)
+        prefetcher.take()
+        prefetcher.take()
+        assert (prefetcher.takes, prefetcher.depth_sum) == (2, 3)
+
+
+def test_submitting_says_whether_it_counted():
+    """After closing there is no use in finding out what comes next."""
+    prefetcher = Prefetcher(lambda ref: ref.index, budget_bytes=20)
+    assert prefetcher.submit(Wanted(0))
+    prefetcher.close()
+    assert not prefetcher.submit(Wanted(1))

@@ -1,0 +1,96 @@
+"""Whole objects, large ones of remote stores in several ranges at once.
+
+One connection to an object store gives a part of what the network can, and a single slow answer holds up the whole
+object. So a large object is asked for in parts, several of them under way, which are put together in a buffer of the
+caller's. What is small, or lies on a local disk, is one read.
+"""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import TYPE_CHECKING, Self
+
+from storage.errors import CorruptObjectError
+
+if TYPE_CHECKING:
+    from storage.refs import Ref
+    from storage.store import Store
+
+PART_BYTES = 8 << 20
+IN_FLIGHT = 16
+
+
+class RangeReader:
+    """Reads objects of one store. A context manager, safe for threads.
+
+    Args:
+        store: where objects are.
+        part_bytes: of one request; objects of more than two parts are read in ranges.
+        in_flight: requests for parts under way, of all objects together.
+    """
+
+    def __init__(self, store: Store, *, part_bytes: int = PART_BYTES, in_flight: int = IN_FLIGHT) -> None:
+        if part_bytes < 1 or in_flight < 1:
+            raise ValueError(f"part_bytes is {part_bytes} and in_flight {in_flight}, expected 1 or more of each")
+        self._store = store
+        self._part_bytes = part_bytes
+        self._in_flight = in_flight
+        self._lock = threading.Lock()
+        self._threads: ThreadPoolExecutor | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def in_parts(self, ref: Ref) -> bool:
+        """Whether `read_into` is the way for an object; otherwise it is `Store.view`."""
+        return ref.nbytes > 2 * self._part_bytes and self._store.path(ref.name) is None
+
+    def read_into(self, ref: Ref, buffer: memoryview) -> None:
+        """Fill a buffer with an object, of which the size must be known.
+
+        When this raises, nothing writes to the buffer any more.
+
+        Args:
+            ref: the object.
+            buffer: `ref.nbytes` writable bytes.
+
+        Raises:
+            CorruptObjectError: the object is shorter than its reference says.
+            StoreError: it can't be read.
+        """
+        starts = range(0, ref.nbytes, self._part_bytes)
+        parts = [self._pool().submit(self._read_part, ref, buffer, start) for start in starts]
+        try:
+            for part in parts:
+                part.result()
+        except BaseException:
+            for part in parts:
+                part.cancel()
+            wait(parts)
+            raise
+
+    def close(self) -> None:
+        """Start no more requests; those under way are not waited for."""
+        with self._lock:
+            if self._threads is not None:
+                self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _read_part(self, ref: Ref, buffer: memoryview, start: int) -> None:
+        stop = min(start + self._part_bytes, ref.nbytes)
+        part = self._store.read_range(ref.name, start, stop)
+        if part.nbytes != stop - start:
+            raise CorruptObjectError(
+                f"'{ref.name}' in the store '{self._store.url}' ends at byte {start + part.nbytes}, expected "
+                f"{ref.nbytes} bytes: it was cut short. Resume the run: a round that no commit names is acted again"
+            )
+        buffer[start:stop] = part
+
+    def _pool(self) -> ThreadPoolExecutor:
+        with self._lock:
+            if self._threads is None:
+                self._threads = ThreadPoolExecutor(self._in_flight, thread_name_prefix="range-reader")
+            return self._threads

@@ -1,0 +1,92 @@
+"""Large objects in parts: the same bytes, several requests at once, and nothing half-read passes."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from storage.digest import digest
+from storage.errors import CorruptObjectError, StoreError
+from storage.ranges import RangeReader
+from storage.refs import Ref
+from storage.store import open_store
+
+from .faulty import Fault, FaultyStore
+
+CONTENT = bytes(range(256)) * 40 + b"end"
+
+
+@pytest.fixture
+def store(tmp_path):
+    inner = open_store(str(tmp_path))
+    inner.write("object", [CONTENT])
+    return FaultyStore(inner)
+
+
+REF = Ref("object", digest(CONTENT), len(CONTENT))
+
+
+@pytest.mark.parametrize("part_bytes", [1000, 1024, 4096, len(CONTENT) - 1, len(CONTENT), 1 << 20])
+def test_parts_make_the_whole(store, part_bytes):
+    """Whatever the size of a part, in as many requests as parts are needed."""
+    buffer = bytearray(len(CONTENT))
+    with RangeReader(store, part_bytes=part_bytes, in_flight=3) as reader:
+        reader.read_into(REF, memoryview(buffer))
+    assert buffer == CONTENT
+    assert len(store.calls) == -(-len(CONTENT) // part_bytes)
+
+
+def test_what_is_small_local_or_of_unknown_size_is_not_read_in_parts(store, tmp_path):
+    """One read does it, or has to."""
+    with (
+        RangeReader(store, part_bytes=1000) as reader,
+        RangeReader(open_store(str(tmp_path)), part_bytes=1000) as local,
+    ):
+        assert reader.in_parts(REF)
+        assert not reader.in_parts(Ref("object", REF.digest, 2000))
+        assert not reader.in_parts(Ref("object", REF.digest, 0))
+        assert not local.in_parts(REF)
+
+
+def test_several_requests_are_under_way_at_once(tmp_path):
+    """Three parts wait for each other here: one after another, they would wait for ever."""
+    together = threading.Barrier(3)
+
+    class Meeting(FaultyStore):
+        def read_range(self, name, start, stop):
+            together.wait(30)
+            return super().read_range(name, start, stop)
+
+    inner = open_store(str(tmp_path))
+    inner.write("object", [CONTENT])
+    buffer = bytearray(len(CONTENT))
+    with RangeReader(Meeting(inner), part_bytes=-(-len(CONTENT) // 3), in_flight=3) as reader:
+        reader.read_into(REF, memoryview(buffer))
+    assert buffer == CONTENT
+
+
+def test_an_object_that_ends_early_is_named(store):
+    """Its reference knows how long it is."""
+    longer = Ref("object", REF.digest, len(CONTENT) + 1)
+    with RangeReader(store, part_bytes=1000) as reader, pytest.raises(CorruptObjectError, match="object"):
+        reader.read_into(longer, memoryview(bytearray(longer.nbytes)))
+
+
+def test_a_part_that_fails_fails_the_object(store):
+    """After which nothing writes to the buffer any more."""
+    store.add(Fault("drop", ("read_range",), first=3))
+    buffer = bytearray(len(CONTENT))
+    with RangeReader(store, part_bytes=1000, in_flight=2) as reader:
+        with pytest.raises(StoreError):
+            reader.read_into(REF, memoryview(buffer))
+        left = bytes(buffer)
+        reader.read_into(REF, memoryview(bytearray(len(CONTENT))))
+    assert bytes(buffer) == left
+
+
+@pytest.mark.parametrize(("part_bytes", "in_flight"), [(0, 1), (1, 0)])
+def test_senseless_settings_are_refused(store, part_bytes, in_flight):
+    """They would read nothing."""
+    with pytest.raises(ValueError):
+        RangeReader(store, part_bytes=part_bytes, in_flight=in_flight)
