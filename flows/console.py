@@ -89,7 +89,8 @@ class LivePanel(Panel):
             Text(
                 f"stage {self._stage}  round {round_}/{self._rounds_per_stage}  "
                 f"{self._base_env_steps + event['env_steps']:,} env steps  {event['env_steps'] / seconds:,.0f}/s  "
-                f"return {episode_return}  learner waits {event['wait_share']:.0%}  lag {event['lag']}"
+                f"return {episode_return}  learner waits {event['wait_share']:.0%}  "
+                f"{event['queue_depth']:.1f} shards ahead  lag {event['lag']}"
             )
         )
 

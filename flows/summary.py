@@ -15,6 +15,8 @@ def stage_row(commit: dict[str, Any], timings: dict[str, Any]) -> dict[str, Any]
     acted = sum(part["env_steps"] for part in timings["act"])
     busy = learn["learn_seconds"] + learn["wait_seconds"]
     evaluation = commit["evaluation"]
+    # Stages of earlier versions have none.
+    pipeline = learn.get("pipeline", {"queue_depth": 0.0, "retries": 0, "hedges": 0})
     episode_return = commit["metrics"].get("episode_return")
     return {
         "stage": commit["stage"],
@@ -23,10 +25,13 @@ def stage_row(commit: dict[str, Any], timings: dict[str, Any]) -> dict[str, Any]
         "return": None if episode_return is None else round(episode_return, 1),
         "evaluation": None if evaluation is None else round(evaluation["mean_return"], 1),
         "wait share": round(learn["wait_seconds"] / busy, 3) if busy else None,
+        "queue depth": round(pipeline["queue_depth"], 1),
         "seconds": round(timings["stage_seconds"], 3),
         "act seconds": round(act_seconds, 3),
         "learn seconds": round(learn["learn_seconds"], 3),
         "shard bytes": sum(shard["nbytes"] for shard in commit["shards"]),
+        "retries": pipeline["retries"],
+        "hedges": pipeline["hedges"],
         "attempt": timings["attempt"],
     }
 

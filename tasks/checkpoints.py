@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +18,15 @@ if TYPE_CHECKING:
     from storage.store import Store
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What a checkpoint holds."""
+
+    state: State
+    reader: dict[str, Any]
+    """Where the input pipeline stood."""
 
 
 def write_checkpoint(store: Store, stage: int, state: State, reader: dict[str, Any]) -> Ref:
@@ -43,6 +53,11 @@ def write_checkpoint(store: Store, stage: int, state: State, reader: dict[str, A
 
 
 def read_checkpoint(store: Store, ref: Ref, device: torch.device) -> State:
+    """The algorithm's state of a checkpoint; see `load_checkpoint`."""
+    return load_checkpoint(store, ref, device).state
+
+
+def load_checkpoint(store: Store, ref: Ref, device: torch.device) -> Checkpoint:
     """Load and verify a checkpoint.
 
     Raises:
@@ -64,4 +79,5 @@ def read_checkpoint(store: Store, ref: Ref, device: torch.device) -> State:
         logger.warning("checkpoint=%s was made on %s, bytes may differ on %s", ref.name, meta["device"], device.type)
     order = meta["order"]
     params = {group: ParameterGroup({name: found["params"][group][name] for name in order[group]}) for group in order}
-    return State(params=params, optimizer=found["optimizer"], targets=targets)
+    state = State(params=params, optimizer=found["optimizer"], targets=targets)
+    return Checkpoint(state=state, reader=meta["reader"])

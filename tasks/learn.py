@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from storage.refs import Ref, SnapshotRef
-from tasks.checkpoints import read_checkpoint, write_checkpoint
+from tasks.checkpoints import load_checkpoint, write_checkpoint
+from tasks.feed import ShardFeed, check_reader, reader_at
 from tasks.gradients import gather_minibatches, minibatch_gradient
-from tasks.pipeline import ShardFeed
 from tasks.snapshots import SnapshotPublisher
 from tasks.streams import Purpose, seed_of
 
@@ -54,7 +54,8 @@ def learn(assignment: Assignment, context: RunContext, membership: Membership) -
 
     Returns:
         The learner's part of the commit (`shards`, `snapshots`, `checkpoint`, `version`, `metrics`, `episodes`,
-        `env_steps`), and for `timings/`: `learn_seconds`, `wait_seconds`, `publish_seconds`, `update_rows`.
+        `env_steps`), and for `timings/`: `learn_seconds`, `wait_seconds`, `publish_seconds`, `update_rows`, and
+        `pipeline` with what the input pipeline did.
 
     Raises:
         StageMismatchError: learning again gave another snapshot than the one that is published.
@@ -66,16 +67,19 @@ def learn(assignment: Assignment, context: RunContext, membership: Membership) -
     before = context.run.log.read(assignment.stage - 1) if assignment.stage else None
     publisher = SnapshotPublisher(assignment, context, membership)
     if before:
-        state = read_checkpoint(context.run.store, Ref.from_json(before["checkpoint"]), device)
+        ref = Ref.from_json(before["checkpoint"])
+        checkpoint = load_checkpoint(context.run.store, ref, device)
+        state, reader = checkpoint.state, check_reader(context, assignment.stage, checkpoint.reader, ref.name)
         published = [SnapshotRef.from_json(ref) for ref in before["snapshots"]]
     else:
         state = context.algorithm.init(seed_of(context.config.seed, Purpose.PARAMETERS))
         _move(state, device)
+        reader = reader_at(context, assignment.stage)
         published = [publisher.publish(0, state)]
     tally = StageTally()
     rounds = context.rounds_of(assignment.stage)
     learn_seconds, update_rows = 0.0, 0
-    with ShardFeed(assignment, context, membership, device) as feed:
+    with ShardFeed(assignment, context, membership, device, reader) as feed:
         for round_ in rounds:
             loaded = feed.next_round()
             membership.check()
@@ -85,14 +89,19 @@ def learn(assignment: Assignment, context: RunContext, membership: Membership) -
             update_rows += rows
             learn_seconds += time.perf_counter() - round_started
             _report(context, membership, round_, tally, feed, time.perf_counter() - started)
-    reader = {"commit": assignment.stage, "epoch": 0, "seed": context.config.seed, "cursor": rounds.stop}
+    tallied = feed.tally()
     membership.log.info(
-        "learned rounds=%d..%d update_rows=%d learn_seconds=%.3f wait_seconds=%.3f device=%s",
+        "learned rounds=%d..%d update_rows=%d learn_seconds=%.3f wait_seconds=%.3f queue_depth=%.1f read_bytes=%d "
+        "retries=%d hedges=%d device=%s",
         rounds[0],
         rounds[-1],
         update_rows,
         learn_seconds,
-        feed.wait_seconds,
+        tallied.wait_seconds,
+        tallied.queue_depth,
+        tallied.read_bytes,
+        tallied.retries,
+        tallied.hedges,
         device,
     )
     kept = published[-(context.config.schedule.lag + 1) :]
@@ -100,15 +109,16 @@ def learn(assignment: Assignment, context: RunContext, membership: Membership) -
     return {
         "shards": [ref.to_json() for ref in tally.shards],
         "snapshots": [ref.to_json() for ref in kept],
-        "checkpoint": write_checkpoint(context.run.store, assignment.stage, state, reader).to_json(),
+        "checkpoint": write_checkpoint(context.run.store, assignment.stage, state, feed.reader.to_json()).to_json(),
         "version": rounds.stop,
         "metrics": tally.metrics(),
         "episodes": len(tally.returns),
         "env_steps": sum(ref.rows for ref in tally.shards),
         "learn_seconds": learn_seconds,
-        "wait_seconds": feed.wait_seconds,
+        "wait_seconds": tallied.wait_seconds,
         "publish_seconds": publisher.publish_seconds,
         "update_rows": update_rows,
+        "pipeline": tallied.to_json(),
     }
 
 
@@ -124,8 +134,8 @@ def _learn_round(
         batch: Batch = {name: torch.cat([part[name] for part in batches]) for name in batches[0]}
     for item in loaded:
         tally.shards.append(item.ref)
-        tally.returns += item.shard.info.episodes.return_.tolist()
-        tally.lengths += item.shard.info.episodes.length.tolist()
+        tally.returns += item.info.episodes.return_.tolist()
+        tally.lengths += item.info.episodes.length.tolist()
     generator = torch.Generator().manual_seed(seed_of(context.config.seed, Purpose.PLAN, round_))
     plan = algorithm.plan(generator, next(iter(batch.values())).shape[0])
     outputs: dict[str, list[torch.Tensor]] = {}
@@ -176,5 +186,6 @@ def _report(
         env_steps=sum(ref.rows for ref in tally.shards),
         episode_return=sum(recent) / len(recent) if recent else None,
         wait_share=feed.wait_seconds / seconds,
+        queue_depth=feed.tally().queue_depth,
         lag=round_ - context.acting_version(round_),
     )

@@ -1,122 +1,272 @@
-"""The input pipeline: shards to the learner's device, in order and ahead of it.
+"""The input pipeline: stored shards to a device, in a given order and ahead of whoever takes them.
 
-One thread finds out which shard comes next (by hints, or by looking into storage), the prefetcher reads and verifies
-them within a byte budget, and the learner takes whole rounds. Its wait is measured: it is the share of time in which
-the learner could have worked.
+One thread goes through the references, several read and verify what they stand for within a byte budget, and what is
+taken lies on the device or is on its way there. How long the taker waited, and how much lay ready for it, is always
+measured: it is the share of time in which it could have worked.
+
+What is read where: an object of a local store is mapped, so its columns are views of the file. A large object of a
+remote store is read in ranges, several at once, into a staging buffer that is used again. For a GPU, the columns go
+through pinned staging buffers and are copied on a stream of their own.
 """
 
 from __future__ import annotations
 
 import threading
-import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
+from storage.counts import request_counts
 from storage.errors import CorruptObjectError
+from storage.hedged import hedged
 from storage.prefetch import Prefetcher
-from storage.refs import ShardRef
-from storage.shards import Shard, decode_shard
+from storage.ranges import PART_BYTES, RangeReader
+from storage.shards import decode_shard
 from tasks.specs import Trajectory
-from tasks.stored import stored_shards
+from tasks.staging import DeviceCopies, StagingBuffers
 
 if TYPE_CHECKING:
-    from tasks.assignment import Assignment
-    from tasks.context import RunContext
-    from tasks.membership import Membership
+    from collections.abc import Callable, Collection, Iterable, Mapping
+
+    from storage.cache import NodeCache
+    from storage.prefetch import Held
+    from storage.refs import ShardRef
+    from storage.shards import Shard, ShardInfo
+    from storage.specs import Spec
+    from storage.store import Store
+    from tasks.staging import Arrival, StagingBuffer
 
 BUDGET_BYTES = 256 << 20
 
+_LOCAL_THREADS = 2
+_REMOTE_THREADS = 8
+"""Whole reads under way: enough to hide 50 ms a request behind shards of some megabytes."""
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True)
 class LoadedShard:
     """A shard on the device, beside what stays on the host."""
 
     ref: ShardRef
-    shard: Shard
+    """With its size and rows, also where the reference that was asked for did not know them."""
+    info: ShardInfo
     trajectory: Trajectory
+    _give_back: Callable[[], None]
+
+    def release(self) -> None:
+        """Say that the trajectory is not needed any more: its memory is used for shards to come."""
+        self._give_back()
 
 
-class ShardFeed:
-    """Rounds of a stage in order, all tiles of a round together. For one learn task; a context manager."""
+@dataclass(frozen=True, slots=True)
+class PipelineTally:
+    """What a pipeline did; depends on clocks, so it is no part of what is reproducible."""
+
+    wait_seconds: float
+    """That the taker waited."""
+    queue_depth: float
+    """Mean number of shards that lay ready when one was taken."""
+    shards: int
+    read_bytes: int
+    """Of shards, whole."""
+    requests: int
+    retries: int
+    hedges: int
+    """Of the store, as it counts them; 0 for a local folder."""
+    peak_bytes: int
+    """The most that the budget was charged with."""
+    staging_bytes: int
+    staging_allocations: int
+    staging_uses: int
+
+    def to_json(self) -> dict[str, Any]:
+        """For `timings/`."""
+        return asdict(self)
+
+
+@dataclass(slots=True)
+class _Loaded:
+    """What a loading thread has made."""
+
+    ref: ShardRef
+    info: ShardInfo
+    trajectory: Trajectory
+    charged_bytes: int
+    arrival: Arrival | None = None
+    staging: list[StagingBuffer] = field(default_factory=list)
+
+
+class ShardPipeline:
+    """Shards in the order of their references. A context manager.
+
+    Args:
+        references: which shards, in order; gone through in a thread, so it may block.
+        store: of the run.
+        expected: columns that every shard must have; None takes them as they are.
+        columns: names of those that are wanted; None wants all.
+        device: where they shall be.
+        budget_bytes: of all that is read and not yet released, staging buffers included. One shard always passes.
+        cache: looked into before a remote store is asked.
+        staged: whether columns are copied through staging buffers; by default where the device is not the CPU.
+        part_bytes: of one ranged read of a large object.
+        remove_damaged: whether a shard with another digest than its reference is removed from the store.
+    """
 
     def __init__(
-        self, assignment: Assignment, context: RunContext, membership: Membership, device: torch.device
+        self,
+        references: Iterable[ShardRef],
+        store: Store,
+        *,
+        expected: Mapping[str, Spec] | None = None,
+        columns: Collection[str] | None = None,
+        device: torch.device | None = None,
+        budget_bytes: int = BUDGET_BYTES,
+        cache: NodeCache | None = None,
+        staged: bool | None = None,
+        part_bytes: int = PART_BYTES,
+        remove_damaged: bool = False,
     ) -> None:
-        self._assignment = assignment
-        self._context = context
-        self._membership = membership
-        self._device = device
-        self._known = stored_shards(context.run.store, assignment.stage, assignment.attempt)
-        self._prefetcher: Prefetcher[ShardRef, LoadedShard] = Prefetcher(
-            self._load, BUDGET_BYTES, size_of=lambda loaded: loaded.ref.nbytes
+        device = device or torch.device("cpu")
+        self._references = references
+        self._store = store
+        self._reads = hedged(store)
+        self._expected = expected
+        self._columns = columns
+        self._cache = cache
+        self._remove_damaged = remove_damaged
+        self._before = request_counts(self._reads)
+        is_staged = device.type != "cpu" if staged is None else staged
+        # Staged columns are in two places for a while: half of the budget is for each.
+        share_bytes = max(1, budget_bytes // 2) if is_staged else budget_bytes
+        self._staging = StagingBuffers(share_bytes, pinned=device.type == "cuda")
+        self._copies = DeviceCopies(device, self._staging) if is_staged else None
+        self._ranges = RangeReader(self._reads, part_bytes=part_bytes)
+        self._is_remote = store.path("any") is None
+        self._prefetcher: Prefetcher[ShardRef, _Loaded] = Prefetcher(
+            self._load,
+            share_bytes,
+            _REMOTE_THREADS if self._is_remote else _LOCAL_THREADS,
+            size_of=lambda loaded: loaded.charged_bytes,
         )
-        self._finder = threading.Thread(target=self._find_all, name="shard-finder", daemon=True)
-        self.wait_seconds = 0.0
+        self._submitter = threading.Thread(target=self._submit_all, name="shard-finder", daemon=True)
 
     def __enter__(self) -> Self:
-        self._finder.start()
+        self._submitter.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._prefetcher.close()
+        self._ranges.close()
 
-    def next_round(self) -> list[LoadedShard]:
-        """The next round's shards by tile; blocks, and raises what the pipeline met."""
-        started = time.perf_counter()
-        loaded = [self._prefetcher.next() for _ in range(self._context.config.environment.tiles)]
-        self.wait_seconds += time.perf_counter() - started
-        return loaded
+    def take(self) -> LoadedShard:
+        """The next shard; blocks until it is there, and raises what the pipeline met.
 
-    def _find_all(self) -> None:
+        Its memory is used again after `release`, which who takes a shard must call.
+
+        Raises:
+            LookupError: there are no more references.
+        """
+        held = self._prefetcher.take()
+        loaded = held.value
+        if loaded.arrival is not None:
+            loaded.arrival.wait()
+        return LoadedShard(loaded.ref, loaded.info, loaded.trajectory, lambda: self._release(held))
+
+    @property
+    def wait_seconds(self) -> float:
+        """That `take` has waited."""
+        return self._prefetcher.wait_seconds
+
+    def tally(self) -> PipelineTally:
+        """What was done so far."""
+        prefetcher, after, before = self._prefetcher, request_counts(self._reads), self._before
+        return PipelineTally(
+            wait_seconds=prefetcher.wait_seconds,
+            queue_depth=prefetcher.depth_sum / prefetcher.takes if prefetcher.takes else 0.0,
+            shards=prefetcher.reads,
+            read_bytes=prefetcher.read_bytes,
+            requests=after.requests - before.requests,
+            retries=after.retries - before.retries,
+            hedges=after.hedges - before.hedges,
+            peak_bytes=prefetcher.peak_held_bytes,
+            staging_bytes=self._staging.allocated_bytes,
+            staging_allocations=self._staging.allocations,
+            staging_uses=self._staging.uses,
+        )
+
+    def _release(self, held: Held[_Loaded]) -> None:
+        staging, held.value.staging = held.value.staging, []
+        for buffer in staging:
+            self._staging.release(buffer)
+        held.release()
+
+    def _submit_all(self) -> None:
         try:
-            for round_ in self._context.rounds_of(self._assignment.stage):
-                for tile in range(self._context.config.environment.tiles):
-                    self._prefetcher.submit(self._find(round_, tile))
-        except BaseException as error:  # noqa: BLE001  (handed to the learner, which raises it)
+            for ref in self._references:
+                if not self._prefetcher.submit(ref):
+                    return
+            raise LookupError("all shards were taken; ask for no more than there are references")  # noqa: TRY301
+        except BaseException as error:  # noqa: BLE001  (handed to the taker, which raises it)
             self._prefetcher.fail(error)
 
-    def _find(self, round_: int, tile: int) -> ShardRef:
-        key = f"shard/{round_}/{tile}"
-        if (round_, tile) not in self._known:
-            self._membership.wait(lambda hints: key in hints, lambda: self._look(round_, tile))
-            hinted = self._membership.hinted(key)
-            if hinted:
-                self._known[round_, tile] = ShardRef.from_json(hinted)
-        return self._known[round_, tile]
-
-    def _look(self, round_: int, tile: int) -> bool:
-        self._known |= stored_shards(self._context.run.store, self._assignment.stage, self._assignment.attempt, round_)
-        return (round_, tile) in self._known
-
-    def _load(self, ref: ShardRef) -> LoadedShard:
-        context = self._context
+    def _load(self, ref: ShardRef) -> _Loaded:
+        buffer, staging = self._fetch(ref)
         try:
-            buffer = context.cache.get_buffer(context.run.store, ref)
-            shard = decode_shard(buffer, context.columns, ref.name, ref.digest)
-        except CorruptObjectError:
-            # Nobody has learned from it: with the damaged file gone, its round is acted again with the same content.
-            context.run.store.delete([ref.name])
+            return self._decode(ref, buffer, staging)
+        except BaseException as error:
+            if staging is not None:
+                self._staging.release(staging)
+            if self._remove_damaged and isinstance(error, CorruptObjectError):
+                # Nobody has used it: with the damaged file gone, its round is acted again with the same content.
+                self._store.delete([ref.name])
             raise
-        whole = ShardRef(
-            name=ref.name,
-            digest=ref.digest,
-            nbytes=buffer.nbytes,
-            round=ref.round,
-            tile=ref.tile,
-            rows=shard.info.steps * shard.info.envs,
-        )
-        return LoadedShard(whole, shard, self._to_device(shard))
 
-    def _to_device(self, shard: Shard) -> Trajectory:
-        return Trajectory(
-            columns={name: self._move(torch.from_numpy(array)) for name, array in shard.columns.items()},
-            bootstrap_rows=self._move(torch.from_numpy(shard.bootstrap_rows)),
-            bootstrap_observation=self._move(torch.from_numpy(shard.bootstrap_observation)),
-        )
+    def _fetch(self, ref: ShardRef) -> tuple[memoryview, StagingBuffer | None]:
+        if self._cache is not None and self._is_remote and (self._cache.folder / ref.digest).exists():
+            # This node wrote it, or somebody here has read it; a shard that is read once is not worth a file.
+            return self._cache.get_buffer(self._reads, ref), None
+        if not self._ranges.in_parts(ref):
+            return self._reads.view(ref.name), None
+        staging = self._staging.acquire(ref.nbytes)
+        buffer = staging.view[: ref.nbytes]
+        try:
+            self._ranges.read_into(ref, buffer)
+        except BaseException:
+            self._staging.release(staging)
+            raise
+        return buffer, staging
 
-    def _move(self, tensor: torch.Tensor) -> torch.Tensor:
-        if self._device.type == "cpu":
-            return tensor
-        return tensor.pin_memory().to(self._device, non_blocking=True)
+    def _decode(self, ref: ShardRef, buffer: memoryview, staging: StagingBuffer | None) -> _Loaded:
+        shard = decode_shard(buffer, self._expected, ref.name, ref.digest)
+        whole = replace(ref, nbytes=buffer.nbytes, rows=shard.info.steps * shard.info.envs)
+        charged_bytes = staging.capacity_bytes if staging else buffer.nbytes
+        arrays = self._wanted(shard)
+        if self._copies is None:
+            tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+            kept = [staging] if staging else []
+            return _Loaded(whole, shard.info, _trajectory(tensors), charged_bytes, staging=kept)
+        arrival = self._copies.send(arrays)
+        if staging is not None:
+            self._staging.release(staging)
+        return _Loaded(whole, shard.info, _trajectory(arrival.tensors), charged_bytes, arrival)
+
+    def _wanted(self, shard: Shard) -> dict[str, Any]:
+        names = shard.columns if self._columns is None else [name for name in shard.columns if name in self._columns]
+        return {
+            **{name: shard.columns[name] for name in names},
+            _BOOTSTRAP_ROWS: shard.bootstrap_rows,
+            _BOOTSTRAP_OBSERVATION: shard.bootstrap_observation,
+        }
+
+
+# No column of a shard has such a name.
+_BOOTSTRAP_ROWS, _BOOTSTRAP_OBSERVATION = "/bootstrap_rows", "/bootstrap_observation"
+
+
+def _trajectory(tensors: dict[str, torch.Tensor]) -> Trajectory:
+    return Trajectory(
+        columns={name: tensor for name, tensor in tensors.items() if not name.startswith("/")},
+        bootstrap_rows=tensors[_BOOTSTRAP_ROWS],
+        bootstrap_observation=tensors[_BOOTSTRAP_OBSERVATION],
+    )

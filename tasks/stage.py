@@ -169,5 +169,5 @@ class StageDriver:
 
 
 def _times(result: dict[str, Any]) -> dict[str, Any]:
-    kept = ("member", "env_steps", "first_step_at", "update_rows", "cache")
+    kept = ("member", "env_steps", "first_step_at", "update_rows", "cache", "pipeline")
     return {name: value for name, value in result.items() if name in kept or name.endswith("_seconds")}

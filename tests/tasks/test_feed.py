@@ -1,0 +1,123 @@
+"""What a learner reads: its stage's rounds in order, from where the checkpoint says, whoever else reads with it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+from storage.errors import CorruptObjectError
+from tasks.assignment import Assignment
+from tasks.feed import ShardFeed, check_reader, reader_at
+
+from .made_shards import fill, store_shard
+
+if TYPE_CHECKING:
+    from storage.order import ReaderState
+    from tasks.context import RunContext
+    from tasks.pipeline import LoadedShard
+
+    from .conftest import MakeContext
+
+TILES, ROUNDS_A_STAGE = 4, 3
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def context(make_context: MakeContext) -> RunContext:
+    """Four tiles, three rounds a stage; stage 1 is stored, so nobody has to be waited for."""
+    context = make_context(
+        {
+            "environment": {"num_envs": 12, "envs_per_tile": 3},
+            "schedule": {"round_steps": 5, "rounds_per_stage": ROUNDS_A_STAGE},
+        }
+    )
+    for round_ in context.rounds_of(1):
+        for tile in range(TILES):
+            store_shard(context.run.store, context.columns, 1, round_, tile, 5, 3)
+    return context
+
+
+def feed_of(context: RunContext, reader: ReaderState, replica: int = 0, replicas: int = 1) -> ShardFeed:
+    assignment = Assignment(
+        store="",
+        run="small",
+        stage=1,
+        attempt=0,
+        gang="",
+        generation=1,
+        role="learn",
+        replica=replica,
+        replicas=replicas,
+        task_run="",
+        cache_folder="",
+        device="cpu",
+    )
+    # Every shard is stored, so the feed has nobody to ask.
+    return ShardFeed(assignment, context, None, CPU, reader)
+
+
+def keys(round_: list[LoadedShard]) -> list[tuple[int, int]]:
+    return [(loaded.ref.round, loaded.ref.tile) for loaded in round_]
+
+
+def test_rounds_come_in_order_with_all_their_tiles(context):
+    """And reading stands behind the stage, as its checkpoint will say."""
+    with feed_of(context, reader_at(context, 1)) as feed:
+        for round_ in context.rounds_of(1):
+            loaded = feed.next_round()
+            assert keys(loaded) == [(round_, tile) for tile in range(TILES)]
+            for item in loaded:
+                expected = fill(context.columns, round_, item.ref.tile, 5, 3)
+                assert item.trajectory.columns["observation"].numpy().tobytes() == expected["observation"].tobytes()
+            assert feed.reader.cursor == (round_ + 1) * TILES
+        assert feed.reader == reader_at(context, 2)
+        assert feed.tally().shards == TILES * ROUNDS_A_STAGE
+
+
+@pytest.mark.parametrize("learners", [2, 3, 4])
+def test_learners_together_read_what_one_reads(context, learners):
+    """Of every round each takes its tiles; one after another they are the round, and all stand at the same place."""
+    feeds = [feed_of(context, reader_at(context, 1), learner, learners) for learner in range(learners)]
+    for feed in feeds:
+        feed.__enter__()
+    for round_ in context.rounds_of(1):
+        parts = [keys(feed.next_round()) for feed in feeds]
+        assert [key for part in parts for key in part] == [(round_, tile) for tile in range(TILES)]
+        assert len({feed.reader for feed in feeds}) == 1
+    for feed in feeds:
+        feed.__exit__()
+
+
+def test_reading_goes_on_where_the_state_says(context):
+    """From a cursor within the stage: the rounds before it don't come again."""
+    with feed_of(context, reader_at(context, 1)) as feed:
+        feed.next_round()
+        left = feed.reader
+    with feed_of(context, left) as feed:
+        assert [keys(feed.next_round())[0][0] for _ in range(2)] == list(context.rounds_of(1))[1:]
+        assert feed.reader == reader_at(context, 2)
+
+
+def test_a_learner_gets_the_columns_that_losses_may_use(context):
+    """The environment's and the algorithm's; who acted, and with what, stays in the file."""
+    with feed_of(context, reader_at(context, 1)) as feed:
+        columns = feed.next_round()[0].trajectory.columns
+    assert columns.keys() == {"observation", "reward", "terminated", "truncated", "action", "log_probability"}
+
+
+def test_a_checkpoint_of_another_place_is_refused(context):
+    """Rows would be skipped, or learned twice: the error names the checkpoint and both places."""
+    right = reader_at(context, 1)
+    assert check_reader(context, 1, right.to_json(), "checkpoints/x") == right
+    for wrong in (
+        {**right.to_json(), "cursor": right.cursor - 1},
+        {**right.to_json(), "commit": right.commit + 1},
+        {**right.to_json(), "seed": right.seed + 1},
+        {"cursor": right.cursor},
+    ):
+        with pytest.raises(CorruptObjectError, match="checkpoints/x"):
+            check_reader(context, 1, wrong, "checkpoints/x")
+    with pytest.raises(CorruptObjectError, match="skipped or learned twice"):
+        check_reader(context, 2, right.to_json(), "checkpoints/x")

@@ -1,0 +1,195 @@
+"""The input pipeline: the same rows in the same order whatever the store and the way, and a budget that holds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+import torch
+
+from storage.cache import NodeCache
+from storage.errors import CorruptObjectError, SpecMismatchError, StoreError
+from storage.specs import Spec
+from storage.store import open_store
+from tasks.pipeline import ShardPipeline
+
+from ..storage.faulty import Fault, FaultyStore  # noqa: TID252  (tests are on no path)
+from .made_shards import COLUMNS, fill, store_shard
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from storage.refs import ShardRef
+    from storage.store import Store
+    from tasks.pipeline import LoadedShard
+
+ROUNDS, STEPS, ENVS = 6, 16, 4
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return open_store(str(tmp_path / "store"))
+
+
+@pytest.fixture
+def refs(store: Store) -> list[ShardRef]:
+    return [store_shard(store, COLUMNS, 0, round_, 0, STEPS, ENVS) for round_ in range(ROUNDS)]
+
+
+def assert_is_shard(loaded: LoadedShard, round_: int) -> None:
+    """Bit for bit what was stored, flags and bootstrap observations included."""
+    expected = fill(COLUMNS, round_, 0, STEPS, ENVS)
+    columns = loaded.trajectory.columns
+    for name in columns.keys() - {"terminated", "truncated"}:
+        assert columns[name].numpy().tobytes() == expected[name].tobytes(), name
+        assert tuple(columns[name].shape) == expected[name].shape
+    assert columns["terminated"].sum() == columns["terminated"][0, 1] == 1
+    rows = [1, *range((STEPS - 1) * ENVS, STEPS * ENVS)]
+    assert loaded.trajectory.bootstrap_rows.tolist() == rows
+    assert loaded.trajectory.bootstrap_observation[:, 0].tolist() == [100 + row for row in rows]
+    assert (loaded.info.round, loaded.ref.rows, loaded.ref.nbytes > 0) == (round_, STEPS * ENVS, True)
+
+
+def take_all(pipeline: ShardPipeline) -> None:
+    with pipeline:
+        for round_ in range(ROUNDS):
+            loaded = pipeline.take()
+            assert_is_shard(loaded, round_)
+            loaded.release()
+
+
+@pytest.mark.parametrize("staged", [False, True], ids=["mapped", "staged"])
+@pytest.mark.parametrize("place", ["local", "remote", "in ranges"])
+def test_rows_arrive_bit_for_bit_and_in_order(store, refs, place, staged):
+    """From a mapped file, in one read and in ranges, with the device copy (here to the CPU) and without."""
+    source = store if place == "local" else FaultyStore(store)
+    part_bytes = 1000 if place == "in ranges" else 1 << 20
+    pipeline = ShardPipeline(refs, source, expected=COLUMNS, device=CPU, staged=staged, part_bytes=part_bytes)
+    take_all(pipeline)
+    tally = pipeline.tally()
+    assert tally.shards == ROUNDS
+    assert (tally.staging_uses > 0) == (staged or place == "in ranges")
+    if place == "in ranges":
+        assert {call.operation for call in source.calls} == {"read_range"}
+
+
+def test_staging_memory_is_used_again_while_shards_are_read(store, refs):
+    """Six shards pass through no more buffers than are in use at once, and the budget bounds them."""
+    many = refs * 10
+    pipeline = ShardPipeline(many, store, staged=True, budget_bytes=4 * refs[0].nbytes)
+    with pipeline:
+        for index in range(len(many)):
+            loaded = pipeline.take()
+            assert_is_shard(loaded, index % ROUNDS)
+            loaded.release()
+    tally = pipeline.tally()
+    assert tally.staging_uses == len(many)
+    assert tally.staging_allocations <= 4
+    assert tally.peak_bytes <= 4 * refs[0].nbytes
+
+
+def test_what_is_not_released_bounds_what_is_read(store, refs):
+    """A taker that keeps its shards gets on, one at a time; the budget is exceeded by what it holds and no more."""
+    budget = 2 * refs[0].nbytes + 100
+    pipeline = ShardPipeline(refs, store, budget_bytes=budget)
+    with pipeline:
+        held = [pipeline.take() for _ in range(ROUNDS)]
+        for round_, loaded in enumerate(held):
+            assert_is_shard(loaded, round_)
+    assert pipeline.tally().peak_bytes <= sum(ref.nbytes for ref in refs) + 1000
+
+
+def test_only_wanted_columns_are_moved(store, refs):
+    """A loss that needs two columns gets two, and the bootstrap observations."""
+    with ShardPipeline(refs, store, columns=("action", "observation"), staged=True) as pipeline:
+        loaded = pipeline.take()
+    assert loaded.trajectory.columns.keys() == {"observation", "action"}
+    assert loaded.trajectory.bootstrap_observation.shape == (ENVS + 1, 3)
+
+
+def test_a_reference_without_a_size_is_filled_in(store, refs):
+    """A listing gives names alone; a commit needs sizes and rows."""
+    unknown = [type(ref)(ref.name, ref.digest, 0, ref.round, ref.tile, 0) for ref in refs]
+    with ShardPipeline(unknown, FaultyStore(store)) as pipeline:
+        assert [pipeline.take().ref for _ in refs] == refs
+
+
+def test_asking_for_more_than_there_is_is_an_error(store, refs):
+    """Not a wait for ever."""
+    with ShardPipeline(refs[:1], store) as pipeline:
+        pipeline.take()
+        for _ in range(2):
+            with pytest.raises(LookupError, match="no more"):
+                pipeline.take()
+
+
+def test_what_the_references_raise_is_raised_in_its_turn(store, refs):
+    """Shards found before the failure still come."""
+
+    def finding():
+        yield from refs[:2]
+        raise KeyError("the store is gone")
+
+    with ShardPipeline(finding(), store) as pipeline:
+        for round_ in range(2):
+            assert_is_shard(pipeline.take(), round_)
+        with pytest.raises(KeyError, match="the store is gone"):
+            pipeline.take()
+
+
+@pytest.mark.parametrize("remove", [False, True])
+def test_a_damaged_shard_is_named_and_removed_if_that_is_wanted(store, refs, remove):
+    """The shards around it come through; what was damaged is never learned from."""
+    content = bytearray(store.read(refs[1].name))
+    content[len(content) // 2] ^= 1
+    store.write(refs[1].name, [content])
+    with ShardPipeline(refs, store, remove_damaged=remove) as pipeline:
+        assert_is_shard(pipeline.take(), 0)
+        with pytest.raises(CorruptObjectError, match=refs[1].name):
+            pipeline.take()
+        assert_is_shard(pipeline.take(), 2)
+    assert store.exists(refs[1].name) is not remove
+
+
+def test_another_algorithms_columns_are_refused(store, refs):
+    """Before anything is learned from them."""
+    with (
+        ShardPipeline(refs, store, expected={**COLUMNS, "value": Spec("float32")}) as pipeline,
+        pytest.raises(SpecMismatchError, match="value"),
+    ):
+        pipeline.take()
+
+
+def test_a_store_that_fails_is_named_where_its_shard_is_taken(store, refs):
+    """And nobody hangs."""
+    faulty = FaultyStore(store, [Fault("drop", ("view", "read_range"), f"*{refs[2].name}", calls=None)])
+    with ShardPipeline(refs, faulty) as pipeline:
+        assert_is_shard(pipeline.take(), 0)
+        assert_is_shard(pipeline.take(), 1)
+        with pytest.raises(StoreError):
+            pipeline.take()
+
+
+def test_what_the_node_has_is_not_read_again(store, refs, tmp_path):
+    """A shard in the node's cache, which an act task of this node wrote, is taken from there."""
+    cache, remote = NodeCache(tmp_path / "cache", 1 << 20), FaultyStore(store)
+    cache.get_buffer(remote, refs[0])
+    before = len(remote.calls)
+    with ShardPipeline(refs, remote, cache=cache) as pipeline:
+        for round_ in range(ROUNDS):
+            assert_is_shard(pipeline.take(), round_)
+    assert refs[0].name not in {call.name for call in remote.calls[before:]}
+    assert len(list((tmp_path / "cache").glob("[0-9a-f]*"))) == 1
+
+
+def test_columns_of_a_local_store_are_not_copied(store, refs):
+    """They are the file's pages, private ones: writing to them changes no file."""
+    with ShardPipeline(refs, store) as pipeline:
+        loaded = pipeline.take()
+        loaded.trajectory.columns["reward"].zero_()
+    again = np.frombuffer(store.read(refs[0].name), np.uint8)
+    with ShardPipeline(refs, store) as pipeline:
+        assert_is_shard(pipeline.take(), 0)
+    assert again.size == refs[0].nbytes

@@ -1,0 +1,96 @@
+"""Staging: memory is used again, never while it is needed, and what arrives is what was sent, bit for bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from tasks.staging import DeviceCopies, StagingBuffers
+
+CPU = torch.device("cpu")
+KIB = 1 << 10
+
+
+def arrays(seed: int, rows: int = 1000) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return {
+        "observation": rng.random((rows, 5), dtype=np.float32),
+        "flag": rng.integers(0, 2, (rows, 3)).astype(np.uint8),
+        "action": rng.integers(0, 9, rows),
+        "turned": rng.random((3, rows)).T,
+        "none": np.zeros((0, 4), np.float64),
+        "half": rng.random(7).astype(np.float16),
+    }
+
+
+def test_what_arrives_is_what_was_sent():
+    """Types, shapes and bits, in one block of memory, and not the caller's."""
+    copies = DeviceCopies(CPU, StagingBuffers(1 << 20, pinned=False))
+    sent = arrays(0)
+    arrival = copies.send(sent)
+    arrival.wait()
+    kept = {name: array.copy() for name, array in sent.items()}
+    for array in sent.values():
+        array[...] = 0
+    assert arrival.tensors.keys() == kept.keys()
+    for name, array in kept.items():
+        found = arrival.tensors[name].numpy()
+        assert (found.dtype, found.shape, found.tobytes()) == (array.dtype, array.shape, array.tobytes())
+        assert arrival.tensors[name].untyped_storage().data_ptr() == arrival.block.untyped_storage().data_ptr()
+
+
+def test_staging_memory_is_used_again_and_arrivals_keep_their_content():
+    """A hundred copies go through one buffer; none changes what came before it."""
+    staging = StagingBuffers(1 << 20, pinned=False)
+    copies = DeviceCopies(CPU, staging)
+    arrivals = [copies.send(arrays(seed)) for seed in range(100)]
+    assert (staging.allocations, staging.uses) == (1, 100)
+    for seed, arrival in enumerate(arrivals):
+        for name, array in arrays(seed).items():
+            assert arrival.tensors[name].numpy().tobytes() == array.tobytes()
+
+
+def test_a_buffer_belongs_to_one_user_at_a_time():
+    """Until it is released, others get other memory; then the same."""
+    staging = StagingBuffers(1 << 20, pinned=False)
+    first, second = staging.acquire(100 * KIB), staging.acquire(100 * KIB)
+    assert first.tensor.data_ptr() != second.tensor.data_ptr()
+    assert first.tensor.data_ptr() % 64 == 0
+    staging.release(first)
+    assert staging.acquire(90 * KIB) is first
+    assert staging.allocations == 2
+
+
+def test_idle_buffers_go_where_the_budget_would_be_exceeded():
+    """Other sizes than before: the memory of the old ones is given back first."""
+    staging = StagingBuffers(1 << 20, pinned=False)
+    for buffer in [staging.acquire(256 * KIB) for _ in range(4)]:
+        staging.release(buffer)
+    assert staging.allocated_bytes == 1 << 20
+    larger = staging.acquire(512 * KIB)
+    assert larger.capacity_bytes == 512 * KIB
+    assert staging.allocated_bytes == 1 << 20
+    staging.release(larger)
+    for nbytes in range(100 * KIB, 900 * KIB, 50 * KIB):
+        staging.release(staging.acquire(nbytes))
+        assert staging.allocated_bytes <= 1 << 20
+
+
+def test_what_is_in_use_may_exceed_the_budget():
+    """Who needs memory to go on gets it: how much is asked for at once is bounded elsewhere."""
+    staging = StagingBuffers(64 * KIB, pinned=False)
+    buffers = [staging.acquire(64 * KIB) for _ in range(3)]
+    assert staging.allocated_bytes == 3 * 64 * KIB
+    for buffer in buffers:
+        staging.release(buffer)
+    staging.acquire(128 * KIB)
+    assert staging.allocated_bytes == 128 * KIB
+
+
+def test_nearly_equal_sizes_share_buffers():
+    """Shards of one run differ by a few bytes; that must not cost an allocation each."""
+    staging = StagingBuffers(1 << 30, pinned=False)
+    for nbytes in range(16_000_000, 16_000_000 + 50_000, 1_000):
+        staging.release(staging.acquire(nbytes))
+    assert staging.allocations == 1
+    assert staging.allocated_bytes < 1.15 * 16_000_000
