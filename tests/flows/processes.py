@@ -25,11 +25,11 @@ PATIENCE_SECONDS = 150.0
 _POLL_SECONDS = 0.005
 
 
-def wait_until(condition: Callable[[], Any], what: str, seconds: float = PATIENCE_SECONDS) -> Any:
+def wait_until(condition: Callable[[], Any], what: str | Callable[[], str], seconds: float = PATIENCE_SECONDS) -> Any:
     """The first true value of `condition`."""
     give_up_at = time.monotonic() + seconds
     while not (value := condition()):
-        assert time.monotonic() < give_up_at, f"{what}: not within {seconds:g} s"
+        assert time.monotonic() < give_up_at, f"{what() if callable(what) else what}: not within {seconds:g} s"
         time.sleep(_POLL_SECONDS)
     return value
 
@@ -118,6 +118,7 @@ class Command:
         """Address of the Dask scheduler of a run that brings its own workers: the one port that several talk to."""
 
         def look() -> str | None:
+            assert self.running, f"{self._process.args} ended:\n{self.output}"
             listening = {at.laddr.port for at in _connections(self.pid) if at.status == psutil.CONN_LISTEN}
             reached = Counter(
                 port
@@ -126,7 +127,7 @@ class Command:
             )
             return next((f"tcp://127.0.0.1:{port}" for port, workers in reached.items() if workers > 1), None)
 
-        return str(wait_until(look, "a Dask scheduler in the process"))
+        return str(wait_until(look, lambda: f"a Dask scheduler in the process, which printed:\n{self.output}"))
 
 
 def _connections(pid: int) -> list[Any]:
