@@ -72,9 +72,14 @@ class Fault:
         return call.operation in self.operations and fnmatchcase(call.name, self.names)
 
 
-def now_and_then(seed: int, chance: float, *kinds: Kind) -> list[Fault]:
+def now_and_then(
+    seed: int, chance: float, *kinds: Kind, operations: tuple[str, ...] = REQUESTS, seconds: float = 0.0
+) -> list[Fault]:
     """A store that fails now and then: every kind of fault, with this chance each, for the whole time."""
-    return [Fault(kind, calls=None, chance=chance, seed=1000 * seed + index) for index, kind in enumerate(kinds)]
+    return [
+        Fault(kind, operations, calls=None, chance=chance, seconds=seconds, seed=1000 * seed + index)
+        for index, kind in enumerate(kinds)
+    ]
 
 
 class FaultyStore:
