@@ -152,6 +152,16 @@ class NodeCache:
         except OSError as error:
             self._warn(error)
 
+    def find(self, ref: Ref) -> memoryview | None:
+        """The object's content as a private writable buffer if this node keeps it; asks no store.
+
+        What is found stays whole, whatever becomes of the file.
+        """
+        try:
+            return _map(self.folder / ref.digest) if self._has(ref.digest) else None
+        except OSError:
+            return None
+
     def _file(self, store: Store, ref: Ref, tally: CacheTally) -> Path:
         """The object's file. Of the readers in this process one goes for it; the others wait for that one."""
         file = self.folder / ref.digest

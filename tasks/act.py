@@ -32,9 +32,9 @@ def act(assignment: Assignment, context: RunContext, membership: Membership) -> 
     """Act all rounds of a stage that are not stored yet.
 
     Returns:
-        `states` (references of the environment state after the stage), and for `timings/`: `env_steps` acted by this
-        call, `act_seconds`, `wait_seconds` (for snapshots), `first_step_at` (Unix time), `cache` (what became of its
-        reads through the node's cache).
+        `states` (references of the environment state after the stage), `shards` (digests of what is stored, by tile in
+        order of rounds), and for `timings/`: `env_steps` acted by this call, `act_seconds`, `wait_seconds` (for
+        snapshots), `first_step_at` (Unix time), `cache` (what became of its reads through the node's cache).
 
     Raises:
         StageMismatchError: what was written again differs from what was stored.
@@ -84,6 +84,7 @@ def act(assignment: Assignment, context: RunContext, membership: Membership) -> 
     )
     return {
         "states": [written[tile].to_json() for tile in tiles],
+        "shards": writer.shard_digests(),
         "env_steps": env_steps,
         "act_seconds": act_seconds,
         "wait_seconds": wait_seconds,

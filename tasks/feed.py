@@ -10,6 +10,7 @@ import numpy as np
 from storage.errors import CorruptObjectError
 from storage.order import ReaderState
 from storage.refs import ShardRef
+from tasks.arrivals import wait_for
 from tasks.pipeline import BUDGET_BYTES, ShardPipeline
 from tasks.placement import tiles_of
 from tasks.stored import stored_shards
@@ -138,10 +139,13 @@ class ShardFeed:
     def _find(self, round_: int, tile: int) -> ShardRef:
         key = f"shard/{round_}/{tile}"
         if (round_, tile) not in self._known:
-            self._membership.wait(lambda hints: key in hints, lambda: self._look(round_, tile))
-            hinted = self._membership.hinted(key)
-            if hinted:
-                self._known[round_, tile] = ShardRef.from_json(hinted)
+            found = wait_for(
+                self._membership, self._context.cache, key, lambda: self._look(round_, tile), ShardRef.from_json
+            )
+            if found.ref:
+                self._known[round_, tile] = found.ref
+                if found.near is not None:
+                    self._pipeline.near[found.ref] = found.near
         return self._known[round_, tile]
 
     def _look(self, round_: int, tile: int) -> bool:

@@ -135,6 +135,8 @@ class ShardPipeline:
         self._columns = columns
         self._cache = cache
         self._remove_damaged = remove_damaged
+        self.near: dict[ShardRef, memoryview] = {}
+        """Contents to take instead of reading, of shards that may not be stored yet."""
         self._before = request_counts(self._reads)
         is_staged = device.type != "cpu" if staged is None else staged
         # Staged columns are in two places for a while: half of the budget is for each.
@@ -223,6 +225,9 @@ class ShardPipeline:
             raise
 
     def _fetch(self, ref: ShardRef) -> tuple[memoryview, StagingBuffer | None]:
+        near = self.near.pop(ref, None)
+        if near is not None:
+            return near, None
         if self._cache is not None and self._is_remote and (self._cache.folder / ref.digest).exists():
             # This node wrote it, or somebody here has read it; a shard that is read once is not worth a file.
             return self._cache.get_buffer(self._reads, ref), None

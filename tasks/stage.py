@@ -10,6 +10,7 @@ from uuid import uuid4
 from storage.commit_form import FORMAT
 from storage.errors import CorruptObjectError, ObjectNotFoundError, StageMismatchError
 from tasks.admission import admitted
+from tasks.agreement import check_agreement
 from tasks.attempts import current_attempt, give_up
 from tasks.gang import Gang
 from tasks.roles import ROLES, Evaluation, RolePart, evaluate
@@ -88,6 +89,7 @@ class StageDriver:
             raise
         finally:
             gang.close()
+        check_agreement(stage, results["learn"][0]["shards"], results["act"])
         self.lease.check()
         worked_seconds = time.perf_counter() - started
         learned = results["learn"][0]

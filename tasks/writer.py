@@ -1,13 +1,16 @@
-"""Storing acted rounds behind the actor's back: while one round is written, the next is acted.
+"""Storing acted rounds behind the actor's back: while some rounds are on their way, the next is acted.
 
-The shard is stored first and hinted at once, because the learner waits for it; the environment state follows. A task
-that dies between the two acts that one round again, with the same content.
+One thread makes files of rounds, in their order. Where the store is remote, a shard enters the node's cache at once,
+and a learner on this node reads it there; its upload runs behind, beside others. A round's state follows its shard and
+the state before it, so that what a restarted task finds has no state without all shards before it. A task that dies
+in between acts the rounds again that are not stored, with the same content.
 """
 
 from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from storage.digest import digest
@@ -16,6 +19,8 @@ from storage.errors import StageMismatchError
 from storage.refs import ShardRef, StateRef, shard_name, state_name
 from storage.shards import ShardInfo, encode_shard
 from storage.tensors import save_tensors
+from storage.uploads import Uploads
+from tasks.arrivals import tell_made, tell_stored
 from tasks.placement import tiles_of
 from tasks.tile import RoundBuffers
 
@@ -24,6 +29,11 @@ if TYPE_CHECKING:
     from tasks.context import RunContext
     from tasks.membership import Membership
     from tasks.tile import ActedRound, TileActor
+
+UPLOAD_THREADS = 8
+"""Of an act task, on a remote store: so many requests are on their way at once."""
+UPLOAD_BUDGET_BYTES = 256 << 20
+"""Of rounds that are acted and not yet stored, an act task; beyond it, acting waits."""
 
 _PENDING_AT_MOST = 2
 _STATES_KEPT = 2
@@ -49,6 +59,10 @@ class RoundWriter:
         self._free: dict[int, list[RoundBuffers]] = {}
         self._pending: list[Future[None]] = []
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="round-writer")
+        self._remote = context.run.store.path("shards") is None
+        self._uploads = Uploads(UPLOAD_THREADS if self._remote else 0, UPLOAD_BUDGET_BYTES)
+        self._latest: dict[int, Future[None]] = {}
+        """Of each tile, the upload of its newest round."""
 
     def buffers(self, actor: TileActor) -> RoundBuffers:
         """Buffers for the tile's next round: ones that were written already, or new ones."""
@@ -56,7 +70,7 @@ class RoundWriter:
         return free.pop() if free else RoundBuffers(self._context, actor.tile)
 
     def submit(self, acted: ActedRound) -> None:
-        """Write a round soon; blocks while two are pending, and raises what went wrong with an earlier one."""
+        """Write a round soon; blocks while two wait for it, and raises what went wrong with an earlier one."""
         while len(self._pending) >= _PENDING_AT_MOST:
             self._pending.pop(0).result()
         self._pending.append(self._executor.submit(self._write, acted))
@@ -66,25 +80,76 @@ class RoundWriter:
         for pending in self._pending:
             pending.result()
         self._pending.clear()
+        self._uploads.finish()
         last = self._context.rounds_of(self._assignment.stage)[-1]
         kept = {tile: self._sized(ref) for (round_, tile), ref in self._states.items() if round_ == last}
         self._context.run.store.sync([ref.name for ref in (*self._shards.values(), *kept.values())])
         return kept
 
+    def shard_digests(self) -> dict[str, list[str]]:
+        """Of all that is stored of the stage, by tile (as JSON has it) in order of rounds."""
+        digests: dict[str, list[str]] = {}
+        for (_, tile), ref in sorted(self._shards.items()):
+            digests.setdefault(str(tile), []).append(ref.digest)
+        return digests
+
     def close(self) -> None:
-        """Stop the thread; what is pending is still written."""
+        """Stop the threads; what is pending is still written."""
         self._executor.shutdown(wait=True)
+        self._uploads.close()
 
     def _sized(self, ref: StateRef) -> StateRef:
         """As a commit names it: a state that was found by listing knows no size yet."""
         return ref if ref.nbytes else replace(ref, nbytes=self._context.run.store.view(ref.name).nbytes)
 
     def _write(self, acted: ActedRound) -> None:
-        self._write_shard(acted)
-        self._free[acted.tile].append(acted.buffers)
-        self._write_state(acted)
+        """Make the round's files, offer the shard to this node, and have both stored."""
+        context = self._context
+        shard, parts = self._shard_of(acted)
+        key = (acted.round, acted.tile)
+        stored = self._shards.get(key)
+        if stored and stored.digest != shard.digest:
+            raise StageMismatchError(
+                f"round {acted.round} of tile {acted.tile} is stored as '{stored.name}', and acting it again gave "
+                f"'{shard.name}'; a stage must be a deterministic function of the commit before it. This attempt is "
+                f"given up and the stage starts again"
+            )
+        self._shards[key] = shard
+        if stored is None and self._remote:
+            context.cache.put(context.run.store, shard, parts)
+            tell_made(self._membership, "learn", _key(acted), shard)
+        work = partial(self._store, acted, shard, [] if stored else parts, before=self._latest.get(acted.tile))
+        nbytes = shard.nbytes + sum(array.nbytes for array in acted.state.values())
+        self._latest[acted.tile] = self._uploads.submit(nbytes, work)
 
-    def _write_shard(self, acted: ActedRound) -> None:
+    def _store(
+        self, acted: ActedRound, shard: ShardRef, parts: list[memoryview], *, before: Future[None] | None
+    ) -> None:
+        if parts:
+            self._context.run.store.write(shard.name, parts)
+            parts.clear()
+        tell_stored(self._membership, "learn", _key(acted), shard)
+        self._free[acted.tile].append(acted.buffers)
+        if before is not None:
+            before.result()
+        self._store_state(acted)
+
+    def _store_state(self, acted: ActedRound) -> None:
+        context, assignment = self._context, self._assignment
+        data = save_tensors(acted.state, {"round": acted.round, "tile": acted.tile})
+        content = digest(data)
+        name = state_name(assignment.stage, assignment.attempt, acted.round, acted.tile, content)
+        ref = StateRef(name=name, digest=content, nbytes=len(data), round=acted.round, tile=acted.tile)
+        if acted.round == context.rounds_of(assignment.stage)[-1]:
+            context.cache.put(context.run.store, ref, [data])  # whoever acts the next stage on this node begins with it
+        context.run.store.write(name, [memoryview(data)])
+        self._states[acted.round, acted.tile] = ref
+        old = self._states.pop((acted.round - _STATES_KEPT, acted.tile), None)
+        if old:
+            context.run.store.delete([old.name])
+
+    def _shard_of(self, acted: ActedRound) -> tuple[ShardRef, list[memoryview]]:
+        """A round's shard, its parts still in the round's buffers."""
         context, assignment = self._context, self._assignment
         settings = context.config.environment
         steps, envs = acted.buffers.columns.shape
@@ -112,14 +177,6 @@ class RoundWriter:
         parts = encode_shard(acted.buffers.columns, acted.end.bootstrap_rows, acted.end.bootstrap_observation, info)
         content = digest(*parts)
         name = shard_name(assignment.stage, assignment.attempt, acted.round, acted.tile, content)
-        key = (acted.round, acted.tile)
-        stored = self._shards.get(key)
-        if stored and stored.digest != content:
-            raise StageMismatchError(
-                f"round {acted.round} of tile {acted.tile} is stored as '{stored.name}', and acting it again gave "
-                f"'{name}'; a stage must be a deterministic function of the commit before it. This attempt is given up "
-                f"and the stage starts again"
-            )
         ref = ShardRef(
             name=name,
             digest=content,
@@ -128,20 +185,8 @@ class RoundWriter:
             tile=acted.tile,
             rows=steps * envs,
         )
-        if not stored:
-            context.run.store.write(name, parts)
-        self._shards[key] = ref
-        self._membership.hint("learn", f"shard/{acted.round}/{acted.tile}", ref.to_json())
+        return ref, parts
 
-    def _write_state(self, acted: ActedRound) -> None:
-        store, assignment = self._context.run.store, self._assignment
-        data = save_tensors(acted.state, {"round": acted.round, "tile": acted.tile})
-        content = digest(data)
-        name = state_name(assignment.stage, assignment.attempt, acted.round, acted.tile, content)
-        store.write(name, [memoryview(data)])
-        self._states[acted.round, acted.tile] = StateRef(
-            name=name, digest=content, nbytes=len(data), round=acted.round, tile=acted.tile
-        )
-        old = self._states.pop((acted.round - _STATES_KEPT, acted.tile), None)
-        if old:
-            store.delete([old.name])
+
+def _key(acted: ActedRound) -> str:
+    return f"shard/{acted.round}/{acted.tile}"

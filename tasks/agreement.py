@@ -1,0 +1,38 @@
+"""Before a commit: what was learned from is what is stored.
+
+A learner may read a shard from its node's cache before it is stored. If the act task died meanwhile and acting again
+gave other bytes, the learner's shard is nowhere: no commit may name it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from storage.errors import StageMismatchError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+
+def check_agreement(stage: int, learned: Iterable[Mapping[str, Any]], acted: Iterable[Mapping[str, Any]]) -> None:
+    """Compare the shards of both sides, whole.
+
+    Args:
+        stage: for the error.
+        learned: references of the shards that were learned from.
+        acted: what act tasks returned; `shards` has the digests of what is stored, by tile in order of rounds.
+
+    Raises:
+        StageMismatchError: they differ.
+    """
+    stored = {int(tile): digests for result in acted for tile, digests in result["shards"].items()}
+    used: dict[int, list[str]] = {}
+    for ref in sorted(learned, key=lambda ref: int(ref["round"])):
+        used.setdefault(ref["tile"], []).append(ref["digest"])
+    if used != stored:
+        tiles = sorted(tile for tile in {*used, *stored} if used.get(tile) != stored.get(tile))
+        raise StageMismatchError(
+            f"stage {stage}: what was learned from is not what is stored of the tiles {tiles}; a round that was acted "
+            f"again gave other bytes, but a stage must be a deterministic function of the commit before it. This "
+            f"attempt is given up and the stage starts again"
+        )
