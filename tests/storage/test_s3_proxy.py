@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import pytest
 from s3fs import S3FileSystem
 
-from storage import fsspec_store
 from storage.digest import digest
 from storage.errors import ObjectExistsError, StoreError
 from storage.store import open_store
@@ -40,7 +39,7 @@ def proxy(listening: S3Proxy) -> Iterator[S3Proxy]:
 @pytest.fixture
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waits between attempts are not what is tested."""
-    monkeypatch.setattr(fsspec_store, "FIRST_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr("storage.remote_store.FIRST_WAIT_SECONDS", 0.01)
 
 
 @pytest.fixture
