@@ -160,34 +160,33 @@ class EpochOrder:
         """Batches of the epoch."""
         return sum(self._batches)
 
-    def read(self, cursor: int = 0, reader: int = 0, readers: int = 1) -> Iterator[BatchPlan]:
+    def read(self, cursor: int = 0, reader: int = 0, readers: int = 1, stop: int | None = None) -> Iterator[BatchPlan]:
         """One reader's part of what is left of the epoch.
 
         Args:
             cursor: batches that all readers together have taken before.
             reader: which one this is, counted from 0.
             readers: how many read; may differ from how many read before the cursor.
+            stop: the first batch that nobody takes any more; None: all are taken.
         """
         opened: dict[int, list[int]] = {}
-        for index in range(cursor + reader, len(self), readers):
+        for index in range(cursor + reader, len(self) if stop is None else stop, readers):
             lane, turn = self._place(index)
-            start, stop = turn * self._batch_rows, min((turn + 1) * self._batch_rows, int(self._starts[lane][-1]))
+            start, end = turn * self._batch_rows, min((turn + 1) * self._batch_rows, int(self._starts[lane][-1]))
             starts = self._starts[lane]
             first = int(np.searchsorted(starts, start, side="right")) - 1
-            last = int(np.searchsorted(starts, stop, side="left")) - 1
+            last = int(np.searchsorted(starts, end, side="left")) - 1
             spanned = [window for window in range(first, last + 1) if starts[window] < starts[window + 1]]
             held = opened.setdefault(lane, [])
             opens = tuple(self._window(lane, window) for window in spanned if window not in held)
             # What ends with this batch is not needed again; what goes on beyond it may be, if the next batch comes so.
-            kept = [last] if stop < starts[last + 1] else []
+            kept = [last] if end < starts[last + 1] else []
             closes = tuple((lane, window) for window in sorted({*held, *spanned}) if window not in kept)
             opened[lane] = kept
             pieces = tuple(
                 Piece(
                     (lane, window),
-                    slice(
-                        max(start - int(starts[window]), 0), min(stop, int(starts[window + 1])) - int(starts[window])
-                    ),
+                    slice(max(start - int(starts[window]), 0), min(end, int(starts[window + 1])) - int(starts[window])),
                 )
                 for window in spanned
             )

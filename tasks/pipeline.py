@@ -43,6 +43,8 @@ _LOCAL_THREADS = 2
 _REMOTE_THREADS = 8
 """Whole reads under way: enough to hide 50 ms a request behind shards of some megabytes."""
 
+_NOTHING = Trajectory({}, torch.empty(0), torch.empty(0))
+
 
 @dataclass(slots=True)
 class LoadedShard:
@@ -52,7 +54,13 @@ class LoadedShard:
     """With its size and rows, also where the reference that was asked for did not know them."""
     info: ShardInfo
     trajectory: Trajectory
+    _drop: Callable[[], None]
     _give_back: Callable[[], None]
+
+    def drop(self) -> None:
+        """Say that the trajectory was copied: its memory is used again, and its bytes count for the copy."""
+        self.trajectory = _NOTHING
+        self._drop()
 
     def release(self) -> None:
         """Say that the trajectory is not needed any more: its memory is used for shards to come."""
@@ -173,7 +181,9 @@ class ShardPipeline:
         loaded = held.value
         if loaded.arrival is not None:
             loaded.arrival.wait()
-        return LoadedShard(loaded.ref, loaded.info, loaded.trajectory, lambda: self._release(held))
+        return LoadedShard(
+            loaded.ref, loaded.info, loaded.trajectory, lambda: self._drop(loaded), lambda: self._release(held)
+        )
 
     @property
     def wait_seconds(self) -> float:
@@ -198,10 +208,14 @@ class ShardPipeline:
         )
 
     def _release(self, held: Held[_Loaded]) -> None:
-        staging, held.value.staging = held.value.staging, []
+        self._drop(held.value)
+        held.release()
+
+    def _drop(self, loaded: _Loaded) -> None:
+        loaded.trajectory = _NOTHING
+        staging, loaded.staging = loaded.staging, []
         for buffer in staging:
             self._staging.release(buffer)
-        held.release()
 
     def _submit_all(self) -> None:
         try:

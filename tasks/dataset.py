@@ -1,0 +1,329 @@
+"""Stored trajectories for people who bring their own training code: batches of rows as a torch `IterableDataset`.
+
+The order of an epoch depends on what is committed, the settings and the seed, never on who reads: any number of ranks
+and of DataLoader workers get the same batches among them, and a state that was stored in the middle of an epoch is gone
+on from without a row skipped or read twice, by as many readers as there are then. `docs/reading.md` shows it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import IterableDataset, get_worker_info
+
+from storage.errors import ConfigError, SpecMismatchError
+from storage.order import EpochOrder, Shuffle
+from storage.refs import ShardRef
+from storage.run import RunFolder
+from storage.store import open_store
+from tasks.pipeline import BUDGET_BYTES, ShardPipeline
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from storage.order import BatchPlan
+    from tasks.pipeline import LoadedShard, PipelineTally
+
+FORMAT = "penstock-dataset-reader/1"
+NEXT_OBSERVATION = "next_observation"
+"""A column that no file has: what was observed after the row, at an episode's end its last observation."""
+
+
+class TrajectoryDataset(IterableDataset[dict[str, Tensor]]):
+    """Batches of the rows that runs have committed; tensors `[batch_rows, ...]` by column name, of their own memory.
+
+    Rows are time-major within a shard: the environments of a tile side by side, then the next step. An epoch covers
+    what was committed when it began; `set_epoch` begins the next one, with what is committed then.
+
+    Give it to a DataLoader with `batch_size=None`, since it yields whole batches. Every worker reads its own part.
+    """
+
+    def __init__(
+        self,
+        store: str,
+        runs: str | Sequence[str],
+        *,
+        batch_rows: int = 256,
+        columns: Sequence[str] | None = None,
+        stages: range | None = None,
+        shuffle: Shuffle = "none",
+        window_shards: int = 16,
+        lanes: int = 1,
+        drop_last: bool = False,
+        seed: int = 0,
+        rank: int | None = None,
+        ranks: int | None = None,
+        budget_bytes: int = BUDGET_BYTES,
+    ) -> None:
+        """Finds out what is committed; nothing else is read yet.
+
+        Args:
+            store: folder or s3:// address that holds runs.
+            runs: name of a run, or of several, which are read one after another where nothing is shuffled.
+            batch_rows: rows of a batch; a lane's last one has fewer.
+            columns: names of the columns that are wanted, stored ones or `next_observation`; None: all that are stored.
+            stages: stages that are wanted, by their numbers; None: all.
+            shuffle: "none", "shards" (shards in another order every epoch) or "rows" (that, and the rows within each
+                window of shards).
+            window_shards: shards that rows are shuffled among; so many a lane are in memory at once.
+            lanes: streams of shards that batches take turns with. Where ranks times workers divide it, no shard is
+                read by two of them.
+            drop_last: leave out batches with fewer rows, and the last turn if it has no batch for every rank.
+            seed: of the order.
+            rank: which of `ranks` this is; by default as torch.distributed says, if it is initialised by now.
+            ranks: how many processes share an epoch.
+            budget_bytes: of what is read ahead and held, in each worker. One window always passes.
+
+        Raises:
+            RunNotFoundError: there is no run of that name.
+            ConfigError: a setting is wrong.
+        """
+        self._store = open_store(store)
+        self._runs = (runs,) if isinstance(runs, str) else tuple(runs)
+        self._columns = None if columns is None else tuple(columns)
+        self._stages = range(1 << 62) if stages is None else stages
+        if self._stages.step != 1:
+            raise ConfigError(f"stages is {stages!r}, expected a range of consecutive stages, such as range(10, 20)")
+        self._settings: dict[str, Any] = {
+            "batch_rows": batch_rows,
+            "shuffle": shuffle,
+            "window_shards": window_shards,
+            "lanes": lanes,
+            "drop_last": drop_last,
+        }
+        EpochOrder((), **self._settings)
+        self._rank, self._ranks = _place_among_ranks(rank, ranks)
+        self._budget_bytes = budget_bytes
+        self._seed = seed
+        self._epoch = 0
+        self._commits = self._newest()
+        self._cursor = 0
+        self._taken = 0
+        # Shared with DataLoader's workers, who read ahead of the loop: only the loop knows how far it is.
+        self._has_workers = torch.zeros(1, dtype=torch.uint8).share_memory_()
+        self._refs: list[ShardRef] | None = None
+        self._tally: PipelineTally | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_refs": None, "_tally": None}
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that is read."""
+        return self._epoch
+
+    @property
+    def tally(self) -> PipelineTally | None:
+        """Wait time, queue depth, bytes, retries of the latest iteration in this process; None before the first."""
+        return self._tally
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begin an epoch, with what is committed by now; the current one again changes nothing.
+
+        Of a DataLoader, call it before the loader is iterated, and leave `persistent_workers` off.
+        """
+        if epoch != self._epoch:
+            self._epoch, self._cursor, self._taken = epoch, 0, 0
+            self._commits, self._refs = self._newest(), None
+
+    def __len__(self) -> int:
+        """Batches that this rank's next iteration has."""
+        order = self._order()
+        return len(range(self._cursor + self._rank, self._stop(order), self._ranks))
+
+    def __iter__(self) -> Iterator[dict[str, Tensor]]:
+        """Batches of this rank, or of this worker of it, from where the state says.
+
+        Raises:
+            CorruptObjectError: a shard was altered or cut short.
+            ConfigError: the shards have no column of that name.
+        """
+        worker = get_worker_info()
+        if worker is not None:
+            self._has_workers.fill_(1)
+        # The DataLoader takes batches from its workers in turn, so a rank's batches come in order.
+        number, workers = (worker.id, worker.num_workers) if worker else (0, 1)
+        reader, readers = number * self._ranks + self._rank, workers * self._ranks
+        self._taken = 0
+        return self._read(reader, readers)
+
+    def state_dict(self, batches: int | None = None) -> dict[str, Any]:
+        """Where reading stands, as JSON-able values; the same on every rank that has taken as many batches.
+
+        Args:
+            batches: that this rank's loop has taken of this epoch since it began, or since a state was loaded. Needed
+                where a DataLoader has workers, which read ahead; by default what the iteration in this process gave.
+
+        Raises:
+            ConfigError: a DataLoader's workers read, and `batches` is not given.
+        """
+        if batches is None and self._has_workers.item():
+            raise ConfigError(
+                "a DataLoader's workers read ahead of the loop, so the dataset can't know how far the loop is; give "
+                "state_dict(batches=...) the number of batches that this loop has taken"
+            )
+        taken = self._taken if batches is None else batches
+        return {
+            "format": FORMAT,
+            "commits": dict(self._commits),
+            "stages": [self._stages.start, self._stages.stop],
+            "epoch": self._epoch,
+            "seed": self._seed,
+            "cursor": min(self._cursor + taken * self._ranks, len(self._order())),
+            "settings": dict(self._settings),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state; the number of ranks and workers may be another one.
+
+        Raises:
+            ConfigError: it is no state of this kind, or of other runs, stages or settings, so rows would be skipped or
+                read twice.
+        """
+        if state.get("format") != FORMAT:
+            raise ConfigError(f"the state's format is {state.get('format')!r}, expected '{FORMAT}'")
+        here = {**self.state_dict(0), "seed": state["seed"]}
+        for name in ("settings", "stages"):
+            if state[name] != here[name]:
+                raise ConfigError(
+                    f"the state was made with {name} {state[name]}, this dataset has {here[name]}: its cursor means "
+                    f"nothing here. Make the dataset with the same {name}, or begin the epoch anew"
+                )
+        if list(state["commits"]) != list(self._runs):
+            raise ConfigError(f"the state is of runs {list(state['commits'])}, this dataset of {list(self._runs)}")
+        self._commits = dict(state["commits"])
+        self._epoch, self._seed, self._cursor = state["epoch"], state["seed"], state["cursor"]
+        self._taken, self._refs = 0, None
+
+    def _newest(self) -> dict[str, int]:
+        """The newest committed stage by run; ranks that see different ones agree on what all can see."""
+        commits = {}
+        for name in self._runs:
+            run = RunFolder(self._store, name)
+            run.load()
+            newest = run.log.newest()
+            commits[name] = newest["stage"] if newest else -1
+        return dict(zip(commits, _least_of_all(list(commits.values()), self._ranks), strict=True))
+
+    def _shards(self) -> list[ShardRef]:
+        if self._refs is None:
+            self._refs = []
+            for name, commit in self._commits.items():
+                first, last = self._stages.start, min(commit, self._stages.stop - 1)
+                if first <= last:
+                    for ref in RunFolder(self._store, name).log.shard_refs(first, last):
+                        self._refs.append(
+                            ShardRef(f"{name}/{ref.name}", ref.digest, ref.nbytes, ref.round, ref.tile, ref.rows)
+                        )
+        return self._refs
+
+    def _order(self) -> EpochOrder:
+        return EpochOrder([ref.rows for ref in self._shards()], seed=self._seed, epoch=self._epoch, **self._settings)
+
+    def _stop(self, order: EpochOrder) -> int:
+        left = len(order) - self._cursor
+        return len(order) - (left % self._ranks if self._settings["drop_last"] else 0)
+
+    def _read(self, reader: int, readers: int) -> Iterator[dict[str, Tensor]]:
+        order, shards = self._order(), self._shards()
+        stop = self._stop(order)
+
+        def plans() -> Iterator[BatchPlan]:
+            return order.read(self._cursor, reader, readers, stop)
+
+        references = (shards[index] for plan in plans() for window in plan.opens for index in window.shards)
+        stored = None if self._columns is None else {_stored_name(name) for name in self._columns}
+        pipeline = ShardPipeline(references, self._store, columns=stored, budget_bytes=self._budget_bytes)
+        windows: dict[tuple[int, int], _Window] = {}
+        with pipeline:
+            for plan in plans():
+                for window in plan.opens:
+                    loaded = [pipeline.take() for _ in window.shards]
+                    windows[window.lane, window.index] = _Window(loaded, self._columns)
+                parts = [windows[piece.window].rows(order.rows(piece)) for piece in plan.pieces]
+                for key in plan.closes:
+                    windows.pop(key).release()
+                self._taken += 1
+                self._tally = pipeline.tally()
+                yield parts[0] if len(parts) == 1 else _joined(parts)
+
+
+class _Window:
+    """Rows of a few shards, held together."""
+
+    def __init__(self, loaded: list[LoadedShard], columns: Sequence[str] | None) -> None:
+        self._loaded = loaded
+        shards = [_rows_of(item, columns) for item in loaded]
+        self._columns = shards[0]
+        if len(shards) > 1:
+            self._columns = _joined(shards)
+            for item in loaded:
+                item.drop()
+
+    def rows(self, chosen: Any) -> dict[str, Tensor]:
+        """Copies of a slice of rows, or of rows by number."""
+        if isinstance(chosen, slice):
+            return {name: column[chosen].clone() for name, column in self._columns.items()}
+        index = torch.from_numpy(chosen)
+        return {name: column.index_select(0, index) for name, column in self._columns.items()}
+
+    def release(self) -> None:
+        for item in self._loaded:
+            item.release()
+
+
+def _rows_of(loaded: LoadedShard, columns: Sequence[str] | None) -> dict[str, Tensor]:
+    """Columns `[T * B, ...]` of a shard."""
+    trajectory = loaded.trajectory
+    found = {name: column.flatten(0, 1) for name, column in trajectory.columns.items()}
+    if columns is None:
+        return found
+    missing = sorted({_stored_name(name) for name in columns} - found.keys())
+    if missing:
+        raise ConfigError(
+            f"columns: '{loaded.ref.name}' has no {', '.join(missing)}; leave columns out to see what is stored"
+        )
+    if NEXT_OBSERVATION in columns:
+        observation = found["observation"]
+        successor = torch.empty_like(observation)
+        successor[: -loaded.info.envs] = observation[loaded.info.envs :]
+        successor[trajectory.bootstrap_rows] = trajectory.bootstrap_observation
+        found[NEXT_OBSERVATION] = successor
+    return {name: found[name] for name in columns}
+
+
+def _stored_name(column: str) -> str:
+    return "observation" if column == NEXT_OBSERVATION else column
+
+
+def _joined(parts: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    if any(part.keys() != parts[0].keys() for part in parts):
+        raise SpecMismatchError(
+            f"shards of these runs have different columns: {[sorted(part) for part in parts]}; name the columns that "
+            f"all of them have"
+        )
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+
+def _place_among_ranks(rank: int | None, ranks: int | None) -> tuple[int, int]:
+    if (rank is None) != (ranks is None):
+        raise ConfigError(f"rank is {rank} and ranks {ranks}; give both, or none of them")
+    if rank is None or ranks is None:
+        if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+            return 0, 1
+        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    if not 0 <= rank < ranks:
+        raise ConfigError(f"rank is {rank} of {ranks}, expected 0 to {ranks - 1}")
+    return rank, ranks
+
+
+def _least_of_all(values: list[int], ranks: int) -> list[int]:
+    """The smallest of what the ranks have, so that all read the same of a log that grows while they look."""
+    if ranks == 1 or not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return values
+    device = "cuda" if torch.distributed.get_backend() == "nccl" else "cpu"
+    tensor = torch.tensor(values, dtype=torch.int64, device=device)
+    torch.distributed.all_reduce(tensor, torch.distributed.ReduceOp.MIN)
+    return [int(value) for value in tensor.tolist()]
