@@ -242,9 +242,10 @@ class ShardPipeline:
         near = self.near.pop(ref, None)
         if near is not None:
             return near, None
-        if self._cache is not None and self._is_remote and (self._cache.folder / ref.digest).exists():
-            # This node wrote it, or somebody here has read it; a shard that is read once is not worth a file.
-            return self._cache.get_buffer(self._reads, ref), None
+        # This node may have written it; but a shard that is read once is not worth a file of its own.
+        kept = self._cache.find(ref) if self._cache is not None and self._is_remote else None
+        if kept is not None:
+            return kept, None
         if not self._ranges.in_parts(ref):
             return self._reads.view(ref.name), None
         staging = self._staging.acquire(ref.nbytes)
