@@ -1,0 +1,243 @@
+"""Many readers of one snapshot, and many writers of shards, before an origin of 20 ms a request and 1 GB/s for all.
+
+Readers and writers are threads of a few processes that stand for a node; all of them start at once and go through
+Penstock's own store and cache. The origin (`origin.py`) is a process of its own. Latency is a caller's: from its call
+to the bytes. Without the cache, each reader asks the store. The origin's queue has an ideal mean latency, which is
+printed beside what was measured: where the machine can't move 1 GB/s, what was measured is larger, and the ratio to
+the ideal queue is the careful one. Writers share one buffer, and nobody holds more than one body at a time.
+
+    python benchmarks/fanout.py                                          # about 5 minutes
+    python benchmarks/fanout.py --object-bytes 1000000 --rounds 1        # a smoke run
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import json
+import multiprocessing
+import os
+import shlex
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from statistics import mean, median
+from typing import TYPE_CHECKING, Any, Self
+
+from origin import Origin
+
+from storage.cache import CacheTally, NodeCache
+from storage.digest import digest
+from storage.refs import Ref
+from storage.store import open_store
+
+sys.path.insert(0, str(Path(__file__).resolve().parent / "peers"))
+from measure import PeakPss, machine
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
+REQUEST_SECONDS = 0.02
+BYTES_PER_SECOND = 1e9
+READERS = (1, 8, 64, 512)
+WRITERS = (16, 512)
+
+Row = tuple[str, str, str, str]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--object-bytes", type=int, default=16 << 20)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--processes", type=int, default=8)
+    parser.add_argument("--client", choices=["s3", "s3+obstore", "s3+pyarrow"], default="s3")
+    parser.add_argument("--only", nargs="+", choices=["read", "write"], default=["read", "write"])
+    parser.add_argument("--results", type=Path, default=Path(__file__).resolve().parent / "results")
+    args = parser.parse_args()
+    content = os.urandom(args.object_bytes)
+    rows: list[Row] = []
+    raw: dict[str, Any] = {"machine": machine(["penstock", "s3fs"])}
+    with Origin(content, REQUEST_SECONDS, BYTES_PER_SECOND) as origin, tempfile.TemporaryDirectory() as folder:
+        os.environ.update(origin.environment)
+        with Node(args.processes, f"{args.client}://bucket/runs", folder, args.object_bytes) as node, PeakPss() as peak:
+            node.work("warm", args.processes, Ref("warm", "", 0))
+            if "read" in args.only:
+                rows += read(node, origin, content, args.rounds, raw)
+            if "write" in args.only:
+                rows += write(node, origin, args.object_bytes, args.rounds, raw)
+    raw["peak_pss_bytes"] = peak.peak_bytes
+    rows.append(("memory of all processes at its peak (PSS), GB", f"{peak.peak_bytes / 1e9:.2f}", "", ""))
+    report(args, rows, raw)
+
+
+def read(node: Node, origin: Origin, content: bytes, rounds: int, raw: dict[str, Any]) -> list[Row]:
+    """Fresh versions for each measurement: the cache knows none of them."""
+    rows: list[Row] = []
+    found: dict[str, Any] = {"origin_reads": {}, "without": [], "with": []}
+    wanted = digest(content)
+    for readers in READERS:
+        counts = []
+        for round_ in range(rounds):
+            node.forget()
+            ref = Ref(f"snapshots/{readers}-{round_}", wanted, len(content))
+            origin.requests()
+            latencies = node.work("cached", readers, ref)
+            counts.append(sum(origin.requests().values()))
+            if readers == READERS[-1]:
+                found["with"].append(mean(latencies))
+        found["origin_reads"][readers] = counts
+        measured = str(counts[0]) if len(set(counts)) == 1 else f"{min(counts)} to {max(counts)}"
+        rows.append((f"origin reads of a version, {readers} readers on a node", measured, "1", ""))
+    many = READERS[-1]
+    for round_ in range(rounds):
+        latencies = node.work("plain", many, Ref(f"snapshots/plain-{round_}", wanted, len(content)))
+        found["without"].append(mean(latencies))
+    ideal = ideal_seconds(many, len(content))
+    with_cache = found["with"]
+    note = f"{median(found['without']):.2f} and {median(with_cache):.3f} s; the origin's ideal queue: {ideal:.2f} s"
+    shares = [plain / cached for plain, cached in zip(found["without"], with_cache, strict=True)]
+    rows.append((f"mean read latency, {many} readers, without cache / with", spread(shares), ">= 10", note))
+    shares = [ideal / cached for cached in with_cache]
+    rows.append(("the same, the ideal queue's latency / with cache", spread(shares), ">= 10", ""))
+    raw["read"] = {**found, "ideal_seconds": ideal}
+    return rows
+
+
+def write(node: Node, origin: Origin, nbytes: int, rounds: int, raw: dict[str, Any]) -> list[Row]:
+    """Both numbers of writers take turns."""
+    found: dict[int, list[float]] = {writers: [] for writers in WRITERS}
+    origin.requests()
+    for round_ in range(rounds):
+        for writers in WRITERS:
+            ref = Ref(f"shards/{round_}", "", nbytes)
+            found[writers].append(mean(node.work("write", writers, ref)))
+    requests = sum(origin.requests().values())
+    few, many = WRITERS
+    over = {writers: [each / ideal_seconds(writers, nbytes) for each in found[writers]] for writers in WRITERS}
+    shares = [most / least for most, least in zip(over[many], over[few], strict=True)]
+    note = "; ".join(
+        f"{writers}: {median(found[writers]):.3f} s, ideal {ideal_seconds(writers, nbytes):.3f} s"
+        for writers in WRITERS
+    )
+    raw["write"] = {"seconds": found, "over_ideal": over, "requests": requests}
+    expected = rounds * sum(WRITERS)
+    return [
+        (f"mean write latency over the ideal queue's, {many} writers / {few}", spread(shares), "< 1.5", note),
+        ("requests for each write", f"{requests / expected:.3f}", "1", ""),
+    ]
+
+
+def ideal_seconds(clients: int, nbytes: int) -> float:
+    """Mean latency of that many bodies that are asked for at once, one after the other through the pipe."""
+    return REQUEST_SECONDS + (clients + 1) / 2 * nbytes / BYTES_PER_SECOND
+
+
+class Node:
+    """Processes with threads that do the same thing at once."""
+
+    def __init__(self, processes: int, url: str, folder: str, nbytes: int) -> None:
+        self._settings = (url, folder, nbytes)
+        self._count = processes
+        self._folder = Path(folder)
+
+    def __enter__(self) -> Self:
+        spawn = multiprocessing.get_context("spawn")
+        self._members: list[tuple[Any, Connection]] = []
+        for _ in range(self._count):
+            ours, theirs = spawn.Pipe()
+            process = spawn.Process(target=_member, args=(theirs, *self._settings), daemon=True)
+            process.start()
+            self._members.append((process, ours))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process, channel in self._members:
+            channel.send(None)
+            process.join()
+
+    def work(self, what: str, callers: int, ref: Ref) -> list[float]:
+        """Latencies of all callers, who are spread over the processes and start together."""
+        busy = self._members[: min(callers, self._count)]
+        for index, (_, channel) in enumerate(busy):
+            threads = callers // len(busy) + (index < callers % len(busy))
+            channel.send((what, threads, ref))
+        for _, channel in busy:
+            assert channel.recv() == "ready"
+        for _, channel in busy:
+            channel.send("go")
+        latencies: list[float] = []
+        for _, channel in busy:
+            found, errors = channel.recv()
+            if errors:
+                raise RuntimeError(errors[0])
+            latencies += found
+        return latencies
+
+    def forget(self) -> None:
+        """Empty the cache; all versions have the same content, and so the same file."""
+        for file in self._folder.iterdir():
+            if file.is_file():
+                file.unlink()
+
+
+def _member(channel: Connection, url: str, folder: str, nbytes: int) -> None:
+    store, cache = open_store(url), NodeCache(folder)
+    body = bytes(nbytes)
+    while (order := channel.recv()) is not None:
+        what, threads, ref = order
+        latencies: list[float] = []
+        errors: list[str] = []
+        gate = threading.Event()
+
+        def call(index: int, what: str = what, ref: Ref = ref, gate: threading.Event = gate) -> None:
+            gate.wait()
+            started = time.perf_counter()
+            try:
+                if what == "cached":
+                    got = cache.get_buffer(store, ref, CacheTally()).nbytes
+                elif what == "write":
+                    store.write(f"{ref.name}/{os.getpid()}-{index}", [body])
+                    got = ref.nbytes
+                elif what == "plain":
+                    got = store.view(ref.name).nbytes
+                else:
+                    got = ref.nbytes if store.exists(ref.name) else -1
+                if got != ref.nbytes:
+                    errors.append(f"{what} of '{ref.name}' gave {got} bytes")  # noqa: B023  (joined below)
+            except Exception as error:  # noqa: BLE001  (told to who ordered it)
+                errors.append(repr(error))  # noqa: B023
+            latencies.append(time.perf_counter() - started)  # noqa: B023
+
+        callers = [threading.Thread(target=call, args=(index,)) for index in range(threads)]
+        for caller in callers:
+            caller.start()
+        channel.send("ready")
+        channel.recv()
+        gate.set()
+        for caller in callers:
+            caller.join()
+        channel.send((latencies, errors))
+
+
+def spread(values: list[float]) -> str:
+    """Median, and the range where there are several."""
+    around = f" ({min(values):.2f} to {max(values):.2f})" if len(values) > 1 else ""
+    return f"{median(values):.2f}{around}"
+
+
+def report(args: argparse.Namespace, rows: list[Row], raw: dict[str, Any]) -> None:
+    args.results.mkdir(exist_ok=True)
+    stem = args.results / f"{dt.datetime.now(tz=dt.UTC).date().isoformat()}-fanout"
+    command = shlex.join(["python", "benchmarks/fanout.py", *sys.argv[1:]])
+    lines = [f"# {stem.name}", "", f"`{command}`", "", "| figure | measured | reach | |", "| --- | --- | --- | --- |"]
+    lines += [f"| {' | '.join(row)} |" for row in rows]
+    text = "\n".join(lines) + "\n"
+    print(text)
+    stem.with_suffix(".md").write_text(text, encoding="utf-8")
+    stem.with_suffix(".json").write_text(json.dumps(raw, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
