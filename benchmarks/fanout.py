@@ -7,7 +7,7 @@ printed beside what was measured: where the machine can't move 1 GB/s, what was 
 the ideal queue is the careful one. Writers share one buffer, and nobody holds more than one body at a time.
 
     python benchmarks/fanout.py                                          # about 5 minutes
-    python benchmarks/fanout.py --object-bytes 1000000 --rounds 1        # a smoke run
+    python benchmarks/fanout.py --object-bytes 1000000 --callers 64 --rounds 1        # a smoke run
 """
 
 from __future__ import annotations

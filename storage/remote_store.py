@@ -9,8 +9,10 @@ from __future__ import annotations
 import enum
 import os
 import random
+import threading
 import time
 from abc import ABC, abstractmethod
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
 from storage.counts import RequestCounter, RequestCounts
@@ -34,6 +36,10 @@ CONNECT_SECONDS = 4.0
 READ_SECONDS = 30.0
 """An attempt that hears nothing for so long has failed."""
 
+# A client signs a whole body before it is sent, and some do that in the one thread that also serves all connections.
+# With a hundred bodies at once, connections wait for so long that they fail; and each holds a joined copy meanwhile.
+_LARGE_BYTES = 1 << 20
+_LARGE_AT_ONCE = 8
 _BULK_DELETE_OBJECTS = 1_000  # S3's limit
 _CREDENTIALS = ("key", "secret", "token", "password", "credential")
 
@@ -62,6 +68,7 @@ class RemoteStore(ABC):
         self._base = ""
         self._opened: Any = None
         self._opened_by = 0
+        self._large_writes = threading.Semaphore(_LARGE_AT_ONCE)
 
     def __reduce__(self) -> tuple[type[Self], tuple[str, dict[str, Any]]]:
         secret = sorted(_credentials(self._options))
@@ -104,10 +111,16 @@ class RemoteStore(ABC):
         )
 
     def write(self, name: str, parts: Sequence[Buffer], *, durable: bool = False) -> None:
-        """Store the concatenated parts, which are joined first: one request, and durable when it is answered."""
+        """Store the concatenated parts, which are joined first: one request, and durable when it is answered.
+
+        Large ones wait for each other where very many threads write at once.
+        """
         del durable
-        path, content = self._path(name), b"".join(parts)
-        self._call("write", name, lambda client: self._put(client, path, content))
+        path = self._path(name)
+        large = sum(memoryview(part).nbytes for part in parts) >= _LARGE_BYTES
+        with self._large_writes if large else nullcontext():
+            content = b"".join(parts)
+            self._call("write", name, lambda client: self._put(client, path, content))
 
     def create(self, name: str, data: bytes) -> None:
         """Store `data` if there is no such object (S3: `If-None-Match: *`)."""
