@@ -47,4 +47,4 @@ $(VENV)/.ready-test: $(VENV)/.ready tests/native/requirements-tianshou.txt
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-swift .venv-swift.lock build .pytest_cache .mypy_cache .ruff_cache

@@ -89,7 +89,7 @@ class FsspecStore(RemoteStore):
             client.pipe_file(path, content, mode="create")
         except OSError as error:
             # Some servers refuse without naming the condition, which s3fs reports as an invalid argument.
-            if error.errno == errno.EINVAL and self._has(client, path):
+            if error.errno == errno.EINVAL and FsspecStore._has(self, client, path):
                 raise FileExistsError(path) from error
             raise
 

@@ -25,13 +25,13 @@ class StoreGuarantees:
     """What held when it was tried."""
 
     writable: bool
-    """What was written reads back, is listed, and can be deleted. (A probe raises otherwise.)"""
+    """What was written reads back, whole and in ranges, is listed, and can be deleted. (A probe raises otherwise.)"""
     exclusive_create: bool
     """A second create was refused, and of several at once exactly one won."""
 
 
 def probe(store: Store) -> StoreGuarantees:
-    """Write, list, create and delete below `.probe/`; takes about ten requests and leaves nothing behind.
+    """Write, list, create and delete below `.probe/`; takes about 15 requests and leaves nothing behind.
 
     Raises:
         StoreError: the store can't be reached or written, or does not give back what was written.
@@ -63,6 +63,15 @@ def _check_written(store: Store, name: str) -> None:
             f"the store '{store.url}' gave back {len(found)} other bytes for '{name}' than the {len(content)} written; "
             "it is no place to keep data: use another one"
         )
+    # To the end and beyond it: readers take ranges of objects whose size they do not know.
+    for start, stop in ((5, 21), (24, 48), (32, 48)):
+        part = store.read_range(name, start, stop)
+        if part != content[start:stop]:
+            raise StoreError(
+                f"the store '{store.url}' gave back {len(part)} bytes for the range [{start}, {stop}) of the "
+                f"{len(content)} bytes of '{name}', expected the {len(content[start:stop])} that are there; it "
+                "reads no ranges as S3 does: use another one"
+            )
     if name not in store.list(f"{name.rpartition('/')[0]}/"):
         raise StoreError(
             f"the store '{store.url}' does not list '{name}', which was just written; expected listings that are never "

@@ -1,6 +1,5 @@
-"""An S3 server on this machine: moto, as a process of its own, on a port that the kernel picks."""
+"""S3 servers on this machine, each a process of its own: moto, and Swift, which keeps its data when it is stopped."""
 
-import contextlib
 import itertools
 import re
 import subprocess
@@ -12,6 +11,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from s3fs import S3FileSystem
+
+from .storage.swift_server import NoSwiftError, SwiftServer
 
 START_SECONDS = 60
 BUCKETS = itertools.count()
@@ -53,19 +55,45 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
                 process.wait(10)
             except subprocess.TimeoutExpired:
                 process.kill()
-            with contextlib.suppress(ImportError):
-                from s3fs import S3FileSystem
+            S3FileSystem.clear_instance_cache()  # they are bound to this server
 
-                S3FileSystem.clear_instance_cache()  # they are bound to this server
+
+@pytest.fixture(scope="session")
+def swift_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SwiftServer]:
+    """OpenStack Swift. A test that stops it starts it again."""
+    try:
+        server = SwiftServer(tmp_path_factory.mktemp("swift"))
+    except NoSwiftError as reason:
+        pytest.skip(str(reason))
+    with server:
+        yield server
+
+
+@pytest.fixture
+def swift_url(swift_server: SwiftServer, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A new folder in a bucket, found by other processes as well."""
+    _use(swift_server.environment, monkeypatch)
+    system = S3FileSystem()
+    if not system.exists("bucket"):
+        system.call_s3("create_bucket", Bucket="bucket")
+    return f"s3://bucket/runs-{next(BUCKETS)}"
+
+
+def _use(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for system in list(S3FileSystem._cache.values()):
+        if system.s3.meta.endpoint_url != environment["AWS_ENDPOINT_URL"]:
+            S3FileSystem.clear_instance_cache()  # each is bound to the server that it first met
+            break
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "FSSPEC_S3_ENDPOINT_URL", "http_proxy", "HTTP_PROXY"):
+        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture
 def s3_url(s3_server: Server, monkeypatch: pytest.MonkeyPatch) -> str:
     """A new bucket; credentials and the endpoint are in the environment, so that other processes find it as well."""
-    for name, value in s3_server.environment.items():
-        monkeypatch.setenv(name, value)
-    for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "FSSPEC_S3_ENDPOINT_URL", "http_proxy", "HTTP_PROXY"):
-        monkeypatch.delenv(name, raising=False)
+    _use(s3_server.environment, monkeypatch)
     bucket = f"bucket-{next(BUCKETS)}"
     request = urllib.request.Request(f"{s3_server.endpoint}/{bucket}", method="PUT")
     with urllib.request.urlopen(request, timeout=30) as answer:

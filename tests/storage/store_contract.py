@@ -1,15 +1,25 @@
-"""What every store promises. A test class inherits this and provides a `store` fixture, empty at first."""
+"""What every store promises. A test class inherits this and provides a `store` fixture, empty at first.
+
+`CLIENTS` are the schemes under which an S3 bucket is opened through each client.
+"""
 
 import pickle
 import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
 
 from storage.errors import ObjectExistsError, ObjectNotFoundError
 from storage.store import Store, open_store
+
+OBSTORE = pytest.param(
+    "s3+obstore",
+    marks=pytest.mark.skipif(find_spec("obstore") is None, reason="obstore is not installed; `make test` installs it"),
+)
+CLIENTS = ("s3", OBSTORE, "s3+pyarrow")
 
 
 class StoreContract:

@@ -23,6 +23,15 @@ class ForgetfulFileSystem(MemoryFileSystem):
         super().pipe_file(path, value, **kwargs)
 
 
+class RangelessFileSystem(MemoryFileSystem):
+    """A service that does not know ranges and gives the whole object instead."""
+
+    protocol = "rangeless"
+
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **kwargs: Any) -> bytes:
+        return super().cat_file(path, **kwargs)
+
+
 @pytest.fixture(params=["local", "memory", "s3"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "s3":
@@ -45,6 +54,15 @@ def test_a_store_that_overwrites_is_found_out(caplog: pytest.LogCaptureFixture):
     with caplog.at_level(logging.WARNING):
         assert probe(store) == StoreGuarantees(writable=True, exclusive_create=False)
     assert "forgetful://runs" in caplog.text
+    assert store.list() == []
+
+
+def test_a_store_without_ranges_is_refused():
+    """A reader of columns would take other bytes for its own; the probe cleans up all the same."""
+    fsspec.register_implementation("rangeless", RangelessFileSystem, clobber=True)
+    store = open_store("rangeless://runs")
+    with pytest.raises(StoreError, match=r"'rangeless://runs' gave back 32 bytes for the range \[5, 21\)"):
+        probe(store)
     assert store.list() == []
 
 

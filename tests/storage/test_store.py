@@ -10,7 +10,6 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +22,8 @@ from storage.errors import ConfigError, ObjectExistsError, ObjectNotFoundError, 
 from storage.local_store import LEFTOVER_SECONDS, LocalStore
 from storage.store import Store, open_store
 
-from .store_contract import StoreContract
+from .store_contract import CLIENTS, OBSTORE, StoreContract
 
-OBSTORE = pytest.param(
-    "s3+obstore",
-    marks=pytest.mark.skipif(find_spec("obstore") is None, reason="obstore is not installed; `make test` installs it"),
-)
-CLIENTS = ("s3", OBSTORE, "s3+pyarrow")
 NOBODY_LISTENS = "http://127.0.0.1:9"
 
 
