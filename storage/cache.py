@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from filelock import FileLock, Timeout
 
 from storage.cache_room import LOCKS_FOLDER, CacheRoom
-from storage.digest import digest
+from storage.contents import check_content
 from storage.errors import CorruptObjectError, StoreError
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ class NodeCache:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             with self._lock(ref.digest):
-                if not self._has(ref.digest):
+                if not self._has(ref):
                     self._room.keep(ref.digest, parts)
                     self._trust(ref.digest)
         except OSError as error:
@@ -165,7 +165,7 @@ class NodeCache:
     def _file(self, store: Store, ref: Ref, tally: CacheTally) -> Path:
         """The object's file. Of the readers in this process one goes for it; the others wait for that one."""
         file = self.folder / ref.digest
-        if self._has(ref.digest):
+        if self._has(ref):
             tally.count(hits=1)
             return file
         tally.count(misses=1)
@@ -179,7 +179,7 @@ class NodeCache:
                 self._lead(store, ref, tally, fetching)
                 return file
             fetching.result()
-            if self._has(ref.digest):
+            if self._has(ref):
                 tally.count(waits=1)
                 return file
 
@@ -202,7 +202,7 @@ class NodeCache:
         """Download, unless another process of the node is faster."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with self._lock(ref.digest):
-            if self._has(ref.digest):
+            if self._has(ref):
                 tally.count(waits=1)
                 return
             content = _download(store, ref, tally)
@@ -212,20 +212,22 @@ class NodeCache:
                 raise _NotKeptError(content, error) from error
             self._trust(ref.digest)
 
-    def _has(self, name: str) -> bool:
+    def _has(self, ref: Ref) -> bool:
         """Whether the file is there and right; then it was used now."""
-        file = self.folder / name
+        file = self.folder / ref.digest
         try:
-            if name not in self._checked:
+            if ref.digest not in self._checked:
                 # A power cut may leave a file that is named but holds zeros; so trust nothing unseen.
-                if digest(_map(file)) != name:
+                try:
+                    check_content(_map(file), ref, str(file))
+                except CorruptObjectError:
                     file.unlink()
                     return False
-                self._trust(name)
+                self._trust(ref.digest)
             with contextlib.suppress(PermissionError):  # another user's file
                 os.utime(file)  # its last use; access times are often switched off
         except FileNotFoundError:
-            self._checked.discard(name)
+            self._checked.discard(ref.digest)
             return False
         return True
 
@@ -279,13 +281,7 @@ class _NotKeptError(OSError):
 def _download(store: Store, ref: Ref, tally: CacheTally) -> memoryview:
     content = store.view(ref.name)
     tally.count(downloads=1, origin_bytes=content.nbytes)
-    found = digest(content)
-    if found != ref.digest:
-        raise CorruptObjectError(
-            f"'{ref.name}' in the store '{store.url}' has the digest {found} ({len(content)} bytes), expected "
-            f"{ref.digest} ({ref.nbytes or 'unknown'} bytes); it was altered or cut short: restore it, or resume from "
-            "an older commit"
-        )
+    check_content(content, ref, store.url)
     return content
 
 

@@ -29,6 +29,10 @@ class Episodes:
     """Undiscounted sum of the whole episode's rewards."""
     end: NDArray[np.int64]
     """Index into `ENDS`."""
+    first_policy_version: NDArray[np.int64]
+    """That acted its first step, maybe in an earlier shard."""
+    last_policy_version: NDArray[np.int64]
+    """That acted its last step."""
 
     @classmethod
     def from_flags(
@@ -40,13 +44,20 @@ class Episodes:
         return_: NDArray[np.float64],
         terminated: NDArray[np.uint8],
         truncated: NDArray[np.uint8],
+        first_policy_version: NDArray[np.int64],
+        last_policy_version: NDArray[np.int64],
     ) -> Episodes:
         """From the flags of the last steps, at least one of which is set."""
         end = terminated.astype(np.int64) + 2 * truncated.astype(np.int64) - 1
-        return cls(row, env_id, episode_id, length, return_, end)
+        return cls(row, env_id, episode_id, length, return_, end, first_policy_version, last_policy_version)
 
     def __len__(self) -> int:
         return len(self.row)
+
+    def steps(self, index: int, envs: int) -> range:
+        """The steps of an episode that lie in the shard: it may have begun in an earlier one."""
+        last = int(self.row[index]) // envs
+        return range(max(0, last + 1 - int(self.length[index])), last + 1)
 
     def to_json(self) -> bytes:
         """Columns as lists, how an episode ended by name; sorted keys, no spaces.
@@ -68,6 +79,8 @@ class Episodes:
             "length": self.length,
             "return": self.return_,
             "end": [ENDS[end] for end in self.end.tolist()],
+            "first_policy_version": self.first_policy_version,
+            "last_policy_version": self.last_policy_version,
         }
         return orjson.dumps(columns, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_SORT_KEYS)
 
@@ -82,4 +95,6 @@ class Episodes:
             length=np.array(values["length"], dtype=np.int64),
             return_=np.array(values["return"], dtype=np.float64),
             end=np.array([ENDS.index(end) for end in values["end"]], dtype=np.int64),
+            first_policy_version=np.array(values["first_policy_version"], dtype=np.int64),
+            last_policy_version=np.array(values["last_policy_version"], dtype=np.int64),
         )

@@ -1,4 +1,4 @@
-"""Typed columns: what a row of a shard holds. Knows no algorithm."""
+"""Typed columns: what a row of a shard holds, and how it is stored. Knows no algorithm."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,27 +8,49 @@ from storage.digest import canonical_json, digest
 from storage.errors import ConfigError
 
 DTYPES = frozenset(
-    ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float16", "float32", "float64")
+    ("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float16", "float32", "float64")
 )
-"""No bool: Arrow packs it into bits, which can't be mapped without a copy. Flags are uint8."""
+COMPRESSIONS = ("lz4", "zstd")
 
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """One column: the NumPy name of its type and the shape of one row's value, `()` for a scalar."""
+    """One column: the NumPy name of its type and the shape of one row's value, `()` for a scalar.
+
+    A `bool` column takes a bit a value, and is unpacked when it is read: meant for masks. Flags are uint8, which are
+    mapped without a copy.
+    """
 
     dtype: str
     shape: tuple[int, ...] = ()
+    compression: str | None = None
+    """`lz4`, `zstd` or None; a shard's compressed columns share one. Such a column is decompressed when it is read."""
+    stacked: bool = False
+    """The first axis is a stack of frames, of which all but the last repeat the row before: each is stored once."""
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
             raise ConfigError(f"dtype {self.dtype!r} of a column: expected one of {', '.join(sorted(DTYPES))}.")
         if not isinstance(self.shape, tuple) or any(type(size) is not int or size < 1 for size in self.shape):
             raise ConfigError(f"shape {self.shape!r} of a column: expected a tuple of whole numbers of at least 1.")
+        if self.compression not in (None, *COMPRESSIONS):
+            raise ConfigError(
+                f"compression {self.compression!r} of a column: expected one of {', '.join(COMPRESSIONS)}, or None."
+            )
+        if self.stacked and (len(self.shape) < 2 or self.shape[0] < 2 or self.dtype == "bool"):
+            raise ConfigError(
+                f"a column of {self.dtype}{list(self.shape)} is no stack of frames: expected a shape "
+                "[frames, ...] of at least two frames, and numbers."
+            )
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON-able form; `from_json` reads it."""
-        return {"dtype": self.dtype, "shape": list(self.shape)}
+        """A JSON-able form; `from_json` reads it. How a column is stored is left out where nothing is special."""
+        value: dict[str, Any] = {"dtype": self.dtype, "shape": list(self.shape)}
+        if self.compression:
+            value["compression"] = self.compression
+        if self.stacked:
+            value["stacked"] = True
+        return value
 
     def __str__(self) -> str:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]" if self.shape else self.dtype
@@ -40,11 +62,19 @@ class Spec:
         Raises:
             ConfigError: for anything else.
         """
-        if not isinstance(value, Mapping) or set(value) != {"dtype", "shape"} or not isinstance(value["shape"], list):
+        if (
+            not isinstance(value, Mapping)
+            or not {"dtype", "shape"} <= set(value) <= {"dtype", "shape", "compression", "stacked"}
+            or not isinstance(value["shape"], list)
+        ):
             raise ConfigError(f"{value!r} is no column spec: expected {{'dtype': name, 'shape': [sizes]}}.")
-        return cls(value["dtype"], tuple(value["shape"]))
+        return cls(
+            value["dtype"], tuple(value["shape"]), value.get("compression"), stacked=bool(value.get("stacked", False))
+        )
 
 
 def signature(columns: Mapping[str, Spec]) -> str:
-    """Digest of the columns' names, types and shapes, whatever their order."""
-    return digest(canonical_json({name: spec.to_json() for name, spec in columns.items()}))
+    """Digest of the columns' names, types and shapes, whatever their order and however they are stored."""
+    return digest(
+        canonical_json({name: {"dtype": spec.dtype, "shape": list(spec.shape)} for name, spec in columns.items()})
+    )

@@ -13,6 +13,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from storage.digest import digest
 from storage.episodes import Episodes
 from storage.errors import StageMismatchError
@@ -25,6 +27,8 @@ from tasks.placement import tiles_of
 from tasks.tile import RoundBuffers
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from tasks.assignment import Assignment
     from tasks.context import RunContext
     from tasks.membership import Membership
@@ -161,7 +165,8 @@ class RoundWriter:
             tile=acted.tile,
             steps=steps,
             envs=envs,
-            policy_version=acted.version,
+            min_policy_version=acted.version,
+            max_policy_version=acted.version,
             environment=settings.id,
             environment_config={"max_episode_steps": settings.max_episode_steps, **settings.settings},
             episodes=Episodes.from_flags(
@@ -172,20 +177,29 @@ class RoundWriter:
                 return_=ended["return"],
                 terminated=ended["terminated"],
                 truncated=ended["truncated"],
+                first_policy_version=self._first_versions(acted),
+                last_policy_version=np.full(len(ended["row"]), acted.version),
             ),
         )
-        parts = encode_shard(acted.buffers.columns, acted.end.bootstrap_rows, acted.end.bootstrap_observation, info)
-        content = digest(*parts)
+        encoded = encode_shard(acted.buffers.columns, acted.end.bootstrap_rows, acted.end.bootstrap_observation, info)
+        content = encoded.digest
         name = shard_name(assignment.stage, assignment.attempt, acted.round, acted.tile, content)
         ref = ShardRef(
             name=name,
             digest=content,
-            nbytes=sum(part.nbytes for part in parts),
+            nbytes=encoded.nbytes,
             round=acted.round,
             tile=acted.tile,
             rows=steps * envs,
         )
-        return ref, parts
+        return ref, encoded.parts
+
+    def _first_versions(self, acted: ActedRound) -> NDArray[np.int64]:
+        """The versions that acted the first steps of the episodes that ended: every round has all steps of its tile."""
+        steps, envs = acted.buffers.columns.shape
+        ended = acted.end.episodes
+        rounds = (acted.round * steps + ended["row"] // envs + 1 - ended["length"]) // steps
+        return np.array([self._context.acting_version(round_) for round_ in rounds.tolist()], dtype=np.int64)
 
 
 def _key(acted: ActedRound) -> str:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from storage.commit_form import FORMAT
-from storage.digest import digest
 from storage.episodes import Episodes
 from storage.refs import Ref, ShardRef, SnapshotRef, StateRef, checkpoint_name, shard_name, snapshot_name, state_name
 from storage.shards import ShardColumns, ShardInfo, allocate, encode_shard
@@ -56,13 +55,21 @@ def store_shard(
     bootstrap += (100 + bootstrap_rows).reshape(-1, *[1] * len(observation.shape)).astype(observation.dtype)
     one = np.ones(1, np.int64)
     episodes = Episodes.from_flags(
-        one, tile * envs + one, 0 * one, one, np.array([2.5]), one.astype(np.uint8), 0 * one.astype(np.uint8)
+        row=one,
+        env_id=tile * envs + one,
+        episode_id=0 * one,
+        length=one,
+        return_=np.array([2.5]),
+        terminated=one.astype(np.uint8),
+        truncated=0 * one.astype(np.uint8),
+        first_policy_version=round_ * one,
+        last_policy_version=round_ * one,
     )
-    info = ShardInfo(1, stage, round_, tile, steps, envs, round_, "CartPole-v1", {}, episodes)
-    content = b"".join(encode_shard(ShardColumns(columns, arrays), bootstrap_rows, bootstrap, info))
-    name = shard_name(stage, 0, round_, tile, digest(content))
-    store.write(name, [content])
-    return ShardRef(name, digest(content), len(content), round_, tile, steps * envs)
+    info = ShardInfo(1, stage, round_, tile, steps, envs, round_, round_, "CartPole-v1", {}, episodes)
+    shard = encode_shard(ShardColumns(columns, arrays), bootstrap_rows, bootstrap, info)
+    name = shard_name(stage, 0, round_, tile, shard.digest)
+    store.write(name, shard.parts)
+    return ShardRef(name, shard.digest, shard.nbytes, round_, tile, steps * envs)
 
 
 def commit_stage(run: RunFolder, stage: int, shards: list[ShardRef], **changes: Any) -> None:
