@@ -158,7 +158,7 @@ class NodeCache:
         What is found stays whole, whatever becomes of the file.
         """
         try:
-            return _map(self.folder / ref.digest) if self._has(ref.digest) else None
+            return _map(self.folder / ref.digest) if self._has(ref) else None
         except OSError:
             return None
 

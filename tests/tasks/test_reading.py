@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from storage.digest import digest
 from storage.episodes import Episodes
 from storage.refs import ShardRef, shard_name
 from storage.run import RunFolder
@@ -70,14 +69,14 @@ def store(context: RunContext, acted: ActedRound) -> ShardRef:
         ended["return"],
         ended["terminated"],
         ended["truncated"],
+        0 * ended["row"],
+        0 * ended["row"],
     )
-    info = ShardInfo(0, 0, acted.round, acted.tile, steps, envs, 0, "CartPole-v1", {}, episodes)
-    content = b"".join(
-        encode_shard(acted.buffers.columns, acted.end.bootstrap_rows, acted.end.bootstrap_observation, info)
-    )
-    name = shard_name(0, 0, acted.round, acted.tile, digest(content))
-    context.run.store.write(name, [content])
-    return ShardRef(name, digest(content), len(content), acted.round, acted.tile, steps * envs)
+    info = ShardInfo(0, 0, acted.round, acted.tile, steps, envs, 0, 0, "CartPole-v1", {}, episodes)
+    shard = encode_shard(acted.buffers.columns, acted.end.bootstrap_rows, acted.end.bootstrap_observation, info)
+    name = shard_name(0, 0, acted.round, acted.tile, shard.digest)
+    context.run.store.write(name, shard.parts)
+    return ShardRef(name, shard.digest, shard.nbytes, acted.round, acted.tile, steps * envs)
 
 
 @pytest.mark.parametrize("block", [pytest.param(code, id=heading) for heading, code in BLOCKS])
