@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from storage.store import Store
 
 PART_BYTES = 8 << 20
-IN_FLIGHT = 16
+IN_FLIGHT = 8
 
 
 class RangeReader:

@@ -21,7 +21,7 @@ from storage.counts import request_counts
 from storage.errors import CorruptObjectError
 from storage.hedged import hedged
 from storage.prefetch import Prefetcher
-from storage.ranges import PART_BYTES, RangeReader
+from storage.ranges import IN_FLIGHT, PART_BYTES, RangeReader
 from storage.shards import decode_shard
 from tasks.specs import Trajectory
 from tasks.staging import DeviceCopies, StagingBuffers
@@ -147,12 +147,15 @@ class ShardPipeline:
         """Contents to take instead of reading, of shards that may not be stored yet."""
         self._before = request_counts(self._reads)
         is_staged = device.type != "cpu" if staged is None else staged
-        # Staged columns are in two places for a while: half of the budget is for each.
-        share_bytes = max(1, budget_bytes // 2) if is_staged else budget_bytes
+        self._is_remote = store.path("any") is None
+        # Parts on their way are memory as well, before they lie in a shard's buffer.
+        in_flight = max(1, min(IN_FLIGHT, budget_bytes // 4 // part_bytes))
+        share_bytes = max(1, budget_bytes - in_flight * part_bytes) if self._is_remote else budget_bytes
+        # Staged columns are in two places for a while: half is for each.
+        share_bytes = max(1, share_bytes // 2) if is_staged else share_bytes
         self._staging = StagingBuffers(share_bytes, pinned=device.type == "cuda")
         self._copies = DeviceCopies(device, self._staging) if is_staged else None
-        self._ranges = RangeReader(self._reads, part_bytes=part_bytes)
-        self._is_remote = store.path("any") is None
+        self._ranges = RangeReader(self._reads, part_bytes=part_bytes, in_flight=in_flight)
         self._prefetcher: Prefetcher[ShardRef, _Loaded] = Prefetcher(
             self._load,
             share_bytes,
