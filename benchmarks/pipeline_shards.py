@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from storage.digest import digest
 from storage.episodes import Episodes
 from storage.refs import ShardRef, shard_name
 from storage.shards import ShardColumns, ShardInfo, allocate, encode_shard
@@ -35,7 +34,7 @@ def make_shards(store: Store, count: int, nbytes: int) -> list[ShardRef]:
     columns = ShardColumns(COLUMNS, arrays)
     nothing = np.zeros(0, np.int64)
     flags = np.zeros(0, np.uint8)
-    episodes = Episodes.from_flags(nothing, nothing, nothing, nothing, np.zeros(0), flags, flags)
+    episodes = Episodes.from_flags(nothing, nothing, nothing, nothing, np.zeros(0), flags, flags, nothing, nothing)
     last = np.arange((steps - 1) * ENVS, steps * ENVS)
     refs = []
     for index in range(count):
@@ -43,12 +42,11 @@ def make_shards(store: Store, count: int, nbytes: int) -> list[ShardRef]:
         rng.random(out=arrays["observation"], dtype=np.float32)
         rng.random(out=arrays["reward"], dtype=np.float32)
         arrays["action"][...] = rng.integers(0, 9, arrays["action"].shape)
-        info = ShardInfo(1, 0, index, 0, steps, ENVS, 0, "made", {}, episodes)
-        parts = encode_shard(columns, last, np.zeros((ENVS, 255), np.float32), info)
-        content = digest(*parts)
-        name = shard_name(0, 0, index, 0, content)
-        store.write(name, parts)
-        refs.append(ShardRef(name, content, sum(part.nbytes for part in parts), index, 0, steps * ENVS))
+        info = ShardInfo(1, 0, index, 0, steps, ENVS, 0, 0, "made", {}, episodes)
+        encoded = encode_shard(columns, last, np.zeros((ENVS, 255), np.float32), info)
+        name = shard_name(0, 0, index, 0, encoded.digest)
+        store.write(name, encoded.parts)
+        refs.append(ShardRef(name, encoded.digest, encoded.nbytes, index, 0, steps * ENVS))
     return refs
 
 

@@ -83,6 +83,30 @@ def open_shard(
     return ShardReader(store, ref, head, content)
 
 
+def open_buffer(
+    store: Store, ref: ShardRef, buffer: memoryview, expected: Mapping[str, Spec] | None = None
+) -> ShardReader:
+    """Open a shard whose whole file is here: what is asked for is verified, and nothing is fetched.
+
+    Args:
+        store: where it lies.
+        ref: which; its digest vouches for all that is read.
+        buffer: its bytes; arrays are views of them, and as writable as they are.
+        expected: columns that it must have, or None to take it as it is.
+
+    Raises:
+        CorruptObjectError: altered, cut short, or no shard.
+        SpecMismatchError: it has other columns.
+    """
+    try:
+        head = read_head(buffer, ref.name, ref.digest)
+        if expected is not None:
+            check_columns(head, expected, ref.name)
+    except MALFORMED as error:
+        raise no_shard(error, ref.name, buffer.nbytes, ref.digest) from error
+    return ShardReader(store, ref, head, buffer)
+
+
 class ShardReader:
     """An open shard. Keeps what it has read, and reads that no second time; drop it to free that. One thread's own."""
 

@@ -5,16 +5,19 @@ taken lies on the device or is on its way there. How long the taker waited, and 
 measured: it is the share of time in which it could have worked.
 
 What is read where: an object of a local store is mapped, so its columns are views of the file. A large object of a
-remote store is read in ranges, several at once, into a staging buffer that is used again. For a GPU, the columns go
-through pinned staging buffers and are copied on a stream of their own.
+remote store is read in ranges, several at once, into a staging buffer that is used again; where few of its columns are
+wanted, only those are fetched. For a GPU, the columns go through pinned staging buffers and are copied on a stream of
+their own.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
 import torch
 
 from storage.counts import request_counts
@@ -22,6 +25,7 @@ from storage.errors import CorruptObjectError
 from storage.hedged import hedged
 from storage.prefetch import Prefetcher
 from storage.ranges import IN_FLIGHT, PART_BYTES, RangeReader
+from storage.shard_reader import HEAD_BYTES, open_buffer, open_shard
 from storage.shards import decode_shard
 from tasks.specs import Trajectory
 from tasks.staging import DeviceCopies, StagingBuffers
@@ -42,6 +46,7 @@ BUDGET_BYTES = 256 << 20
 _LOCAL_THREADS = 2
 _REMOTE_THREADS = 8
 """Whole reads under way: enough to hide 50 ms a request behind shards of some megabytes."""
+_WORTH_A_REQUEST_BYTES = 256 << 10
 
 _NOTHING = Trajectory({}, torch.empty(0), torch.empty(0))
 
@@ -118,7 +123,8 @@ class ShardPipeline:
         cache: looked into before a remote store is asked.
         staged: whether columns are copied through staging buffers; by default where the device is not the CPU.
         part_bytes: of one ranged read of a large object.
-        remove_damaged: whether a shard with another digest than its reference is removed from the store.
+        remove_damaged: whether a shard that was altered is removed from the store. Then every byte that was read is
+            verified; otherwise, what is wanted.
     """
 
     def __init__(
@@ -143,6 +149,8 @@ class ShardPipeline:
         self._columns = columns
         self._cache = cache
         self._remove_damaged = remove_damaged
+        self._wanted_share = 1.0 if expected is None else _share(expected, columns)
+        self._head_bytes = HEAD_BYTES
         self.near: dict[ShardRef, memoryview] = {}
         """Contents to take instead of reading, of shards that may not be stored yet."""
         self._before = request_counts(self._reads)
@@ -230,9 +238,18 @@ class ShardPipeline:
             self._prefetcher.fail(error)
 
     def _load(self, ref: ShardRef) -> _Loaded:
-        buffer, staging = self._fetch(ref)
+        staging: StagingBuffer | None = None
         try:
-            return self._decode(ref, buffer, staging)
+            buffer = self._at_hand(ref)
+            if buffer is None and self._saves(ref):
+                reader = open_shard(self._reads, ref, self._expected, head_bytes=self._head_bytes)
+                shard = reader.shard(self._names(reader.specs))
+                # Heads of one run are of nearly one size: a little more than the longest is right at once.
+                self._head_bytes = max(self._head_bytes, reader.head_bytes + (1 << 12))
+                return self._deliver(ref, shard, ref.nbytes, reader.read_bytes, None)
+            if buffer is None:
+                buffer, staging = self._fetch(ref)
+            return self._deliver(ref, self._decode(ref, buffer), buffer.nbytes, buffer.nbytes, staging)
         except BaseException as error:
             if staging is not None:
                 self._staging.release(staging)
@@ -241,14 +258,22 @@ class ShardPipeline:
                 self._store.delete([ref.name])
             raise
 
-    def _fetch(self, ref: ShardRef) -> tuple[memoryview, StagingBuffer | None]:
+    def _at_hand(self, ref: ShardRef) -> memoryview | None:
+        """The whole object, if it is on this node."""
         near = self.near.pop(ref, None)
         if near is not None:
-            return near, None
+            return near
+        if not self._is_remote:
+            return self._reads.view(ref.name)
         # This node may have written it; but a shard that is read once is not worth a file of its own.
-        kept = self._cache.find(ref) if self._cache is not None and self._is_remote else None
-        if kept is not None:
-            return kept, None
+        return self._cache.find(ref) if self._cache is not None else None
+
+    def _saves(self, ref: ShardRef) -> bool:
+        """Whether leaving columns out saves more than the second request costs, which the head needs."""
+        return ref.nbytes * (1.0 - self._wanted_share) > _WORTH_A_REQUEST_BYTES
+
+    def _fetch(self, ref: ShardRef) -> tuple[memoryview, StagingBuffer | None]:
+        """The whole object, from a remote store."""
         if not self._ranges.in_parts(ref):
             return self._reads.view(ref.name), None
         staging = self._staging.acquire(ref.nbytes)
@@ -260,13 +285,30 @@ class ShardPipeline:
             raise
         return buffer, staging
 
-    def _decode(self, ref: ShardRef, buffer: memoryview, staging: StagingBuffer | None) -> _Loaded:
-        shard = decode_shard(buffer, self._expected, ref.name, ref.digest)
-        whole = replace(ref, nbytes=buffer.nbytes, rows=shard.info.steps * shard.info.envs)
-        charged_bytes = staging.capacity_bytes if staging else buffer.nbytes
-        arrays = self._wanted(shard)
+    def _decode(self, ref: ShardRef, buffer: memoryview) -> Shard:
+        if self._remove_damaged:
+            # Whoever takes it will vouch for all of it.
+            return decode_shard(buffer, self._expected, ref.name, ref.digest)
+        reader = open_buffer(self._reads, ref, buffer, self._expected)
+        self._wanted_share = _share(reader.specs, self._columns)
+        return reader.shard(self._names(reader.specs))
+
+    def _deliver(
+        self, ref: ShardRef, shard: Shard, nbytes: int, held_bytes: int, staging: StagingBuffer | None
+    ) -> _Loaded:
+        whole = replace(ref, nbytes=nbytes, rows=shard.info.steps * shard.info.envs)
+        charged_bytes = staging.capacity_bytes if staging else held_bytes
+        arrays = {
+            **{name: shard.columns[name] for name in self._names(shard.columns)},
+            _BOOTSTRAP_ROWS: shard.bootstrap_rows,
+            _BOOTSTRAP_OBSERVATION: shard.bootstrap_observation,
+        }
         if self._copies is None:
-            tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+            tensors = {
+                # What was unpacked may lie in memory that torch must not write to.
+                name: torch.from_numpy(array if array.flags.writeable else array.copy())
+                for name, array in arrays.items()
+            }
             kept = [staging] if staging else []
             return _Loaded(whole, shard.info, _trajectory(tensors), charged_bytes, staging=kept)
         arrival = self._copies.send(arrays)
@@ -274,17 +316,19 @@ class ShardPipeline:
             self._staging.release(staging)
         return _Loaded(whole, shard.info, _trajectory(arrival.tensors), charged_bytes, arrival)
 
-    def _wanted(self, shard: Shard) -> dict[str, Any]:
-        names = shard.columns if self._columns is None else [name for name in shard.columns if name in self._columns]
-        return {
-            **{name: shard.columns[name] for name in names},
-            _BOOTSTRAP_ROWS: shard.bootstrap_rows,
-            _BOOTSTRAP_OBSERVATION: shard.bootstrap_observation,
-        }
+    def _names(self, stored: Iterable[str]) -> list[str]:
+        """The wanted columns of those that are stored, in the order of the file."""
+        return [name for name in stored if self._columns is None or name in self._columns]
 
 
 # No column of a shard has such a name.
 _BOOTSTRAP_ROWS, _BOOTSTRAP_OBSERVATION = "/bootstrap_rows", "/bootstrap_observation"
+
+
+def _share(stored: Mapping[str, Spec], wanted: Collection[str] | None) -> float:
+    """Of a row's bytes, those of wanted columns."""
+    sizes = {name: math.prod(spec.shape) * np.dtype(spec.dtype).itemsize for name, spec in stored.items()}
+    return sum(size for name, size in sizes.items() if wanted is None or name in wanted) / max(1, sum(sizes.values()))
 
 
 def _trajectory(tensors: dict[str, torch.Tensor]) -> Trajectory:

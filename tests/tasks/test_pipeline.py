@@ -109,6 +109,41 @@ def test_only_wanted_columns_are_moved(store, refs):
     assert loaded.trajectory.bootstrap_observation.shape == (ENVS + 1, 3)
 
 
+@pytest.mark.parametrize("staged", [False, True], ids=["mapped", "staged"])
+def test_only_wanted_columns_are_fetched_from_afar(store, staged):
+    """Of shards that are large enough: a part of the bytes, verified, and the same rows."""
+    large = [store_shard(store, COLUMNS, 0, round_, 0, 8192, ENVS) for round_ in range(3)]
+    remote = FaultyStore(store)
+    pipeline = ShardPipeline(large, remote, expected=COLUMNS, columns=("action", "reward"), staged=staged)
+    with pipeline:
+        for round_, ref in enumerate(large):
+            loaded = pipeline.take()
+            expected = fill(COLUMNS, round_, 0, 8192, ENVS)
+            assert loaded.trajectory.columns.keys() == {"action", "reward"}
+            for name, column in loaded.trajectory.columns.items():
+                assert column.numpy().tobytes() == expected[name].tobytes()
+            assert loaded.ref == ref
+            loaded.release()
+    assert {call.operation for call in remote.calls} == {"read_range"}
+    assert pipeline.tally().read_bytes < 0.6 * sum(ref.nbytes for ref in large)
+
+
+def test_a_damaged_part_of_a_shard_is_named_where_it_is_wanted(store):
+    """What is fetched alone is verified alone: other columns of the same shard can still be read."""
+    ref = store_shard(store, COLUMNS, 0, 0, 0, 8192, ENVS)
+    content = bytearray(store.read(ref.name))
+    content[content.index(fill(COLUMNS, 0, 0, 8192, ENVS)["action"].tobytes())] ^= 1
+    store.write(ref.name, [content])
+    for source in (store, FaultyStore(store)):
+        with ShardPipeline([ref], source, expected=COLUMNS, columns=("reward",)) as pipeline:
+            pipeline.take()
+        with (
+            ShardPipeline([ref], source, expected=COLUMNS, columns=("action",)) as pipeline,
+            pytest.raises(CorruptObjectError, match="action"),
+        ):
+            pipeline.take()
+
+
 def test_a_reference_without_a_size_is_filled_in(store, refs):
     """A listing gives names alone; a commit needs sizes and rows."""
     unknown = [type(ref)(ref.name, ref.digest, 0, ref.round, ref.tile, 0) for ref in refs]
@@ -143,7 +178,7 @@ def test_what_the_references_raise_is_raised_in_its_turn(store, refs):
 def test_a_damaged_shard_is_named_and_removed_if_that_is_wanted(store, refs, remove):
     """The shards around it come through; what was damaged is never learned from."""
     content = bytearray(store.read(refs[1].name))
-    content[len(content) // 2] ^= 1
+    content[content.index(fill(COLUMNS, 1, 0, STEPS, ENVS)["observation"].tobytes())] ^= 1
     store.write(refs[1].name, [content])
     with ShardPipeline(refs, store, remove_damaged=remove) as pipeline:
         assert_is_shard(pipeline.take(), 0)
