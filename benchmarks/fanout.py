@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
 REQUEST_SECONDS = 0.02
 BYTES_PER_SECOND = 1e9
-READERS = (1, 8, 64, 512)
-WRITERS = (16, 512)
+FEW_READERS = (1, 8, 64)
+FEW_WRITERS = 16
 
 Row = tuple[str, str, str, str]
 
@@ -52,6 +52,7 @@ def main() -> None:
     parser.add_argument("--object-bytes", type=int, default=16 << 20)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--processes", type=int, default=8)
+    parser.add_argument("--callers", type=int, default=512, help="the most readers, and writers, at once")
     parser.add_argument("--client", choices=["s3", "s3+obstore", "s3+pyarrow"], default="s3")
     parser.add_argument("--only", nargs="+", choices=["read", "write"], default=["read", "write"])
     parser.add_argument("--results", type=Path, default=Path(__file__).resolve().parent / "results")
@@ -64,20 +65,20 @@ def main() -> None:
         with Node(args.processes, f"{args.client}://bucket/runs", folder, args.object_bytes) as node, PeakPss() as peak:
             node.work("warm", args.processes, Ref("warm", "", 0))
             if "read" in args.only:
-                rows += read(node, origin, content, args.rounds, raw)
+                rows += read(node, origin, content, args, raw)
             if "write" in args.only:
-                rows += write(node, origin, args.object_bytes, args.rounds, raw)
+                rows += write(node, origin, args, raw)
     raw["peak_pss_bytes"] = peak.peak_bytes
     rows.append(("memory of all processes at its peak (PSS), GB", f"{peak.peak_bytes / 1e9:.2f}", "", ""))
     report(args, rows, raw)
 
 
-def read(node: Node, origin: Origin, content: bytes, rounds: int, raw: dict[str, Any]) -> list[Row]:
+def read(node: Node, origin: Origin, content: bytes, args: argparse.Namespace, raw: dict[str, Any]) -> list[Row]:
     """Fresh versions for each measurement: the cache knows none of them."""
     rows: list[Row] = []
     found: dict[str, Any] = {"origin_reads": {}, "without": [], "with": []}
-    wanted = digest(content)
-    for readers in READERS:
+    wanted, many, rounds = digest(content), args.callers, args.rounds
+    for readers in sorted({*(each for each in FEW_READERS if each < many), many}):
         counts = []
         for round_ in range(rounds):
             node.forget()
@@ -85,12 +86,11 @@ def read(node: Node, origin: Origin, content: bytes, rounds: int, raw: dict[str,
             origin.requests()
             latencies = node.work("cached", readers, ref)
             counts.append(sum(origin.requests().values()))
-            if readers == READERS[-1]:
+            if readers == many:
                 found["with"].append(mean(latencies))
         found["origin_reads"][readers] = counts
         measured = str(counts[0]) if len(set(counts)) == 1 else f"{min(counts)} to {max(counts)}"
         rows.append((f"origin reads of a version, {readers} readers on a node", measured, "1", ""))
-    many = READERS[-1]
     for round_ in range(rounds):
         latencies = node.work("plain", many, Ref(f"snapshots/plain-{round_}", wanted, len(content)))
         found["without"].append(mean(latencies))
@@ -105,24 +105,24 @@ def read(node: Node, origin: Origin, content: bytes, rounds: int, raw: dict[str,
     return rows
 
 
-def write(node: Node, origin: Origin, nbytes: int, rounds: int, raw: dict[str, Any]) -> list[Row]:
+def write(node: Node, origin: Origin, args: argparse.Namespace, raw: dict[str, Any]) -> list[Row]:
     """Both numbers of writers take turns."""
-    found: dict[int, list[float]] = {writers: [] for writers in WRITERS}
+    few, many, nbytes, rounds = FEW_WRITERS, args.callers, args.object_bytes, args.rounds
+    both = (few, many)
+    found: dict[int, list[float]] = {writers: [] for writers in both}
     origin.requests()
     for round_ in range(rounds):
-        for writers in WRITERS:
+        for writers in both:
             ref = Ref(f"shards/{round_}", "", nbytes)
             found[writers].append(mean(node.work("write", writers, ref)))
     requests = sum(origin.requests().values())
-    few, many = WRITERS
-    over = {writers: [each / ideal_seconds(writers, nbytes) for each in found[writers]] for writers in WRITERS}
+    over = {writers: [each / ideal_seconds(writers, nbytes) for each in found[writers]] for writers in both}
     shares = [most / least for most, least in zip(over[many], over[few], strict=True)]
     note = "; ".join(
-        f"{writers}: {median(found[writers]):.3f} s, ideal {ideal_seconds(writers, nbytes):.3f} s"
-        for writers in WRITERS
+        f"{writers}: {median(found[writers]):.3f} s, ideal {ideal_seconds(writers, nbytes):.3f} s" for writers in both
     )
     raw["write"] = {"seconds": found, "over_ideal": over, "requests": requests}
-    expected = rounds * sum(WRITERS)
+    expected = rounds * sum(both)
     return [
         (f"mean write latency over the ideal queue's, {many} writers / {few}", spread(shares), "< 1.5", note),
         ("requests for each write", f"{requests / expected:.3f}", "1", ""),
