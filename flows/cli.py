@@ -179,6 +179,34 @@ def gc(
     Console().print(f"{verb} {report.objects} objects, {report.nbytes:,} bytes", highlight=False)
 
 
+@app.command("export")
+def export(
+    run: Annotated[str, typer.Argument(help="Name of the run.")],
+    path: Annotated[Path, typer.Argument(help="Where the dataset shall be; a folder that is not there.")],
+    to: Annotated[str, typer.Option(help="Its format: minari.")] = "minari",
+    store: Store = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a run's committed episodes, whole, as a dataset that other tools train from."""
+    from flows.exchange import export_to
+
+    _print_exchange("exported", export_to(to, store or "runs", run, path), as_json)
+
+
+@app.command("import")
+def import_(
+    path: Annotated[Path, typer.Argument(help="Folder of the dataset; `data` is in it.")],
+    name: Annotated[str, typer.Option(help="Name of the run that it becomes.")],
+    of: Annotated[str, typer.Option("--from", help="Its format: minari.")] = "minari",
+    store: Store = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a run of somebody else's dataset, to be replayed and read as any other."""
+    from flows.exchange import import_from
+
+    _print_exchange("imported", import_from(of, store or "runs", name, path), as_json)
+
+
 @app.command()
 def ui(port: Annotated[int, typer.Option(help="Port on loopback; 0 takes a free one.")] = 4200) -> None:
     """Serve Prefect's UI over what runs have reported, until Ctrl-C."""
@@ -227,6 +255,17 @@ def settings() -> None:
     from flows.overrides import describe_settings
 
     _print_table(describe_settings())
+
+
+def _print_exchange(verb: str, counts: dict[str, int], as_json: bool) -> None:
+    if as_json:
+        _print_json(counts)
+        return
+    Console().print(
+        f"{verb} {counts['episodes']} episodes, {counts['steps']:,} steps; {counts['cut_episodes']} of the episodes "
+        f"have no end and are marked as truncated",
+        highlight=False,
+    )
 
 
 def main() -> None:

@@ -1,0 +1,42 @@
+"""Runs and datasets of other tools, both ways."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from storage.errors import ConfigError
+from storage.run import RunFolder
+from storage.store import open_store
+from tasks.minari import export_run, import_dataset, spaces_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def export_to(kind: str, store: str, name: str, path: Path) -> dict[str, int]:
+    """Write a run as a dataset of a format; how many episodes and steps it has.
+
+    Raises:
+        ConfigError: another format than Minari's, a path that is taken, or a package that is missing.
+        RunNotFoundError: there is none of that name.
+    """
+    _check(kind)
+    run = RunFolder(open_store(store), name)
+    return asdict(export_run(run, path, *spaces_of(run)))
+
+
+def import_from(kind: str, store: str, name: str, path: Path) -> dict[str, int]:
+    """Write a dataset of a format as a run; how many episodes and steps it has.
+
+    Raises:
+        ConfigError: another format than Minari's, or a dataset that shards can't hold.
+        RunExistsError: there is a run of that name.
+    """
+    _check(kind)
+    return asdict(import_dataset(RunFolder(open_store(store), name), path))
+
+
+def _check(kind: str) -> None:
+    if kind != "minari":
+        raise ConfigError(f"the format {kind!r} is not known, expected 'minari'")

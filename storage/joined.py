@@ -1,0 +1,84 @@
+"""Whole episodes of a run, put together again from the shards over which they lie."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from numpy.typing import NDArray
+
+    from storage.shards import Shard
+
+_IDS = ("env_id", "episode_id")
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedEpisode:
+    """One episode, from its first stored step to its last."""
+
+    columns: dict[str, NDArray[Any]]
+    """`[steps, ...]` by name."""
+    last_observation: NDArray[Any]
+    """What was observed after the last step."""
+    cut: bool
+    """It did not end: the run did, or the environment was reset without an end."""
+
+
+@dataclass(slots=True)
+class _Open:
+    """What was read of an episode whose end was not."""
+
+    parts: list[dict[str, NDArray[Any]]] = field(default_factory=list)
+    last_observation: NDArray[Any] | None = None
+
+
+def joined_episodes(shards: Iterable[Shard]) -> Iterator[JoinedEpisode]:
+    """Episodes in the order of their ends, then those that did not end, by tile and environment.
+
+    Memory holds one shard and what is open: a part of an episode for each environment.
+
+    Args:
+        shards: in order of round, and in a round of tile, without gaps, with all of their columns.
+    """
+    lanes: dict[tuple[int, int], _Open] = {}
+    for shard in shards:
+        steps, envs = shard.info.steps, shard.info.envs
+        after = dict(zip(shard.bootstrap_rows.tolist(), shard.bootstrap_observation, strict=True))
+        ended = (shard.columns["terminated"] != 0) | (shard.columns["truncated"] != 0)
+        found: list[tuple[int, int, JoinedEpisode]] = []
+        for env in range(envs):
+            lane = lanes.setdefault((shard.info.tile, env), _Open())
+            start = 0
+            for step in [*np.flatnonzero(ended[:, env]).tolist(), steps - 1]:
+                if start > step:
+                    continue
+                part = {name: array[start : step + 1, env] for name, array in shard.columns.items()}
+                if lane.parts and not _continues(lane.parts[-1], part):
+                    found.append((start, env, _close(lane, cut=True)))
+                # What is open outlives the shard, whose memory may be used again.
+                lane.parts.append(part if ended[step, env] else {name: np.array(value) for name, value in part.items()})
+                lane.last_observation = np.array(after[step * envs + env])
+                if ended[step, env]:
+                    found.append((step, env, _close(lane, cut=False)))
+                start = step + 1
+        found.sort(key=lambda entry: entry[:2])
+        yield from (episode for _, _, episode in found)
+    for _, lane in sorted(lanes.items()):
+        if lane.parts:
+            yield _close(lane, cut=True)
+
+
+def _continues(before: dict[str, NDArray[Any]], after: dict[str, NDArray[Any]]) -> bool:
+    return all(before[name][-1] == after[name][0] for name in _IDS if name in before)
+
+
+def _close(lane: _Open, *, cut: bool) -> JoinedEpisode:
+    last, parts = lane.last_observation, lane.parts
+    assert last is not None
+    lane.parts, lane.last_observation = [], None
+    return JoinedEpisode({name: np.concatenate([part[name] for part in parts]) for name in parts[0]}, last, cut)
