@@ -26,6 +26,7 @@ class Assignment:
     cache_folder: str
     device: str
     cache_limit_bytes: int = 4 << 30
+    read_budget_bytes: int | None = None
 
     @property
     def topic(self) -> str:

@@ -185,6 +185,13 @@ class ClusterSettings(_Settings):
         description="Size of the node's cache; what was not used for longest makes room.",
         json_schema_extra=_at(6),
     )
+    read_budget_bytes: int | None = Field(
+        None,
+        ge=1 << 20,
+        description="Memory for shards that a learner has or reads ahead; empty takes 256 MiB, or more where two "
+        "rounds need it.",
+        json_schema_extra=_at(7),
+    )
 
 
 class TrainConfig(_Settings):

@@ -89,7 +89,7 @@ class ShardFeed:
             expected=context.columns,
             columns={*_ENVIRONMENT_COLUMNS, *context.algorithm.rows},
             device=device,
-            budget_bytes=max(BUDGET_BYTES, least_bytes),
+            budget_bytes=assignment.read_budget_bytes or max(BUDGET_BYTES, least_bytes),
             cache=context.cache,
             remove_damaged=True,
         )

@@ -102,6 +102,7 @@ def driving(config: TrainConfig, if_exists: IfExists, on_event: Callable[[dict[s
                     task_run="",
                     cache_folder=config.cluster.cache_folder or default_cache_folder(),
                     cache_limit_bytes=config.cluster.cache_limit_bytes,
+                    read_budget_bytes=config.cluster.read_budget_bytes,
                     device=config.placement.device,
                 ),
                 on_event=on_event,

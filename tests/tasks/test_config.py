@@ -266,7 +266,14 @@ def test_the_form_has_the_fields_in_their_order():
         {"store": "elsewhere"},
         {"placement": {"act_tasks": 2}},
         {"placement": {"device": "cpu"}},
-        {"cluster": {"scheduler": "tcp://127.0.0.1:1", "lease_seconds": 3.0, "cache_limit_bytes": 1 << 30}},
+        {
+            "cluster": {
+                "scheduler": "tcp://127.0.0.1:1",
+                "lease_seconds": 3.0,
+                "cache_limit_bytes": 1 << 30,
+                "read_budget_bytes": 1 << 25,
+            }
+        },
         {"placement": {"snapshot_dtype": "float32"}},
         {"schedule": {"max_stages": 3}},
     ],

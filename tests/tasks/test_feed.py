@@ -39,7 +39,13 @@ def context(make_context: MakeContext) -> RunContext:
     return context
 
 
-def feed_of(context: RunContext, reader: ReaderState, replica: int = 0, replicas: int = 1) -> ShardFeed:
+def feed_of(
+    context: RunContext,
+    reader: ReaderState,
+    replica: int = 0,
+    replicas: int = 1,
+    read_budget_bytes: int | None = None,
+) -> ShardFeed:
     assignment = Assignment(
         store="",
         run="small",
@@ -53,6 +59,7 @@ def feed_of(context: RunContext, reader: ReaderState, replica: int = 0, replicas
         task_run="",
         cache_folder="",
         device="cpu",
+        read_budget_bytes=read_budget_bytes,
     )
     # Every shard is stored, so the feed has nobody to ask.
     return ShardFeed(assignment, context, None, CPU, reader)
@@ -121,3 +128,17 @@ def test_a_checkpoint_of_another_place_is_refused(context):
             check_reader(context, 1, wrong, "checkpoints/x")
     with pytest.raises(CorruptObjectError, match="skipped or learned twice"):
         check_reader(context, 2, right.to_json(), "checkpoints/x")
+
+
+@pytest.mark.parametrize("budget_bytes", [None, 1])
+def test_a_budget_bounds_what_is_ahead_and_changes_no_row(context, budget_bytes):
+    """With a budget that holds nothing, rounds come as they do with one that holds all: shard after shard."""
+    sizes = []
+    with feed_of(context, reader_at(context, 1), read_budget_bytes=budget_bytes) as feed:
+        for round_ in context.rounds_of(1):
+            loaded = feed.next_round()
+            assert keys(loaded) == [(round_, tile) for tile in range(TILES)]
+            sizes += [item.ref.nbytes for item in loaded]
+        peak = feed.tally().peak_bytes
+    # Of unknown size until they are read, with such a budget each counts for a byte before that.
+    assert budget_bytes is None or peak <= (TILES + 1) * max(sizes)
