@@ -11,6 +11,7 @@ import multiprocessing
 import re
 import socket
 import threading
+import time
 import urllib.parse
 import urllib.request
 from email.utils import formatdate
@@ -32,11 +33,20 @@ REFUSED: Answer = (
 
 
 class ObjectServer:
-    """A context manager: the server, and the environment with which clients find it."""
+    """A context manager: the server, and the environment with which clients find it.
+
+    Args:
+        request_seconds: that every request takes more, however many come at once.
+    """
+
+    def __init__(self, request_seconds: float = 0.0) -> None:
+        self._request_seconds = request_seconds
 
     def __enter__(self) -> Self:
         ours, theirs = multiprocessing.get_context("spawn").Pipe()
-        self._process = multiprocessing.get_context("spawn").Process(target=_serve, args=(theirs,), daemon=True)
+        self._process = multiprocessing.get_context("spawn").Process(
+            target=_serve, args=(theirs, self._request_seconds), daemon=True
+        )
         self._process.start()
         self.endpoint = f"http://127.0.0.1:{ours.recv()}"
         self.environment = {
@@ -53,17 +63,17 @@ class ObjectServer:
         self._process.join()
 
 
-def _serve(ready: Connection) -> None:
+def _serve(ready: Connection, request_seconds: float) -> None:
     objects = _Objects()
     with socket.create_server(("127.0.0.1", 0), backlog=256) as listener:
         ready.send(listener.getsockname()[1])
         while True:
             connection, _ = listener.accept()
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            threading.Thread(target=_talk, args=(connection, objects), daemon=True).start()
+            threading.Thread(target=_talk, args=(connection, objects, request_seconds), daemon=True).start()
 
 
-def _talk(connection: socket.socket, objects: _Objects) -> None:
+def _talk(connection: socket.socket, objects: _Objects, request_seconds: float) -> None:
     with connection, connection.makefile("rb", buffering=1 << 16) as incoming, contextlib.suppress(OSError):
         while line := incoming.readline():
             method, target, _ = line.decode().split(" ")
@@ -83,6 +93,7 @@ def _talk(connection: socket.socket, objects: _Objects) -> None:
                 body = _exactly(incoming, int(headers.get("content-length", 0)))
             if headers.get("x-amz-content-sha256", "").startswith("STREAMING-"):
                 body = _without_framing(body)
+            time.sleep(request_seconds)
             status, more, content = objects.answer(method, target, headers, body)
             fields = {
                 "Content-Length": str(len(content)),

@@ -6,6 +6,8 @@ A restarted act task goes on after what it finds stored; what it does write agai
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from tasks.membership import Membership
 
 _TRIES = 5
+_REQUESTS_AT_ONCE = 8
 
 
 def act(assignment: Assignment, context: RunContext, membership: Membership) -> dict[str, Any]:
@@ -44,8 +47,7 @@ def act(assignment: Assignment, context: RunContext, membership: Membership) -> 
     stage = assignment.stage
     rounds = context.rounds_of(stage)
     tiles = tiles_of(assignment.replica, assignment.replicas, context.config.environment.tiles)
-    before = context.run.log.read(stage - 1) if stage else None
-    actors, shards, states = _resume_all(assignment, context, tiles, before)
+    actors, shards, states, before = _resume_all(assignment, context, tiles)
     resumed = {tile: actor.next_round for tile, actor in actors.items() if actor.next_round > rounds.start}
     if resumed:
         membership.log.info("goes on after what is stored: %s", resumed)
@@ -94,45 +96,67 @@ def act(assignment: Assignment, context: RunContext, membership: Membership) -> 
 
 
 def _resume_all(
-    assignment: Assignment, context: RunContext, tiles: range, before: dict[str, Any] | None
-) -> tuple[dict[int, TileActor], dict[tuple[int, int], ShardRef], dict[tuple[int, int], StateRef]]:
-    """The tiles' environments as they are stored, and what else is.
+    assignment: Assignment, context: RunContext, tiles: range
+) -> tuple[
+    dict[int, TileActor], dict[tuple[int, int], ShardRef], dict[tuple[int, int], StateRef], dict[str, Any] | None
+]:
+    """The tiles' environments as they are stored, what else is, and the commit before; requests beside each other.
 
     An earlier member that has not left yet may go on for a round, and remove a state that was just listed: look again.
     """
-    store = context.run.store
-    for tries_left in reversed(range(_TRIES)):
-        shards = stored_shards(store, assignment.stage, assignment.attempt)
-        states = stored_states(store, assignment.stage, assignment.attempt)
-        try:
-            return {tile: _resume(context, tile, before, shards, states) for tile in tiles}, shards, states
-        except ObjectNotFoundError:
-            if not tries_left:
-                raise
+    store, stage, attempt = context.run.store, assignment.stage, assignment.attempt
+    with ThreadPoolExecutor(_REQUESTS_AT_ONCE, thread_name_prefix="resume") as threads:
+        committed = threads.submit(context.run.log.read, stage - 1) if stage else None
+        for tries_left in reversed(range(_TRIES)):
+            listed = threads.submit(stored_states, store, stage, attempt)
+            shards, states = stored_shards(store, stage, attempt), listed.result()
+            before = committed.result() if committed else None
+            starts = [_start_of(context, tile, before, shards, states) for tile in tiles]
+            try:
+                buffers = list(threads.map(partial(_state_of, context), starts))
+            except ObjectNotFoundError:
+                if not tries_left:
+                    raise
+                continue
+            actors = {
+                tile: _actor(context, tile, start, buffer)
+                for tile, start, buffer in zip(tiles, starts, buffers, strict=True)
+            }
+            return actors, shards, states, before
     raise AssertionError("the loop returns or raises")
 
 
-def _resume(
+def _start_of(
     context: RunContext,
     tile: int,
     before: dict[str, Any] | None,
     shards: dict[tuple[int, int], ShardRef],
     states: dict[tuple[int, int], StateRef],
-) -> TileActor:
-    """A tile's environments as they were after its last round whose shard and state are stored, without a gap."""
+) -> tuple[StateRef, int] | None:
+    """A tile's state after its last round whose shard and state are stored, without a gap, and the round after it.
+
+    None where the run begins.
+    """
     stage_rounds = context.rounds_of(before["stage"] + 1 if before else 0)
-    actor = TileActor(context, tile)
-    done = [round_ for round_ in stage_rounds if (round_, tile) in shards]
     gap = next((round_ for round_ in stage_rounds if (round_, tile) not in shards), stage_rounds.stop)
-    kept = [round_ for round_ in done if round_ < gap and (round_, tile) in states]
+    kept = [round_ for round_ in range(stage_rounds.start, gap) if (round_, tile) in states]
     if kept:
-        ref, next_round = states[kept[-1], tile], kept[-1] + 1
-    elif before:
-        ref = next(ref for ref in map(StateRef.from_json, before["states"]) if ref.tile == tile)
-        next_round = stage_rounds.start
-    else:
+        return states[kept[-1], tile], kept[-1] + 1
+    if before:
+        return next(ref for ref in map(StateRef.from_json, before["states"]) if ref.tile == tile), stage_rounds.start
+    return None
+
+
+def _state_of(context: RunContext, start: tuple[StateRef, int] | None) -> memoryview | None:
+    return None if start is None else context.cache.get_buffer(context.run.store, start[0])
+
+
+def _actor(context: RunContext, tile: int, start: tuple[StateRef, int] | None, buffer: memoryview | None) -> TileActor:
+    actor = TileActor(context, tile)
+    if start is None or buffer is None:
         actor.start()
         return actor
-    tensors, _ = load_tensors(context.run.store.view(ref.name), ref.name, ref.digest)
+    ref, next_round = start
+    tensors, _ = load_tensors(buffer, ref.name, ref.digest)
     actor.restore(tensors, next_round)
     return actor

@@ -79,7 +79,7 @@ def learn(assignment: Assignment, context: RunContext, membership: Membership) -
     tally = StageTally()
     rounds = context.rounds_of(assignment.stage)
     learn_seconds, update_rows = 0.0, 0
-    with ShardFeed(assignment, context, membership, device, reader) as feed:
+    with publisher, ShardFeed(assignment, context, membership, device, reader) as feed:
         for round_ in rounds:
             loaded = feed.next_round()
             membership.check()
@@ -89,6 +89,7 @@ def learn(assignment: Assignment, context: RunContext, membership: Membership) -
             update_rows += rows
             learn_seconds += time.perf_counter() - round_started
             _report(context, membership, round_, tally, feed, time.perf_counter() - started)
+        checkpoint_ref = write_checkpoint(context.run.store, assignment.stage, state, feed.reader.to_json())
     tallied = feed.tally()
     membership.log.info(
         "learned rounds=%d..%d update_rows=%d learn_seconds=%.3f wait_seconds=%.3f queue_depth=%.1f read_bytes=%d "
@@ -109,7 +110,7 @@ def learn(assignment: Assignment, context: RunContext, membership: Membership) -
     return {
         "shards": [ref.to_json() for ref in tally.shards],
         "snapshots": [ref.to_json() for ref in kept],
-        "checkpoint": write_checkpoint(context.run.store, assignment.stage, state, feed.reader.to_json()).to_json(),
+        "checkpoint": checkpoint_ref.to_json(),
         "version": rounds.stop,
         "metrics": tally.metrics(),
         "episodes": len(tally.returns),

@@ -5,13 +5,15 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
 
 from storage.cache import CacheTally
 from storage.digest import digest
 from storage.errors import StageMismatchError
 from storage.refs import SnapshotRef, parse_snapshot_name, snapshot_name
 from storage.tensors import load_tensors
+from storage.uploads import Uploads
 from tasks.quantize import decode_params, encode_params
 from tasks.stored import snapshot_folder, stored_snapshot
 
@@ -31,6 +33,8 @@ logger = logging.getLogger(__name__)
 _SEPARATOR = "/"
 _KEY = "snapshot/"
 _WAIT_SECONDS = 60.0
+_UPLOAD_THREADS = 2
+_UPLOAD_BUDGET_BYTES = 256 << 20
 
 
 class SnapshotReader:
@@ -117,7 +121,11 @@ def load_snapshot(buffer: memoryview, ref: SnapshotRef) -> Params:
 
 
 class SnapshotPublisher:
-    """Stores and announces versions. For one learn task."""
+    """Stores and announces versions. For one learn task; a context manager, whose end waits for what is on its way.
+
+    On a remote store a version is uploaded while the next one is learned. It is announced when it is stored, so that
+    nobody ever acts with one that a restarted learner would not find and compare with.
+    """
 
     def __init__(self, assignment: Assignment, context: RunContext, membership: Membership) -> None:
         self._attempt = assignment.attempt
@@ -128,13 +136,26 @@ class SnapshotPublisher:
             for name in context.run.store.list(f"{snapshot_folder(assignment.attempt)}/")
             if name.count("/") == snapshot_folder(assignment.attempt).count("/") + 1
         }
+        remote = context.run.store.path(snapshot_folder(assignment.attempt)) is None
+        self._uploads = Uploads(_UPLOAD_THREADS if remote else 0, _UPLOAD_BUDGET_BYTES)
         self.publish_seconds = 0.0
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None:
+                self._uploads.finish()
+        finally:
+            self._uploads.close()
+
     def publish(self, version: int, state: State) -> SnapshotRef:
-        """Store the actors' part of the parameters as a version.
+        """Store the actors' part of the parameters as a version, soon where the store is remote.
 
         Raises:
             StageMismatchError: this version was published before, with other content.
+            StoreError: an earlier version could not be stored.
         """
         started = time.perf_counter()
         tensors = {
@@ -149,16 +170,24 @@ class SnapshotPublisher:
         ref = SnapshotRef(name=name, digest=digest(data), nbytes=len(data), version=version)
         stored = self._existing.get(version)
         if stored is None:
-            self._context.run.store.write(name, [memoryview(data)])
             self._context.cache.put(self._context.run.store, ref, [data])  # actors of this node need not download it
+            self._uploads.submit(len(data), partial(self._store, ref, data))
         elif stored != name:
             raise StageMismatchError(
                 f"version {version} was published as '{stored}', and learning it again gave '{name}'; a stage must be "
                 f"a deterministic function of the commit before it. This attempt is given up and the stage starts again"
             )
-        self._membership.hint("act", _key(version), ref.to_json())
+        else:
+            self._announce(ref)
         self.publish_seconds += time.perf_counter() - started
         return ref
+
+    def _store(self, ref: SnapshotRef, data: bytes) -> None:
+        self._context.run.store.write(ref.name, [memoryview(data)])
+        self._announce(ref)
+
+    def _announce(self, ref: SnapshotRef) -> None:
+        self._membership.hint("act", _key(ref.version), ref.to_json())
 
 
 def _key(version: int) -> str:

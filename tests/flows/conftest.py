@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ..storage.s3_proxy import S3Proxy  # noqa: TID252  (tests are no package)
 from .processes import Cluster, Command, wait_until
 from .stored import StoredRun
 
@@ -166,9 +167,17 @@ def flow_environment(prefect_api: str, tmp_path_factory: pytest.TempPathFactory)
 
 
 @pytest.fixture(scope="session")
-def cluster(s3_server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def s3_proxy(s3_server) -> Iterator[S3Proxy]:
+    """In front of the S3 server, for faults; without any it changes nothing."""
+    with S3Proxy(s3_server.endpoint) as proxy:
+        yield proxy
+
+
+@pytest.fixture(scope="session")
+def cluster(s3_server, s3_proxy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A Dask cluster that is no run's own: four places to act in two processes, one to learn; so one gang at a time."""
-    cluster = Cluster(2, 2, s3_server.environment, tmp_path_factory.mktemp("cluster"))
+    environment = {**s3_server.environment, "AWS_ENDPOINT_URL": s3_proxy.endpoint}
+    cluster = Cluster(2, 2, environment, tmp_path_factory.mktemp("cluster"))
     yield cluster
     cluster.close()
 

@@ -47,7 +47,8 @@ class Fault:
     retry whose first answer was lost. `truncate`: only `share` of the bytes are given back, or stored.
 
     With a `chance` it happens to that share of calls, drawn from `seed`, the operation, the name and how often that
-    name was called so: the same whichever thread comes first.
+    name was called so: the same whichever thread comes first. The call after one that was hit is spared, so that no
+    bad luck exhausts a client's attempts.
     """
 
     kind: Kind
@@ -66,7 +67,7 @@ class Fault:
             return False
         if self.chance is None:
             return True
-        return random.Random(f"{self.seed} {call.operation} {call.name} {same}").random() < self.chance
+        return same % 2 == 1 and random.Random(f"{self.seed} {call} {same}").random() < 2 * self.chance
 
     def matches(self, call: Call) -> bool:
         return call.operation in self.operations and fnmatchcase(call.name, self.names)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import socket
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from urllib.parse import unquote, urlsplit
@@ -45,7 +46,11 @@ class S3Proxy:
         self._thread = threading.Thread(target=self._loop.run_forever, name="s3-proxy", daemon=True)
         self._listener: asyncio.Server | None = None
         self._connections: set[asyncio.Task[Any]] = set()
-        self._port = 0
+        # Bound and never listening: keeps the port while nobody listens.
+        self._reserved = socket.socket()
+        self._reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._reserved.bind(("127.0.0.1", 0))
+        self._port = self._reserved.getsockname()[1]
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -57,6 +62,7 @@ class S3Proxy:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_PATIENCE_SECONDS)
         self._loop.close()
+        self._reserved.close()
 
     @property
     def endpoint(self) -> str:
@@ -79,7 +85,7 @@ class S3Proxy:
         self._state.heal()
 
     def start(self) -> None:
-        """Listen, on the same port as before."""
+        """Listen, always on the same port; harmless if it does already."""
         self._run(self._start())
 
     def stop(self) -> None:
@@ -90,8 +96,8 @@ class S3Proxy:
         asyncio.run_coroutine_threadsafe(work, self._loop).result(_PATIENCE_SECONDS)
 
     async def _start(self) -> None:
-        self._listener = await asyncio.start_server(self._serve, "127.0.0.1", self._port)
-        self._port = self._listener.sockets[0].getsockname()[1]
+        if self._listener is None:
+            self._listener = await asyncio.start_server(self._serve, "127.0.0.1", self._port, reuse_address=True)
 
     async def _stop(self) -> None:
         if self._listener is not None:

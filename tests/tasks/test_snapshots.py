@@ -100,6 +100,12 @@ def nodes(request: pytest.FixtureRequest, s3_url: str, tmp_path: Path, members: 
     _load.cache_clear()
 
 
+def publish(node: Node, version: int, state: Any) -> SnapshotRef:
+    """Until it is stored and announced."""
+    with node.publisher() as publisher:
+        return publisher.publish(version, state)
+
+
 def state_of(context: RunContext, seed: int) -> Any:
     return context.algorithm.init(seed)
 
@@ -125,10 +131,10 @@ def wait_until(there: Callable[[], bool]) -> None:
 def test_an_announced_snapshot_is_there_before_it_is_asked_for(nodes: tuple[Node, Node], members: Members):
     """While actors act with version 0, the announced version 1 comes to their node: then it needs no store any more."""
     learner, actors = nodes
-    publisher, reader = learner.publisher(), actors.reader()
-    first = publisher.publish(0, state_of(learner.context, 1))
+    reader = actors.reader()
+    first = publish(learner, 0, state_of(learner.context, 1))
     assert_equal(reader.get(0)[0], expected(actors, first))
-    second = publisher.publish(1, state_of(learner.context, 2))
+    second = publish(learner, 1, state_of(learner.context, 2))
     wanted = expected(actors, second)
     wait_until((actors.context.cache.folder / second.digest).exists)
     actors.context.run.store.delete([second.name])
@@ -142,9 +148,9 @@ def test_a_lost_announcement_costs_time_alone(nodes: tuple[Node, Node], members:
     """Without a word from the learner, versions are found in the store."""
     learner, actors = nodes
     members.silent = True
-    publisher, reader = learner.publisher(), actors.reader()
+    reader = actors.reader()
     for version in range(3):
-        ref = publisher.publish(version, state_of(learner.context, version))
+        ref = publish(learner, version, state_of(learner.context, version))
         assert_equal(reader.get(version)[0], expected(actors, ref))
     assert reader.tally.downloads == 3
     reader.close()
@@ -157,7 +163,7 @@ def test_an_announcement_of_nothing_does_no_harm(nodes: tuple[Node, Node], membe
     missing = SnapshotRef("snapshots/nothing", "0" * 32, 1, 7)
     members.hint("act", "snapshot/7", missing.to_json())
     wait_until(lambda: reader.tally.misses == 1)
-    ref = learner.publisher().publish(8, state_of(learner.context, 1))
+    ref = publish(learner, 8, state_of(learner.context, 1))
     assert_equal(reader.get(8)[0], expected(actors, ref))
     reader.close()
 
@@ -166,7 +172,7 @@ def test_actors_beside_the_learner_download_nothing(nodes: tuple[Node, Node], me
     """What the learner published lies in its node's cache already."""
     learner, _ = nodes
     reader = learner.reader()
-    ref = learner.publisher().publish(0, state_of(learner.context, 1))
+    ref = publish(learner, 0, state_of(learner.context, 1))
     assert_equal(reader.get(0)[0], expected(learner, ref))
     assert reader.tally.downloads == reader.tally.origin_bytes == 0
     reader.close()
@@ -190,7 +196,7 @@ def test_publishing_changes_nothing_of_the_learner(nodes: tuple[Node, Node], mem
     learner, _ = nodes
     state = state_of(learner.context, 1)
     before = {name: group.flat.clone() for name, group in state.params.items()}
-    ref = learner.publisher().publish(4, state)
+    ref = publish(learner, 4, state)
     assert all(torch.equal(group.flat, before[name]) for name, group in state.params.items())
     again = learner.publisher()
     assert again.publish(4, state) == ref

@@ -1,0 +1,126 @@
+"""The whole loop on a store that takes 20 ms a request, over the same loop on a local folder.
+
+`penstock train` as a user runs it, lag 1, turn by turn on both: a local folder, and an S3 server in memory that sleeps
+in every request (`object_server.py`). Counted from the first environment step to the last commit, with all stages'
+beginnings, ends and evaluations in between. Both must end with the same commits, bytes and all. The figure holds where
+a round takes at least 200 ms; what it took on the local folder is in the table.
+
+    python benchmarks/slow_store.py
+    python benchmarks/slow_store.py --pairs 1 --stages 2 --rounds 4 --round-steps 64
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent / "peers"))
+from measure import machine
+from object_server import ObjectServer
+
+from flows.server import PrefectServer
+from storage.run import RunFolder
+from storage.store import open_store
+
+BUCKET = "bench"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--request-seconds", type=float, default=0.02)
+    parser.add_argument("--stages", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=10, help="of a stage")
+    parser.add_argument("--round-steps", type=int, default=512)
+    parser.add_argument("--results", type=Path)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder, ObjectServer(args.request_seconds) as server:
+        os.environ |= {"PREFECT_HOME": f"{folder}/prefect", **server.environment}
+        request = urllib.request.Request(f"{server.endpoint}/{BUCKET}", method="PUT")
+        urllib.request.urlopen(request, timeout=30).close()
+        with PrefectServer() as prefect:
+            prefect.wait_ready()
+            os.environ["PREFECT_API_URL"] = prefect.api_url
+            stores = {"local": f"{folder}/runs", "slow": f"s3://{BUCKET}/runs"}
+            pairs = []
+            for number in range(args.pairs + 1):
+                pair = {name: train(args, folder, store, f"run-{number}") for name, store in stores.items()}
+                if pair["local"].pop("commits") != pair["slow"].pop("commits"):
+                    sys.exit("the two runs differ: both must end with the same commits")
+                if number:  # the first pair is unmeasured: files that nobody has read yet are nobody's merit
+                    pairs.append(pair)
+                    print(json.dumps(pair), flush=True)
+    report(args, pairs)
+
+
+def train(args: argparse.Namespace, folder: str, store: str, name: str) -> dict[str, Any]:
+    settings = {
+        "num-envs": 64,
+        "envs-per-tile": 16,
+        "act-tasks": 1,
+        "round-steps": args.round_steps,
+        "rounds-per-stage": args.rounds,
+        "max-stages": args.stages,
+        "lag": 1,
+        "evaluation-episodes": 10,
+        "gang-seconds": 300,
+        "cache-folder": f"{folder}/cache-{name}",
+        "store": store,
+        "name": name,
+    }
+    options = [part for key, value in settings.items() for part in (f"--{key}", str(value))]
+    command = [str(Path(sys.executable).parent / "penstock"), "train", "cartpole", *options, "--json"]
+    preset = Path(folder) / "preset.toml"
+    preset.write_text("seed = 1\n")
+    command[2] = str(preset)
+    finished = subprocess.run(command, capture_output=True, text=True, check=False)
+    if finished.returncode:
+        sys.exit(f"{shlex.join(command)} ended with {finished.returncode}:\n{finished.stderr}")
+    run = RunFolder(open_store(store), name)
+    stages = [json.loads(run.store.read(timings)) for timings in run.store.list("timings/")]
+    first_step_at = min(part["first_step_at"] for part in stages[0]["act"])
+    seconds = stages[-1]["started_at"] + stages[-1]["stage_seconds"] - first_step_at
+    learned = [stage["learn"][0] for stage in stages]
+    return {
+        "seconds": seconds,
+        "round_seconds": seconds / (args.stages * args.rounds),
+        "act_seconds": sum(part["act_seconds"] for stage in stages for part in stage["act"]),
+        "act_wait_seconds": sum(part["wait_seconds"] for stage in stages for part in stage["act"]),
+        "learn_seconds": sum(part["learn_seconds"] for part in learned),
+        "learn_wait_seconds": sum(part["wait_seconds"] for part in learned),
+        "publish_seconds": sum(part["publish_seconds"] for part in learned),
+        "outside_roles_seconds": sum(stage["stage_seconds"] - stage["roles_seconds"] for stage in stages[1:]),
+        "commits": [run.store.read(commit).decode() for commit in run.store.list("commits/")],
+    }
+
+
+def report(args: argparse.Namespace, pairs: list[dict[str, Any]]) -> None:
+    ratios = [pair["local"]["seconds"] / pair["slow"]["seconds"] for pair in pairs]
+    round_ms = [1e3 * median(pair[side]["round_seconds"] for pair in pairs) for side in ("local", "slow")]
+    title = f"whole loop, lag 1, a store with {1e3 * args.request_seconds:g} ms a request / a local folder"
+    value = f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+    row = f"| {title} | {value} | >= 0.8 | a round took {round_ms[0]:.0f} and {round_ms[1]:.0f} ms |"
+    print(row)
+    if args.results:
+        args.results.mkdir(exist_ok=True)
+        stem = args.results / f"{dt.datetime.now(tz=dt.UTC).date().isoformat()}-slow-store"
+        lines = [f"# {stem.name}", "", f"`python {shlex.join(sys.argv)}`", ""]
+        lines += ["| figure | measured | reach | |", "| --- | --- | --- | --- |", row]
+        stem.with_suffix(".md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        raw = {"pairs": pairs, "machine": machine(["penstock", "torch", "s3fs", "distributed"])}
+        stem.with_suffix(".json").write_text(json.dumps(raw, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
