@@ -24,7 +24,7 @@ VENV = HERE.parents[2] / ".venv-swift"
 REQUIREMENTS = HERE.with_name("requirements-swift.txt")
 USER, KEY = "test:tester", "testing"
 START_SECONDS = 120.0
-INSTALL_SECONDS = 600.0
+INSTALL_SECONDS = 200.0
 
 _PROXY = """
 [pipeline:main]
@@ -146,17 +146,18 @@ def _environment() -> Path:
             return python
         install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", REQUIREMENTS]
         for command in ([sys.executable, "-m", "venv", VENV], install):
-            ran = subprocess.run(
-                [str(part) for part in command],
-                env={name: value for name, value in os.environ.items() if name != "PIP_CONSTRAINT"},
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=INSTALL_SECONDS,
-            )
-            if ran.returncode:
-                raise NoSwiftError(f"Swift could not be installed into '{VENV}': {ran.stderr.strip()[-500:]}")
+            try:
+                subprocess.run(
+                    [str(part) for part in command],
+                    env={name: value for name, value in os.environ.items() if name != "PIP_CONSTRAINT"},
+                    stdin=subprocess.DEVNULL,
+                    capture_output=True,
+                    check=True,
+                    timeout=INSTALL_SECONDS,
+                )
+            except subprocess.SubprocessError as error:
+                said = (getattr(error, "stderr", None) or b"").decode(errors="replace").strip()[-500:]
+                raise NoSwiftError(f"Swift could not be installed into '{VENV}': {error} {said}") from error
         done.write_text(wanted)
     return python
 
