@@ -8,6 +8,7 @@ from typing import Any
 from flows.summary import next_steps, outcome, stage_row
 from storage.digest import canonical_json
 from storage.errors import ConfigError
+from storage.readers import reading
 from storage.refs import SnapshotRef
 from storage.run import RunFolder
 from storage.store import open_store
@@ -81,7 +82,8 @@ def evaluate_run(store: str, name: str, episodes: int, stage: int | None, key: i
         device="cpu",
     )
     snapshot = SnapshotRef.from_json(commit["snapshots"][-1])
-    result = {**evaluate_snapshot(load_context(assignment), run.store, snapshot, episodes, key), "seeds": key}
+    with reading(run.store, "evaluate", commit["stage"], commit["stage"], shards=False):
+        result = {**evaluate_snapshot(load_context(assignment), run.store, snapshot, episodes, key), "seeds": key}
     run.store.write(f"evaluations/{snapshot.version:08d}-{key}-{episodes}.json", [canonical_json(result)])
     return result
 

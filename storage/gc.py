@@ -1,7 +1,8 @@
 """Removing what nothing needs any more: the leftovers of attempts that were given up, and superseded state.
 
-Shards that a commit names are the run's data and stay. Of a stage that isn't committed yet nothing is touched, for it
-is what a resumed run goes on from.
+Shards that a commit names are the run's data and stay, unless a person asks for those of early stages to be dropped:
+`retention.json` then says so, and no reader that runs and no replay that is not finished may need them. Of a stage that
+isn't committed yet nothing is touched, for it is what a resumed run goes on from.
 """
 
 from __future__ import annotations
@@ -10,15 +11,22 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from storage.errors import ConfigError, LeaseHeldError, RunNotFoundError
 from storage.lease import acquire
+from storage.readers import keep_shards_from, living_claims, recorded_claims, shards_kept_from
+from storage.run import RunFolder, run_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from storage.run import RunFolder
+    from storage.readers import Claim
 
 _LEASE_TTL_SECONDS = 30.0
 _DELETE_AT_ONCE = 1000
+_SIZED_COMMITS = 100
+"""Reading 100,000 commits to say how much was removed would take longer than removing it."""
+_LAG_LIMIT = 8
+"""A commit may name versions as far back as the largest lag."""
 # Of any attempt. Whatever isn't named so is none of ours, and left alone.
 _OF_STAGE = re.compile(r"(?:shards|states)/(\d{8,})(?:\.\d+)?/[^/]+|checkpoints/(\d{8,})-[^/]+")
 _OF_VERSION = re.compile(r"snapshots/(?:attempt-\d+/)?(\d{8,})-[^/]+")
@@ -31,34 +39,49 @@ class GcReport:
 
     objects: int
     nbytes: int
-    """Of those whose size is known: all on a local disk, those that a commit names elsewhere."""
+    """Of those whose size is known: all on a local disk, those that the newest commits name elsewhere."""
     names: tuple[str, ...]
 
 
-def collect(run: RunFolder, keep_checkpoints: int = 1, dry_run: bool = False) -> GcReport:
+def collect(
+    run: RunFolder, keep_checkpoints: int = 1, dry_run: bool = False, drop_shards_before: int | None = None
+) -> GcReport:
     """Remove uncommitted files of committed stages, and state that only older commits name.
 
-    The run's lease is held meanwhile, so that nobody resumes from what is being removed.
+    The run's lease is held meanwhile, so that nobody resumes from what is being removed. What readers claim stays.
 
     Args:
         run: that nobody drives.
         keep_checkpoints: the newest so many commits keep their checkpoints, snapshots and environment states.
         dry_run: only look; needs no lease.
+        drop_shards_before: remove the shards of earlier stages too, for good; None keeps to what was dropped before.
 
     Raises:
         ValueError: less than one commit would remain to resume from.
+        ConfigError: shards of stages that are not committed would be dropped.
         RunNotFoundError: there is no such run.
-        LeaseHeldError: a flow drives the run.
+        LeaseHeldError: a flow drives the run; or somebody reads shards that would be dropped, or has still to.
         LeaseLostError: somebody took the run over meanwhile; the rest was left.
         CorruptObjectError: the log can't be trusted; nothing was removed.
     """
     if keep_checkpoints < 1:
         raise ValueError(f"keep_checkpoints is {keep_checkpoints}, expected 1 or more: the newest is what resumes")
     run.load()
+    newest = run.log.newest()
+    kept_from = shards_kept_from(run.store)
+    if drop_shards_before is not None:
+        end = newest["stage"] + 1 if newest else 0
+        if not 0 <= drop_shards_before <= end:
+            raise ConfigError(
+                f"--drop-shards-before {drop_shards_before}: run '{run.name}' has committed {end} stages, expected "
+                f"0 to {end}"
+            )
+        kept_from = max(kept_from, drop_shards_before)
     if dry_run:
-        return _report(run, _superfluous(run, keep_checkpoints))
+        return _report(run, _superfluous(run, keep_checkpoints, kept_from, recorded_claims(run.store)))
     with acquire(run.store, "garbage collection", _LEASE_TTL_SECONDS) as keeper:
-        names = _superfluous(run, keep_checkpoints)
+        claims = _drop(run, kept_from)
+        names = _superfluous(run, keep_checkpoints, kept_from, claims)
         report = _report(run, names)
         for start in range(0, len(names), _DELETE_AT_ONCE):
             keeper.check()
@@ -66,21 +89,74 @@ def collect(run: RunFolder, keep_checkpoints: int = 1, dry_run: bool = False) ->
     return report
 
 
-def _superfluous(run: RunFolder, keep_checkpoints: int) -> list[str]:
+def _drop(run: RunFolder, kept_from: int) -> list[Claim]:
+    """Say which shards are dropped, unless somebody needs them; the claims of living readers."""
+    before = shards_kept_from(run.store)
+    claims = living_claims(run.store)
+    if kept_from <= before:
+        return claims
+    _refuse_if_needed(run, kept_from, claims)
+    keep_shards_from(run.store, kept_from)
+    # Who claimed before this was said may not have seen it, but is seen here.
+    claims = living_claims(run.store)
+    try:
+        _refuse_if_needed(run, kept_from, claims)
+    except LeaseHeldError:
+        keep_shards_from(run.store, before)
+        raise
+    return claims
+
+
+def _refuse_if_needed(run: RunFolder, kept_from: int, claims: list[Claim]) -> None:
+    needed = [str(claim) for claim in claims if claim.shards and claim.first < kept_from]
+    needed += [f"replay '{name}', which is not finished" for name in _unfinished_replays(run, kept_from)]
+    if needed:
+        raise LeaseHeldError(
+            f"shards of run '{run.name}' before stage {kept_from} are needed by {'; '.join(needed)}. Wait until that "
+            f"is done, or drop fewer; nothing was removed"
+        )
+
+
+def _unfinished_replays(run: RunFolder, kept_from: int) -> list[str]:
+    """Runs beside this one that read stages before `kept_from` of it and may go on."""
+    found = []
+    for name in run_names(run.root):
+        other = RunFolder(run.root, name)
+        try:
+            reads = other.load().get("reads", {}).get("sources", [])
+        except RunNotFoundError:
+            continue
+        if any(source["run"] == run.name and source["stages"][0] < kept_from for source in reads):
+            newest = other.log.newest()
+            found += [] if newest and newest["finished"] else [name]
+    return found
+
+
+def _superfluous(run: RunFolder, keep_checkpoints: int, kept_from: int, claims: list[Claim]) -> list[str]:
     newest = run.log.newest()
     if newest is None:
         return []
     stage, version = int(newest["stage"]), int(newest["version"])
-    kept = {ref.name for ref in run.log.shard_refs()}
+    kept = set(run.log.shard_table(kept_from)["name"].to_pylist())
     for older in range(max(0, stage - keep_checkpoints + 1), stage + 1):
         kept |= {ref["name"] for ref in _references(run.log.read(older))}
+    rounds_per_stage = max(1, version // (stage + 1))
     return [
         name
         for folder in _FOLDERS
         for name in run.store.list(folder)
         if name not in kept
         and (_number(_OF_STAGE, name, stage + 1) <= stage or _number(_OF_VERSION, name, version + 1) <= version)
+        and not any(_claims(claim, name, rounds_per_stage) for claim in claims)
     ]
+
+
+def _claims(claim: Claim, name: str, rounds_per_stage: int) -> bool:
+    """Whether a reader of these stages may need the object."""
+    if claim.first <= _number(_OF_STAGE, name, -1) <= claim.last:
+        return True
+    first, last = claim.first * rounds_per_stage - _LAG_LIMIT, (claim.last + 1) * rounds_per_stage
+    return first <= _number(_OF_VERSION, name, -_LAG_LIMIT - 1) <= last
 
 
 def _number(pattern: re.Pattern[str], name: str, otherwise: int) -> int:
@@ -104,8 +180,9 @@ def _report(run: RunFolder, names: list[str]) -> GcReport:
 
 
 def _known_sizes(run: RunFolder, names: list[str]) -> dict[str, int]:
-    """Sizes that commits tell, for stores that don't; reads only the commits of stages that something is left of."""
+    """Sizes that commits tell, for stores that don't; reads the newest commits of which something is left."""
     if not names or run.store.path(names[0]) is not None:
         return {}
-    stages = {_number(_OF_STAGE, name, -1) for name in names if name.startswith(("states/", "checkpoints/"))}
+    found = {_number(_OF_STAGE, name, -1) for name in names if name.startswith(("states/", "checkpoints/"))}
+    stages = sorted(found)[-_SIZED_COMMITS:]
     return {ref["name"]: ref["nbytes"] for stage in stages for ref in _references(run.log.read(stage))}

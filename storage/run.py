@@ -45,7 +45,8 @@ class RunFolder:
                 f"'{name}' can't name a run: expected 1 to 64 of a-z, 0-9, '.', '_', '-', of which the first is a "
                 f"letter or a digit"
             )
-        self._root = root
+        self.root = root
+        """The store that holds the runs."""
         self.name = name
         self.store = root.at(name)
         self.log = CommitLog(self.store)
@@ -69,11 +70,11 @@ class RunFolder:
             self.store.create(RUN, data)
         except ObjectExistsError as error:
             raise RunExistsError(
-                f"there is a run '{self.name}' in {self._root.url} already; choose another name, or resume it with "
+                f"there is a run '{self.name}' in {self.root.url} already; choose another name, or resume it with "
                 f"`penstock resume {self.name}`"
             ) from error
         if self.store.path(RUN) is None:
-            self._root.write(f"{_INDEX}{self.name}", [b""])
+            self.root.write(f"{_INDEX}{self.name}", [b""])
 
     def load(self) -> dict[str, Any]:
         """What the run is.
@@ -110,7 +111,7 @@ class RunFolder:
             return self.store.read(RUN)
         except ObjectNotFoundError as error:
             raise RunNotFoundError(
-                f"there is no run '{self.name}' in {self._root.url}; `penstock runs` lists those that there are"
+                f"there is no run '{self.name}' in {self.root.url}; `penstock runs` lists those that there are"
             ) from error
 
 
@@ -137,10 +138,11 @@ def list_runs(root: Store) -> list[RunSummary]:
     Raises:
         StoreError: the store can't be read.
     """
-    return [summary for summary in (_summarise(RunFolder(root, name)) for name in _names(root)) if summary]
+    return [summary for summary in (_summarise(RunFolder(root, name)) for name in run_names(root)) if summary]
 
 
-def _names(root: Store) -> list[str]:
+def run_names(root: Store) -> list[str]:
+    """Names of the folders that may hold runs, sorted."""
     folder = root.path(RUN)
     if folder is None:
         names = [name.removeprefix(_INDEX) for name in root.list(_INDEX)]

@@ -2,10 +2,11 @@
 
 import pytest
 
-from storage.digest import digest
-from storage.errors import CorruptObjectError, LeaseHeldError, RunNotFoundError
+from storage.digest import canonical_json, digest
+from storage.errors import ConfigError, CorruptObjectError, LeaseHeldError, RunNotFoundError
 from storage.gc import collect
-from storage.lease import acquire
+from storage.lease import LEASE, acquire
+from storage.readers import RETENTION, keep_shards_from, living_claims, reading, shards_kept_from
 from storage.run import RunFolder
 from storage.store import open_store
 
@@ -230,3 +231,122 @@ def test_the_newest_checkpoint_cannot_be_given_up(history):
     """Keeping none would end the run."""
     with pytest.raises(ValueError, match="keep_checkpoints"):
         collect(history.run, keep_checkpoints=0)
+
+
+def test_shards_are_dropped_only_where_asked_for_and_it_is_said(history):
+    """Those of earlier stages go and stay gone; the log still names them, and a reader of them is refused by name."""
+    for stage in range(4):
+        history.commit(stage)
+    assert not any(name.startswith("shards/") for name in collect(history.run).names)
+    report = collect(history.run, drop_shards_before=2)
+    gone = history.named(0, "shards") | history.named(1, "shards")
+    assert {name for name in report.names if name.startswith("shards/")} == gone
+    assert not gone & history.contents().keys()
+    assert history.named(2, "shards") | history.named(3, "shards") <= history.contents().keys()
+    assert shards_kept_from(history.run.store) == 2
+    assert len(list(history.run.log.shard_refs())) == 16
+    with (
+        pytest.raises(ConfigError, match=r"stages 1 to 1 in .* dropped.*from stage 2 on"),
+        reading(history.run.store, "test", 1, 3),
+    ):
+        pass
+    assert collect(history.run, drop_shards_before=1).objects == 0
+    assert shards_kept_from(history.run.store) == 2
+
+
+def test_more_than_what_is_committed_can_not_be_dropped(history):
+    """An unfinished stage is what a resumed run goes on from."""
+    history.commit(0)
+    before = history.contents()
+    with pytest.raises(ConfigError, match=r"--drop-shards-before 2.*1 stages"):
+        collect(history.run, drop_shards_before=2)
+    assert history.contents() == before
+
+
+def test_a_reader_that_is_reading_loses_nothing(history):
+    """While it reads, what its stages' commits name stays, and dropping them is refused; afterwards all goes."""
+    for stage in range(3):
+        history.commit(stage)
+    before = history.contents()
+    with reading(history.run.store, "test", 1, 1):
+        report = collect(history.run)
+        assert set(report.names) >= history.named(0, "states") | {history.committed[0]["checkpoint"]["name"]}
+        assert (history.resumable(1) | history.named(1, "shards")) <= history.contents().keys()
+        assert all(history.run.store.read(name) == before[name] for name in history.named(1, "shards", "snapshots"))
+        with pytest.raises(LeaseHeldError, match=r"reader 'test-.*of stages 1 to 1"):
+            collect(history.run, drop_shards_before=2)
+        assert shards_kept_from(history.run.store) == 0
+        assert history.named(1, "shards") <= history.contents().keys()
+        collect(history.run, drop_shards_before=1)
+        assert not history.named(0, "shards") & history.contents().keys()
+    assert history.run.store.list("readers/") == []
+    collect(history.run, drop_shards_before=2)
+    assert not (history.resumable(1) | history.named(1, "shards")) & history.contents().keys()
+
+
+def test_a_reader_that_died_protects_nothing_and_leaves_nothing(history):
+    """Whoever was killed never says that it is done: its lease tells."""
+    for stage in range(2):
+        history.commit(stage)
+    below = history.run.store.at("readers/killed-1")
+    below.write("claim.json", [canonical_json({"first": 0, "last": 0, "shards": True})])
+    acquire(below, "killed", 60.0).release()
+    collect(history.run, drop_shards_before=1)
+    assert not history.named(0, "shards") & history.contents().keys()
+    assert history.run.store.list("readers/") == []
+
+
+def test_whoever_claims_while_shards_are_dropped_is_seen_or_sees(history, monkeypatch):
+    """A reader that begins between the look and the announcement: dropping is taken back, and it reads on."""
+    for stage in range(2):
+        history.commit(stage)
+    begun = []
+
+    def announce(store, stage):
+        if not begun:
+            begun.append(reading(store, "late", 0, 0))
+            begun[0].__enter__()
+        keep_shards_from(store, stage)
+
+    monkeypatch.setattr("storage.gc.keep_shards_from", announce)
+    with pytest.raises(LeaseHeldError, match="late-"):
+        collect(history.run, drop_shards_before=1)
+    assert shards_kept_from(history.run.store) == 0
+    assert history.named(0, "shards") <= history.contents().keys()
+    assert [claim.first for claim in living_claims(history.run.store)] == [0]
+    begun[0].__exit__(None, None, None)
+
+
+def test_a_replay_that_is_not_finished_keeps_its_shards(history):
+    """It may have been killed and be resumed next month: no lease tells of it, but its run.json does."""
+    for stage in range(3):
+        history.commit(stage)
+    other = RunFolder(history.run.root, "clone")
+    other.create({"reads": {"sources": [{"run": "history", "stages": [1, 2], "commit": "x"}]}})
+    collect(history.run, drop_shards_before=1)
+    with pytest.raises(LeaseHeldError, match="replay 'clone'"):
+        collect(history.run, drop_shards_before=2)
+    assert history.named(1, "shards") <= history.contents().keys()
+    commit = history.run.log.read(0) | {"parent": other.genesis(), "finished": "max_stages 1 done"}
+    other.log.append(commit)
+    collect(history.run, drop_shards_before=2)
+    assert not history.named(1, "shards") & history.contents().keys()
+
+
+def test_a_crash_between_saying_and_removing_is_made_good(history):
+    """What was said to be dropped goes with the next collection."""
+    for stage in range(2):
+        history.commit(stage)
+    keep_shards_from(history.run.store, 1)
+    assert history.named(0, "shards") <= set(collect(history.run).names)
+
+
+def test_a_damaged_retention_is_told(history):
+    """Nothing is removed where it is not known what was dropped."""
+    history.commit(0)
+    history.run.store.write(RETENTION, [b"{}"])
+    before = history.contents()
+    with pytest.raises(CorruptObjectError, match=RETENTION):
+        collect(history.run)
+    assert history.contents() == before
+    assert LEASE not in history.run.store.list(LEASE)
