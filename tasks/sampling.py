@@ -1,0 +1,227 @@
+"""Uniform and prioritised sampling over stored rows, for algorithms that learn from a window of many rounds.
+
+A row's global id counts all rows of the shards in their order, from 0; it never changes. The window holds the newest
+shards that fit into its capacity. Nothing of it but priorities and four numbers has to be kept in a checkpoint: the
+rows lie in shards, and the shards are named by commits.
+
+Draws are keyed by (seed, number of the draw), and every inner node of the tree is the sum of its two children, whatever
+happened before. So what is sampled is a pure function of seed, draw and priorities: a window that was rebuilt from its
+exported state goes on with the same sequence. (TorchRL's samplers draw from a generator of the process and keep sums
+that depend on the order of updates; they would also bring TorchRL into every learner.)
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from numpy.typing import NDArray
+
+    from storage.refs import ShardRef
+
+
+class SumTree:
+    """Non-negative numbers in a row, any of which is changed or found by its share of the sum in logarithmic time.
+
+    Holds 16 bytes a leaf, the number of leaves rounded up to a power of two.
+    """
+
+    def __init__(self, leaves: int) -> None:
+        if leaves < 1:
+            raise ValueError(f"leaves is {leaves}, expected 1 or more")
+        self._first = 1 << (leaves - 1).bit_length()
+        self._nodes = np.zeros(2 * self._first, dtype=np.float64)
+        self.leaves = leaves
+
+    @property
+    def total(self) -> float:
+        """The sum of all leaves."""
+        return float(self._nodes[1])
+
+    @property
+    def nbytes(self) -> int:
+        """Of memory."""
+        return self._nodes.nbytes
+
+    def get(self, indices: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Values of leaves `[n]`."""
+        return self._nodes[self._first + indices]
+
+    def put(self, indices: NDArray[np.int64], values: NDArray[np.float64]) -> None:
+        """Set leaves `[n]`; of equal indices the last counts.
+
+        Raises:
+            ValueError: a value is negative or not finite.
+            IndexError: there is no such leaf.
+        """
+        if not (np.isfinite(values).all() and (values >= 0).all()):
+            raise ValueError(
+                f"priorities from {np.min(values)} to {np.max(values)}, expected finite ones of at least 0"
+            )
+        if len(indices) and not (indices.min() >= 0 and indices.max() < self.leaves):
+            raise IndexError(f"leaves {indices.min()} to {indices.max()}, expected 0 to {self.leaves - 1}")
+        nodes = self._first + indices
+        self._nodes[nodes] = values
+        while len(nodes) and nodes[0] > 1:
+            nodes = np.unique(nodes >> 1)
+            self._nodes[nodes] = self._nodes[2 * nodes] + self._nodes[2 * nodes + 1]
+
+    def find(self, sums: NDArray[np.float64]) -> NDArray[np.int64]:
+        """The leaf at which the running sum of all leaves first exceeds each of `[n]`; never one that is zero.
+
+        Args:
+            sums: at least 0, less than `total`.
+        """
+        nodes = np.ones(len(sums), dtype=np.int64)
+        left = np.array(sums, dtype=np.float64)
+        while nodes[0] < self._first:
+            nodes = 2 * nodes
+            below = self._nodes[nodes]
+            # Rounding can leave a rest that no right child covers: an empty child is never entered.
+            right = (left >= below) & (self._nodes[nodes + 1] > 0)
+            left = np.where(right, left - below, left)
+            nodes += right
+        return nodes - self._first
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Rows that were drawn."""
+
+    ids: NDArray[np.int64]
+    """Global row ids `[n]`, ascending."""
+    weights: NDArray[np.float32]
+    """`[n]`, what each counts so that sampling makes no bias, at most 1; all 1 where sampling is uniform."""
+
+
+class ReplayWindow:
+    """The newest rows, and how likely each is drawn.
+
+    Args:
+        capacity_rows: at most so many rows; whole shards leave, oldest first.
+        seed: of all draws.
+        exponent: how strongly priorities count, alpha of prioritised replay (Schaul et al. 2016, arXiv 1511.05952);
+            0 samples uniformly, and priorities are then not kept.
+        correction: how strongly weights undo it, beta of the same; 1 undoes it fully.
+    """
+
+    def __init__(self, capacity_rows: int, seed: int, *, exponent: float = 0.0, correction: float = 1.0) -> None:
+        if capacity_rows < 1 or exponent < 0 or correction < 0:
+            raise ValueError(
+                f"capacity_rows is {capacity_rows}, exponent {exponent} and correction {correction}; expected at least "
+                f"1, 0 and 0"
+            )
+        self.capacity_rows = capacity_rows
+        self.exponent = exponent
+        self.correction = correction
+        self._seed = seed
+        self._tree = SumTree(capacity_rows) if exponent else None
+        self._shard_rows: deque[int] = deque()
+        self._largest = 1.0
+        self._draws = 0
+        self.first_id = 0
+        self.next_id = 0
+
+    def __len__(self) -> int:
+        return self.next_id - self.first_id
+
+    def extend(self, refs: Iterable[ShardRef]) -> None:
+        """Take in shards, in order; their rows get the largest priority so far, so that each is likely seen once.
+
+        Raises:
+            ValueError: a shard alone has more rows than the window holds.
+        """
+        for ref in refs:
+            if ref.rows > self.capacity_rows:
+                raise ValueError(
+                    f"'{ref.name}' has {ref.rows} rows, and the window holds {self.capacity_rows}; make it larger"
+                )
+            while len(self) + ref.rows > self.capacity_rows:
+                self._leave(self._shard_rows.popleft())
+            fresh = np.arange(self.next_id, self.next_id + ref.rows)
+            self._shard_rows.append(ref.rows)
+            self.next_id += ref.rows
+            if self._tree is not None:
+                self._tree.put(fresh % self.capacity_rows, np.full(ref.rows, self._largest**self.exponent))
+
+    def sample(self, count: int) -> Sample:
+        """Draw rows with replacement, one from each of `count` equal shares of the sum of priorities.
+
+        Raises:
+            ValueError: the window is empty, or all priorities are 0.
+        """
+        if not len(self) or count < 1 or (self._tree is not None and not self._tree.total > 0):
+            raise ValueError(f"{count} rows of {len(self)} can't be drawn: expected some, with priorities above 0")
+        shares = (np.arange(count) + self._uniform(count)) / count
+        self._draws += 1
+        if self._tree is None:
+            offsets = np.minimum((shares * len(self)).astype(np.int64), len(self) - 1)
+            return Sample(self.first_id + offsets, np.ones(count, dtype=np.float32))
+        slots = self._tree.find(shares * self._tree.total)
+        ids = np.sort(self.first_id + (slots - self.first_id) % self.capacity_rows)
+        chances = self._tree.get(ids % self.capacity_rows) / self._tree.total
+        weights = (len(self) * chances) ** -self.correction
+        return Sample(ids, (weights / weights.max()).astype(np.float32))
+
+    def update(self, ids: NDArray[np.int64], priorities: NDArray[np.floating[Any]]) -> None:
+        """Set what rows are worth, as a loss's row outputs say; rows that have left are skipped.
+
+        Raises:
+            ValueError: a priority is negative or not finite.
+        """
+        if self._tree is None:
+            return
+        there = (ids >= self.first_id) & (ids < self.next_id)
+        values = np.asarray(priorities, dtype=np.float64)[there]
+        self._tree.put(ids[there] % self.capacity_rows, values**self.exponent)
+        self._largest = max(self._largest, float(values.max(initial=0.0)))
+
+    def export(self) -> dict[str, NDArray[Any]]:
+        """What a checkpoint has to hold: `priorities` `[rows]` by id, and `counters`, four numbers."""
+        slots = np.arange(self.first_id, self.next_id) % self.capacity_rows
+        priorities = np.empty(0) if self._tree is None else self._tree.get(slots)
+        counters = [float(self.first_id), float(self.next_id), float(self._draws), self._largest]
+        return {"priorities": priorities, "counters": np.array(counters, dtype=np.float64)}
+
+    def restore(self, exported: Mapping[str, NDArray[Any]], refs: Iterable[ShardRef]) -> None:
+        """Go on as the window that `export` described.
+
+        Args:
+            exported: what it gave.
+            refs: the shards in their order, all of those in the window among them and none after.
+
+        Raises:
+            ValueError: the shards do not give that window.
+        """
+        first, following, draws = (int(value) for value in exported["counters"][:3])
+        rows = deque(ref.rows for ref in refs)
+        start = following - sum(rows)
+        while rows and start < first:
+            start += rows.popleft()
+        kept = exported["priorities"]
+        if start != first or not 0 <= following - first <= self.capacity_rows:
+            raise ValueError(f"these shards end with rows {start} to {following}, expected {first} to {following}")
+        if self._tree is not None and len(kept) != following - first:
+            raise ValueError(f"{len(kept)} priorities for {following - first} rows: another window exported them")
+        self._shard_rows, self.first_id, self.next_id = rows, first, following
+        self._draws, self._largest = draws, float(exported["counters"][3])
+        if self._tree is not None:
+            self._tree = SumTree(self.capacity_rows)
+            self._tree.put(np.arange(first, following) % self.capacity_rows, np.asarray(kept, dtype=np.float64))
+
+    def _leave(self, rows: int) -> None:
+        if self._tree is not None:
+            slots = np.arange(self.first_id, self.first_id + rows) % self.capacity_rows
+            self._tree.put(slots, np.zeros(rows))
+        self.first_id += rows
+
+    def _uniform(self, count: int) -> NDArray[np.float64]:
+        """Numbers in [0, 1), keyed by seed and draw; of raw bits, whose stream NumPy keeps for ever."""
+        bits = np.random.Philox(np.random.SeedSequence([self._seed, self._draws])).random_raw(count)
+        return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
