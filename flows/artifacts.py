@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from uuid import UUID
 
-    from tasks.config import TrainConfig
+    from tasks.config import RunConfig
     from tasks.training import Training
 
 _UPDATE_SECONDS = 2.0
@@ -40,12 +40,16 @@ _UPDATE_SECONDS = 2.0
 class RunReport:
     """Shows one drive of a run. A context manager: what is queued is shown before it ends."""
 
-    def __init__(self, config: TrainConfig) -> None:
+    def __init__(self, config: RunConfig) -> None:
         self._config = config
         self._key = str(config.name).replace(".", "-").replace("_", "-")
         self._panel = current_panel()
         self._logger = get_run_logger()
-        self._flow_run = {"flow_run_id": str(flow_run.id), "flow_run_name": flow_run.name, "flow_name": "train"}
+        self._flow_run = {
+            "flow_run_id": str(flow_run.id),
+            "flow_run_name": flow_run.name,
+            "flow_name": flow_run.flow_name,
+        }
         self._work: queue.Queue[Callable[[], None] | None] = queue.Queue()
         self._context = contextvars.copy_context()
         self._thread = threading.Thread(target=self._context.run, args=(self._show_all,), name="run-report")

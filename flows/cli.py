@@ -67,6 +67,46 @@ def train(
 
 
 @app.command(context_settings=_OVERRIDES)
+def replay(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="Name of the replay, a run of its own.")],
+    source: Annotated[list[str], typer.Option("--from", help="Runs whose shards are read: --from RUN [RUN ...].")],
+    stages: Annotated[str | None, typer.Option(help="Their stages, both ends included: 3:9, 3: or :9.")] = None,
+    versions: Annotated[str | None, typer.Option(help="Versions that acted, both ends included.")] = None,
+    min_return: Annotated[float | None, typer.Option(help="Only whole episodes with at least this return.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
+    store: Store = None,
+    scheduler: Scheduler = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train a policy from the shards of earlier runs, by behaviour cloning; nothing acts but its evaluation.
+
+    Every other setting can be given as an option as well: --shards-per-round 32, --algorithm.learning-rate 1e-3.
+    `penstock settings --replay` lists them all.
+    """
+    from flows.drive import drive
+    from flows.overrides import parse_bounds, parse_overrides
+    from tasks.config import merge
+    from tasks.replay_config import ReplayConfig, build_replay_config
+
+    arguments = list(context.args)
+    more = 0
+    while more < len(arguments) and not arguments[more].startswith("-"):
+        more += 1
+    values: dict[str, Any] = {"name": name, "source": {"runs": [*source, *arguments[:more]]}}
+    values |= {key: value for key, value in {"seed": seed, "store": store}.items() if value is not None}
+    selection = {"stages": parse_bounds("--stages", stages), "versions": parse_bounds("--versions", versions)}
+    values["source"] |= {key: value for key, value in selection.items() if value} | {"min_return": min_return}
+    if scheduler is not None:
+        values["cluster"] = {"scheduler": scheduler}
+    overrides = parse_overrides(arguments[more:], ReplayConfig)
+    fixed = sorted(set(overrides) & {"environment", "plan"})
+    if fixed:
+        raise ConfigError(f"{', '.join(fixed)}: follows from the runs that are read; leave it out")
+    _print_result(drive(build_replay_config(merge(values, overrides)), "refuse", as_json=as_json), as_json)
+
+
+@app.command(context_settings=_OVERRIDES)
 def resume(
     context: typer.Context,
     run: Annotated[str, typer.Argument(help="Name of the run.")],
@@ -82,7 +122,8 @@ def resume(
     from flows.overrides import parse_overrides
     from storage.run import RunFolder
     from storage.store import open_store
-    from tasks.config import build_config, merge
+    from tasks.config import merge
+    from tasks.replay_config import build_stored_config
 
     folder = RunFolder(open_store(store or "runs"), run)
     overrides = parse_overrides(context.args)
@@ -93,7 +134,7 @@ def resume(
     values = merge({**folder.load()["config"], "name": run, "store": store or "runs"}, overrides)
     if scheduler is not None:
         values = merge(values, {"cluster": {"scheduler": scheduler}})
-    _print_result(drive(build_config(values), "resume", as_json=as_json), as_json)
+    _print_result(drive(build_stored_config(values), "resume", as_json=as_json), as_json)
 
 
 @app.command()
@@ -160,16 +201,22 @@ def evaluate(
 def gc(
     run: Annotated[str, typer.Argument(help="Name of the run.")],
     keep_checkpoints: Annotated[int, typer.Option(min=1, help="Newest commits whose checkpoints stay.")] = 1,
+    drop_shards_before: Annotated[
+        int | None, typer.Option(min=0, help="Remove the shards of earlier stages too, for good.")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go, and keep it.")] = False,
     store: Store = None,
     as_json: AsJson = False,
 ) -> None:
-    """Remove what no commit names, and checkpoints that newer ones replace. Committed shards always stay."""
+    """Remove what no commit names, and checkpoints that newer ones replace.
+
+    Committed shards stay, unless --drop-shards-before is given; so does what somebody reads just now.
+    """
     from storage.gc import collect
     from storage.run import RunFolder
     from storage.store import open_store
 
-    report = collect(RunFolder(open_store(store or "runs"), run), keep_checkpoints, dry_run)
+    report = collect(RunFolder(open_store(store or "runs"), run), keep_checkpoints, dry_run, drop_shards_before)
     if as_json:
         _print_json(
             {"objects": report.objects, "bytes": report.nbytes, "names": list(report.names), "dry_run": dry_run}
@@ -250,11 +297,15 @@ def check_env(
 
 
 @app.command()
-def settings() -> None:
+def settings(
+    replay: Annotated[bool, typer.Option("--replay", help="Those of `penstock replay`.")] = False,
+) -> None:
     """List every setting, its default and what it means."""
     from flows.overrides import describe_settings
+    from tasks.config import TrainConfig
+    from tasks.replay_config import ReplayConfig
 
-    _print_table(describe_settings())
+    _print_table(describe_settings(ReplayConfig if replay else TrainConfig))
 
 
 def _print_exchange(verb: str, counts: dict[str, int], as_json: bool) -> None:

@@ -73,9 +73,7 @@ class LivePanel(Panel):
         self._stage_started = time.perf_counter()
         start = f"goes on from stage {self._stage}" if newest else "starts"
         self._console.print(
-            f"run {training.run.name} {start}: {training.config.environment.id}, {training.config.algorithm.name}, "
-            f"{training.config.placement.act_tasks} act tasks, lag {training.config.schedule.lag}",
-            highlight=False,
+            f"run {training.run.name} {start}: {training.config.story}", highlight=False, soft_wrap=True
         )
 
     def progress(self, event: dict[str, Any]) -> None:

@@ -15,13 +15,15 @@ from flows.server import PrefectServer
 from tasks.start import check_start
 
 if TYPE_CHECKING:
-    from tasks.config import TrainConfig
+    from collections.abc import Callable
+
+    from tasks.config import RunConfig
     from tasks.start import IfExists
 
 _FLUSH_SECONDS = 5.0
 
 
-def drive(config: TrainConfig, if_exists: IfExists, *, as_json: bool) -> dict[str, Any]:
+def drive(config: RunConfig, if_exists: IfExists, *, as_json: bool) -> dict[str, Any]:
     """Run the training flow in this process, on Prefect's server at `PREFECT_API_URL` or on an embedded one.
 
     Raises:
@@ -45,8 +47,7 @@ def drive(config: TrainConfig, if_exists: IfExists, *, as_json: bool) -> dict[st
         else:
             panel.note(f"starting Dask workers and the rest; Prefect is at {os.environ['PREFECT_API_URL']}")
         workers = _start_workers(config)
-        from flows.train import train
-
+        run_flow = _flow_of(config)
         _quiet()
         _show_warnings(panel)
         if server is not None:
@@ -54,8 +55,19 @@ def drive(config: TrainConfig, if_exists: IfExists, *, as_json: bool) -> dict[st
             panel.note(f"Prefect's UI while this runs: {server.ui_url}")
         workers.join()
         stack.callback(_flush_prefect)
-        result: dict[str, Any] = train(config, if_exists)
+        result: dict[str, Any] = run_flow(config, if_exists)
     return result
+
+
+def _flow_of(config: RunConfig) -> Callable[..., dict[str, Any]]:
+    """The flow of a kind of run; takes seconds to import."""
+    if config.acts:
+        from flows.train import train
+
+        return train
+    from flows.replay import replay
+
+    return replay
 
 
 def _flush_prefect() -> None:
@@ -67,7 +79,7 @@ def _flush_prefect() -> None:
         service.drain_all(timeout=_FLUSH_SECONDS)
 
 
-def _start_workers(config: TrainConfig) -> threading.Thread:
+def _start_workers(config: RunConfig) -> threading.Thread:
     """Begin to start local workers; what goes wrong comes up when the flow starts them itself."""
 
     def start() -> None:

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from prefect.runtime import flow_run
 
-from tasks.config import TrainConfig
+from tasks.config import ConfigT, RunConfig
 
 if TYPE_CHECKING:
     from tasks.start import IfExists
 
 
-def named(config: TrainConfig) -> TrainConfig:
+def named(config: ConfigT) -> ConfigT:
     """The configuration with a name; one that is made up follows from the flow run, so that a retry finds its run."""
     if config.name:
         return config
@@ -26,6 +26,7 @@ def exists_policy(if_exists: IfExists) -> IfExists:
 
 def flow_run_name() -> str:
     """`train cartpole-1`: readable in the UI."""
+    kind = flow_run.flow_name or "train"
     config: Any = flow_run.parameters.get("config")
-    name = config.name if isinstance(config, TrainConfig) else (config or {}).get("name")
-    return f"train {name}" if name else f"train {str(flow_run.id)[-8:]}"
+    name = config.name if isinstance(config, RunConfig) else (config or {}).get("name")
+    return f"{kind} {name}" if name else f"{kind} {str(flow_run.id)[-8:]}"

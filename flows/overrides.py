@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from storage.errors import ConfigError
-from tasks.config import TrainConfig, merge
+from tasks.config import RunConfig, TrainConfig, merge
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
 
-def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
+def parse_overrides(arguments: Sequence[str], kind: type[RunConfig] = TrainConfig) -> dict[str, Any]:
     """Turn `--schedule.lag 1 --act-tasks=2` into nested settings.
 
     Raises:
@@ -31,7 +31,7 @@ def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
         if not option.startswith("--"):
             raise ConfigError(f"'{option}' is no option; settings are given as --name value, after the preset")
         name, equals, text = option[2:].partition("=")
-        path = _resolve(name.replace("-", "_"))
+        path = _resolve(name.replace("-", "_"), kind)
         if not equals:
             if not waiting:
                 raise ConfigError(f"--{name} needs a value")
@@ -43,15 +43,31 @@ def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
     return values
 
 
-def describe_settings() -> list[dict[str, Any]]:
-    """Every setting with its default and description."""
+def parse_bounds(option: str, text: str | None) -> dict[str, int]:
+    """Turn `3:9`, `3:`, `:9` or `3` into the first and last of a range, as far as they are given.
+
+    Raises:
+        ConfigError: it is none of these.
+    """
+    if text is None:
+        return {}
+    first, colon, last = text.partition(":")
+    if not colon:
+        last = first
+    if not all(part == "" or part.isdecimal() for part in (first, last)) or text in {"", ":"}:
+        raise ConfigError(f"{option} {text}: expected FIRST:LAST, both included, such as 3:9, 3: or :9")
+    return {name: int(part) for name, part in (("first", first), ("last", last)) if part}
+
+
+def describe_settings(kind: type[RunConfig] = TrainConfig) -> list[dict[str, Any]]:
+    """Every setting of a kind of run with its default and description."""
     return [
         {
             "setting": path,
             "default": "" if field.default in (None, PydanticUndefined) else field.default,
             "meaning": field.description or "",
         }
-        for path, field in _leaves(TrainConfig)
+        for path, field in _leaves(kind)
     ]
 
 
@@ -63,8 +79,8 @@ def _leaves(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, Fie
             yield f"{prefix}{name}", field
 
 
-def _resolve(name: str) -> str:
-    paths = [path for path, _ in _leaves(TrainConfig)]
+def _resolve(name: str, kind: type[RunConfig]) -> str:
+    paths = [path for path, _ in _leaves(kind)]
     if name in paths:
         return name
     owner = name.rpartition(".")[0]

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tasks.config import TrainConfig
+    from tasks.config import RunConfig
 
 
 def stage_row(commit: dict[str, Any], timings: dict[str, Any]) -> dict[str, Any]:
     """A stage in the table of stages."""
-    act_seconds = max(part["act_seconds"] for part in timings["act"])
+    act_seconds = max((part["act_seconds"] for part in timings["act"]), default=0.0)
     learn = timings["learn"][0]
-    acted = sum(part["env_steps"] for part in timings["act"])
+    acted = sum(part["env_steps"] for part in timings["act"] or timings["learn"])
     busy = learn["learn_seconds"] + learn["wait_seconds"]
     evaluation = commit["evaluation"]
     # Stages of earlier versions have none.
@@ -62,7 +62,7 @@ def next_steps(run: str, store: str, finished: bool) -> list[str]:
 
 
 def summary_markdown(
-    config: TrainConfig, commit: dict[str, Any] | None, rows: list[dict[str, Any]], error: str | None
+    config: RunConfig, commit: dict[str, Any] | None, rows: list[dict[str, Any]], error: str | None
 ) -> str:
     """The run's card."""
     finished = commit is not None and commit["finished"] is not None
@@ -71,9 +71,8 @@ def summary_markdown(
         "",
         f"**{outcome(commit)}**",
         "",
-        f"- environment: {config.environment.id}, {config.environment.num_envs} in {config.environment.tiles} tiles",
-        f"- algorithm: {config.algorithm.name}, seed {config.seed}, lag {config.schedule.lag}",
-        f"- placement: {config.placement.policy}, {config.placement.act_tasks} act tasks",
+        f"- {config.story}",
+        f"- seed {config.seed}, placement {config.placement.policy}",
         f"- store: `{config.store}/{config.name}`",
         "",
     ]

@@ -19,7 +19,7 @@ from tasks.replica import warm_up
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tasks.config import TrainConfig
+    from tasks.config import RunConfig
 
 _CONNECT_SECONDS = 15
 
@@ -37,10 +37,16 @@ _started: dict[tuple[int, int], SpecCluster] = {}
 _starting = threading.Lock()
 
 
-def start_configured_cluster(config: TrainConfig) -> None:
+def start_configured_cluster(config: RunConfig) -> None:
     """Start local workers if that is what is configured."""
     if not config.cluster.scheduler:
-        start_local_cluster(config.cluster.act_workers or config.placement.act_tasks, config.placement.act_tasks)
+        start_local_cluster(*_local_size(config))
+
+
+def _local_size(config: RunConfig) -> tuple[int, int]:
+    """Act workers and act tasks of a run that brings its own workers."""
+    act_tasks = config.placement.act_tasks
+    return (config.cluster.act_workers or act_tasks, act_tasks) if config.acts else (0, 0)
 
 
 def start_local_cluster(act_workers: int, act_tasks: int) -> SpecCluster:
@@ -56,7 +62,7 @@ def start_local_cluster(act_workers: int, act_tasks: int) -> SpecCluster:
 
 
 def _start(act_workers: int, act_tasks: int) -> SpecCluster:
-    threads = -(-act_tasks // act_workers)
+    threads = -(-act_tasks // max(1, act_workers))
     workers = {f"act-{index}": _worker(threads, {"actor": float(threads)}) for index in range(act_workers)}
     workers["learn-0"] = _worker(1, {"learner": 1.0})
     with dask.config.set(_DASK):
@@ -88,7 +94,7 @@ def _worker(threads: int, resources: dict[str, float]) -> dict[str, Any]:
 
 
 @contextmanager
-def connected(config: TrainConfig) -> Iterator[Client]:
+def connected(config: RunConfig) -> Iterator[Client]:
     """A client of the configured cluster; local workers end with it.
 
     Raises:
@@ -106,8 +112,7 @@ def connected(config: TrainConfig) -> Iterator[Client]:
         with client:
             yield client
         return
-    act_tasks = config.placement.act_tasks
-    act_workers = settings.act_workers or act_tasks
+    act_workers, act_tasks = _local_size(config)
     cluster = start_local_cluster(act_workers, act_tasks)
     try:
         with Client(cluster, name="penstock", set_as_default=False) as client:

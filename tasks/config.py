@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StringConstraints, ValidationError, model_validator
 
@@ -63,7 +63,13 @@ class EnvironmentSettings(_Settings):
         return self.num_envs // self.envs_per_tile
 
 
-class PPOSettings(_Settings):
+class AlgorithmSettings(_Settings):
+    """What every algorithm's settings have."""
+
+    name: str
+
+
+class PPOSettings(AlgorithmSettings):
     """Proximal policy optimisation."""
 
     name: Literal["ppo"] = Field("ppo", description="The algorithm.", json_schema_extra=_at(0))
@@ -194,8 +200,8 @@ class ClusterSettings(_Settings):
     )
 
 
-class TrainConfig(_Settings):
-    """Everything that describes a training run."""
+class RunConfig(_Settings):
+    """What describes a run, whether it acts or learns from what others have stored. Its kinds follow from this."""
 
     name: RunName | None = Field(
         None, description="The run's name, a folder in the store; empty makes one up.", json_schema_extra=_at(0)
@@ -203,10 +209,44 @@ class TrainConfig(_Settings):
     seed: int = Field(1, ge=0, lt=2**32, description="Seed of everything random.", json_schema_extra=_at(1))
     store: str = Field("runs", description="Folder or s3:// address that holds runs.", json_schema_extra=_at(2))
     environment: EnvironmentSettings = Field(default_factory=EnvironmentSettings, json_schema_extra=_at(3))
-    algorithm: PPOSettings = Field(default_factory=PPOSettings, json_schema_extra=_at(4))
+    algorithm: AlgorithmSettings
     schedule: ScheduleSettings = Field(default_factory=ScheduleSettings, json_schema_extra=_at(5))
     placement: PlacementSettings = Field(default_factory=PlacementSettings, json_schema_extra=_at(6))
     cluster: ClusterSettings = Field(default_factory=ClusterSettings, json_schema_extra=_at(7))
+
+    @property
+    def acts(self) -> bool:
+        """Whether the run has environments of its own; otherwise it learns from shards of other runs."""
+        return True
+
+    @property
+    def story(self) -> str:
+        """What runs, in a few words."""
+        return f"{self.environment.id}, {self.algorithm.name}"
+
+    def identity(self) -> dict[str, Any]:
+        """What determines the bytes of a run: not its name, its place, its number of processes or its last stage."""
+        placement = {"policy", "torch_threads", "gradient_block_rows", "quorum"}
+        if self.placement.snapshot_dtype != "float32":  # left out where it is: such runs keep the identity they had
+            placement.add("snapshot_dtype")
+        return {
+            "seed": self.seed,
+            "environment": self.environment.model_dump(mode="json"),
+            "algorithm": self.algorithm.model_dump(mode="json"),
+            "schedule": self.schedule.model_dump(mode="json", exclude={"max_stages"}),
+            "placement": self.placement.model_dump(mode="json", include=placement),
+        }
+
+
+class TrainConfig(RunConfig):
+    """Everything that describes a training run."""
+
+    algorithm: PPOSettings = Field(default_factory=PPOSettings, json_schema_extra=_at(4))
+
+    @property
+    def story(self) -> str:
+        """What runs, in a few words."""
+        return f"{super().story}, {self.placement.act_tasks} act tasks, lag {self.schedule.lag}"
 
     @model_validator(mode="after")
     def _fits(self) -> TrainConfig:
@@ -223,18 +263,8 @@ class TrainConfig(_Settings):
             )
         return self
 
-    def identity(self) -> dict[str, Any]:
-        """What determines the bytes of a run: not its name, its place, its number of processes or its last stage."""
-        placement = {"policy", "torch_threads", "gradient_block_rows", "quorum"}
-        if self.placement.snapshot_dtype != "float32":  # left out where it is: such runs keep the identity they had
-            placement.add("snapshot_dtype")
-        return {
-            "seed": self.seed,
-            "environment": self.environment.model_dump(mode="json"),
-            "algorithm": self.algorithm.model_dump(mode="json"),
-            "schedule": self.schedule.model_dump(mode="json", exclude={"max_stages"}),
-            "placement": self.placement.model_dump(mode="json", include=placement),
-        }
+
+ConfigT = TypeVar("ConfigT", bound=RunConfig)
 
 
 def presets() -> dict[str, Path]:
@@ -269,23 +299,28 @@ def merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any
 
 
 def build_config(values: Mapping[str, Any]) -> TrainConfig:
-    """Validate settings.
+    """Validate the settings of a training run; errors as `validate`."""
+    return validate(TrainConfig, values)
+
+
+def validate(kind: type[ConfigT], values: Mapping[str, Any]) -> ConfigT:
+    """Validate the settings of a kind of run.
 
     Raises:
         ConfigError: one line a mistake, each naming the field, the value and what would be right.
     """
     try:
-        return TrainConfig.model_validate(values)
+        return kind.model_validate(values)
     except ValidationError as error:
         raise ConfigError(
-            "\n".join(_explain(item) for item in error.errors() if item["loc"][-1:] != ("bool",))
+            "\n".join(_explain(kind, item) for item in error.errors() if item["loc"][-1:] != ("bool",))
         ) from error
 
 
-def _explain(item: Any) -> str:
+def _explain(kind: type[RunConfig], item: Any) -> str:
     field = ".".join(str(part) for part in item["loc"] if part != "float") or "configuration"
     if item["type"] == "extra_forbidden":
-        owner: Any = TrainConfig
+        owner: Any = kind
         for part in item["loc"][:-1]:
             owner = owner.model_fields[part].annotation
         return f"{field}: no such setting; there are: {', '.join(owner.model_fields)}"

@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING
 from storage.cache import LIMIT_BYTES, NodeCache
 from storage.run import RunFolder
 from storage.store import open_store
+from tasks.algorithms.behaviour_cloning import BehaviourCloning
 from tasks.algorithms.ppo import PPO
-from tasks.config import TrainConfig, build_config
+from tasks.config import AlgorithmSettings, PPOSettings, RunConfig
 from tasks.environments import make_pool
+from tasks.replay_config import BehaviourCloningSettings, build_stored_config
 from tasks.specs import EnvironmentSpec, Spec
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from native import EnvironmentPool
     from tasks.algorithm import Algorithm
     from tasks.assignment import Assignment
@@ -25,7 +29,7 @@ if TYPE_CHECKING:
 class RunContext:
     """A run as its members see it."""
 
-    config: TrainConfig
+    config: RunConfig
     run: RunFolder
     cache: NodeCache
     environment: EnvironmentSpec
@@ -64,15 +68,22 @@ class RunContext:
         return make_pool(self.config, num_envs)
 
 
-def make_algorithm(config: TrainConfig, environment: EnvironmentSpec) -> Algorithm:
+_ALGORITHMS: dict[type[AlgorithmSettings], Callable[..., Algorithm]] = {
+    PPOSettings: PPO,
+    BehaviourCloningSettings: BehaviourCloning,
+}
+
+
+def make_algorithm(config: RunConfig, environment: EnvironmentSpec) -> Algorithm:
     """The configured algorithm for an environment's spaces."""
-    return PPO(environment=environment, **config.algorithm.model_dump(exclude={"name"}))
+    make = _ALGORITHMS[type(config.algorithm)]
+    return make(environment=environment, **config.algorithm.model_dump(exclude={"name"}))
 
 
 @lru_cache(maxsize=8)
 def _load(store: str, name: str, cache_folder: str, cache_limit_bytes: int = LIMIT_BYTES) -> RunContext:
     run = RunFolder(open_store(store), name)
-    config = build_config(run.load()["config"])
+    config = build_stored_config(run.load()["config"])
     environment = EnvironmentSpec.from_pool(config.environment.id, dict(make_pool(config, 1).environment))
     return RunContext(
         config=config,

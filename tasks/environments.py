@@ -9,10 +9,10 @@ from storage.errors import ConfigError
 
 if TYPE_CHECKING:
     from native import EnvironmentPool
-    from tasks.config import TrainConfig
+    from tasks.config import RunConfig
 
 
-def make_pool(config: TrainConfig, num_envs: int) -> EnvironmentPool:
+def make_pool(config: RunConfig, num_envs: int) -> EnvironmentPool:
     """A pool as configured.
 
     Raises:

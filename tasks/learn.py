@@ -20,6 +20,8 @@ from tasks.snapshots import SnapshotPublisher
 from tasks.streams import Purpose, seed_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from storage.refs import ShardRef
     from tasks.assignment import Assignment
     from tasks.context import RunContext
@@ -62,7 +64,7 @@ def learn(assignment: Assignment, context: RunContext, membership: Membership) -
         CorruptObjectError: a shard or the checkpoint was damaged.
     """
     placement = context.config.placement
-    device = _prepare_device(assignment.device, placement.torch_threads)
+    device = prepare_device(assignment.device, placement.torch_threads)
     started = time.perf_counter()
     before = context.run.log.read(assignment.stage - 1) if assignment.stage else None
     publisher = SnapshotPublisher(assignment, context, membership)
@@ -73,7 +75,7 @@ def learn(assignment: Assignment, context: RunContext, membership: Membership) -
         published = [SnapshotRef.from_json(ref) for ref in before["snapshots"]]
     else:
         state = context.algorithm.init(seed_of(context.config.seed, Purpose.PARAMETERS))
-        _move(state, device)
+        move_state(state, device)
         reader = reader_at(context, assignment.stage)
         published = [publisher.publish(0, state)]
     tally = StageTally()
@@ -126,8 +128,8 @@ def learn(assignment: Assignment, context: RunContext, membership: Membership) -
 def _learn_round(
     context: RunContext, state: State, round_: int, loaded: list[LoadedShard], tally: StageTally
 ) -> tuple[State, int]:
-    """All minibatches of a round; the state after it, and how many rows were learned from."""
-    algorithm, block_rows = context.algorithm, context.config.placement.gradient_block_rows
+    """A round of this run's shards; the state after it, and how many rows were learned from."""
+    algorithm = context.algorithm
     with torch.no_grad():
         batches = [algorithm.post(state.params, item.trajectory) for item in loaded]
         sums = [algorithm.stats(batch) for batch in batches]
@@ -137,6 +139,14 @@ def _learn_round(
         tally.shards.append(item.ref)
         tally.returns += item.info.episodes.return_.tolist()
         tally.lengths += item.info.episodes.length.tolist()
+    return learn_batch(context, state, round_, batch, stats, tally)
+
+
+def learn_batch(
+    context: RunContext, state: State, round_: int, batch: Batch, stats: Mapping[str, float], tally: StageTally
+) -> tuple[State, int]:
+    """All minibatches of a round's training rows; the state after them, and how many rows were learned from."""
+    algorithm, block_rows = context.algorithm, context.config.placement.gradient_block_rows
     generator = torch.Generator().manual_seed(seed_of(context.config.seed, Purpose.PLAN, round_))
     plan = algorithm.plan(generator, next(iter(batch.values())).shape[0])
     outputs: dict[str, list[torch.Tensor]] = {}
@@ -156,7 +166,7 @@ def _learn_round(
     return state, update_rows
 
 
-def _prepare_device(wanted: str, threads: int) -> torch.device:
+def prepare_device(wanted: str, threads: int) -> torch.device:
     """The learner's device, set up so that the same work gives the same bytes on it."""
     device = torch.device("cuda" if wanted == "auto" and torch.cuda.is_available() else wanted.replace("auto", "cpu"))
     if device.type == "cuda":
@@ -169,7 +179,8 @@ def _prepare_device(wanted: str, threads: int) -> torch.device:
     return device
 
 
-def _move(state: State, device: torch.device) -> None:
+def move_state(state: State, device: torch.device) -> None:
+    """Put all of a state on a device, in place."""
     state.params = {name: group.to(device) for name, group in state.params.items()}
     state.optimizer = {
         name: {key: value.to(device) for key, value in group.items()} for name, group in state.optimizer.items()

@@ -63,7 +63,10 @@ class CutEdge:
 def cut_edges(policy: DistributionPolicy) -> tuple[CutEdge, ...]:
     """Edges whose ends lie in different roles."""
     cut = []
+    placed = {fragment for role in policy.roles for fragment in role.fragments}
     for edge in EDGES:
+        if not {edge.source, edge.target} <= placed:
+            continue
         source, target = policy.role_of(edge.source), policy.role_of(edge.target)
         if source is not target:
             cut.append(CutEdge(edge, source, target, _communication(edge, source, target)))

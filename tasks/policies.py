@@ -35,7 +35,7 @@ class Role:
 
 @dataclass(frozen=True, slots=True)
 class DistributionPolicy:
-    """A placement of all six fragments.
+    """A placement of all six fragments, or of those that learn alone where all data are stored already.
 
     Raises:
         ConfigError: a fragment is missing, or placed in two roles.
@@ -47,13 +47,19 @@ class DistributionPolicy:
 
     def __post_init__(self) -> None:
         placed = [fragment for role in self.roles for fragment in role.fragments]
-        missing = [fragment for fragment in FRAGMENTS if fragment not in placed]
+        needed = FRAGMENTS if not placed or set(placed) & set(FRAGMENTS[:3]) else FRAGMENTS[3:]
+        missing = [fragment for fragment in needed if fragment not in placed]
         twice = sorted({fragment for fragment in placed if placed.count(fragment) > 1})
         if missing or twice:
             raise ConfigError(
                 f"policy '{self.name}' must place each of {', '.join(FRAGMENTS)} in exactly one role; "
                 f"missing: {', '.join(missing) or 'none'}; placed twice: {', '.join(twice) or 'none'}"
             )
+
+    @property
+    def acts(self) -> bool:
+        """Whether it has environments; otherwise it learns from what is stored."""
+        return any("env" in role.fragments for role in self.roles)
 
     def role_of(self, fragment: Fragment) -> Role:
         """The role that holds a fragment."""
@@ -71,7 +77,15 @@ def single_learner_coarse(act_tasks: int) -> DistributionPolicy:
     )
 
 
-POLICIES = {"single_learner_coarse": single_learner_coarse}
+def learner_over_storage(act_tasks: int) -> DistributionPolicy:  # noqa: ARG001  (nothing acts)
+    """One learner, and nobody who acts: a replay of what is stored."""
+    return DistributionPolicy(
+        name="learner_over_storage",
+        roles=(Role("learn", frozenset({"buffer", "learn", "sync"}), 1, (("learner", 1.0),)),),
+    )
+
+
+POLICIES = {"single_learner_coarse": single_learner_coarse, "learner_over_storage": learner_over_storage}
 
 
 def make_policy(name: str, act_tasks: int) -> DistributionPolicy:

@@ -13,7 +13,9 @@ from typing import Any
 
 from tasks.assignment import Assignment
 
-_PROGRAMS = {"act": "tasks.act", "learn": "tasks.learn"}
+_PROGRAMS = ("tasks.act", "tasks.learn")
+_WITHOUT_ACTORS = {"learn": "replay"}
+"""What plays a program in a run that learns from what others have stored."""
 
 
 def run_member(assignment: dict[str, Any]) -> dict[str, Any]:
@@ -21,8 +23,9 @@ def run_member(assignment: dict[str, Any]) -> dict[str, Any]:
     context_module = importlib.import_module("tasks.context")
     membership_module = importlib.import_module("tasks.membership")
     parsed = Assignment.from_json(assignment)
-    program = getattr(importlib.import_module(_PROGRAMS[parsed.role]), parsed.role)
     context = context_module.load_context(parsed)
+    name = parsed.role if context.config.acts else _WITHOUT_ACTORS[parsed.role]
+    program = getattr(importlib.import_module(f"tasks.{name}"), name)
     with membership_module.Membership(parsed, context.run.store) as membership:
         started = time.perf_counter()
         result: dict[str, Any] = program(parsed, context, membership)
@@ -48,5 +51,5 @@ async def warm_up() -> None:
 
 
 def _import_all() -> None:
-    for module in (*_PROGRAMS.values(), "tasks.evaluate", "tasks.membership"):
+    for module in (*_PROGRAMS, "tasks.evaluate", "tasks.membership"):
         importlib.import_module(module)

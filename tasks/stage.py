@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from storage.lease import LeaseKeeper
     from storage.run import RunFolder
     from tasks.assignment import Assignment
-    from tasks.config import TrainConfig
+    from tasks.config import RunConfig
     from tasks.policies import DistributionPolicy
 
 _TRIES = 3
@@ -33,7 +33,7 @@ _TRIES = 3
 class StageDriver:
     """Runs stages of one run on one cluster, one after the other."""
 
-    config: TrainConfig
+    config: RunConfig
     run: RunFolder
     policy: DistributionPolicy
     client: Client
@@ -78,7 +78,8 @@ class StageDriver:
         try:
             with admitted(self.client, self.policy, self.run.name, cluster.admission_seconds):
                 admitted_seconds = time.perf_counter() - started
-                running = {program: ROLES[program].submit(stage, RolePart(gang, program)) for program in ROLES}
+                programs = [str(role.program) for role in self.policy.roles]
+                running = {program: ROLES[program].submit(stage, RolePart(gang, program)) for program in programs}
                 gang.start(cluster.gang_seconds)
             gathered_seconds = time.perf_counter() - started
             results = {name: future.result(raise_on_failure=False) for name, future in running.items()}
@@ -89,13 +90,13 @@ class StageDriver:
             raise
         finally:
             gang.close()
-        check_agreement(stage, results["learn"][0]["shards"], results["act"])
+        learned, acted = results["learn"][0], results.get("act", [])
+        check_agreement(stage, learned["shards"], acted)
         self.lease.check()
         worked_seconds = time.perf_counter() - started
-        learned = results["learn"][0]
         evaluation = self._evaluate(stage, attempt, learned)
         evaluated_seconds = time.perf_counter() - started
-        commit = self._commit(stage, before, learned, results["act"], evaluation)
+        commit = self._commit(stage, before, learned, acted, evaluation)
         self.run.log.append(commit)
         timings = {
             "stage": stage,
@@ -110,7 +111,7 @@ class StageDriver:
                 name: {"address": member.address, "host": member.host, "pid": member.pid, "reports": member.reports}
                 for name, member in gang.members.items()
             },
-            "act": [_times(result) for result in results["act"]],
+            "act": [_times(result) for result in acted],
             "learn": [_times(result) for result in results["learn"]],
         }
         return commit, timings
@@ -126,7 +127,7 @@ class StageDriver:
         what = Evaluation(
             client=self.client,
             assignment=self._assignment(stage, attempt),
-            resources=dict(self.policy.role_of("act").resources),
+            resources=dict(self.policy.role_of("act" if self.policy.acts else "learn").resources),
             snapshot=learned["snapshots"][-1],
             episodes=schedule.evaluation_episodes,
             timeout_seconds=self.config.cluster.admission_seconds,

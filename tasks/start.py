@@ -4,29 +4,39 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from storage.errors import RunExistsError, RunFinishedError
+from storage.errors import ConfigError, RunExistsError, RunFinishedError
 from storage.probe import probe
 from storage.run import RunFolder
 from storage.store import open_store
 from tasks.environments import make_pool
 from tasks.placement import check_supported
 from tasks.policies import make_policy
+from tasks.replay_config import ReplayConfig
+from tasks.replay_plan import in_environment_of_sources
 
 if TYPE_CHECKING:
-    from tasks.config import TrainConfig
+    from tasks.config import RunConfig
 
 IfExists: TypeAlias = Literal["refuse", "resume"]
 
 
-def check_start(config: TrainConfig, if_exists: IfExists) -> None:
+def check_start(config: RunConfig, if_exists: IfExists) -> None:
     """Check the configuration, the store, and that the run may begin or go on.
 
     Raises:
         PenstockError: names what is wrong, and what would be right.
     """
-    check_supported(make_policy(config.placement.policy, config.placement.act_tasks))
-    make_pool(config, 1).close()
+    policy = make_policy(config.placement.policy, config.placement.act_tasks)
+    check_supported(policy)
+    if policy.acts != config.acts:
+        raise ConfigError(
+            f"placement.policy = '{policy.name}': it {'acts' if policy.acts else 'only learns from what is stored'}, "
+            f"which is not what `penstock {'train' if config.acts else 'replay'}` does; leave it out"
+        )
     root = open_store(config.store)
+    if isinstance(config, ReplayConfig):
+        config = in_environment_of_sources(root, config)
+    make_pool(config, 1).close()
     probe(root)
     if config.name is None:
         return

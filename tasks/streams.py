@@ -19,6 +19,7 @@ class Purpose(IntEnum):
     ACTION = 2
     PLAN = 3
     EVALUATION = 4
+    REPLAY = 5
 
 
 def seed_of(run_seed: int, purpose: Purpose, *ids: int) -> int:

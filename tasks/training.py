@@ -22,9 +22,11 @@ from storage.run import RunFolder
 from storage.store import open_store
 from tasks.assignment import Assignment
 from tasks.cluster import connected
-from tasks.config import TrainConfig, build_config, merge
+from tasks.config import RunConfig, merge
 from tasks.fingerprint import differences, fingerprint
 from tasks.policies import make_policy
+from tasks.replay_config import ReplayConfig, build_stored_config
+from tasks.replay_plan import claimed, pin
 from tasks.stage import StageDriver
 from tasks.start import check_start
 
@@ -43,7 +45,7 @@ FORMAT = "penstock-run/1"
 class Training:
     """A run that this process drives, its lease held and its cluster connected."""
 
-    config: TrainConfig
+    config: RunConfig
     run: RunFolder
     driver: StageDriver
     newest: dict[str, Any] | None
@@ -62,7 +64,7 @@ class Training:
 
 
 @contextmanager
-def driving(config: TrainConfig, if_exists: IfExists, on_event: Callable[[dict[str, Any]], None]) -> Iterator[Training]:
+def driving(config: RunConfig, if_exists: IfExists, on_event: Callable[[dict[str, Any]], None]) -> Iterator[Training]:
     """Drive a new run, or one that exists; leaves its tasks and its lease in order whatever happens inside.
 
     Args:
@@ -117,15 +119,20 @@ def default_cache_folder() -> str:
     return str(Path(tempfile.gettempdir()) / f"penstock-cache-{os.getuid()}")
 
 
-def _open_run(root: Store, config: TrainConfig) -> tuple[RunFolder, TrainConfig]:
+def _open_run(root: Store, config: RunConfig) -> tuple[RunFolder, RunConfig]:
     run = RunFolder(root, str(config.name))
     if run.exists():
         return run, _stored_config(run, config)
-    run.create(describe_run(config))
+    if isinstance(config, ReplayConfig):
+        with claimed(root, config):
+            config, reads = pin(root, run, config)
+            run.create({**describe_run(config), **reads})
+    else:
+        run.create(describe_run(config))
     return run, config
 
 
-def describe_run(config: TrainConfig) -> dict[str, Any]:
+def describe_run(config: RunConfig) -> dict[str, Any]:
     """What `run.json` says of a new run."""
     return {
         "format": FORMAT,
@@ -135,13 +142,15 @@ def describe_run(config: TrainConfig) -> dict[str, Any]:
         "made_with": fingerprint(),
         "promise": {
             "same_bytes": True,
-            "because": "quorum 1.0, the environment saves its state, deterministic kernels",
+            "because": "quorum 1.0, the environment saves its state, deterministic kernels"
+            if config.acts
+            else "the shards that it reads are pinned, deterministic kernels",
             "where": "with the versions and instruction sets of made_with; on a GPU, with the same kind of GPU",
         },
     }
 
 
-def _stored_config(run: RunFolder, config: TrainConfig) -> TrainConfig:
+def _stored_config(run: RunFolder, config: RunConfig) -> RunConfig:
     """What was stored, with the given cluster and number of act tasks, which may change from one drive to the next."""
     description = run.load()
     if description.get("format") != FORMAT:
@@ -153,7 +162,7 @@ def _stored_config(run: RunFolder, config: TrainConfig) -> TrainConfig:
     if changed:
         logger.warning("run=%s was made elsewhere, bytes may differ from here on: %s", run.name, "; ".join(changed))
     now = {"name": run.name, "store": config.store, "cluster": config.cluster.model_dump(mode="json")}
-    stored = build_config(
+    stored = build_stored_config(
         merge({**description["config"], **now}, {"placement": {"act_tasks": config.placement.act_tasks}})
     )
     if stored.identity() != description["identity"]:

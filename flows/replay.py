@@ -1,0 +1,42 @@
+"""The replay flow: learning from the shards of earlier runs; one task run a role and stage, as in training.
+
+Needs nothing in the environment; uses `PREFECT_API_URL`, and the usual credentials if the store is on S3.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prefect import flow
+from prefect.task_runners import ThreadPoolTaskRunner
+
+from flows.artifacts import RunReport
+from flows.identity import exists_policy, flow_run_name, named
+from tasks.replay_config import ReplayConfig  # noqa: TC001  (Prefect reads the annotation when it runs)
+from tasks.start import IfExists  # noqa: TC001
+from tasks.training import driving
+
+
+@flow(
+    name="replay",
+    flow_run_name=flow_run_name,
+    task_runner=ThreadPoolTaskRunner(max_workers=8),  # type: ignore[arg-type]
+    persist_result=False,
+    validate_parameters=True,
+)
+def replay(config: ReplayConfig, if_exists: IfExists = "refuse") -> dict[str, Any]:
+    """Learn stage by stage from what earlier runs have stored, until the target return or the last stage is reached.
+
+    Which shards are read is settled when the replay begins. One that was stopped anywhere goes on from its last commit,
+    to the same bytes: retry this flow run, or start another with `if_exists = resume`.
+
+    Args:
+        config: Everything about the replay. To resume, its name, sources, store and cluster are enough.
+        if_exists: What to do if the run is in the store already: refuse, or resume it.
+    """
+    config = named(config)
+    with RunReport(config) as report, driving(config, exists_policy(if_exists), report.hear) as training:
+        report.begin(training)
+        for commit, timings in training.stages():
+            report.stage(commit, timings)
+        return report.summary()

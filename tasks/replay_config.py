@@ -1,0 +1,144 @@
+"""The typed settings of a replay: a run that learns from the shards of earlier runs. Imports no torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from tasks.config import (
+    AlgorithmSettings,
+    PlacementSettings,
+    RunConfig,
+    RunName,
+    ScheduleSettings,
+    _at,
+    _Settings,
+    build_config,
+    validate,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_POLICY = "learner_over_storage"
+
+
+class BehaviourCloningSettings(AlgorithmSettings):
+    """Behaviour cloning: the stored actions become the likeliest ones."""
+
+    name: Literal["behaviour_cloning"] = Field(
+        "behaviour_cloning", description="The algorithm.", json_schema_extra=_at(0)
+    )
+    hidden: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+        (64, 64), description="Widths of the hidden layers.", json_schema_extra=_at(1)
+    )
+    learning_rate: float = Field(1e-3, gt=0, description="Adam's step size.", json_schema_extra=_at(2))
+    minibatch_rows: int = Field(512, ge=1, description="Rows of a minibatch.", json_schema_extra=_at(3))
+    epochs: int = Field(1, ge=1, description="Passes over the rows of a round.", json_schema_extra=_at(4))
+    gradient_norm: float = Field(1.0, gt=0, description="Largest gradient norm.", json_schema_extra=_at(5))
+
+
+class Bounds(_Settings):
+    """A range with both ends included; an end that is left out is open."""
+
+    first: int = Field(0, ge=0, description="The first that counts.", json_schema_extra=_at(0))
+    last: int | None = Field(None, ge=0, description="The last that counts; empty: no end.", json_schema_extra=_at(1))
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Bounds:
+        if self.last is not None and self.last < self.first:
+            raise ValueError(f"{self.first}:{self.last} is empty; expected the first, a colon, and no smaller last")
+        return self
+
+    def __contains__(self, value: int) -> bool:
+        return self.first <= value and (self.last is None or value <= self.last)
+
+
+class SourceSettings(_Settings):
+    """Which stored rows are learned from."""
+
+    runs: tuple[RunName, ...] = Field(
+        min_length=1, description="Runs in the same store whose shards are read.", json_schema_extra=_at(0)
+    )
+    stages: Bounds = Field(
+        default_factory=Bounds, description="Stages of these runs, both ends included.", json_schema_extra=_at(1)
+    )
+    versions: Bounds = Field(
+        default_factory=Bounds, description="Versions that acted, both ends included.", json_schema_extra=_at(2)
+    )
+    min_return: float | None = Field(
+        None, description="Only rows of whole episodes with at least this return.", json_schema_extra=_at(3)
+    )
+
+    @model_validator(mode="after")
+    def _once(self) -> SourceSettings:
+        twice = sorted({run for run in self.runs if self.runs.count(run) > 1})
+        if twice:
+            raise ValueError(f"{', '.join(twice)} more than once in source.runs; name each run once")
+        return self
+
+
+class ReplaySchedule(ScheduleSettings):
+    """How much is learned, in which portions, and when it is enough."""
+
+    shards_per_round: int = Field(
+        16, ge=1, description="Shards whose rows are mixed in a round.", json_schema_extra=_at(7)
+    )
+
+
+class ReplayConfig(RunConfig):
+    """Everything that describes a replay. Its environment is that of its sources, which are told apart by it."""
+
+    source: SourceSettings = Field(json_schema_extra=_at(8))
+    algorithm: BehaviourCloningSettings = Field(default_factory=BehaviourCloningSettings, json_schema_extra=_at(4))
+    schedule: ReplaySchedule = Field(default_factory=ReplaySchedule, json_schema_extra=_at(5))
+    placement: PlacementSettings = Field(
+        default_factory=lambda: PlacementSettings(policy=_POLICY), json_schema_extra=_at(6)
+    )
+    plan: str | None = Field(
+        None,
+        pattern=r"^[0-9a-f]{32}$",
+        description="Digest of the list of shards; made when the run begins, and kept.",
+        json_schema_extra=_at(9),
+    )
+
+    @property
+    def acts(self) -> bool:
+        """It does not."""
+        return False
+
+    @property
+    def story(self) -> str:
+        """What runs, in a few words."""
+        return f"{super().story} from {', '.join(self.source.runs)}"
+
+    @model_validator(mode="after")
+    def _only_learns(self) -> ReplayConfig:
+        if self.placement.policy != _POLICY:
+            raise ValueError(
+                f"placement.policy = '{self.placement.policy}': a replay only learns, expected '{_POLICY}'"
+            )
+        for field in ("round_steps", "lag"):
+            value = getattr(self.schedule, field)
+            if value != ScheduleSettings.model_fields[field].default:
+                raise ValueError(f"schedule.{field} = {value}: a replay acts nothing; leave it out")
+        return self
+
+    def identity(self) -> dict[str, Any]:
+        """As of every run; of its sources it is the plan that counts, which names every shard by its digest."""
+        return {**super().identity(), "plan": self.plan}
+
+
+def build_replay_config(values: Mapping[str, Any]) -> ReplayConfig:
+    """Validate the settings of a replay.
+
+    Raises:
+        ConfigError: one line a mistake, each naming the field, the value and what would be right.
+    """
+    return validate(ReplayConfig, values)
+
+
+def build_stored_config(values: Mapping[str, Any]) -> RunConfig:
+    """The settings in a `run.json`, of whichever kind; raises as `build_replay_config`."""
+    return build_replay_config(values) if "source" in values else build_config(values)

@@ -1,0 +1,296 @@
+"""What a replay learns from: a pinned list of committed shards of earlier runs, made once when the replay begins.
+
+The list is a file of the replay's own, named by its digest in `run.json`. So what is committed to the source runs later
+changes nothing, and a replay that was killed goes on over the same rows. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from storage.digest import digest
+from storage.errors import ConfigError, CorruptObjectError
+from storage.readers import reading, shards_kept_from
+from storage.refs import ShardRef
+from storage.rollups import refs_of
+from storage.run import RunFolder
+from storage.shards import read_info
+from tasks.config import TrainConfig
+from tasks.replay_config import build_stored_config
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from storage.store import Store
+    from tasks.replay_config import Bounds, ReplayConfig, SourceSettings
+
+FORMAT = b"penstock-plan/1"
+_SEGMENTS = pa.list_(pa.int32())
+_SCHEMA = pa.schema(
+    [
+        ("run", pa.string()),
+        ("name", pa.string()),
+        ("digest", pa.string()),
+        ("nbytes", pa.int64()),
+        ("round", pa.int64()),
+        ("tile", pa.int64()),
+        ("rows", pa.int64()),
+        pa.field("segments", _SEGMENTS, nullable=True),
+    ]
+)
+_REF_COLUMNS = _SCHEMA.names[1:-1]
+_INDEX_THREADS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedShard:
+    """A shard of another run, and which of its rows count."""
+
+    run: str
+    ref: ShardRef
+    segments: tuple[int, ...] | None
+    """Triples (environment of the tile, first step, last step); None: all rows."""
+
+    @property
+    def nbytes(self) -> int:
+        """Of the file."""
+        return self.ref.nbytes
+
+    def row_ids(self, steps: int, envs: int) -> NDArray[np.int64] | None:
+        """Rows `t * B + b` that count, ascending; None: all. ValueError if a segment lies outside `[T, B]`."""
+        if self.segments is None:
+            return None
+        chosen = np.zeros((steps, envs), dtype=bool)
+        for env, first, last in zip(*(iter(self.segments),) * 3, strict=True):
+            if not (0 <= env < envs and 0 <= first <= last < steps):
+                raise ValueError(f"segment {(env, first, last)} lies outside of {steps} steps of {envs} environments")
+            chosen[first : last + 1, env] = True
+        return np.flatnonzero(chosen)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayPlan:
+    """The list, in order of source run, round and tile."""
+
+    table: pa.Table
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    def __getitem__(self, index: int) -> PlannedShard:
+        row = self.table.slice(index, 1).to_pylist()[0]
+        segments = row["segments"]
+        ref = ShardRef(**{name: row[name] for name in _REF_COLUMNS})
+        return PlannedShard(row["run"], ref, None if segments is None else tuple(segments))
+
+    def encode(self) -> bytes:
+        """The file's bytes, the same for the same list."""
+        sink = pa.BufferOutputStream()
+        table = self.table.combine_chunks().replace_schema_metadata({b"format": FORMAT})
+        with pa.ipc.new_file(sink, table.schema) as writer:
+            writer.write_table(table)
+        return bytes(sink.getvalue())
+
+    @classmethod
+    def decode(cls, data: bytes | memoryview, name: str, expected_digest: str) -> ReplayPlan:
+        """Back from `encode`. CorruptObjectError if it is not what the digest stands for."""
+        if digest(data) != expected_digest:
+            raise CorruptObjectError(
+                f"'{name}' has {len(data)} bytes with digest {digest(data)}, expected {expected_digest}: it was "
+                f"altered or cut short. Restore it from a copy, or begin the replay anew under another name"
+            )
+        return cls(pa.ipc.open_file(pa.py_buffer(data)).read_all())
+
+
+def plan_name(plan_digest: str) -> str:
+    """`replay/plan-<digest>.arrow`, in the replay's own folder."""
+    return f"replay/plan-{plan_digest}.arrow"
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A run to read."""
+
+    run: RunFolder
+    config: TrainConfig
+    first: int
+    """The first stage that counts, of those whose shards were not dropped."""
+    last: int
+    """The last one, as far as it is committed now."""
+
+
+def _sources(root: Store, config: ReplayConfig) -> list[_Source]:
+    """The runs to read, and what they are.
+
+    Raises:
+        RunNotFoundError: there is none of that name.
+        ConfigError: one is a replay itself or has not come far enough, or they are of different environments.
+    """
+    found: list[_Source] = []
+    stages = config.source.stages
+    for name in config.source.runs:
+        run = RunFolder(root, name)
+        stored = build_stored_config(run.load()["config"])
+        if not isinstance(stored, TrainConfig):
+            raise ConfigError(f"source.runs: '{name}' is a replay, which stores no shards; name the runs that it read")
+        newest = run.log.newest()
+        kept = shards_kept_from(run.store)
+        first, end = max(stages.first, kept), newest["stage"] if newest else -1
+        last = end if stages.last is None else min(stages.last, end)
+        if last < first:
+            committed = (
+                f"stages {kept} to {end} (the shards of earlier ones were dropped)" if kept else f"stages 0 to {end}"
+            )
+            committed = committed if newest else "nothing"
+            raise ConfigError(
+                f"source.stages = '{_show(stages)}': run '{name}' has committed {committed}; choose other stages, or "
+                f"`penstock resume {name}` first"
+            )
+        found.append(_Source(run, stored, first, last))
+    chief, *others = found
+    for other in others:
+        if _what(other.config) != _what(chief.config):
+            raise ConfigError(
+                f"source.runs: '{other.run.name}' is of {_what(other.config)}, and '{chief.run.name}' of "
+                f"{_what(chief.config)}; one replay learns from one environment"
+            )
+    return found
+
+
+def _what(config: TrainConfig) -> str:
+    environment = config.environment
+    return json.dumps([environment.id, environment.max_episode_steps, environment.settings], sort_keys=True)
+
+
+def in_environment_of_sources(root: Store, config: ReplayConfig) -> ReplayConfig:
+    """The settings with the environment of the runs that are read; raises as `make_plan`."""
+    environment = _sources(root, config)[0].config.environment
+    return config.model_copy(update={"environment": environment})
+
+
+def make_plan(root: Store, config: ReplayConfig) -> tuple[ReplayPlan, list[dict[str, Any]]]:
+    """Select shards of what is committed now.
+
+    A few hundred reads for each run, however long it is; with `min_return`, one more for each shard within the stages,
+    of which the episode index is looked at.
+
+    Returns:
+        The plan, and what it was made of, as `run.json` says it: run, stages, and the digest of the last one's commit.
+
+    Raises:
+        RunNotFoundError: there is no run of that name.
+        ConfigError: a run is a replay itself or has not come far enough, they are of different environments, or
+            nothing is left of them.
+        CorruptObjectError: a source's log can't be trusted, or a shard is none.
+    """
+    tables, read = [], []
+    for source in _sources(root, config):
+        log, stages = source.run.log, [source.first, source.last]
+        read.append({"run": source.run.name, "stages": stages, "commit": log.digest_of(source.last)})
+        table = log.shard_table(*stages)
+        tables.append(_selected(source.run, source.config, table, config.source))
+    plan = ReplayPlan(pa.concat_tables(tables).combine_chunks())
+    if not len(plan):
+        given = config.source
+        least = "any return" if given.min_return is None else f"a return of at least {given.min_return:g}"
+        raise ConfigError(
+            f"source: no row of {', '.join(given.runs)} is left with stages '{_show(given.stages)}', versions "
+            f"'{_show(given.versions)}' and {least}; widen one of them. `penstock show {given.runs[0]}` tells what "
+            f"there is"
+        )
+    return plan, read
+
+
+def pin(root: Store, run: RunFolder, config: ReplayConfig) -> tuple[ReplayConfig, dict[str, Any]]:
+    """Select what a new replay reads, and store the list in its folder.
+
+    Returns:
+        The settings with the list's digest and the environment of the sources, and what `run.json` says of them.
+
+    Raises:
+        PenstockError: as `make_plan`.
+    """
+    plan, read = make_plan(root, config)
+    data = plan.encode()
+    run.store.write(plan_name(digest(data)), [data], durable=True)
+    config = in_environment_of_sources(root, config).model_copy(update={"plan": digest(data)})
+    return config, {"reads": {"sources": read, "plan": plan_name(digest(data)), "shards": len(plan)}}
+
+
+@contextmanager
+def claimed(root: Store, config: ReplayConfig) -> Iterator[None]:
+    """Keep the sources' shards from being dropped, until `run.json` says that an unfinished replay needs them.
+
+    Raises:
+        PenstockError: as `make_plan`.
+    """
+    with ExitStack() as stack:
+        for source in _sources(root, config):
+            stack.enter_context(reading(source.run.store, "plan", source.first, source.last))
+        yield
+
+
+def _show(bounds: Bounds) -> str:
+    return f"{bounds.first}:{'' if bounds.last is None else bounds.last}"
+
+
+def _selected(run: RunFolder, stored: TrainConfig, table: pa.Table, source: SourceSettings) -> pa.Table:
+    """The rows of a plan that a run gives."""
+    rounds = table["round"].to_numpy()
+    versions = np.maximum(0, rounds - stored.schedule.lag)
+    within = versions >= source.versions.first
+    if source.versions.last is not None:
+        within &= versions <= source.versions.last
+    segments: list[list[int] | None] = [None] * table.num_rows
+    if source.min_return is not None:
+        refs = list(refs_of(table))
+        found = _good_segments(run, refs, stored.schedule.round_steps, source.min_return)
+        segments = [found.get((ref.round, ref.tile)) for ref in refs]
+        within &= np.array([segment is not None for segment in segments], dtype=bool)
+    chosen = np.flatnonzero(within)
+    columns = {name: table[name].take(chosen) for name in _REF_COLUMNS}
+    kept = pa.array([segments[index] for index in chosen.tolist()], type=_SEGMENTS)
+    runs = pa.array([run.name] * len(chosen), pa.string())
+    return pa.table({"run": runs, **columns, "segments": kept}, schema=_SCHEMA)
+
+
+def _good_segments(
+    run: RunFolder, refs: Sequence[ShardRef], steps: int, min_return: float
+) -> dict[tuple[int, int], list[int]]:
+    """Steps of episodes with at least a return, by (round, tile): triples of environment, first and last step.
+
+    An episode may have begun shards before the one that tells its end.
+    """
+    there = {(ref.round, ref.tile) for ref in refs}
+    found: dict[tuple[int, int], list[int]] = {}
+    for round_, tile, env, end, length in _good_episodes(run, refs, min_return):
+        last = round_ * steps + end
+        first = last - length + 1
+        for covered in range(max(0, first) // steps, round_ + 1):
+            if (covered, tile) in there:
+                start = covered * steps
+                triple = [env, max(first - start, 0), min(last - start, steps - 1)]
+                found.setdefault((covered, tile), []).extend(triple)
+    return found
+
+
+def _good_episodes(
+    run: RunFolder, refs: Sequence[ShardRef], min_return: float
+) -> Iterator[tuple[int, int, int, int, int]]:
+    """(round, tile, environment of the tile, last step, length) of each such episode, in order of shard."""
+    with ThreadPoolExecutor(_INDEX_THREADS, thread_name_prefix="episode-index") as threads:
+        infos = threads.map(lambda ref: read_info(run.store, ref), refs)
+        for ref, info in zip(refs, infos, strict=True):
+            episodes = info.episodes
+            for index in np.flatnonzero(episodes.return_ >= min_return).tolist():
+                end, env = divmod(int(episodes.row[index]), info.envs)
+                yield ref.round, ref.tile, env, end, int(episodes.length[index])
