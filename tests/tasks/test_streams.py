@@ -13,6 +13,7 @@ def test_purposes_keep_their_numbers():
         "ACTION": 2,
         "PLAN": 3,
         "EVALUATION": 4,
+        "REPLAY": 5,
     }
 
 
@@ -24,6 +25,7 @@ def test_seeds_keep_their_values():
         15529898885419721899,
         17579876663566485232,
         1678552078425491192,
+        15152708626915684481,
     ]
     assert seed_of(1, Purpose.PLAN, 7) == 13481466760325839235
     assert environment_seeds(5, Purpose.ENVIRONMENT, env_ids=range(3)).tolist() == [
