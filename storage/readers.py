@@ -11,6 +11,7 @@ who reads. Whichever comes first, at least one sees the other.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import socket
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from storage.digest import canonical_json
-from storage.errors import ConfigError, CorruptObjectError, LeaseHeldError, ObjectNotFoundError
+from storage.errors import ConfigError, CorruptObjectError, LeaseHeldError, ObjectNotFoundError, StoreError
 from storage.lease import LEASE, acquire
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ RETENTION = "retention.json"
 _CLAIM = "claim.json"
 _FORMAT = "penstock-retention/1"
 _TTL_SECONDS = 30.0
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +53,15 @@ class Claim:
 
 @contextmanager
 def reading(
-    store: Store, purpose: str, first: int, last: int, *, shards: bool = True, ttl_seconds: float = _TTL_SECONDS
-) -> Iterator[LeaseKeeper]:
+    store: Store,
+    purpose: str,
+    first: int,
+    last: int,
+    *,
+    shards: bool = True,
+    optional: bool = False,
+    ttl_seconds: float = _TTL_SECONDS,
+) -> Iterator[None]:
     """Keep what the commits of some stages name from being removed, for as long as this lasts.
 
     Args:
@@ -61,6 +70,7 @@ def reading(
         first: stage.
         last: stage, included.
         shards: whether their shards are read, and not only snapshots and checkpoints.
+        optional: where the store can't be written, read unprotected, with a warning.
         ttl_seconds: a reader that was silent for so long may be taken for dead.
 
     Raises:
@@ -69,19 +79,36 @@ def reading(
     """
     reader = f"{purpose}-{uuid4().hex[:12]}"
     below = store.at(f"{FOLDER}{reader}")
-    with acquire(below, f"{socket.gethostname()}/{os.getpid()} for {purpose}", ttl_seconds) as keeper:
-        try:
-            below.write(_CLAIM, [canonical_json({"first": first, "last": last, "shards": shards})])
-            kept = shards_kept_from(store)
-            if shards and first < kept:
-                raise ConfigError(
-                    f"stages {first} to {min(last, kept - 1)} in {store.url} have no shards any more: those before "
-                    f"stage {kept} were dropped by `penstock gc --drop-shards-before`; read from stage {kept} on"
-                )
-            yield keeper
-        finally:
-            keeper.release()
-            below.delete([_CLAIM, LEASE])
+    keeper: LeaseKeeper | None = None
+    try:
+        keeper = acquire(below, f"{socket.gethostname()}/{os.getpid()} for {purpose}", ttl_seconds)
+        below.write(_CLAIM, [canonical_json({"first": first, "last": last, "shards": shards})])
+    except StoreError as error:
+        if not optional:
+            _leave(below, keeper)
+            raise
+        _log.warning("what is read is not protected from garbage collection: %s", error)
+    try:
+        kept = shards_kept_from(store)
+        if shards and first < kept:
+            raise ConfigError(
+                f"stages {first} to {min(last, kept - 1)} in {store.url} have no shards any more: those before stage "
+                f"{kept} were dropped by `penstock gc --drop-shards-before`; read from stage {kept} on"
+            )
+        yield
+    finally:
+        _leave(below, keeper)
+
+
+def _leave(below: Store, keeper: LeaseKeeper | None) -> None:
+    """Never a reason to fail: what is left of a reader that has ended is told by its lease."""
+    if keeper is None:
+        return
+    keeper.release()
+    try:
+        below.delete([_CLAIM, LEASE])
+    except StoreError as error:
+        _log.warning("'%s' in %s was not removed: %s", _CLAIM, below.url, error)
 
 
 def living_claims(store: Store) -> list[Claim]:

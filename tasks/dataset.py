@@ -7,6 +7,7 @@ on from without a row skipped or read twice, by as many readers as there are the
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,6 +16,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from storage.errors import ConfigError, SpecMismatchError
 from storage.order import EpochOrder, Shuffle
+from storage.readers import reading
 from storage.refs import ShardRef
 from storage.run import RunFolder
 from storage.store import open_store
@@ -210,14 +212,19 @@ class TrajectoryDataset(IterableDataset[dict[str, Tensor]]):
     def _shards(self) -> list[ShardRef]:
         if self._refs is None:
             self._refs = []
-            for name, commit in self._commits.items():
-                first, last = self._stages.start, min(commit, self._stages.stop - 1)
-                if first <= last:
-                    for ref in RunFolder(self._store, name).log.shard_refs(first, last):
-                        self._refs.append(
-                            ShardRef(f"{name}/{ref.name}", ref.digest, ref.nbytes, ref.round, ref.tile, ref.rows)
-                        )
+            for name, first, last in self._spans():
+                for ref in RunFolder(self._store, name).log.shard_refs(first, last):
+                    self._refs.append(
+                        ShardRef(f"{name}/{ref.name}", ref.digest, ref.nbytes, ref.round, ref.tile, ref.rows)
+                    )
         return self._refs
+
+    def _spans(self) -> Iterator[tuple[str, int, int]]:
+        """Runs of which something is read, with their first and last stage."""
+        for name, commit in self._commits.items():
+            first, last = self._stages.start, min(commit, self._stages.stop - 1)
+            if first <= last:
+                yield name, first, last
 
     def _order(self) -> EpochOrder:
         return EpochOrder([ref.rows for ref in self._shards()], seed=self._seed, epoch=self._epoch, **self._settings)
@@ -237,7 +244,10 @@ class TrajectoryDataset(IterableDataset[dict[str, Tensor]]):
         stored = None if self._columns is None else {_stored_name(name) for name in self._columns}
         pipeline = ShardPipeline(references, self._store, columns=stored, budget_bytes=self._budget_bytes)
         windows: dict[tuple[int, int], _Window] = {}
-        with pipeline:
+        with ExitStack() as stack:
+            for name, first, last in self._spans():
+                stack.enter_context(reading(self._store.at(name), "dataset", first, last, optional=True))
+            stack.enter_context(pipeline)
             for plan in plans():
                 for window in plan.opens:
                     loaded = [pipeline.take() for _ in window.shards]

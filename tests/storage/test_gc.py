@@ -3,7 +3,7 @@
 import pytest
 
 from storage.digest import canonical_json, digest
-from storage.errors import ConfigError, CorruptObjectError, LeaseHeldError, RunNotFoundError
+from storage.errors import ConfigError, CorruptObjectError, LeaseHeldError, RunNotFoundError, StoreError
 from storage.gc import collect
 from storage.lease import LEASE, acquire
 from storage.readers import RETENTION, keep_shards_from, living_claims, reading, shards_kept_from
@@ -350,3 +350,13 @@ def test_a_damaged_retention_is_told(history):
         collect(history.run)
     assert history.contents() == before
     assert LEASE not in history.run.store.list(LEASE)
+
+
+def test_who_can_not_write_reads_unprotected_if_that_will_do(history, tmp_path, caplog):
+    """A dataset of a store that may only be read: a warning; whoever needs the protection gets the error."""
+    blocked = open_store(str(tmp_path / "blocked"))
+    blocked.write("readers", [b"a file where the folder would be"])
+    with reading(blocked, "test", 0, 0, optional=True):
+        assert "not protected" in caplog.text
+    with pytest.raises(StoreError, match="readers"), reading(blocked, "test", 0, 0):
+        pass
