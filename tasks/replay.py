@@ -15,7 +15,7 @@ import torch
 from storage.errors import CorruptObjectError, ObjectNotFoundError, SpecMismatchError
 from storage.prefetch import Prefetcher
 from storage.refs import Ref
-from storage.shards import decode_shard
+from storage.shard_reader import open_shard
 from storage.specs import Spec
 from storage.store import open_store
 from tasks.checkpoints import read_checkpoint, write_checkpoint
@@ -191,23 +191,22 @@ class StoredFeed:
 
     def _load(self, planned: PlannedShard) -> tuple[PlannedShard, Shard]:
         ref, where = planned.ref, f"'{planned.ref.name}' of run '{planned.run}'"
+        needed = {name: Spec(spec.dtype, spec.shape) for name, spec in self._context.columns.items()}
         try:
-            buffer = self._context.cache.get_buffer(self._stores[planned.run], ref)
-            shard = decode_shard(buffer, None, ref.name, ref.digest)
+            opened = open_shard(self._stores[planned.run], ref)
+            found = {name: Spec(spec.dtype, spec.shape) for name, spec in opened.specs.items()}
+            lacking = ", ".join(f"{name}: {spec}" for name, spec in needed.items() if found.get(name) != spec)
+            if not lacking:
+                return planned, opened.shard(needed)
         except (CorruptObjectError, ObjectNotFoundError) as error:
             raise CorruptObjectError(
                 f"shard {where}, which this replay reads, is damaged or gone: {error}. Restore it from a copy, or "
                 f"begin another replay without it"
             ) from error
-        found = {name: Spec(array.dtype.name, array.shape[2:]) for name, array in shard.columns.items()}
-        needed = self._context.columns
-        lacking = ", ".join(f"{name}: {spec}" for name, spec in needed.items() if found.get(name) != spec)
-        if lacking:
-            raise SpecMismatchError(
-                f"shard {where} lacks what '{self._context.config.algorithm.name}' learns from ({lacking}); replay "
-                f"runs of the same environment"
-            )
-        return planned, shard
+        raise SpecMismatchError(
+            f"shard {where} lacks what '{self._context.config.algorithm.name}' learns from ({lacking}); replay runs of "
+            f"the same environment"
+        )
 
 
 def _stats(context: RunContext, batch: Batch) -> dict[str, float]:

@@ -21,7 +21,7 @@ from storage.readers import reading, shards_kept_from
 from storage.refs import ShardRef
 from storage.rollups import refs_of
 from storage.run import RunFolder
-from storage.shards import read_info
+from storage.shard_reader import open_shard
 from tasks.config import TrainConfig
 from tasks.replay_config import build_stored_config
 
@@ -288,7 +288,7 @@ def _good_episodes(
 ) -> Iterator[tuple[int, int, int, int, int]]:
     """(round, tile, environment of the tile, last step, length) of each such episode, in order of shard."""
     with ThreadPoolExecutor(_INDEX_THREADS, thread_name_prefix="episode-index") as threads:
-        infos = threads.map(lambda ref: read_info(run.store, ref), refs)
+        infos = threads.map(lambda ref: open_shard(run.store, ref).info, refs)
         for ref, info in zip(refs, infos, strict=True):
             episodes = info.episodes
             for index in np.flatnonzero(episodes.return_ >= min_return).tolist():
