@@ -1,0 +1,235 @@
+"""Trajectory shards beside what the hardware does, and beside other formats that training data is kept in.
+
+Write: a shard is made and stored in a folder on a RAM disk, beside one `write` of the same bytes. Read: a stored shard
+is mapped, verified and handed over as tensors, beside a copy of the same bytes between two warm buffers; on the CPU the
+mapped columns are the batch, and the last row copies them into a batch's memory as well. Rows a second: all rows of a
+run as torch batches (`tasks.dataset`), beside each library in an environment of its own under `.venv-peers/`, which
+writes the same trajectories by its own writer.
+
+    python benchmarks/shards.py                                        # about 15 minutes
+    python benchmarks/shards.py --rows 20000 --frames 500 --repeats 2 --shard-mib 16 --peers parquet   # a smoke run
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import json
+import os
+import shlex
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from storage.commit_form import FORMAT
+from storage.episodes import Episodes
+from storage.refs import Ref, ShardRef, checkpoint_name, shard_name
+from storage.run import RunFolder
+from storage.shards import ShardColumns, ShardInfo, allocate, decode_shard, encode_shard
+from storage.specs import Spec
+from storage.store import open_store
+from tasks.dataset import TrajectoryDataset
+
+sys.path.insert(0, str(Path(__file__).resolve().parent / "peers"))
+from measure import machine
+from run import PEERS, peer, run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+HERE = Path(__file__).resolve().parent
+ENVS = 64
+LIBRARIES = ("webdataset", "streaming", "litdata", "minari", "parquet")
+FORMS = {"CartPole-like rows": Spec("float32", (4,)), "84x84 frames": Spec("uint8", (84, 84))}
+EPISODE_STEPS = 200
+
+
+def columns_of(observation: Spec) -> dict[str, Spec]:
+    """What every library stores."""
+    return {
+        "observation": observation,
+        "reward": Spec("float32"),
+        "terminated": Spec("uint8"),
+        "truncated": Spec("uint8"),
+        "action": Spec("int64"),
+    }
+
+
+def no_episodes() -> Episodes:
+    nothing, flags = np.zeros(0, np.int64), np.zeros(0, np.uint8)
+    return Episodes.from_flags(nothing, nothing, nothing, nothing, np.zeros(0), flags, flags, nothing, nothing)
+
+
+def filled(observation: Spec, steps: int, envs: int) -> dict[str, Any]:
+    """Random trajectories, `[T, B, ...]`."""
+    rng = np.random.default_rng(0)
+    arrays = allocate(columns_of(observation), steps, envs)
+    for name in ("observation", "reward", "action"):
+        arrays[name][...] = rng.integers(0, 200, arrays[name].shape)
+    arrays["terminated"][EPISODE_STEPS - 1 :: EPISODE_STEPS] = 1
+    arrays["terminated"][-1] = 1
+    return arrays
+
+
+def encoder(observation: Spec, arrays: dict[str, Any]) -> Callable[[], Any]:
+    """What makes the arrays a shard, again and again."""
+    steps, envs = arrays["reward"].shape
+    columns = ShardColumns(columns_of(observation), arrays)
+    info = ShardInfo(0, 0, 0, 0, steps, envs, 0, 0, "made", {}, no_episodes())
+    ends = np.flatnonzero(arrays["terminated"])
+    last = np.zeros((len(ends), *observation.shape), observation.dtype)
+    return lambda: encode_shard(columns, ends, last, info)
+
+
+def seconds(function: Callable[[], Any]) -> float:
+    started = time.perf_counter()
+    function()
+    return time.perf_counter() - started
+
+
+def against_hardware(mib: int, repeats: int, ram_disk: Path) -> list[tuple[str, list[float]]]:
+    """Ratios of the peer's time to ours, round by round."""
+    observation = Spec("uint8", (84, 84))
+    steps = max(1, (mib << 20) // (84 * 84 + 14) // ENVS)
+    encode = encoder(observation, filled(observation, steps, ENVS))
+    ratios: dict[str, list[float]] = {"write": [], "read": [], "read, copied": []}
+    with tempfile.TemporaryDirectory(dir=ram_disk) as folder, tempfile.TemporaryDirectory(dir=HERE.parent) as disk:
+        store, local = open_store(folder), open_store(disk)
+        first = encode()
+        whole = b"".join(first.parts)
+        local.write("shards/x", [whole])
+        source, target = np.frombuffer(whole, np.uint8).copy(), np.zeros(len(whole), np.uint8)
+        batch = {
+            name: np.zeros((steps, ENVS, *spec.shape), spec.dtype) for name, spec in columns_of(observation).items()
+        }
+
+        def write_once() -> None:
+            descriptor = os.open(Path(folder) / "plain", os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+            os.write(descriptor, whole)
+            os.close(descriptor)
+
+        def write_shard() -> None:
+            store.write("shards/x", encode().parts)
+
+        def read() -> dict[str, torch.Tensor]:
+            shard = decode_shard(local.view("shards/x"), None, "x", first.digest)
+            return {name: torch.from_numpy(array) for name, array in shard.columns.items()}
+
+        def read_copied() -> None:
+            for name, tensor in read().items():
+                np.copyto(batch[name], tensor.numpy())
+
+        for _ in range(repeats + 1):
+            plain = seconds(write_once)
+            (Path(folder) / "plain").unlink()
+            ratios["write"].append(plain / seconds(write_shard))
+            store.delete(["shards/x"])
+            copied = seconds(lambda: np.copyto(target, source))
+            ratios["read"].append(copied / seconds(read))
+            ratios["read, copied"].append(copied / seconds(read_copied))
+    return [(name, values[1:]) for name, values in ratios.items()]
+
+
+def own_rows(observation: Spec, arrays: dict[str, Any], folder: Path, batch_rows: int, epochs: int) -> list[float]:
+    """Rows a second through `TrajectoryDataset`."""
+    run_folder = RunFolder(open_store(folder), "made")
+    run_folder.create({"format": "penstock-run/1", "identity": {}})
+    shard = encoder(observation, arrays)()
+    name = shard_name(0, 0, 0, 0, shard.digest)
+    run_folder.store.write(name, shard.parts)
+    rows = arrays["reward"].size
+    run_folder.log.append(
+        {
+            "format": FORMAT,
+            "stage": 0,
+            "parent": run_folder.genesis(),
+            "rounds": [0, 0],
+            "version": 1,
+            "env_steps": rows,
+            "episodes": 0,
+            "states": [],
+            "snapshots": [],
+            "metrics": {},
+            "evaluation": None,
+            "shards": [ShardRef(name, shard.digest, shard.nbytes, 0, 0, rows).to_json()],
+            "checkpoint": Ref(checkpoint_name(0, "0" * 32), "0" * 32, 1).to_json(),
+            "finished": "made",
+        }
+    )
+    names = tuple(columns_of(observation))
+    found = []
+    for _ in range(epochs + 1):
+        started = time.perf_counter()
+        dataset = TrajectoryDataset(folder, "made", batch_rows=batch_rows, columns=names)
+        read = 0
+        for batch in dataset:
+            read += len(batch["reward"])
+            if read >= rows:
+                break
+        found.append(rows / (time.perf_counter() - started))
+    return found[1:]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shard-mib", type=int, nargs="+", default=[16, 64])
+    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--rows", type=int, default=200_000)
+    parser.add_argument("--frames", type=int, default=20_000)
+    parser.add_argument("--batch-rows", type=int, default=1024)
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--peers", nargs="*", choices=LIBRARIES, default=list(LIBRARIES))
+    parser.add_argument("--ram-disk", type=Path, default=Path("/dev/shm"))
+    parser.add_argument("--results", type=Path, default=HERE / "results")
+    args = parser.parse_args()
+    table: list[tuple[str, str, str]] = []
+    raw: dict[str, Any] = {"machine": machine(("torch", "numpy", "pyarrow"))}
+    for mib in args.shard_mib:
+        for name, values in against_hardware(mib, args.repeats, args.ram_disk):
+            raw[f"{name} {mib} MiB"] = values
+            spread = f"{median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
+            what = "one write" if name == "write" else "a memcpy"
+            table.append((f"{mib} MiB shard, {name} / {what}", spread, ">= 0.8"))
+            print(*table[-1], sep=" | ", flush=True)
+    for form, observation in FORMS.items():
+        rows = args.rows if observation.shape == (4,) else args.frames
+        arrays = filled(observation, rows // ENVS, ENVS)
+        with tempfile.TemporaryDirectory(dir=HERE.parent) as folder:
+            own = own_rows(observation, arrays, Path(folder) / "runs", args.batch_rows, args.epochs)
+            (Path(folder) / "data").mkdir()
+            for name, array in arrays.items():
+                # One environment's rows after the other's: so others see episodes in order.
+                np.save(Path(folder) / "data" / name, array.swapaxes(0, 1).reshape(-1, *array.shape[2:]))
+            raw[f"penstock, {form}"] = own
+            for library in args.peers:
+                options = ["--batch-rows", args.batch_rows, "--epochs", args.epochs]
+                values = [library, Path(folder) / "data", Path(folder) / library, *options]
+                if library == "parquet":
+                    found = run([sys.executable, str(PEERS / "shards_read.py"), *map(str, values)], None)
+                else:
+                    found = peer(library, "shards_read.py", *values)
+                raw[f"{library}, {form}"] = found["rows_per_second"]
+                theirs = median(found["rows_per_second"])
+                said = f"{median(own) / theirs:.2f} ({median(own):,.0f} / {theirs:,.0f} rows/s)"
+                table.append((f"{form}, rows a second / {library}", said, "> 1"))
+                print(*table[-1], sep=" | ", flush=True)
+    stem = args.results / f"{dt.datetime.now(tz=dt.UTC).date().isoformat()}-shards"
+    args.results.mkdir(exist_ok=True)
+    lines = [f"# {stem.name}", "", f"`{shlex.join(['python', *sys.argv])}`", "", str(raw["machine"]), ""]
+    lines += [
+        "| figure | median (range) | reach |",
+        "| --- | --- | --- |",
+        *(f"| {' | '.join(row)} |" for row in table),
+    ]
+    stem.with_suffix(".md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    stem.with_suffix(".json").write_text(json.dumps(raw, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
