@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -62,7 +65,23 @@ def webdataset(columns: Columns, out: Path, batch_rows: int) -> Callable[[], Ite
     return epoch
 
 
+def _without_torchvision() -> None:
+    """Stand in for torchvision where its build does not fit torch's: `streaming` needs it for image datasets alone."""
+    try:
+        import torchvision  # noqa: F401, PLC0415
+    except (ImportError, RuntimeError):
+        for name in [loaded for loaded in sys.modules if loaded.startswith("torchvision")]:
+            del sys.modules[name]
+        for name in ("", ".datasets", ".transforms", ".transforms.functional"):
+            sys.modules[f"torchvision{name}"] = module = ModuleType(f"torchvision{name}")
+            module.__spec__ = ModuleSpec(module.__name__, None)
+            module.__path__ = []
+            module.__file__ = __file__
+            module.__getattr__ = lambda _: object  # type: ignore[method-assign]
+
+
 def streaming(columns: Columns, out: Path, batch_rows: int) -> Callable[[], Iterable[Any]]:
+    _without_torchvision()
     from streaming import MDSWriter, StreamingDataset  # noqa: PLC0415  (only in its own environment)
 
     types = {
