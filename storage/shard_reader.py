@@ -22,8 +22,8 @@ from storage.extract import (
     values,
 )
 from storage.framing import ALIGNMENT_BYTES, TruncatedError
-from storage.shard_head import ADVICE, MALFORMED, ShardHead, ShardInfo, read_head
-from storage.shards import Shard, check_columns, extract, no_shard
+from storage.shard_head import ADVICE, ShardHead, ShardInfo, read_head
+from storage.shards import Shard, check_columns, extract, told_as_corrupt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -64,7 +64,7 @@ def open_shard(
     """
     head_bytes = max(head_bytes, ALIGNMENT_BYTES)
     content = store.read_range(ref.name, 0, head_bytes)
-    try:
+    with told_as_corrupt(ref.name, ref.nbytes, ref.digest):
         for _ in range(_HEAD_ATTEMPTS):
             try:
                 head = read_head(content, ref.name, ref.digest)
@@ -78,8 +78,6 @@ def open_shard(
             raise ValueError(f"its head is longer than {head_bytes} bytes")
         if expected is not None:
             check_columns(head, expected, ref.name)
-    except MALFORMED as error:
-        raise no_shard(error, ref.name, content.nbytes, ref.digest) from error
     return ShardReader(store, ref, head, content)
 
 
@@ -98,12 +96,10 @@ def open_buffer(
         CorruptObjectError: altered, cut short, or no shard.
         SpecMismatchError: it has other columns.
     """
-    try:
+    with told_as_corrupt(ref.name, buffer.nbytes, ref.digest):
         head = read_head(buffer, ref.name, ref.digest)
         if expected is not None:
             check_columns(head, expected, ref.name)
-    except MALFORMED as error:
-        raise no_shard(error, ref.name, buffer.nbytes, ref.digest) from error
     return ShardReader(store, ref, head, buffer)
 
 
@@ -271,10 +267,8 @@ class ShardReader:
             return list(threads.map(read, ranges))
 
     def _read(self, what: Callable[[], T]) -> T:
-        try:
+        with told_as_corrupt(self.ref.name, self.ref.nbytes, self.ref.digest):
             return what()
-        except MALFORMED as error:
-            raise no_shard(error, self.ref.name, self.ref.nbytes, self.ref.digest) from error
 
 
 def _joined(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

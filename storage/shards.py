@@ -12,6 +12,7 @@ start at multiples of 64 bytes. Columns of bits, compressed columns and stacked 
 from __future__ import annotations
 
 import math
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -32,7 +33,7 @@ from storage.columns import (
     value_type,
 )
 from storage.digest import canonical_json, digest
-from storage.errors import ConfigError, CorruptObjectError, PenstockError, SpecMismatchError
+from storage.errors import ConfigError, CorruptObjectError, SpecMismatchError, StoreError
 from storage.extract import Lists, Segments, earlier_frames, stacks, values
 from storage.framing import ALIGNMENT_BYTES, write_frame
 from storage.shard_head import (
@@ -51,7 +52,7 @@ from storage.shard_head import (
 from storage.specs import Spec, signature
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from numpy.typing import NDArray
 
@@ -193,23 +194,19 @@ def decode_shard(
         CorruptObjectError: altered, cut short, or no shard.
         SpecMismatchError: it has other columns.
     """
-    try:
+    with told_as_corrupt(name, buffer.nbytes, expected_digest):
         head = read_head(buffer, name, expected_digest)
         if expected_digest is not None:
             _check_data(buffer, head, name)
         if expected is not None:
             check_columns(head, expected, name)
         return extract(head, Segments((0, buffer)), list(head.columns))
-    except MALFORMED as error:
-        raise no_shard(error, name, buffer.nbytes, expected_digest) from error
 
 
 def check_shard(buffer: memoryview, name: str, expected_digest: str) -> None:
     """Verify every byte of a shard against the digest in its name; CorruptObjectError names it and what differs."""
-    try:
+    with told_as_corrupt(name, buffer.nbytes, expected_digest):
         _check_data(buffer, read_head(buffer, name, expected_digest), name)
-    except MALFORMED as error:
-        raise no_shard(error, name, buffer.nbytes, expected_digest) from error
 
 
 def extract(head: ShardHead, segments: Segments, names: list[str]) -> Shard:
@@ -245,12 +242,17 @@ def _check_data(buffer: memoryview, head: ShardHead, name: str) -> None:
     check_tail(buffer[head.tail_start :], head, name)
 
 
-def no_shard(error: Exception, name: str, nbytes: int, expected_digest: str | None) -> PenstockError:
-    """What one of `MALFORMED` means: an error of ours as it is, any other as CorruptObjectError."""
-    if isinstance(error, CorruptObjectError | SpecMismatchError):
-        return error
-    wanted = f", expected one with the digest {expected_digest}" if expected_digest else ""
-    return CorruptObjectError(f"'{name}' ({nbytes} bytes) is no trajectory shard{wanted}: {error}")
+@contextmanager
+def told_as_corrupt(name: str, nbytes: int, expected_digest: str | None) -> Iterator[None]:
+    """Around what reads a shard: what shows that it is none becomes CorruptObjectError; what the store says passes."""
+    try:
+        yield
+    except (CorruptObjectError, SpecMismatchError, StoreError):
+        # Not "from" itself either: Dask follows the causes of a task's error without looking for circles.
+        raise
+    except MALFORMED as error:
+        wanted = f", expected one with the digest {expected_digest}" if expected_digest else ""
+        raise CorruptObjectError(f"'{name}' ({nbytes} bytes) is no trajectory shard{wanted}: {error}") from error
 
 
 def _codec(columns: Mapping[str, Spec]) -> str | None:

@@ -115,7 +115,10 @@ class Gang:
         except BaseException as error:
             explained = explain(error)
             self.fail(explained)
-            raise (self.error or explained) from error
+            told = self.error or explained
+            if told is error:
+                raise
+            raise told from error
         return sorted(collected, key=lambda result: int(result["member"].rsplit("-", 1)[1]))
 
     def start(self, gang_seconds: float) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from storage.errors import CorruptObjectError, ObjectNotFoundError, SpecMismatchError
+from storage.errors import CorruptObjectError, ObjectNotFoundError, SpecMismatchError, StoreError
 from storage.local_store import LocalStore
 from storage.refs import ShardRef
-from storage.shard_reader import HEAD_BYTES, open_shard
+from storage.shard_reader import HEAD_BYTES, open_buffer, open_shard
 from storage.shards import decode_shard
 from storage.specs import Spec
 
+from .faulty import Fault, FaultyStore
 from .shard_cases import PIXELS, a_shard, stored
 
 STEPS, ENVS = 40, 12
@@ -165,6 +166,39 @@ def test_a_part_is_verified_as_the_whole_is(case, store):
     store.write(ref.name, [content[: len(content) // 2]])
     with pytest.raises(CorruptObjectError, match=rf"'{ref.name}'.*cut short"):
         open_shard(store, ref).columns(columns)
+
+
+def test_a_store_that_fails_is_not_taken_for_a_damaged_shard(tmp_path):
+    """Who removes what is damaged would remove a shard that is whole."""
+    local = LocalStore(tmp_path)
+    ref = stored(local, a_shard(PLAIN, STEPS, ENVS)[3])
+    store = FaultyStore(local, [Fault("drop", ("read_range",), first=2, calls=None)])
+    with pytest.raises(StoreError):
+        open_shard(store, ref, head_bytes=100)
+    store = FaultyStore(local, [Fault("drop", ("read_range",), first=2, calls=None)])
+    reader = open_shard(store, ref, head_bytes=open_shard(local, ref).head_bytes)
+    with pytest.raises(StoreError):
+        reader.columns(["observation"])
+
+
+def test_the_causes_of_an_error_come_to_an_end(store):
+    """Dask follows them from cause to cause, and would never tell of an error that is its own."""
+    *_, shard = a_shard(PLAIN, STEPS, ENVS)
+    ref = stored(store, shard)
+    content = bytearray(b"".join(shard.parts))
+    content[len(content) // 2] ^= 1
+    for read in (
+        lambda: decode_shard(memoryview(content), None, ref.name, ref.digest),
+        lambda: open_buffer(store, ref, memoryview(content)).shard(),
+    ):
+        with pytest.raises(CorruptObjectError) as caught:
+            read()
+        seen: list[BaseException] = []
+        error: BaseException | None = caught.value
+        while error is not None:
+            assert error not in seen
+            seen.append(error)
+            error = error.__cause__
 
 
 def test_another_shard_under_the_name_is_refused(store):
