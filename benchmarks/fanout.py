@@ -13,8 +13,6 @@ the ideal queue is the careful one. Writers share one buffer, and nobody holds m
 from __future__ import annotations
 
 import argparse
-import datetime as dt
-import json
 import multiprocessing
 import os
 import shlex
@@ -27,6 +25,7 @@ from statistics import mean, median
 from typing import TYPE_CHECKING, Any, Self
 
 from origin import Origin
+from tables import write_table
 
 from storage.cache import CacheTally, NodeCache
 from storage.digest import digest
@@ -228,15 +227,8 @@ def spread(values: list[float]) -> str:
 
 
 def report(args: argparse.Namespace, rows: list[Row], raw: dict[str, Any]) -> None:
-    args.results.mkdir(exist_ok=True)
-    stem = args.results / f"{dt.datetime.now(tz=dt.UTC).date().isoformat()}-fanout"
     command = shlex.join(["python", "benchmarks/fanout.py", *sys.argv[1:]])
-    lines = [f"# {stem.name}", "", f"`{command}`", "", "| figure | measured | reach | |", "| --- | --- | --- | --- |"]
-    lines += [f"| {' | '.join(row)} |" for row in rows]
-    text = "\n".join(lines) + "\n"
-    print(text)
-    stem.with_suffix(".md").write_text(text, encoding="utf-8")
-    stem.with_suffix(".json").write_text(json.dumps(raw, indent=1) + "\n", encoding="utf-8")
+    print(write_table(args.results, "fanout", command, rows, raw))
 
 
 if __name__ == "__main__":

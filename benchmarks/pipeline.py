@@ -12,8 +12,6 @@ Every figure is measured in a process of its own, contenders in turn. Writes a t
 from __future__ import annotations
 
 import argparse
-import datetime as dt
-import json
 import shlex
 import sys
 import tempfile
@@ -25,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from peers.measure import machine, print_result, process_pss_bytes
 from run import HERE, ratio, run
+from tables import write_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -243,13 +242,8 @@ def ratio3(values: list[float]) -> str:
 
 
 def write(args: argparse.Namespace, rows: list[Row], raw: dict[str, Any]) -> None:
-    args.results.mkdir(exist_ok=True)
-    stem = args.results / f"{dt.datetime.now(tz=dt.UTC).date().isoformat()}-pipeline"
     command = shlex.join(["python", "benchmarks/pipeline.py", *sys.argv[1:]])
-    lines = [f"# {stem.name}", "", f"`{command}`", "", "| figure | measured | reach | |", "| --- | --- | --- | --- |"]
-    lines += [f"| {' | '.join(row)} |" for row in rows]
-    stem.with_suffix(".md").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    stem.with_suffix(".json").write_text(json.dumps(raw, indent=1) + "\n", encoding="utf-8")
+    write_table(args.results, "pipeline", command, rows, raw)
 
 
 if __name__ == "__main__":

@@ -10,8 +10,6 @@ the median over rounds of the ratio within a round. Peers live in `.venv-peers/p
 from __future__ import annotations
 
 import argparse
-import datetime as dt
-import json
 import shlex
 import subprocess
 import sys
@@ -21,6 +19,7 @@ from statistics import median
 from typing import Any
 
 from run import HERE, VENVS, peer, ratio, run
+from tables import write_table
 
 CACHE = VENVS / "bare"
 BARE_CARTPOLE, BARE_MUJOCO = HERE / "bare" / "cartpole.cpp", HERE / "bare" / "mujoco.cpp"
@@ -165,13 +164,8 @@ def bare_mujoco(task: Task, threads: int, seconds: float) -> dict[str, Any]:
 
 
 def write(args: argparse.Namespace, rows: list[tuple[str, str, str, str]], raw: dict[str, Any]) -> None:
-    args.results.mkdir(exist_ok=True)
-    stem = args.results / f"{dt.datetime.now(tz=dt.UTC).date().isoformat()}-pool"
     command = shlex.join(["python", "benchmarks/pool.py", "--only", *args.only, "--rounds", str(args.rounds)])
-    lines = [f"# {stem.name}", "", f"`{command}`", "", "| figure | measured | reach | |", "| --- | --- | --- | --- |"]
-    lines += [f"| {' | '.join(row)} |" for row in rows]
-    stem.with_suffix(".md").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    stem.with_suffix(".json").write_text(json.dumps(raw, indent=1) + "\n", encoding="utf-8")
+    write_table(args.results, "pool", command, rows, raw)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ Writes a table to `benchmarks/results/<date>.md` and the raw results beside it.
 from __future__ import annotations
 
 import argparse
-import datetime as dt
 import json
 import os
 import shlex
@@ -20,6 +19,8 @@ import tempfile
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
+
+from tables import write_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -175,13 +176,8 @@ def ratio(values: list[float]) -> str:
 
 
 def write(args: argparse.Namespace, rows: list[Row], raw: dict[str, Any]) -> None:
-    args.results.mkdir(exist_ok=True)
-    stem = args.results / dt.datetime.now(tz=dt.UTC).date().isoformat()
     command = shlex.join(["python", "benchmarks/run.py", "--only", *args.only, "--seeds", str(args.seeds)])
-    lines = [f"# {stem.name}", "", f"`{command}`", "", "| figure | measured | reach | |", "| --- | --- | --- | --- |"]
-    lines += [f"| {' | '.join(row)} |" for row in rows]
-    stem.with_suffix(".md").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    stem.with_suffix(".json").write_text(json.dumps(raw, indent=1) + "\n", encoding="utf-8")
+    write_table(args.results, "", command, rows, raw)
 
 
 if __name__ == "__main__":
