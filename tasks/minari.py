@@ -75,7 +75,7 @@ def export_run(
         CorruptObjectError: a shard is damaged; the dataset is not complete.
     """
     minari = _minari()
-    data = path / "data"
+    data = path.absolute() / "data"  # Minari puts a relative one before itself
     if data.exists():
         raise ConfigError(f"'{data}' exists already; an export needs a path of its own")
     data.mkdir(parents=True)
@@ -123,7 +123,7 @@ def import_dataset(run: RunFolder, path: Path) -> Exported:
     """
     minari = _minari()
     try:
-        dataset = minari.MinariDataset(path / "data")
+        dataset = minari.MinariDataset(path.absolute() / "data")
     except (OSError, ValueError, AssertionError) as error:
         raise ConfigError(f"'{path}' is no Minari dataset: {error}; expected a folder with 'data' in it") from error
     if run.exists():

@@ -220,14 +220,15 @@ def test_a_run_knows_its_environments_spaces(tmp_path):
     assert spaces_of(run) == (environment.observation_space, environment.action_space)
 
 
-def test_the_command_exports_and_imports(made, tmp_path):
-    """And says how many episodes had no end."""
+def test_the_command_exports_and_imports(made, tmp_path, monkeypatch):
+    """From and to relative paths, as people type them. And says how many episodes had no end."""
     run, _ = made
+    monkeypatch.chdir(tmp_path)
     first = export_run(run, tmp_path / "first", OBSERVATION, ACTION)
     store = ["--store", str(tmp_path / "runs"), "--json"]
-    result = CliRunner().invoke(app, ["import", str(tmp_path / "first"), "--name", "again", *store])
+    result = CliRunner().invoke(app, ["import", "first", "--name", "again", *store])
     assert result.exit_code == 0, result.output
-    result = CliRunner().invoke(app, ["export", "again", str(tmp_path / "second"), "--to", "minari", *store])
+    result = CliRunner().invoke(app, ["export", "again", "second", "--to", "minari", *store])
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout) == asdict(first)
     same_episodes(episodes_of(tmp_path / "first"), episodes_of(tmp_path / "second"))
