@@ -14,9 +14,9 @@ the same and a shard may have several readers.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 import numpy as np
 
@@ -69,8 +69,7 @@ def permutation(count: int, *key: int) -> NDArray[np.int64]:
     return np.argsort(np.random.Philox(np.random.SeedSequence(key)).random_raw(count), kind="stable")
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(NamedTuple):
     """Shards of one lane that are held together, and among which rows are mixed."""
 
     lane: int
@@ -80,8 +79,7 @@ class Window:
     """Indices into the epoch's shards, in the order of reading."""
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(NamedTuple):
     """Rows of a batch that lie in one window."""
 
     window: tuple[int, int]
@@ -90,8 +88,7 @@ class Piece:
     """Of the window's rows in the order of reading; `EpochOrder.rows` says which rows those are."""
 
 
-@dataclass(frozen=True, slots=True)
-class BatchPlan:
+class BatchPlan(NamedTuple):
     """One batch: what must be opened before it, what it is made of, and what is not needed after it."""
 
     index: int
@@ -146,7 +143,7 @@ class EpochOrder:
         self._shards = [order[lane::lanes] for lane in range(lanes)]
         # Where each window of a lane begins, in rows of the lane, and where the last one ends.
         self._starts = [_window_starts(rows[shards], self._window_shards) for shards in self._shards]
-        ends = [int(starts[-1]) for starts in self._starts]
+        ends = [starts[-1] for starts in self._starts]
         self._batches = [end // batch_rows if drop_last else -(-end // batch_rows) for end in ends]
         # As long as the same lanes have batches left, turns are regular: `_turns` has the first turn of each such
         # stretch, `_firsts` its first batch, `_alive` its lanes.
@@ -170,14 +167,19 @@ class EpochOrder:
             stop: the first batch that nobody takes any more; None: all are taken.
         """
         opened: dict[int, list[int]] = {}
+        batch_rows, nothing = self._batch_rows, ()
         for index in range(cursor + reader, len(self) if stop is None else stop, readers):
             lane, turn = self._place(index)
-            start, end = turn * self._batch_rows, min((turn + 1) * self._batch_rows, int(self._starts[lane][-1]))
             starts = self._starts[lane]
-            first = int(np.searchsorted(starts, start, side="right")) - 1
-            last = int(np.searchsorted(starts, end, side="left")) - 1
-            spanned = [window for window in range(first, last + 1) if starts[window] < starts[window + 1]]
+            start, end = turn * batch_rows, min((turn + 1) * batch_rows, starts[-1])
+            first = bisect_right(starts, start) - 1
             held = opened.setdefault(lane, [])
+            if end < starts[first + 1] and held == [first]:  # most batches, and small ones come by the thousand
+                within = slice(start - starts[first], end - starts[first])
+                yield BatchPlan(index, nothing, (Piece((lane, first), within),), nothing)
+                continue
+            last = bisect_left(starts, end) - 1
+            spanned = [window for window in range(first, last + 1) if starts[window] < starts[window + 1]]
             opens = tuple(self._window(lane, window) for window in spanned if window not in held)
             # What ends with this batch is not needed again; what goes on beyond it may be, if the next batch comes so.
             kept = [last] if end < starts[last + 1] else []
@@ -186,7 +188,7 @@ class EpochOrder:
             pieces = tuple(
                 Piece(
                     (lane, window),
-                    slice(max(start - int(starts[window]), 0), min(end, int(starts[window + 1])) - int(starts[window])),
+                    slice(max(start - starts[window], 0), min(end, starts[window + 1]) - starts[window]),
                 )
                 for window in spanned
             )
@@ -199,7 +201,7 @@ class EpochOrder:
         lane, window = piece.window
         found = self._mixed_rows.get(lane)
         if found is None or found[0] != window:
-            count = int(self._starts[lane][window + 1] - self._starts[lane][window])
+            count = self._starts[lane][window + 1] - self._starts[lane][window]
             found = self._mixed_rows[lane] = (window, permutation(count, *self._key, lane, window))
         return found[1][piece.part]
 
@@ -216,8 +218,8 @@ class EpochOrder:
         return Window(lane, index, tuple(map(int, shards)))
 
 
-def _window_starts(rows: NDArray[np.int64], window_shards: int) -> NDArray[np.int64]:
+def _window_starts(rows: NDArray[np.int64], window_shards: int) -> list[int]:
     """`[W + 1]`: where windows of so many shards begin, in rows, and where the last one ends."""
     ends = np.cumsum(rows)
     chosen = np.minimum(np.arange(window_shards, len(rows) + window_shards, window_shards), len(rows)) - 1
-    return np.concatenate([np.zeros(1, np.int64), ends[chosen]])
+    return [0, *ends[chosen].tolist()]

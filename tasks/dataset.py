@@ -23,7 +23,7 @@ from storage.store import open_store
 from tasks.pipeline import BUDGET_BYTES, ShardPipeline
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from storage.order import BatchPlan
     from tasks.pipeline import LoadedShard, PipelineTally
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 FORMAT = "penstock-dataset-reader/1"
 NEXT_OBSERVATION = "next_observation"
 """A column that no file has: what was observed after the row, at an episode's end its last observation."""
+
+_COPIED_AT_ONCE_BYTES = 256 << 10  # a batch that is kept keeps no more memory than this, or than itself
 
 
 class TrajectoryDataset(IterableDataset[dict[str, Tensor]]):
@@ -106,7 +108,7 @@ class TrajectoryDataset(IterableDataset[dict[str, Tensor]]):
         # Shared with DataLoader's workers, who read ahead of the loop: only the loop knows how far it is.
         self._has_workers = torch.zeros(1, dtype=torch.uint8).share_memory_()
         self._refs: list[ShardRef] | None = None
-        self._tally: PipelineTally | None = None
+        self._tally: Callable[[], PipelineTally] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_refs": None, "_tally": None}
@@ -119,7 +121,7 @@ class TrajectoryDataset(IterableDataset[dict[str, Tensor]]):
     @property
     def tally(self) -> PipelineTally | None:
         """Wait time, queue depth, bytes, retries of the latest iteration in this process; None before the first."""
-        return self._tally
+        return None if self._tally is None else self._tally()
 
     def set_epoch(self, epoch: int) -> None:
         """Begin an epoch, with what is committed by now; the current one again changes nothing.
@@ -248,6 +250,8 @@ class TrajectoryDataset(IterableDataset[dict[str, Tensor]]):
             for name, first, last in self._spans():
                 stack.enter_context(reading(self._store.at(name), "dataset", first, last, optional=True))
             stack.enter_context(pipeline)
+            self._tally = pipeline.tally
+            stack.callback(self._keep_tally, pipeline)
             for plan in plans():
                 for window in plan.opens:
                     loaded = [pipeline.take() for _ in window.shards]
@@ -256,8 +260,12 @@ class TrajectoryDataset(IterableDataset[dict[str, Tensor]]):
                 for key in plan.closes:
                     windows.pop(key).release()
                 self._taken += 1
-                self._tally = pipeline.tally()
                 yield parts[0] if len(parts) == 1 else _joined(parts)
+
+    def _keep_tally(self, pipeline: ShardPipeline) -> None:
+        """What was done outlives the pipeline, whose memory does not."""
+        tally = pipeline.tally()
+        self._tally = lambda: tally
 
 
 class _Window:
@@ -271,13 +279,29 @@ class _Window:
             self._columns = _joined(shards)
             for item in loaded:
                 item.drop()
+        row_bytes = sum(column.stride(0) * column.element_size() for column in self._columns.values())
+        self._rows_at_once = _COPIED_AT_ONCE_BYTES // max(1, row_bytes)
+        self._copied: dict[int, dict[str, Tensor]] = {}
+        self._next_row = 0
 
     def rows(self, chosen: Any) -> dict[str, Tensor]:
         """Copies of a slice of rows, or of rows by number."""
-        if isinstance(chosen, slice):
-            return {name: column[chosen].clone() for name, column in self._columns.items()}
-        index = torch.from_numpy(chosen)
-        return {name: column.index_select(0, index) for name, column in self._columns.items()}
+        if not isinstance(chosen, slice):
+            index = torch.from_numpy(chosen)
+            return {name: column.index_select(0, index) for name, column in self._columns.items()}
+        start, rows = chosen.start, chosen.stop - chosen.start
+        copied = self._copied.pop(start, None)
+        if copied is None or len(next(iter(copied.values()))) != rows:
+            # Who reads on will want the next rows too: of small batches several are copied at once.
+            several = max(1, self._rows_at_once // rows) if start == self._next_row else 1
+            copies = [column[start : start + several * rows].clone().split(rows) for column in self._columns.values()]
+            self._copied = {
+                start + index * rows: dict(zip(self._columns, batch, strict=True))
+                for index, batch in enumerate(zip(*copies, strict=True))
+            }
+            copied = self._copied.pop(start)
+        self._next_row = chosen.stop
+        return copied
 
     def release(self) -> None:
         for item in self._loaded:
