@@ -35,6 +35,7 @@ from storage.shards import ShardColumns, ShardInfo, allocate, decode_shard, enco
 from storage.specs import Spec
 from storage.store import open_store
 from tasks.dataset import TrajectoryDataset
+from tasks.pipeline import ShardPipeline
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "peers"))
 from measure import machine
@@ -48,6 +49,7 @@ ENVS = 64
 LIBRARIES = ("webdataset", "streaming", "litdata", "minari", "parquet")
 FORMS = {"CartPole-like rows": Spec("float32", (4,)), "84x84 frames": Spec("uint8", (84, 84))}
 EPISODE_STEPS = 200
+AHEAD_SHARDS = 16
 
 
 def columns_of(observation: Spec) -> dict[str, Spec]:
@@ -98,7 +100,7 @@ def against_hardware(mib: int, repeats: int, ram_disk: Path) -> list[tuple[str, 
     observation = Spec("uint8", (84, 84))
     steps = max(1, (mib << 20) // (84 * 84 + 14) // ENVS)
     encode = encoder(observation, filled(observation, steps, ENVS))
-    ratios: dict[str, list[float]] = {"write": [], "read": [], "read, copied": []}
+    ratios: dict[str, list[float]] = {"write": [], "read": [], "read, copied": [], "read ahead, copied": []}
     with tempfile.TemporaryDirectory(dir=ram_disk) as folder, tempfile.TemporaryDirectory(dir=HERE.parent) as disk:
         store, local = open_store(folder), open_store(disk)
         first = encode()
@@ -125,6 +127,20 @@ def against_hardware(mib: int, repeats: int, ram_disk: Path) -> list[tuple[str, 
             for name, tensor in read().items():
                 np.copyto(batch[name], tensor.numpy())
 
+        refs = []
+        for index in range(AHEAD_SHARDS):
+            ref = ShardRef(f"shards/{index}", first.digest, len(whole), 0, 0, steps * ENVS)
+            local.write(ref.name, [whole])
+            refs.append(ref)
+
+        def read_ahead() -> None:
+            with ShardPipeline(iter(refs), local) as pipeline:
+                for _ in refs:
+                    loaded = pipeline.take()
+                    for name, tensor in loaded.trajectory.columns.items():
+                        np.copyto(batch[name], tensor.numpy())
+                    loaded.release()
+
         for _ in range(repeats + 1):
             plain = seconds(write_once)
             (Path(folder) / "plain").unlink()
@@ -133,6 +149,8 @@ def against_hardware(mib: int, repeats: int, ram_disk: Path) -> list[tuple[str, 
             copied = seconds(lambda: np.copyto(target, source))
             ratios["read"].append(copied / seconds(read))
             ratios["read, copied"].append(copied / seconds(read_copied))
+            copied = seconds(lambda: [np.copyto(target, source) for _ in refs])
+            ratios["read ahead, copied"].append(copied / seconds(read_ahead))
     return [(name, values[1:]) for name, values in ratios.items()]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,6 +42,7 @@ class StoredColumn:
     """In place of the last buffer, where it is compressed: frame header, blocks, frame end."""
 
 
+@lru_cache(maxsize=256)
 def stored_spec(spec: Spec) -> Spec:
     """What one row of the Arrow column holds: of a stack, the last frame."""
     return Spec(spec.dtype, spec.shape[1:] if spec.stacked else spec.shape)

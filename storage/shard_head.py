@@ -6,12 +6,13 @@ shard is as well protected as the whole.
 
 from __future__ import annotations
 
-import json
 import struct
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import Any
 
+import orjson
 import pyarrow as pa
 
 from storage.checksums import BLOCK_BYTES, SUM_BYTES, block_sums, checksum
@@ -160,22 +161,29 @@ def read_head(content: memoryview, name: str, expected_digest: str | None) -> Sh
         raise CorruptObjectError(f"shard '{name}' has the digest {found}, expected {expected_digest}: {ADVICE}")
     schema = frame.schema()
     metadata = schema.metadata or {}
-    facts = json.loads(metadata[INFO_KEY])
+    facts = orjson.loads(metadata[INFO_KEY])
     if (written := facts.pop("format")) != FORMAT:
         raise ValueError(f"its format is {written!r}, expected {FORMAT!r}")
-    columns = {name: Spec.from_json(spec) for name, spec in facts.pop("columns")}
+    columns, declared = _declared(orjson.dumps(facts.pop("columns")))
     facts.pop("signature")
-    if schema.remove_metadata() != pa.schema(arrow_fields(columns)):
+    if not schema.equals(declared):
         raise ValueError("its Arrow columns are not those that its metadata declares")
-    blocks = json.loads(metadata[BLOCKS_KEY])
+    blocks = orjson.loads(metadata[BLOCKS_KEY])
     if blocks["block_bytes"] != BLOCK_BYTES:
         raise ValueError(f"its blocks have {blocks['block_bytes']} bytes, expected {BLOCK_BYTES}")
     info = ShardInfo(**facts, episodes=Episodes.from_json(metadata[INDEX_KEY]))
     if frame.layout.rows != info.steps * info.envs:
         raise ValueError(f"it has {frame.layout.rows} rows, expected {info.steps} x {info.envs}")
     return ShardHead(
-        info, columns, _fields(frame, schema.names, columns, blocks), frame.head_bytes, frame.body_stop, blocks["tail"]
+        info, dict(columns), _fields(frame, schema.names, columns, blocks), frame.head_bytes, frame.body_stop, blocks["tail"]
     )
+
+
+@lru_cache(maxsize=64)
+def _declared(columns_json: bytes) -> tuple[dict[str, Spec], pa.Schema]:
+    """The columns that metadata declares, and the schema that they make: the same for all shards of a run."""
+    columns = {name: Spec.from_json(spec) for name, spec in orjson.loads(columns_json)}
+    return columns, pa.schema(arrow_fields(columns))
 
 
 def check_tail(tail: memoryview, head: ShardHead, name: str) -> None:
