@@ -69,7 +69,8 @@ def permutation(count: int, *key: int) -> NDArray[np.int64]:
     return np.argsort(np.random.Philox(np.random.SeedSequence(key)).random_raw(count), kind="stable")
 
 
-class Window(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Window:
     """Shards of one lane that are held together, and among which rows are mixed."""
 
     lane: int
@@ -88,7 +89,8 @@ class Piece(NamedTuple):
     """Of the window's rows in the order of reading; `EpochOrder.rows` says which rows those are."""
 
 
-class BatchPlan(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class BatchPlan:
     """One batch: what must be opened before it, what it is made of, and what is not needed after it."""
 
     index: int

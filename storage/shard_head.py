@@ -175,7 +175,12 @@ def read_head(content: memoryview, name: str, expected_digest: str | None) -> Sh
     if frame.layout.rows != info.steps * info.envs:
         raise ValueError(f"it has {frame.layout.rows} rows, expected {info.steps} x {info.envs}")
     return ShardHead(
-        info, dict(columns), _fields(frame, schema.names, columns, blocks), frame.head_bytes, frame.body_stop, blocks["tail"]
+        info,
+        dict(columns),
+        _fields(frame, schema.names, columns, blocks),
+        frame.head_bytes,
+        frame.body_stop,
+        blocks["tail"],
     )
 
 

@@ -199,12 +199,19 @@ def test_with_drop_last_every_rank_has_as_many_whole_batches(url):
     assert {len(batch["action"]) for part in parts for batch in part} == {10}
 
 
-def test_batches_are_the_callers_own(url):
-    """Whatever is done to one shows in no other, nor in the store."""
-    dataset = TrajectoryDataset(url, "one", batch_rows=8)
-    for batch in dataset:
-        batch["observation"].zero_()
-    assert rows_of(list(dataset)) == stored_rows()
+@pytest.mark.parametrize("batch_rows", [1, 3, 8, 11])
+@pytest.mark.parametrize("shuffle", ["none", "rows"])
+def test_batches_are_the_callers_own(url, batch_rows, shuffle):
+    """Writing to a batch changes no other batch, also not one that is still to come, and nothing that is stored."""
+    settings = {"batch_rows": batch_rows, "shuffle": shuffle, "window_shards": 2}
+    expected = [batch["observation"].clone() for batch in TrajectoryDataset(url, "one", **settings)]
+    kept = []
+    for batch in TrajectoryDataset(url, "one", **settings):
+        kept.append((batch, batch["observation"].clone()))
+        batch["observation"].fill_(-1.0)
+    assert all((seen == then).all() for (_, seen), then in zip(kept, expected, strict=True))
+    again = TrajectoryDataset(url, "one", **settings)
+    assert all((batch["observation"] == then).all() for batch, then in zip(again, expected, strict=True))
 
 
 def test_a_damaged_shard_is_named_and_stays(url):
