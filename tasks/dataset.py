@@ -17,20 +17,19 @@ from torch.utils.data import IterableDataset, get_worker_info
 from storage.errors import ConfigError, SpecMismatchError
 from storage.order import EpochOrder, Shuffle
 from storage.readers import reading
-from storage.refs import ShardRef
 from storage.run import RunFolder
 from storage.store import open_store
+from tasks.committed import NEXT_OBSERVATION, from_root, newest_stages, stages_wanted, stored_name
 from tasks.pipeline import BUDGET_BYTES, ShardPipeline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from storage.order import BatchPlan
+    from storage.refs import ShardRef
     from tasks.pipeline import LoadedShard, PipelineTally
 
 FORMAT = "penstock-dataset-reader/1"
-NEXT_OBSERVATION = "next_observation"
-"""A column that no file has: what was observed after the row, at an episode's end its last observation."""
 
 _COPIED_AT_ONCE_BYTES = 256 << 10  # a batch that is kept keeps no more memory than this, or than itself
 
@@ -87,9 +86,7 @@ class TrajectoryDataset(IterableDataset[dict[str, Tensor]]):
         self._store = open_store(store)
         self._runs = (runs,) if isinstance(runs, str) else tuple(runs)
         self._columns = None if columns is None else tuple(columns)
-        self._stages = range(1 << 62) if stages is None else stages
-        if self._stages.step != 1:
-            raise ConfigError(f"stages is {stages!r}, expected a range of consecutive stages, such as range(10, 20)")
+        self._stages = stages_wanted(stages)
         self._settings: dict[str, Any] = {
             "batch_rows": batch_rows,
             "shuffle": shuffle,
@@ -203,22 +200,15 @@ class TrajectoryDataset(IterableDataset[dict[str, Tensor]]):
 
     def _newest(self) -> dict[str, int]:
         """The newest committed stage by run; ranks that see different ones agree on what all can see."""
-        commits = {}
-        for name in self._runs:
-            run = RunFolder(self._store, name)
-            run.load()
-            newest = run.log.newest()
-            commits[name] = newest["stage"] if newest else -1
+        commits = newest_stages(self._store, self._runs)
         return dict(zip(commits, _least_of_all(list(commits.values()), self._ranks), strict=True))
 
     def _shards(self) -> list[ShardRef]:
         if self._refs is None:
             self._refs = []
             for name, first, last in self._spans():
-                for ref in RunFolder(self._store, name).log.shard_refs(first, last):
-                    self._refs.append(
-                        ShardRef(f"{name}/{ref.name}", ref.digest, ref.nbytes, ref.round, ref.tile, ref.rows)
-                    )
+                refs = RunFolder(self._store, name).log.shard_refs(first, last)
+                self._refs += (from_root(name, ref) for ref in refs)
         return self._refs
 
     def _spans(self) -> Iterator[tuple[str, int, int]]:
@@ -243,7 +233,7 @@ class TrajectoryDataset(IterableDataset[dict[str, Tensor]]):
             return order.read(self._cursor, reader, readers, stop)
 
         references = (shards[index] for plan in plans() for window in plan.opens for index in window.shards)
-        stored = None if self._columns is None else {_stored_name(name) for name in self._columns}
+        stored = None if self._columns is None else {stored_name(name) for name in self._columns}
         pipeline = ShardPipeline(references, self._store, columns=stored, budget_bytes=self._budget_bytes)
         windows: dict[tuple[int, int], _Window] = {}
         with ExitStack() as stack:
@@ -314,7 +304,7 @@ def _rows_of(loaded: LoadedShard, columns: Sequence[str] | None) -> dict[str, Te
     found = {name: column.flatten(0, 1) for name, column in trajectory.columns.items()}
     if columns is None:
         return found
-    missing = sorted({_stored_name(name) for name in columns} - found.keys())
+    missing = sorted({stored_name(name) for name in columns} - found.keys())
     if missing:
         raise ConfigError(
             f"columns: '{loaded.ref.name}' has no {', '.join(missing)}; leave columns out to see what is stored"
@@ -326,10 +316,6 @@ def _rows_of(loaded: LoadedShard, columns: Sequence[str] | None) -> dict[str, Te
         successor[trajectory.bootstrap_rows] = trajectory.bootstrap_observation
         found[NEXT_OBSERVATION] = successor
     return {name: found[name] for name in columns}
-
-
-def _stored_name(column: str) -> str:
-    return "observation" if column == NEXT_OBSERVATION else column
 
 
 def _joined(parts: list[dict[str, Tensor]]) -> dict[str, Tensor]:

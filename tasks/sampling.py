@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from storage.refs import ShardRef
 
+_FEW_LEAVES = 1024
+
 
 class SumTree:
     """Non-negative numbers in a row, any of which is changed or found by its share of the sum in logarithmic time.
@@ -60,16 +62,16 @@ class SumTree:
             ValueError: a value is negative or not finite.
             IndexError: there is no such leaf.
         """
-        if not (np.isfinite(values).all() and (values >= 0).all()):
-            raise ValueError(
-                f"priorities from {np.min(values)} to {np.max(values)}, expected finite ones of at least 0"
-            )
+        _check(values)
         if len(indices) and not (indices.min() >= 0 and indices.max() < self.leaves):
             raise IndexError(f"leaves {indices.min()} to {indices.max()}, expected 0 to {self.leaves - 1}")
         nodes = self._first + indices
         self._nodes[nodes] = values
         while len(nodes) and nodes[0] > 1:
-            nodes = np.unique(nodes >> 1)
+            nodes = nodes >> 1
+            # Of few, adding a sum twice costs less than finding out which are equal.
+            if len(nodes) > _FEW_LEAVES:
+                nodes = np.unique(nodes)
             self._nodes[nodes] = self._nodes[2 * nodes] + self._nodes[2 * nodes + 1]
 
     def find(self, sums: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -124,12 +126,18 @@ class ReplayWindow:
         self._tree = SumTree(capacity_rows) if exponent else None
         self._shard_rows: deque[int] = deque()
         self._largest = 1.0
-        self._draws = 0
+        self.draws = 0
+        """Samples that were drawn; the next one depends on it."""
         self.first_id = 0
         self.next_id = 0
 
     def __len__(self) -> int:
         return self.next_id - self.first_id
+
+    @property
+    def nbytes(self) -> int:
+        """Of memory: the tree of priorities."""
+        return 0 if self._tree is None else self._tree.nbytes
 
     def extend(self, refs: Iterable[ShardRef]) -> None:
         """Take in shards, in order; their rows get the largest priority so far, so that each is likely seen once.
@@ -150,8 +158,18 @@ class ReplayWindow:
             if self._tree is not None:
                 self._tree.put(fresh % self.capacity_rows, np.full(ref.rows, self._largest**self.exponent))
 
-    def sample(self, count: int) -> Sample:
+    def skip(self, rows: int) -> None:
+        """Number rows that are not taken in, because as many as the window holds come after; all before them leave."""
+        self._leave(len(self))
+        self._shard_rows.clear()
+        self.first_id = self.next_id = self.next_id + rows
+
+    def sample(self, count: int, correction: float | None = None) -> Sample:
         """Draw rows with replacement, one from each of `count` equal shares of the sum of priorities.
+
+        Args:
+            count: how many.
+            correction: in place of the window's own, such as one that grows over training.
 
         Raises:
             ValueError: the window is empty, or all priorities are 0.
@@ -159,14 +177,14 @@ class ReplayWindow:
         if not len(self) or count < 1 or (self._tree is not None and not self._tree.total > 0):
             raise ValueError(f"{count} rows of {len(self)} can't be drawn: expected some, with priorities above 0")
         shares = (np.arange(count) + self._uniform(count)) / count
-        self._draws += 1
+        self.draws += 1
         if self._tree is None:
             offsets = np.minimum((shares * len(self)).astype(np.int64), len(self) - 1)
             return Sample(self.first_id + offsets, np.ones(count, dtype=np.float32))
         slots = self._tree.find(shares * self._tree.total)
         ids = np.sort(self.first_id + (slots - self.first_id) % self.capacity_rows)
         chances = self._tree.get(ids % self.capacity_rows) / self._tree.total
-        weights = (len(self) * chances) ** -self.correction
+        weights = (len(self) * chances) ** -(self.correction if correction is None else correction)
         return Sample(ids, (weights / weights.max()).astype(np.float32))
 
     def update(self, ids: NDArray[np.int64], priorities: NDArray[np.floating[Any]]) -> None:
@@ -179,6 +197,7 @@ class ReplayWindow:
             return
         there = (ids >= self.first_id) & (ids < self.next_id)
         values = np.asarray(priorities, dtype=np.float64)[there]
+        _check(values)
         self._tree.put(ids[there] % self.capacity_rows, values**self.exponent)
         self._largest = max(self._largest, float(values.max(initial=0.0)))
 
@@ -186,7 +205,7 @@ class ReplayWindow:
         """What a checkpoint has to hold: `priorities` `[rows]` by id, and `counters`, four numbers."""
         slots = np.arange(self.first_id, self.next_id) % self.capacity_rows
         priorities = np.empty(0) if self._tree is None else self._tree.get(slots)
-        counters = [float(self.first_id), float(self.next_id), float(self._draws), self._largest]
+        counters = [float(self.first_id), float(self.next_id), float(self.draws), self._largest]
         return {"priorities": priorities, "counters": np.array(counters, dtype=np.float64)}
 
     def restore(self, exported: Mapping[str, NDArray[Any]], refs: Iterable[ShardRef]) -> None:
@@ -210,7 +229,7 @@ class ReplayWindow:
         if self._tree is not None and len(kept) != following - first:
             raise ValueError(f"{len(kept)} priorities for {following - first} rows: another window exported them")
         self._shard_rows, self.first_id, self.next_id = rows, first, following
-        self._draws, self._largest = draws, float(exported["counters"][3])
+        self.draws, self._largest = draws, float(exported["counters"][3])
         if self._tree is not None:
             self._tree = SumTree(self.capacity_rows)
             self._tree.put(np.arange(first, following) % self.capacity_rows, np.asarray(kept, dtype=np.float64))
@@ -223,5 +242,12 @@ class ReplayWindow:
 
     def _uniform(self, count: int) -> NDArray[np.float64]:
         """Numbers in [0, 1), keyed by seed and draw; of raw bits, whose stream NumPy keeps for ever."""
-        bits = np.random.Philox(np.random.SeedSequence([self._seed, self._draws])).random_raw(count)
+        bits = np.random.Philox(np.random.SeedSequence([self._seed, self.draws])).random_raw(count)
         return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def _check(priorities: NDArray[np.float64]) -> None:
+    if not (np.isfinite(priorities).all() and (priorities >= 0).all()):
+        raise ValueError(
+            f"priorities from {np.min(priorities)} to {np.max(priorities)}, expected finite ones of at least 0"
+        )

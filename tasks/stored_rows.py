@@ -2,99 +2,290 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
-from collections import OrderedDict
+from collections import OrderedDict, deque
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from storage.errors import ConfigError, SpecMismatchError
+from storage.shard_reader import HEAD_BYTES, open_shard
+from tasks.committed import NEXT_OBSERVATION, stored_name
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+    from concurrent.futures import Future
 
     from numpy.typing import NDArray
 
     from storage.refs import ShardRef
+    from storage.shard_reader import ShardReader
+    from storage.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRows:
+    """The wanted columns of one shard, in memory of their own."""
+
+    names: tuple[str, ...]
+    """What `take` gives."""
+    columns: dict[str, NDArray[Any]]
+    """`[rows, ...]` by name, as stored."""
+    envs: int
+    """Environments that lie side by side: the next step of an environment is so many rows on."""
+    bootstrap_rows: NDArray[np.int64]
+    """`[K]`, ascending rows without a successor; empty where `next_observation` is not wanted."""
+    bootstrap_observation: NDArray[Any]
+    """`[K, ...]`, what was observed after them."""
+    read_bytes: int
+    """That were fetched for it."""
+
+    @property
+    def nbytes(self) -> int:
+        """Of memory."""
+        arrays = (*self.columns.values(), self.bootstrap_rows, self.bootstrap_observation)
+        return sum(array.nbytes for array in arrays)
+
+    def take(self, rows: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+        """Values `[n, ...]` of rows `[n]` of the shard by name; next observations are looked up, not kept twice."""
+        found = {name: self.columns[stored_name(name)] for name in self.names}
+        return {
+            name: self._after(rows, column) if name == NEXT_OBSERVATION else column[rows]
+            for name, column in found.items()
+        }
+
+    def _after(self, rows: NDArray[np.int64], observation: NDArray[Any]) -> NDArray[Any]:
+        # The last step of every environment is among the bootstrap rows, so no other row leads beyond the shard.
+        after = observation[np.minimum(rows + self.envs, len(observation) - 1)]
+        entries = np.minimum(np.searchsorted(self.bootstrap_rows, rows), len(self.bootstrap_rows) - 1)
+        ends = self.bootstrap_rows[entries] == rows
+        after[ends] = self.bootstrap_observation[entries[ends]]
+        return after
+
+
+class RowReader:
+    """Reads the wanted columns of shards, and nothing else of them. Safe for threads.
+
+    Args:
+        store: that holds the runs.
+        columns: stored ones, or `next_observation`; None: all that are stored.
+    """
+
+    def __init__(self, store: Store, columns: Sequence[str] | None) -> None:
+        self._store = store
+        self._columns = columns
+        self._head_bytes = HEAD_BYTES
+        self._types: dict[str, Any] | None = None
+
+    def read(self, ref: ShardRef) -> ShardRows:
+        """What is wanted of one shard; all that is read is verified.
+
+        Raises:
+            ConfigError: it has no column of that name.
+            SpecMismatchError: its columns are of other types or shapes than those of a shard before.
+            CorruptObjectError: it was altered or cut short.
+        """
+        reader = open_shard(self._store, ref, head_bytes=self._head_bytes)
+        # Heads of one run are of nearly one size: a little more than the longest is right at once.
+        self._head_bytes = max(self._head_bytes, reader.head_bytes + (1 << 12))
+        names = tuple(reader.specs) if self._columns is None else tuple(self._columns)
+        stored = list(dict.fromkeys(map(stored_name, names)))
+        self._check(reader, stored)
+        nothing = np.empty(0, np.int64)
+        if NEXT_OBSERVATION in names:
+            shard = reader.shard(stored)
+            columns, ends, after = shard.columns, shard.bootstrap_rows, np.array(shard.bootstrap_observation)
+        else:
+            columns, ends, after = reader.columns(stored), nothing, nothing
+        for name, column in columns.items():
+            spec, flat = reader.specs[name], column.reshape(ref.rows, *column.shape[2:])
+            # A plain column is a view of all that was fetched beside it, which it would keep.
+            columns[name] = flat if spec.compression or spec.stacked or spec.dtype == "bool" else flat.copy()
+        return ShardRows(names, columns, reader.info.envs, ends, after, reader.read_bytes)
+
+    def _check(self, reader: ShardReader, stored: Sequence[str]) -> None:
+        name, specs = reader.ref.name, reader.specs
+        missing = sorted(set(stored) - set(specs))
+        if missing:
+            raise ConfigError(
+                f"columns: '{name}' has no {', '.join(missing)}; it has {', '.join(specs)}, and "
+                f"'{NEXT_OBSERVATION}' can be had of any"
+            )
+        if reader.info.steps * reader.info.envs != reader.ref.rows:
+            raise SpecMismatchError(
+                f"'{name}' has {reader.info.steps} x {reader.info.envs} rows, expected {reader.ref.rows} as its commit "
+                f"says: restore the commit or the shard from a copy"
+            )
+        types = {column: (specs[column].dtype, specs[column].shape) for column in stored}
+        self._types = self._types or types
+        if types != self._types:
+            raise SpecMismatchError(
+                f"'{name}' has the columns {types}, other shards {self._types}; name columns that all runs have alike"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """The wanted rows of one shard."""
+
+    ref: ShardRef
+    rows: NDArray[np.int64]
+    """Within the shard."""
+    places: NDArray[np.int64]
+    """Where they go."""
 
 
 class StoredRows:
     """Gathers rows of many shards, of which it holds as many as the budget allows, those used last.
 
+    Bytes that are fetched count until what is wanted of them has memory of its own. How many a shard takes is known
+    once it is there; until then it is what the row that took most has taken so far, and nothing else is read beside the
+    first one.
+
     Args:
-        load: gives a shard's columns, `[rows, ...]` by name; called in the thread that gathers.
-        budget_bytes: of columns that are held. A shard that is larger is read, used and let go.
+        read: gives the rows of a shard; called on several threads at once if `threads` is more than 1.
+        budget_bytes: of what is held and read. A shard that alone takes more is read, used and let go.
+        threads: how many shards are read at once; 1: in the thread that gathers.
 
     Attributes:
         held_bytes: now.
-        peak_held_bytes: at most.
-        reads: shards loaded.
+        peak_bytes: held and being read, at most.
+        read_bytes: fetched.
+        reads: shards read.
         hits: times that a shard was there.
     """
 
-    def __init__(self, load: Callable[[ShardRef], Mapping[str, NDArray[Any]]], budget_bytes: int) -> None:
+    def __init__(self, read: Callable[[ShardRef], ShardRows], budget_bytes: int, threads: int = 1) -> None:
         if budget_bytes < 1:
             raise ValueError(f"budget_bytes is {budget_bytes}, expected 1 or more")
-        self._load = load
+        self._read = read
         self._budget_bytes = budget_bytes
+        self._threads = threads
+        self._pool: ThreadPoolExecutor | None = None
         self._refs: list[ShardRef] = []
-        self._starts: list[int] = []
-        self._held: OrderedDict[int, tuple[Mapping[str, NDArray[Any]], int]] = OrderedDict()
-        self.rows = 0
+        self._starts = [0]
+        self._held: OrderedDict[ShardRef, tuple[ShardRows, int]] = OrderedDict()
+        self._reading_bytes = 0
+        self._bytes_per_row = 0.0
         self.held_bytes = 0
-        self.peak_held_bytes = 0
+        self.peak_bytes = 0
+        self.read_bytes = 0
         self.reads = 0
         self.hits = 0
 
-    def extend(self, refs: Iterable[ShardRef]) -> None:
-        """Number the rows of further shards."""
-        for ref in refs:
-            self._refs.append(ref)
-            self._starts.append(self.rows)
-            self.rows += ref.rows
+    def number(self, refs: Sequence[ShardRef], first_id: int) -> None:
+        """From now on the rows of these shards can be gathered, and count from `first_id`; others are let go."""
+        self._refs = list(refs)
+        self._starts = list(accumulate((ref.rows for ref in refs), initial=first_id))
+        for ref in self._held.keys() - set(refs):
+            self.held_bytes -= self._held.pop(ref)[1]
 
-    def gather(self, ids: NDArray[np.int64], columns: Sequence[str]) -> dict[str, NDArray[Any]]:
+    def gather(self, ids: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
         """Columns `[n, ...]` of rows by global id `[n]`, in that order; each shard is looked at once.
 
         Raises:
             IndexError: there is no such row.
-            CorruptObjectError: a shard was altered, as `load` says.
+            PenstockError: a shard can't be read, or was altered; as `read` says.
         """
         if not len(ids):
             raise IndexError("no rows were asked for, expected at least one id")
-        if ids.min() < 0 or ids.max() >= self.rows:
-            raise IndexError(f"rows {ids.min()} to {ids.max()}, expected 0 to {self.rows - 1}")
+        first, stop = self._starts[0], self._starts[-1]
+        if ids.min() < first or ids.max() >= stop:
+            raise IndexError(f"rows {ids.min()} to {ids.max()}, expected {first} to {stop - 1}")
+        found: dict[str, NDArray[Any]] = {}
+        with closing(self._shards(self._pieces(ids))) as shards:
+            for piece, shard in shards:
+                for name, values in shard.take(piece.rows).items():
+                    if name not in found:
+                        found[name] = np.empty((len(ids), *values.shape[1:]), values.dtype)
+                    found[name][piece.places] = values
+        return found
+
+    def close(self) -> None:
+        """Let go of everything that is held, and of threads; rows that are gathered later are read anew."""
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
+        self._held.clear()
+        self.held_bytes = 0
+
+    def _pieces(self, ids: NDArray[np.int64]) -> Iterator[_Piece]:
         order = np.argsort(ids, kind="stable")
         ordered = ids[order]
-        found: dict[str, NDArray[Any]] = {}
         done = 0
         while done < len(ordered):
             index = bisect_right(self._starts, int(ordered[done])) - 1
-            start = self._starts[index]
-            end = int(np.searchsorted(ordered, start + self._refs[index].rows))
-            values = self._columns(index)
-            for name in columns:
-                if name not in found:
-                    found[name] = np.empty((len(ids), *values[name].shape[1:]), values[name].dtype)
-                found[name][order[done:end]] = values[name][ordered[done:end] - start]
+            end = int(np.searchsorted(ordered, self._starts[index + 1]))
+            yield _Piece(self._refs[index], ordered[done:end] - self._starts[index], order[done:end])
             done = end
-        return found
 
-    def _columns(self, index: int) -> Mapping[str, NDArray[Any]]:
-        held = self._held.get(index)
-        if held is not None:
-            self._held.move_to_end(index)
-            self.hits += 1
-            return held[0]
-        ref = self._refs[index]
-        # Room is made first: while it is read, a shard is in memory too.
-        while self._held and self.held_bytes + ref.nbytes > self._budget_bytes:
+    def _shards(self, pieces: Iterable[_Piece]) -> Generator[tuple[_Piece, ShardRows]]:
+        """Those that are held come first: they may have to make room."""
+        missing: deque[_Piece] = deque()
+        for piece in pieces:
+            held = self._held.get(piece.ref)
+            if held is None:
+                missing.append(piece)
+            else:
+                self._held.move_to_end(piece.ref)
+                self.hits += 1
+                yield piece, held[0]
+        under_way: deque[tuple[_Piece, Future[ShardRows] | None, int]] = deque()
+        try:
+            while missing or under_way:
+                while missing and len(under_way) < self._threads:
+                    charged_bytes = self._expected_bytes(missing[0].ref)
+                    if not self._has_room(charged_bytes, alone=not under_way):
+                        break
+                    self._reading_bytes += charged_bytes
+                    piece = missing.popleft()
+                    under_way.append((piece, self._start(piece.ref), charged_bytes))
+                piece, future, charged_bytes = under_way[0]
+                shard = self._read(piece.ref) if future is None else future.result()
+                under_way.popleft()
+                self._arrived(piece.ref, shard, charged_bytes)
+                yield piece, shard
+        finally:
+            # What can't be stopped any more still takes memory.
+            wait([future for _, future, _ in under_way if future is not None and not future.cancel()])
+            self._reading_bytes -= sum(charged_bytes for _, _, charged_bytes in under_way)
+
+    def _start(self, ref: ShardRef) -> Future[ShardRows] | None:
+        if self._threads == 1:
+            return None
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._threads, "stored-rows")
+        return self._pool.submit(self._read, ref)
+
+    def _expected_bytes(self, ref: ShardRef) -> int:
+        return math.ceil(self._bytes_per_row * ref.rows) if self._bytes_per_row else 2 * ref.nbytes
+
+    def _has_room(self, nbytes: int, *, alone: bool) -> bool:
+        """Make room by letting go of what was not used for longest; what is alone is read in any case."""
+        # Reading many at once must not take the room of what is held.
+        if not alone and (not self._bytes_per_row or self._reading_bytes + nbytes > self._budget_bytes // 2):
+            return False
+        self._let_go(nbytes)
+        return True
+
+    def _let_go(self, nbytes: int) -> None:
+        while self._held and self.held_bytes + self._reading_bytes + nbytes > self._budget_bytes:
             self.held_bytes -= self._held.popitem(last=False)[1][1]
-        values = self._load(ref)
+
+    def _arrived(self, ref: ShardRef, shard: ShardRows, charged_bytes: int) -> None:
+        nbytes = shard.nbytes
         self.reads += 1
-        nbytes = max(ref.nbytes, sum(value.nbytes for value in values.values()))
-        while self._held and self.held_bytes + nbytes > self._budget_bytes:
-            self.held_bytes -= self._held.popitem(last=False)[1][1]
-        self.peak_held_bytes = max(self.peak_held_bytes, self.held_bytes + nbytes)
-        if nbytes <= self._budget_bytes:
-            self._held[index] = (values, nbytes)
+        self.read_bytes += shard.read_bytes
+        self._bytes_per_row = max(self._bytes_per_row, (nbytes + shard.read_bytes) / ref.rows)
+        others_bytes = self._reading_bytes - charged_bytes
+        self.peak_bytes = max(self.peak_bytes, self.held_bytes + others_bytes + nbytes + shard.read_bytes)
+        self._reading_bytes = others_bytes
+        if self._reading_bytes + nbytes <= self._budget_bytes:
+            self._let_go(nbytes)
+            self._held[ref] = shard, nbytes
             self.held_bytes += nbytes
-        return values

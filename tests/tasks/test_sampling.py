@@ -1,11 +1,16 @@
 """Sampling over stored rows: as likely as priorities say, within the window, and the same sequence after a resume."""
 
+import threading
+
 import numpy as np
 import pytest
 
+from storage.errors import StoreError
 from storage.refs import ShardRef
 from tasks.sampling import ReplayWindow, SumTree
-from tasks.stored_rows import StoredRows
+from tasks.stored_rows import ShardRows, StoredRows
+
+NOTHING = np.empty(0, np.int64)
 
 
 def shards(count, rows=None, nbytes=800):
@@ -51,13 +56,16 @@ def test_rounding_leads_to_no_row_that_is_worth_nothing():
     assert (tree.get(found) > 0).all()
 
 
+@pytest.mark.parametrize("exponent", [0.5, 1.0, 2.0])
 @pytest.mark.parametrize("bad", [-1.0, float("nan"), float("inf")])
-def test_priorities_that_are_none_are_refused(bad):
-    """By value, before anything is changed."""
-    window = ReplayWindow(200, 1, exponent=1.0)
+def test_priorities_that_are_none_are_refused(bad, exponent):
+    """By value, before anything is changed; also where a power would hide the sign."""
+    window = ReplayWindow(200, 1, exponent=exponent)
     window.extend(shards(2))
+    before = window.export()["priorities"]
     with pytest.raises(ValueError, match="priorities"):
         window.update(np.array([3, 4]), np.array([1.0, bad]))
+    np.testing.assert_array_equal(window.export()["priorities"], before)
 
 
 @pytest.mark.parametrize("exponent", [0.0, 0.6, 1.0])
@@ -138,36 +146,82 @@ def test_the_window_holds_the_newest_shards_and_no_more_rows(exponent):
         ReplayWindow(10, 1).sample(1)
 
 
-def columns_of(ref):
+def rows_of(ref):
+    """32 bytes a row, and as many that were fetched."""
     generator = np.random.default_rng(ref.round)
-    return {"observation": generator.normal(size=(ref.rows, 3)), "action": generator.integers(0, 9, ref.rows)}
+    columns = {"observation": generator.normal(size=(ref.rows, 3)), "action": generator.integers(0, 9, ref.rows)}
+    return ShardRows(("observation", "action"), columns, 1, NOTHING, NOTHING, 32 * ref.rows)
 
 
+@pytest.mark.parametrize("threads", [1, 4])
 @pytest.mark.parametrize("budget_bytes", [1, 3_500, 10_000, 10**9])
-def test_rows_are_gathered_within_the_budget(budget_bytes):
-    """In the order asked for, whatever is held; a shard that fits the budget is held until others need the room."""
-    refs = shards(10, rows=[40 + index for index in range(10)], nbytes=40 * 32)
-    everything = {name: np.concatenate([columns_of(ref)[name] for ref in refs]) for name in ("observation", "action")}
-    largest = max(sum(value.nbytes for value in columns_of(ref).values()) for ref in refs)
-    rows = StoredRows(columns_of, budget_bytes)
-    rows.extend(refs[:6])
-    rows.extend(refs[6:])
+def test_rows_are_gathered_within_the_budget(budget_bytes, threads):
+    """In the order asked for, whatever is held; what is held and read never takes more, but for one shard alone."""
+    refs = shards(10, rows=[49 - index for index in range(10)], nbytes=40 * 32)
+    parts = [rows_of(ref).columns for ref in refs]
+    everything = {name: np.concatenate([part[name] for part in parts]) for name in ("observation", "action")}
+    rows = StoredRows(rows_of, budget_bytes, threads)
+    rows.number(refs, 0)
     generator = np.random.default_rng(0)
-    for _ in range(20):
-        ids = generator.integers(0, rows.rows, 64)
-        found = rows.gather(ids, ["observation", "action"])
+    for turn in range(20):
+        first = 3 * (turn // 10)
+        start = sum(ref.rows for ref in refs[:first])
+        rows.number(refs[first:], start)
+        ids = generator.integers(start, len(everything["action"]), 64)
+        found = rows.gather(ids)
         for name, value in found.items():
             np.testing.assert_array_equal(value, everything[name][ids])
         assert rows.held_bytes <= budget_bytes
-    assert rows.peak_held_bytes <= max(budget_bytes, largest)
+    assert rows.peak_bytes <= max(budget_bytes, 2 * 32 * 49)
     if budget_bytes == 10**9:
         assert rows.reads == 10
         assert rows.hits > 0
+        assert rows.held_bytes == 32 * sum(ref.rows for ref in refs[3:]), "shards that left are let go"
+    rows.close()
+    assert rows.held_bytes == 0
+
+
+def test_missing_shards_are_read_at_once():
+    """As many as there are threads and room for: this reader answers nobody before three have asked."""
+    together = threading.Barrier(3)
+
+    def read(ref):
+        if ref.round:
+            together.wait(60)
+        return rows_of(ref)
+
+    rows = StoredRows(read, 10**9, 3)
+    rows.number(shards(7), 0)
+    assert len(rows.gather(np.arange(700))["action"]) == 700
+    rows.close()
+
+
+def test_after_a_read_that_failed_rows_are_gathered_as_before():
+    """Nothing that was under way is counted for ever."""
+    broken = [True]
+
+    def read(ref):
+        if ref.round == 3 and broken[0]:
+            raise StoreError("gone")
+        return rows_of(ref)
+
+    rows = StoredRows(read, 20_000, 4)
+    rows.number(shards(8), 0)
+    for _ in range(10):
+        with pytest.raises(StoreError, match="gone"):
+            rows.gather(np.arange(800))
+    broken[0] = False
+    for _ in range(2):
+        rows.gather(np.arange(800))
+    assert 3 * 3200 <= rows.held_bytes <= rows.peak_bytes <= 20_000
+    rows.close()
 
 
 def test_rows_that_are_not_there_are_refused():
     """By number."""
-    rows = StoredRows(columns_of, 1000)
-    rows.extend(shards(2))
-    with pytest.raises(IndexError, match="rows 5 to 200, expected 0 to 199"):
-        rows.gather(np.array([5, 200]), ["action"])
+    rows = StoredRows(rows_of, 1000)
+    rows.number(shards(2), 50)
+    with pytest.raises(IndexError, match="rows 55 to 250, expected 50 to 249"):
+        rows.gather(np.array([55, 250]))
+    with pytest.raises(IndexError, match="no rows"):
+        rows.gather(NOTHING)
