@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Self
 from storage.errors import CorruptObjectError
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from storage.refs import Ref
     from storage.store import Store
 
@@ -38,6 +40,7 @@ class RangeReader:
         self._in_flight = in_flight
         self._lock = threading.Lock()
         self._threads: ThreadPoolExecutor | None = None
+        self._closed = False
 
     def __enter__(self) -> Self:
         return self
@@ -61,21 +64,24 @@ class RangeReader:
         Raises:
             CorruptObjectError: the object is shorter than its reference says.
             StoreError: it can't be read.
+            RuntimeError: the reader was closed.
         """
-        starts = range(0, ref.nbytes, self._part_bytes)
-        parts = [self._pool().submit(self._read_part, ref, buffer, start) for start in starts]
+        parts: list[Future[None]] = []
         try:
+            for start in range(0, ref.nbytes, self._part_bytes):
+                # Not extended by all at once: where one is refused, those before it must be known.
+                parts.append(self._pool().submit(self._read_part, ref, buffer, start))  # noqa: PERF401
             for part in parts:
                 part.result()
         except BaseException:
-            for part in parts:
-                part.cancel()
-            wait(parts)
+            # Of a pool that was closed nobody tells who waits that a part was cancelled.
+            wait([part for part in parts if not part.cancel()])
             raise
 
     def close(self) -> None:
         """Start no more requests; those under way are not waited for."""
         with self._lock:
+            self._closed = True
             if self._threads is not None:
                 self._threads.shutdown(wait=False, cancel_futures=True)
 
@@ -91,6 +97,8 @@ class RangeReader:
 
     def _pool(self) -> ThreadPoolExecutor:
         with self._lock:
+            if self._closed:
+                raise RuntimeError("this reader was closed while, or before, an object was asked of it")
             if self._threads is None:
                 self._threads = ThreadPoolExecutor(self._in_flight, thread_name_prefix="range-reader")
             return self._threads

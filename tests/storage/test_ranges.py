@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import CancelledError
 
 import pytest
 
@@ -83,6 +84,41 @@ def test_a_part_that_fails_fails_the_object(store):
         left = bytes(buffer)
         reader.read_into(REF, memoryview(bytearray(len(CONTENT))))
     assert bytes(buffer) == left
+
+
+def test_a_reader_that_is_closed_ends_what_waits_for_it(tmp_path):
+    """As soon as the parts under way are answered: those that were not begun never are. It begins nothing anew."""
+    begun, answer, ended = threading.Event(), threading.Event(), []
+
+    class Slow(FaultyStore):
+        def read_range(self, name, start, stop):
+            begun.set()
+            assert answer.wait(30)
+            return super().read_range(name, start, stop)
+
+    inner = open_store(str(tmp_path))
+    inner.write("object", [CONTENT])
+    store = Slow(inner)
+    reader, unused = RangeReader(store, part_bytes=1000, in_flight=2), RangeReader(store, part_bytes=1000)
+
+    def read():
+        try:
+            reader.read_into(REF, memoryview(bytearray(len(CONTENT))))
+        except (CancelledError, RuntimeError) as error:  # some parts may not have been submitted yet
+            ended.append(error)
+
+    reading = threading.Thread(target=read, daemon=True)
+    reading.start()
+    assert begun.wait(30)
+    for one in (reader, unused):
+        one.close()
+    answer.set()
+    reading.join(30)
+    assert len(ended) == 1
+    assert len(store.calls) <= 2
+    for one in (reader, unused):
+        with pytest.raises(RuntimeError, match="closed"):
+            one.read_into(REF, memoryview(bytearray(len(CONTENT))))
 
 
 @pytest.mark.parametrize(("part_bytes", "in_flight"), [(0, 1), (1, 0)])
