@@ -94,6 +94,8 @@ class RunReport:
                 percent = 100.0 * (event["round"] + 1) / self._total_rounds
                 self._work.put(lambda: self._update_progress(percent))
         elif event["event"] == "log":
+            if event["level"] >= logging.WARNING:
+                self._panel.warn(event["text"])
             self._work.put(lambda: self._log(event))
 
     def stage(self, commit: dict[str, Any], timings: dict[str, Any]) -> None:

@@ -68,13 +68,13 @@ class Prefetcher(Generic[RefT, T]):
     Args:
         load: gives what a reference stands for; called on several threads at once.
         budget_bytes: of what was submitted and not yet given back; a single item may be larger.
-        threads: how many load.
+        threads: how many load; they begin with the first item.
         size_of: bytes of a loaded item, to account for references that don't know. Until it is loaded, and without
             this function for as long as it is held, such an item counts as an equal part of the budget, two a thread.
+        charge_of: bytes that a reference counts for until its item is loaded, 0 if not known; by default its `nbytes`.
 
     Attributes:
         wait_seconds: time that `take` has waited.
-        read_bytes: of all loaded items whose size is known.
         reads: items loaded.
         takes: items taken.
         depth_sum: over all takes, the items that were loaded when the taker came; over `takes`, the mean queue depth.
@@ -89,11 +89,13 @@ class Prefetcher(Generic[RefT, T]):
         threads: int = 2,
         *,
         size_of: Callable[[T], int] | None = None,
+        charge_of: Callable[[RefT], int] | None = None,
     ) -> None:
         if budget_bytes < 1 or threads < 1:
             raise ValueError(f"budget_bytes is {budget_bytes} and threads {threads}, expected 1 or more of each")
         self._load = load
         self._size_of = size_of
+        self._charge_of = charge_of
         self._budget_bytes = budget_bytes
         self._unknown_bytes = max(1, budget_bytes // (2 * threads))
         self._changed = threading.Condition()
@@ -105,13 +107,11 @@ class Prefetcher(Generic[RefT, T]):
         self.held_bytes = 0
         self.peak_held_bytes = 0
         self.wait_seconds = 0.0
-        self.read_bytes = 0
         self.reads = 0
         self.takes = 0
         self.depth_sum = 0
-        self._threads = [threading.Thread(target=self._work, name=f"prefetch-{i}", daemon=True) for i in range(threads)]
-        for thread in self._threads:
-            thread.start()
+        self._thread_count = threads
+        self._threads: list[threading.Thread] = []
 
     def __enter__(self) -> Self:
         return self
@@ -121,7 +121,8 @@ class Prefetcher(Generic[RefT, T]):
 
     def submit(self, ref: RefT) -> bool:
         """Ask for an item; blocks while the budget is used up. False: it is closed, and nothing was done."""
-        item = _Item(ref, ref.nbytes or self._unknown_bytes)
+        charged_bytes = self._charge_of(ref) if self._charge_of else ref.nbytes
+        item = _Item(ref, charged_bytes or self._unknown_bytes)
         with self._changed:
             # Where nothing is on its way, whatever comes next must pass, or a reader that waits for it never stops.
             self._changed.wait_for(
@@ -129,6 +130,8 @@ class Prefetcher(Generic[RefT, T]):
             )
             if self._closed:
                 return False
+            if not self._threads:
+                self._start()
             self._charge(item.charged_bytes)
             self._items.append(item)
             self._waiting.append(item)
@@ -136,16 +139,10 @@ class Prefetcher(Generic[RefT, T]):
             return True
 
     def fail(self, error: BaseException) -> None:
-        """Nothing more will come, and why: `next` raises it once the items before it are taken. The first counts."""
+        """Nothing more will come, and why: `take` raises it once the items before it are taken. The first counts."""
         with self._changed:
             self._failure = self._failure or error
             self._changed.notify_all()
-
-    def next(self) -> T:
-        """The next item's value, its bytes given back at once; see `take`."""
-        held = self.take()
-        held.release()
-        return held.value
 
     def take(self) -> Held[T]:
         """The next item, in the order in which they were submitted; blocks until it is loaded.
@@ -192,6 +189,12 @@ class Prefetcher(Generic[RefT, T]):
             if thread is not threading.current_thread():
                 thread.join(max(0.0, deadline - time.monotonic()))
 
+    def _start(self) -> None:
+        """Not before there is something to do: who is made and never used must leave nothing that runs."""
+        for index in range(self._thread_count):
+            self._threads.append(threading.Thread(target=self._work, name=f"prefetch-{index}", daemon=True))
+            self._threads[-1].start()
+
     def _charge(self, nbytes: int) -> None:
         self.held_bytes += nbytes
         self.peak_held_bytes = max(self.peak_held_bytes, self.held_bytes)
@@ -222,7 +225,6 @@ class Prefetcher(Generic[RefT, T]):
                 item.value, item.error, item.ready = value, error, True
                 self._ready += 1
                 self.reads += error is None
-                self.read_bytes += nbytes
                 if nbytes:
                     self._charge(nbytes - item.charged_bytes)
                     item.charged_bytes = nbytes

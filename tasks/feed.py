@@ -11,8 +11,9 @@ from storage.errors import CorruptObjectError
 from storage.order import ReaderState
 from storage.refs import ShardRef
 from tasks.arrivals import wait_for
-from tasks.pipeline import BUDGET_BYTES, ShardPipeline
+from tasks.pipeline import ShardPipeline
 from tasks.placement import tiles_of
+from tasks.read_budget import read_budget_bytes
 from tasks.stored import stored_shards
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
     import torch
 
+    from storage.cache import CacheTally
+    from storage.specs import Spec
     from tasks.assignment import Assignment
     from tasks.context import RunContext
     from tasks.membership import Membership
@@ -81,16 +84,23 @@ class ShardFeed:
         self._tiles = tiles_of(assignment.replica, assignment.replicas, context.config.environment.tiles)
         self._known = stored_shards(context.run.store, assignment.stage, assignment.attempt)
         self._round: list[LoadedShard] = []
-        # Two rounds with what a file has beside its columns; staged ones are in two places.
-        least_bytes = round_bytes(context, len(self._tiles)) * (5 if device.type != "cpu" else 3)
+        shard_bytes = _shard_bytes(context)
+        store = context.run.store
         self._pipeline = ShardPipeline(
             self._find_all(),
-            context.run.store,
+            store,
             expected=context.columns,
-            columns={*_ENVIRONMENT_COLUMNS, *context.algorithm.rows},
+            columns=learned_columns(context),
             device=device,
-            budget_bytes=assignment.read_budget_bytes or max(BUDGET_BYTES, least_bytes),
+            budget_bytes=read_budget_bytes(
+                assignment,
+                membership.log,
+                2 * len(self._tiles) * shard_bytes,
+                is_remote=store.path("any") is None,
+                is_staged=device.type != "cpu",
+            ),
             cache=context.cache,
+            unsized_bytes=shard_bytes,
             remove_damaged=True,
         )
 
@@ -105,6 +115,11 @@ class ShardFeed:
     def wait_seconds(self) -> float:
         """That `next_round` has waited."""
         return self._pipeline.wait_seconds
+
+    @property
+    def cache_tally(self) -> CacheTally:
+        """What became of looking for shards in the node's cache."""
+        return self._pipeline.cache_tally
 
     @property
     def reader(self) -> ReaderState:
@@ -153,7 +168,14 @@ class ShardFeed:
         return (round_, tile) in self._known
 
 
-def round_bytes(context: RunContext, tiles: int) -> int:
-    """What the columns of a round hold, of so many tiles."""
+def learned_columns(context: RunContext) -> dict[str, Spec]:
+    """The columns that losses may use; who acted, and with what, stays in the file."""
+    names = {*_ENVIRONMENT_COLUMNS, *context.algorithm.rows}
+    return {name: spec for name, spec in context.columns.items() if name in names}
+
+
+def _shard_bytes(context: RunContext) -> int:
+    """About what a file holds: a tile's columns of a round, and half as much beside them."""
     row_bytes = sum(math.prod(spec.shape) * np.dtype(spec.dtype).itemsize for spec in context.columns.values())
-    return row_bytes * context.config.schedule.round_steps * context.config.environment.envs_per_tile * tiles
+    rows = context.config.schedule.round_steps * context.config.environment.envs_per_tile
+    return row_bytes * rows * 3 // 2

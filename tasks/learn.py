@@ -56,8 +56,8 @@ def learn(assignment: Assignment, context: RunContext, membership: Membership) -
 
     Returns:
         The learner's part of the commit (`shards`, `snapshots`, `checkpoint`, `version`, `metrics`, `episodes`,
-        `env_steps`), and for `timings/`: `learn_seconds`, `wait_seconds`, `publish_seconds`, `update_rows`, and
-        `pipeline` with what the input pipeline did.
+        `env_steps`), and for `timings/`: `learn_seconds`, `wait_seconds`, `publish_seconds`, `update_rows`,
+        `pipeline` (what the input pipeline did) and `cache` (what became of looking for shards in the node's cache).
 
     Raises:
         StageMismatchError: learning again gave another snapshot than the one that is published.
@@ -122,6 +122,7 @@ def learn(assignment: Assignment, context: RunContext, membership: Membership) -
         "publish_seconds": publisher.publish_seconds,
         "update_rows": update_rows,
         "pipeline": tallied.to_json(),
+        "cache": feed.cache_tally.to_json(),
     }
 
 

@@ -6,35 +6,34 @@ it a round begins follows from the round's number, so a replay that was killed g
 
 from __future__ import annotations
 
-import threading
 import time
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
 import torch
 
 from storage.errors import CorruptObjectError, ObjectNotFoundError, SpecMismatchError
-from storage.prefetch import Prefetcher
 from storage.refs import Ref
-from storage.shard_reader import open_shard
-from storage.specs import Spec
-from storage.store import open_store
 from tasks.checkpoints import read_checkpoint, write_checkpoint
+from tasks.committed import from_root
+from tasks.feed import learned_columns
 from tasks.learn import StageTally, learn_batch, move_state, prepare_device
-from tasks.pipeline import BUDGET_BYTES
+from tasks.pipeline import ShardPipeline
+from tasks.read_budget import read_budget_bytes
 from tasks.replay_config import ReplayConfig
-from tasks.replay_plan import PlannedShard, ReplayPlan, plan_name
+from tasks.replay_plan import ReplayPlan, plan_name
 from tasks.snapshots import SnapshotPublisher
-from tasks.specs import Trajectory
 from tasks.streams import Purpose, seed_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from storage.shards import Shard
-    from storage.store import Store
+    from storage.cache import CacheTally
     from tasks.assignment import Assignment
     from tasks.context import RunContext
     from tasks.membership import Membership
+    from tasks.pipeline import LoadedShard, PipelineTally
+    from tasks.replay_plan import PlannedShard
     from tasks.specs import Batch, State
 
 
@@ -63,7 +62,7 @@ def replay(assignment: Assignment, context: RunContext, membership: Membership) 
     tally = StageTally()
     rounds = context.rounds_of(assignment.stage)
     learn_seconds, update_rows, env_steps = 0.0, 0, 0
-    with StoredFeed(assignment, context, device) as feed:
+    with publisher, StoredFeed(assignment, context, membership, device) as feed:
         for round_ in rounds:
             batch = feed.next_round(state)
             membership.check()
@@ -79,7 +78,7 @@ def replay(assignment: Assignment, context: RunContext, membership: Membership) 
                 env_steps=env_steps,
                 episode_return=None,
                 wait_share=feed.wait_seconds / seconds,
-                queue_depth=feed.queue_depth,
+                queue_depth=feed.tally().queue_depth,
                 lag=0,
             )
         position = rounds.stop * feed.shards_per_round
@@ -89,8 +88,22 @@ def replay(assignment: Assignment, context: RunContext, membership: Membership) 
             "seed": context.config.seed,
             "cursor": position % len(feed.plan),
         }
-    membership.log.info("replayed rounds=%d..%d env_steps=%d", rounds[0], rounds[-1], env_steps)
-    snapshot = publisher.publish(rounds.stop, state)
+        snapshot = publisher.publish(rounds.stop, state)
+    tallied = feed.tally()
+    membership.log.info(
+        "replayed rounds=%d..%d env_steps=%d learn_seconds=%.3f wait_seconds=%.3f queue_depth=%.1f read_bytes=%d "
+        "retries=%d hedges=%d device=%s",
+        rounds[0],
+        rounds[-1],
+        env_steps,
+        learn_seconds,
+        tallied.wait_seconds,
+        tallied.queue_depth,
+        tallied.read_bytes,
+        tallied.retries,
+        tallied.hedges,
+        device,
+    )
     context.run.store.sync([snapshot.name])
     return {
         "shards": [],
@@ -101,9 +114,11 @@ def replay(assignment: Assignment, context: RunContext, membership: Membership) 
         "episodes": 0,
         "env_steps": env_steps,
         "learn_seconds": learn_seconds,
-        "wait_seconds": feed.wait_seconds,
+        "wait_seconds": tallied.wait_seconds,
         "publish_seconds": publisher.publish_seconds,
         "update_rows": update_rows,
+        "pipeline": tallied.to_json(),
+        "cache": feed.cache_tally.to_json(),
     }
 
 
@@ -127,86 +142,109 @@ def shard_order(seed: int, shards: int, first: int, last: int) -> Iterator[int]:
 
 
 class StoredFeed:
-    """Rounds of stored shards, read ahead within a byte budget. For one learn task; a context manager."""
+    """Rounds of stored shards, through the input pipeline. For one learn task; a context manager."""
 
-    def __init__(self, assignment: Assignment, context: RunContext, device: torch.device) -> None:
+    def __init__(
+        self, assignment: Assignment, context: RunContext, membership: Membership, device: torch.device
+    ) -> None:
+        """Args: which stage, of which run, among whom, to where."""
         config = context.config
         if not isinstance(config, ReplayConfig) or config.plan is None:
             raise TypeError(f"run '{context.run.name}' is no replay with a plan")
         name = plan_name(config.plan)
         self.plan = ReplayPlan.decode(context.run.store.read(name), name, config.plan)
         self.shards_per_round = config.schedule.shards_per_round
-        self.wait_seconds = 0.0
         self._assignment = assignment
         self._context = context
-        self._device = device
-        self._stores: dict[str, Store] = {run: open_store(assignment.store).at(run) for run in config.source.runs}
-        self._prefetcher: Prefetcher[PlannedShard, tuple[PlannedShard, Shard]] = Prefetcher(self._load, BUDGET_BYTES)
-        self._finder = threading.Thread(target=self._submit_all, name="shard-finder", daemon=True)
+        self._order = self._indices()
+        # The source runs lie beside this one.
+        store = context.run.root
+        self._pipeline = ShardPipeline(
+            (from_root(planned.run, planned.ref) for planned in (self.plan[index] for index in self._indices())),
+            store,
+            columns=learned_columns(context),
+            device=device,
+            budget_bytes=read_budget_bytes(
+                assignment,
+                membership.log,
+                2 * _largest_round_bytes(self.plan, self.shards_per_round),
+                is_remote=store.path("any") is None,
+                is_staged=device.type != "cpu",
+            ),
+            cache=context.cache,
+        )
 
     def __enter__(self) -> Self:
-        self._finder.start()
+        self._pipeline.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._prefetcher.close()
+        self._pipeline.__exit__()
 
     @property
-    def queue_depth(self) -> float:
-        """Mean number of shards that were there when one was taken."""
-        return self._prefetcher.depth_sum / self._prefetcher.takes if self._prefetcher.takes else 0.0
+    def wait_seconds(self) -> float:
+        """That `next_round` has waited."""
+        return self._pipeline.wait_seconds
+
+    @property
+    def cache_tally(self) -> CacheTally:
+        """What became of looking for shards in the node's cache."""
+        return self._pipeline.cache_tally
+
+    def tally(self) -> PipelineTally:
+        """What was done so far."""
+        return self._pipeline.tally()
 
     def next_round(self, state: State) -> Batch:
-        """The training rows of the next round; blocks, and raises what reading met."""
-        parts = []
-        for _ in range(self.shards_per_round):
-            started = time.perf_counter()
-            planned, shard = self._prefetcher.next()
-            self.wait_seconds += time.perf_counter() - started
-            parts.append(self._rows(state, planned, shard))
-        return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+        """The training rows of the next round, in memory of their own; blocks, and raises what reading met.
 
-    def _rows(self, state: State, planned: PlannedShard, shard: Shard) -> Batch:
-        trajectory = Trajectory(
-            columns={name: torch.from_numpy(shard.columns[name]).to(self._device) for name in self._context.columns},
-            bootstrap_rows=torch.from_numpy(shard.bootstrap_rows).to(self._device),
-            bootstrap_observation=torch.from_numpy(shard.bootstrap_observation).to(self._device),
-        )
-        with torch.no_grad():
-            batch = self._context.algorithm.post(state.params, trajectory)
-        chosen = planned.row_ids(shard.info.steps, shard.info.envs)
-        if chosen is None:
-            return batch
-        index = torch.from_numpy(chosen).to(self._device)
-        return {name: column.index_select(0, index) for name, column in batch.items()}
+        Raises:
+            CorruptObjectError: a shard is damaged or gone.
+            SpecMismatchError: a shard lacks a column that the algorithm needs.
+            StoreError: the store can't be read.
+        """
+        taken = [self._take() for _ in range(self.shards_per_round)]
+        parts = [self._rows(state, planned, loaded) for planned, loaded in taken]
+        batch = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+        for _, loaded in taken:
+            loaded.release()
+        return batch
 
-    def _submit_all(self) -> None:
+    def _indices(self) -> Iterator[int]:
+        rounds = self._context.rounds_of(self._assignment.stage)
+        first, last = rounds.start * self.shards_per_round, rounds.stop * self.shards_per_round
+        return shard_order(self._context.config.seed, len(self.plan), first, last)
+
+    def _take(self) -> tuple[PlannedShard, LoadedShard]:
+        planned = self.plan[next(self._order)]
+        where = f"'{planned.ref.name}' of run '{planned.run}'"
         try:
-            rounds = self._context.rounds_of(self._assignment.stage)
-            first, last = rounds.start * self.shards_per_round, rounds.stop * self.shards_per_round
-            for index in shard_order(self._context.config.seed, len(self.plan), first, last):
-                self._prefetcher.submit(self.plan[index])
-        except BaseException as error:  # noqa: BLE001  (handed to the learner, which raises it)
-            self._prefetcher.fail(error)
-
-    def _load(self, planned: PlannedShard) -> tuple[PlannedShard, Shard]:
-        ref, where = planned.ref, f"'{planned.ref.name}' of run '{planned.run}'"
-        needed = {name: Spec(spec.dtype, spec.shape) for name, spec in self._context.columns.items()}
-        try:
-            opened = open_shard(self._stores[planned.run], ref)
-            found = {name: Spec(spec.dtype, spec.shape) for name, spec in opened.specs.items()}
-            lacking = ", ".join(f"{name}: {spec}" for name, spec in needed.items() if found.get(name) != spec)
-            if not lacking:
-                return planned, opened.shard(needed)
+            return planned, self._pipeline.take()
         except (CorruptObjectError, ObjectNotFoundError) as error:
             raise CorruptObjectError(
                 f"shard {where}, which this replay reads, is damaged or gone: {error}. Restore it from a copy, or "
                 f"begin another replay without it"
             ) from error
-        raise SpecMismatchError(
-            f"shard {where} lacks what '{self._context.config.algorithm.name}' learns from ({lacking}); replay runs of "
-            f"the same environment"
-        )
+        except SpecMismatchError as error:
+            raise SpecMismatchError(
+                f"shard {where} lacks what '{self._context.config.algorithm.name}' learns from: {error}; replay runs "
+                f"of the same environment"
+            ) from error
+
+    def _rows(self, state: State, planned: PlannedShard, loaded: LoadedShard) -> Batch:
+        with torch.no_grad():
+            batch = self._context.algorithm.post(state.params, loaded.trajectory)
+        chosen = planned.row_ids(loaded.info.steps, loaded.info.envs)
+        if chosen is None:
+            return batch
+        index = torch.from_numpy(chosen).to(next(iter(batch.values())).device)
+        return {name: column.index_select(0, index) for name, column in batch.items()}
+
+
+def _largest_round_bytes(plan: ReplayPlan, shards: int) -> int:
+    """Of the files of so many shards, if the largest ones of the plan come together."""
+    sizes = np.sort(plan.table["nbytes"].to_numpy())[::-1]
+    return int(np.resize(sizes, shards).sum())
 
 
 def _stats(context: RunContext, batch: Batch) -> dict[str, float]:

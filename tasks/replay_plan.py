@@ -60,11 +60,6 @@ class PlannedShard:
     segments: tuple[int, ...] | None
     """Triples (environment of the tile, first step, last step); None: all rows."""
 
-    @property
-    def nbytes(self) -> int:
-        """Of the file."""
-        return self.ref.nbytes
-
     def row_ids(self, steps: int, envs: int) -> NDArray[np.int64] | None:
         """Rows `t * B + b` that count, ascending; None: all. ValueError if a segment lies outside `[T, B]`."""
         if self.segments is None:

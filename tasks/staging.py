@@ -62,6 +62,7 @@ class StagingBuffers:
         self._pinned = pinned
         self._lock = threading.Lock()
         self._idle: list[StagingBuffer] = []
+        self._closed = False
         self.allocated_bytes = 0
         self.allocations = 0
         self.uses = 0
@@ -71,7 +72,7 @@ class StagingBuffers:
 
         Waits for a copy only where another buffer would exceed the budget.
         """
-        capacity_bytes = self._capacity(nbytes)
+        capacity_bytes = self.capacity_bytes(nbytes)
         with self._lock:
             self.uses += 1
             fitting = sorted(
@@ -88,17 +89,41 @@ class StagingBuffers:
                 self.allocated_bytes += capacity_bytes
                 self.allocations += 1
         if chosen is None:
-            return StagingBuffer(torch.empty(capacity_bytes, dtype=torch.uint8, pin_memory=self._pinned))
+            return self._allocate(capacity_bytes)
         if chosen.event is not None:
             chosen.event.synchronize()
             chosen.event = None
         return chosen
 
     def release(self, buffer: StagingBuffer, event: torch.cuda.Event | None = None) -> None:
-        """Give a buffer back, to be used again once the event has happened."""
-        buffer.event = event
+        """Give a buffer back, to be used again once the event has happened; doing it again at once does nothing."""
         with self._lock:
+            if self._closed or buffer in self._idle:
+                return
+            buffer.event = event
             self._idle.append(buffer)
+
+    def close(self) -> None:
+        """Let go of idle buffers, and of those to come: no others will be asked for."""
+        with self._lock:
+            self._closed = True
+            self._idle.clear()
+
+    def capacity_bytes(self, nbytes: int) -> int:
+        """Of the buffer for so many bytes: rounded up, so that objects of nearly the same size share buffers."""
+        power = max(_SMALLEST_BYTES, 1 << max(0, nbytes - 1).bit_length())
+        # Torch allocates pinned memory in powers of two in any case; elsewhere steps are an eighth of one.
+        step = power if self._pinned else max(_SMALLEST_BYTES, power >> 3)
+        return max(step, -(-nbytes // step) * step)
+
+    def _allocate(self, capacity_bytes: int) -> StagingBuffer:
+        try:
+            return StagingBuffer(torch.empty(capacity_bytes, dtype=torch.uint8, pin_memory=self._pinned))
+        except BaseException:
+            with self._lock:
+                self.allocated_bytes -= capacity_bytes
+                self.allocations -= 1
+            raise
 
     def _make_room(self, capacity_bytes: int) -> None:
         while self._idle and self.allocated_bytes + capacity_bytes > self._budget_bytes:
@@ -106,13 +131,6 @@ class StagingBuffers:
             if buffer.event is not None:
                 buffer.event.synchronize()
             self.allocated_bytes -= buffer.capacity_bytes
-
-    def _capacity(self, nbytes: int) -> int:
-        """Rounded up, so that objects of nearly the same size share buffers."""
-        power = max(_SMALLEST_BYTES, 1 << max(0, nbytes - 1).bit_length())
-        # Torch allocates pinned memory in powers of two in any case; elsewhere steps are an eighth of one.
-        step = power if self._pinned else max(_SMALLEST_BYTES, power >> 3)
-        return max(step, -(-nbytes // step) * step)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,18 +175,21 @@ class DeviceCopies:
             places[name] = nbytes
             nbytes += -(-array.nbytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
         buffer = self._staging.acquire(nbytes)
-        memory = buffer.tensor.numpy()
-        for name, array in arrays.items():
-            start = places[name]
-            np.copyto(memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape), array)
         event = None
-        with torch.cuda.stream(self._stream):  # does nothing where there is none
-            block = torch.empty(nbytes, dtype=torch.uint8, device=self._device)
-            block.copy_(buffer.tensor[:nbytes], non_blocking=True)
-            if self._stream is not None:
-                event = torch.cuda.Event()
-                event.record(self._stream)
-        self._staging.release(buffer, event)
+        try:
+            memory = buffer.tensor.numpy()
+            for name, array in arrays.items():
+                start = places[name]
+                np.copyto(memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape), array)
+            with torch.cuda.stream(self._stream):  # does nothing where there is none
+                block = torch.empty(nbytes, dtype=torch.uint8, device=self._device)
+                if self._stream is not None:
+                    event = torch.cuda.Event()
+                block.copy_(buffer.tensor[:nbytes], non_blocking=True)
+                if event is not None:
+                    event.record(self._stream)
+        finally:
+            self._staging.release(buffer, event)
         return Arrival({name: _view(block, places[name], array) for name, array in arrays.items()}, block, event)
 
 

@@ -14,7 +14,7 @@ REDUCED = ("--snapshot-dtype", "int8")
 def test_an_int8_run_is_killed_and_resumed_to_the_same_bytes(bench, cluster, references, s3_server, s3_url):
     """On S3, with learner and flow killed, it ends with the bytes of an undisturbed one in a folder.
 
-    Those are not the bytes of a float32 run. What actors did at the node's cache is in `timings/`, for each of them.
+    Those are not the bytes of a float32 run. What each member did at the node's cache is in `timings/`.
     """
     bench.train("whole", BRIEF, *REDUCED).succeed()
     whole = bench.run("whole").content()
@@ -30,6 +30,7 @@ def test_an_int8_run_is_killed_and_resumed_to_the_same_bytes(bench, cluster, ref
     flow.kill()
     bench.resume("killed", store=s3_url).succeed()
     assert_same(run, whole)
-    for part in run.timings()[0]["act"]:
+    timings = run.timings()[0]
+    for part in timings["act"] + timings["learn"]:
         assert part["cache"]["hits"] + part["cache"]["misses"] > 0
         assert set(part["cache"]) == {"hits", "misses", "downloads", "waits", "origin_bytes"}

@@ -157,6 +157,24 @@ def test_sources_that_do_not_fit_are_refused_by_name(references):
         plan(source.url, ["cloned"])
 
 
+def test_a_tight_budget_is_said_once_and_changes_no_byte(bench, references):
+    """A replay whose rounds need more memory than it may take ends as one that has plenty; its timings tell of both."""
+    source = references.run(BRIEF)
+    options = ("--from", source.name, "--rounds-per-stage", "2", "--max-stages", "2", "--shards-per-round", "90")
+    replay(bench, source.url, "roomy", *options).succeed()
+    printed = replay(bench, source.url, "tight", *options, "--read-budget-bytes", str(1 << 20)).succeed()
+    assert printed.count(f"cluster.read_budget_bytes is {1 << 20}") == 1
+    roomy, tight = StoredRun(source.url, "roomy"), StoredRun(source.url, "tight")
+    assert_same(tight, roomy.content())
+    largest = max(shard.nbytes for shard in shards_of(source, range(BRIEF.stages)))
+    for run, budget_bytes in ((roomy, 256 << 20), (tight, 1 << 20)):
+        for timings in run.timings():
+            (learned,) = timings["learn"]
+            assert learned["pipeline"]["shards"] == 180
+            assert learned["pipeline"]["peak_bytes"] <= budget_bytes + largest
+            assert learned["cache"]["misses"] == 0
+
+
 def test_a_damaged_shard_is_named_and_stays(bench, references):
     """It is another run's, so it is not removed; with its bytes restored, the replay goes on."""
     source = references.run(BRIEF)

@@ -99,7 +99,7 @@ def test_reading_ahead_keeps_its_order_on_a_store_that_stumbles(inner):
             reader.submit(Ref(name, "", len(name)))
         for _ in names:
             try:
-                taken.append(reader.next())
+                taken.append(reader.take().value)
             except StoreError as error:
                 taken.append(str(error))
     assert names[7] in str(taken[7])

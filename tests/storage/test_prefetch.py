@@ -30,6 +30,13 @@ def submit_all(prefetcher, count, nbytes=10):
     return in_thread(submit)
 
 
+def taken(prefetcher):
+    """The next item's value, its bytes given back at once."""
+    held = prefetcher.take()
+    held.release()
+    return held.value
+
+
 def eventually(condition):
     deadline = time.monotonic() + 30
     while not condition():
@@ -49,8 +56,8 @@ def test_items_come_in_the_order_of_submission_whatever_loads_first():
 
     with Prefetcher(load, budget_bytes=1000, threads=4) as prefetcher:
         submit_all(prefetcher, 4)
-        assert [prefetcher.next() for _ in range(4)] == [0, 1, 2, 3]
-        assert (prefetcher.reads, prefetcher.read_bytes) == (4, 40)
+        assert [taken(prefetcher) for _ in range(4)] == [0, 1, 2, 3]
+        assert prefetcher.reads == 4
 
 
 def test_stored_objects_are_read_ahead(tmp_path):
@@ -60,8 +67,7 @@ def test_stored_objects_are_read_ahead(tmp_path):
         store.write(f"objects/{index}", [bytes([index]) * 100])
     with Prefetcher(lambda ref: bytes(store.view(f"objects/{ref.index}")), budget_bytes=250) as prefetcher:
         submit_all(prefetcher, 20, nbytes=100)
-        assert [prefetcher.next() for _ in range(20)] == [bytes([index]) * 100 for index in range(20)]
-        assert prefetcher.read_bytes == 2000
+        assert [taken(prefetcher) for _ in range(20)] == [bytes([index]) * 100 for index in range(20)]
         assert prefetcher.wait_seconds >= 0
 
 
@@ -77,10 +83,10 @@ def test_what_is_not_taken_stays_within_the_budget(nbytes, held):
 
     with Prefetcher(load, budget_bytes=35, threads=2) as prefetcher:
         submitting = submit_all(prefetcher, 12, nbytes)
-        for taken in range(12):
-            eventually(lambda taken=taken: len(loaded) >= min(taken + held, 12))
-            most = max(most, len(loaded) - taken)
-            assert prefetcher.next() == taken
+        for index in range(12):
+            eventually(lambda index=index: len(loaded) >= min(index + held, 12))
+            most = max(most, len(loaded) - index)
+            assert taken(prefetcher) == index
         submitting.join(30)
         assert not submitting.is_alive()
     assert most == held
@@ -99,8 +105,7 @@ def test_sizes_that_show_when_loaded_are_accounted_for():
         # 50 bytes are set aside for what isn't loaded yet, so loaded ones of ten fill the other half, and then some.
         eventually(lambda: len(loaded) >= 6)
         assert len(loaded) <= 10
-        assert [prefetcher.next() for _ in range(40)] == [b"x" * 10] * 40
-        assert prefetcher.read_bytes == 400
+        assert [taken(prefetcher) for _ in range(40)] == [b"x" * 10] * 40
 
 
 def test_an_error_of_one_item_is_raised_where_the_item_is_taken():
@@ -113,10 +118,10 @@ def test_an_error_of_one_item_is_raised_where_the_item_is_taken():
 
     with Prefetcher(load, budget_bytes=1000) as prefetcher:
         submit_all(prefetcher, 3)
-        assert prefetcher.next() == 0
+        assert taken(prefetcher) == 0
         with pytest.raises(OSError, match="the disk is gone"):
-            prefetcher.next()
-        assert prefetcher.next() == 2
+            taken(prefetcher)
+        assert taken(prefetcher) == 2
         assert prefetcher.reads == 2
 
 
@@ -126,10 +131,10 @@ def test_a_failure_of_the_finder_is_raised_after_the_items_before_it():
         submit_all(prefetcher, 2).join(30)
         prefetcher.fail(LookupError("no more shards"))
         prefetcher.fail(KeyError("a later one"))
-        assert [prefetcher.next(), prefetcher.next()] == [0, 1]
+        assert [taken(prefetcher), taken(prefetcher)] == [0, 1]
         for _ in range(2):
             with pytest.raises(LookupError, match="no more shards"):
-                prefetcher.next()
+                taken(prefetcher)
 
 
 def test_a_failure_wakes_a_reader_that_waits():
@@ -139,7 +144,7 @@ def test_a_failure_wakes_a_reader_that_waits():
 
     def take():
         try:
-            prefetcher.next()
+            taken(prefetcher)
         except LookupError as error:
             caught.append(error)
 
@@ -160,7 +165,7 @@ def test_close_wakes_everybody():
 
     def take():
         try:
-            empty.next()
+            taken(empty)
         except RuntimeError as error:
             told.append(str(error))
 
@@ -173,7 +178,7 @@ def test_close_wakes_everybody():
     assert "closed" in told[0]
     prefetcher.submit(Wanted(9))
     with pytest.raises(RuntimeError, match="closed"):
-        prefetcher.next()
+        taken(prefetcher)
 
 
 def test_close_does_not_wait_for_a_load_that_hangs(monkeypatch):
@@ -234,7 +239,7 @@ def test_what_is_held_counts_until_it_is_released():
             item.release()
         eventually(lambda: len(loaded) == 6)
         assert prefetcher.held_bytes == 30
-        assert [prefetcher.next() for _ in range(5)] == [3, 4, 5, 6, 7]
+        assert [taken(prefetcher) for _ in range(5)] == [3, 4, 5, 6, 7]
         assert (prefetcher.held_bytes, prefetcher.peak_held_bytes) == (0, 40)
 
 
@@ -261,3 +266,32 @@ def test_submitting_says_whether_it_counted():
     assert prefetcher.submit(Wanted(0))
     prefetcher.close()
     assert not prefetcher.submit(Wanted(1))
+
+
+def test_threads_begin_with_the_first_item():
+    """Who is made and never used leaves nothing that runs; who is closed begins nothing."""
+    prefetcher = Prefetcher(lambda ref: ref.index, budget_bytes=20, threads=3)
+    assert prefetcher._threads == []
+    prefetcher.submit(Wanted(0))
+    assert len(prefetcher._threads) == 3
+    prefetcher.close()
+    unused = Prefetcher(lambda ref: ref.index, budget_bytes=20)
+    unused.close()
+    assert not unused.submit(Wanted(0))
+    assert unused._threads == []
+
+
+def test_a_reference_counts_for_what_its_item_may_take():
+    """Where that is more than the reference says: three of ten, not one of 30, would fit into this budget."""
+    loaded = []
+
+    def load(ref):
+        loaded.append(ref.index)
+        return ref.index
+
+    with Prefetcher(load, budget_bytes=35, charge_of=lambda ref: 3 * ref.nbytes) as prefetcher:
+        submit_all(prefetcher, 5)
+        for index in range(5):
+            eventually(lambda index=index: len(loaded) == index + 1)
+            assert taken(prefetcher) == index
+        assert prefetcher.peak_held_bytes == 30

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 import torch
 
 from storage.errors import CorruptObjectError
+from storage.run import RunFolder
+from storage.store import open_store
 from tasks.assignment import Assignment
 from tasks.feed import ShardFeed, check_reader, reader_at
 
+from ..storage.faulty import FaultyStore  # noqa: TID252  (tests are no package)
 from .made_shards import fill, store_shard
 
 if TYPE_CHECKING:
@@ -39,6 +44,13 @@ def context(make_context: MakeContext) -> RunContext:
     return context
 
 
+class Alone:
+    """Of a member's life what a feed needs where nobody has to be waited for."""
+
+    def __init__(self) -> None:
+        self.log = logging.getLogger("learner")
+
+
 def feed_of(
     context: RunContext,
     reader: ReaderState,
@@ -62,7 +74,7 @@ def feed_of(
         read_budget_bytes=read_budget_bytes,
     )
     # Every shard is stored, so the feed has nobody to ask.
-    return ShardFeed(assignment, context, None, CPU, reader)
+    return ShardFeed(assignment, context, Alone(), CPU, reader)
 
 
 def keys(round_: list[LoadedShard]) -> list[tuple[int, int]]:
@@ -130,15 +142,21 @@ def test_a_checkpoint_of_another_place_is_refused(context):
         check_reader(context, 2, right.to_json(), "checkpoints/x")
 
 
+@pytest.mark.parametrize("place", ["local", "remote"])
 @pytest.mark.parametrize("budget_bytes", [None, 1])
-def test_a_budget_bounds_what_is_ahead_and_changes_no_row(context, budget_bytes):
+def test_a_budget_bounds_what_is_ahead_and_changes_no_row(context, budget_bytes, place):
     """With a budget that holds nothing, rounds come as they do with one that holds all: shard after shard."""
     sizes = []
+    if place == "remote":
+        context = replace(context, run=RunFolder(FaultyStore(open_store(context.run.root.url)), "small"))
     with feed_of(context, reader_at(context, 1), read_budget_bytes=budget_bytes) as feed:
         for round_ in context.rounds_of(1):
             loaded = feed.next_round()
             assert keys(loaded) == [(round_, tile) for tile in range(TILES)]
+            for item in loaded:
+                expected = fill(context.columns, round_, item.ref.tile, 5, 3)
+                for name in ("observation", "reward", "action", "log_probability"):
+                    assert item.trajectory.columns[name].numpy().tobytes() == expected[name].tobytes(), name
             sizes += [item.ref.nbytes for item in loaded]
         peak = feed.tally().peak_bytes
-    # Of unknown size until they are read, with such a budget each counts for a byte before that.
     assert budget_bytes is None or peak <= (TILES + 1) * max(sizes)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+import time
+import weakref
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,6 +30,39 @@ if TYPE_CHECKING:
 
 ROUNDS, STEPS, ENVS = 6, 16, 4
 CPU = torch.device("cpu")
+PATIENCE_SECONDS = 30
+
+
+class Dead(FaultyStore):
+    """A remote store that answers no read until it is told to."""
+
+    def __init__(self, inner: Store) -> None:
+        super().__init__(inner)
+        self.answer = threading.Event()
+
+    def view(self, name: str) -> memoryview:
+        return self._hang(super().view(name))
+
+    def read_range(self, name: str, start: int, stop: int) -> memoryview:
+        return self._hang(super().read_range(name, start, stop))
+
+    def _hang(self, content: memoryview) -> memoryview:
+        assert self.answer.wait(PATIENCE_SECONDS)
+        return content
+
+
+def eventually(condition) -> None:
+    give_up_at = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < give_up_at
+        time.sleep(0.005)
+
+
+def own_threads(before: set[threading.Thread]) -> list[threading.Thread]:
+    """Threads that are new, but for those of requests: the store's clients end those."""
+    return [
+        thread for thread in threading.enumerate() if thread not in before and not thread.name.startswith("hedged-read")
+    ]
 
 
 @pytest.fixture
@@ -70,6 +107,7 @@ def test_rows_arrive_bit_for_bit_and_in_order(store, refs, place, staged):
     take_all(pipeline)
     tally = pipeline.tally()
     assert tally.shards == ROUNDS
+    assert tally.read_bytes == sum(ref.nbytes for ref in refs)
     assert (tally.staging_uses > 0) == (staged or place == "in ranges")
     if place == "in ranges":
         assert {call.operation for call in source.calls} == {"read_range"}
@@ -228,3 +266,142 @@ def test_columns_of_a_local_store_are_not_copied(store, refs):
     with ShardPipeline(refs, store) as pipeline:
         assert_is_shard(pipeline.take(), 0)
     assert again.size == refs[0].nbytes
+
+
+@pytest.mark.parametrize("staged", [False, True], ids=["mapped", "staged"])
+def test_what_was_released_is_gone(store, refs, staged):
+    """Whoever keeps a released shard keeps none of its memory, and never sees another shard in its place."""
+    with ShardPipeline(refs, store, staged=staged) as pipeline:
+        loaded = pipeline.take()
+        column = weakref.ref(loaded.trajectory.columns["reward"])
+        for _ in range(2):
+            loaded.release()
+            assert column() is None
+            assert loaded.trajectory.columns == {}
+        assert loaded.ref == refs[0]
+        for round_ in range(1, ROUNDS):
+            assert_is_shard(pipeline.take(), round_)
+
+
+def test_a_pipeline_that_nobody_enters_leaves_nothing_that_runs(store, refs):
+    """Where something else fails between making and entering it."""
+    before = set(threading.enumerate())
+    ShardPipeline(refs, FaultyStore(store))
+    assert own_threads(before) == []
+
+
+@pytest.mark.parametrize("part_bytes", [1000, 1 << 20], ids=["in ranges", "whole"])
+def test_a_taker_may_leave_while_the_store_is_dead(store, refs, part_bytes, monkeypatch):
+    """Leaving does not wait for answers; when they come after all, nothing more is asked for and all threads end."""
+    monkeypatch.setattr("storage.prefetch._CLOSE_SECONDS", 0.05)
+    before, dead = set(threading.enumerate()), Dead(store)
+    pipeline = ShardPipeline(refs, dead, part_bytes=part_bytes, budget_bytes=1 << 20)
+    asked = 8 if part_bytes == 1000 else ROUNDS  # parts that are on their way at once, or all shards
+    with pipeline:
+        eventually(lambda: len(dead.calls) == asked)
+    dead.answer.set()
+    eventually(lambda: not own_threads(before))
+    assert len(dead.calls) == asked
+    with pytest.raises(RuntimeError, match="closed"):
+        pipeline.take()
+
+
+def test_staging_memory_is_let_go_with_the_pipeline(store, refs):
+    """Not when garbage is collected, which may be many stages later."""
+    pipeline = ShardPipeline(refs, store, staged=True)
+    take_all(pipeline)
+    assert pipeline.tally().staging_bytes > 0
+    assert pipeline._staging._idle == []
+    assert not [thread for thread in pipeline._prefetcher._threads if thread.is_alive()]
+
+
+def test_staging_buffers_count_for_what_they_take(store):
+    """A shard in ranges lies in a buffer that is larger than itself; the budget holds for the buffers."""
+    many = [store_shard(store, COLUMNS, 0, round_, 0, 512, ENVS) for round_ in range(12)]
+    assert 64 << 10 < many[0].nbytes < 96 << 10
+    budget_bytes = 600 << 10
+    pipeline = ShardPipeline(many, FaultyStore(store), part_bytes=1000, budget_bytes=budget_bytes)
+    with pipeline:
+        for round_ in range(len(many)):
+            loaded = pipeline.take()
+            assert loaded.info.round == round_
+            loaded.release()
+    tally = pipeline.tally()
+    assert tally.peak_bytes <= budget_bytes
+    assert tally.staging_bytes <= budget_bytes
+    assert tally.read_bytes == sum(ref.nbytes for ref in many)
+
+
+def test_shards_of_unknown_size_stay_within_the_budget(store, refs):
+    """Who knows how large they are about says so; otherwise two a thread could be on their way, however large."""
+    unknown = [replace(ref, nbytes=0, rows=0) for ref in refs] * 4
+    budget_bytes = 3 * refs[0].nbytes - 1
+    pipeline = ShardPipeline(unknown, store, budget_bytes=budget_bytes, unsized_bytes=refs[0].nbytes)
+    with pipeline:
+        for index in range(len(unknown)):
+            loaded = pipeline.take()
+            assert_is_shard(loaded, index % ROUNDS)
+            loaded.release()
+    assert pipeline.tally().peak_bytes <= budget_bytes
+
+
+@pytest.mark.parametrize("staged", [False, True], ids=["mapped", "staged"])
+@pytest.mark.parametrize("part_bytes", [1000, 1 << 20], ids=["in ranges", "whole"])
+def test_a_shard_that_is_larger_than_the_budget_passes_alone(store, refs, part_bytes, staged):
+    """In parts and in staging buffers: one that is held and one on its way, and nobody waits for room in vain."""
+    pipeline = ShardPipeline(refs, FaultyStore(store), part_bytes=part_bytes, staged=staged, budget_bytes=1)
+    take_all(pipeline)
+    assert pipeline.tally().peak_bytes <= 2 * (64 << 10)
+
+
+def test_damage_is_what_is_said_where_it_can_not_be_removed(store, refs):
+    """A store that refuses to delete hides nothing."""
+    content = bytearray(store.read(refs[0].name))
+    content[content.index(fill(COLUMNS, 0, 0, STEPS, ENVS)["observation"].tobytes())] ^= 1
+    store.write(refs[0].name, [content])
+    faulty = FaultyStore(store, [Fault("drop", ("delete",), calls=None)])
+    with (
+        ShardPipeline(refs, faulty, remove_damaged=True) as pipeline,
+        pytest.raises(CorruptObjectError, match=refs[0].name),
+    ):
+        pipeline.take()
+    assert [call.operation for call in faulty.calls].count("delete") == 1
+
+
+@pytest.mark.parametrize("place", ["local", "remote"])
+@pytest.mark.parametrize("steps", [STEPS, 8192], ids=["whole", "in columns"])
+def test_wanted_columns_must_be_what_they_are_said_to_be(store, place, steps):
+    """Whatever else a shard has, and however it stores them; the error says what is lacking and what there is."""
+    ref = store_shard(store, COLUMNS, 0, 0, 0, steps, ENVS)
+    source = store if place == "local" else FaultyStore(store)
+    wanted = {"action": Spec("int64", compression="lz4"), "reward": Spec("float32")}
+    with ShardPipeline([ref], source, columns=wanted) as pipeline:
+        assert pipeline.take().trajectory.columns.keys() == wanted.keys()
+    wanted |= {"value": Spec("float32"), "observation": Spec("float32", (4,))}
+    said = r"lacks value: float32 \(found no such column\), observation: float32\[4\] \(found float32\[3\]\)"
+    with ShardPipeline([ref], source, columns=wanted) as pipeline, pytest.raises(SpecMismatchError, match=said):
+        pipeline.take()
+
+
+def test_only_wanted_columns_are_fetched_though_nobody_says_what_else_there_is(store):
+    """From the first shard on."""
+    large = [store_shard(store, COLUMNS, 0, round_, 0, 1 << 15, ENVS) for round_ in range(2)]
+    pipeline = ShardPipeline(large, FaultyStore(store), columns=("reward",))
+    with pipeline:
+        for round_ in range(2):
+            loaded = pipeline.take()
+            expected = fill(COLUMNS, round_, 0, 1 << 15, ENVS)["reward"]
+            assert loaded.trajectory.columns["reward"].numpy().tobytes() == expected.tobytes()
+    assert pipeline.tally().read_bytes < 0.4 * sum(ref.nbytes for ref in large)
+
+
+def test_looking_into_the_nodes_cache_is_counted(store, refs, tmp_path):
+    """A hit, or a miss with the bytes that it cost; a local store's reads count nowhere."""
+    cache, remote = NodeCache(tmp_path / "cache", 1 << 20), FaultyStore(store)
+    cache.get_buffer(remote, refs[0])
+    for source, hits, misses in ((remote, 1, ROUNDS - 1), (store, 0, 0)):
+        pipeline = ShardPipeline(refs, source, cache=cache)
+        take_all(pipeline)
+        found = pipeline.cache_tally.to_json()
+        nbytes = sum(ref.nbytes for ref in refs[1:]) if misses else 0
+        assert found == {"hits": hits, "misses": misses, "downloads": misses, "waits": 0, "origin_bytes": nbytes}

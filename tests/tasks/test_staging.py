@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import weakref
+
 import numpy as np
+import pytest
 import torch
 
 from tasks.staging import DeviceCopies, StagingBuffers
@@ -94,3 +97,50 @@ def test_nearly_equal_sizes_share_buffers():
         staging.release(staging.acquire(nbytes))
     assert staging.allocations == 1
     assert staging.allocated_bytes < 1.15 * 16_000_000
+
+
+def test_giving_a_buffer_back_twice_gives_it_to_one_user():
+    """Two users of one piece of memory would learn from each other's rows."""
+    staging = StagingBuffers(1 << 20, pinned=False)
+    buffer = staging.acquire(100 * KIB)
+    for _ in range(2):
+        staging.release(buffer)
+    assert staging.acquire(100 * KIB) is buffer
+    assert staging.acquire(100 * KIB) is not buffer
+
+
+def test_memory_that_can_not_be_had_is_not_accounted_for():
+    """Who asked is told, and for everybody else it is as if nobody had."""
+    staging = StagingBuffers(1 << 20, pinned=False)
+    kept = staging.acquire(100 * KIB)
+    before = (staging.allocated_bytes, staging.allocations)
+    with pytest.raises(RuntimeError):
+        staging.acquire(1 << 55)
+    assert (staging.allocated_bytes, staging.allocations) == before
+    staging.release(kept)
+    assert staging.acquire(100 * KIB) is kept
+
+
+def test_a_copy_that_fails_gives_its_buffer_back():
+    """The next one needs no other."""
+    staging = StagingBuffers(1 << 20, pinned=False)
+    copies = DeviceCopies(CPU, staging)
+    for _ in range(3):
+        with pytest.raises(TypeError):
+            copies.send({"no number": np.array([object()])})
+    copies.send(arrays(0))
+    assert staging.allocations == 1
+
+
+def test_closing_lets_go_of_memory_now_and_when_it_is_given_back():
+    """Nothing idle outlives its use; what is in use stays until it is released."""
+    staging = StagingBuffers(1 << 20, pinned=False)
+    idle, used = staging.acquire(100 * KIB), staging.acquire(100 * KIB)
+    seen = [weakref.ref(buffer.tensor) for buffer in (idle, used)]
+    staging.release(idle)
+    del idle
+    staging.close()
+    assert (seen[0](), seen[1]() is None) == (None, False)
+    staging.release(used)
+    del used
+    assert seen[1]() is None

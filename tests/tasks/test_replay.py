@@ -1,0 +1,264 @@
+"""What a replay's learner reads: the planned rows in their order, from near and afar, within its budget."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from storage.errors import CorruptObjectError, SpecMismatchError
+from storage.run import RunFolder
+from storage.shards import decode_shard
+from storage.specs import Spec
+from storage.store import open_store
+from tasks.assignment import Assignment
+from tasks.config import build_config, merge
+from tasks.context import RunContext, _load
+from tasks.replay import StoredFeed, replay, shard_order
+from tasks.replay_config import build_replay_config
+from tasks.replay_plan import pin
+from tasks.training import describe_run
+
+from ..storage.faulty import Fault, FaultyStore  # noqa: TID252  (tests are no package)
+from .conftest import SMALL
+from .made_shards import commit_stage, fill, store_shard
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from storage.refs import ShardRef
+
+ROUNDS, SHARDS_A_ROUND = 3, 4
+CPU = torch.device("cpu")
+COLUMNS = {
+    "observation": Spec("float32", (3,)),
+    "reward": Spec("float32"),
+    "terminated": Spec("uint8"),
+    "truncated": Spec("uint8"),
+    "action": Spec("float32", (1,)),
+    "what_only_another_algorithm_needs": Spec("float32", (32,)),
+    "env_id": Spec("int32"),
+}
+
+
+class Alone:
+    """Of a member's life what a replay's learner needs; nobody has to be waited for."""
+
+    def __init__(self) -> None:
+        self.log = logging.getLogger("learner")
+        self.told: list[dict[str, Any]] = []
+
+    def check(self) -> None:
+        pass
+
+    def hint(self, role: str, key: str, value: Any) -> None:
+        pass
+
+    def tell(self, event: str, **facts: Any) -> None:
+        self.told.append({"event": event, **facts})
+
+
+class Replaying:
+    """A replay of two runs of a store, each with a stage of three shards."""
+
+    def __init__(self, url: str, folder: Path, columns: dict[str, Spec] = COLUMNS, steps: int = 16) -> None:
+        root = open_store(url)
+        self.url = url
+        self.folder = folder
+        self.shards: dict[str, list[ShardRef]] = {}
+        for index, name in enumerate(("one", "two")):
+            run = RunFolder(root, name)
+            run.create(describe_run(build_config(merge(SMALL, {"name": name, "environment": {"id": "Pendulum-v1"}}))))
+            refs = [store_shard(run.store, columns, 0, round_, index, steps, 3) for round_ in range(3)]
+            commit_stage(run, 0, refs)
+            self.shards[name] = refs
+        schedule = {"shards_per_round": SHARDS_A_ROUND, "rounds_per_stage": ROUNDS, "max_stages": 2}
+        wanted = {"name": "cloned", "seed": 3, "source": {"runs": ["one", "two"]}, "schedule": schedule}
+        run = RunFolder(root, "cloned")
+        config, reads = pin(root, run, build_replay_config({**wanted, "algorithm": {"hidden": [8]}}))
+        run.create({**describe_run(config), **reads})
+        self.context: RunContext = _load(url, "cloned", str(folder))
+        self.members: Any = Alone()
+
+    def assignment(self, read_budget_bytes: int | None = None) -> Assignment:
+        return Assignment(
+            store=self.url,
+            run="cloned",
+            stage=0,
+            attempt=0,
+            generation=1,
+            gang="",
+            role="learn",
+            replica=0,
+            replicas=1,
+            task_run="",
+            cache_folder=str(self.folder),
+            device="cpu",
+            read_budget_bytes=read_budget_bytes,
+        )
+
+    def feed(self, read_budget_bytes: int | None = None) -> StoredFeed:
+        return StoredFeed(self.assignment(read_budget_bytes), self.context, self.members, CPU)
+
+    def expected(self) -> list[dict[str, torch.Tensor]]:
+        """The rounds by hand: whole shards, one after another, in the order of the replay."""
+        root, planned = open_store(self.url), [(name, ref) for name, refs in self.shards.items() for ref in refs]
+        rounds: list[dict[str, torch.Tensor]] = []
+        order = list(shard_order(3, len(planned), 0, ROUNDS * SHARDS_A_ROUND))
+        for first in range(0, len(order), SHARDS_A_ROUND):
+            parts: dict[str, list[torch.Tensor]] = {"observation": [], "action": []}
+            for name, ref in (planned[index] for index in order[first : first + SHARDS_A_ROUND]):
+                shard = decode_shard(root.at(name).view(ref.name), None, ref.name, ref.digest)
+                for column, values in parts.items():
+                    values.append(torch.from_numpy(shard.columns[column]).flatten(0, 1))
+            rounds.append({column: torch.cat(values) for column, values in parts.items()})
+        return rounds
+
+
+@pytest.fixture(params=["local", "remote"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Of a store, in a folder or on an S3 server."""
+    return str(tmp_path / "runs") if request.param == "local" else request.getfixturevalue("s3_url")
+
+
+@pytest.mark.parametrize("budget_bytes", [None, 1])
+def test_rounds_are_the_planned_rows_in_their_order(url, tmp_path, budget_bytes):
+    """Bit for bit, across runs and epochs, wherever the shards lie; also with a budget that holds nothing."""
+    replaying = Replaying(url, tmp_path / "cache")
+    state = replaying.context.algorithm.init(0)
+    with replaying.feed(budget_bytes) as feed:
+        for expected in replaying.expected():
+            batch = feed.next_round(state)
+            assert batch.keys() == expected.keys()
+            for name, column in expected.items():
+                assert torch.equal(batch[name], column), name
+        tally = feed.tally()
+    assert tally.shards == ROUNDS * SHARDS_A_ROUND
+    sizes = [ref.nbytes for refs in replaying.shards.values() for ref in refs]
+    assert budget_bytes is None or tally.peak_bytes <= (SHARDS_A_ROUND + 1) * max(sizes)
+
+
+def test_a_budget_for_two_rounds_is_kept_to_and_not_remarked_on(tmp_path, caplog):
+    """What is read ahead and what is learned together never hold more; with less, that is said once."""
+    replaying = Replaying(str(tmp_path / "runs"), tmp_path / "cache", steps=4096)
+    state = replaying.context.algorithm.init(0)
+    largest = max(ref.nbytes for refs in replaying.shards.values() for ref in refs)
+    budget_bytes = 2 * SHARDS_A_ROUND * largest
+    with replaying.feed(budget_bytes) as feed:
+        for _ in range(ROUNDS):
+            feed.next_round(state)
+        assert SHARDS_A_ROUND * largest // 2 < feed.tally().peak_bytes <= budget_bytes
+    assert not caplog.records
+    for _ in range(2):
+        replaying.feed(budget_bytes // 2)
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert "cluster.read_budget_bytes" in caplog.text
+
+
+def test_a_batch_keeps_none_of_the_memory_that_it_came_in(tmp_path):
+    """Its shards are given back with it: a round later it holds what it held."""
+    replaying = Replaying(str(tmp_path / "runs"), tmp_path / "cache")
+    state = replaying.context.algorithm.init(0)
+    with replaying.feed(1) as feed:
+        kept = [feed.next_round(state) for _ in range(ROUNDS)]
+        assert feed._pipeline._prefetcher.held_bytes == 0
+    for batch, expected in zip(kept, replaying.expected(), strict=True):
+        assert torch.equal(batch["observation"], expected["observation"])
+
+
+def test_only_columns_that_are_learned_from_are_fetched_from_afar(s3_url, tmp_path):
+    """From the first shard on, though nobody says what else there is."""
+    replaying = Replaying(s3_url, tmp_path / "cache", steps=4096)
+    state = replaying.context.algorithm.init(0)
+    with replaying.feed() as feed:
+        for expected in replaying.expected():
+            batch = feed.next_round(state)
+            assert torch.equal(batch["observation"], expected["observation"])
+        tally, looked = feed.tally(), feed.cache_tally
+    planned = [ref.nbytes for refs in replaying.shards.values() for ref in refs]
+    assert tally.read_bytes < 0.4 * ROUNDS * SHARDS_A_ROUND * min(planned)
+    assert (looked.hits, looked.misses, looked.origin_bytes) == (0, tally.shards, tally.read_bytes)
+
+
+def test_a_shard_that_this_node_has_is_not_fetched(s3_url, tmp_path):
+    """It lies in the node's cache because an act task of the source run was here."""
+    replaying = Replaying(s3_url, tmp_path / "cache")
+    store = open_store(s3_url)
+    for name, refs in replaying.shards.items():
+        for ref in refs:
+            replaying.context.cache.get_buffer(store.at(name), ref)
+    with replaying.feed() as feed:
+        for expected in replaying.expected():
+            batch = feed.next_round(replaying.context.algorithm.init(0))
+            assert torch.equal(batch["observation"], expected["observation"])
+    assert (feed.cache_tally.hits, feed.cache_tally.misses) == (ROUNDS * SHARDS_A_ROUND, 0)
+    assert feed.tally().requests == 0
+
+
+@pytest.mark.parametrize("harm", ["cut", "altered", "removed"])
+def test_a_damaged_shard_is_named_with_its_run_and_stays(url, tmp_path, harm):
+    """It is another run's: what is wrong with it is said, and what to do; nothing is removed."""
+    replaying = Replaying(url, tmp_path / "cache")
+    store, victim = open_store(url).at("two"), replaying.shards["two"][1]
+    content = bytearray(store.read(victim.name))
+    if harm == "removed":
+        store.delete([victim.name])
+    else:
+        content[content.index(fill(COLUMNS, 1, 1, 16, 3)["action"].tobytes())] ^= 1
+        store.write(victim.name, [content[: len(content) // 2] if harm == "cut" else content])
+    state = replaying.context.algorithm.init(0)
+    with replaying.feed() as feed, pytest.raises(CorruptObjectError) as raised:
+        [feed.next_round(state) for _ in range(ROUNDS)]
+    for part in (f"'{victim.name}' of run 'two'", "Restore it from a copy"):
+        assert part in str(raised.value)
+    assert store.exists(victim.name) is (harm != "removed")
+
+
+@pytest.mark.parametrize("steps", [16, 4096], ids=["whole", "in columns"])
+@pytest.mark.parametrize("change", [None, Spec("int64")], ids=["without", "of another type"])
+def test_lacking_columns_are_named_with_the_shard_and_its_run(url, tmp_path, change, steps):
+    """What the algorithm learns from, what there is instead, and where."""
+    columns = {name: spec for name, spec in COLUMNS.items() if name != "action"} | (
+        {"action": change} if change else {}
+    )
+    replaying = Replaying(url, tmp_path / "cache", columns, steps)
+    with replaying.feed() as feed, pytest.raises(SpecMismatchError) as raised:
+        feed.next_round(replaying.context.algorithm.init(0))
+    found = "int64" if change else "no such column"
+    for part in (
+        "shards/00000000/",
+        "of run '",
+        "'behaviour_cloning' learns from",
+        f"action: float32[1] (found {found})",
+    ):
+        assert part in str(raised.value)
+    assert "reward:" not in str(raised.value)
+
+
+def test_a_stage_ends_with_the_same_bytes_and_tells_what_it_read(url, tmp_path):
+    """Whatever its budget: one snapshot, one checkpoint; the pipeline's tally is in its timings and its progress."""
+    replaying = Replaying(url, tmp_path / "cache")
+    results = [
+        replay(replaying.assignment(budget_bytes), replaying.context, replaying.members) for budget_bytes in (None, 1)
+    ]
+    assert results[0]["checkpoint"] == results[1]["checkpoint"]
+    assert results[0]["snapshots"] == results[1]["snapshots"]
+    for result in results:
+        assert result["pipeline"]["shards"] == ROUNDS * SHARDS_A_ROUND
+        assert result["pipeline"]["read_bytes"] > 0
+        assert result["cache"].keys() == {"hits", "misses", "downloads", "waits", "origin_bytes"}
+    told = [facts for facts in replaying.members.told if facts["event"] == "progress"]
+    assert [facts["round"] for facts in told] == [*range(ROUNDS), *range(ROUNDS)]
+    assert told[-1]["queue_depth"] == results[1]["pipeline"]["queue_depth"]
+
+
+def test_a_stage_ends_when_its_snapshot_is_stored(tmp_path):
+    """On a remote store uploads run behind; the commit that names a snapshot must not come before it."""
+    replaying = Replaying(str(tmp_path / "runs"), tmp_path / "cache")
+    slow = Fault("delay", ("write",), "*snapshots/*", calls=None, seconds=0.5)
+    remote = RunFolder(FaultyStore(open_store(replaying.url), [slow]), "cloned")
+    result = replay(replaying.assignment(), replace(replaying.context, run=remote), replaying.members)
+    assert replaying.context.run.store.exists(result["snapshots"][0]["name"])
