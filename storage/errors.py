@@ -14,7 +14,8 @@
     ├── LeaseHeldError              somebody else drives the run
     ├── LeaseLostError              this process drives the run no longer
     ├── GangError                   a gang did not start, or lost a member
-    │   └── GangRefusedError        the cluster can't hold the gang, or could not in time
+    │   ├── GangRefusedError        the cluster can't hold the gang, or could not in time
+    │   └── MemberLostError         members that reduce together lost one of them; all begin the stage again
     └── StageMismatchError          a re-run made other bytes for the same (stage, round, tile)
 
 All take one message, so they cross process borders by pickle unchanged. A message says what was found, what was
@@ -80,6 +81,10 @@ class GangError(PenstockError):
 
 class GangRefusedError(GangError):
     """The cluster can't hold the gang, or could not within the time allowed."""
+
+
+class MemberLostError(GangError):
+    """One of several members that work in step was lost, so all have to leave and begin again: names who."""
 
 
 class StageMismatchError(PenstockError):

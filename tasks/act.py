@@ -16,28 +16,44 @@ from storage.errors import ObjectNotFoundError
 from storage.refs import StateRef
 from storage.tensors import load_tensors
 from tasks.placement import tiles_of
+from tasks.remote_pool import RemotePool
 from tasks.snapshots import SnapshotReader
 from tasks.stored import stored_shards, stored_states
-from tasks.tile import TileActor
+from tasks.tile import TileActor, act_together
 from tasks.writer import RoundWriter
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from storage.refs import ShardRef
     from tasks.assignment import Assignment
     from tasks.context import RunContext
+    from tasks.links import LinkAddress
     from tasks.membership import Membership
 
 _TRIES = 5
 _REQUESTS_AT_ONCE = 8
 
 
-def act(assignment: Assignment, context: RunContext, membership: Membership) -> dict[str, Any]:
+def act(
+    assignment: Assignment,
+    context: RunContext,
+    membership: Membership,
+    served: Mapping[int, LinkAddress] | None = None,
+) -> dict[str, Any]:
     """Act all rounds of a stage that are not stored yet.
+
+    Args:
+        assignment: which part of which stage.
+        context: of the run.
+        membership: in the stage's gang.
+        served: by tile, who steps its environments; None if they are in this process.
 
     Returns:
         `states` (references of the environment state after the stage), `shards` (digests of what is stored, by tile in
         order of rounds), and for `timings/`: `env_steps` acted by this call, `act_seconds`, `wait_seconds` (for
-        snapshots), `first_step_at` (Unix time), `cache` (what became of its reads through the node's cache).
+        snapshots), `first_step_at` (Unix time), `cache` (what became of its reads through the node's cache), `edges`
+        (bytes and messages to who steps the environments).
 
     Raises:
         StageMismatchError: what was written again differs from what was stored.
@@ -47,7 +63,7 @@ def act(assignment: Assignment, context: RunContext, membership: Membership) -> 
     stage = assignment.stage
     rounds = context.rounds_of(stage)
     tiles = tiles_of(assignment.replica, assignment.replicas, context.config.environment.tiles)
-    actors, shards, states, before = _resume_all(assignment, context, tiles)
+    actors, shards, states, before = _resume_all(assignment, context, tiles, served)
     resumed = {tile: actor.next_round for tile, actor in actors.items() if actor.next_round > rounds.start}
     if resumed:
         membership.log.info("goes on after what is stored: %s", resumed)
@@ -66,13 +82,14 @@ def act(assignment: Assignment, context: RunContext, membership: Membership) -> 
             wait_seconds += waited
             started = time.perf_counter()
             first_step_at = first_step_at or time.time()
-            for actor in due:
-                writer.submit(actor.act_round(version, params, writer.buffers(actor)))
-                env_steps += actor.round_steps
+            act_together(due, version, params, writer.buffers, writer.submit)
+            env_steps += sum(actor.round_steps for actor in due)
             act_seconds += time.perf_counter() - started
         written = writer.finish()
     finally:
         snapshots.close()
+        for actor in actors.values():
+            actor.close()
         writer.close()
     membership.log.info(
         "acted rounds=%d..%d tiles=%d..%d env_steps=%d act_seconds=%.3f wait_seconds=%.3f",
@@ -92,11 +109,20 @@ def act(assignment: Assignment, context: RunContext, membership: Membership) -> 
         "wait_seconds": wait_seconds,
         "first_step_at": first_step_at,
         "cache": snapshots.tally.to_json(),
+        "edges": _edges(actors.values()),
     }
 
 
+def _edges(actors: Iterable[TileActor]) -> dict[str, dict[str, int]]:
+    remote = [actor.remote for actor in actors if actor.remote is not None]
+    if not remote:
+        return {}
+    sent = {"bytes": sum(pool.sent_bytes for pool in remote), "rounds": sum(pool.sent_frames for pool in remote)}
+    return {"act -> env": sent}
+
+
 def _resume_all(
-    assignment: Assignment, context: RunContext, tiles: range
+    assignment: Assignment, context: RunContext, tiles: range, served: Mapping[int, LinkAddress] | None = None
 ) -> tuple[
     dict[int, TileActor], dict[tuple[int, int], ShardRef], dict[tuple[int, int], StateRef], dict[str, Any] | None
 ]:
@@ -119,7 +145,7 @@ def _resume_all(
                     raise
                 continue
             actors = {
-                tile: _actor(context, tile, start, buffer)
+                tile: _actor(context, tile, start, buffer, served)
                 for tile, start, buffer in zip(tiles, starts, buffers, strict=True)
             }
             return actors, shards, states, before
@@ -151,8 +177,15 @@ def _state_of(context: RunContext, start: tuple[StateRef, int] | None) -> memory
     return None if start is None else context.cache.get_buffer(context.run.store, start[0])
 
 
-def _actor(context: RunContext, tile: int, start: tuple[StateRef, int] | None, buffer: memoryview | None) -> TileActor:
-    actor = TileActor(context, tile)
+def _actor(
+    context: RunContext,
+    tile: int,
+    start: tuple[StateRef, int] | None,
+    buffer: memoryview | None,
+    served: Mapping[int, LinkAddress] | None,
+) -> TileActor:
+    pool = RemotePool(context, tile, start[1] if start else 0, served[tile]) if served else None
+    actor = TileActor(context, tile, pool)
     if start is None or buffer is None:
         actor.start()
         return actor

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,15 +10,16 @@ import torch
 
 from native import fill_noise
 from storage.shards import ShardColumns, allocate
+from tasks.remote_pool import RemotePool
 from tasks.streams import Purpose, environment_seeds
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Generator, Mapping, Sequence
 
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from native import RoundEnd
+    from native import EnvironmentPool, RoundEnd
     from tasks.algorithm import Params
     from tasks.context import RunContext
 
@@ -50,17 +50,18 @@ class ActedRound:
     buffers: RoundBuffers
     end: RoundEnd
     state: dict[str, NDArray[Any]]
-    seconds: float
 
 
 class TileActor:
     """Owns a tile's environments. Not thread-safe."""
 
-    def __init__(self, context: RunContext, tile: int) -> None:
+    def __init__(self, context: RunContext, tile: int, pool: EnvironmentPool | RemotePool | None = None) -> None:
+        """Act in `pool`, or in one of its own in this process."""
         self._context = context
         self._env_ids = context.envs_of(tile)
         self._noise_ids = np.asarray(self._env_ids, dtype=np.int64)
-        self._pool = context.make_pool(len(self._env_ids))
+        self._pool = context.make_pool(len(self._env_ids)) if pool is None else pool
+        self.remote = pool if isinstance(pool, RemotePool) else None
         self._carry = context.algorithm.initial_carry(len(self._env_ids))
         self.tile = tile
         self.next_round = 0
@@ -77,10 +78,18 @@ class TileActor:
             self._carry = torch.from_numpy(np.array(state["carry"]))
         self.next_round = next_round
 
-    @torch.inference_mode()
+    def close(self) -> None:
+        """Let the environments go."""
+        self._pool.close()
+
     def act_round(self, version: int, params: Params, buffers: RoundBuffers) -> ActedRound:
         """Fill `buffers` with the next round, acted with parameters of `version`."""
-        started = time.perf_counter()
+        acted: list[ActedRound] = []
+        act_together([self], version, params, lambda _: buffers, acted.append)
+        return acted[0]
+
+    def acting(self, version: int, params: Params, buffers: RoundBuffers) -> Generator[None, None, ActedRound]:
+        """The next round, with a pause wherever the environments are stepped by another process meanwhile."""
         pool, algorithm, arrays = self._pool, self._context.algorithm, buffers.arrays
         noise = algorithm.noise
         fill_noise(
@@ -98,6 +107,9 @@ class TileActor:
             for name, column in buffers.row_columns:
                 column[step].copy_(rows[name])
             pool.step_round(step, action)
+            if self.remote is not None:
+                yield
+                self.remote.receive_step()
             if carry is not None:
                 carry = self._fresh_where_ended(carry, arrays["terminated"][step] | arrays["truncated"][step])
         self._carry = carry
@@ -105,7 +117,7 @@ class TileActor:
         state = pool.save()
         if carry is not None:
             state["carry"] = carry.numpy()
-        acted = ActedRound(self.tile, self.next_round, version, buffers, end, state, time.perf_counter() - started)
+        acted = ActedRound(self.tile, self.next_round, version, buffers, end, state)
         self.next_round += 1
         return acted
 
@@ -117,3 +129,41 @@ class TileActor:
         if fresh is None:
             raise TypeError("initial_carry returned None, but act returned a carry; both must agree")
         return torch.where(mask.view(-1, *([1] * (carry.dim() - 1))), fresh, carry)
+
+
+@torch.inference_mode()
+def act_together(
+    actors: Sequence[TileActor],
+    version: int,
+    params: Params,
+    buffers_of: Callable[[TileActor], RoundBuffers],
+    done: Callable[[ActedRound], None],
+) -> None:
+    """Act the next round of several tiles: while one's environments are stepped elsewhere, another is inferred.
+
+    Tiles whose environments are in this process are acted one after the other.
+
+    Args:
+        actors: of the tiles.
+        version: of the parameters.
+        params: that all act with.
+        buffers_of: gives the buffers of a tile's round when it begins.
+        done: gets each round as it ends.
+    """
+    under_way = [_acting(actor, version, params, buffers_of) for actor in actors]
+    while under_way:
+        waiting = []
+        for rounds in under_way:
+            try:
+                next(rounds)
+            except StopIteration as ended:
+                done(ended.value)
+            else:
+                waiting.append(rounds)
+        under_way = waiting
+
+
+def _acting(
+    actor: TileActor, version: int, params: Params, buffers_of: Callable[[TileActor], RoundBuffers]
+) -> Generator[None, None, ActedRound]:
+    return (yield from actor.acting(version, params, buffers_of(actor)))

@@ -1,0 +1,88 @@
+"""What goes over the link of a tile: its start, then for every step actions down and what followed up.
+
+Both ends work out the same layout from the run's specs, so that nothing but a tile's start and the end of a round says
+how long it is. A step's frame begins with a word that is 0, or the length of a text that follows the frame: why the
+environments could not be stepped.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from native import RoundEnd
+from storage.tensors import load_tensors, save_tensors
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from tasks.context import RunContext
+
+ROUND_COLUMNS = ("observation", "reward", "terminated", "truncated", "episode_id")
+"""Columns that a pool writes, in the order in which `begin_round` takes them."""
+
+_WORD_BYTES = 8
+
+
+class StepFrame:
+    """One tile's frame of a step, allocated once.
+
+    Attributes:
+        whole, last: bytes of a frame with the observation, and of a round's last one, which ends before it.
+        failure: uint64 `[1]`, the word at its beginning.
+        reward, episode_id, terminated, truncated: `[B]`, of the step; types as `begin_round` takes them.
+        observation: `[B, ...]`, after the step.
+        action: `[B, ...]`, for the way down.
+    """
+
+    def __init__(self, context: RunContext) -> None:
+        envs = context.config.environment.envs_per_tile
+        observed = context.environment.observation
+        shape, dtype = (envs, *observed.shape), np.dtype(observed.dtype)
+        # A multiple of the word, so that the observation behind it can be viewed as what it is.
+        last_bytes = -(-(_WORD_BYTES + 10 * envs) // _WORD_BYTES) * _WORD_BYTES
+        frame = np.zeros(last_bytes + math.prod(shape) * dtype.itemsize, dtype=np.uint8)
+        self.whole = frame.data
+        self.last = self.whole[:last_bytes]
+        self.failure: NDArray[np.uint64] = frame[:_WORD_BYTES].view(np.uint64)
+        numbers, flags = np.split(frame[_WORD_BYTES : _WORD_BYTES + 10 * envs], [8 * envs])
+        self.reward: NDArray[np.float32] = numbers[: 4 * envs].view(np.float32)
+        self.episode_id: NDArray[np.int32] = numbers[4 * envs :].view(np.int32)
+        self.terminated: NDArray[np.uint8] = flags[:envs]
+        self.truncated: NDArray[np.uint8] = flags[envs:]
+        self.observation: NDArray[Any] = frame[last_bytes:].view(dtype).reshape(shape)
+        action = context.environment.action.spec
+        self.action: NDArray[Any] = np.zeros((envs, *action.shape), dtype=action.dtype)
+
+
+def pack_end(end: RoundEnd, state: Mapping[str, NDArray[Any]], observation: NDArray[Any]) -> bytes:
+    """What a round leaves beside its columns, the state after it, and what the environments show then."""
+    tensors = {f"state/{name}": array for name, array in state.items()}
+    tensors |= {f"episodes/{name}": array for name, array in end.episodes.items()}
+    tensors["end/bootstrap_rows"] = end.bootstrap_rows
+    tensors["end/bootstrap_observation"] = end.bootstrap_observation
+    return save_tensors({**tensors, "next/observation": observation}, {})
+
+
+def unpack_end(message: memoryview, peer: str) -> tuple[RoundEnd, dict[str, NDArray[Any]], NDArray[Any]]:
+    """Back from `pack_end`; the arrays are views of the message."""
+    parts: dict[str, dict[str, NDArray[Any]]] = {"state": {}, "episodes": {}, "end": {}, "next": {}}
+    for name, array in load_tensors(message, f"end of a round from {peer}")[0].items():
+        part, _, rest = name.partition("/")
+        parts[part][rest] = array
+    return RoundEnd(**parts["end"], episodes=parts["episodes"]), parts["state"], parts["next"]["observation"]
+
+
+def pack_start(first_round: int, seeded: bool, tensors: Mapping[str, NDArray[Any]]) -> bytes:
+    """Where a tile begins: with `seeds`, or with a stored state. `first_round` is the first that will be stepped."""
+    return save_tensors(tensors, {"first_round": first_round, "seeded": seeded})
+
+
+def unpack_start(message: memoryview, peer: str) -> tuple[int, bool, dict[str, NDArray[Any]]]:
+    """Back from `pack_start`; the arrays are views of the message."""
+    tensors, meta = load_tensors(message, f"start of a tile from {peer}")
+    return meta["first_round"], meta["seeded"], tensors
