@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 HERE = Path(__file__).resolve().parent
 ENVS = 64
 LIBRARIES = ("webdataset", "streaming", "litdata", "minari", "parquet")
+SLOW_LIBRARIES, SLOW_SHARE = ("webdataset", "streaming", "litdata"), 10
+"""These read and write row by row, for minutes: they get the first tenth of the rows."""
 FORMS = {"CartPole-like rows": Spec("float32", (4,)), "84x84 frames": Spec("uint8", (84, 84))}
 EPISODE_STEPS = 200
 AHEAD_SHARDS = 16
@@ -141,11 +143,14 @@ def against_hardware(mib: int, repeats: int, ram_disk: Path) -> list[tuple[str, 
                         np.copyto(batch[name], tensor.numpy())
                     loaded.release()
 
-        for _ in range(repeats + 1):
-            plain = seconds(write_once)
-            (Path(folder) / "plain").unlink()
-            ratios["write"].append(plain / seconds(write_shard))
-            store.delete(["shards/x"])
+        for repeat in range(repeats + 1):
+            # Who writes second gets the memory that the first has just given back: they take turns.
+            taken = {}
+            for write in (write_once, write_shard) if repeat % 2 else (write_shard, write_once):
+                taken[write] = seconds(write)
+                for name in ("plain", "shards/x"):
+                    (Path(folder) / name).unlink(missing_ok=True)
+            ratios["write"].append(taken[write_once] / taken[write_shard])
             copied = seconds(lambda: np.copyto(target, source))
             ratios["read"].append(copied / seconds(read))
             ratios["read, copied"].append(copied / seconds(read_copied))
@@ -220,14 +225,17 @@ def main() -> None:
         arrays = filled(observation, rows // ENVS, ENVS)
         with tempfile.TemporaryDirectory(dir=HERE.parent) as folder:
             own = own_rows(observation, arrays, Path(folder) / "runs", args.batch_rows, args.epochs)
-            (Path(folder) / "data").mkdir()
-            for name, array in arrays.items():
-                # One environment's rows after the other's: so others see episodes in order.
-                np.save(Path(folder) / "data" / name, array.swapaxes(0, 1).reshape(-1, *array.shape[2:]))
+            for share in (1, SLOW_SHARE):
+                (Path(folder) / f"data-{share}").mkdir()
+                for name, array in arrays.items():
+                    # One environment's rows after the other's: so others see episodes in order.
+                    column = array.swapaxes(0, 1).reshape(-1, *array.shape[2:])
+                    np.save(Path(folder) / f"data-{share}" / name, column[: len(column) // share])
             raw[f"penstock, {form}"] = own
             for library in args.peers:
                 options = ["--batch-rows", args.batch_rows, "--epochs", args.epochs]
-                values = [library, Path(folder) / "data", Path(folder) / library, *options]
+                data = Path(folder) / f"data-{SLOW_SHARE if library in SLOW_LIBRARIES else 1}"
+                values = [library, data, Path(folder) / library, *options]
                 if library == "parquet":
                     found = run([sys.executable, str(PEERS / "shards_read.py"), *map(str, values)], None)
                 else:

@@ -6,6 +6,9 @@ not stop somebody who forges a file on purpose and can write to the store.
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from itertools import repeat
 from typing import TYPE_CHECKING
 
@@ -16,6 +19,8 @@ if TYPE_CHECKING:
 
 BLOCK_BYTES = 1 << 18
 SUM_BYTES = 16
+
+_SHARED_BYTES = 4 << 20  # below this, handing work over costs more than it saves
 
 
 def checksum(*pieces: memoryview) -> bytes:
@@ -35,21 +40,31 @@ def block_sums(pieces: Sequence[memoryview], sizes: Iterable[int] | None = None)
         pieces: not joined in memory.
         sizes: of the blocks, `BLOCK_BYTES` each if left out; the last one may be shorter.
     """
-    sums = []
     next_size = iter(sizes if sizes is not None else repeat(BLOCK_BYTES))
-    block: list[memoryview] = []
+    blocks: list[list[memoryview]] = []
     missing = 0
     for piece in pieces:
         at = 0
         while at < piece.nbytes:
-            missing = missing or next(next_size)
+            if not missing:
+                missing = next(next_size)
+                blocks.append([])
             part = piece[at : at + missing]
-            block.append(part)
+            blocks[-1].append(part)
             at += part.nbytes
             missing -= part.nbytes
-            if not missing:
-                sums.append(checksum(*block))
-                block.clear()
-    if block:
-        sums.append(checksum(*block))
-    return b"".join(sums)
+    if sum(piece.nbytes for piece in pieces) < _SHARED_BYTES:
+        return _joined_sums(blocks)
+    half = len(blocks) // 2
+    second = _helper(os.getpid()).submit(_joined_sums, blocks[half:])
+    return _joined_sums(blocks[:half]) + second.result()
+
+
+def _joined_sums(blocks: list[list[memoryview]]) -> bytes:
+    return b"".join(checksum(*block) for block in blocks)
+
+
+@lru_cache(maxsize=1)
+def _helper(pid: int) -> ThreadPoolExecutor:  # noqa: ARG001  (threads do not survive a fork)
+    """A thread that takes the other half of large columns: hashing lets the interpreter lock go."""
+    return ThreadPoolExecutor(1, thread_name_prefix="checksums")
