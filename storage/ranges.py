@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from storage.refs import Ref
     from storage.store import Store
 
-PART_BYTES = 8 << 20
-IN_FLIGHT = 8
+PART_BYTES = 4 << 20
+IN_FLIGHT = 16
+_AT_FIRST = 4
 
 
 class RangeReader:
@@ -29,7 +30,7 @@ class RangeReader:
     Args:
         store: where objects are.
         part_bytes: of one request; objects of more than two parts are read in ranges.
-        in_flight: requests for parts under way, of all objects together.
+        in_flight: requests for parts under way, of all objects together; a few at first, one more with each answer.
     """
 
     def __init__(self, store: Store, *, part_bytes: int = PART_BYTES, in_flight: int = IN_FLIGHT) -> None:
@@ -41,6 +42,10 @@ class RangeReader:
         self._lock = threading.Lock()
         self._threads: ThreadPoolExecutor | None = None
         self._closed = False
+        # All at once, the first objects would share the network with many that are wanted later.
+        self._allowed = min(_AT_FIRST, in_flight)
+        self._slots = threading.Semaphore(self._allowed)
+        self._turn = threading.Lock()
 
     def __enter__(self) -> Self:
         return self
@@ -68,9 +73,11 @@ class RangeReader:
         """
         parts: list[Future[None]] = []
         try:
-            for start in range(0, ref.nbytes, self._part_bytes):
-                # Not extended by all at once: where one is refused, those before it must be known.
-                parts.append(self._pool().submit(self._read_part, ref, buffer, start))  # noqa: PERF401
+            # One object after the other: whoever comes first is not held up by parts of those who came later.
+            with self._turn:
+                for start in range(0, ref.nbytes, self._part_bytes):
+                    self._slots.acquire()
+                    parts.append(self._submit(ref, buffer, start))
             for part in parts:
                 part.result()
         except BaseException:
@@ -82,8 +89,10 @@ class RangeReader:
         """Start no more requests; those under way are not waited for."""
         with self._lock:
             self._closed = True
-            if self._threads is not None:
-                self._threads.shutdown(wait=False, cancel_futures=True)
+        # Not with the lock: parts that are cancelled call `_answered`.
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+        self._slots.release()
 
     def _read_part(self, ref: Ref, buffer: memoryview, start: int) -> None:
         stop = min(start + self._part_bytes, ref.nbytes)
@@ -94,6 +103,21 @@ class RangeReader:
                 f"{ref.nbytes} bytes: it was cut short. Resume the run: a round that no commit names is acted again"
             )
         buffer[start:stop] = part
+
+    def _submit(self, ref: Ref, buffer: memoryview, start: int) -> Future[None]:
+        try:
+            part = self._pool().submit(self._read_part, ref, buffer, start)
+        except RuntimeError:
+            self._slots.release()  # whoever waits for a turn is told as well
+            raise
+        part.add_done_callback(self._answered)
+        return part
+
+    def _answered(self, part: Future[None]) -> None:
+        with self._lock:
+            more = self._allowed < self._in_flight and not part.cancelled()
+            self._allowed += more
+        self._slots.release(1 + more)
 
     def _pool(self) -> ThreadPoolExecutor:
         with self._lock:

@@ -126,3 +126,44 @@ def test_senseless_settings_are_refused(store, part_bytes, in_flight):
     """They would read nothing."""
     with pytest.raises(ValueError):
         RangeReader(store, part_bytes=part_bytes, in_flight=in_flight)
+
+
+def test_who_comes_first_is_read_first(store):
+    """The parts of an object are asked for before those of the next, few at first and one more with each answer."""
+    asked: list[int] = []
+    most, under_way = [0], [0]
+    changed = threading.Condition()
+    answers = threading.Semaphore(0)
+
+    class Slow(FaultyStore):
+        def read_range(self, name, start, stop):
+            with changed:
+                asked.append(stop)
+                under_way[0] += 1
+                most[0] = max(most[0], under_way[0])
+                changed.notify_all()
+            assert answers.acquire(timeout=30)
+            with changed:
+                under_way[0] -= 1
+            return super().read_range(name, start, stop)
+
+    first, second = Ref("object", REF.digest, 6000), Ref("object", REF.digest, len(CONTENT))
+    buffers = [memoryview(bytearray(ref.nbytes)) for ref in (first, second)]
+    with RangeReader(Slow(store), part_bytes=1000, in_flight=8) as reader:
+        readers = []
+        for ref, buffer in zip((first, second), buffers, strict=True):
+            readers.append(threading.Thread(target=reader.read_into, args=(ref, buffer)))
+            readers[-1].start()
+            with changed:
+                assert changed.wait_for(lambda: len(asked) >= 4, 30)
+        assert sorted(asked) == [1000, 2000, 3000, 4000]
+        answers.release()  # one answer: its place, and one more
+        with changed:
+            assert changed.wait_for(lambda: len(asked) >= 6, 30)
+        assert sorted(asked) == [1000, 2000, 3000, 4000, 5000, 6000]
+        for _ in range(100):
+            answers.release()
+        for thread in readers:
+            thread.join(30)
+    assert [bytes(buffer) for buffer in buffers] == [CONTENT[:6000], CONTENT]
+    assert 5 <= most[0] <= 8
