@@ -61,14 +61,8 @@ class OpenRound:
     """The buffers of a round, checked, and the index of its episodes."""
 
     def __init__(self, buffers: Mapping[str, NDArray[Any]], current: NDArray[Any]) -> None:
-        self._steps = buffers["reward"].shape[0] if buffers["reward"].ndim else 0
-        self._num_envs = current.shape[0]
-        shape = (self._steps, self._num_envs)
-        _check("observation", buffers["observation"], current.dtype, (*shape, *current.shape[1:]))
-        for name, dtype in _DTYPES.items():
-            _check(name, buffers[name], np.dtype(dtype), shape)
-        if not self._steps:
-            raise ValueError("a round needs at least one step, got buffers of 0")
+        check_buffers(buffers, current)
+        self._steps, self._num_envs = buffers["reward"].shape
         self._buffers = dict(buffers)
         self._next = 0
         self._rows: list[NDArray[np.int64]] = []
@@ -131,6 +125,21 @@ class OpenRound:
             for (name, dtype), column in zip(_EPISODES.items(), columns, strict=True)
         }
         return RoundEnd(np.concatenate(self._rows), np.concatenate(self._final), episodes)
+
+
+def check_buffers(buffers: Mapping[str, NDArray[Any]], current: NDArray[Any]) -> None:
+    """Refuse buffers that cannot hold rounds of environments that now show `current`.
+
+    Raises:
+        ValueError: One has another dtype or shape, is read-only or not C-contiguous, or they are of no step.
+    """
+    steps = buffers["reward"].shape[0] if buffers["reward"].ndim else 0
+    shape = (steps, len(current))
+    _check("observation", buffers["observation"], current.dtype, (*shape, *current.shape[1:]))
+    for name, dtype in _DTYPES.items():
+        _check(name, buffers[name], np.dtype(dtype), shape)
+    if not steps:
+        raise ValueError("a round needs at least one step, got buffers of 0")
 
 
 def _check(name: str, array: NDArray[Any], dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:

@@ -160,6 +160,7 @@ def test_storage_is_free_of_what_runs_above_it():
     [
         ("flows.cli", {"torch", "prefect", "dask", "distributed", "numpy", "pyarrow"}),
         ("tasks.replica", {"torch", "prefect"}),
+        ("tasks.torch_environments", {"torch", "prefect", "dask", "distributed", "numpy"}),
         ("tasks.config", {"torch", "prefect", "dask", "distributed"}),
     ],
 )
