@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -58,3 +60,69 @@ def generalized_advantages(
     for step in range(len(rows) - 2, -1, -1):
         rows[step].addcmul_(factors[step], rows[step + 1])
     return advantages
+
+
+class VTrace(NamedTuple):
+    """What V-trace makes of a round.
+
+    Attributes:
+        targets: `[T, B]`, v_s, what values are drawn to.
+        advantages: `[T, B]`, rho_s * (r_s + discount * v_{s+1} - V_s), the weight of each row's log-probability.
+    """
+
+    targets: Tensor
+    advantages: Tensor
+
+
+def vtrace(
+    rewards: Tensor,
+    values: Tensor,
+    successors: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    log_ratios: Tensor,
+    discount: float,
+    *,
+    trace_decay: float = 1.0,
+    rho_limit: float = 1.0,
+    c_limit: float = 1.0,
+) -> VTrace:
+    """V-trace targets and policy-gradient advantages (Espeholt et al. 2018, arXiv 1802.01561, equation 1 and below).
+
+    With rho_t = min(rho_limit, ratio_t) and c_t = trace_decay * min(c_limit, ratio_t):
+    delta_t = rho_t * (r_t + discount * successor_t * (1 - terminated_t) - V_t), and
+    v_t - V_t = delta_t + discount * c_t * (1 - done_t) * (v_{t+1} - V_{t+1}).
+    A truncated episode bootstraps from its final observation, a terminated one does not; neither leaks into the next.
+    At an end that bootstraps, v of what followed is its value.
+
+    `rho_limit` decides which policy's values are learned, `c_limit` how fast; the paper wants rho_limit >= c_limit.
+
+    Args:
+        rewards: float `[T, B]`.
+        values: `[T, B]`, of each row's observation.
+        successors: `[T, B]`, as `successor_values` gives them.
+        terminated: `[T, B]`, nonzero where the episode ended so.
+        truncated: `[T, B]`, likewise.
+        log_ratios: `[T, B]`, log-probability of the action under the policy that learns, less that under the one that
+            acted.
+        discount: gamma.
+        trace_decay: lambda.
+        rho_limit: rho-bar; infinity does not clip.
+        c_limit: c-bar, likewise.
+
+    Returns:
+        Float `[T, B]` each. Gradients flow through both: call it without them.
+    """
+    ratios = log_ratios.exp()
+    rho = ratios.clamp(max=rho_limit)
+    alive = (terminated == 0).to(values.dtype)
+    ongoing = alive * (truncated == 0).to(values.dtype)
+    corrections = rho * torch.addcmul(rewards - values, successors, alive, value=discount)
+    decay = ongoing * ratios.clamp(max=c_limit) * (discount * trace_decay)
+    rows, factors = corrections.unbind(0), decay.unbind(0)
+    for step in range(len(rows) - 2, -1, -1):
+        rows[step].addcmul_(factors[step], rows[step + 1])
+    following = successors.clone()
+    following[:-1].addcmul_(ongoing[:-1], corrections[1:])
+    advantages = rho * torch.addcmul(rewards - values, following, alive, value=discount)
+    return VTrace(values + corrections, advantages)
