@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from storage.errors import ConfigError
-from tasks.config import RunConfig, TrainConfig, merge
+from tasks.config import RunConfig, TrainConfig, choices_of, merge
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -65,22 +65,28 @@ def describe_settings(kind: type[RunConfig] = TrainConfig) -> list[dict[str, Any
         {
             "setting": path,
             "default": "" if field.default in (None, PydanticUndefined) else field.default,
-            "meaning": field.description or "",
+            "meaning": f"{choice}: {field.description}" if choice else field.description or "",
         }
-        for path, field in _leaves(kind)
+        for path, field, choice in _leaves(kind)
     ]
 
 
-def _leaves(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
+def _leaves(model: type[BaseModel], prefix: str = "", choice: str = "") -> Iterator[tuple[str, FieldInfo, str]]:
+    """Path and field of every setting, and to which of several algorithms it belongs."""
     for name, field in model.model_fields.items():
+        choices = choices_of(field.annotation)
+        for chosen, member in choices.items():
+            yield from _leaves(member, f"{prefix}{name}.", chosen)
+        if choices:
+            continue
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
             yield from _leaves(field.annotation, f"{prefix}{name}.")
         else:
-            yield f"{prefix}{name}", field
+            yield f"{prefix}{name}", field, choice
 
 
 def _resolve(name: str, kind: type[RunConfig]) -> str:
-    paths = [path for path, _ in _leaves(kind)]
+    paths = list(dict.fromkeys(path for path, _, _ in _leaves(kind)))
     if name in paths:
         return name
     owner = name.rpartition(".")[0]

@@ -7,9 +7,18 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StringConstraints, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StringConstraints,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from storage.errors import ConfigError
 
@@ -97,6 +106,38 @@ class PPOSettings(AlgorithmSettings):
     reward_scale: float = Field(1.0, gt=0, description="Factor on rewards while learning.", json_schema_extra=_at(12))
     initial_log_std: float = Field(
         0.0, description="Log standard deviation at the start, continuous actions.", json_schema_extra=_at(13)
+    )
+
+
+class IMPALASettings(AlgorithmSettings):
+    """IMPALA: an actor-critic with V-trace, for rounds that older versions acted."""
+
+    name: Literal["impala"] = Field("impala", description="The algorithm.", json_schema_extra=_at(0))
+    hidden: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+        (64, 64), description="Widths of the hidden layers.", json_schema_extra=_at(1)
+    )
+    learning_rate: float = Field(1e-3, gt=0, description="Adam's step size at the start.", json_schema_extra=_at(2))
+    final_learning_rate: float = Field(
+        0.0, ge=0, description="Step size after anneal_rounds rounds.", json_schema_extra=_at(3)
+    )
+    anneal_rounds: int = Field(
+        0, ge=0, description="Rounds over which the step size changes linearly; 0 keeps it.", json_schema_extra=_at(4)
+    )
+    discount: float = Field(0.99, ge=0, le=1, description="Gamma.", json_schema_extra=_at(5))
+    trace_decay: float = Field(1.0, ge=0, le=1, description="Lambda of V-trace.", json_schema_extra=_at(6))
+    rho_limit: float = Field(
+        1.0, gt=0, description="Rho-bar: largest weight of a row's own correction.", json_schema_extra=_at(7)
+    )
+    c_limit: float = Field(
+        1.0, gt=0, description="C-bar: largest weight of what is passed back a step.", json_schema_extra=_at(8)
+    )
+    entropy_weight: float = Field(0.01, ge=0, description="Weight of the entropy bonus.", json_schema_extra=_at(9))
+    value_weight: float = Field(0.5, ge=0, description="Weight of the value error.", json_schema_extra=_at(10))
+    minibatches: int = Field(4, ge=1, description="Minibatches of a round.", json_schema_extra=_at(11))
+    gradient_norm: float = Field(0.5, gt=0, description="Largest norm of the gradient.", json_schema_extra=_at(12))
+    reward_scale: float = Field(1.0, gt=0, description="Factor on rewards while learning.", json_schema_extra=_at(13))
+    initial_log_std: float = Field(
+        0.0, description="Log standard deviation at the start, continuous actions.", json_schema_extra=_at(14)
     )
 
 
@@ -238,10 +279,26 @@ class RunConfig(_Settings):
         }
 
 
+def _any_of(schema: dict[str, Any]) -> None:
+    """One of several models, as Prefect's form and its check of parameters take it.
+
+    They validate settings without a `name`, which fit several of the models: `oneOf` would refuse those.
+    """
+    schema.update(_at(4), anyOf=schema.pop("oneOf"))
+    del schema["discriminator"]
+
+
 class TrainConfig(RunConfig):
     """Everything that describes a training run."""
 
-    algorithm: PPOSettings = Field(default_factory=PPOSettings, json_schema_extra=_at(4))
+    algorithm: PPOSettings | IMPALASettings = Field(
+        default_factory=PPOSettings, discriminator="name", json_schema_extra=_any_of
+    )
+
+    @field_validator("algorithm", mode="before")
+    @classmethod
+    def _ppo_unless_named(cls, value: Any) -> Any:
+        return {"name": "ppo", **value} if isinstance(value, dict) else value
 
     @property
     def story(self) -> str:
@@ -269,7 +326,7 @@ ConfigT = TypeVar("ConfigT", bound=RunConfig)
 
 def presets() -> dict[str, Path]:
     """Preset files by name."""
-    return {path.stem: path for path in sorted(PRESETS_FOLDER.glob("*.toml"))}
+    return {path.stem: path for path in sorted(PRESETS_FOLDER.glob("*.toml"), key=lambda path: path.stem)}
 
 
 def load_preset(name: str) -> dict[str, Any]:
@@ -317,13 +374,39 @@ def validate(kind: type[ConfigT], values: Mapping[str, Any]) -> ConfigT:
         ) from error
 
 
+def choices_of(annotation: Any) -> dict[str, type[AlgorithmSettings]]:
+    """Models by name, of a field that takes one of several algorithms; of any other field none."""
+    members = get_args(annotation)
+    if not all(isinstance(member, type) and issubclass(member, AlgorithmSettings) for member in members):
+        return {}
+    return {member.model_fields["name"].default: member for member in members}
+
+
 def _explain(kind: type[RunConfig], item: Any) -> str:
-    field = ".".join(str(part) for part in item["loc"] if part != "float") or "configuration"
+    path, owner = _locate(kind, item["loc"])
+    field = ".".join(path) or "configuration"
     if item["type"] == "extra_forbidden":
-        owner: Any = kind
-        for part in item["loc"][:-1]:
-            owner = owner.model_fields[part].annotation
         return f"{field}: no such setting; there are: {', '.join(owner.model_fields)}"
     if item["type"] == "value_error":
         return f"{field}: {item['ctx']['error']}"
+    if item["type"] == "union_tag_invalid":
+        name = item["input"]["name"]
+        return f"{field}.name = {name!r}: input should be {item['ctx']['expected_tags'].replace(', ', ' or ')}"
     return f"{field} = {item['input']!r}: {item['msg'][0].lower()}{item['msg'][1:]}"
+
+
+def _locate(kind: type[RunConfig], location: tuple[int | str, ...]) -> tuple[list[str], Any]:
+    """A setting's path, and the model that has or lacks it. Locations also name the member of a union."""
+    path: list[str] = []
+    owner: Any = None
+    inside: Any = kind
+    for part in location:
+        if part in (choices := choices_of(inside)):
+            inside = choices[str(part)]
+            continue
+        if part == "float":
+            continue
+        path.append(str(part))
+        owner, fields = inside, getattr(inside, "model_fields", {})
+        inside = fields[part].annotation if part in fields else None
+    return path, owner

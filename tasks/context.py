@@ -11,8 +11,9 @@ from storage.cache import LIMIT_BYTES, NodeCache
 from storage.run import RunFolder
 from storage.store import open_store
 from tasks.algorithms.behaviour_cloning import BehaviourCloning
+from tasks.algorithms.impala import IMPALA
 from tasks.algorithms.ppo import PPO
-from tasks.config import AlgorithmSettings, PPOSettings, RunConfig
+from tasks.config import AlgorithmSettings, IMPALASettings, PPOSettings, RunConfig
 from tasks.environments import make_pool
 from tasks.replay_config import BehaviourCloningSettings, build_stored_config
 from tasks.specs import EnvironmentSpec, Spec
@@ -70,6 +71,7 @@ class RunContext:
 
 _ALGORITHMS: dict[type[AlgorithmSettings], Callable[..., Algorithm]] = {
     PPOSettings: PPO,
+    IMPALASettings: IMPALA,
     BehaviourCloningSettings: BehaviourCloning,
 }
 

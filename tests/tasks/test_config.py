@@ -18,6 +18,10 @@ PPO_FIELDS = (
     "name, hidden, learning_rate, final_learning_rate, anneal_rounds, discount, trace_decay, clip_range, "
     "entropy_weight, epochs, minibatches, gradient_norm, reward_scale, initial_log_std"
 )
+IMPALA_FIELDS = (
+    "name, hidden, learning_rate, final_learning_rate, anneal_rounds, discount, trace_decay, rho_limit, c_limit, "
+    "entropy_weight, value_weight, minibatches, gradient_norm, reward_scale, initial_log_std"
+)
 
 
 def nested(path: str, value: Any) -> dict[str, Any]:
@@ -42,7 +46,7 @@ def refusal(values: dict[str, Any]) -> str:
         ("environment.envs_per_tile", "many", "valid integer"),
         ("environment.max_episode_steps", 0, "greater than or equal to 1"),
         ("environment.settings.gravity", "low", "valid number"),
-        ("algorithm.name", "sac", "'ppo'"),
+        ("algorithm.name", "sac", "'ppo' or 'impala'"),
         ("algorithm.learning_rate", 0, "greater than 0"),
         ("algorithm.discount", 1.5, "less than or equal to 1"),
         ("algorithm.trace_decay", -0.1, "greater than or equal to 0"),
@@ -76,6 +80,26 @@ def test_a_bad_value_is_named_with_what_would_be_right(path: str, value: Any, ri
 def test_an_unknown_setting_is_named_with_those_that_exist(path: str, expected: str):
     """A typo must not train with a default."""
     assert refusal(nested(path, 1)) == expected
+
+
+def test_mistakes_of_any_algorithm_are_named_alike():
+    """By the setting's own path, whichever algorithm has it; and one is told what the chosen one has."""
+    said = refusal({"algorithm": {"name": "impala", "discount": 2, "clip_range": 0.2}}).splitlines()
+    assert said == [
+        "algorithm.discount = 2: input should be less than or equal to 1",
+        f"algorithm.clip_range: no such setting; there are: {IMPALA_FIELDS}",
+    ]
+    assert refusal({"algorithm": {"name": 3}}) == "algorithm.name = 3: input should be 'ppo' or 'impala'"
+    assert refusal({"algorithm": "impala"}).startswith("algorithm = 'impala': input should be a valid dictionary")
+
+
+def test_an_algorithm_without_a_name_is_ppo():
+    """As before there was another, so that stored and written configurations stay valid, with the same identity."""
+    config = build_config({"algorithm": {"epochs": 3}})
+    assert config == build_config({"algorithm": {"name": "ppo", "epochs": 3}})
+    assert ", ".join(config.identity()["algorithm"]) == PPO_FIELDS
+    assert build_config({}).algorithm.name == "ppo"
+    assert build_config({"algorithm": {"name": "impala"}}).algorithm.name == "impala"
 
 
 @pytest.mark.parametrize(
@@ -205,7 +229,7 @@ def test_a_start_says_what_stands_in_its_way(if_exists: str, tmp_path: Path):
         check_start(config, if_exists)
 
 
-@pytest.mark.parametrize("name", ["cartpole", "pendulum"])
+@pytest.mark.parametrize("name", ["cartpole", "cartpole-impala", "pendulum"])
 def test_presets_load(name: str):
     """Each that ships is a whole, checked configuration whose environment exists."""
     assert name in presets()
@@ -216,7 +240,9 @@ def test_presets_load(name: str):
 
 def test_an_unknown_preset_is_refused_with_those_that_exist():
     """And says that a file would do."""
-    with pytest.raises(ConfigError, match=r"no preset 'cartpol'; there are: cartpole, pendulum.*\.toml"):
+    with pytest.raises(
+        ConfigError, match=r"no preset 'cartpol'; there are: cartpole, cartpole-impala, pendulum.*\.toml"
+    ):
         load_preset("cartpol")
 
 

@@ -1,0 +1,219 @@
+"""IMPALA (Espeholt et al. 2018, arXiv 1802.01561) for discrete and continuous actions: actor-critic with V-trace.
+
+Rows may come from older parameters than those that learn (`schedule.lag`). `post` compares the stored log-probabilities
+with those of the parameters at the round's start, and V-trace corrects value targets and advantages by the ratio. Each
+row is learned from once, so there is no surrogate to clip.
+
+One network has the policy's outputs and the value, as in the paper: a minibatch is one pass forwards and one backwards.
+Its snapshot is larger by the row of weights that makes the value.
+
+Two choices differ from the paper. The optimizer is Adam: RMSProp needs an epsilon that fits the size of the gradients
+(the paper searched for it, task by task), and its first steps are too long, because it does not correct its moments for
+their start at zero. And a round may be several minibatches, whose V-trace is that of the round's start.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from tasks.algorithm import Loss
+from tasks.networks import init_mlp, mlp
+from tasks.optimizers import clip_norm, init_adam, step_adam
+from tasks.returns import successor_values, vtrace
+from tasks.specs import EnvironmentSpec, NoiseSpec, ParameterGroup, Spec, State
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from tasks.algorithm import LossResult, Params
+    from tasks.specs import Batch, Trajectory
+
+_LOG_2PI = math.log(2.0 * math.pi)
+_GROUP = "network"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IMPALA:
+    """Actor-critic that learns from slightly older policies, for one environment's spaces."""
+
+    environment: EnvironmentSpec
+    hidden: tuple[int, ...] = (64, 64)
+    learning_rate: float = 1e-3
+    final_learning_rate: float = 0.0
+    """Reached linearly after `anneal_rounds` rounds and kept from then on."""
+    anneal_rounds: int = 0
+    """0 keeps `learning_rate` for ever."""
+    discount: float = 0.99
+    trace_decay: float = 1.0
+    rho_limit: float = 1.0
+    c_limit: float = 1.0
+    entropy_weight: float = 0.01
+    value_weight: float = 0.5
+    minibatches: int = 4
+    """Minibatches a round."""
+    gradient_norm: float = 0.5
+    reward_scale: float = 1.0
+    """Rewards are multiplied by it before anything else; reported returns are not."""
+    initial_log_std: float = 0.0
+    """Of a continuous policy's state-independent normal distribution."""
+
+    @property
+    def discrete(self) -> bool:
+        """Whether actions are choices; otherwise they are vectors."""
+        return self.environment.action.kind == "discrete"
+
+    @property
+    def rows(self) -> dict[str, Spec]:
+        """`action` as the environment takes it, `log_probability` under the behaviour policy."""
+        return {"action": self.environment.action.spec, "log_probability": Spec("float32")}
+
+    @property
+    def noise(self) -> NoiseSpec:
+        """Gumbel noise picks among choices (Gumbel-max), normal noise displaces a mean; zero noise means greedy."""
+        action = self.environment.action
+        return NoiseSpec("gumbel", (action.n,)) if self.discrete else NoiseSpec("normal", action.shape)
+
+    @property
+    def losses(self) -> tuple[Loss, ...]:
+        """One: policy gradient, value error and entropy share the network."""
+        return (Loss("actor_critic", _GROUP, self._loss),)
+
+    @property
+    def actor_groups(self) -> tuple[str, ...]:
+        """There is one."""
+        return (_GROUP,)
+
+    def init(self, seed: int) -> State:
+        """Orthogonal weights; those of the policy's outputs are small so that it starts near uniform."""
+        generator = torch.Generator().manual_seed(seed)
+        inputs = math.prod(self.environment.observation.shape)
+        outputs = self.environment.action.n if self.discrete else math.prod(self.environment.action.shape)
+        network = init_mlp((inputs, *self.hidden, outputs + 1), 1.0, generator)
+        network[f"{len(self.hidden)}.weight"][:outputs] *= 0.01
+        if not self.discrete:
+            network["log_std"] = torch.full((outputs,), self.initial_log_std)
+        params = {_GROUP: ParameterGroup(network)}
+        return State(params=params, optimizer={_GROUP: init_adam(params[_GROUP].flat)})
+
+    def initial_carry(self, envs: int) -> None:  # noqa: ARG002
+        """A perceptron has no memory."""
+        return
+
+    def act(
+        self, params: Params, carry: Tensor | None, observation: Tensor, noise: Tensor
+    ) -> tuple[dict[str, Tensor], Tensor | None]:
+        """Sample from the policy; see `Algorithm.act`."""
+        output, _ = self._network(params[_GROUP], _features(observation))
+        if self.discrete:
+            action = (output + noise).argmax(-1)
+            log_probability = torch.log_softmax(output, -1).gather(-1, action.unsqueeze(-1)).squeeze(-1)
+        else:
+            log_std = params[_GROUP]["log_std"]
+            action = torch.addcmul(output, noise.flatten(1), log_std.exp()).view(-1, *self.environment.action.shape)
+            log_probability = (-0.5 * noise.flatten(1).square() - log_std - 0.5 * _LOG_2PI).sum(-1)
+        return {"action": action, "log_probability": log_probability}, carry
+
+    def post(self, params: Params, trajectory: Trajectory) -> Batch:
+        """Values and log-probabilities in one batch, V-trace per environment."""
+        columns = trajectory.columns
+        shape = columns["reward"].shape
+        observation = _features(columns["observation"].flatten(0, 1))
+        action = columns["action"].flatten(0, 1)
+        output, flat_value = self._network(params[_GROUP], observation)
+        _, following = self._network(params[_GROUP], _features(trajectory.bootstrap_observation))
+        log_probability, _ = self._distribution(params[_GROUP], output, action)
+        value = flat_value.view(shape)
+        targets, advantages = vtrace(
+            columns["reward"] * self.reward_scale,
+            value,
+            successor_values(value, trajectory.bootstrap_rows, following),
+            columns["terminated"],
+            columns["truncated"],
+            log_probability.view(shape) - columns["log_probability"],
+            self.discount,
+            trace_decay=self.trace_decay,
+            rho_limit=self.rho_limit,
+            c_limit=self.c_limit,
+        )
+        return {
+            "observation": observation,
+            "action": action,
+            "log_probability": columns["log_probability"].flatten(),
+            "advantage": advantages.flatten(),
+            "value_target": targets.flatten(),
+        }
+
+    def stats(self, batch: Batch) -> dict[str, Tensor]:
+        """Nothing global but the number of rows: advantages keep their size, as in the paper."""
+        return {"count": torch.tensor(float(batch["advantage"].numel()), dtype=torch.float64)}
+
+    def plan(self, generator: torch.Generator, row_count: int) -> Iterable[Tensor]:
+        """Every row once, in a fresh order."""
+        return torch.randperm(row_count, generator=generator).tensor_split(self.minibatches)
+
+    def update(self, state: State, loss: Loss, gradient: Tensor) -> State:
+        """Clip by the norm, then Adam."""
+        optimizer = state.optimizer[loss.group]
+        rate = self.learning_rate
+        if self.anneal_rounds:
+            fraction = min(1.0, float(optimizer["step"]) / (self.anneal_rounds * self.minibatches))
+            rate += fraction * (self.final_learning_rate - rate)
+        step_adam(state.params[loss.group].flat, clip_norm(gradient, self.gradient_norm), optimizer, rate)
+        return state
+
+    def after_minibatch(self, state: State) -> State:
+        """Nothing to do: no targets, and the schedule counts optimizer steps."""
+        return state
+
+    def _network(self, params: Mapping[str, Tensor], features: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits or means `[rows, outputs]`, and values `[rows]`."""
+        layers = params if self.discrete else {name: value for name, value in params.items() if name != "log_std"}
+        output = mlp(layers, features)
+        return output[..., :-1], output[..., -1]
+
+    def _distribution(self, params: Mapping[str, Tensor], output: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probability of each action, and the policy's entropy there, `[rows]` each."""
+        if self.discrete:
+            log_probabilities = torch.log_softmax(output, -1)
+            log_probability = log_probabilities.gather(-1, action.unsqueeze(-1)).squeeze(-1)
+            return log_probability, -(log_probabilities.exp() * log_probabilities).sum(-1)
+        log_std = params["log_std"]
+        standardised = (action.flatten(1) - output) * (-log_std).exp()
+        log_probability = (-0.5 * standardised.square() - log_std - 0.5 * _LOG_2PI).sum(-1)
+        return log_probability, (log_std + 0.5 * (1.0 + _LOG_2PI)).sum().expand_as(log_probability)
+
+    def _loss(
+        self,
+        params: Params,
+        targets: Mapping[str, Tensor],  # noqa: ARG002
+        rows: Batch,
+        noise: Tensor | None,  # noqa: ARG002
+        stats: Mapping[str, float],  # noqa: ARG002
+        count: int,
+    ) -> LossResult:
+        """Section 4.2 of the paper: policy gradient with V-trace's advantage, value error, entropy bonus."""
+        output, value = self._network(params[_GROUP], rows["observation"])
+        log_probability, entropy = self._distribution(params[_GROUP], output, rows["action"])
+        value_loss = 0.5 * (value - rows["value_target"]).square()
+        objective = rows["advantage"] * log_probability + self.entropy_weight * entropy
+        scalar = (self.value_weight * value_loss - objective).sum() / count
+        with torch.no_grad():
+            log_ratio = log_probability - rows["log_probability"]
+            # The divergence of the acting policy from the learning one: (r - 1) - log r is never negative
+            # (Schulman, "Approximating KL Divergence", 2020, http://joschu.net/blog/kl-approx.html).
+            outputs = {
+                "kl": log_ratio.exp() - 1.0 - log_ratio,
+                "value_loss": value_loss.detach(),
+                "entropy": entropy.detach(),
+            }
+        return scalar, outputs
+
+
+def _features(observation: Tensor) -> Tensor:
+    """`[rows, ...]` of any number type as float32 `[rows, inputs]`; simulators observe in float64."""
+    return observation.flatten(1).float()

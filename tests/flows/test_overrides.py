@@ -1,0 +1,55 @@
+"""Settings of several algorithms: as options of the command line, in the list of settings, and in Prefect's form."""
+
+import pytest
+from prefect.utilities.schema_tools.validation import validate
+
+from flows.overrides import describe_settings, parse_overrides
+from flows.train import train
+from storage.errors import ConfigError
+from tasks.config import IMPALASettings, PPOSettings, build_config
+
+
+def test_a_setting_of_any_algorithm_is_an_option():
+    """By its last part too; what several algorithms have is not ambiguous."""
+    assert parse_overrides(["--learning-rate", "0.1"]) == {"algorithm": {"learning_rate": 0.1}}
+    assert parse_overrides(["--rho-limit=2.0", "--algorithm.name", "impala"]) == {
+        "algorithm": {"rho_limit": 2.0, "name": "impala"}
+    }
+    with pytest.raises(ConfigError, match=r"--rho-limits: no such setting; did you mean --rho_limit"):
+        parse_overrides(["--rho-limits", "2"])
+
+
+def test_the_list_says_whose_setting_it_is():
+    """Each algorithm's fields with their own defaults, in the order of the form."""
+    found = [row for row in describe_settings() if row["setting"].startswith("algorithm.")]
+    expected = [
+        (f"algorithm.{name}", field.default, f"{chosen}: {field.description}")
+        for chosen, model in (("ppo", PPOSettings), ("impala", IMPALASettings))
+        for name, field in model.model_fields.items()
+    ]
+    assert [(row["setting"], row["default"], row["meaning"]) for row in found] == expected
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "fits"),
+    [
+        ({}, True),
+        ({"epochs": 3}, True),
+        ({"hidden": [8]}, True),
+        ({"name": "ppo"}, True),
+        ({"name": "impala", "rho_limit": 2.0}, True),
+        ({"name": "impala", "clip_range": 0.2}, False),
+        ({"name": "sac"}, False),
+    ],
+)
+def test_prefects_form_takes_what_the_configuration_takes(algorithm: dict[str, object], fits: bool):
+    """Its check of parameters and ours agree, settings without a name included: those are PPO's."""
+    schema = train.parameters.model_dump()
+    errors = validate({"config": {"algorithm": algorithm}}, schema)
+    assert (not errors) == fits, errors
+    try:
+        build_config({"algorithm": algorithm})
+    except ConfigError:
+        assert not fits
+    else:
+        assert fits
