@@ -1,4 +1,4 @@
-"""Networks as pure functions of named parameters. Pure torch; an algorithm may import this."""
+"""Perceptrons as pure functions of named parameters. Pure torch; an algorithm may import this."""
 
 from __future__ import annotations
 
@@ -40,16 +40,22 @@ def init_mlp(
 def mlp(params: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
     """Apply a tanh perceptron made by `init_mlp`: `[B, in] -> [B, out]`, float32.
 
-    A weight may be bfloat16: its layer multiplies in that, and adds and goes on in float32.
+    A weight may be bfloat16, as `linear` takes it.
     """
     layers = len(params) // 2
     hidden = inputs
     for layer in range(layers):
-        weight, bias = params[f"{layer}.weight"], params[f"{layer}.bias"]
-        if weight.dtype == hidden.dtype:
-            hidden = torch.nn.functional.linear(hidden, weight, bias)
-        else:
-            hidden = torch.nn.functional.linear(hidden.to(weight.dtype), weight).to(bias.dtype) + bias
+        hidden = linear(hidden, params[f"{layer}.weight"], params[f"{layer}.bias"])
         if layer < layers - 1:
             hidden = torch.tanh(hidden)
     return hidden
+
+
+def linear(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """`[B, in] -> [B, out]`, float32, with a weight of `[out, in]`.
+
+    A weight may be bfloat16, as wide ones of a reduced snapshot are: then it multiplies in that, and adds in float32.
+    """
+    if weight.dtype == inputs.dtype:
+        return torch.nn.functional.linear(inputs, weight, bias)
+    return torch.nn.functional.linear(inputs.to(weight.dtype), weight).to(bias.dtype) + bias

@@ -1,7 +1,7 @@
 """The types by which an algorithm, an environment and the runtime describe data to each other.
 
-This module and the pure-torch helpers (`tasks.networks`, `tasks.returns`, `tasks.optimizers`) are all that an algorithm
-may import of Penstock. Nothing here knows a process, a device or a file.
+This module and the pure-torch helpers (networks, returns, optimizers: `docs/algorithm.md` names them) are all that an
+algorithm may import of Penstock. Nothing here knows a process, a device or a file.
 """
 
 from __future__ import annotations
