@@ -67,7 +67,8 @@ class VTrace(NamedTuple):
 
     Attributes:
         targets: `[T, B]`, v_s, what values are drawn to.
-        advantages: `[T, B]`, rho_s * (r_s + discount * v_{s+1} - V_s), the weight of each row's log-probability.
+        advantages: `[T, B]`, r_s + discount * v_{s+1} - V_s. The policy gradient weighs them by rho_s, which is left to
+            the loss: the policy has moved on there since.
     """
 
     targets: Tensor
@@ -124,5 +125,4 @@ def vtrace(
         rows[step].addcmul_(factors[step], rows[step + 1])
     following = successors.clone()
     following[:-1].addcmul_(ongoing[:-1], corrections[1:])
-    advantages = rho * torch.addcmul(rewards - values, following, alive, value=discount)
-    return VTrace(values + corrections, advantages)
+    return VTrace(values + corrections, torch.addcmul(rewards - values, following, alive, value=discount))

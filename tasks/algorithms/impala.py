@@ -1,15 +1,16 @@
 """IMPALA (Espeholt et al. 2018, arXiv 1802.01561) for discrete and continuous actions: actor-critic with V-trace.
 
 Rows may come from older parameters than those that learn (`schedule.lag`). `post` compares the stored log-probabilities
-with those of the parameters at the round's start, and V-trace corrects value targets and advantages by the ratio. Each
-row is learned from once, so there is no surrogate to clip.
+with those of the parameters at the round's start, and V-trace corrects value targets by the ratio; the policy gradient
+is weighed by the ratio too. Each row is learned from once, so there is no surrogate to clip.
 
 One network has the policy's outputs and the value, as in the paper: a minibatch is one pass forwards and one backwards.
 Its snapshot is larger by the row of weights that makes the value.
 
 Two choices differ from the paper. The optimizer is Adam: RMSProp needs an epsilon that fits the size of the gradients
 (the paper searched for it, task by task), and its first steps are too long, because it does not correct its moments for
-their start at zero. And a round may be several minibatches, whose V-trace is that of the round's start.
+their start at zero. And a round may be several minibatches: their value targets are those of the round's start, the
+weight of the policy gradient is of the minibatch, so that no row pushes for longer than the policy still resembles it.
 """
 
 from __future__ import annotations
@@ -200,10 +201,11 @@ class IMPALA:
         output, value = self._network(params[_GROUP], rows["observation"])
         log_probability, entropy = self._distribution(params[_GROUP], output, rows["action"])
         value_loss = 0.5 * (value - rows["value_target"]).square()
-        objective = rows["advantage"] * log_probability + self.entropy_weight * entropy
+        log_ratio = log_probability.detach() - rows["log_probability"]
+        rho = log_ratio.exp().clamp(max=self.rho_limit)
+        objective = rho * rows["advantage"] * log_probability + self.entropy_weight * entropy
         scalar = (self.value_weight * value_loss - objective).sum() / count
         with torch.no_grad():
-            log_ratio = log_probability - rows["log_probability"]
             # The divergence of the acting policy from the learning one: (r - 1) - log r is never negative
             # (Schulman, "Approximating KL Divergence", 2020, http://joschu.net/blog/kl-approx.html).
             outputs = {

@@ -123,9 +123,9 @@ def test_acting_is_row_wise(environment: EnvironmentSpec):
 
 HANDMADE = [
     # Discount 0.5, rewards 1, values 2, 4, 6, then 8; ratios 2, 0.5, 1. Worked out in test_vtrace.py.
-    pytest.param([0, 0, 0], [0, 0, 0], None, [2.875, 3.75, 5.0], [0.875, -0.25, -1.0], id="round ends"),
-    pytest.param([0, 1, 0], [0, 0, 0], 100.0, [2.25, 2.5, 5.0], [0.25, -1.5, -1.0], id="terminated"),
-    pytest.param([0, 0, 0], [0, 1, 0], 10.0, [3.5, 5.0, 5.0], [1.5, 1.0, -1.0], id="truncated"),
+    pytest.param([0, 0, 0], [0, 0, 0], None, [2.875, 3.75, 5.0], [0.875, -0.5, -1.0], id="round ends"),
+    pytest.param([0, 1, 0], [0, 0, 0], 100.0, [2.25, 2.5, 5.0], [0.25, -3.0, -1.0], id="terminated"),
+    pytest.param([0, 0, 0], [0, 1, 0], 10.0, [3.5, 5.0, 5.0], [1.5, 2.0, -1.0], id="truncated"),
 ]
 
 
@@ -197,7 +197,7 @@ def test_post_keeps_the_order_of_rows():
 
 
 def test_the_loss_is_policy_gradient_value_error_and_entropy():
-    """Its gradient by the logits is -advantage * (one-hot - probabilities), by the value weight * error / count."""
+    """Its gradient by the logits is -rho * advantage * (one-hot - probabilities), by the value its weighted error."""
     impala = IMPALA(environment=CHOICES, entropy_weight=0.0, value_weight=0.25)
     state = constant(impala, 0.0, math.log(3.0), 2.0)
     rows = {
@@ -214,6 +214,10 @@ def test_the_loss_is_policy_gradient_value_error_and_entropy():
     (gradient,) = torch.autograd.grad(scalar, [state.params["network"]["2.bias"]])
     assert gradient.tolist() == pytest.approx([0.05, -0.05, 0.25 * -3 / 10], rel=1e-5)
     entropy = -(0.25 * math.log(0.25) + 0.75 * math.log(0.75))
+    for limit, rho in ((2.0, 1.5), (0.5, 0.5)):
+        impala = IMPALA(environment=CHOICES, entropy_weight=0.0, value_weight=0.25, rho_limit=limit)
+        (found,) = torch.autograd.grad(loss_of(impala, state, rows, 10)[0], [state.params["network"]["2.bias"]])
+        assert found.tolist() == pytest.approx([0.05 * rho, -0.05 * rho, 0.25 * -3 / 10], rel=1e-5)
     with_bonus, _ = loss_of(IMPALA(environment=CHOICES, entropy_weight=0.1, value_weight=0.25), state, rows, count=10)
     assert (scalar - with_bonus).item() == pytest.approx(0.1 * entropy / 10, rel=1e-4)
 
@@ -313,6 +317,27 @@ def test_an_update_clips_the_gradient():
 
 
 # Learning
+
+
+def test_a_continuous_policy_moves_to_what_pays():
+    """Where actions near (1, -1) have the advantage, the mean of the policy gets there, and the value to its target."""
+    impala = IMPALA(environment=VECTORS, learning_rate=1e-2, entropy_weight=0.0, gradient_norm=10.0)
+    state, (loss,) = impala.init(1), impala.losses
+    best = torch.tensor([1.0, -1.0])
+    for step in range(150):
+        noise = random(64, 2, seed=step)
+        with torch.no_grad():
+            acted, _ = impala.act(state.params, None, torch.zeros(64, 3), noise)
+        reward = -(acted["action"] - best).square().sum(-1)
+        advantage = reward - reward.mean()
+        rows = {"observation": torch.zeros(64, 3), **acted, "advantage": advantage, "value_target": torch.ones(64)}
+        gradients = torch.autograd.grad(loss_of(impala, state, rows)[0], state.params["network"].leaves)
+        with torch.no_grad():
+            state = impala.update(state, loss, torch.cat([part.reshape(-1) for part in gradients]))
+    mean, _ = impala.act(state.params, None, torch.zeros(1, 3), torch.zeros(1, 2))
+    assert (mean["action"] - best).abs().max() < 0.3
+    _, outputs = loss_of(impala, state, {**rows, "observation": torch.zeros(64, 3)})
+    assert outputs["value_loss"].mean() < 0.05
 
 
 def copy_of(state: State) -> dict[str, dict[str, Tensor]]:
