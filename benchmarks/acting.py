@@ -35,7 +35,7 @@ from tasks.writer import RoundWriter
 class NoLearner:
     """Stands where a gang would be: nobody is there to be hinted."""
 
-    def hint(self, role: str, key: str, value: Any) -> None:
+    def hint(self, fragment: str, key: str, value: Any) -> None:
         """Drop it."""
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from storage.cache import NodeCache
     from tasks.membership import Membership
+    from tasks.policies import Fragment
 
 RefT = TypeVar("RefT", bound=Ref)
 
@@ -34,14 +35,14 @@ class Found(Generic[RefT]):
     waited_seconds: float
 
 
-def tell_made(membership: Membership, role: str, key: str, ref: Ref) -> None:
+def tell_made(membership: Membership, fragment: Fragment, key: str, ref: Ref) -> None:
     """Say that it lies in this node's cache and will be stored."""
-    membership.hint(role, _MADE + key, ref.to_json())
+    membership.hint(fragment, _MADE + key, ref.to_json())
 
 
-def tell_stored(membership: Membership, role: str, key: str, ref: Ref) -> None:
+def tell_stored(membership: Membership, fragment: Fragment, key: str, ref: Ref) -> None:
     """Say that it is stored."""
-    membership.hint(role, key, ref.to_json())
+    membership.hint(fragment, key, ref.to_json())
 
 
 def wait_for(

@@ -1,6 +1,6 @@
 """The Dask cluster of a run: one that exists, or workers on this machine.
 
-Local workers are ordinary Dask workers with the resources that policies ask for: act processes and one learn process.
+Local workers are ordinary Dask workers with the resources that the run's policy asks for.
 Their nannies live in the flow's process and restart a worker that dies; they die with the flow.
 """
 
@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import dask
 from distributed import Client, Nanny, Scheduler, SpecCluster
 
 from storage.errors import GangRefusedError
+from tasks.policies import make_policy
 from tasks.replica import warm_up
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from tasks.config import RunConfig
 
 _CONNECT_SECONDS = 15
+
+Workers: TypeAlias = tuple[tuple[str, int, tuple[tuple[str, float], ...]], ...]
 
 _DASK = {
     # A gang's tasks are long and few: moving them could only hurt.
@@ -33,38 +36,44 @@ _DASK = {
     "distributed.comm.timeouts.connect": "10s",
 }
 
-_started: dict[tuple[int, int], SpecCluster] = {}
+_started: dict[Workers, SpecCluster] = {}
 _starting = threading.Lock()
 
 
 def start_configured_cluster(config: RunConfig) -> None:
     """Start local workers if that is what is configured."""
     if not config.cluster.scheduler:
-        start_local_cluster(*_local_size(config))
+        start_local_cluster(local_workers(config))
 
 
-def _local_size(config: RunConfig) -> tuple[int, int]:
-    """Act workers and act tasks of a run that brings its own workers."""
-    act_tasks = config.placement.act_tasks
-    return (config.cluster.act_workers or act_tasks, act_tasks) if config.acts else (0, 0)
+def local_workers(config: RunConfig) -> Workers:
+    """The workers that a run's policy needs, each with its name, its threads and its resources.
+
+    A member that holds `learn` or `sync` is alone in its process; others share one if `cluster.act_workers` says so.
+    """
+    workers: list[tuple[str, int, tuple[tuple[str, float], ...]]] = []
+    for role in make_policy(config.placement).roles:
+        alone = bool(role.fragments & {"learn", "sync"})
+        processes = role.replicas if alone else config.cluster.act_workers or role.replicas
+        places = -(-role.replicas // processes)
+        resources = tuple((name, amount * places) for name, amount in role.resources)
+        workers += [(f"{role.name}-{index}", places, resources) for index in range(processes)]
+    return tuple(workers)
 
 
-def start_local_cluster(act_workers: int, act_tasks: int) -> SpecCluster:
-    """Workers on this machine, one more than `act_workers`; the one for the learner is alone in its process.
+def start_local_cluster(workers: Workers) -> SpecCluster:
+    """Workers on this machine, each a process.
 
     Called ahead of the flow it saves time: the flow finds what was started here. Thread-safe.
     """
     with _starting:
-        key = (act_workers, act_tasks)
-        if key not in _started:
-            _started[key] = _start(act_workers, act_tasks)
-        return _started[key]
+        if workers not in _started:
+            _started[workers] = _start(workers)
+        return _started[workers]
 
 
-def _start(act_workers: int, act_tasks: int) -> SpecCluster:
-    threads = -(-act_tasks // max(1, act_workers))
-    workers = {f"act-{index}": _worker(threads, {"actor": float(threads)}) for index in range(act_workers)}
-    workers["learn-0"] = _worker(1, {"learner": 1.0})
+def _start(places: Workers) -> SpecCluster:
+    workers = {name: _worker(threads, dict(resources)) for name, threads, resources in places}
     with dask.config.set(_DASK):
         return SpecCluster(
             workers=workers,
@@ -112,13 +121,13 @@ def connected(config: RunConfig) -> Iterator[Client]:
         with client:
             yield client
         return
-    act_workers, act_tasks = _local_size(config)
-    cluster = start_local_cluster(act_workers, act_tasks)
+    workers = local_workers(config)
+    cluster = start_local_cluster(workers)
     try:
         with Client(cluster, name="penstock", set_as_default=False) as client:
             client.run(warm_up, wait=False)
             yield client
     finally:
         with _starting:
-            _started.pop((act_workers, act_tasks), None)
+            _started.pop(workers, None)
         cluster.close()

@@ -21,6 +21,7 @@ from pydantic import (
 )
 
 from storage.errors import ConfigError
+from tasks.policies import make_policy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -177,26 +178,44 @@ class PlacementSettings(_Settings):
     """Where the fragments of the algorithm run."""
 
     policy: str = Field("single_learner_coarse", description="Distribution policy.", json_schema_extra=_at(0))
-    act_tasks: int = Field(1, ge=1, description="Act tasks; each owns whole tiles.", json_schema_extra=_at(1))
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="Where learning runs.", json_schema_extra=_at(2))
-    torch_threads: int = Field(1, ge=1, description="Torch's threads in a learn task.", json_schema_extra=_at(3))
+    act_tasks: int = Field(
+        1,
+        ge=1,
+        description="Act tasks, under policies that have them; each owns whole tiles.",
+        json_schema_extra=_at(1),
+    )
+    env_tasks: int = Field(
+        1,
+        ge=1,
+        description="Tasks that only step environments, under policies that have them; each owns whole tiles.",
+        json_schema_extra=_at(2),
+    )
+    learn_tasks: int = Field(
+        1,
+        ge=1,
+        description="Learners, under policies that have several; each owns whole tiles and reduces gradients with the "
+        "others.",
+        json_schema_extra=_at(3),
+    )
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="Where learning runs.", json_schema_extra=_at(4))
+    torch_threads: int = Field(1, ge=1, description="Torch's threads in a learn task.", json_schema_extra=_at(5))
     gradient_block_rows: int = Field(
         4096,
         ge=1,
         description="Rows whose gradient is taken at once; blocks are summed in a fixed tree.",
-        json_schema_extra=_at(4),
+        json_schema_extra=_at(6),
     )
     quorum: float = Field(
         1.0,
         ge=1.0,
         le=1.0,
         description="Share of shards a round waits for; only 1.0 keeps the same-bytes promise and runs so far.",
-        json_schema_extra=_at(5),
+        json_schema_extra=_at(7),
     )
     snapshot_dtype: Literal["float32", "bfloat16", "int8"] = Field(
         "float32",
         description="Weights that actors get: int8 and bfloat16 are a quarter and half of the bytes, and round.",
-        json_schema_extra=_at(6),
+        json_schema_extra=_at(8),
     )
 
 
@@ -213,7 +232,10 @@ class ClusterSettings(_Settings):
         json_schema_extra=_at(1),
     )
     gang_seconds: float = Field(
-        60.0, gt=0, description="All tasks of a stage must have reported within it.", json_schema_extra=_at(2)
+        60.0,
+        gt=0,
+        description="All tasks of a stage must have reported within it; learners wait so long for each other.",
+        json_schema_extra=_at(2),
     )
     admission_seconds: float = Field(
         600.0, gt=0, description="Longest wait for another run's gang to leave.", json_schema_extra=_at(3)
@@ -270,6 +292,8 @@ class RunConfig(_Settings):
         placement = {"policy", "torch_threads", "gradient_block_rows", "quorum"}
         if self.placement.snapshot_dtype != "float32":  # left out where it is: such runs keep the identity they had
             placement.add("snapshot_dtype")
+        if make_policy(self.placement).reduce != "local":  # who adds up which rows decides how sums are rounded
+            placement.add("learn_tasks")
         return {
             "seed": self.seed,
             "environment": self.environment.model_dump(mode="json"),
@@ -303,15 +327,20 @@ class TrainConfig(RunConfig):
     @property
     def story(self) -> str:
         """What runs, in a few words."""
-        return f"{super().story}, {self.placement.act_tasks} act tasks, lag {self.schedule.lag}"
+        parts = ", ".join(f"{role.replicas} {role.name}" for role in make_policy(self.placement).roles)
+        if self.placement.policy == "single_learner_coarse":
+            parts = f"{self.placement.act_tasks} act tasks"
+        return f"{super().story}, {parts}, lag {self.schedule.lag}"
 
     @model_validator(mode="after")
     def _fits(self) -> TrainConfig:
-        if self.placement.act_tasks > self.environment.tiles:
-            raise ValueError(
-                f"placement.act_tasks = {self.placement.act_tasks}, but there are only {self.environment.tiles} tiles "
-                f"(environment.num_envs / environment.envs_per_tile); an act task owns at least one"
-            )
+        for kind in ("act", "env", "learn"):
+            tasks = getattr(self.placement, f"{kind}_tasks")
+            if tasks > self.environment.tiles:
+                raise ValueError(
+                    f"placement.{kind}_tasks = {tasks}, but there are only {self.environment.tiles} tiles "
+                    f"(environment.num_envs / environment.envs_per_tile); each {kind} task owns at least one"
+                )
         rows = self.environment.num_envs * self.schedule.round_steps
         if self.algorithm.minibatches > rows:
             raise ValueError(

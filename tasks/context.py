@@ -15,6 +15,7 @@ from tasks.algorithms.impala import IMPALA
 from tasks.algorithms.ppo import PPO
 from tasks.config import AlgorithmSettings, IMPALASettings, PPOSettings, RunConfig
 from tasks.environments import make_pool
+from tasks.policies import make_policy
 from tasks.replay_config import BehaviourCloningSettings, build_stored_config
 from tasks.specs import EnvironmentSpec, Spec
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from native import EnvironmentPool
     from tasks.algorithm import Algorithm
     from tasks.assignment import Assignment
+    from tasks.policies import DistributionPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,16 @@ class RunContext:
             "episode_id": Spec("int32"),
             "policy_version": Spec("int32"),
         }
+
+    @property
+    def policy(self) -> DistributionPolicy:
+        """Who does what. How many replicas of a role there are may have changed since: a member's assignment knows."""
+        return make_policy(self.config.placement)
+
+    @property
+    def round_rows(self) -> int:
+        """Steps of all environments in a round."""
+        return self.config.environment.num_envs * self.config.schedule.round_steps
 
     def rounds_of(self, stage: int) -> range:
         """Rounds of a stage, counted over the whole run."""

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 from distributed import as_completed
 from distributed.scheduler import KilledWorker
 
-from storage.errors import GangError, PenstockError
+from storage.errors import GangError, MemberLostError, PenstockError
 from tasks import mailbox
-from tasks.places import move_blocked
+from tasks.placement import works_in_step
+from tasks.places import move_blocked, worker_addresses
 from tasks.replica import run_member
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ logger = logging.getLogger(__name__)
 # Long enough to tell who lives; who is dead needs no telling.
 _LEAVE_SECONDS = 1.0
 _MOVE_SECONDS = 1.0
+_CAUSE_SECONDS = 3.0
+_LOOK_SECONDS = 0.05
 
 EventHandler = Callable[[dict[str, Any]], None]
 
@@ -45,6 +48,8 @@ class Member:
     host: str
     pid: int
     reports: int = 1
+    offers: dict[str, Any] = field(default_factory=dict)
+    """What the other members have to know of it."""
 
 
 @dataclass(slots=True)
@@ -61,6 +66,7 @@ class Gang:
     error: BaseException | None = None
     """The first thing that went wrong with any member."""
     _changed: threading.Condition = field(default_factory=threading.Condition)
+    _settling: threading.Lock = field(default_factory=threading.Lock)
     _futures: list[Future[Any]] = field(default_factory=list)
     _started: bool = False
     _closed: threading.Event = field(default_factory=threading.Event)
@@ -69,7 +75,7 @@ class Gang:
     @property
     def expected(self) -> list[str]:
         """Names of all members."""
-        return [f"{role.program}-{replica}" for role in self.policy.roles for replica in range(role.replicas)]
+        return [f"{role.name}-{replica}" for role in self.policy.roles for replica in range(role.replicas)]
 
     def listen(self) -> None:
         """Begin to hear the members; before any is submitted."""
@@ -88,16 +94,14 @@ class Gang:
     def submit(self, role: Role, task_run: str) -> list[Future[Any]]:
         """One Dask task a replica, on the role's resources, logging under a Prefect task run."""
         assignments = [
-            replace(
-                self.template, role=str(role.program), replica=replica, replicas=role.replicas, task_run=task_run
-            ).to_json()
+            replace(self.template, role=role.name, replica=replica, replicas=role.replicas, task_run=task_run).to_json()
             for replica in range(role.replicas)
         ]
         topic = self.template.topic
         futures: list[Future[Any]] = self.client.map(
             run_member,
             assignments,
-            key=[f"{role.program}-{replica} {topic} {task_run}" for replica in range(role.replicas)],
+            key=[f"{role.name}-{replica} {topic} {task_run}" for replica in range(role.replicas)],
             resources=dict(role.resources),
             # Impure: what a member does depends on what is stored. If its process dies Dask runs it again (at most
             # `distributed.scheduler.allowed-failures` times), and it goes on from what is stored.
@@ -113,8 +117,10 @@ class Gang:
         try:
             collected = [result for _, result in as_completed(futures, loop=self.client.loop, with_results=True)]
         except BaseException as error:
-            explained = explain(error)
-            self.fail(explained)
+            # One after the other: while a cause is looked for, members that are told to leave say no more than that.
+            with self._settling:
+                explained = self._cause_of(explain(error))
+                self.fail(explained)
             told = self.error or explained
             if told is error:
                 raise
@@ -150,6 +156,27 @@ class Gang:
             self._changed.notify_all()
         if first:
             self.leave(str(error))
+
+    def _cause_of(self, error: BaseException) -> BaseException:
+        """Why a member lost another one: what the other one failed with, or who is gone from the cluster.
+
+        Members that work in step feel it when one leaves, often before the flow hears of the one that left.
+        """
+        if not isinstance(error, MemberLostError):
+            return error
+        self.leave(str(error))
+        deadline = time.monotonic() + _CAUSE_SECONDS
+        while time.monotonic() < deadline and self.error is None:
+            failed = [future.exception() for future in list(self._futures) if future.status == "error"]
+            causes = [cause for cause in failed if cause is not None and not isinstance(cause, GangError)]
+            if causes:
+                return explain(causes[0])
+            there = set(self.client.run_on_scheduler(worker_addresses))
+            gone = [name for name, member in self.members.items() if member.address not in there]
+            if gone:
+                return _lost(gone)
+            time.sleep(_LOOK_SECONDS)
+        return self.error or error
 
     def leave(self, reason: str) -> None:
         """Tell all members to leave between rounds."""
@@ -194,10 +221,16 @@ class Gang:
             moved = earlier is None or (earlier.address, earlier.pid) != (event["address"], event["pid"])
             if moved:
                 reports = earlier.reports + 1 if earlier else 1
-                self.members[name] = Member(event["address"], event["host"], event["pid"], reports)
+                self.members[name] = Member(event["address"], event["host"], event["pid"], reports, event["offers"])
             started = self._started
+            if started and moved and works_in_step(self.policy):
+                self.error = self.error or _lost([name])
+            error = self.error
             self._changed.notify_all()
-        if started and self.error is None:
+        if started and error is not None and moved:
+            self._broadcast({"leave": str(error)})
+            return
+        if started and error is None:
             # It was restarted, or has not heard the start: either way it waits for the roster.
             if moved:
                 self._warn("member=%s came back on worker=%s", name, event["address"])
@@ -208,7 +241,17 @@ class Gang:
         self._flow_run.copy().run(logger.warning, text, *values)
 
     def _roster(self) -> dict[str, Any]:
-        return {"roster": {name: member.address for name, member in self.members.items()}}
+        return {
+            "roster": {name: member.address for name, member in self.members.items()},
+            "offers": {name: member.offers for name, member in self.members.items()},
+        }
+
+
+def _lost(names: list[str]) -> MemberLostError:
+    return MemberLostError(
+        f"{', '.join(names)} was lost with the process that ran it, and who works in step with it can't go on; a "
+        f"worker that keeps dying is often out of memory. The last commit stands: look at the worker's log, then resume"
+    )
 
 
 def explain(error: BaseException) -> BaseException:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
+    from collections import deque
     from collections.abc import Iterable, Iterator, Mapping
 
     from torch import Tensor
@@ -16,25 +17,30 @@ if TYPE_CHECKING:
 
 
 def minibatch_gradient(
-    loss: Loss, state: State, rows: Batch, stats: Mapping[str, float], block_rows: int
+    loss: Loss, state: State, rows: Batch, stats: Mapping[str, float], block_rows: int, count: int | None = None
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Differentiate a loss over a minibatch.
 
     Args:
         loss: what to differentiate, and by which group.
         state: parameters and targets.
-        rows: columns `[n, ...]` of the minibatch.
+        rows: columns `[n, ...]` of the minibatch, or of a learner's share of it; there may be none.
         stats: the round's global sums.
         block_rows: rows whose gradient is taken at once.
+        count: rows of the whole minibatch; None if these are all.
 
     Returns:
-        The gradient `[P]`, in the order of the group's vector, and row outputs `[n]` by name.
+        The gradient `[P]`, in the order of the group's vector, and row outputs `[n]` by name. Of no rows: zeros, and no
+        outputs.
     """
     group = state.params[loss.group]
-    count = next(iter(rows.values())).shape[0]
+    own = next(iter(rows.values())).shape[0]
+    if not own:
+        return torch.zeros_like(group.flat), {}
+    count = own if count is None else count
     gradients, outputs = [], []
-    for start in range(0, count, block_rows):
-        block = rows if count <= block_rows else {name: rows[name][start : start + block_rows] for name in rows}
+    for start in range(0, own, block_rows):
+        block = rows if own <= block_rows else {name: rows[name][start : start + block_rows] for name in rows}
         scalar, row_outputs = loss.function(state.params, state.targets, block, None, stats, count)
         gradients.append(torch.cat([part.reshape(-1) for part in torch.autograd.grad(scalar, group.leaves)]))
         outputs.append(row_outputs)
@@ -48,6 +54,19 @@ def sum_in_tree(vectors: list[Tensor]) -> Tensor:
         pairs = [first + second for first, second in zip(vectors[::2], vectors[1::2], strict=False)]
         vectors = pairs + vectors[len(pairs) * 2 :]
     return vectors[0]
+
+
+def take_share(plan: Iterable[Tensor], own: range, counts: deque[int]) -> Iterator[Tensor]:
+    """Of each planned minibatch the rows that are one's own, numbered from 0, in the plan's order.
+
+    Args:
+        plan: global row ids, one array a minibatch.
+        own: global ids of the rows that one has.
+        counts: gets the size of every whole minibatch.
+    """
+    for index in plan:
+        counts.append(len(index))
+        yield index[(index >= own.start) & (index < own.stop)] - own.start
 
 
 def gather_minibatches(batch: Batch, plan: Iterable[Tensor], gather_rows: int) -> Iterator[Batch]:

@@ -1,32 +1,35 @@
-"""The learn role: take rounds of shards from the pipeline, learn them, publish a snapshot a round.
+"""The learning half: take rounds of shards from the pipeline and learn them, alone or in step with others.
 
-A restarted learn task learns the stage's stored rounds again from the commit before it, and gets the same bytes.
+A learner that begins again learns the stage's stored rounds from the commit before it, and gets the same bytes.
 """
 
 from __future__ import annotations
 
 import os
 import time
+from collections import deque
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from storage.refs import Ref, SnapshotRef
-from tasks.checkpoints import load_checkpoint, write_checkpoint
-from tasks.feed import ShardFeed, check_reader, reader_at
-from tasks.gradients import gather_minibatches, minibatch_gradient
-from tasks.snapshots import SnapshotPublisher
+from tasks.feed import ShardFeed
+from tasks.gradients import gather_minibatches, minibatch_gradient, take_share
+from tasks.reduce import reducing
 from tasks.streams import Purpose, seed_of
+from tasks.sync import Sync, begin_stage, parameters_digest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from storage.refs import ShardRef
     from tasks.assignment import Assignment
     from tasks.context import RunContext
+    from tasks.groups import MeetingPoint
     from tasks.membership import Membership
     from tasks.pipeline import LoadedShard
+    from tasks.reduce import Reduction
     from tasks.specs import Batch, State
 
 
@@ -40,58 +43,61 @@ class StageTally:
     shards: list[ShardRef] = field(default_factory=list)
     returns: list[float] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
-    outputs: dict[str, list[float]] = field(default_factory=dict)
+    outputs: dict[str, dict[int, tuple[float, int]]] = field(default_factory=dict)
+    """Of every row output and round, the mean over rows, and their number."""
 
-    def metrics(self) -> dict[str, float]:
-        """Means over the stage; of episodes only if any ended."""
-        means = {name: sum(values) / len(values) for name, values in self.outputs.items()}
-        if self.returns:
-            means["episode_return"] = sum(self.returns) / len(self.returns)
-            means["episode_length"] = sum(self.lengths) / len(self.lengths)
-        return means
+    def part(self) -> dict[str, Any]:
+        """What `tasks.parts` makes a commit's metrics of; sums, so that parts of several learners add up."""
+        return {
+            "shards": [ref.to_json() for ref in self.shards],
+            "outputs": {name: {str(round_): pair for round_, pair in by.items()} for name, by in self.outputs.items()},
+            "episodes": len(self.returns),
+            "return_sum": sum(self.returns),
+            "length_sum": sum(self.lengths),
+            "env_steps": sum(ref.rows for ref in self.shards),
+        }
 
 
-def learn(assignment: Assignment, context: RunContext, membership: Membership) -> dict[str, Any]:
-    """Learn all rounds of a stage.
+def learn(
+    assignment: Assignment, context: RunContext, membership: Membership, meeting: MeetingPoint | None
+) -> dict[str, Any]:
+    """Learn all rounds of a stage, from the shards of one's own tiles.
 
     Returns:
-        The learner's part of the commit (`shards`, `snapshots`, `checkpoint`, `version`, `metrics`, `episodes`,
-        `env_steps`), and for `timings/`: `learn_seconds`, `wait_seconds`, `publish_seconds`, `update_rows`,
-        `pipeline` (what the input pipeline did) and `cache` (what became of looking for shards in the node's cache).
+        The learner's part of the commit (`StageTally.part`; who holds `sync` adds `Sync.part`), `parameters` (a digest
+        of what all learners must have), and for `timings/`: `learn_seconds`, `wait_seconds`, `update_rows`, `pipeline`
+        (what the input pipeline did) and `cache` (what became of looking for shards in the node's cache).
 
     Raises:
+        MemberLostError: another learner, or the server, was lost.
         StageMismatchError: learning again gave another snapshot than the one that is published.
         CorruptObjectError: a shard or the checkpoint was damaged.
     """
-    placement = context.config.placement
-    device = prepare_device(assignment.device, placement.torch_threads)
+    device = prepare_device(assignment.device, context.config.placement.torch_threads)
     started = time.perf_counter()
-    before = context.run.log.read(assignment.stage - 1) if assignment.stage else None
-    publisher = SnapshotPublisher(assignment, context, membership)
-    if before:
-        ref = Ref.from_json(before["checkpoint"])
-        checkpoint = load_checkpoint(context.run.store, ref, device)
-        state, reader = checkpoint.state, check_reader(context, assignment.stage, checkpoint.reader, ref.name)
-        published = [SnapshotRef.from_json(ref) for ref in before["snapshots"]]
-    else:
-        state = context.algorithm.init(seed_of(context.config.seed, Purpose.PARAMETERS))
-        move_state(state, device)
-        reader = reader_at(context, assignment.stage)
-        published = [publisher.publish(0, state)]
+    state, reader, published = begin_stage(assignment, context, device)
     tally = StageTally()
     rounds = context.rounds_of(assignment.stage)
     learn_seconds, update_rows = 0.0, 0
-    with publisher, ShardFeed(assignment, context, membership, device, reader) as feed:
+    with ExitStack() as stack:
+        reduction = stack.enter_context(reducing(assignment, context, membership, meeting))
+        sync = None
+        if assignment.role == context.policy.role_of("sync").name and assignment.replica == 0:
+            sync = stack.enter_context(Sync(assignment, context, membership, state, published))
+        feed = stack.enter_context(ShardFeed(assignment, context, membership, device, reader))
         for round_ in rounds:
             loaded = feed.next_round()
             membership.check()
             round_started = time.perf_counter()
-            state, rows = _learn_round(context, state, round_, loaded, tally)
-            published.append(publisher.publish(round_ + 1, state))
+            state, rows = _learn_round(context, state, round_, loaded, tally, reduction)
+            if sync:
+                sync.publish(round_ + 1, state)
             update_rows += rows
             learn_seconds += time.perf_counter() - round_started
-            _report(context, membership, round_, tally, feed, time.perf_counter() - started)
-        checkpoint_ref = write_checkpoint(context.run.store, assignment.stage, state, feed.reader.to_json())
+            if assignment.replica == 0:
+                _report(context, membership, round_, tally, feed, time.perf_counter() - started)
+        if sync:
+            sync.keep(state)
     tallied = feed.tally()
     membership.log.info(
         "learned rounds=%d..%d update_rows=%d learn_seconds=%.3f wait_seconds=%.3f queue_depth=%.1f read_bytes=%d "
@@ -107,19 +113,12 @@ def learn(assignment: Assignment, context: RunContext, membership: Membership) -
         tallied.hedges,
         device,
     )
-    kept = published[-(context.config.schedule.lag + 1) :]
-    context.run.store.sync([ref.name for ref in kept])
     return {
-        "shards": [ref.to_json() for ref in tally.shards],
-        "snapshots": [ref.to_json() for ref in kept],
-        "checkpoint": checkpoint_ref.to_json(),
-        "version": rounds.stop,
-        "metrics": tally.metrics(),
-        "episodes": len(tally.returns),
-        "env_steps": sum(ref.rows for ref in tally.shards),
+        **tally.part(),
+        **(sync.part() if sync else {}),
+        "parameters": parameters_digest(state),
         "learn_seconds": learn_seconds,
         "wait_seconds": tallied.wait_seconds,
-        "publish_seconds": publisher.publish_seconds,
         "update_rows": update_rows,
         "pipeline": tallied.to_json(),
         "cache": feed.cache_tally.to_json(),
@@ -127,44 +126,67 @@ def learn(assignment: Assignment, context: RunContext, membership: Membership) -
 
 
 def _learn_round(
-    context: RunContext, state: State, round_: int, loaded: list[LoadedShard], tally: StageTally
+    context: RunContext,
+    state: State,
+    round_: int,
+    loaded: list[LoadedShard],
+    tally: StageTally,
+    reduction: Reduction,
 ) -> tuple[State, int]:
     """A round of this run's shards; the state after it, and how many rows were learned from."""
     algorithm = context.algorithm
     with torch.no_grad():
         batches = [algorithm.post(state.params, item.trajectory) for item in loaded]
         sums = [algorithm.stats(batch) for batch in batches]
-        stats = {name: float(torch.stack([part[name] for part in sums]).sum()) for name in sums[0]}
+        stats = reduction.stats({name: torch.stack([part[name] for part in sums]).sum() for name in sums[0]})
         batch: Batch = {name: torch.cat([part[name] for part in batches]) for name in batches[0]}
     for item in loaded:
         tally.shards.append(item.ref)
         tally.returns += item.info.episodes.return_.tolist()
         tally.lengths += item.info.episodes.length.tolist()
-    return learn_batch(context, state, round_, batch, stats, tally)
+    return learn_batch(context, state, round_, batch, stats, tally, reduction)
 
 
 def learn_batch(
-    context: RunContext, state: State, round_: int, batch: Batch, stats: Mapping[str, float], tally: StageTally
+    context: RunContext,
+    state: State,
+    round_: int,
+    batch: Batch,
+    stats: Mapping[str, float],
+    tally: StageTally,
+    reduction: Reduction,
 ) -> tuple[State, int]:
     """All minibatches of a round's training rows; the state after them, and how many rows were learned from."""
     algorithm, block_rows = context.algorithm, context.config.placement.gradient_block_rows
-    generator = torch.Generator().manual_seed(seed_of(context.config.seed, Purpose.PLAN, round_))
-    plan = algorithm.plan(generator, next(iter(batch.values())).shape[0])
+    own, row_count = reduction.share_of(next(iter(batch.values())).shape[0])
+    plan: Iterable[torch.Tensor] = plan_round(context, round_, row_count)
+    counts: deque[int] = deque()
+    if len(own) < row_count:
+        plan = take_share(plan, own, counts)
     outputs: dict[str, list[torch.Tensor]] = {}
     update_rows = 0
     for rows in gather_minibatches(batch, plan, _GATHER_ROWS):
+        own_count = next(iter(rows.values())).shape[0]
+        count = counts.popleft() if counts else own_count
         for loss in algorithm.losses:
-            gradient, row_outputs = minibatch_gradient(loss, state, rows, stats, block_rows)
+            gradient, row_outputs = minibatch_gradient(loss, state, rows, stats, block_rows, count)
             with torch.no_grad():
-                state = algorithm.update(state, loss, gradient)
+                state = reduction.update(state, loss, gradient)
             for name, values in row_outputs.items():
                 outputs.setdefault(name, []).append(values)
         with torch.no_grad():
-            state = algorithm.after_minibatch(state)
-        update_rows += next(iter(rows.values())).shape[0]
+            state = reduction.after_minibatch(state)
+        update_rows += own_count
     for name, parts in outputs.items():
-        tally.outputs.setdefault(name, []).append(float(torch.cat(parts).double().mean()))
+        values = torch.cat(parts)
+        tally.outputs.setdefault(name, {})[round_] = float(values.double().mean()), len(values)
     return state, update_rows
+
+
+def plan_round(context: RunContext, round_: int, row_count: int) -> Iterable[torch.Tensor]:
+    """A round's minibatches over the global ids of its rows, the same for whoever asks."""
+    generator = torch.Generator().manual_seed(seed_of(context.config.seed, Purpose.PLAN, round_))
+    return context.algorithm.plan(generator, row_count)
 
 
 def prepare_device(wanted: str, threads: int) -> torch.device:
@@ -180,23 +202,14 @@ def prepare_device(wanted: str, threads: int) -> torch.device:
     return device
 
 
-def move_state(state: State, device: torch.device) -> None:
-    """Put all of a state on a device, in place."""
-    state.params = {name: group.to(device) for name, group in state.params.items()}
-    state.optimizer = {
-        name: {key: value.to(device) for key, value in group.items()} for name, group in state.optimizer.items()
-    }
-    state.targets = {name: value.to(device) for name, value in state.targets.items()}
-
-
 def _report(
     context: RunContext, membership: Membership, round_: int, tally: StageTally, feed: ShardFeed, seconds: float
 ) -> None:
-    recent = tally.returns[-100:]
+    recent, first = tally.returns[-100:], round_ - round_ % context.config.schedule.rounds_per_stage
     membership.tell(
         "progress",
         round=round_,
-        env_steps=sum(ref.rows for ref in tally.shards),
+        env_steps=(round_ + 1 - first) * context.round_rows,
         episode_return=sum(recent) / len(recent) if recent else None,
         wait_share=feed.wait_seconds / seconds,
         queue_depth=feed.tally().queue_depth,

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from storage.store import Store
     from tasks.assignment import Assignment
+    from tasks.policies import DistributionPolicy, Fragment
 
 _LOOK_SECONDS = 0.25
 _LOOK_AT_MOST_SECONDS = 2.0
@@ -38,12 +39,29 @@ class Membership:
         LeaseLostError: the flow that started the gang is gone.
     """
 
-    def __init__(self, assignment: Assignment, store: Store) -> None:
+    def __init__(
+        self,
+        assignment: Assignment,
+        store: Store,
+        policy: DistributionPolicy,
+        offer: Callable[[str], dict[str, Any]] | None = None,
+    ) -> None:
+        """Make a membership that is not entered yet.
+
+        Args:
+            assignment: whose.
+            store: the run's.
+            policy: who holds which fragment.
+            offer: makes what others must know of this member before they begin, such as a port where it listens, from
+                the host's address; small JSON by name, which `offered` returns to everybody.
+        """
         self.assignment = assignment
         self.log = _logger(self)
         self._store = store
+        self._policy = policy
         self._topic = assignment.topic
         self._worker = get_worker()
+        self._offers = offer(_host_of(self._worker.address)) if offer else {}
 
     def __enter__(self) -> Self:
         mailbox.install(self._worker)
@@ -69,18 +87,32 @@ class Membership:
 
     def _report(self) -> bool:
         """Say that this member is here; again and again, because saying is lossy. False: that alone is no start."""
-        self.tell("reported", address=self._worker.address, host=socket.gethostname(), pid=os.getpid())
+        facts = {"address": self._worker.address, "host": socket.gethostname(), "pid": os.getpid()}
+        self.tell("reported", **facts, offers=self._offers)
         return False
 
     def tell(self, event: str, **facts: Any) -> None:
         """Tell the flow something; small, lossy and at once."""
         self._worker.log_event(self._topic, {"event": event, "member": self.assignment.member, **facts})
 
-    def hint(self, role: str, key: str, value: Any) -> None:
-        """Hint all members of a role."""
+    def hint(self, fragment: Fragment, key: str, value: Any) -> None:
+        """Hint all members that hold a fragment, this one included if it does."""
         roster: dict[str, str] = MAILBOX.get(self._topic, "roster")
-        addresses = (address for member, address in roster.items() if member.rsplit("-", 1)[0] == role)
+        roles = {role.name for role in self._policy.roles if fragment in role.fragments}
+        addresses = (address for member, address in roster.items() if member.rsplit("-", 1)[0] in roles)
         mailbox.send(self._worker, addresses, self._topic, {key: value})
+
+    def offered(self, member: str, name: str) -> Any:
+        """What a member offered before the start."""
+        return MAILBOX.get(self._topic, "offers")[member][name]
+
+    def host_of(self, member: str) -> str:
+        """The address under which a member's host is reached."""
+        return _host_of(MAILBOX.get(self._topic, "roster")[member])
+
+    def abandon(self, reason: str) -> None:
+        """Tell whoever plays another half of a gang's member in this process to leave."""
+        MAILBOX.post(self._topic, {"leave": reason})
 
     def hinted(self, key: str) -> Any:
         """The latest hint of that key, or None."""
@@ -137,6 +169,11 @@ class _FlowHandler(logging.Handler):
         self._member.tell(
             "log", task_run=self._member.assignment.task_run, level=record.levelno, text=record.getMessage()
         )
+
+
+def _host_of(address: str) -> str:
+    """Of `tcp://10.0.0.7:40001`."""
+    return address.split("://", 1)[1].rsplit(":", 1)[0].strip("[]")
 
 
 def _logger(member: Membership) -> logging.Logger:

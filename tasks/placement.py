@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from storage.errors import ConfigError
-from tasks.policies import PROGRAMS
+from tasks.composition import compose
 
 if TYPE_CHECKING:
     from tasks.policies import DistributionPolicy, Fragment, Role
@@ -82,34 +82,55 @@ def _communication(edge: Edge, source: Role, target: Role) -> Communication:
 
 
 def check_supported(policy: DistributionPolicy) -> tuple[CutEdge, ...]:
-    """The cut edges, if all of them can travel through storage.
+    """The cut edges, if the runtime has the communication that each needs.
+
+    Rounds cross processes through storage; gradients and parameters by the policy's reduction.
 
     Raises:
-        ConfigError: an edge is cut that fires more often than once a round, gradients must be reduced, or a role holds
-            other fragments than a program plays.
+        ConfigError: an edge is cut that nothing carries, learners that reduce nothing are several, or a role holds
+            fragments that no program plays together.
     """
     cut = cut_edges(policy)
     for item in cut:
-        if item.edge.granularity != "round":
+        if item.edge.granularity != "round" and not _is_reduced(item.edge, policy):
             raise ConfigError(
-                f"policy '{policy.name}' cuts '{item}'; only edges that fire once a round can cross processes so far"
+                f"policy '{policy.name}' cuts '{item}'; beside gradients and parameters of a parameter server, only "
+                f"edges that fire once a round can cross processes so far"
             )
-    if policy.reduce != "local":
-        raise ConfigError(f"policy '{policy.name}' reduces gradients by '{policy.reduce}'; only 'local' runs so far")
-    learner = policy.role_of("learn")
-    if learner.replicas != 1:
+    learner, syncer = policy.role_of("learn"), policy.role_of("sync")
+    if policy.reduce == "local" and learner.replicas != 1:
         raise ConfigError(
             f"policy '{policy.name}' has {learner.replicas} replicas of '{learner.name}', which holds learn, and "
             f"reduces gradients by 'local'; several learners have to reduce their gradients together"
         )
+    if (policy.reduce == "parameter_server") != (syncer is not learner) or (
+        policy.reduce == "parameter_server" and syncer.replicas != 1
+    ):
+        raise ConfigError(
+            f"policy '{policy.name}' reduces gradients by '{policy.reduce}' and has sync in {syncer.replicas} x "
+            f"'{syncer.name}' and learn in '{learner.name}'; one server of its own holds sync under "
+            f"'parameter_server', and the learners themselves otherwise"
+        )
     for role in policy.roles:
-        if role.program is None:
-            known = "; ".join(", ".join(sorted(fragments)) for fragments in PROGRAMS)
+        if compose(role.fragments) is None:
             raise ConfigError(
-                f"policy '{policy.name}' puts {', '.join(sorted(role.fragments))} together in '{role.name}'; the "
-                f"combinations that run so far are: {known}"
+                f"policy '{policy.name}' puts {', '.join(sorted(role.fragments))} together in '{role.name}', which "
+                f"nothing plays; act goes with collect, buffer with learn, env with act, sync with learn, and env or "
+                f"sync may be alone"
             )
     return cut
+
+
+def works_in_step(policy: DistributionPolicy) -> bool:
+    """Whether members wait for each other within a round, so that losing one ends the attempt for all.
+
+    Otherwise who is lost is started again where it was, and everybody else goes on.
+    """
+    return policy.reduce != "local" or any(item.edge.granularity != "round" for item in cut_edges(policy))
+
+
+def _is_reduced(edge: Edge, policy: DistributionPolicy) -> bool:
+    return policy.reduce == "parameter_server" and {edge.source, edge.target} == {"learn", "sync"}
 
 
 def tiles_of(replica: int, replicas: int, tiles: int) -> range:

@@ -29,6 +29,11 @@ def read_places(dask_scheduler: Scheduler) -> list[dict[str, Any]]:
     ]
 
 
+def worker_addresses(dask_scheduler: Scheduler) -> list[str]:
+    """Of the workers that are there."""
+    return list(dask_scheduler.workers)
+
+
 def move_blocked(dask_scheduler: Scheduler, topic: str) -> list[str]:
     """Move members of a gang that wait for a place on a full worker to one that has room; their keys.
 

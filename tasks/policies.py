@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from storage.errors import ConfigError
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tasks.config import PlacementSettings
+
 Fragment = Literal["env", "act", "collect", "buffer", "learn", "sync"]
 FRAGMENTS: tuple[Fragment, ...] = ("env", "act", "collect", "buffer", "learn", "sync")
-
-
-PROGRAMS: dict[frozenset[Fragment], str] = {
-    frozenset(("env", "act", "collect")): "act",
-    frozenset(("buffer", "learn", "sync")): "learn",
-}
-"""What plays fragments that share a process, by the fragments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +24,6 @@ class Role:
     fragments: frozenset[Fragment]
     replicas: int
     resources: tuple[tuple[str, float], ...]
-
-    @property
-    def program(self) -> str | None:
-        """What plays the role; None if nothing does so far."""
-        return PROGRAMS.get(self.fragments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +54,11 @@ class DistributionPolicy:
         """Whether it has environments; otherwise it learns from what is stored."""
         return any("env" in role.fragments for role in self.roles)
 
+    @property
+    def learners(self) -> int:
+        """Replicas that compute gradients."""
+        return self.role_of("learn").replicas
+
     def role_of(self, fragment: Fragment) -> Role:
         """The role that holds a fragment."""
         return next(role for role in self.roles if fragment in role.fragments)
@@ -77,7 +75,51 @@ def single_learner_coarse(act_tasks: int) -> DistributionPolicy:
     )
 
 
-def learner_over_storage(act_tasks: int) -> DistributionPolicy:  # noqa: ARG001  (nothing acts)
+def single_learner_fine(env_tasks: int) -> DistributionPolicy:
+    """One learner infers for environments that are stepped elsewhere (SEED RL)."""
+    return DistributionPolicy(
+        name="single_learner_fine",
+        roles=(
+            Role("env", frozenset({"env"}), env_tasks, (("actor", 1.0),)),
+            Role("learn", frozenset(FRAGMENTS) - {"env"}, 1, (("learner", 1.0),)),
+        ),
+    )
+
+
+def multiple_learners(learn_tasks: int) -> DistributionPolicy:
+    """Workers that act and learn on tiles of their own, and add up their gradients (DD-PPO)."""
+    return DistributionPolicy(
+        name="multiple_learners",
+        roles=(Role("worker", frozenset(FRAGMENTS), learn_tasks, (("learner", 1.0),)),),
+        reduce="allreduce",
+    )
+
+
+def environments(env_tasks: int, learn_tasks: int) -> DistributionPolicy:
+    """Environments on processes of their own, the rest on workers that add up their gradients (MSRL)."""
+    return DistributionPolicy(
+        name="environments",
+        roles=(
+            Role("env", frozenset({"env"}), env_tasks, (("actor", 1.0),)),
+            Role("worker", frozenset(FRAGMENTS) - {"env"}, learn_tasks, (("learner", 1.0),)),
+        ),
+        reduce="allreduce",
+    )
+
+
+def central(learn_tasks: int) -> DistributionPolicy:
+    """Workers act and compute gradients; a server holds the optimizer and gives them parameters."""
+    return DistributionPolicy(
+        name="central",
+        roles=(
+            Role("worker", frozenset(FRAGMENTS) - {"sync"}, learn_tasks, (("learner", 1.0),)),
+            Role("server", frozenset({"sync"}), 1, (("server", 1.0),)),
+        ),
+        reduce="parameter_server",
+    )
+
+
+def learner_over_storage() -> DistributionPolicy:
     """One learner, and nobody who acts: a replay of what is stored."""
     return DistributionPolicy(
         name="learner_over_storage",
@@ -85,15 +127,22 @@ def learner_over_storage(act_tasks: int) -> DistributionPolicy:  # noqa: ARG001 
     )
 
 
-POLICIES = {"single_learner_coarse": single_learner_coarse, "learner_over_storage": learner_over_storage}
+POLICIES: dict[str, Callable[[PlacementSettings], DistributionPolicy]] = {
+    "single_learner_coarse": lambda settings: single_learner_coarse(settings.act_tasks),
+    "single_learner_fine": lambda settings: single_learner_fine(settings.env_tasks),
+    "multiple_learners": lambda settings: multiple_learners(settings.learn_tasks),
+    "environments": lambda settings: environments(settings.env_tasks, settings.learn_tasks),
+    "central": lambda settings: central(settings.learn_tasks),
+    "learner_over_storage": lambda _: learner_over_storage(),
+}
 
 
-def make_policy(name: str, act_tasks: int) -> DistributionPolicy:
-    """Look a policy up by name.
+def make_policy(settings: PlacementSettings) -> DistributionPolicy:
+    """The policy that settings name, with as many replicas as they say.
 
     Raises:
         ConfigError: there is none of that name.
     """
-    if name not in POLICIES:
-        raise ConfigError(f"placement.policy = '{name}': no such policy; there are: {', '.join(POLICIES)}")
-    return POLICIES[name](act_tasks)
+    if settings.policy not in POLICIES:
+        raise ConfigError(f"placement.policy = '{settings.policy}': no such policy; there are: {', '.join(POLICIES)}")
+    return POLICIES[settings.policy](settings)

@@ -17,13 +17,15 @@ from storage.refs import Ref
 from tasks.checkpoints import read_checkpoint, write_checkpoint
 from tasks.committed import from_root
 from tasks.feed import learned_columns
-from tasks.learn import StageTally, learn_batch, move_state, prepare_device
+from tasks.learn import StageTally, learn_batch, prepare_device
 from tasks.pipeline import ShardPipeline
 from tasks.read_budget import read_budget_bytes
+from tasks.reduce import LocalReduction
 from tasks.replay_config import ReplayConfig
 from tasks.replay_plan import ReplayPlan, plan_name
 from tasks.snapshots import SnapshotPublisher
 from tasks.streams import Purpose, seed_of
+from tasks.sync import move_state, parameters_digest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,7 +61,7 @@ def replay(assignment: Assignment, context: RunContext, membership: Membership) 
     else:
         state = context.algorithm.init(seed_of(context.config.seed, Purpose.PARAMETERS))
         move_state(state, device)
-    tally = StageTally()
+    tally, reduction = StageTally(), LocalReduction(context.algorithm)
     rounds = context.rounds_of(assignment.stage)
     learn_seconds, update_rows, env_steps = 0.0, 0, 0
     with publisher, StoredFeed(assignment, context, membership, device) as feed:
@@ -67,7 +69,7 @@ def replay(assignment: Assignment, context: RunContext, membership: Membership) 
             batch = feed.next_round(state)
             membership.check()
             round_started = time.perf_counter()
-            state, rows = learn_batch(context, state, round_, batch, _stats(context, batch), tally)
+            state, rows = learn_batch(context, state, round_, batch, _stats(context, batch), tally, reduction)
             update_rows += rows
             env_steps += next(iter(batch.values())).shape[0]
             learn_seconds += time.perf_counter() - round_started
@@ -106,13 +108,12 @@ def replay(assignment: Assignment, context: RunContext, membership: Membership) 
     )
     context.run.store.sync([snapshot.name])
     return {
-        "shards": [],
+        **tally.part(),
         "snapshots": [snapshot.to_json()],
         "checkpoint": write_checkpoint(context.run.store, assignment.stage, state, reader).to_json(),
         "version": rounds.stop,
-        "metrics": tally.metrics(),
-        "episodes": 0,
         "env_steps": env_steps,
+        "parameters": parameters_digest(state),
         "learn_seconds": learn_seconds,
         "wait_seconds": tallied.wait_seconds,
         "publish_seconds": publisher.publish_seconds,

@@ -13,24 +13,20 @@ from typing import Any
 
 from tasks.assignment import Assignment
 
-_PROGRAMS = ("tasks.act", "tasks.learn")
-_WITHOUT_ACTORS = {"learn": "replay"}
-"""What plays a program in a run that learns from what others have stored."""
-
 
 def run_member(assignment: dict[str, Any]) -> dict[str, Any]:
     """Play one member of a gang to the end; what it returns is small JSON."""
     context_module = importlib.import_module("tasks.context")
+    member_module = importlib.import_module("tasks.member")
     membership_module = importlib.import_module("tasks.membership")
     parsed = Assignment.from_json(assignment)
     context = context_module.load_context(parsed)
-    name = parsed.role if context.config.acts else _WITHOUT_ACTORS[parsed.role]
-    program = getattr(importlib.import_module(f"tasks.{name}"), name)
-    with membership_module.Membership(parsed, context.run.store) as membership:
+    member = member_module.Member(parsed, context)
+    with membership_module.Membership(parsed, context.run.store, context.policy, member.offer) as membership:
         started = time.perf_counter()
-        result: dict[str, Any] = program(parsed, context, membership)
+        halves: dict[str, Any] = member.play(membership)
         task_seconds = time.perf_counter() - started
-    return {"member": parsed.member, "task_seconds": task_seconds, **result}
+    return {"member": parsed.member, "task_seconds": task_seconds, "halves": halves}
 
 
 def run_evaluation(assignment: dict[str, Any], snapshot: dict[str, Any], episodes: int, key: int) -> dict[str, Any]:
@@ -51,5 +47,5 @@ async def warm_up() -> None:
 
 
 def _import_all() -> None:
-    for module in (*_PROGRAMS, "tasks.evaluate", "tasks.membership"):
+    for module in ("tasks.member", "tasks.evaluate", "tasks.membership"):
         importlib.import_module(module)

@@ -15,9 +15,11 @@ from tasks.replica import run_evaluation
 
 if TYPE_CHECKING:
     from distributed import Client
+    from prefect.futures import PrefectFuture
 
     from tasks.assignment import Assignment
     from tasks.gang import Gang
+    from tasks.policies import Role
 
 
 class Evaluation:
@@ -43,9 +45,9 @@ class Evaluation:
 class RolePart:
     """A role's part in a gang, wrapped for the same reason."""
 
-    def __init__(self, gang: Gang, program: str) -> None:
+    def __init__(self, gang: Gang, role: Role) -> None:
         self.gang = gang
-        self.role = next(role for role in gang.policy.roles if role.program == program)
+        self.role = role
 
     def run(self) -> list[dict[str, Any]]:
         """Submit the role's replicas and wait for them."""
@@ -53,16 +55,16 @@ class RolePart:
         return gang.results(gang.submit(self.role, str(task_run.id)))
 
 
-@task(name="act", task_run_name="act stage {stage}", cache_policy=NO_CACHE, persist_result=False)
-def act(stage: int, part: RolePart) -> list[dict[str, Any]]:  # noqa: ARG001  (the stage is the run's name)
-    """Step the environments with local inference; one shard a round and tile."""
+@task(cache_policy=NO_CACHE, persist_result=False)
+def _play(stage: int, part: RolePart) -> list[dict[str, Any]]:  # noqa: ARG001  (the stage is the run's name)
+    """Play a role's part in a stage."""
     return part.run()
 
 
-@task(name="learn", task_run_name="learn stage {stage}", cache_policy=NO_CACHE, persist_result=False)
-def learn(stage: int, part: RolePart) -> list[dict[str, Any]]:  # noqa: ARG001
-    """Learn from the stage's shards; one snapshot a round."""
-    return part.run()
+def submit_role(stage: int, part: RolePart) -> PrefectFuture[list[dict[str, Any]]]:
+    """Play a role under its own name, in a thread of the flow's."""
+    name = part.role.name
+    return _play.with_options(name=name, task_run_name=f"{name} stage {{stage}}").submit(stage, part)
 
 
 @task(name="evaluate", task_run_name="evaluate stage {stage}", cache_policy=NO_CACHE, persist_result=False)
@@ -88,6 +90,3 @@ def evaluate(stage: int, what: Evaluation) -> dict[str, Any]:
             f"raise cluster.admission_seconds"
         ) from error
     return result
-
-
-ROLES = {"act": act, "learn": learn}

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from storage.commit_form import FORMAT
-from storage.errors import CorruptObjectError, ObjectNotFoundError, StageMismatchError
+from storage.errors import CorruptObjectError, MemberLostError, ObjectNotFoundError, StageMismatchError
 from tasks.admission import admitted
 from tasks.agreement import check_agreement
 from tasks.attempts import current_attempt, give_up
 from tasks.gang import Gang
-from tasks.roles import ROLES, Evaluation, RolePart, evaluate
+from tasks.parts import by_half, merge_learned
+from tasks.roles import Evaluation, RolePart, evaluate, submit_role
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from tasks.assignment import Assignment
     from tasks.config import RunConfig
     from tasks.policies import DistributionPolicy
+
+logger = logging.getLogger(__name__)
 
 _TRIES = 3
 
@@ -66,6 +70,11 @@ class StageDriver:
                 # the next try.
                 if not attempt_left:
                     raise
+            except MemberLostError as error:
+                # The same attempt: what is stored of it stays, and is learned again.
+                if not attempt_left:
+                    raise
+                logger.warning("stage=%d begins again: %s", stage, error)
         raise AssertionError("the loop returns or raises")
 
     def _run_attempt(
@@ -78,11 +87,10 @@ class StageDriver:
         try:
             with admitted(self.client, self.policy, self.run.name, cluster.admission_seconds):
                 admitted_seconds = time.perf_counter() - started
-                programs = [str(role.program) for role in self.policy.roles]
-                running = {program: ROLES[program].submit(stage, RolePart(gang, program)) for program in programs}
+                running = [submit_role(stage, RolePart(gang, role)) for role in self.policy.roles]
                 gang.start(cluster.gang_seconds)
             gathered_seconds = time.perf_counter() - started
-            results = {name: future.result(raise_on_failure=False) for name, future in running.items()}
+            results = [future.result(raise_on_failure=False) for future in running]
             if gang.error is not None:
                 raise gang.error  # noqa: TRY301  (a member's error ends the gang like any other)
         except BaseException as error:
@@ -90,7 +98,8 @@ class StageDriver:
             raise
         finally:
             gang.close()
-        learned, acted = results["learn"][0], results.get("act", [])
+        halves = by_half(result for role in results for result in role)
+        learned, acted = merge_learned(stage, halves), halves.get("act", [])
         check_agreement(stage, learned["shards"], acted)
         self.lease.check()
         worked_seconds = time.perf_counter() - started
@@ -111,8 +120,7 @@ class StageDriver:
                 name: {"address": member.address, "host": member.host, "pid": member.pid, "reports": member.reports}
                 for name, member in gang.members.items()
             },
-            "act": [_times(result) for result in acted],
-            "learn": [_times(result) for result in results["learn"]],
+            **{half: [_times(part) for part in halves.get(half, [])] for half in {"act", "learn", *halves}},
         }
         return commit, timings
 

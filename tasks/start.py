@@ -26,8 +26,13 @@ def check_start(config: RunConfig, if_exists: IfExists) -> None:
     Raises:
         PenstockError: names what is wrong, and what would be right.
     """
-    policy = make_policy(config.placement.policy, config.placement.act_tasks)
+    policy = make_policy(config.placement)
     check_supported(policy)
+    if policy.learners != config.placement.learn_tasks:
+        raise ConfigError(
+            f"placement.learn_tasks = {config.placement.learn_tasks}: policy '{policy.name}' has {policy.learners} "
+            f"learner; leave it out, or choose a policy with several, such as multiple_learners"
+        )
     if policy.acts != config.acts:
         raise ConfigError(
             f"placement.policy = '{policy.name}': it {'acts' if policy.acts else 'only learns from what is stored'}, "

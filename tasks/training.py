@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from storage.digest import canonical_json
-from storage.errors import CorruptObjectError
+from storage.errors import ConfigError, CorruptObjectError
 from storage.lease import acquire
 from storage.run import RunFolder
 from storage.store import open_store
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 FORMAT = "penstock-run/1"
+_MOVABLE = ("act_tasks", "env_tasks")
+"""Of the placement, what may change from one drive to the next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,8 @@ def driving(config: RunConfig, if_exists: IfExists, on_event: Callable[[dict[str
     """Drive a new run, or one that exists; leaves its tasks and its lease in order whatever happens inside.
 
     Args:
-        config: of a new run; of one that exists only name, store, placement.act_tasks and cluster count.
+        config: of a new run; of one that exists only name, store, cluster, placement.act_tasks and placement.env_tasks
+            count.
         if_exists: whether an existing run is an error or goes on.
         on_event: gets members' progress and log events, in a thread of Dask's.
 
@@ -83,7 +86,7 @@ def driving(config: RunConfig, if_exists: IfExists, on_event: Callable[[dict[str
     try:
         newest = run.log.newest()
         with connected(config) as client:
-            policy = make_policy(config.placement.policy, config.placement.act_tasks)
+            policy = make_policy(config.placement)
             driver = StageDriver(
                 config=config,
                 run=run,
@@ -106,6 +109,7 @@ def driving(config: RunConfig, if_exists: IfExists, on_event: Callable[[dict[str
                     cache_limit_bytes=config.cluster.cache_limit_bytes,
                     read_budget_bytes=config.cluster.read_budget_bytes,
                     device=config.placement.device,
+                    gang_seconds=config.cluster.gang_seconds,
                 ),
                 on_event=on_event,
             )
@@ -162,9 +166,14 @@ def _stored_config(run: RunFolder, config: RunConfig) -> RunConfig:
     if changed:
         logger.warning("run=%s was made elsewhere, bytes may differ from here on: %s", run.name, "; ".join(changed))
     now = {"name": run.name, "store": config.store, "cluster": config.cluster.model_dump(mode="json")}
-    stored = build_stored_config(
-        merge({**description["config"], **now}, {"placement": {"act_tasks": config.placement.act_tasks}})
-    )
+    movable = {"placement": {name: getattr(config.placement, name) for name in _MOVABLE}}
+    stored = build_stored_config(merge({**description["config"], **now}, movable))
+    wanted, learners = config.placement, stored.placement.learn_tasks
+    if "learn_tasks" in wanted.model_fields_set and wanted.learn_tasks != learners:
+        raise ConfigError(
+            f"placement.learn_tasks = {wanted.learn_tasks}: run '{run.name}' began with {learners}, and the number of "
+            f"learners decides how sums of gradients are rounded; leave it out, or start another run"
+        )
     if stored.identity() != description["identity"]:
         raise CorruptObjectError(
             f"run.json of '{run.name}' was altered: its 'config' and 'identity' say different things. Restore it, or "

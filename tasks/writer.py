@@ -121,7 +121,7 @@ class RoundWriter:
         self._shards[key] = shard
         if stored is None and self._remote:
             context.cache.put(context.run.store, shard, parts)
-            tell_made(self._membership, "learn", _key(acted), shard)
+            tell_made(self._membership, "buffer", _key(acted), shard)
         work = partial(self._store, acted, shard, [] if stored else parts, before=self._latest.get(acted.tile))
         nbytes = shard.nbytes + sum(array.nbytes for array in acted.state.values())
         self._latest[acted.tile] = self._uploads.submit(nbytes, work)
@@ -132,7 +132,7 @@ class RoundWriter:
         if parts:
             self._context.run.store.write(shard.name, parts)
             parts.clear()
-        tell_stored(self._membership, "learn", _key(acted), shard)
+        tell_stored(self._membership, "buffer", _key(acted), shard)
         self._free[acted.tile].append(acted.buffers)
         if before is not None:
             before.result()

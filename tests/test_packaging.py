@@ -231,6 +231,7 @@ def test_what_travels_loads_in_a_fresh_process(tmp_path: Path):
         replica.warm_up,
         mailbox.deliver,
         places.read_places,
+        places.worker_addresses,
         places.move_blocked,
     ]
     root = open_store(str(tmp_path / "root"))

@@ -179,10 +179,18 @@ class Members:
 
 
 class Cluster:
-    """A scheduler, act workers and a learn worker, each a process that a nanny watches over."""
+    """A scheduler, workers to act, to learn and to serve parameters, each a process that a nanny watches over."""
 
-    def __init__(self, act_workers: int, places: int, environment: Mapping[str, str], folder: Path) -> None:
-        self.workers = act_workers + 1
+    def __init__(
+        self,
+        act_workers: int,
+        places: int,
+        environment: Mapping[str, str],
+        folder: Path,
+        learners: int = 1,
+        servers: int = 0,
+    ) -> None:
+        self.workers = act_workers + learners + servers
         self.places = act_workers * places
         self._environment = {
             **os.environ,
@@ -196,7 +204,10 @@ class Cluster:
         wait_until(self._file.exists, "the scheduler's file")
         for index in range(act_workers):
             self._start_worker(f"act-{index}", places, f"actor={places}")
-        self._start_worker("learn-0", 1, "learner=1")
+        for index in range(learners):
+            self._start_worker(f"learn-{index}", 1, "learner=1")
+        for index in range(servers):
+            self._start_worker(f"server-{index}", 1, "server=1")
         self.members: Members = wait_until(self._connect, "the scheduler")
         self.address = self.members.address
         self.members.wait_whole(self.workers)

@@ -3,7 +3,7 @@
 import pytest
 
 from storage.errors import ConfigError
-from tasks.placement import EDGES, check_supported, cut_edges, tiles_of
+from tasks.placement import EDGES, check_supported, cut_edges, tiles_of, works_in_step
 from tasks.policies import FRAGMENTS, DistributionPolicy, Fragment, Role
 
 
@@ -65,9 +65,10 @@ def test_with_a_role_a_fragment_every_edge_is_cut():
     assert {fragment for edge in EDGES for fragment in (edge.source, edge.target)} == set(FRAGMENTS)
 
 
-def test_rounds_may_cross_processes():
-    """What goes through storage is what the runtime can do."""
-    assert check_supported(COARSE) == cut_edges(COARSE)
+@pytest.mark.parametrize("policy", [COARSE, MULTIPLE, CENTRAL], ids=lambda policy: policy.name)
+def test_what_the_runtime_can_do_is_let_through(policy: DistributionPolicy):
+    """Rounds go through storage, gradients and parameters to a server and back; the cut edges are returned."""
+    assert check_supported(policy) == cut_edges(policy)
 
 
 @pytest.mark.parametrize(
@@ -75,14 +76,31 @@ def test_rounds_may_cross_processes():
     [
         (FINE, "policy 'single_learner_fine' cuts 'env -> act, a step, gather: envs -> learner'"),
         (ENVIRONMENTS, "policy 'environments' cuts 'env -> act, a step, gather: envs -> worker'"),
-        (CENTRAL, "policy 'central' cuts 'learn -> sync, a minibatch, reduce: worker -> server'"),
-        (MULTIPLE, "policy 'multiple_learners' reduces gradients by 'allreduce'; only 'local'"),
-        (GPU_ONLY, "policy 'gpu_only' reduces gradients by 'allreduce'; only 'local'"),
+        (
+            DistributionPolicy("summed", CENTRAL.roles, reduce="allreduce"),
+            "policy 'summed' cuts 'learn -> sync, a minibatch, reduce: worker -> server'",
+        ),
+        (
+            DistributionPolicy("served", MULTIPLE.roles, reduce="parameter_server"),
+            "policy 'served' reduces gradients by 'parameter_server' and has sync in 4 x 'worker'",
+        ),
+        (
+            DistributionPolicy("two", (CENTRAL.roles[0], role("server", 2, "sync")), reduce="parameter_server"),
+            "policy 'two' reduces gradients by 'parameter_server' and has sync in 2 x 'server'",
+        ),
+        (
+            DistributionPolicy(
+                "torn",
+                (role("one", 1, "env", "act", "collect", "sync"), role("two", 1, "buffer", "learn")),
+                reduce="parameter_server",
+            ),
+            "policy 'torn' puts act, collect, env, sync together in 'one', which nothing plays",
+        ),
     ],
     ids=lambda value: value.name if isinstance(value, DistributionPolicy) else "",
 )
 def test_what_the_runtime_lacks_is_refused_by_name(policy: DistributionPolicy, expected: str):
-    """Before anything starts, with the edge or the reduction that is the reason."""
+    """Before anything starts, with the edge, the reduction or the role that is the reason."""
     with pytest.raises(ConfigError) as caught:
         check_supported(policy)
     assert str(caught.value).startswith(expected)
@@ -102,6 +120,16 @@ def test_learners_that_never_meet_are_refused(policy: DistributionPolicy):
     """Several learners that reduce nothing would train several networks and call them one."""
     with pytest.raises(ConfigError, match=f"policy '{policy.name}' .*learn"):
         check_supported(policy)
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [(COARSE, False), (FINE, True), (MULTIPLE, True), (ENVIRONMENTS, True), (CENTRAL, True)],
+    ids=lambda value: value.name if isinstance(value, DistributionPolicy) else "",
+)
+def test_who_waits_within_a_round_works_in_step(policy: DistributionPolicy, expected: bool):
+    """Only where rounds alone cross processes may one member begin again while the others go on."""
+    assert works_in_step(policy) is expected
 
 
 @pytest.mark.parametrize("tiles", [1, 2, 5, 8, 13])

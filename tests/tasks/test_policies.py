@@ -3,6 +3,7 @@
 import pytest
 
 from storage.errors import ConfigError
+from tasks.config import PlacementSettings
 from tasks.policies import FRAGMENTS, DistributionPolicy, Fragment, Role, make_policy
 
 
@@ -37,17 +38,32 @@ def test_a_fragments_role_is_found():
     assert [policy.role_of(fragment).name for fragment in FRAGMENTS] == [f"{fragment}-role" for fragment in FRAGMENTS]
 
 
-def test_the_shipped_policy_is_that_of_the_table():
-    """Actors step, infer and collect, as many as asked for; one learner does the rest."""
-    policy = make_policy("single_learner_coarse", 3)
-    assert [(item.name, item.fragments, item.replicas, item.resources) for item in policy.roles] == [
-        ("act", {"env", "act", "collect"}, 3, (("actor", 1.0),)),
-        ("learn", {"buffer", "learn", "sync"}, 1, (("learner", 1.0),)),
-    ]
-    assert policy.reduce == "local"
+ALL = set(FRAGMENTS)
+ACTOR, LEARNER, SERVER = (("actor", 1.0),), (("learner", 1.0),), (("server", 1.0),)
+
+
+@pytest.mark.parametrize(
+    ("name", "roles", "reduce"),
+    [
+        (
+            "single_learner_coarse",
+            [("act", {"env", "act", "collect"}, 2, ACTOR), ("learn", {"buffer", "learn", "sync"}, 1, LEARNER)],
+            "local",
+        ),
+        ("single_learner_fine", [("env", {"env"}, 3, ACTOR), ("learn", ALL - {"env"}, 1, LEARNER)], "local"),
+        ("multiple_learners", [("worker", ALL, 4, LEARNER)], "allreduce"),
+        ("environments", [("env", {"env"}, 3, ACTOR), ("worker", ALL - {"env"}, 4, LEARNER)], "allreduce"),
+        ("central", [("worker", ALL - {"sync"}, 4, LEARNER), ("server", {"sync"}, 1, SERVER)], "parameter_server"),
+    ],
+)
+def test_shipped_policies_are_those_of_the_table(name: str, roles: list[tuple], reduce: str):
+    """Roles, fragments, replicas from the settings, and resources."""
+    policy = make_policy(PlacementSettings(policy=name, act_tasks=2, env_tasks=3, learn_tasks=4))
+    assert [(item.name, item.fragments, item.replicas, item.resources) for item in policy.roles] == roles
+    assert policy.reduce == reduce
 
 
 def test_an_unknown_name_is_refused_with_those_that_exist():
     """By the setting's full name."""
     with pytest.raises(ConfigError, match=r"placement\.policy = 'seed_rl': no such policy; .*single_learner_coarse"):
-        make_policy("seed_rl", 1)
+        make_policy(PlacementSettings(policy="seed_rl"))

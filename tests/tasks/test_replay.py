@@ -54,7 +54,7 @@ class Alone:
     def check(self) -> None:
         pass
 
-    def hint(self, role: str, key: str, value: Any) -> None:
+    def hint(self, fragment: str, key: str, value: Any) -> None:
         pass
 
     def tell(self, event: str, **facts: Any) -> None:

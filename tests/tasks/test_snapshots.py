@@ -37,8 +37,8 @@ class Members:
         self.mailbox.open(TOPIC)
         self.silent = False
 
-    def hint(self, role: str, key: str, value: Any) -> None:
-        assert role == "act"
+    def hint(self, fragment: str, key: str, value: Any) -> None:
+        assert fragment == "act"
         if not self.silent:
             self.mailbox.post(TOPIC, {key: value})
 

@@ -40,8 +40,8 @@ class Hints:
     def __init__(self) -> None:
         self.told: dict[str, Any] = {}
 
-    def hint(self, role: str, key: str, value: Any) -> None:
-        assert role == "learn"
+    def hint(self, fragment: str, key: str, value: Any) -> None:
+        assert fragment == "buffer"
         self.told[key] = value
 
     def hinted(self, key: str) -> Any:

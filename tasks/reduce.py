@@ -1,0 +1,166 @@
+"""How gradients of several learners become one: not at all, by adding them up everywhere, or at a server.
+
+Learner r of N owns contiguous tiles. Every learner makes the same plan over the rows of all tiles, and takes those
+rows of a minibatch that are its own; losses are divided by the size of the whole minibatch, so that parts add up.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+
+from storage.errors import SpecMismatchError
+from tasks.groups import Group
+from tasks.placement import tiles_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from torch import Tensor
+
+    from tasks.algorithm import Algorithm, Loss
+    from tasks.assignment import Assignment
+    from tasks.context import RunContext
+    from tasks.groups import MeetingPoint
+    from tasks.membership import Membership
+    from tasks.specs import State
+
+SERVER_GROUP = "server"
+_LEARNER_GROUP = "learners"
+
+
+class Reduction(Protocol):
+    """What learners have to say to each other. All call everything in the same order."""
+
+    def share_of(self, rows: int) -> tuple[range, int]:
+        """Global ids of this learner's training rows of a round, and how many all learners have."""
+
+    def stats(self, sums: Mapping[str, Tensor]) -> dict[str, float]:
+        """Global sums, of this learner's."""
+
+    def update(self, state: State, loss: Loss, gradient: Tensor) -> State:
+        """The optimizer's step for the gradient of a whole minibatch, of which this is this learner's part."""
+
+    def after_minibatch(self, state: State) -> State:
+        """What follows all losses of a minibatch."""
+
+
+class LocalReduction:
+    """One learner has everything."""
+
+    def __init__(self, algorithm: Algorithm) -> None:
+        self._algorithm = algorithm
+
+    def share_of(self, rows: int) -> tuple[range, int]:
+        """All rows."""
+        return range(rows), rows
+
+    def stats(self, sums: Mapping[str, Tensor]) -> dict[str, float]:
+        """The sums themselves."""
+        return {name: float(value) for name, value in sums.items()}
+
+    def update(self, state: State, loss: Loss, gradient: Tensor) -> State:
+        """The step."""
+        return self._algorithm.update(state, loss, gradient)
+
+    def after_minibatch(self, state: State) -> State:
+        """What the algorithm does."""
+        return self._algorithm.after_minibatch(state)
+
+
+class SummedReduction(LocalReduction):
+    """Gradients are added up between all learners, and each takes the step: all have the same bytes afterwards."""
+
+    def __init__(self, algorithm: Algorithm, group: Group, rows: range, rows_in_all: int) -> None:
+        """Args: the algorithm, all learners, and which of the round's rows are this one's."""
+        super().__init__(algorithm)
+        self._group = group
+        self._rows = rows
+        self._rows_in_all = rows_in_all
+
+    def share_of(self, rows: int) -> tuple[range, int]:
+        """Rows of the own tiles; every tile has as many.
+
+        Raises:
+            SpecMismatchError: `post` left rows out or added some, so that nobody could number them alone.
+        """
+        if rows != len(self._rows):
+            raise SpecMismatchError(
+                f"post made {rows} training rows of {len(self._rows)} stored ones; several learners need as many, a "
+                f"row a step of each environment. Run this algorithm with one learner"
+            )
+        return self._rows, self._rows_in_all
+
+    def stats(self, sums: Mapping[str, Tensor]) -> dict[str, float]:
+        """Added up in float64."""
+        if not sums:
+            return {}
+        own = torch.stack([value.double().cpu() for value in sums.values()])
+        return dict(zip(sums, self._group.sum(own).tolist(), strict=True))
+
+    def update(self, state: State, loss: Loss, gradient: Tensor) -> State:
+        """The step for the sum."""
+        return super().update(state, loss, self._group.sum(gradient))
+
+
+class ServerReduction(SummedReduction):
+    """Gradients go to a server that takes the steps, and parameters come back."""
+
+    def __init__(self, algorithm: Algorithm, group: Group, server: Group, rows: range, rows_in_all: int) -> None:
+        """Args: the algorithm, all learners, all of them with the server as the last, and this one's rows."""
+        super().__init__(algorithm, group, rows, rows_in_all)
+        self._server = server
+
+    def update(self, state: State, loss: Loss, gradient: Tensor) -> State:
+        """The gradient goes up, the group's vector comes down."""
+        server = self._server.size - 1
+        self._server.sum_at(server, gradient)
+        flat = state.params[loss.group].flat
+        flat.copy_(self._server.copy_from(server, flat))
+        return state
+
+    def after_minibatch(self, state: State) -> State:
+        """Targets come down."""
+        for value in state.targets.values():
+            value.copy_(self._server.copy_from(self._server.size - 1, value))
+        return state
+
+
+@contextmanager
+def reducing(
+    assignment: Assignment, context: RunContext, membership: Membership, meeting: MeetingPoint | None
+) -> Iterator[Reduction]:
+    """A learner's reduction under its run's policy; the groups end with it.
+
+    Raises:
+        MemberLostError: the others did not come, or one was lost.
+    """
+    kind, learners = context.policy.reduce, assignment.replicas
+    if kind == "local":
+        yield LocalReduction(context.algorithm)
+        return
+    tiles = tiles_of(assignment.replica, learners, context.config.environment.tiles)
+    tile_rows = context.config.schedule.round_steps * context.config.environment.envs_per_tile
+    rows, rows_in_all = range(tiles.start * tile_rows, tiles.stop * tile_rows), context.round_rows
+    names = learner_names(assignment, context)
+    with Group(_LEARNER_GROUP, assignment.replica, names, membership, assignment, meeting) as group:
+        if kind == "allreduce":
+            yield SummedReduction(context.algorithm, group, rows, rows_in_all)
+            return
+        everybody = [*names, server_name(context)]
+        with Group(SERVER_GROUP, assignment.replica, everybody, membership, assignment, meeting) as server:
+            yield ServerReduction(context.algorithm, group, server, rows, rows_in_all)
+
+
+def learner_names(assignment: Assignment, context: RunContext) -> list[str]:
+    """Members that compute gradients, by rank."""
+    role = context.policy.role_of("learn")
+    replicas = assignment.replicas if assignment.role == role.name else role.replicas
+    return [f"{role.name}-{replica}" for replica in range(replicas)]
+
+
+def server_name(context: RunContext) -> str:
+    """The member that holds `sync`."""
+    return f"{context.policy.role_of('sync').name}-0"

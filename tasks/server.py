@@ -1,0 +1,75 @@
+"""The parameter server: takes the optimizer's steps for learners that send it gradients, and publishes versions.
+
+It makes the same plan as the learners, so it knows how many minibatches a round has without being told.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tasks.groups import Group
+from tasks.learn import plan_round, prepare_device
+from tasks.reduce import SERVER_GROUP, learner_names, server_name
+from tasks.sync import Sync, begin_stage, parameters_digest
+
+if TYPE_CHECKING:
+    from tasks.assignment import Assignment
+    from tasks.context import RunContext
+    from tasks.groups import MeetingPoint
+    from tasks.membership import Membership
+    from tasks.specs import State
+
+
+def serve(
+    assignment: Assignment,
+    context: RunContext,
+    membership: Membership,
+    meeting: MeetingPoint | None,  # noqa: ARG001  (the first learner serves it)
+) -> dict[str, Any]:
+    """Serve all rounds of a stage.
+
+    Returns:
+        The server's part of the commit (`snapshots`, `checkpoint`, `version`), `parameters` (a digest of what learners
+        must have, too), and for `timings/`: `serve_seconds`, `publish_seconds`.
+
+    Raises:
+        MemberLostError: a learner was lost.
+        StageMismatchError: learning again gave another snapshot than the one that is published.
+        CorruptObjectError: the checkpoint was damaged.
+    """
+    device = prepare_device(assignment.device, context.config.placement.torch_threads)
+    state, _, published = begin_stage(assignment, context, device)
+    started = time.perf_counter()
+    names = [*learner_names(assignment, context), server_name(context)]
+    rounds = context.rounds_of(assignment.stage)
+    with (
+        Sync(assignment, context, membership, state, published) as sync,
+        Group(SERVER_GROUP, len(names) - 1, names, membership, assignment, None) as group,
+    ):
+        for round_ in rounds:
+            membership.check()
+            state = _serve_round(context, state, round_, group)
+            sync.publish(round_ + 1, state)
+        sync.keep(state)
+    serve_seconds = time.perf_counter() - started
+    membership.log.info(
+        "served rounds=%d..%d serve_seconds=%.3f device=%s", rounds[0], rounds[-1], serve_seconds, device
+    )
+    return {**sync.part(), "parameters": parameters_digest(state), "serve_seconds": serve_seconds}
+
+
+@torch.no_grad()
+def _serve_round(context: RunContext, state: State, round_: int, group: Group) -> State:
+    algorithm, server = context.algorithm, group.size - 1
+    for _ in plan_round(context, round_, context.round_rows):
+        for loss in algorithm.losses:
+            gradient = group.sum_at(server, torch.zeros_like(state.params[loss.group].flat))
+            state = algorithm.update(state, loss, gradient)
+            group.copy_from(server, state.params[loss.group].flat)
+        state = algorithm.after_minibatch(state)
+        for value in state.targets.values():
+            group.copy_from(server, value)
+    return state
