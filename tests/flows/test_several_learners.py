@@ -30,15 +30,15 @@ def places(tmp_path_factory):
 
 
 class Runs:
-    """Where the runs of this module are made, on its own cluster."""
+    """Where the runs of this module are made."""
 
     def __init__(self, bench: Bench, places: Cluster) -> None:
         self.bench = bench
         self.places = places
 
-    def train(self, name: str, policy: str, *options: str, settings: Settings = SETTINGS):
+    def train(self, name: str, policy: str):
         learners = () if policy == ALONE else ("--learn-tasks", "2")
-        return self.bench.train(name, settings, "--policy", policy, *learners, *options)
+        return self.bench.train(name, SETTINGS, "--policy", policy, *learners)
 
     def kill(self, member: str, run: str) -> None:
         os.kill(self.places.members.pid_of(member, run), signal.SIGKILL)
@@ -46,16 +46,16 @@ class Runs:
 
 @pytest.fixture(scope="module")
 def undisturbed(places, flow_environment, tmp_path_factory) -> dict[str, StoredRun]:
-    """A run under each policy that nothing disturbed."""
+    """A run under each policy that nothing disturbed; that of `central` on workers of its own."""
     bench = Bench(tmp_path_factory.mktemp("undisturbed"), flow_environment, places.address)
     runs = Runs(bench, places)
     try:
-        flows = {policy: runs.train(policy.replace("_", "-"), policy) for policy in (ALONE, *IN_STEP)}
-        for flow in flows.values():
-            flow.succeed()
+        for policy in (ALONE, "multiple_learners"):
+            runs.train(policy, policy).succeed()
+        bench.train_alone("central", SETTINGS, "--policy", "central", "--learn-tasks", "2").succeed()
     finally:
         bench.close()
-    return {policy: bench.run(policy.replace("_", "-")) for policy in flows}
+    return {policy: bench.run(policy) for policy in (ALONE, *IN_STEP)}
 
 
 @pytest.fixture
@@ -120,44 +120,33 @@ def test_the_policy_changes_nothing_of_what_a_commit_has(undisturbed, policy):
             assert commit["metrics"][name] == pytest.approx(value, rel=1e-2, abs=1e-6), name
 
 
-@pytest.mark.parametrize(
-    ("policy", "victims"),
-    [
-        ("multiple_learners", (("worker-1", 3), ("worker-0", 12))),
-        ("central", (("server-0", 5), ("worker-0", 11))),
-    ],
-)
-def test_losing_a_member_begins_the_stage_again(runs, undisturbed, policy, victims):
-    """Whoever is killed, a learner, the one that others meet at, or the server: the flow ends with the same bytes."""
-    flow, run = runs.train("killed", policy), runs.bench.run("killed")
-    for member, round_ in victims:
+def test_losing_a_learner_begins_the_stage_again(runs, undisturbed):
+    """Whichever is killed, also the one that others meet at: the same flow ends with the same bytes."""
+    flow, run = runs.train("killed", "multiple_learners"), runs.bench.run("killed")
+    for member, round_ in (("worker-1", 3), ("worker-0", 12)):
         run.wait_for_round(round_, flow)
         runs.kill(member, "killed")
     flow.succeed()
-    assert_same(run, undisturbed[policy].content())
+    assert_same(run, undisturbed["multiple_learners"].content())
 
 
-def test_a_killed_flow_is_resumed_by_as_many_learners(runs, undisturbed):
-    """To the same bytes; with another number it is refused, since that would round otherwise."""
-    flow, run = runs.train("killed", "multiple_learners"), runs.bench.run("killed")
+def test_losing_the_server_or_the_flow_changes_no_byte(runs, undisturbed):
+    """Killed one after the other, on other workers than the undisturbed run: a resume ends with the same bytes.
+
+    A resume with another number of learners is refused, since that would round otherwise.
+    """
+    flow, run = runs.train("killed", "central"), runs.bench.run("killed")
+    run.wait_for_round(3, flow)
+    runs.kill("server-0", "killed")
     run.wait_for_round(11, flow)
     flow.kill()
     runs.bench.resume("killed", "--learn-tasks", "1").refuse("placement.learn_tasks")
     runs.bench.resume("killed").succeed()
-    assert_same(run, undisturbed["multiple_learners"].content())
-
-
-def test_workers_of_its_own_are_those_of_the_policy(runs, undisturbed):
-    """A run that brings its own workers has one process a learner and one for the server, and the same bytes."""
-    runs.bench.train_alone("alone", SETTINGS, "--policy", "central", "--learn-tasks", "2").succeed()
-    run = runs.bench.run("alone")
     assert_same(run, undisturbed["central"].content())
-    members = run.timings()[-1]["members"]
+
+
+def test_members_have_processes_of_their_own(undisturbed):
+    """On the workers that a run brings along: one a learner, and one for the server."""
+    members = undisturbed["central"].timings()[-1]["members"]
     assert sorted(members) == ["server-0", "worker-0", "worker-1"]
     assert len({member["pid"] for member in members.values()}) == 3
-
-
-def test_a_cluster_without_the_places_is_refused(runs):
-    """Three learners on two places: with what there is, in one line."""
-    flow = runs.bench.train("larger", SETTINGS, "--policy", "central", "--learn-tasks", "3", "--admission-seconds", "2")
-    flow.refuse("3 places with learner=1 for 'worker', and there are 2")

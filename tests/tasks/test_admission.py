@@ -12,7 +12,7 @@ from distributed import Client, Event, Scheduler, SpecCluster, Worker
 from storage.errors import GangRefusedError
 from tasks import admission
 from tasks.admission import admitted, shortages
-from tasks.policies import DistributionPolicy, Role, single_learner_coarse
+from tasks.policies import DistributionPolicy, Role, central, single_learner_coarse
 
 LONG_SECONDS = 30.0
 _numbers = itertools.count()
@@ -41,6 +41,15 @@ def test_every_role_that_lacks_places_is_named():
     assert shortages(single_learner_coarse(1), [], "all") == [
         "1 places with actor=1 for 'act', and there are 0",
         "1 places with learner=1 for 'learn', and there are 0",
+    ]
+
+
+def test_learners_and_their_server_are_counted_apart():
+    """Two places for three learners, and none for a server: a line each, as the refusal has it."""
+    assert shortages(central(2), [worker(learner=1.0), worker(learner=1.0, server=1.0)], "all") == []
+    assert shortages(central(3), [worker(learner=1.0), worker(learner=1.0)], "all") == [
+        "3 places with learner=1 for 'worker', and there are 2",
+        "1 places with server=1 for 'server', and there are 0",
     ]
 
 

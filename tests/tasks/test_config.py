@@ -138,13 +138,33 @@ def test_tiles_divide_the_environments():
     assert build_config({"environment": {"num_envs": 12, "envs_per_tile": 4}}).environment.tiles == 3
 
 
-def test_every_act_task_has_a_tile():
-    """Three act tasks can't share two tiles; two can."""
-    environment = {"num_envs": 8, "envs_per_tile": 4}
-    said = refusal({"environment": environment, "placement": {"act_tasks": 3}})
-    assert "placement.act_tasks = 3" in said
+@pytest.mark.parametrize("kind", ["act", "env", "learn"])
+def test_every_task_has_a_tile(kind: str):
+    """Three tasks can't share two tiles, whatever they do; two can, and none is no number of tasks."""
+    environment, field = {"num_envs": 8, "envs_per_tile": 4}, f"{kind}_tasks"
+    said = refusal({"environment": environment, "placement": {field: 3}})
+    assert f"placement.{field} = 3" in said
     assert "only 2 tiles" in said
-    assert build_config({"environment": environment, "placement": {"act_tasks": 2}}).placement.act_tasks == 2
+    assert refusal({"placement": {field: 0}}).startswith(f"placement.{field} = 0: input should be greater than")
+    assert getattr(build_config({"environment": environment, "placement": {field: 2}}).placement, field) == 2
+
+
+@pytest.mark.parametrize("policy", ["multiple_learners", "central"])
+def test_the_number_of_learners_counts_where_they_add_up(policy: str):
+    """It decides how sums of gradients are rounded; with one learner it is left out, as it ever was."""
+    environment = {"num_envs": 8, "envs_per_tile": 4}
+    one, two = (
+        build_config({"environment": environment, "placement": {"policy": policy, "learn_tasks": count}}).identity()
+        for count in (1, 2)
+    )
+    assert one != two
+    assert (one["placement"]["learn_tasks"], two["placement"]["learn_tasks"]) == (1, 2)
+    assert build_config({}).identity()["placement"].keys() == {
+        "policy",
+        "torch_threads",
+        "gradient_block_rows",
+        "quorum",
+    }
 
 
 def test_no_minibatch_is_empty():
@@ -186,6 +206,11 @@ def test_a_start_is_refused_before_anything_is_made(tmp_path: Path):
     for change, said in (
         ({"placement": {"policy": "coarse"}}, r"placement\.policy = 'coarse': no such policy; .*single_learner_coarse"),
         ({"environment": {"id": "Cart"}}, "CartPole-v1"),
+        (
+            {"environment": {"num_envs": 8, "envs_per_tile": 4}, "placement": {"learn_tasks": 2}},
+            r"placement\.learn_tasks = 2: policy 'single_learner_coarse' has 1 learner; .*multiple_learners",
+        ),
+        ({"placement": {"policy": "single_learner_fine"}}, "cuts 'env -> act, a step"),
     ):
         with pytest.raises(ConfigError, match=said):
             check_start(build_config({"store": str(store)} | change), "refuse")
@@ -291,6 +316,7 @@ def test_the_form_has_the_fields_in_their_order():
         {"name": "other"},
         {"store": "elsewhere"},
         {"placement": {"act_tasks": 2}},
+        {"placement": {"env_tasks": 2}},
         {"placement": {"device": "cpu"}},
         {
             "cluster": {
@@ -323,6 +349,7 @@ def test_where_and_how_long_is_no_part_of_the_identity(change: dict[str, Any]):
         {"placement": {"gradient_block_rows": 100}},
         {"placement": {"torch_threads": 2}},
         {"placement": {"snapshot_dtype": "int8"}},
+        {"placement": {"policy": "multiple_learners"}},
     ],
 )
 def test_what_determines_the_bytes_is_the_identity(change: dict[str, Any]):

@@ -1,0 +1,235 @@
+"""Learners that each have some of the rows take the steps that one with all of them takes, and feel a peer's loss."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+import torch
+
+from storage.errors import GangError, MemberLostError, SpecMismatchError
+from tasks.algorithms.ppo import PPO
+from tasks.assignment import Assignment
+from tasks.gradients import gather_minibatches, minibatch_gradient, take_share
+from tasks.groups import OFFER, Group, MeetingPoint
+from tasks.reduce import LocalReduction, ServerReduction, SummedReduction
+
+from .ppo_cases import CHOICES, random, rows_of
+
+HOST = "127.0.0.1"
+PATIENCE_SECONDS = 60.0
+ROWS = 40
+
+
+class Present:
+    """Of a member's life what meeting needs: where the first one is, and whether to leave."""
+
+    def __init__(self, port: int, reason: str = "") -> None:
+        self.port = port
+        self.reason = reason
+
+    def host_of(self, member: str) -> str:
+        return HOST
+
+    def offered(self, member: str, name: str) -> int:
+        assert name == OFFER
+        return self.port
+
+    def check(self) -> None:
+        if self.reason:
+            raise GangError(self.reason)
+
+
+def assignment(gang_seconds: float = PATIENCE_SECONDS) -> Assignment:
+    return Assignment(
+        store="",
+        run="",
+        stage=0,
+        attempt=0,
+        gang="",
+        generation=1,
+        role="worker",
+        replica=0,
+        replicas=1,
+        task_run="",
+        cache_folder="",
+        device="cpu",
+        gang_seconds=gang_seconds,
+    )
+
+
+def meet(rank: int, size: int, members: Any, meeting: MeetingPoint | None, seconds: float = PATIENCE_SECONDS) -> Group:
+    return Group("test", rank, [f"worker-{index}" for index in range(size)], members, assignment(seconds), meeting)
+
+
+def together(size: int, work: Any) -> list[Any]:
+    """What `work(group)` returns for each member of a group, each in a thread."""
+    meeting = MeetingPoint(HOST, PATIENCE_SECONDS)
+
+    def run(rank: int) -> Any:
+        with meet(rank, size, Present(meeting.port), None if rank else meeting) as group:
+            return work(rank, group)
+
+    with ThreadPoolExecutor(size) as threads:
+        return list(threads.map(run, range(size)))
+
+
+@pytest.fixture(scope="module")
+def ppo() -> PPO:
+    return PPO(environment=CHOICES, hidden=(8,), epochs=2, minibatches=5)
+
+
+def batch_of(ppo: PPO) -> dict[str, torch.Tensor]:
+    return rows_of(ppo, ppo.init(1), ROWS)
+
+
+def train(
+    ppo: PPO, batch: dict[str, torch.Tensor], reduction: Any, plan: list[torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    """What a learner does with its rows; the parameters afterwards."""
+    state = ppo.init(1)
+    stats = reduction.stats(ppo.stats(batch))
+    own, _ = reduction.share_of(len(batch["advantage"]))
+    counts: deque[int] = deque()
+    for rows in gather_minibatches(batch, take_share(plan, own, counts), 16):
+        count = counts.popleft()
+        for loss in ppo.losses:
+            gradient, _ = minibatch_gradient(loss, state, rows, stats, 4096, count)
+            with torch.no_grad():
+                state = reduction.update(state, loss, gradient)
+        state = reduction.after_minibatch(state)
+    return {name: group.flat.clone() for name, group in state.params.items()}
+
+
+def plan_of(ppo: PPO) -> list[torch.Tensor]:
+    """Of random rows, and at last one of which most learners have none."""
+    return [*ppo.plan(torch.Generator().manual_seed(3), ROWS), torch.tensor([3, 1, 2])]
+
+
+def share(batch: dict[str, torch.Tensor], rows: range) -> dict[str, torch.Tensor]:
+    return {name: column[rows.start : rows.stop] for name, column in batch.items()}
+
+
+SHARES = [(range(25), range(25, ROWS)), (range(10), range(10, 12), range(12, ROWS))]
+
+
+@pytest.mark.parametrize("shares", SHARES, ids=["two", "three"])
+def test_learners_that_add_up_take_the_steps_of_one(ppo, shares):
+    """However unevenly rows are shared, also where a minibatch has none for some: the same parameters for all."""
+    batch, plan = batch_of(ppo), plan_of(ppo)
+    expected = train(ppo, batch, LocalReduction(ppo), plan)
+
+    def work(rank: int, group: Group) -> Any:
+        return train(ppo, share(batch, shares[rank]), SummedReduction(ppo, group, shares[rank], ROWS), plan)
+
+    found = together(len(shares), work)
+    for name, value in expected.items():
+        torch.testing.assert_close(found[0][name], value, rtol=0, atol=1e-5)
+        assert not torch.equal(value, ppo.init(1).params[name].flat)
+        assert all(torch.equal(other[name], found[0][name]) for other in found)
+
+
+def test_a_server_takes_the_steps_of_one(ppo):
+    """Two learners and a server: gradients go up, parameters come down, and all three have the same."""
+    batch, plan, shares = batch_of(ppo), plan_of(ppo), SHARES[0]
+    expected = train(ppo, batch, LocalReduction(ppo), plan)
+    learners = MeetingPoint(HOST, PATIENCE_SECONDS)
+
+    def work(rank: int, server: Group) -> Any:
+        if rank == 2:
+            state = ppo.init(1)
+            for _ in plan:
+                for loss in ppo.losses:
+                    gradient = server.sum_at(2, torch.zeros_like(state.params[loss.group].flat))
+                    state = ppo.update(state, loss, gradient)
+                    server.copy_from(2, state.params[loss.group].flat)
+            return {name: group.flat for name, group in state.params.items()}
+        with meet(rank, 2, Present(learners.port), None if rank else learners) as group:
+            reduction = ServerReduction(ppo, group, server, shares[rank], ROWS)
+            return train(ppo, share(batch, shares[rank]), reduction, plan)
+
+    found = together(3, work)
+    for name, value in expected.items():
+        torch.testing.assert_close(found[0][name], value, rtol=0, atol=1e-5)
+        assert all(torch.equal(other[name], found[0][name]) for other in found)
+
+
+def test_sums_are_added_up_in_float64():
+    """A billion and a millionth, of two learners: nothing is lost, nor mixed up between names."""
+
+    def work(rank: int, group: Group) -> dict[str, float]:
+        reduction = SummedReduction(None, group, range(rank, rank + 1), 2)  # type: ignore[arg-type]
+        return reduction.stats({"large": torch.tensor(1e9 * rank), "small": torch.tensor(1e-6, dtype=torch.float64)})
+
+    assert together(2, work) == [{"large": 1e9, "small": 2e-6}] * 2
+
+
+def test_rows_that_nobody_can_number_are_refused():
+    """A learner whose `post` leaves rows out would take others' rows for its own."""
+
+    def work(rank: int, group: Group) -> str:
+        with pytest.raises(SpecMismatchError) as caught:
+            SummedReduction(None, group, range(10), 20).share_of(9)  # type: ignore[arg-type]
+        return str(caught.value)
+
+    assert "post made 9 training rows of 10 stored ones" in together(1, work)[0]
+
+
+def test_who_is_told_to_leave_waits_for_nobody():
+    """Before the group is whole: at once, with the reason that it was given."""
+    meeting = MeetingPoint(HOST, PATIENCE_SECONDS)
+    with pytest.raises(GangError, match="told so"):
+        meet(0, 2, Present(meeting.port, "told so"), meeting)
+
+
+def test_who_does_not_come_is_not_waited_for_for_ever():
+    """Past `gang_seconds`: with who is missing and the setting to raise."""
+    meeting = MeetingPoint(HOST, PATIENCE_SECONDS)
+    with pytest.raises(MemberLostError, match=r"worker-0 lost worker-1 .*cluster\.gang_seconds"):
+        meet(0, 2, Present(meeting.port), meeting, seconds=0.2)
+
+
+def test_a_member_that_leaves_is_felt_by_the_others():
+    """Its connections close with its group, so that nobody waits out a timeout."""
+
+    def work(rank: int, group: Group) -> str:
+        group.sum(torch.ones(3))
+        if rank:
+            return ""
+        with pytest.raises(MemberLostError) as caught:
+            group.sum(torch.ones(3))
+        return str(caught.value)
+
+    assert together(2, work)[0].startswith("worker-0 lost worker-1 while they worked in step")
+
+
+def die(rank: int, port: int) -> None:
+    """A member in a process of its own, killed in the middle."""
+    group = meet(rank, 3, Present(port), None)
+    group.sum(random(100, seed=rank))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_killed_member_is_felt_by_the_others():
+    """By all of those that work in step with it, whichever they are."""
+    meeting = MeetingPoint(HOST, PATIENCE_SECONDS)
+    victim = multiprocessing.get_context("spawn").Process(target=die, args=(2, meeting.port))
+    victim.start()
+
+    def work(rank: int) -> None:
+        with ExitStack() as stack:
+            group = stack.enter_context(meet(rank, 3, Present(meeting.port), None if rank else meeting))
+            group.sum(random(100, seed=rank))
+            with pytest.raises(MemberLostError):
+                group.sum(torch.ones(3))
+
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(work, range(2)))
+    victim.join(PATIENCE_SECONDS)
+    assert victim.exitcode == -signal.SIGKILL
