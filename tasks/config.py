@@ -316,7 +316,10 @@ class TrainConfig(RunConfig):
     """Everything that describes a training run."""
 
     algorithm: PPOSettings | IMPALASettings = Field(
-        default_factory=PPOSettings, discriminator="name", json_schema_extra=_any_of
+        default_factory=PPOSettings,
+        description="The algorithm and its settings.",
+        discriminator="name",
+        json_schema_extra=_any_of,
     )
 
     @field_validator("algorithm", mode="before")
