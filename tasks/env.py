@@ -1,4 +1,4 @@
-"""The environment role: step the environments of tiles for whoever acts them in another process.
+"""The environment half: step the environments of tiles for whoever acts them in another process.
 
 An environment member keeps nothing that matters: where a tile begins is said by who acts it, and a round's state goes
 back with the round. So whoever comes back after a break begins again from what is stored.
@@ -14,17 +14,45 @@ from typing import TYPE_CHECKING, Any, Self
 
 from storage.errors import MemberLostError
 from storage.shards import allocate
-from tasks.links import LINK_SECONDS, Link, Listener, Newcomer
+from tasks.links import LINK_SECONDS, Link, LinkAddress, Listener, Newcomer
 from tasks.step_frames import ROUND_COLUMNS, StepFrame, pack_end, unpack_start
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from tasks.assignment import Assignment
     from tasks.context import RunContext
+    from tasks.membership import Membership
 
 logger = logging.getLogger(__name__)
 
+OFFER = "environments"
+"""Under which an environment member tells the others where it listens, and for which tiles."""
+
 _CHECK_SECONDS = 0.25
+
+
+def env(assignment: Assignment, server: EnvironmentServer, membership: Membership) -> dict[str, Any]:
+    """Step a stage's environments until all rounds are acted.
+
+    Returns:
+        For `timings/`: `env_steps` made, `step_seconds` (in the environments), and `edges` (bytes and messages).
+    """
+    server.serve(membership.check)
+    tally = server.tally()
+    membership.log.info(
+        "stepped stage=%d env_steps=%d step_seconds=%.3f", assignment.stage, tally["env_steps"], tally["step_seconds"]
+    )
+    return tally
+
+
+def served_tiles(membership: Membership) -> dict[int, LinkAddress]:
+    """By tile, the member that steps its environments."""
+    return {
+        tile: LinkAddress.from_json(offer["address"])
+        for offer in membership.offers(OFFER).values()
+        for tile in offer["tiles"]
+    }
 
 
 class TileServer:
@@ -137,10 +165,18 @@ class EnvironmentServer:
         self._selector.register(self._listener, selectors.EVENT_READ, self._knock)
         self.address = self._listener.address
 
+    def offer(self) -> dict[str, Any]:
+        """For the other members, before they begin."""
+        return {OFFER: {"address": self.address.to_json(), "tiles": list(self._tiles)}}
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let everybody go who is linked."""
         self._selector.close()
         self._listener.close()
         for newcomer in self._newcomers:

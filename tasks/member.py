@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from tasks.act import act
 from tasks.composition import compose
+from tasks.env import EnvironmentServer, env, served_tiles
 from tasks.groups import OFFER, MeetingPoint
 from tasks.learn import learn
+from tasks.placement import tiles_of
 from tasks.replay import replay
 from tasks.server import serve
 
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Member:
-    """What a role's fragments make of a member."""
+    """What a role's fragments make of a member. A context manager, whose end closes what it offered."""
 
     def __init__(self, assignment: Assignment, context: RunContext) -> None:
         role = next(role for role in context.policy.roles if role.name == assignment.role)
@@ -31,9 +33,25 @@ class Member:
         self.context = context
         self.composition = composition
         self._meeting: MeetingPoint | None = None
+        self._server: EnvironmentServer | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._server is not None:
+            self._server.close()
 
     def offer(self, host: str) -> dict[str, Any]:
-        """What the others have to know of this member before they begin: where the first learner can be met."""
+        """What the others have to know of this member before they begin.
+
+        Where the first learner can be met, or where environments are stepped, and whose.
+        """
+        if "env" in self.composition.halves:
+            tiles = tiles_of(self.assignment.replica, self.assignment.replicas, self.context.config.environment.tiles)
+            last_round = self.context.rounds_of(self.assignment.stage)[-1]
+            self._server = EnvironmentServer(self.context, tiles, last_round, host, self.assignment.member)
+            return self._server.offer()
         if self.context.policy.reduce == "local" or self.assignment.replica or "learn" not in self.composition.halves:
             return {}
         self._meeting = MeetingPoint(host, self.assignment.gang_seconds)
@@ -74,11 +92,14 @@ class Member:
     def _play(self, half: Half, membership: Membership) -> dict[str, Any]:
         assignment, context = self.assignment, self.context
         if half == "act":
-            return act(assignment, context, membership)
+            served = served_tiles(membership) if self.composition.pools == "remote" else None
+            return act(assignment, context, membership, served)
         if half == "server":
             return serve(assignment, context, membership, self._meeting)
         if half == "learn":
             if not context.config.acts:
                 return replay(assignment, context, membership)
             return learn(assignment, context, membership, self._meeting)
-        raise TypeError(f"nothing plays '{half}' yet; check_supported refuses such a policy")
+        if self._server is None:
+            raise RuntimeError("environments are served only after they were offered")
+        return env(assignment, self._server, membership)

@@ -106,6 +106,11 @@ class Membership:
         """What a member offered before the start."""
         return MAILBOX.get(self._topic, "offers")[member][name]
 
+    def offers(self, name: str) -> dict[str, Any]:
+        """What members offered under a name before the start, by member; without those that did not."""
+        every: dict[str, dict[str, Any]] = MAILBOX.get(self._topic, "offers")
+        return {member: offered[name] for member, offered in every.items() if name in offered}
+
     def host_of(self, member: str) -> str:
         """The address under which a member's host is reached."""
         return _host_of(MAILBOX.get(self._topic, "roster")[member])

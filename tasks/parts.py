@@ -20,6 +20,17 @@ def by_half(results: Iterable[Mapping[str, Any]]) -> dict[str, list[dict[str, An
     return halves
 
 
+def sum_edges(halves: Mapping[str, list[dict[str, Any]]]) -> dict[str, dict[str, int]]:
+    """Of every edge that members counted, `bytes` and `rounds` (messages) over all members."""
+    edges: dict[str, dict[str, int]] = {}
+    for part in (part for parts in halves.values() for part in parts):
+        for edge, counts in part.get("edges", {}).items():
+            total = edges.setdefault(edge, dict.fromkeys(counts, 0))
+            for name, count in counts.items():
+                total[name] += count
+    return edges
+
+
 def merge_learned(stage: int, halves: Mapping[str, list[dict[str, Any]]]) -> dict[str, Any]:
     """One learned stage: `shards`, `snapshots`, `checkpoint`, `version`, `metrics`, `episodes`, `env_steps`.
 

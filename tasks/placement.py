@@ -84,7 +84,8 @@ def _communication(edge: Edge, source: Role, target: Role) -> Communication:
 def check_supported(policy: DistributionPolicy) -> tuple[CutEdge, ...]:
     """The cut edges, if the runtime has the communication that each needs.
 
-    Rounds cross processes through storage; gradients and parameters by the policy's reduction.
+    Rounds cross processes through storage, steps over links to members that hold env alone, gradients and parameters
+    by the policy's reduction.
 
     Raises:
         ConfigError: an edge is cut that nothing carries, learners that reduce nothing are several, or a role holds
@@ -92,10 +93,10 @@ def check_supported(policy: DistributionPolicy) -> tuple[CutEdge, ...]:
     """
     cut = cut_edges(policy)
     for item in cut:
-        if item.edge.granularity != "round" and not _is_reduced(item.edge, policy):
+        if item.edge.granularity != "round" and not (_is_linked(item) or _is_reduced(item.edge, policy)):
             raise ConfigError(
-                f"policy '{policy.name}' cuts '{item}'; beside gradients and parameters of a parameter server, only "
-                f"edges that fire once a round can cross processes so far"
+                f"policy '{policy.name}' cuts '{item}'; beside edges that fire once a round, only those of a role that "
+                f"holds env alone, and gradients and parameters of a parameter server, can cross processes"
             )
     learner, syncer = policy.role_of("learn"), policy.role_of("sync")
     if policy.reduce == "local" and learner.replicas != 1:
@@ -127,6 +128,10 @@ def works_in_step(policy: DistributionPolicy) -> bool:
     Otherwise who is lost is started again where it was, and everybody else goes on.
     """
     return policy.reduce != "local" or any(item.edge.granularity != "round" for item in cut_edges(policy))
+
+
+def _is_linked(item: CutEdge) -> bool:
+    return item.edge.granularity == "step" and {"env"} in (item.source.fragments, item.target.fragments)
 
 
 def _is_reduced(edge: Edge, policy: DistributionPolicy) -> bool:

@@ -21,8 +21,10 @@ def run_member(assignment: dict[str, Any]) -> dict[str, Any]:
     membership_module = importlib.import_module("tasks.membership")
     parsed = Assignment.from_json(assignment)
     context = context_module.load_context(parsed)
-    member = member_module.Member(parsed, context)
-    with membership_module.Membership(parsed, context.run.store, context.policy, member.offer) as membership:
+    with (
+        member_module.Member(parsed, context) as member,
+        membership_module.Membership(parsed, context.run.store, context.policy, member.offer) as membership,
+    ):
         started = time.perf_counter()
         halves: dict[str, Any] = member.play(membership)
         task_seconds = time.perf_counter() - started

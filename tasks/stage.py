@@ -14,7 +14,7 @@ from tasks.admission import admitted
 from tasks.agreement import check_agreement
 from tasks.attempts import current_attempt, give_up
 from tasks.gang import Gang
-from tasks.parts import by_half, merge_learned
+from tasks.parts import by_half, merge_learned, sum_edges
 from tasks.roles import Evaluation, RolePart, evaluate, submit_role
 
 if TYPE_CHECKING:
@@ -120,6 +120,7 @@ class StageDriver:
                 name: {"address": member.address, "host": member.host, "pid": member.pid, "reports": member.reports}
                 for name, member in gang.members.items()
             },
+            "edges": sum_edges(halves),
             **{half: [_times(part) for part in halves.get(half, [])] for half in {"act", "learn", *halves}},
         }
         return commit, timings
@@ -180,5 +181,5 @@ class StageDriver:
 
 
 def _times(result: dict[str, Any]) -> dict[str, Any]:
-    kept = ("member", "env_steps", "first_step_at", "update_rows", "cache", "pipeline")
+    kept = ("member", "env_steps", "first_step_at", "update_rows", "cache", "pipeline", "edges")
     return {name: value for name, value in result.items() if name in kept or name.endswith("_seconds")}

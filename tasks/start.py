@@ -33,6 +33,11 @@ def check_start(config: RunConfig, if_exists: IfExists) -> None:
             f"placement.learn_tasks = {config.placement.learn_tasks}: policy '{policy.name}' has {policy.learners} "
             f"learner; leave it out, or choose a policy with several, such as multiple_learners"
         )
+    if config.placement.env_tasks > 1 and all(role.fragments != {"env"} for role in policy.roles):
+        raise ConfigError(
+            f"placement.env_tasks = {config.placement.env_tasks}: policy '{policy.name}' has no tasks that only step "
+            f"environments; leave it out, or choose single_learner_fine or environments"
+        )
     if policy.acts != config.acts:
         raise ConfigError(
             f"placement.policy = '{policy.name}': it {'acts' if policy.acts else 'only learns from what is stored'}, "

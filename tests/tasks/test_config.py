@@ -210,7 +210,10 @@ def test_a_start_is_refused_before_anything_is_made(tmp_path: Path):
             {"environment": {"num_envs": 8, "envs_per_tile": 4}, "placement": {"learn_tasks": 2}},
             r"placement\.learn_tasks = 2: policy 'single_learner_coarse' has 1 learner; .*multiple_learners",
         ),
-        ({"placement": {"policy": "single_learner_fine"}}, "cuts 'env -> act, a step"),
+        (
+            {"environment": {"num_envs": 8, "envs_per_tile": 4}, "placement": {"env_tasks": 2}},
+            r"placement\.env_tasks = 2: policy 'single_learner_coarse' has no tasks .*single_learner_fine",
+        ),
     ):
         with pytest.raises(ConfigError, match=said):
             check_start(build_config({"store": str(store)} | change), "refuse")

@@ -65,17 +65,21 @@ def test_with_a_role_a_fragment_every_edge_is_cut():
     assert {fragment for edge in EDGES for fragment in (edge.source, edge.target)} == set(FRAGMENTS)
 
 
-@pytest.mark.parametrize("policy", [COARSE, MULTIPLE, CENTRAL], ids=lambda policy: policy.name)
+@pytest.mark.parametrize("policy", [COARSE, FINE, MULTIPLE, ENVIRONMENTS, CENTRAL], ids=lambda policy: policy.name)
 def test_what_the_runtime_can_do_is_let_through(policy: DistributionPolicy):
-    """Rounds go through storage, gradients and parameters to a server and back; the cut edges are returned."""
+    """Rounds go through storage, steps over links, gradients to a server; the cut edges are returned."""
     assert check_supported(policy) == cut_edges(policy)
 
 
 @pytest.mark.parametrize(
     ("policy", "expected"),
     [
-        (FINE, "policy 'single_learner_fine' cuts 'env -> act, a step, gather: envs -> learner'"),
-        (ENVIRONMENTS, "policy 'environments' cuts 'env -> act, a step, gather: envs -> worker'"),
+        (
+            DistributionPolicy(
+                "split", (role("act", 2, "env", "act"), role("learn", 1, "collect", "buffer", "learn", "sync"))
+            ),
+            "policy 'split' cuts 'env -> collect, a step, gather: act -> learn'",
+        ),
         (
             DistributionPolicy("summed", CENTRAL.roles, reduce="allreduce"),
             "policy 'summed' cuts 'learn -> sync, a minibatch, reduce: worker -> server'",
