@@ -65,9 +65,9 @@ class CountingStore:
             return function
 
         def counted(*arguments: Any, **options: Any) -> Any:
+            self.counts["requests"] += 1  # also where it is refused
             result = function(*arguments, **options)
-            pages = -(-len(result) // LISTED_AT_ONCE) if name == "list" else 1
-            self.counts["requests"] += max(1, pages)
+            self.counts["requests"] += (len(result) - 1) // LISTED_AT_ONCE if name == "list" and result else 0
             self.counts["read_bytes"] += memoryview(result).nbytes if name in {"read", "view", "read_range"} else 0
             return result
 
@@ -187,10 +187,10 @@ def resume(config: TrainConfig, commits: int) -> tuple[float, CountingStore]:
     root = CountingStore(open_store(config.store))
     started = time.perf_counter()
     with opened_as(root):
-        check_start(config, "resume")
+        committed = check_start(config, "resume")
         run, _ = tasks.training._open_run(root, config)  # noqa: SLF001  (what driving does, but for the cluster)
         with acquire(run.store, "benchmark", config.cluster.lease_seconds):
-            newest = run.log.newest()
+            newest = run.log.newest(committed)
             assert newest is not None
             assert newest["stage"] == commits - 1
             run.genesis()

@@ -60,13 +60,16 @@ class CommitLog:
         self._store = store
         self._rollup_interval = rollup_interval
 
-    def newest(self) -> dict[str, Any] | None:
-        """The newest commit, or None before the first; three small requests where the hint is right.
+    def newest(self, since: int | None = None) -> dict[str, Any] | None:
+        """The newest commit, or None before the first; four small requests where the hint is right.
+
+        Args:
+            since: a stage that was seen committed; the search begins there and not at the hint.
 
         Raises:
             CorruptObjectError: the newest commit was altered or cut short.
         """
-        stage = self._newest_stage()
+        stage = self._newest_stage(since)
         return None if stage is None else self.read(stage)
 
     def read(self, stage: int) -> dict[str, Any]:
@@ -178,7 +181,7 @@ class CommitLog:
             _log.warning("'%s' was not updated, and readers have to look for the newest commit: %s", LATEST, error)
 
     def _hinted(self) -> int:
-        """The stage that the hint names if that is committed, else -1."""
+        """The stage that the hint names, or -1; whoever asks has to see that it is committed."""
         try:
             stage = json.loads(self._store.read(LATEST))["stage"]
         except ObjectNotFoundError:
@@ -186,26 +189,30 @@ class CommitLog:
         except (ValueError, KeyError, TypeError) as error:
             _log.warning("'%s' is damaged and ignored; the next commit writes it anew: %r", LATEST, error)
             return -1
-        usable = isinstance(stage, int) and stage >= 0 and self._is_committed(stage)
-        return stage if usable else -1
+        return stage if isinstance(stage, int) and stage >= 0 else -1
 
-    def _newest_stage(self) -> int | None:
+    def _newest_stage(self, since: int | None = None) -> int | None:
         """Where the log, which has no gaps, ends.
 
-        Where the hint is right, one more look tells. Where it is stale, the end is among the next few names, or behind
-        the newest roll-up, and a listing of few names tells. Were all of these lost, ever longer steps find it.
+        Where the hint is right, that commit is there and the next one is not. Where it is stale, the end is among the
+        next few names, or behind the newest roll-up, and a listing of few names tells. Were roll-ups lost as well, ever
+        longer steps find it.
         """
-        committed = self._hinted()
-        if not self._is_committed(committed + 1):
-            return committed if committed >= 0 else None
-        following = (committed + 1) // self._block * self._block + self._block
+        hinted = self._hinted() if since is None else since
+        if not self._is_committed(hinted + 1):
+            if hinted < 0 or hinted == since or self._is_committed(hinted):
+                return hinted if hinted >= 0 else None
+            hinted = -1  # it names a commit that is not there
+        following = (hinted + 1) // self._block * self._block + self._block
         if not self._is_committed(following):
-            return self._listed_from(committed + 1)
+            newest = self._listed_from(hinted + 1)
+            return newest if newest >= 0 else None
         rolled_up = next(iter(self._rollups()), -1)
         if rolled_up > following and self._is_committed(rolled_up):
             following = rolled_up + 1
-        committed = self._listed_from(following)
-        return committed if (committed + 1) % self._block else self._search(committed)
+        newest = self._listed_from(following)
+        # A listing that ends within its block has seen the log's end.
+        return newest if newest < following or (newest + 1) % self._block else self._search(newest)
 
     @property
     def _block(self) -> int:

@@ -20,8 +20,11 @@ if TYPE_CHECKING:
 IfExists: TypeAlias = Literal["refuse", "resume"]
 
 
-def check_start(config: RunConfig, if_exists: IfExists) -> None:
+def check_start(config: RunConfig, if_exists: IfExists) -> int | None:
     """Check the configuration, the store, and that the run may begin or go on.
+
+    Returns:
+        The newest committed stage of a run that goes on.
 
     Raises:
         PenstockError: names what is wrong, and what would be right.
@@ -49,10 +52,10 @@ def check_start(config: RunConfig, if_exists: IfExists) -> None:
     make_pool(config, 1).close()
     probe(root)
     if config.name is None:
-        return
+        return None
     run = RunFolder(root, config.name)
     if not run.exists():
-        return
+        return None
     if if_exists == "refuse":
         raise RunExistsError(
             f"run '{run.name}' is in {root.url} already; `penstock resume {run.name}` goes on with it, or choose "
@@ -64,3 +67,4 @@ def check_start(config: RunConfig, if_exists: IfExists) -> None:
             f"run '{run.name}' is finished ({newest['finished']}) with stage {newest['stage']}; start another, or look "
             f"at it with `penstock show {run.name}`"
         )
+    return newest["stage"] if newest else None

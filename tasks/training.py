@@ -79,12 +79,12 @@ def driving(config: RunConfig, if_exists: IfExists, on_event: Callable[[dict[str
         PenstockError: the configuration is wrong, the store can't be written, the run exists, is finished, or is driven
             by another flow; or no cluster answers.
     """
-    check_start(config, if_exists)
+    committed = check_start(config, if_exists)
     root = open_store(config.store)
     run, config = _open_run(root, config)
     lease = acquire(run.store, f"{socket.gethostname()}/{os.getpid()}", config.cluster.lease_seconds)
     try:
-        newest = run.log.newest()
+        newest = run.log.newest(committed)
         with connected(config) as client:
             policy = make_policy(config.placement)
             driver = StageDriver(

@@ -255,16 +255,39 @@ class Counting:
         return counted
 
 
-@pytest.mark.parametrize(("hint", "limit"), [(358, 4), (351, 6), (340, 8), (0, 8), (None, 8)])
-def test_the_end_of_a_long_log_is_found_in_few_requests(tmp_path, hint, limit):
-    """However wrong the hint is: behind the newest roll-up there are few names to look through."""
-    store = open_store(str(tmp_path / "run"))
-    log = CommitLog(store, rollup_interval=10)
-    fill(log, 359)
+@pytest.fixture(scope="module")
+def long_logs(tmp_path_factory):
+    """Stores of logs by length: one that ends within a block of ten, and one that ends with it and with a roll-up."""
+    stores = {}
+    for stages in (359, 360):
+        stores[stages] = open_store(str(tmp_path_factory.mktemp("long") / str(stages)))
+        fill(CommitLog(stores[stages], rollup_interval=10), stages)
+    return stores
+
+
+@pytest.mark.parametrize("stages", [359, 360])
+@pytest.mark.parametrize(
+    ("stale_by", "requests"), [(0, 4), (1, 5), (7, 5), (10, 8), (180, 8), (359, 8), ("lost", 8), ("ahead", 9)]
+)
+def test_the_end_of_a_long_log_is_found_in_few_requests(long_logs, stages, stale_by, requests):
+    """However wrong the hint is: behind the newest roll-up there are few names to look through.
+
+    Reading the commit is one of them. A hint that is stale by everything costs no more than a lost one.
+    """
+    store, wrong = long_logs[stages], {"lost": None, "ahead": 999}
+    hint = wrong[stale_by] if stale_by in wrong else max(0, stages - 1 - stale_by)
     store.delete([LATEST]) if hint is None else store.write(LATEST, [json.dumps({"stage": hint}).encode()])
     counting = Counting(store)
-    assert CommitLog(counting, rollup_interval=10).newest()["stage"] == 358
-    assert counting.requests <= limit
+    assert CommitLog(counting, rollup_interval=10).newest()["stage"] == stages - 1
+    assert counting.requests <= requests
+
+
+@pytest.mark.parametrize(("since", "requests"), [(358, 2), (351, 4), (180, 7), (0, 7)])
+def test_what_was_seen_before_saves_the_hint(long_logs, since, requests):
+    """Whoever looks again begins where the log ended before, and finds what was committed in between."""
+    counting = Counting(long_logs[359])
+    assert CommitLog(counting, rollup_interval=10).newest(since)["stage"] == 358
+    assert counting.requests <= requests
 
 
 @pytest.mark.parametrize("stages", [1, 9, 10, 11, 37, 100, 101])
