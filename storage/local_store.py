@@ -196,12 +196,13 @@ class LocalStore:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         for attempt in range(_FOLDER_ATTEMPTS):
             try:
+                if attempt:
+                    os.makedirs(folder, exist_ok=True)  # noqa: PTH103  (a Path costs more than the call)
                 descriptor = os.open(temporary, flags, 0o666)
                 break
-            except FileNotFoundError:
+            except (FileNotFoundError, FileExistsError):  # the latter where a folder vanishes while it is looked at
                 if attempt + 1 == _FOLDER_ATTEMPTS:
                     raise
-                os.makedirs(folder, exist_ok=True)  # noqa: PTH103  (a Path costs more than the call)
         try:
             _write_parts(descriptor, parts)
             if durable:

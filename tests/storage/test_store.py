@@ -149,6 +149,28 @@ def test_local_folders_come_and_go(tmp_path: Path):
     assert store.list() == ["a/b/two"]
 
 
+PROBE_OFTEN = """
+import sys
+from storage.probe import probe
+from storage.store import open_store
+
+store = open_store(sys.argv[1])
+for number in range(400):
+    store.write(f".probe/a/b/{sys.argv[2]}-{number}/written", [b""])
+    store.delete([f".probe/a/b/{sys.argv[2]}-{number}/written"])
+probe(store)
+"""
+
+
+def test_folders_that_others_remove_fail_no_write(tmp_path: Path):
+    """Several processes write into folders that each other's deletions remove, as probes of one new store do."""
+    command = [sys.executable, "-c", PROBE_OFTEN, str(tmp_path / "store")]
+    writers = [subprocess.Popen([*command, str(number)], stderr=subprocess.PIPE, text=True) for number in range(3)]
+    said = [writer.communicate(timeout=120)[1] for writer in writers]
+    assert [writer.returncode for writer in writers] == [0, 0, 0], said
+    assert list((tmp_path / "store").iterdir()) == []
+
+
 def test_local_files_have_ordinary_permissions(tmp_path: Path):
     """Objects are as readable for others as the process's umask says."""
     previous = os.umask(0o027)
