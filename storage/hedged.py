@@ -12,10 +12,11 @@ import os
 import threading
 import time
 from collections import deque
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from storage.counts import RequestCounter, RequestCounts, request_counts
+from storage.daemon_threads import DaemonThreads
 from storage.errors import ObjectNotFoundError, StoreError
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class HedgedStore:
     kind is the folder and, for ranges, the size by powers of two: a snapshot takes longer than a commit. At most a
     bounded share of all reads is asked for twice, so a service that is slow as a whole is not made slower.
 
-    Safe for threads; a copy by pickle starts with nothing seen.
+    Safe for threads; a copy by pickle starts with nothing seen. A read that hangs keeps no process from ending.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class HedgedStore:
         self._counter = RequestCounter()
         self._reads = 0
         self._hedges = 0
-        self._threads: ThreadPoolExecutor | None = None
+        self._threads: DaemonThreads | None = None
         self._threads_of = 0
 
     def __reduce__(self) -> tuple[Callable[..., HedgedStore], tuple[Store, HedgeSettings]]:
@@ -203,10 +204,10 @@ class HedgedStore:
                 self._recent_seconds.pop(next(iter(self._recent_seconds)))
             self._recent_seconds.setdefault(kind, deque(maxlen=_RECENT)).append(seconds)
 
-    def _pool(self) -> ThreadPoolExecutor:
+    def _pool(self) -> DaemonThreads:
         with self._lock:
             if self._threads is None or self._threads_of != os.getpid():
-                self._threads, self._threads_of = ThreadPoolExecutor(_THREADS, "hedged-read"), os.getpid()
+                self._threads, self._threads_of = DaemonThreads(_THREADS, "hedged-read"), os.getpid()
             return self._threads
 
 

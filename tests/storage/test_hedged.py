@@ -1,6 +1,9 @@
 """A read that hangs is asked for again, and not more often than allowed."""
 
 import pickle
+import socket
+import subprocess
+import sys
 import threading
 import time
 import uuid
@@ -10,6 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from storage.counts import RequestCounts, request_counts
+from storage.daemon_threads import DaemonThreads
 from storage.errors import ObjectNotFoundError, StoreError
 from storage.hedged import HedgedStore, hedged
 from storage.store import Store, open_store
@@ -177,3 +181,60 @@ def test_counts_are_shared_below_and_start_anew_in_copies():
     copy = pickle.loads(pickle.dumps(store))
     assert request_counts(copy) == RequestCounts()
     copy.delete(["runs/object"])
+
+
+READ_FROM_THE_DEAD = """
+import sys, threading
+from storage.hedged import hedged
+from storage.store import open_store
+
+never = {"read_timeout": 600}
+store = hedged(open_store("s3://bucket/runs", endpoint_url=sys.argv[1], key="k", secret="s", config_kwargs=never))
+threading.Thread(target=store.read, args=("object",), daemon=True).start()
+sys.stdin.read()
+"""
+
+
+def test_a_read_that_hangs_keeps_no_process_from_ending():
+    """The server takes the request and never answers, and the client would wait for ten minutes."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        endpoint = f"http://127.0.0.1:{server.getsockname()[1]}"
+        command = [sys.executable, "-c", READ_FROM_THE_DEAD, endpoint]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            server.settimeout(60)
+            connection, _ = server.accept()
+            with connection:
+                assert connection.recv(1)
+                try:
+                    _, said = process.communicate("", timeout=60)
+                finally:
+                    process.kill()
+    assert (process.returncode, said) == (0, "")
+
+
+def test_threads_come_as_they_are_needed_and_no_more():
+    """Four at once, none of them waited for by the interpreter; a fifth piece waits, and idle threads take the next."""
+    threads, gates = DaemonThreads(4, "test-daemon"), [Gate() for _ in range(5)]
+    pieces = [threads.submit(gate.pass_through) for gate in gates]
+    assert all(gate.reached.wait(60) for gate in gates[:4])
+    mine = [thread for thread in threading.enumerate() if thread.name == "test-daemon"]
+    assert len(mine) == 4
+    assert all(thread.daemon for thread in mine)
+    assert not gates[4].reached.is_set()
+    for gate in gates:
+        gate.open()
+    for piece in pieces:
+        piece.result(60)
+    assert threads.submit(threading.current_thread).result(60) in mine
+
+
+def test_a_piece_that_fails_is_told_by_its_future():
+    """And the thread goes on."""
+    threads = DaemonThreads(1, "test-daemon")
+
+    def fail() -> None:
+        raise StoreError("failed")
+
+    with pytest.raises(StoreError, match="failed"):
+        threads.submit(fail).result(60)
+    assert threads.submit(lambda: 7).result(60) == 7
