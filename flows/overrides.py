@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import tomllib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_origin
 
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
@@ -86,11 +86,12 @@ def _leaves(model: type[BaseModel], prefix: str = "", choice: str = "") -> Itera
 
 
 def _resolve(name: str, kind: type[RunConfig]) -> str:
-    paths = list(dict.fromkeys(path for path, _, _ in _leaves(kind)))
+    fields = {path: field for path, field, _ in _leaves(kind)}
+    paths = list(fields)
     if name in paths:
         return name
-    owner = name.rpartition(".")[0]
-    if owner == "environment.settings":
+    owner = fields.get(name.rpartition(".")[0])
+    if owner is not None and get_origin(owner.annotation) is dict:  # an entry of a table, such as one of settings
         return name
     matches = [path for path in paths if path.rpartition(".")[2] == name]
     if len(matches) == 1:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar, get_args
 
 from pydantic import (
     BaseModel,
@@ -76,11 +76,16 @@ class EnvironmentSettings(_Settings):
 class AlgorithmSettings(_Settings):
     """What every algorithm's settings have."""
 
+    row_columns: ClassVar[tuple[str, ...]] = ("action",)
+    """Names of the columns that the algorithm adds to a shard."""
+
     name: str
 
 
 class PPOSettings(AlgorithmSettings):
     """Proximal policy optimisation."""
+
+    row_columns: ClassVar[tuple[str, ...]] = ("action", "log_probability")
 
     name: Literal["ppo"] = Field("ppo", description="The algorithm.", json_schema_extra=_at(0))
     hidden: tuple[Annotated[int, Field(ge=1)], ...] = Field(
@@ -112,6 +117,8 @@ class PPOSettings(AlgorithmSettings):
 
 class IMPALASettings(AlgorithmSettings):
     """IMPALA: an actor-critic with V-trace, for rounds that older versions acted."""
+
+    row_columns: ClassVar[tuple[str, ...]] = ("action", "log_probability")
 
     name: Literal["impala"] = Field("impala", description="The algorithm.", json_schema_extra=_at(0))
     hidden: tuple[Annotated[int, Field(ge=1)], ...] = Field(
@@ -219,6 +226,38 @@ class PlacementSettings(_Settings):
     )
 
 
+class ShardSettings(_Settings):
+    """How columns are stored in shards. Readers see no difference."""
+
+    compression: dict[str, Literal["lz4", "zstd"]] = Field(
+        default_factory=dict,
+        description="Columns to compress and by what, such as observation = lz4; the same codec for all.",
+        json_schema_extra=_at(0),
+    )
+    stacked: tuple[str, ...] = Field(
+        (),
+        description="Columns whose values are stacks of frames; each frame is then stored once.",
+        json_schema_extra=_at(1),
+    )
+
+    @field_validator("stacked", mode="before")
+    @classmethod
+    def _one_or_several(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
+
+    @field_validator("stacked")
+    @classmethod
+    def _in_order(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(sorted(set(value)))  # the order has no meaning, and may not make another identity
+
+    @model_validator(mode="after")
+    def _one_codec(self) -> ShardSettings:
+        codecs = sorted(set(self.compression.values()))
+        if len(codecs) > 1:
+            raise ValueError(f"compression by {' and '.join(codecs)}: a shard has one codec; choose one of them")
+        return self
+
+
 class ClusterSettings(_Settings):
     """Which Dask cluster, and how long to wait for it."""
 
@@ -321,11 +360,17 @@ class TrainConfig(RunConfig):
         discriminator="name",
         json_schema_extra=_any_of,
     )
+    shards: ShardSettings = Field(default_factory=ShardSettings, json_schema_extra=_at(8))
 
     @field_validator("algorithm", mode="before")
     @classmethod
     def _ppo_unless_named(cls, value: Any) -> Any:
         return {"name": "ppo", **value} if isinstance(value, dict) else value
+
+    def identity(self) -> dict[str, Any]:
+        """As of every run, and how shards are stored; left out where nothing is special, as in runs before it."""
+        shards = {} if self.shards == ShardSettings() else {"shards": self.shards.model_dump(mode="json")}
+        return {**super().identity(), **shards}
 
     @property
     def story(self) -> str:

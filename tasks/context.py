@@ -13,16 +13,18 @@ from storage.store import open_store
 from tasks.algorithms.behaviour_cloning import BehaviourCloning
 from tasks.algorithms.impala import IMPALA
 from tasks.algorithms.ppo import PPO
-from tasks.config import AlgorithmSettings, IMPALASettings, PPOSettings, RunConfig
+from tasks.columns import shard_columns, stored_as
+from tasks.config import AlgorithmSettings, IMPALASettings, PPOSettings, RunConfig, TrainConfig
 from tasks.environments import make_pool
 from tasks.policies import make_policy
 from tasks.replay_config import BehaviourCloningSettings, build_stored_config
-from tasks.specs import EnvironmentSpec, Spec
+from tasks.specs import EnvironmentSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from native import EnvironmentPool
+    from storage.specs import Spec
     from tasks.algorithm import Algorithm
     from tasks.assignment import Assignment
     from tasks.policies import DistributionPolicy
@@ -40,17 +42,9 @@ class RunContext:
 
     @property
     def columns(self) -> dict[str, Spec]:
-        """Columns of every shard: the environment's, the algorithm's, and who acted with what."""
-        return {
-            "observation": self.environment.observation,
-            "reward": Spec("float32"),
-            "terminated": Spec("uint8"),
-            "truncated": Spec("uint8"),
-            **self.algorithm.rows,
-            "env_id": Spec("int32"),
-            "episode_id": Spec("int32"),
-            "policy_version": Spec("int32"),
-        }
+        """Columns of every shard, stored as configured: the environment's, the algorithm's, who acted with what."""
+        columns = shard_columns(self.environment.observation, self.algorithm.rows)
+        return stored_as(columns, self.config.shards) if isinstance(self.config, TrainConfig) else columns
 
     @property
     def policy(self) -> DistributionPolicy:

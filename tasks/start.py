@@ -8,6 +8,8 @@ from storage.errors import ConfigError, RunExistsError, RunFinishedError
 from storage.probe import probe
 from storage.run import RunFolder
 from storage.store import open_store
+from tasks.columns import check_stored_as
+from tasks.config import TrainConfig
 from tasks.environments import make_pool
 from tasks.placement import check_supported
 from tasks.policies import make_policy
@@ -49,7 +51,11 @@ def check_start(config: RunConfig, if_exists: IfExists) -> int | None:
     root = open_store(config.store)
     if isinstance(config, ReplayConfig):
         config = in_environment_of_sources(root, config)
-    make_pool(config, 1).close()
+    pool = make_pool(config, 1)
+    environment = pool.environment
+    pool.close()
+    if isinstance(config, TrainConfig):
+        check_stored_as(config, environment)
     probe(root)
     if config.name is None:
         return None

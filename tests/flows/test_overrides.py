@@ -53,3 +53,22 @@ def test_prefects_form_takes_what_the_configuration_takes(algorithm: dict[str, o
         assert not fits
     else:
         assert fits
+
+
+def test_how_columns_are_stored_is_an_option_and_in_the_form():
+    """A table's entries one by one, or as a TOML table; Prefect's form takes the same, and refuses another codec."""
+    one_by_one = parse_overrides(
+        ["--shards.compression.observation", "lz4", "--shards.compression.reward=lz4", "--stacked", "observation"]
+    )
+    assert one_by_one == {
+        "shards": {"compression": {"observation": "lz4", "reward": "lz4"}, "stacked": "observation"},
+    }
+    at_once = parse_overrides(
+        ["--compression", '{observation = "lz4", reward = "lz4"}', "--shards.stacked", '["observation"]']
+    )
+    assert build_config(one_by_one) == build_config(at_once)
+    schema = train.parameters.model_dump()
+    assert not validate({"config": build_config(at_once).model_dump(mode="json", include={"shards"})}, schema)
+    assert validate({"config": {"shards": {"compression": {"observation": "gzip"}}}}, schema)
+    with pytest.raises(ConfigError, match=r"--shards.compresion.reward: no such setting"):
+        parse_overrides(["--shards.compresion.reward", "lz4"])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from storage.digest import canonical_json
+from storage.digest import canonical_json, digest
 from storage.errors import ConfigError, RunExistsError, RunFinishedError
 from storage.run import RunFolder
 from storage.store import open_store
@@ -57,6 +57,7 @@ def refusal(values: dict[str, Any]) -> str:
         ("placement.device", "tpu", "'auto', 'cpu' or 'cuda'"),
         ("placement.quorum", 0.9, "greater than or equal to 1"),
         ("cluster.lease_seconds", 0, "greater than 0"),
+        ("shards.compression.observation", "gzip", "'lz4' or 'zstd'"),
     ],
 )
 def test_a_bad_value_is_named_with_what_would_be_right(path: str, value: Any, right: str):
@@ -72,7 +73,7 @@ def test_a_bad_value_is_named_with_what_would_be_right(path: str, value: Any, ri
     [
         (
             "sed",
-            "sed: no such setting; there are: name, seed, store, environment, algorithm, schedule, placement, cluster",
+            f"sed: no such setting; there are: {', '.join(TrainConfig.model_fields)}",
         ),
         ("algorithm.learn_rate", f"algorithm.learn_rate: no such setting; there are: {PPO_FIELDS}"),
     ],
@@ -116,6 +117,21 @@ def test_an_algorithm_without_a_name_is_ppo():
 def test_numbers_are_finite(path: str, value: float):
     """`run.json` can't hold anything else, and nothing could be trained with it."""
     assert refusal(nested(path, value)).startswith(f"{path} = {value!r}: ")
+
+
+def test_a_shard_has_one_codec():
+    """Arrow compresses all buffers of a file in one way: two are refused, the same for several columns is fine."""
+    said = refusal({"shards": {"compression": {"observation": "lz4", "reward": "zstd"}}})
+    assert said.startswith("shards: compression by lz4 and zstd: a shard has one codec")
+    both = {"observation": "zstd", "reward": "zstd"}
+    assert build_config({"shards": {"compression": both}}).shards.compression == both
+
+
+def test_the_order_of_stacked_columns_has_no_meaning():
+    """Nor has naming one twice; a single one needs no list, as on the command line."""
+    told = [{"stacked": ["b", "a", "b"]}, {"stacked": ["a", "b"]}]
+    assert len({canonical_json(build_config({"shards": shards}).identity()) for shards in told}) == 1
+    assert build_config({"shards": {"stacked": "observation"}}).shards.stacked == ("observation",)
 
 
 def test_layers_are_not_empty():
@@ -214,6 +230,12 @@ def test_a_start_is_refused_before_anything_is_made(tmp_path: Path):
             {"environment": {"num_envs": 8, "envs_per_tile": 4}, "placement": {"env_tasks": 2}},
             r"placement\.env_tasks = 2: policy 'single_learner_coarse' has no tasks .*single_learner_fine",
         ),
+        (
+            {"shards": {"compression": {"pixels": "lz4"}}},
+            r"shards: there is no column pixels; there are: observation",
+        ),
+        ({"shards": {"stacked": ["observation"]}}, r"shards\.stacked: 'observation': a column of float32\[4\] is no"),
+        ({"shards": {"stacked": ["action"]}}, r"shards\.stacked: 'action': a column of int64\[\] is no stack"),
     ):
         with pytest.raises(ConfigError, match=said):
             check_start(build_config({"store": str(store)} | change), "refuse")
@@ -330,6 +352,7 @@ def test_the_form_has_the_fields_in_their_order():
             }
         },
         {"placement": {"snapshot_dtype": "float32"}},
+        {"shards": {"compression": {}, "stacked": []}},
         {"schedule": {"max_stages": 3}},
     ],
 )
@@ -337,6 +360,11 @@ def test_where_and_how_long_is_no_part_of_the_identity(change: dict[str, Any]):
     """Runs that differ in these alone make the same bytes."""
     base = {"environment": {"num_envs": 8, "envs_per_tile": 4}}
     assert build_config(merge(base, change)).identity() == build_config(base).identity()
+
+
+def test_settings_at_their_defaults_keep_the_identity_of_runs_before_them():
+    """A setting that came later is left out where it is at its default: older runs keep their first commit's parent."""
+    assert digest(canonical_json(TrainConfig().identity())) == "b7aeca265c30021afd729369a5c904a6"
 
 
 @pytest.mark.parametrize(
@@ -353,6 +381,8 @@ def test_where_and_how_long_is_no_part_of_the_identity(change: dict[str, Any]):
         {"placement": {"torch_threads": 2}},
         {"placement": {"snapshot_dtype": "int8"}},
         {"placement": {"policy": "multiple_learners"}},
+        {"shards": {"compression": {"observation": "lz4"}}},
+        {"shards": {"stacked": ["observation"]}},
     ],
 )
 def test_what_determines_the_bytes_is_the_identity(change: dict[str, Any]):

@@ -1,0 +1,59 @@
+"""Columns of a run's shards: known before anything that needs torch is imported, and stored as configured."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from storage.errors import ConfigError
+from storage.specs import Spec
+from tasks.columns import shard_columns, stored_as
+from tasks.config import AlgorithmSettings, ShardSettings
+from tasks.context import _ALGORITHMS
+
+if TYPE_CHECKING:
+    from .conftest import MakeContext
+
+FRAMES = shard_columns(Spec("uint8", (4, 6)), {"action": Spec("int64")})
+
+
+def test_columns_are_stored_as_configured():
+    """What is not named stays plain; a column may be both."""
+    shards = ShardSettings(compression={"observation": "zstd", "reward": "zstd"}, stacked=("observation",))
+    stored = stored_as(FRAMES, shards)
+    assert stored["observation"] == Spec("uint8", (4, 6), "zstd", stacked=True)
+    assert stored["reward"] == Spec("float32", (), "zstd")
+    assert {name for name, spec in stored.items() if spec == FRAMES[name]} == {*FRAMES} - {"observation", "reward"}
+    assert list(stored) == list(FRAMES)
+    assert stored_as(FRAMES, ShardSettings()) == FRAMES
+
+
+@pytest.mark.parametrize("shards", [{"compression": {"pixels": "lz4"}}, {"stacked": ["pixels"]}])
+def test_a_column_that_there_is_not_is_refused(shards: dict[str, object]):
+    """With those that there are."""
+    with pytest.raises(ConfigError, match=r"no column pixels; there are: observation, reward, .*policy_version"):
+        stored_as(FRAMES, ShardSettings.model_validate(shards))
+
+
+@pytest.mark.parametrize("kind", _ALGORITHMS)
+def test_settings_know_the_columns_of_their_algorithm(make_context: MakeContext, kind: type[AlgorithmSettings]):
+    """The flow refuses by them without torch; the algorithm, which needs it, has the same."""
+    settings = kind()
+    algorithm = _ALGORITHMS[kind](environment=make_context().environment, **settings.model_dump(exclude={"name"}))
+    assert tuple(algorithm.rows) == kind.row_columns
+
+
+def test_a_run_stores_columns_as_configured(make_context: MakeContext):
+    """What members of a run see is what its settings say."""
+    context = make_context({"shards": {"compression": {"log_probability": "lz4"}}})
+    assert context.columns["log_probability"] == Spec("float32", (), "lz4")
+
+
+def test_columns_are_known_without_torch():
+    """The process that drives a run starts quickly."""
+    program = "import sys, tasks.columns, tasks.start; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
