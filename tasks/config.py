@@ -300,6 +300,19 @@ class ClusterSettings(_Settings):
         "rounds need it.",
         json_schema_extra=_at(7),
     )
+    upload_threads: int = Field(
+        8,
+        ge=1,
+        le=64,
+        description="Writes of an act task that are on their way at once to a remote store; of 1 MiB and more, 8.",
+        json_schema_extra=_at(8),
+    )
+    upload_budget_bytes: int = Field(
+        256 << 20,
+        ge=1 << 20,
+        description="Acted rounds of an act task that are not stored yet; beyond it, acting waits.",
+        json_schema_extra=_at(9),
+    )
 
 
 class RunConfig(_Settings):

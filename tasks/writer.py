@@ -34,11 +34,6 @@ if TYPE_CHECKING:
     from tasks.membership import Membership
     from tasks.tile import ActedRound, TileActor
 
-UPLOAD_THREADS = 8
-"""Of an act task, on a remote store: so many requests are on their way at once."""
-UPLOAD_BUDGET_BYTES = 256 << 20
-"""Of rounds that are acted and not yet stored, an act task; beyond it, acting waits."""
-
 _PENDING_AT_MOST = 2
 _STATES_KEPT = 2
 
@@ -64,7 +59,7 @@ class RoundWriter:
         self._pending: list[Future[None]] = []
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="round-writer")
         self._remote = context.run.store.path("shards") is None
-        self._uploads = Uploads(UPLOAD_THREADS if self._remote else 0, UPLOAD_BUDGET_BYTES)
+        self._uploads = Uploads(assignment.upload_threads if self._remote else 0, assignment.upload_budget_bytes)
         self._latest: dict[int, Future[None]] = {}
         """Of each tile, the upload of its newest round."""
 

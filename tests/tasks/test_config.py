@@ -349,6 +349,8 @@ def test_the_form_has_the_fields_in_their_order():
                 "lease_seconds": 3.0,
                 "cache_limit_bytes": 1 << 30,
                 "read_budget_bytes": 1 << 25,
+                "upload_threads": 2,
+                "upload_budget_bytes": 1 << 20,
             }
         },
         {"placement": {"snapshot_dtype": "float32"}},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -55,7 +56,7 @@ class Hints:
 class Acting:
     """An act task's writing on a store that may fail; every instance is a start of the task."""
 
-    def __init__(self, context: RunContext, store: FaultyStore, cache_folder: Path) -> None:
+    def __init__(self, context: RunContext, store: FaultyStore, cache_folder: Path, **settings: int) -> None:
         self.context = replace(context, run=RunFolder(store, "small"), cache=NodeCache(cache_folder, 1 << 24))
         self.hints: Any = Hints()
         self.assignment = Assignment(
@@ -71,6 +72,7 @@ class Acting:
             task_run="",
             cache_folder="",
             device="cpu",
+            **settings,
         )
         self.actors, shards, states, _ = _resume_all(self.assignment, self.context, range(2))
         self.writer = RoundWriter(self.assignment, self.context, self.hints, shards, states)
@@ -165,6 +167,30 @@ def test_a_state_is_never_there_without_all_shards_before_it(context: RunContext
     states = [parse_state_name(name) for name in store.list("states/")]
     assert {(state.round, state.tile) for state in states} == {(r, t) for r in (ROUNDS - 2, ROUNDS - 1) for t in (0, 1)}
     assert [kept[tile].round for tile in (0, 1)] == [ROUNDS - 1] * 2
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_as_many_uploads_go_at_once_as_configured(context: RunContext, tmp_path: Path, threads: int):
+    """Of two, the shards of a round's two tiles can wait for each other; of one, never two writes are on their way."""
+    together = threading.Barrier(threads)
+    writing: list[str] = []
+
+    class Watched(FaultyStore):
+        def at(self, prefix: str) -> FaultyStore:
+            return Watched(self._inner.at(prefix))
+
+        def write(self, name: str, parts: Any, *, durable: bool = False) -> None:
+            writing.append(name)
+            if name.startswith("shards/"):
+                together.wait(PATIENCE_SECONDS)
+                time.sleep(0.02)  # for others to come, if they may
+            super().write(name, parts, durable=durable)
+            assert len(writing) <= threads
+            writing.remove(name)
+
+    store = Watched(open_store(tmp_path / "store"))
+    Acting(context, store, tmp_path / "cache", upload_threads=threads).act()
+    assert len(store.list("small/shards/")) == 2 * ROUNDS
 
 
 @pytest.mark.parametrize("kind", ["drop", "lose"])
