@@ -12,8 +12,6 @@ on loopback that keeps objects in memory; `--endpoint` takes any other, with the
 from __future__ import annotations
 
 import argparse
-import datetime as dt
-import json
 import os
 import random
 import shlex
@@ -26,6 +24,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from object_server import ObjectServer
+from tables import write_table
 
 from storage.store import open_store
 
@@ -198,12 +197,10 @@ WORKS = {
 
 
 def write(args: argparse.Namespace, raw: dict[str, list[dict[str, Taken]]]) -> None:
-    today = dt.datetime.now(tz=dt.UTC).date().isoformat()
     command = shlex.join(["python", "benchmarks/clients.py", *sys.argv[1:]])
     others = [name for name in args.clients if name != "s3fs"]
-    head = [*(f"{name} / s3fs" for name in others), *(f"{name}: wall, CPU" for name in args.clients)]
-    lines = [f"# {today}-clients", "", f"`{command}`", "", f"| work | {' | '.join(head)} |"]
-    lines.append("| --- " * (len(head) + 1) + "|")
+    head = ["work", *(f"{name} / s3fs" for name in others), *(f"{name}: wall, CPU" for name in args.clients)]
+    table = []
     for name, rounds in raw.items():
         ratios = [ratio([each["s3fs"].seconds / each[other].seconds for each in rounds]) for other in others]
         times = [
@@ -211,16 +208,13 @@ def write(args: argparse.Namespace, raw: dict[str, list[dict[str, Taken]]]) -> N
             f"{median(each[client].cpu_seconds for each in rounds) * 1e3:,.0f} ms"
             for client in args.clients
         ]
-        lines.append(f"| {name} | {' | '.join([*ratios, *times])} |")
+        table.append([name, *ratios, *times])
     made_with = ", ".join(f"{package} {version(package)}" for package in ("s3fs", "obstore", "pyarrow"))
     where = args.endpoint or "a server in memory on loopback (object_server.py)"
-    lines += ["", f"Times of one round's work, medians over {args.rounds} rounds; {made_with};"]
-    lines.append(f"{os.cpu_count()} cores; {where}.")
-    text = "\n".join(lines) + "\n"
-    print(text)
-    args.results.mkdir(parents=True, exist_ok=True)
-    (args.results / f"{today}-clients.md").write_text(text)
-    (args.results / f"{today}-clients.json").write_text(json.dumps(raw) + "\n")
+    note = (
+        f"Times of one round's work, medians over {args.rounds} rounds; {made_with};\n{os.cpu_count()} cores; {where}."
+    )
+    print(write_table(args.results, "clients", command, table, raw, head=head, notes=[note]))
 
 
 def ratio(values: list[float]) -> str:

@@ -13,7 +13,6 @@ for each 1,000 names.
 from __future__ import annotations
 
 import argparse
-import datetime as dt
 import json
 import sys
 import tempfile
@@ -40,6 +39,7 @@ from tasks.training import describe_run
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "peers"))
 from measure import machine
+from tables import write_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -227,25 +227,17 @@ class opened_as:  # noqa: N801  (reads as a statement)
 
 
 def write(args: argparse.Namespace, rows: list[dict[str, Any]], raw: dict[str, Any]) -> None:
-    args.results.mkdir(parents=True, exist_ok=True)
-    kind = "-s3" if args.store and "://" in args.store else ""
-    stem = args.results / f"{dt.datetime.now(tz=dt.UTC).date().isoformat()}-log{kind}"
     about = machine(["penstock", "pyarrow"])
     command = f"python benchmarks/log.py --commits {args.commits} --rounds {args.rounds}"
-    lines = [
-        f"# A run of {args.commits:,} commits and {args.commits * args.shards_per_commit:,} shards",
-        "",
-        f"`{command}`, {dt.datetime.now(tz=dt.UTC).date().isoformat()}. Most requests, median seconds.",
-        "",
-        f"| {' | '.join(rows[0])} |",
-        f"|{' --- |' * len(rows[0])}",
-        *(f"| {' | '.join(map(str, each.values()))} |" for each in rows),
-        "",
+    notes = [
+        f"{args.commits:,} commits and {args.commits * args.shards_per_commit:,} shards; most requests, median seconds",
         f"Machine: {json.dumps(about)}",
-        "",
     ]
-    stem.with_suffix(".md").write_text("\n".join(lines))
-    stem.with_suffix(".json").write_text(json.dumps({"rows": rows, **raw, "machine": about}, indent=2) + "\n")
+    name = "log-s3" if args.store and "://" in args.store else "log"
+    table = [[str(value) for value in each.values()] for each in rows]
+    write_table(
+        args.results, name, command, table, {"rows": rows, **raw, "machine": about}, head=list(rows[0]), notes=notes
+    )
 
 
 if __name__ == "__main__":

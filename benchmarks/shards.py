@@ -13,7 +13,6 @@ writes the same trajectories by its own writer.
 from __future__ import annotations
 
 import argparse
-import datetime as dt
 import json
 import os
 import shlex
@@ -40,6 +39,7 @@ from tasks.pipeline import ShardPipeline
 sys.path.insert(0, str(Path(__file__).resolve().parent / "peers"))
 from measure import machine
 from run import PEERS, peer, run
+from tables import write_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -245,16 +245,9 @@ def main() -> None:
                 said = f"{median(own) / theirs:.2f} ({median(own):,.0f} / {theirs:,.0f} rows/s)"
                 table.append((f"{form}, rows a second / {library}", said, "> 1"))
                 print(*table[-1], sep=" | ", flush=True)
-    stem = args.results / f"{dt.datetime.now(tz=dt.UTC).date().isoformat()}-shards"
-    args.results.mkdir(exist_ok=True)
-    lines = [f"# {stem.name}", "", f"`{shlex.join(['python', *sys.argv])}`", "", str(raw["machine"]), ""]
-    lines += [
-        "| figure | median (range) | reach |",
-        "| --- | --- | --- |",
-        *(f"| {' | '.join(row)} |" for row in table),
-    ]
-    stem.with_suffix(".md").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    stem.with_suffix(".json").write_text(json.dumps(raw, indent=1) + "\n", encoding="utf-8")
+    command = shlex.join(["python", *sys.argv])
+    notes = [f"Machine: {json.dumps(raw['machine'])}"]
+    write_table(args.results, "shards", command, table, raw, head=("figure", "median (range)", "reach"), notes=notes)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ a round takes at least 200 ms; what it took on the local folder is in the table.
 from __future__ import annotations
 
 import argparse
-import datetime as dt
 import json
 import os
 import shlex
@@ -28,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent / "peers"))
 from measure import machine
 from object_server import ObjectServer
+from tables import write_table
 
 from flows.server import PrefectServer
 from storage.run import RunFolder
@@ -110,16 +110,11 @@ def report(args: argparse.Namespace, pairs: list[dict[str, Any]]) -> None:
     round_ms = [1e3 * median(pair[side]["round_seconds"] for pair in pairs) for side in ("local", "slow")]
     title = f"whole loop, lag 1, a store with {1e3 * args.request_seconds:g} ms a request / a local folder"
     value = f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
-    row = f"| {title} | {value} | >= 0.8 | a round took {round_ms[0]:.0f} and {round_ms[1]:.0f} ms |"
-    print(row)
+    row = (title, value, ">= 0.8", f"a round took {round_ms[0]:.0f} and {round_ms[1]:.0f} ms")
+    print(*row, sep=" | ")
     if args.results:
-        args.results.mkdir(exist_ok=True)
-        stem = args.results / f"{dt.datetime.now(tz=dt.UTC).date().isoformat()}-slow-store"
-        lines = [f"# {stem.name}", "", f"`python {shlex.join(sys.argv)}`", ""]
-        lines += ["| figure | measured | reach | |", "| --- | --- | --- | --- |", row]
-        stem.with_suffix(".md").write_text("\n".join(lines) + "\n", encoding="utf-8")
         raw = {"pairs": pairs, "machine": machine(["penstock", "torch", "s3fs", "distributed"])}
-        stem.with_suffix(".json").write_text(json.dumps(raw, indent=1) + "\n", encoding="utf-8")
+        write_table(args.results, "slow-store", shlex.join(["python", *sys.argv]), [row], raw)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ stored file to parameters, its digest verified; acting is the policy's perceptro
 from __future__ import annotations
 
 import argparse
-import datetime as dt
 import json
 import os
 import shlex
@@ -33,6 +32,7 @@ from tasks.snapshots import load_snapshot
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "peers"))
 from measure import machine
+from tables import write_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -150,23 +150,9 @@ def spread(values: list[float]) -> str:
 
 
 def report(args: argparse.Namespace, rows: list[Row], raw: dict[str, Any]) -> None:
-    args.results.mkdir(exist_ok=True)
-    stem = args.results / f"{dt.datetime.now(tz=dt.UTC).date().isoformat()}-snapshots"
     command = shlex.join(["python", "benchmarks/snapshots.py", *sys.argv[1:]])
-    lines = [
-        f"# {stem.name}",
-        "",
-        f"`{command}`",
-        "",
-        f"| | {' | '.join(DTYPES)} |",
-        "| --- " * (len(DTYPES) + 1) + "|",
-    ]
-    lines += [f"| {' | '.join(row)} |" for row in rows]
-    lines += ["", "In brackets: the ratio to float32. Returns: mean and standard error over seeds."]
-    text = "\n".join(lines) + "\n"
-    print(text)
-    stem.with_suffix(".md").write_text(text, encoding="utf-8")
-    stem.with_suffix(".json").write_text(json.dumps(raw, indent=1) + "\n", encoding="utf-8")
+    note = "In brackets: the ratio to float32. Returns: mean and standard error over seeds."
+    print(write_table(args.results, "snapshots", command, rows, raw, head=("", *DTYPES), notes=[note]))
 
 
 if __name__ == "__main__":

@@ -7,27 +7,45 @@ import json
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
+FIGURES = ("figure", "measured", "reach", "")
+"""Columns of most tables: what, its value, what it should reach, and a remark."""
 
-def write_table(results: Path, name: str, command: str, rows: Iterable[Iterable[str]], raw: Any) -> str:
+
+def write_table(
+    results: Path,
+    name: str,
+    command: str,
+    rows: Iterable[Iterable[str]],
+    raw: Any,
+    *,
+    head: Sequence[str] = FIGURES,
+    notes: Sequence[str] = (),
+) -> str:
     """Write `<results>/<date>[-<name>].md` and `.json`, in place of what is there.
 
     Args:
         results: a folder, made if need be.
         name: of the benchmark; may be empty.
         command: that made the results.
-        rows: figure, measured, reach and a remark.
+        rows: a cell for each of `head`.
         raw: what can be said in JSON.
+        head: titles of the columns.
+        notes: paragraphs below the table.
 
     Returns:
         The table's text.
     """
     results.mkdir(parents=True, exist_ok=True)
     stem = "-".join(filter(None, (dt.datetime.now(tz=dt.UTC).date().isoformat(), name)))
-    lines = [f"# {stem}", "", f"`{command}`", "", "| figure | measured | reach | |", "| --- | --- | --- | --- |"]
-    text = "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)]) + "\n"
+    lines = [f"# {stem}", "", f"`{command}`", "", _line(head), _line(["---"] * len(head)), *map(_line, rows)]
+    text = "\n".join([*lines, *(line for note in notes for line in ("", note))]) + "\n"
     (results / f"{stem}.md").write_text(text, encoding="utf-8")
     (results / f"{stem}.json").write_text(json.dumps(raw, indent=1) + "\n", encoding="utf-8")
     return text
+
+
+def _line(cells: Iterable[str]) -> str:
+    return "|" + "".join(f" {cell} |" if cell else " |" for cell in cells)
