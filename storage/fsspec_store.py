@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import fsspec
 
 from storage.errors import ConfigError
-from storage.remote_store import CONNECT_SECONDS, READ_SECONDS, Fault, RemoteStore
+from storage.remote_store import CONNECT_SECONDS, NO_BUCKET, READ_SECONDS, Fault, RemoteStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -96,14 +96,18 @@ class FsspecStore(RemoteStore):
     def _has(self, client: Any, path: str) -> bool:
         try:
             return bool(client.info(path)["type"] == "file")
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            if _code(error) == NO_BUCKET:
+                raise
             return False
 
     def _paths_below(self, client: Any, folder: str) -> Iterable[str]:
         client.invalidate_cache()
         try:
             return list(client.find(folder))
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            if _code(error) == NO_BUCKET:
+                raise
             return []
 
     def _remove(self, client: Any, paths: Sequence[str]) -> None:
@@ -120,17 +124,24 @@ class FsspecStore(RemoteStore):
         if isinstance(error, FileExistsError):
             return Fault.TAKEN
         if isinstance(error, FileNotFoundError | IsADirectoryError):
-            return Fault.MISSING
+            return Fault.PERMANENT if _code(error) == NO_BUCKET else Fault.MISSING
         if isinstance(error, _PERMANENT) or (isinstance(error, OSError) and error.errno in _PERMANENT_NUMBERS):
             return Fault.PERMANENT
         return Fault.TRANSIENT
 
 
+def _answer(error: OSError) -> dict[str, Any]:
+    """The answer that botocore made an error of, which s3fs made another of."""
+    return getattr(error.__cause__, "response", None) or {}
+
+
 def _status(error: OSError) -> int | None:
-    """HTTP status of the answer that botocore made an error of, which s3fs made another of."""
-    answer = getattr(error.__cause__, "response", None) or {}
-    status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode")
+    status = _answer(error).get("ResponseMetadata", {}).get("HTTPStatusCode")
     return status if isinstance(status, int) else None
+
+
+def _code(error: OSError) -> Any:
+    return _answer(error).get("Error", {}).get("Code")
 
 
 def _delete_s3(system: Any, paths: Sequence[str]) -> None:

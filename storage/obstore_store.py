@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from storage.errors import ConfigError
-from storage.remote_store import CONNECT_SECONDS, READ_SECONDS, Fault, RemoteStore
+from storage.remote_store import CONNECT_SECONDS, NO_BUCKET, READ_SECONDS, Fault, RemoteStore
 from storage.s3_access import S3Access, check_options
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ _WHOLE_BYTES = 100 << 20
 _PART_BYTES = 50 << 20
 _KEYS_SECONDS = 300.0
 _STATUS = re.compile(r"status code: (\d{3})")
+_CODE = re.compile(r"<Code>([^<]*)</Code>")
+_MESSAGE = re.compile(r"<Message>([^<]*)</Message>")
 _LISTED_AT_ONCE = 1_000
 _RANGE_NOT_SATISFIABLE = 416
 _CONFLICT = 409
@@ -120,7 +122,8 @@ class ObstoreStore(RemoteStore):
 
     def _fault(self, error: Exception) -> Fault:
         if isinstance(error, FileNotFoundError):
-            return Fault.MISSING
+            code = _CODE.search(str(error))
+            return Fault.PERMANENT if code and code[1] == NO_BUCKET else Fault.MISSING
         status = _status(error)
         if isinstance(error, exceptions.AlreadyExistsError) and status != _CONFLICT:
             return Fault.TAKEN  # a conflict is two writers at once, neither done: to be tried again
@@ -129,7 +132,10 @@ class ObstoreStore(RemoteStore):
         return Fault.TRANSIENT if isinstance(error, exceptions.GenericError | exceptions.JoinError) else Fault.PERMANENT
 
     def _said(self, error: Exception) -> str:
-        return str(error).partition("\n\nDebug source:")[0]
+        # The client shows the whole answer, which repeats the key's id and what was signed where a signature is wrong.
+        text, answer, _ = str(error).partition("\n\nDebug source:")[0].partition("<")
+        named = [found[1] for found in (_CODE.search(str(error)), _MESSAGE.search(str(error))) if found]
+        return ": ".join([text.rstrip(": "), *named]) if answer else text
 
 
 def _provider(access: S3Access) -> Any:

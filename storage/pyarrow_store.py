@@ -55,9 +55,12 @@ class PyarrowStore(FsspecStore):
         return _Clients(arrow, super()._connect())
 
     def _get(self, client: _Clients, path: str) -> Buffer:
-        with client.arrow.open_input_file(path) as file:
-            content: Buffer = file.read_buffer()
-            return content
+        try:
+            with client.arrow.open_input_file(path) as file:
+                content: Buffer = file.read_buffer()
+                return content
+        except FileNotFoundError:
+            return super()._get(client.s3fs, path)  # which tells a bucket that is not there
 
     def _get_range(self, client: _Clients, path: str, start: int, stop: int) -> Buffer:
         with client.arrow.open_input_file(path) as file:

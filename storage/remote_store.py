@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import os
 import random
+import re
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -35,12 +36,15 @@ RETRY_SECONDS = 20.0
 CONNECT_SECONDS = 4.0
 READ_SECONDS = 30.0
 """An attempt that hears nothing for so long has failed."""
+NO_BUCKET = "NoSuchBucket"
+"""S3's code for a bucket that is not there: that is no answer about an object."""
 
 # A client signs a whole body before it is sent, and some do that in the one thread that also serves all connections.
 # With a hundred bodies at once, connections wait for so long that they fail; and each holds a joined copy meanwhile.
 _LARGE_BYTES = 1 << 20
 _LARGE_AT_ONCE = 8
 _BULK_DELETE_OBJECTS = 1_000  # S3's limit
+_PASSWORD = re.compile(r"[^/\s'\"@]+:[^/\s'\"@]+@")
 _CREDENTIALS = ("key", "secret", "token", "password", "credential")
 
 
@@ -48,7 +52,7 @@ class Fault(enum.Enum):
     """What a client's error means."""
 
     MISSING = enum.auto()
-    """No object, or no bucket, of that name."""
+    """No object of that name."""
     TAKEN = enum.auto()
     """A conditional creation was refused."""
     PERMANENT = enum.auto()
@@ -233,8 +237,9 @@ class RemoteStore(ABC):
                 f"there is no object '{name}' in the store '{self.url}'; check the name and the store's url"
             ) from error
         tries = "" if attempts == 1 else f" after {attempts} attempts"
+        said = _PASSWORD.sub("***@", " ".join(self._said(error).split()))  # an endpoint may hold one
         raise StoreError(
-            f"cannot {verb} '{name}' in the store '{self.url}'{tries}: {type(error).__name__}: {self._said(error)}; "
+            f"cannot {verb} '{name}' in the store '{self.url}'{tries}: {type(error).__name__}: {said}; "
             "check that the service can be reached from here, that the bucket exists, and that the credentials allow "
             "this"
         ) from error

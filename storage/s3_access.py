@@ -5,8 +5,11 @@ Environment (`AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT_URL`, `AWS_PROFILE` ...), then `
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlsplit
 
 import botocore.session
 from botocore.configprovider import ConfiguredEndpointProvider
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
 
 OPTIONS = frozenset({"anon", "endpoint_url", "key", "region", "secret", "token"})
 _DEFAULT_REGION = "us-east-1"
+_ENDPOINT = re.compile(r"https?://([\w.-]+|\[[0-9a-fA-F:.]+\])(:\d+)?(/[\w./~%-]*)?", re.ASCII)
 
 
 class Keys(NamedTuple):
@@ -36,11 +40,14 @@ class S3Access:
 
         Raises:
             PermissionError: no credentials were found, and `anon` is not set.
+            ValueError: the endpoint is no url, on which one of the clients would end the process.
         """
         session = botocore.session.get_session()
         endpoint = options.get("endpoint_url")
         if endpoint is None:
             endpoint = ConfiguredEndpointProvider(session.full_config, session.get_scoped_config(), "s3").provide()
+        if endpoint is not None:
+            _check_endpoint(endpoint)
         self.endpoint_url: str | None = endpoint
         self.region: str = (
             options.get("region")
@@ -66,6 +73,14 @@ class S3Access:
 
     def __reduce__(self) -> Any:
         raise TypeError("credentials are not pickled")
+
+
+def _check_endpoint(endpoint: str) -> None:
+    with contextlib.suppress(ValueError):  # a port that is too large
+        if _ENDPOINT.fullmatch(endpoint) and urlsplit(endpoint).port != 0:
+            return
+    shown = endpoint.rpartition("@")[2]
+    raise ValueError(f"the endpoint '{shown}' is no url such as http://host:port or https://host, without a password")
 
 
 def check_options(url: str, options: Mapping[str, Any]) -> None:

@@ -7,6 +7,7 @@ mix. Listings are always asked for anew.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from typing_extensions import Buffer
+
+
+_BUCKET = re.compile(r"[A-Za-z0-9][\w.-]*|arn:.*", re.ASCII)
 
 
 class Store(Protocol):
@@ -123,6 +127,11 @@ def open_store(url: str | Path, **options: Any) -> Store:
         raise ConfigError(
             f"the store '{_without_password(text)}' has a password in its url, which would end up in logs; put it into "
             "the environment or into the service's own configuration file"
+        )
+    if scheme.partition("+")[0] in {"s3", "s3a"} and not _BUCKET.fullmatch(rest.partition("/")[0]):
+        raise ConfigError(
+            f"the store '{text}' names no bucket; expected {scheme}://bucket/folder, the bucket of letters, digits, "
+            "'.', '-' and '_'"
         )
     if scheme.startswith("s3+"):
         return _open_s3(text, scheme[len("s3+") :], options)

@@ -7,9 +7,11 @@ import re
 import stat
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +72,10 @@ def test_urls_of_local_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         ("ftp://user:secret@host/runs", r"user:\*\*\*@host"),
         ("s3+nonsense://bucket/runs", "there are: s3://, s3"),
         ("simplecache::s3://bucket/runs", "chained"),
+        ("s3://", "names no bucket; expected s3://bucket/folder"),
+        ("s3+obstore:///runs", r"names no bucket; expected s3\+obstore://bucket/folder"),
+        ("s3+pyarrow://buck et/runs", "names no bucket"),
+        ("s3+obstore://bucket?prefix=x/runs", "names no bucket"),
     ],
 )
 def test_urls_that_cannot_work_are_refused(url: str, message: str):
@@ -246,9 +252,72 @@ def test_credentials_stay_out_of_pickles(options: dict[str, Any]):
 @pytest.mark.usefixtures("s3_url")
 @pytest.mark.parametrize("scheme", CLIENTS)
 def test_a_bucket_that_is_not_there(scheme: str):
-    """Writing says that the bucket may not exist, at once."""
-    with pytest.raises(StoreError, match=rf"'{re.escape(scheme)}://no-such-bucket/runs': (?s:.*)check .*bucket"):
-        open_store(f"{scheme}://no-such-bucket/runs").write("object", [b"content"])
+    """Writing, reading and listing say so, at once and in one line; it is no bucket without objects."""
+    store = open_store(f"{scheme}://no-such-bucket/runs")
+    for use in (lambda: store.write("object", [b"content"]), lambda: store.read("object"), lambda: store.list("a/")):
+        with pytest.raises(StoreError, match=rf"^[^\n]*'{re.escape(store.url)}': .*bucket does not exist.*$") as failed:
+            use()
+        assert not isinstance(failed.value, ObjectNotFoundError)
+
+
+class Refusing(BaseHTTPRequestHandler):
+    """S3's answer to a wrong secret, which repeats the key's id and what was signed."""
+
+    protocol_version = "HTTP/1.1"  # clients ask before they send a body
+
+    def do_GET(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        answer = (
+            b'<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>SignatureDoesNotMatch</Code><Message>The request '
+            b"signature we calculated does not match the signature you provided.</Message><AWSAccessKeyId>my-key"
+            b"</AWSAccessKeyId><StringToSign>AWS4-HMAC-SHA256\nmy-string</StringToSign></Error>"
+        )
+        self.send_response(403)
+        self.send_header("Content-Type", "application/xml")
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def do_PUT(self) -> None:
+        self.do_GET()
+
+    def do_HEAD(self) -> None:
+        self.send_response(403)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("scheme", CLIENTS)
+def test_a_wrong_secret_is_told_without_what_the_answer_repeats(scheme: str):
+    """One line that says that the request was refused; the key's id and the string that was signed stay out of it."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        endpoint = f"http://127.0.0.1:{server.server_port}"
+        store = open_store(f"{scheme}://bucket/runs", endpoint_url=endpoint, key="my-key", secret="my-secret")
+        uses = (lambda: store.write("object", [b"content"]), lambda: store.read("object"), lambda: store.list("a"))
+        said = rf"'{re.escape(store.url)}'( after \d attempts)?: (?i:.*(signature|access.denied))"
+        for use in uses:
+            with pytest.raises(StoreError, match=said) as failed:
+                use()
+            assert "\n" not in str(failed.value)
+            assert "my-" not in str(failed.value)
+        server.shutdown()
+
+
+@pytest.mark.parametrize("scheme", CLIENTS)
+@pytest.mark.parametrize(
+    "endpoint", ["127.0.0.1:9", "http://127.0.0.1:port", "ftp://127.0.0.1", "http://127.0.0.1/a b", "u:my-pw@127.0.0.1"]
+)
+def test_an_endpoint_that_is_no_url_is_told(scheme: str, endpoint: str, monkeypatch: pytest.MonkeyPatch):
+    """A client that gets one would fail obscurely, or end the process; a password in it is not shown."""
+    monkeypatch.setattr("storage.remote_store.ATTEMPTS", 1)
+    store = open_store(f"{scheme}://bucket/runs", endpoint_url=endpoint, key="my-key", secret="my-secret")
+    with pytest.raises(StoreError, match=rf"^[^\n]*'{re.escape(store.url)}'.*$") as failed:
+        store.read("object")
+    assert "my-" not in str(failed.value)
 
 
 @pytest.mark.parametrize("scheme", [OBSTORE, "s3+pyarrow"])
