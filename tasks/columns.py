@@ -3,15 +3,50 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field, field_validator, model_validator
 
 from storage.errors import ConfigError
 from storage.specs import Spec
+from tasks.settings import Settings, at
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tasks.config import ShardSettings, TrainConfig
+    from tasks.config import TrainConfig
+
+
+class ShardSettings(Settings):
+    """How columns are stored in shards. Readers see no difference."""
+
+    compression: dict[str, Literal["lz4", "zstd"]] = Field(
+        default_factory=dict,
+        description="Columns to compress and by what, such as observation = lz4; the same codec for all.",
+        json_schema_extra=at(0),
+    )
+    stacked: tuple[str, ...] = Field(
+        (),
+        description="Columns whose values are stacks of frames; each frame is then stored once.",
+        json_schema_extra=at(1),
+    )
+
+    @field_validator("stacked", mode="before")
+    @classmethod
+    def _one_or_several(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
+
+    @field_validator("stacked")
+    @classmethod
+    def _in_order(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(sorted(set(value)))  # the order has no meaning, and may not make another identity
+
+    @model_validator(mode="after")
+    def _one_codec(self) -> ShardSettings:
+        codecs = sorted(set(self.compression.values()))
+        if len(codecs) > 1:
+            raise ValueError(f"compression by {' and '.join(codecs)}: a shard has one codec; choose one of them")
+        return self
 
 
 def shard_columns(observation: Spec, rows: Mapping[str, Spec]) -> dict[str, Spec]:

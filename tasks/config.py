@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar, get_args
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     StrictBool,
     StringConstraints,
@@ -21,7 +19,9 @@ from pydantic import (
 )
 
 from storage.errors import ConfigError
+from tasks.columns import ShardSettings
 from tasks.policies import make_policy
+from tasks.settings import Settings, at
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,31 +31,22 @@ PRESETS_FOLDER = Path(__file__).resolve().parent / "presets"
 RunName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
 
 
-def _at(position: int) -> dict[str, Any]:
-    """Pin a field's place in Prefect's form, which otherwise sorts alphabetically."""
-    return {"position": position}
-
-
-class _Settings(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-class EnvironmentSettings(_Settings):
+class EnvironmentSettings(Settings):
     """Which environment, how many copies, and how they are split into tiles."""
 
-    id: str = Field("CartPole-v1", description="Id of a pool environment.", json_schema_extra=_at(0))
-    num_envs: int = Field(64, ge=1, description="Copies that act at once, in the whole run.", json_schema_extra=_at(1))
+    id: str = Field("CartPole-v1", description="Id of a pool environment.", json_schema_extra=at(0))
+    num_envs: int = Field(64, ge=1, description="Copies that act at once, in the whole run.", json_schema_extra=at(1))
     envs_per_tile: int = Field(
         64,
         ge=1,
         description="Copies in a tile: the unit of inference, of a shard and of stored environment state.",
-        json_schema_extra=_at(2),
+        json_schema_extra=at(2),
     )
     max_episode_steps: int | None = Field(
-        None, ge=1, description="Time limit; empty takes the environment's own.", json_schema_extra=_at(3)
+        None, ge=1, description="Time limit; empty takes the environment's own.", json_schema_extra=at(3)
     )
     settings: dict[str, StrictBool | float] = Field(
-        default_factory=dict, description="The environment's own settings, such as gravity.", json_schema_extra=_at(4)
+        default_factory=dict, description="The environment's own settings, such as gravity.", json_schema_extra=at(4)
     )
 
     @model_validator(mode="after")
@@ -73,7 +64,7 @@ class EnvironmentSettings(_Settings):
         return self.num_envs // self.envs_per_tile
 
 
-class AlgorithmSettings(_Settings):
+class AlgorithmSettings(Settings):
     """What every algorithm's settings have."""
 
     row_columns: ClassVar[tuple[str, ...]] = ("action",)
@@ -87,31 +78,31 @@ class PPOSettings(AlgorithmSettings):
 
     row_columns: ClassVar[tuple[str, ...]] = ("action", "log_probability")
 
-    name: Literal["ppo"] = Field("ppo", description="The algorithm.", json_schema_extra=_at(0))
+    name: Literal["ppo"] = Field("ppo", description="The algorithm.", json_schema_extra=at(0))
     hidden: tuple[Annotated[int, Field(ge=1)], ...] = Field(
-        (64, 64), description="Widths of the hidden layers.", json_schema_extra=_at(1)
+        (64, 64), description="Widths of the hidden layers.", json_schema_extra=at(1)
     )
-    learning_rate: float = Field(3e-4, gt=0, description="Adam's step size at the start.", json_schema_extra=_at(2))
+    learning_rate: float = Field(3e-4, gt=0, description="Adam's step size at the start.", json_schema_extra=at(2))
     final_learning_rate: float = Field(
-        0.0, ge=0, description="Step size after anneal_rounds rounds.", json_schema_extra=_at(3)
+        0.0, ge=0, description="Step size after anneal_rounds rounds.", json_schema_extra=at(3)
     )
     anneal_rounds: int = Field(
-        0, ge=0, description="Rounds over which the step size changes linearly; 0 keeps it.", json_schema_extra=_at(4)
+        0, ge=0, description="Rounds over which the step size changes linearly; 0 keeps it.", json_schema_extra=at(4)
     )
-    discount: float = Field(0.99, ge=0, le=1, description="Gamma.", json_schema_extra=_at(5))
+    discount: float = Field(0.99, ge=0, le=1, description="Gamma.", json_schema_extra=at(5))
     trace_decay: float = Field(
-        0.95, ge=0, le=1, description="Lambda of the advantage estimate.", json_schema_extra=_at(6)
+        0.95, ge=0, le=1, description="Lambda of the advantage estimate.", json_schema_extra=at(6)
     )
     clip_range: float = Field(
-        0.2, gt=0, description="Largest change of the probability ratio.", json_schema_extra=_at(7)
+        0.2, gt=0, description="Largest change of the probability ratio.", json_schema_extra=at(7)
     )
-    entropy_weight: float = Field(0.0, ge=0, description="Weight of the entropy bonus.", json_schema_extra=_at(8))
-    epochs: int = Field(4, ge=1, description="Passes over a round's rows.", json_schema_extra=_at(9))
-    minibatches: int = Field(8, ge=1, description="Minibatches a pass.", json_schema_extra=_at(10))
-    gradient_norm: float = Field(0.5, gt=0, description="Largest gradient norm of a group.", json_schema_extra=_at(11))
-    reward_scale: float = Field(1.0, gt=0, description="Factor on rewards while learning.", json_schema_extra=_at(12))
+    entropy_weight: float = Field(0.0, ge=0, description="Weight of the entropy bonus.", json_schema_extra=at(8))
+    epochs: int = Field(4, ge=1, description="Passes over a round's rows.", json_schema_extra=at(9))
+    minibatches: int = Field(8, ge=1, description="Minibatches a pass.", json_schema_extra=at(10))
+    gradient_norm: float = Field(0.5, gt=0, description="Largest gradient norm of a group.", json_schema_extra=at(11))
+    reward_scale: float = Field(1.0, gt=0, description="Factor on rewards while learning.", json_schema_extra=at(12))
     initial_log_std: float = Field(
-        0.0, description="Log standard deviation at the start, continuous actions.", json_schema_extra=_at(13)
+        0.0, description="Log standard deviation at the start, continuous actions.", json_schema_extra=at(13)
     )
 
 
@@ -120,214 +111,182 @@ class IMPALASettings(AlgorithmSettings):
 
     row_columns: ClassVar[tuple[str, ...]] = ("action", "log_probability")
 
-    name: Literal["impala"] = Field("impala", description="The algorithm.", json_schema_extra=_at(0))
+    name: Literal["impala"] = Field("impala", description="The algorithm.", json_schema_extra=at(0))
     hidden: tuple[Annotated[int, Field(ge=1)], ...] = Field(
-        (64, 64), description="Widths of the hidden layers.", json_schema_extra=_at(1)
+        (64, 64), description="Widths of the hidden layers.", json_schema_extra=at(1)
     )
-    learning_rate: float = Field(1e-3, gt=0, description="Adam's step size at the start.", json_schema_extra=_at(2))
+    learning_rate: float = Field(1e-3, gt=0, description="Adam's step size at the start.", json_schema_extra=at(2))
     final_learning_rate: float = Field(
-        0.0, ge=0, description="Step size after anneal_rounds rounds.", json_schema_extra=_at(3)
+        0.0, ge=0, description="Step size after anneal_rounds rounds.", json_schema_extra=at(3)
     )
     anneal_rounds: int = Field(
-        0, ge=0, description="Rounds over which the step size changes linearly; 0 keeps it.", json_schema_extra=_at(4)
+        0, ge=0, description="Rounds over which the step size changes linearly; 0 keeps it.", json_schema_extra=at(4)
     )
-    discount: float = Field(0.99, ge=0, le=1, description="Gamma.", json_schema_extra=_at(5))
-    trace_decay: float = Field(1.0, ge=0, le=1, description="Lambda of V-trace.", json_schema_extra=_at(6))
+    discount: float = Field(0.99, ge=0, le=1, description="Gamma.", json_schema_extra=at(5))
+    trace_decay: float = Field(1.0, ge=0, le=1, description="Lambda of V-trace.", json_schema_extra=at(6))
     rho_limit: float = Field(
-        1.0, gt=0, description="Rho-bar: largest weight of a row's own correction.", json_schema_extra=_at(7)
+        1.0, gt=0, description="Rho-bar: largest weight of a row's own correction.", json_schema_extra=at(7)
     )
     c_limit: float = Field(
-        1.0, gt=0, description="C-bar: largest weight of what is passed back a step.", json_schema_extra=_at(8)
+        1.0, gt=0, description="C-bar: largest weight of what is passed back a step.", json_schema_extra=at(8)
     )
-    entropy_weight: float = Field(0.01, ge=0, description="Weight of the entropy bonus.", json_schema_extra=_at(9))
-    value_weight: float = Field(0.5, ge=0, description="Weight of the value error.", json_schema_extra=_at(10))
-    minibatches: int = Field(4, ge=1, description="Minibatches of a round.", json_schema_extra=_at(11))
-    gradient_norm: float = Field(0.5, gt=0, description="Largest norm of the gradient.", json_schema_extra=_at(12))
-    reward_scale: float = Field(1.0, gt=0, description="Factor on rewards while learning.", json_schema_extra=_at(13))
+    entropy_weight: float = Field(0.01, ge=0, description="Weight of the entropy bonus.", json_schema_extra=at(9))
+    value_weight: float = Field(0.5, ge=0, description="Weight of the value error.", json_schema_extra=at(10))
+    minibatches: int = Field(4, ge=1, description="Minibatches of a round.", json_schema_extra=at(11))
+    gradient_norm: float = Field(0.5, gt=0, description="Largest norm of the gradient.", json_schema_extra=at(12))
+    reward_scale: float = Field(1.0, gt=0, description="Factor on rewards while learning.", json_schema_extra=at(13))
     initial_log_std: float = Field(
-        0.0, description="Log standard deviation at the start, continuous actions.", json_schema_extra=_at(14)
+        0.0, description="Log standard deviation at the start, continuous actions.", json_schema_extra=at(14)
     )
 
 
-class ScheduleSettings(_Settings):
+class ScheduleSettings(Settings):
     """How much is acted and learned, in which portions, and when it is enough."""
 
-    round_steps: int = Field(64, ge=1, description="Steps of every environment in a round.", json_schema_extra=_at(0))
+    round_steps: int = Field(64, ge=1, description="Steps of every environment in a round.", json_schema_extra=at(0))
     rounds_per_stage: int = Field(
         10,
         ge=1,
         description="Rounds in a stage; a stage ends with a commit, the resume point.",
-        json_schema_extra=_at(1),
+        json_schema_extra=at(1),
     )
-    max_stages: int = Field(20, ge=1, description="Stop after this many stages.", json_schema_extra=_at(2))
+    max_stages: int = Field(20, ge=1, description="Stop after this many stages.", json_schema_extra=at(2))
     lag: int = Field(
         0,
         ge=0,
         le=8,
         description="Round r acts with version r - lag: 0 is synchronous, 1 overlaps.",
-        json_schema_extra=_at(3),
+        json_schema_extra=at(3),
     )
     target_return: float | None = Field(
         None,
         description="Stop when the mean evaluation return reaches it; empty never stops early.",
-        json_schema_extra=_at(4),
+        json_schema_extra=at(4),
     )
     evaluation_episodes: int = Field(
         100,
         ge=1,
         description="Episodes of each evaluation, on seeds that training never saw.",
-        json_schema_extra=_at(5),
+        json_schema_extra=at(5),
     )
-    evaluate_every_stages: int = Field(1, ge=1, description="Stages between evaluations.", json_schema_extra=_at(6))
+    evaluate_every_stages: int = Field(1, ge=1, description="Stages between evaluations.", json_schema_extra=at(6))
 
 
-class PlacementSettings(_Settings):
+class PlacementSettings(Settings):
     """Where the fragments of the algorithm run."""
 
-    policy: str = Field("single_learner_coarse", description="Distribution policy.", json_schema_extra=_at(0))
+    policy: str = Field("single_learner_coarse", description="Distribution policy.", json_schema_extra=at(0))
     act_tasks: int = Field(
         1,
         ge=1,
         description="Act tasks, under policies that have them; each owns whole tiles.",
-        json_schema_extra=_at(1),
+        json_schema_extra=at(1),
     )
     env_tasks: int = Field(
         1,
         ge=1,
         description="Tasks that only step environments, under policies that have them; each owns whole tiles.",
-        json_schema_extra=_at(2),
+        json_schema_extra=at(2),
     )
     learn_tasks: int = Field(
         1,
         ge=1,
         description="Learners, under policies that have several; each owns whole tiles and reduces gradients with the "
         "others.",
-        json_schema_extra=_at(3),
+        json_schema_extra=at(3),
     )
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="Where learning runs.", json_schema_extra=_at(4))
-    torch_threads: int = Field(1, ge=1, description="Torch's threads in a learn task.", json_schema_extra=_at(5))
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="Where learning runs.", json_schema_extra=at(4))
+    torch_threads: int = Field(1, ge=1, description="Torch's threads in a learn task.", json_schema_extra=at(5))
     gradient_block_rows: int = Field(
         4096,
         ge=1,
         description="Rows whose gradient is taken at once; blocks are summed in a fixed tree.",
-        json_schema_extra=_at(6),
+        json_schema_extra=at(6),
     )
     quorum: float = Field(
         1.0,
         ge=1.0,
         le=1.0,
         description="Share of shards a round waits for; only 1.0 keeps the same-bytes promise and runs so far.",
-        json_schema_extra=_at(7),
+        json_schema_extra=at(7),
     )
     snapshot_dtype: Literal["float32", "bfloat16", "int8"] = Field(
         "float32",
         description="Weights that actors get: int8 and bfloat16 are a quarter and half of the bytes, and round.",
-        json_schema_extra=_at(8),
+        json_schema_extra=at(8),
     )
 
 
-class ShardSettings(_Settings):
-    """How columns are stored in shards. Readers see no difference."""
-
-    compression: dict[str, Literal["lz4", "zstd"]] = Field(
-        default_factory=dict,
-        description="Columns to compress and by what, such as observation = lz4; the same codec for all.",
-        json_schema_extra=_at(0),
-    )
-    stacked: tuple[str, ...] = Field(
-        (),
-        description="Columns whose values are stacks of frames; each frame is then stored once.",
-        json_schema_extra=_at(1),
-    )
-
-    @field_validator("stacked", mode="before")
-    @classmethod
-    def _one_or_several(cls, value: Any) -> Any:
-        return (value,) if isinstance(value, str) else value
-
-    @field_validator("stacked")
-    @classmethod
-    def _in_order(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(sorted(set(value)))  # the order has no meaning, and may not make another identity
-
-    @model_validator(mode="after")
-    def _one_codec(self) -> ShardSettings:
-        codecs = sorted(set(self.compression.values()))
-        if len(codecs) > 1:
-            raise ValueError(f"compression by {' and '.join(codecs)}: a shard has one codec; choose one of them")
-        return self
-
-
-class ClusterSettings(_Settings):
+class ClusterSettings(Settings):
     """Which Dask cluster, and how long to wait for it."""
 
     scheduler: str | None = Field(
-        None, description="Address of a Dask scheduler; empty starts workers on this machine.", json_schema_extra=_at(0)
+        None, description="Address of a Dask scheduler; empty starts workers on this machine.", json_schema_extra=at(0)
     )
     act_workers: int | None = Field(
         None,
         ge=1,
         description="Act processes of the local cluster; empty takes one an act task.",
-        json_schema_extra=_at(1),
+        json_schema_extra=at(1),
     )
     gang_seconds: float = Field(
         60.0,
         gt=0,
         description="All tasks of a stage must have reported within it; learners wait so long for each other.",
-        json_schema_extra=_at(2),
+        json_schema_extra=at(2),
     )
     admission_seconds: float = Field(
-        600.0, gt=0, description="Longest wait for another run's gang to leave.", json_schema_extra=_at(3)
+        600.0, gt=0, description="Longest wait for another run's gang to leave.", json_schema_extra=at(3)
     )
     lease_seconds: float = Field(
-        15.0, gt=0, description="Tasks leave when the flow was silent for so long.", json_schema_extra=_at(4)
+        15.0, gt=0, description="Tasks leave when the flow was silent for so long.", json_schema_extra=at(4)
     )
     cache_folder: str | None = Field(
         None,
         description="The node's cache of stored files; empty takes one under the temporary folder.",
-        json_schema_extra=_at(5),
+        json_schema_extra=at(5),
     )
     cache_limit_bytes: int = Field(
         4 << 30,
         ge=1 << 20,
         description="Size of the node's cache; what was not used for longest makes room.",
-        json_schema_extra=_at(6),
+        json_schema_extra=at(6),
     )
     read_budget_bytes: int | None = Field(
         None,
         ge=1 << 20,
         description="Memory for shards that a learner has or reads ahead; empty takes 256 MiB, or more where two "
         "rounds need it.",
-        json_schema_extra=_at(7),
+        json_schema_extra=at(7),
     )
     upload_threads: int = Field(
         8,
         ge=1,
         le=64,
         description="Writes of an act task that are on their way at once to a remote store; of 1 MiB and more, 8.",
-        json_schema_extra=_at(8),
+        json_schema_extra=at(8),
     )
     upload_budget_bytes: int = Field(
         256 << 20,
         ge=1 << 20,
         description="Acted rounds of an act task that are not stored yet; beyond it, acting waits.",
-        json_schema_extra=_at(9),
+        json_schema_extra=at(9),
     )
 
 
-class RunConfig(_Settings):
+class RunConfig(Settings):
     """What describes a run, whether it acts or learns from what others have stored. Its kinds follow from this."""
 
     name: RunName | None = Field(
-        None, description="The run's name, a folder in the store; empty makes one up.", json_schema_extra=_at(0)
+        None, description="The run's name, a folder in the store; empty makes one up.", json_schema_extra=at(0)
     )
-    seed: int = Field(1, ge=0, lt=2**32, description="Seed of everything random.", json_schema_extra=_at(1))
-    store: str = Field("runs", description="Folder or s3:// address that holds runs.", json_schema_extra=_at(2))
-    environment: EnvironmentSettings = Field(default_factory=EnvironmentSettings, json_schema_extra=_at(3))
+    seed: int = Field(1, ge=0, lt=2**32, description="Seed of everything random.", json_schema_extra=at(1))
+    store: str = Field("runs", description="Folder or s3:// address that holds runs.", json_schema_extra=at(2))
+    environment: EnvironmentSettings = Field(default_factory=EnvironmentSettings, json_schema_extra=at(3))
     algorithm: AlgorithmSettings
-    schedule: ScheduleSettings = Field(default_factory=ScheduleSettings, json_schema_extra=_at(5))
-    placement: PlacementSettings = Field(default_factory=PlacementSettings, json_schema_extra=_at(6))
-    cluster: ClusterSettings = Field(default_factory=ClusterSettings, json_schema_extra=_at(7))
+    schedule: ScheduleSettings = Field(default_factory=ScheduleSettings, json_schema_extra=at(5))
+    placement: PlacementSettings = Field(default_factory=PlacementSettings, json_schema_extra=at(6))
+    cluster: ClusterSettings = Field(default_factory=ClusterSettings, json_schema_extra=at(7))
 
     @property
     def acts(self) -> bool:
@@ -360,7 +319,7 @@ def _any_of(schema: dict[str, Any]) -> None:
 
     They validate settings without a `name`, which fit several of the models: `oneOf` would refuse those.
     """
-    schema.update(_at(4), anyOf=schema.pop("oneOf"))
+    schema.update(at(4), anyOf=schema.pop("oneOf"))
     del schema["discriminator"]
 
 
@@ -373,7 +332,7 @@ class TrainConfig(RunConfig):
         discriminator="name",
         json_schema_extra=_any_of,
     )
-    shards: ShardSettings = Field(default_factory=ShardSettings, json_schema_extra=_at(8))
+    shards: ShardSettings = Field(default_factory=ShardSettings, json_schema_extra=at(8))
 
     @field_validator("algorithm", mode="before")
     @classmethod

@@ -12,11 +12,10 @@ from tasks.config import (
     RunConfig,
     RunName,
     ScheduleSettings,
-    _at,
-    _Settings,
     build_config,
     validate,
 )
+from tasks.settings import Settings, at
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,22 +27,22 @@ class BehaviourCloningSettings(AlgorithmSettings):
     """Behaviour cloning: the stored actions become the likeliest ones."""
 
     name: Literal["behaviour_cloning"] = Field(
-        "behaviour_cloning", description="The algorithm.", json_schema_extra=_at(0)
+        "behaviour_cloning", description="The algorithm.", json_schema_extra=at(0)
     )
     hidden: tuple[Annotated[int, Field(ge=1)], ...] = Field(
-        (64, 64), description="Widths of the hidden layers.", json_schema_extra=_at(1)
+        (64, 64), description="Widths of the hidden layers.", json_schema_extra=at(1)
     )
-    learning_rate: float = Field(1e-3, gt=0, description="Adam's step size.", json_schema_extra=_at(2))
-    minibatch_rows: int = Field(512, ge=1, description="Rows of a minibatch.", json_schema_extra=_at(3))
-    epochs: int = Field(1, ge=1, description="Passes over the rows of a round.", json_schema_extra=_at(4))
-    gradient_norm: float = Field(1.0, gt=0, description="Largest gradient norm.", json_schema_extra=_at(5))
+    learning_rate: float = Field(1e-3, gt=0, description="Adam's step size.", json_schema_extra=at(2))
+    minibatch_rows: int = Field(512, ge=1, description="Rows of a minibatch.", json_schema_extra=at(3))
+    epochs: int = Field(1, ge=1, description="Passes over the rows of a round.", json_schema_extra=at(4))
+    gradient_norm: float = Field(1.0, gt=0, description="Largest gradient norm.", json_schema_extra=at(5))
 
 
-class Bounds(_Settings):
+class Bounds(Settings):
     """A range with both ends included; an end that is left out is open."""
 
-    first: int = Field(0, ge=0, description="The first that counts.", json_schema_extra=_at(0))
-    last: int | None = Field(None, ge=0, description="The last that counts; empty: no end.", json_schema_extra=_at(1))
+    first: int = Field(0, ge=0, description="The first that counts.", json_schema_extra=at(0))
+    last: int | None = Field(None, ge=0, description="The last that counts; empty: no end.", json_schema_extra=at(1))
 
     @model_validator(mode="after")
     def _ordered(self) -> Bounds:
@@ -55,20 +54,20 @@ class Bounds(_Settings):
         return self.first <= value and (self.last is None or value <= self.last)
 
 
-class SourceSettings(_Settings):
+class SourceSettings(Settings):
     """Which stored rows are learned from."""
 
     runs: tuple[RunName, ...] = Field(
-        min_length=1, description="Runs in the same store whose shards are read.", json_schema_extra=_at(0)
+        min_length=1, description="Runs in the same store whose shards are read.", json_schema_extra=at(0)
     )
     stages: Bounds = Field(
-        default_factory=Bounds, description="Stages of these runs, both ends included.", json_schema_extra=_at(1)
+        default_factory=Bounds, description="Stages of these runs, both ends included.", json_schema_extra=at(1)
     )
     versions: Bounds = Field(
-        default_factory=Bounds, description="Versions that acted, both ends included.", json_schema_extra=_at(2)
+        default_factory=Bounds, description="Versions that acted, both ends included.", json_schema_extra=at(2)
     )
     min_return: float | None = Field(
-        None, description="Only rows of whole episodes with at least this return.", json_schema_extra=_at(3)
+        None, description="Only rows of whole episodes with at least this return.", json_schema_extra=at(3)
     )
 
     @model_validator(mode="after")
@@ -83,24 +82,24 @@ class ReplaySchedule(ScheduleSettings):
     """How much is learned, in which portions, and when it is enough."""
 
     shards_per_round: int = Field(
-        16, ge=1, description="Shards whose rows are mixed in a round.", json_schema_extra=_at(7)
+        16, ge=1, description="Shards whose rows are mixed in a round.", json_schema_extra=at(7)
     )
 
 
 class ReplayConfig(RunConfig):
     """Everything that describes a replay. Its environment is that of its sources, which are told apart by it."""
 
-    source: SourceSettings = Field(json_schema_extra=_at(8))
-    algorithm: BehaviourCloningSettings = Field(default_factory=BehaviourCloningSettings, json_schema_extra=_at(4))
-    schedule: ReplaySchedule = Field(default_factory=ReplaySchedule, json_schema_extra=_at(5))
+    source: SourceSettings = Field(json_schema_extra=at(8))
+    algorithm: BehaviourCloningSettings = Field(default_factory=BehaviourCloningSettings, json_schema_extra=at(4))
+    schedule: ReplaySchedule = Field(default_factory=ReplaySchedule, json_schema_extra=at(5))
     placement: PlacementSettings = Field(
-        default_factory=lambda: PlacementSettings(policy=_POLICY), json_schema_extra=_at(6)
+        default_factory=lambda: PlacementSettings(policy=_POLICY), json_schema_extra=at(6)
     )
     plan: str | None = Field(
         None,
         pattern=r"^[0-9a-f]{32}$",
         description="Digest of the list of shards; made when the run begins, and kept.",
-        json_schema_extra=_at(9),
+        json_schema_extra=at(9),
     )
 
     @property

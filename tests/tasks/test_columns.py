@@ -10,11 +10,12 @@ import pytest
 
 from storage.errors import ConfigError
 from storage.specs import Spec
-from tasks.columns import shard_columns, stored_as
-from tasks.config import AlgorithmSettings, ShardSettings
+from tasks.columns import ShardSettings, shard_columns, stored_as
 from tasks.context import _ALGORITHMS
 
 if TYPE_CHECKING:
+    from tasks.config import AlgorithmSettings
+
     from .conftest import MakeContext
 
 FRAMES = shard_columns(Spec("uint8", (4, 6)), {"action": Spec("int64")})
