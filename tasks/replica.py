@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import logging
 import time
 from typing import Any
 
@@ -44,8 +45,14 @@ def run_evaluation(assignment: dict[str, Any], snapshot: dict[str, Any], episode
 
 
 async def warm_up() -> None:
-    """Import what a worker will need, while the rest of the system starts."""
+    """Import what a worker of this machine's own cluster will need, while the rest of the system starts."""
+    logging.getLogger("distributed.worker").addFilter(_is_no_heartbeat)
     await asyncio.to_thread(_import_all)
+
+
+def _is_no_heartbeat(record: logging.LogRecord) -> bool:
+    """The scheduler is in the flow's process. Where that ends first, Dask would print a traceback for each worker."""
+    return not record.getMessage().startswith("Failed to communicate with scheduler during heartbeat")
 
 
 def _import_all() -> None:
