@@ -95,7 +95,7 @@ class Member:
             served = served_tiles(membership) if self.composition.pools == "remote" else None
             return act(assignment, context, membership, served)
         if half == "server":
-            return serve(assignment, context, membership, self._meeting)
+            return serve(assignment, context, membership)
         if half == "learn":
             if not context.config.acts:
                 return replay(assignment, context, membership)

@@ -18,17 +18,11 @@ from tasks.sync import Sync, begin_stage, parameters_digest
 if TYPE_CHECKING:
     from tasks.assignment import Assignment
     from tasks.context import RunContext
-    from tasks.groups import MeetingPoint
     from tasks.membership import Membership
     from tasks.specs import State
 
 
-def serve(
-    assignment: Assignment,
-    context: RunContext,
-    membership: Membership,
-    meeting: MeetingPoint | None,  # noqa: ARG001  (the first learner serves it)
-) -> dict[str, Any]:
+def serve(assignment: Assignment, context: RunContext, membership: Membership) -> dict[str, Any]:
     """Serve all rounds of a stage.
 
     Returns:
