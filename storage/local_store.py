@@ -7,6 +7,7 @@ import errno
 import itertools
 import mmap
 import os
+import random
 import secrets
 import stat
 import time
@@ -29,7 +30,7 @@ MAPPED_RANGE_BYTES = 4 << 20
 """Ranges from here on are mapped; below, copying them is faster than taking a page fault for every 4 KiB."""
 
 _IO_VECTOR_PARTS = 1024  # IOV_MAX of Linux
-_FOLDER_ATTEMPTS = 8  # a folder may vanish between its creation and its use when others delete its last object
+_FOLDER_SECONDS = 5.0  # a folder may vanish between its creation and its use, again and again, while others delete
 _PROCESS_TOKEN = secrets.token_hex(4)  # tells hosts apart that share a disk; the process id tells forks apart
 _COUNTER = itertools.count()
 
@@ -194,15 +195,21 @@ class LocalStore:
         folder = target[: target.rindex("/")]
         temporary = f"{folder}/{TEMPORARY_PREFIX}{_PROCESS_TOKEN}-{os.getpid()}-{next(_COUNTER)}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        for attempt in range(_FOLDER_ATTEMPTS):
+        deadline = pause = 0.0
+        while True:
             try:
-                if attempt:
+                if deadline:
                     os.makedirs(folder, exist_ok=True)  # noqa: PTH103  (a Path costs more than the call)
                 descriptor = os.open(temporary, flags, 0o666)
                 break
             except (FileNotFoundError, FileExistsError):  # the latter where a folder vanishes while it is looked at
-                if attempt + 1 == _FOLDER_ATTEMPTS:
+                now = time.monotonic()
+                deadline = deadline or now + _FOLDER_SECONDS
+                if now > deadline:
                     raise
+                # Growing pauses of random length, or writers and deleters could keep meeting in step.
+                time.sleep(random.uniform(0, pause))  # noqa: S311  (no secret)
+                pause = min(0.1, 2 * pause + 1e-4)
         try:
             _write_parts(descriptor, parts)
             if durable:
