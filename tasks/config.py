@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import (
     Field,
@@ -19,6 +19,9 @@ from pydantic import (
 )
 
 from storage.errors import ConfigError
+from tasks.algorithm_settings.base import AlgorithmSettings
+from tasks.algorithm_settings.impala import IMPALASettings
+from tasks.algorithm_settings.ppo import PPOSettings
 from tasks.columns import ShardSettings
 from tasks.policies import make_policy
 from tasks.settings import Settings, at
@@ -62,82 +65,6 @@ class EnvironmentSettings(Settings):
     def tiles(self) -> int:
         """Number of tiles of the run."""
         return self.num_envs // self.envs_per_tile
-
-
-class AlgorithmSettings(Settings):
-    """What every algorithm's settings have."""
-
-    row_columns: ClassVar[tuple[str, ...]] = ("action",)
-    """Names of the columns that the algorithm adds to a shard."""
-
-    name: str
-
-
-class PPOSettings(AlgorithmSettings):
-    """Proximal policy optimisation."""
-
-    row_columns: ClassVar[tuple[str, ...]] = ("action", "log_probability")
-
-    name: Literal["ppo"] = Field("ppo", description="The algorithm.", json_schema_extra=at(0))
-    hidden: tuple[Annotated[int, Field(ge=1)], ...] = Field(
-        (64, 64), description="Widths of the hidden layers.", json_schema_extra=at(1)
-    )
-    learning_rate: float = Field(3e-4, gt=0, description="Adam's step size at the start.", json_schema_extra=at(2))
-    final_learning_rate: float = Field(
-        0.0, ge=0, description="Step size after anneal_rounds rounds.", json_schema_extra=at(3)
-    )
-    anneal_rounds: int = Field(
-        0, ge=0, description="Rounds over which the step size changes linearly; 0 keeps it.", json_schema_extra=at(4)
-    )
-    discount: float = Field(0.99, ge=0, le=1, description="Gamma.", json_schema_extra=at(5))
-    trace_decay: float = Field(
-        0.95, ge=0, le=1, description="Lambda of the advantage estimate.", json_schema_extra=at(6)
-    )
-    clip_range: float = Field(
-        0.2, gt=0, description="Largest change of the probability ratio.", json_schema_extra=at(7)
-    )
-    entropy_weight: float = Field(0.0, ge=0, description="Weight of the entropy bonus.", json_schema_extra=at(8))
-    epochs: int = Field(4, ge=1, description="Passes over a round's rows.", json_schema_extra=at(9))
-    minibatches: int = Field(8, ge=1, description="Minibatches a pass.", json_schema_extra=at(10))
-    gradient_norm: float = Field(0.5, gt=0, description="Largest gradient norm of a group.", json_schema_extra=at(11))
-    reward_scale: float = Field(1.0, gt=0, description="Factor on rewards while learning.", json_schema_extra=at(12))
-    initial_log_std: float = Field(
-        0.0, description="Log standard deviation at the start, continuous actions.", json_schema_extra=at(13)
-    )
-
-
-class IMPALASettings(AlgorithmSettings):
-    """IMPALA: an actor-critic with V-trace, for rounds that older versions acted."""
-
-    row_columns: ClassVar[tuple[str, ...]] = ("action", "log_probability")
-
-    name: Literal["impala"] = Field("impala", description="The algorithm.", json_schema_extra=at(0))
-    hidden: tuple[Annotated[int, Field(ge=1)], ...] = Field(
-        (64, 64), description="Widths of the hidden layers.", json_schema_extra=at(1)
-    )
-    learning_rate: float = Field(1e-3, gt=0, description="Adam's step size at the start.", json_schema_extra=at(2))
-    final_learning_rate: float = Field(
-        0.0, ge=0, description="Step size after anneal_rounds rounds.", json_schema_extra=at(3)
-    )
-    anneal_rounds: int = Field(
-        0, ge=0, description="Rounds over which the step size changes linearly; 0 keeps it.", json_schema_extra=at(4)
-    )
-    discount: float = Field(0.99, ge=0, le=1, description="Gamma.", json_schema_extra=at(5))
-    trace_decay: float = Field(1.0, ge=0, le=1, description="Lambda of V-trace.", json_schema_extra=at(6))
-    rho_limit: float = Field(
-        1.0, gt=0, description="Rho-bar: largest weight of a row's own correction.", json_schema_extra=at(7)
-    )
-    c_limit: float = Field(
-        1.0, gt=0, description="C-bar: largest weight of what is passed back a step.", json_schema_extra=at(8)
-    )
-    entropy_weight: float = Field(0.01, ge=0, description="Weight of the entropy bonus.", json_schema_extra=at(9))
-    value_weight: float = Field(0.5, ge=0, description="Weight of the value error.", json_schema_extra=at(10))
-    minibatches: int = Field(4, ge=1, description="Minibatches of a round.", json_schema_extra=at(11))
-    gradient_norm: float = Field(0.5, gt=0, description="Largest norm of the gradient.", json_schema_extra=at(12))
-    reward_scale: float = Field(1.0, gt=0, description="Factor on rewards while learning.", json_schema_extra=at(13))
-    initial_log_std: float = Field(
-        0.0, description="Log standard deviation at the start, continuous actions.", json_schema_extra=at(14)
-    )
 
 
 class ScheduleSettings(Settings):

@@ -10,14 +10,17 @@ from typing import TYPE_CHECKING
 from storage.cache import LIMIT_BYTES, NodeCache
 from storage.run import RunFolder
 from storage.store import open_store
+from tasks.algorithm_settings.behaviour_cloning import BehaviourCloningSettings
+from tasks.algorithm_settings.impala import IMPALASettings
+from tasks.algorithm_settings.ppo import PPOSettings
 from tasks.algorithms.behaviour_cloning import BehaviourCloning
 from tasks.algorithms.impala import IMPALA
 from tasks.algorithms.ppo import PPO
 from tasks.columns import shard_columns, stored_as
-from tasks.config import AlgorithmSettings, IMPALASettings, PPOSettings, RunConfig, TrainConfig
+from tasks.config import RunConfig, TrainConfig
 from tasks.environments import make_pool
 from tasks.policies import make_policy
-from tasks.replay_config import BehaviourCloningSettings, build_stored_config
+from tasks.replay_config import build_stored_config
 from tasks.specs import EnvironmentSpec
 
 if TYPE_CHECKING:
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from native import EnvironmentPool
     from storage.specs import Spec
     from tasks.algorithm import Algorithm
+    from tasks.algorithm_settings.base import AlgorithmSettings
     from tasks.assignment import Assignment
     from tasks.policies import DistributionPolicy
 

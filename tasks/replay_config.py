@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, model_validator
 
+from tasks.algorithm_settings.behaviour_cloning import BehaviourCloningSettings
 from tasks.config import (
-    AlgorithmSettings,
     PlacementSettings,
     RunConfig,
     RunName,
@@ -21,21 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _POLICY = "learner_over_storage"
-
-
-class BehaviourCloningSettings(AlgorithmSettings):
-    """Behaviour cloning: the stored actions become the likeliest ones."""
-
-    name: Literal["behaviour_cloning"] = Field(
-        "behaviour_cloning", description="The algorithm.", json_schema_extra=at(0)
-    )
-    hidden: tuple[Annotated[int, Field(ge=1)], ...] = Field(
-        (64, 64), description="Widths of the hidden layers.", json_schema_extra=at(1)
-    )
-    learning_rate: float = Field(1e-3, gt=0, description="Adam's step size.", json_schema_extra=at(2))
-    minibatch_rows: int = Field(512, ge=1, description="Rows of a minibatch.", json_schema_extra=at(3))
-    epochs: int = Field(1, ge=1, description="Passes over the rows of a round.", json_schema_extra=at(4))
-    gradient_norm: float = Field(1.0, gt=0, description="Largest gradient norm.", json_schema_extra=at(5))
 
 
 class Bounds(Settings):

@@ -6,7 +6,9 @@ from prefect.utilities.schema_tools.validation import validate
 from flows.overrides import describe_settings, parse_overrides
 from flows.train import train
 from storage.errors import ConfigError
-from tasks.config import IMPALASettings, PPOSettings, build_config
+from tasks.algorithm_settings.impala import IMPALASettings
+from tasks.algorithm_settings.ppo import PPOSettings
+from tasks.config import build_config
 
 
 def test_a_setting_of_any_algorithm_is_an_option():

@@ -14,7 +14,7 @@ from tasks.columns import ShardSettings, shard_columns, stored_as
 from tasks.context import _ALGORITHMS
 
 if TYPE_CHECKING:
-    from tasks.config import AlgorithmSettings
+    from tasks.algorithm_settings.base import AlgorithmSettings
 
     from .conftest import MakeContext
 

@@ -1,0 +1,41 @@
+"""Settings of PPO."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from tasks.algorithm_settings.base import AlgorithmSettings, Widths
+from tasks.settings import at
+
+
+class PPOSettings(AlgorithmSettings):
+    """Proximal policy optimisation."""
+
+    row_columns: ClassVar[tuple[str, ...]] = ("action", "log_probability")
+
+    name: Literal["ppo"] = Field("ppo", description="The algorithm.", json_schema_extra=at(0))
+    hidden: Widths = Field((64, 64), description="Widths of the hidden layers.", json_schema_extra=at(1))
+    learning_rate: float = Field(3e-4, gt=0, description="Adam's step size at the start.", json_schema_extra=at(2))
+    final_learning_rate: float = Field(
+        0.0, ge=0, description="Step size after anneal_rounds rounds.", json_schema_extra=at(3)
+    )
+    anneal_rounds: int = Field(
+        0, ge=0, description="Rounds over which the step size changes linearly; 0 keeps it.", json_schema_extra=at(4)
+    )
+    discount: float = Field(0.99, ge=0, le=1, description="Gamma.", json_schema_extra=at(5))
+    trace_decay: float = Field(
+        0.95, ge=0, le=1, description="Lambda of the advantage estimate.", json_schema_extra=at(6)
+    )
+    clip_range: float = Field(
+        0.2, gt=0, description="Largest change of the probability ratio.", json_schema_extra=at(7)
+    )
+    entropy_weight: float = Field(0.0, ge=0, description="Weight of the entropy bonus.", json_schema_extra=at(8))
+    epochs: int = Field(4, ge=1, description="Passes over a round's rows.", json_schema_extra=at(9))
+    minibatches: int = Field(8, ge=1, description="Minibatches a pass.", json_schema_extra=at(10))
+    gradient_norm: float = Field(0.5, gt=0, description="Largest gradient norm of a group.", json_schema_extra=at(11))
+    reward_scale: float = Field(1.0, gt=0, description="Factor on rewards while learning.", json_schema_extra=at(12))
+    initial_log_std: float = Field(
+        0.0, description="Log standard deviation at the start, continuous actions.", json_schema_extra=at(13)
+    )
