@@ -52,7 +52,7 @@ def train(
     """Train from the beginning."""
     from flows.drive import drive
     from flows.overrides import parse_overrides
-    from tasks.config import build_config, load_preset, merge
+    from tasks.config import build_config, laid_over, load_preset, merge
 
     arguments = list(context.args)
     if preset.startswith("-"):
@@ -62,7 +62,8 @@ def train(
     values = merge(load_preset(preset), {key: value for key, value in given.items() if value is not None})
     if scheduler is not None:
         values = merge(values, {"cluster": {"scheduler": scheduler}})
-    config = build_config(merge(values, parse_overrides(arguments)))
+    overrides = parse_overrides(arguments, algorithm=str(values.get("algorithm", {}).get("name", "")))
+    config = build_config(laid_over(values, overrides))
     _print_result(drive(config, "refuse", as_json=as_json), as_json)
 
 

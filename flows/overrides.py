@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import tomllib
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, get_origin
 
 from pydantic import BaseModel
@@ -18,20 +19,35 @@ if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
 
-def parse_overrides(arguments: Sequence[str], kind: type[RunConfig] = TrainConfig) -> dict[str, Any]:
+_NAME = "algorithm.name"
+
+
+def parse_overrides(
+    arguments: Sequence[str], kind: type[RunConfig] = TrainConfig, algorithm: str = ""
+) -> dict[str, Any]:
     """Turn `--schedule.lag 1 --act-tasks=2` into nested settings.
+
+    Args:
+        arguments: as typed.
+        kind: of run.
+        algorithm: what the preset names; of one's own, any `--algorithm.` is taken here, and checked when it is made.
 
     Raises:
         ConfigError: an option is no setting, is ambiguous, or lacks a value.
     """
     values: dict[str, Any] = {}
     waiting = list(arguments)
+    named = [after for before, after in pairwise(waiting) if before == f"--{_NAME}"]
+    named += [text.partition("=")[2] for text in waiting if text.startswith(f"--{_NAME}=")]
+    is_own = ":" in (named[-1] if named else algorithm)
     while waiting:
         option = waiting.pop(0)
         if not option.startswith("--"):
             raise ConfigError(f"'{option}' is no option; settings are given as --name value, after the preset")
         name, equals, text = option[2:].partition("=")
-        path = _resolve(name.replace("-", "_"), kind)
+        path = name.replace("-", "_")
+        if not (is_own and path.startswith("algorithm.")):
+            path = _resolve(path, kind)
         if not equals:
             if not waiting:
                 raise ConfigError(f"--{name} needs a value")

@@ -52,6 +52,10 @@ class Loss:
     function: LossFunction
 
 
+DEFAULTED = ("initial_carry", "stats", "after_minibatch")
+"""What a class that inherits from `Algorithm` may leave out."""
+
+
 class Algorithm(Protocol):
     """What a trainable algorithm is made of. Implementations are immutable: everything that changes is in `State`."""
 
@@ -74,8 +78,9 @@ class Algorithm(Protocol):
     def init(self, seed: int) -> State:
         """Fresh parameters and optimizer state; the same seed gives the same bytes."""
 
-    def initial_carry(self, envs: int) -> Tensor | None:
+    def initial_carry(self, envs: int) -> Tensor | None:  # noqa: ARG002
         """Recurrent carry `[envs, ...]` at an episode's start; None for policies without memory."""
+        return None
 
     def act(
         self, params: Params, carry: Tensor | None, observation: Tensor, noise: Tensor
@@ -85,8 +90,9 @@ class Algorithm(Protocol):
     def post(self, params: Params, trajectory: Trajectory) -> Batch:
         """Turn one tile's round into training rows `[T * B, ...]`, in the order `t * B + b`."""
 
-    def stats(self, batch: Batch) -> dict[str, Tensor]:
+    def stats(self, batch: Batch) -> dict[str, Tensor]:  # noqa: ARG002
         """Global quantities that the losses need, as sums over the rows of one tile."""
+        return {}
 
     def plan(self, generator: torch.Generator, row_count: int) -> Iterable[Tensor]:
         """Index arrays (int64) over the round's rows, one a minibatch, in order."""
@@ -96,3 +102,4 @@ class Algorithm(Protocol):
 
     def after_minibatch(self, state: State) -> State:
         """Targets and schedules; called once after all losses of a minibatch."""
+        return state

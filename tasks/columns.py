@@ -83,13 +83,18 @@ def stored_as(columns: Mapping[str, Spec], shards: ShardSettings) -> dict[str, S
     return stored
 
 
-def check_stored_as(config: TrainConfig, environment: Mapping[str, Any]) -> None:
+def check_stored_as(config: TrainConfig, environment: Mapping[str, Any], own: Mapping[str, Spec] | None = None) -> None:
     """Refuse settings that shards of an environment, as its pool describes it, can't have.
+
+    Args:
+        config: of the run.
+        environment: what its pool says of it.
+        own: row columns of an algorithm from outside the repository.
 
     Raises:
         ConfigError: as `stored_as`.
     """
     observation, action = environment["observation"], environment["action"]
-    rows = dict.fromkeys(config.algorithm.row_columns, Spec("float32"))
+    rows = dict(own or dict.fromkeys(config.algorithm.row_columns, Spec("float32")))
     rows["action"] = Spec("int64") if action["kind"] == "discrete" else Spec("float32", tuple(action["shape"]))
     stored_as(shard_columns(Spec(observation["dtype"], tuple(observation["shape"])), rows), config.shards)

@@ -9,18 +9,12 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args
 
-from pydantic import (
-    Field,
-    StrictBool,
-    StringConstraints,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, StrictBool, StringConstraints, Tag, ValidationError, model_validator
 
 from storage.errors import ConfigError
 from tasks.algorithm_settings.base import AlgorithmSettings
 from tasks.algorithm_settings.impala import IMPALASettings
+from tasks.algorithm_settings.own import OWN, OwnSettings, by_name
 from tasks.algorithm_settings.ppo import PPOSettings
 from tasks.columns import ShardSettings
 from tasks.policies import make_policy
@@ -241,30 +235,26 @@ class RunConfig(Settings):
         }
 
 
-def _any_of(schema: dict[str, Any]) -> None:
+def any_of(schema: dict[str, Any]) -> None:
     """One of several models, as Prefect's form and its check of parameters take it.
 
     They validate settings without a `name`, which fit several of the models: `oneOf` would refuse those.
     """
     schema.update(at(4), anyOf=schema.pop("oneOf"))
-    del schema["discriminator"]
 
 
 class TrainConfig(RunConfig):
     """Everything that describes a training run."""
 
-    algorithm: PPOSettings | IMPALASettings = Field(
+    algorithm: (
+        Annotated[PPOSettings, Tag("ppo")] | Annotated[IMPALASettings, Tag("impala")] | Annotated[OwnSettings, Tag(OWN)]
+    ) = Field(
         default_factory=PPOSettings,
         description="The algorithm and its settings.",
-        discriminator="name",
-        json_schema_extra=_any_of,
+        discriminator=by_name("ppo"),
+        json_schema_extra=any_of,
     )
     shards: ShardSettings = Field(default_factory=ShardSettings, json_schema_extra=at(8))
-
-    @field_validator("algorithm", mode="before")
-    @classmethod
-    def _ppo_unless_named(cls, value: Any) -> Any:
-        return {"name": "ppo", **value} if isinstance(value, dict) else value
 
     def identity(self) -> dict[str, Any]:
         """As of every run, and how shards are stored; left out where nothing is special, as in runs before it."""
@@ -289,7 +279,7 @@ class TrainConfig(RunConfig):
                     f"(environment.num_envs / environment.envs_per_tile); each {kind} task owns at least one"
                 )
         rows = self.environment.num_envs * self.schedule.round_steps
-        if self.algorithm.minibatches > rows:
+        if not isinstance(self.algorithm, OwnSettings) and self.algorithm.minibatches > rows:
             raise ValueError(
                 f"algorithm.minibatches = {self.algorithm.minibatches}, but a round has only {rows} rows "
                 f"(environment.num_envs x schedule.round_steps)"
@@ -331,6 +321,14 @@ def merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any
     return merged
 
 
+def laid_over(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
+    """As `merge`, for settings of a run: those of an algorithm go where the override names another one."""
+    named = override.get("algorithm", {}).get("name")
+    if named is not None and named != base.get("algorithm", {}).get("name", "ppo"):
+        base = {key: value for key, value in base.items() if key != "algorithm"}
+    return merge(base, override)
+
+
 def build_config(values: Mapping[str, Any]) -> TrainConfig:
     """Validate the settings of a training run; errors as `validate`."""
     return validate(TrainConfig, values)
@@ -352,10 +350,8 @@ def validate(kind: type[ConfigT], values: Mapping[str, Any]) -> ConfigT:
 
 def choices_of(annotation: Any) -> dict[str, type[AlgorithmSettings]]:
     """Models by name, of a field that takes one of several algorithms; of any other field none."""
-    members = get_args(annotation)
-    if not all(isinstance(member, type) and issubclass(member, AlgorithmSettings) for member in members):
-        return {}
-    return {member.model_fields["name"].default: member for member in members}
+    members = [get_args(member) for member in get_args(annotation)]
+    return {kind[1].tag: kind[0] for kind in members if len(kind) == 2 and isinstance(kind[1], Tag)}
 
 
 def _explain(kind: type[RunConfig], item: Any) -> str:
@@ -366,8 +362,8 @@ def _explain(kind: type[RunConfig], item: Any) -> str:
     if item["type"] == "value_error":
         return f"{field}: {item['ctx']['error']}"
     if item["type"] == "union_tag_invalid":
-        name = item["input"]["name"]
-        return f"{field}.name = {name!r}: input should be {item['ctx']['expected_tags'].replace(', ', ' or ')}"
+        known = " or ".join(repr(name) for name in choices_of(kind.model_fields["algorithm"].annotation) if name != OWN)
+        return f"{field}.name = {item['input']['name']!r}: input should be {known}, or 'module:Class' for your own"
     return f"{field} = {item['input']!r}: {item['msg'][0].lower()}{item['msg'][1:]}"
 
 

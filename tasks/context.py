@@ -12,6 +12,7 @@ from storage.run import RunFolder
 from storage.store import open_store
 from tasks.algorithm_settings.behaviour_cloning import BehaviourCloningSettings
 from tasks.algorithm_settings.impala import IMPALASettings
+from tasks.algorithm_settings.own import OwnSettings
 from tasks.algorithm_settings.ppo import PPOSettings
 from tasks.algorithms.behaviour_cloning import BehaviourCloning
 from tasks.algorithms.impala import IMPALA
@@ -19,6 +20,7 @@ from tasks.algorithms.ppo import PPO
 from tasks.columns import shard_columns, stored_as
 from tasks.config import RunConfig, TrainConfig
 from tasks.environments import make_pool
+from tasks.own_algorithm import make_own
 from tasks.policies import make_policy
 from tasks.replay_config import build_stored_config
 from tasks.specs import EnvironmentSpec
@@ -87,7 +89,13 @@ _ALGORITHMS: dict[type[AlgorithmSettings], Callable[..., Algorithm]] = {
 
 
 def make_algorithm(config: RunConfig, environment: EnvironmentSpec) -> Algorithm:
-    """The configured algorithm for an environment's spaces."""
+    """The configured algorithm for an environment's spaces.
+
+    Raises:
+        ConfigError: it is one's own, and can't be found or made.
+    """
+    if isinstance(config.algorithm, OwnSettings):
+        return make_own(config.algorithm, environment)
     make = _ALGORITHMS[type(config.algorithm)]
     return make(environment=environment, **config.algorithm.model_dump(exclude={"name"}))
 

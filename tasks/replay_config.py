@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import Field, Tag, model_validator
 
 from tasks.algorithm_settings.behaviour_cloning import BehaviourCloningSettings
+from tasks.algorithm_settings.own import OWN, OwnSettings, by_name
 from tasks.config import (
     PlacementSettings,
     RunConfig,
     RunName,
     ScheduleSettings,
+    any_of,
     build_config,
     validate,
 )
@@ -75,7 +77,12 @@ class ReplayConfig(RunConfig):
     """Everything that describes a replay. Its environment is that of its sources, which are told apart by it."""
 
     source: SourceSettings = Field(json_schema_extra=at(8))
-    algorithm: BehaviourCloningSettings = Field(default_factory=BehaviourCloningSettings, json_schema_extra=at(4))
+    algorithm: Annotated[BehaviourCloningSettings, Tag("behaviour_cloning")] | Annotated[OwnSettings, Tag(OWN)] = Field(
+        default_factory=BehaviourCloningSettings,
+        description="The algorithm and its settings.",
+        discriminator=by_name("behaviour_cloning"),
+        json_schema_extra=any_of,
+    )
     schedule: ReplaySchedule = Field(default_factory=ReplaySchedule, json_schema_extra=at(5))
     placement: PlacementSettings = Field(
         default_factory=lambda: PlacementSettings(policy=_POLICY), json_schema_extra=at(6)

@@ -8,9 +8,11 @@ from storage.errors import ConfigError, RunExistsError, RunFinishedError
 from storage.probe import probe
 from storage.run import RunFolder
 from storage.store import open_store
+from tasks.algorithm_settings.own import OwnSettings
 from tasks.columns import check_stored_as
 from tasks.config import TrainConfig
 from tasks.environments import make_pool
+from tasks.own_probe import ask
 from tasks.placement import check_supported
 from tasks.policies import make_policy
 from tasks.replay_config import ReplayConfig
@@ -54,8 +56,9 @@ def check_start(config: RunConfig, if_exists: IfExists) -> int | None:
     pool = make_pool(config, 1)
     environment = pool.environment
     pool.close()
+    own = ask(config).rows if isinstance(config.algorithm, OwnSettings) else None
     if isinstance(config, TrainConfig):
-        check_stored_as(config, environment)
+        check_stored_as(config, environment, own)
     probe(root)
     if config.name is None:
         return None

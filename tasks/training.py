@@ -24,6 +24,7 @@ from tasks.assignment import Assignment
 from tasks.cluster import connected
 from tasks.config import RunConfig, merge
 from tasks.fingerprint import differences, fingerprint
+from tasks.own_probe import completed, source_of
 from tasks.policies import make_policy
 from tasks.replay_config import ReplayConfig, build_stored_config
 from tasks.replay_plan import claimed, pin
@@ -132,8 +133,10 @@ def _open_run(root: Store, config: RunConfig) -> tuple[RunFolder, RunConfig]:
     if isinstance(config, ReplayConfig):
         with claimed(root, config):
             config, reads = pin(root, run, config)
+            config = completed(config)
             run.create({**describe_run(config), **reads})
     else:
+        config = completed(config)
         run.create(describe_run(config))
     return run, config
 
@@ -145,7 +148,7 @@ def describe_run(config: RunConfig) -> dict[str, Any]:
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "config": config.model_dump(mode="json", exclude={"store", "cluster"}),
         "identity": config.identity(),
-        "made_with": fingerprint(),
+        "made_with": {**fingerprint(), **source_of(config)},
         "promise": {
             "same_bytes": True,
             "because": "quorum 1.0, the environment saves its state, deterministic kernels"
@@ -164,9 +167,6 @@ def _stored_config(run: RunFolder, config: RunConfig) -> RunConfig:
             f"run '{run.name}' has format {description.get('format')!r} in run.json, expected '{FORMAT}'; it was made "
             f"by another version of Penstock, resume it with that"
         )
-    changed = differences(description["made_with"], fingerprint())
-    if changed:
-        logger.warning("run=%s was made elsewhere, bytes may differ from here on: %s", run.name, "; ".join(changed))
     now = {"name": run.name, "store": config.store, "cluster": config.cluster.model_dump(mode="json")}
     movable = {"placement": {name: getattr(config.placement, name) for name in _MOVABLE}}
     stored = build_stored_config(merge({**description["config"], **now}, movable))
@@ -176,6 +176,9 @@ def _stored_config(run: RunFolder, config: RunConfig) -> RunConfig:
             f"placement.learn_tasks = {wanted.learn_tasks}: run '{run.name}' began with {learners}, and the number of "
             f"learners decides how sums of gradients are rounded; leave it out, or start another run"
         )
+    changed = differences(description["made_with"], {**fingerprint(), **source_of(stored)})
+    if changed:
+        logger.warning("run=%s was made elsewhere, bytes may differ from here on: %s", run.name, "; ".join(changed))
     if stored.identity() != description["identity"]:
         raise CorruptObjectError(
             f"run.json of '{run.name}' was altered: its 'config' and 'identity' say different things. Restore it, or "

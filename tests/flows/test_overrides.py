@@ -29,7 +29,9 @@ def test_the_list_says_whose_setting_it_is():
         for chosen, model in (("ppo", PPOSettings), ("impala", IMPALASettings))
         for name, field in model.model_fields.items()
     ]
-    assert [(row["setting"], row["default"], row["meaning"]) for row in found] == expected
+    assert [(row["setting"], row["default"], row["meaning"]) for row in found[:-1]] == expected
+    assert (found[-1]["setting"], found[-1]["default"]) == ("algorithm.name", "")
+    assert found[-1]["meaning"].startswith("own: An algorithm of your own")
 
 
 @pytest.mark.parametrize(
@@ -42,6 +44,8 @@ def test_the_list_says_whose_setting_it_is():
         ({"name": "impala", "rho_limit": 2.0}, True),
         ({"name": "impala", "clip_range": 0.2}, False),
         ({"name": "sac"}, False),
+        ({"name": "my.module:Mine", "whatever": 3}, True),
+        ({"name": "my.module.Mine"}, False),
     ],
 )
 def test_prefects_form_takes_what_the_configuration_takes(algorithm: dict[str, object], fits: bool):

@@ -90,7 +90,8 @@ def test_mistakes_of_any_algorithm_are_named_alike():
         "algorithm.discount = 2: input should be less than or equal to 1",
         f"algorithm.clip_range: no such setting; there are: {IMPALA_FIELDS}",
     ]
-    assert refusal({"algorithm": {"name": 3}}) == "algorithm.name = 3: input should be 'ppo' or 'impala'"
+    said = refusal({"algorithm": {"name": 3}})
+    assert said == "algorithm.name = 3: input should be 'ppo' or 'impala', or 'module:Class' for your own"
     assert refusal({"algorithm": "impala"}).startswith("algorithm = 'impala': input should be a valid dictionary")
 
 

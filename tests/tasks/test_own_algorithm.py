@@ -1,0 +1,237 @@
+"""Algorithms from outside the repository: found by name, with settings of their own, as a part of what a run is."""
+
+import itertools
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from flows.overrides import parse_overrides
+from storage.errors import ConfigError
+from storage.run import RunFolder
+from storage.store import open_store
+from tasks.algorithm import Algorithm
+from tasks.algorithm_settings.own import OwnSettings
+from tasks.algorithms.ppo import PPO
+from tasks.config import build_config, laid_over
+from tasks.own_algorithm import make_own, typed_settings
+from tasks.own_probe import ask, completed
+from tasks.replay_config import build_replay_config
+from tasks.training import _stored_config, describe_run
+
+from .ppo_cases import CHOICES
+
+MINE = """
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Literal
+from pydantic import BaseModel, Field
+from tasks.algorithm import Algorithm
+from tasks.algorithms.ppo import PPO
+from tasks.specs import EnvironmentSpec, Spec, State
+
+if TYPE_CHECKING:
+    from tasks.config import Missing
+
+print("a module may print")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mine(PPO):
+    width: Annotated[int, Field(ge=1)] = 3
+    rates: tuple[float, ...] = field(default_factory=lambda: (0.5,))
+    mode: Literal["fast", "exact"] = "fast"
+
+    @property
+    def rows(self):
+        return {**PPO.rows.fget(self), "extra": Spec("float32", (self.width,))}
+"""
+NUMBERS = itertools.count()
+
+Write = Callable[..., str]
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
+    """Writes a module of a fresh name with some lines after `MINE`, where Python looks; returns that name."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def write(lines: str = "") -> str:
+        name = f"outside_{next(NUMBERS)}"
+        (tmp_path / f"{name}.py").write_text(f"{MINE}\n\n{lines}\n")
+        return name
+
+    return write
+
+
+def refusal(name: str, **settings: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        make_own(OwnSettings(name=name, **settings), CHOICES)
+    return str(caught.value)
+
+
+def test_settings_are_those_that_the_class_declares(write: Write):
+    """Typed as its fields are, from what a TOML file or JSON has; what is left out has the field's default."""
+    settings = OwnSettings(name=f"{write()}:Mine", rates=[1, 2], mode="exact", hidden=[4])
+    made: Any = make_own(settings, CHOICES)
+    assert (made.rates, made.mode, made.width, made.hidden) == ((1.0, 2.0), "exact", 3, (4,))
+    assert made.environment is CHOICES
+    stored = typed_settings(type(made), settings)
+    assert (stored["rates"], stored["width"], stored["epochs"]) == ([1.0, 2.0], 3, 4)
+    assert make_own(OwnSettings(name=settings.name, **stored), CHOICES) == made
+
+
+def test_a_pydantic_model_is_one_too(write: Write):
+    """With the bounds of its fields."""
+    lines = """
+class Model(BaseModel):
+    environment: EnvironmentSpec
+    rate: float = Field(0.5, gt=0)
+"""
+    for member in ("rows", "noise", "losses", "actor_groups"):
+        lines += f"    {member} = property(lambda self: PPO.{member}.fget(PPO(environment=self.environment)))\n"
+    for member in ("init", "initial_carry", "act", "post", "stats", "plan", "update", "after_minibatch"):
+        lines += f"    def {member}(self, *given): return PPO(environment=self.environment).{member}(*given)\n"
+    name = f"{write(lines)}:Model"
+    made = make_own(OwnSettings(name=name, rate=2), CHOICES)
+    assert torch.equal(made.init(3).params["policy"].flat, PPO(environment=CHOICES).init(3).params["policy"].flat)
+    assert refusal(name, rate=0) == "algorithm.rate = 0: input should be greater than 0"
+
+
+@pytest.mark.parametrize(
+    ("lines", "name", "settings", "expected"),
+    [
+        ("", "no_such_module:Mine", {}, ["there is no module 'no_such_module'", "PYTHONPATH"]),
+        ("", "tasks.no_such:Mine", {}, ["there is no module 'tasks.no_such'"]),
+        ("", "{}:Yours", {}, ["there is no Yours in", "its algorithms are: PPO, Mine"]),
+        ("Yours = 3", "{}:Yours", {}, ["it is no class, expected one: Yours"]),
+        ("import no_such_helper", "{}:Mine", {}, ["importing {} failed: ModuleNotFoundError", "no_such_helper"]),
+        ("1 / 0", "{}:Mine", {}, ["importing {} failed: ZeroDivisionError: division by zero ({}.py, line"]),
+        ("def (", "{}:Mine", {}, ["SyntaxError: invalid syntax ({}.py, line"]),
+        ("class Bare: act = 1", "{}:Bare", {}, ["the class lacks rows, noise", "post"]),
+        (
+            "@dataclass\nclass Inherits(Algorithm):\n    environment: int",
+            "{}:Inherits",
+            {},
+            ["the class lacks rows, noise, losses, actor_groups, init, act, post, plan, update, so it is no algorithm"],
+        ),
+        ("", "{}:Mine", {"widht": 3}, ["algorithm.widht: no such setting; there are: name, hidden", "width"]),
+        ("", "{}:Mine", {"width": 0}, ["algorithm.width = 0: input should be greater than or equal to 1"]),
+        ("", "{}:Mine", {"discount": float("nan")}, ["algorithm.discount = nan: input should be a finite number"]),
+        (
+            "@dataclass(frozen=True, kw_only=True)\nclass Bound(PPO):\n    must: int",
+            "{}:Bound",
+            {},
+            ["algorithm.must: is missing, and has no default"],
+        ),
+        (
+            "@dataclass(frozen=True, kw_only=True)\nclass Hidden(PPO):\n    must: 'Missing' = 3",
+            "{}:Hidden",
+            {},
+            ["name 'Missing' is not defined; import it outside TYPE_CHECKING"],
+        ),
+        (
+            "@dataclass(frozen=True, kw_only=True)\nclass Odd(PPO):\n    state: State = None",
+            "{}:Odd",
+            {},
+            ["a field's type is none of a setting: ", "for <class 'tasks.specs.ParameterGroup'>"],
+        ),
+        (
+            "class Raises(Mine):\n    def __init__(self, **_): raise RuntimeError('not today')",
+            "{}:Raises",
+            {},
+            ["it can't be made for choices: RuntimeError: not today ({}.py, line"],
+        ),
+        (
+            "class Rowless(Mine):\n    rows = property(lambda self: {{'reward': Spec('float32')}})",
+            "{}:Rowless",
+            {},
+            ["expected a column 'action' among them"],
+        ),
+        ("class Loose(Mine):\n    losses = ()", "{}:Loose", {}, ["losses is (), expected a tuple of one Loss"]),
+        ("class Group(Mine):\n    actor_groups = ('brain',)", "{}:Group", {}, ["no parameter group 'brain'", "policy"]),
+        ("class Seedless(Mine):\n    def init(self, seed): pass", "{}:Seedless", {}, ["init gave NoneType"]),
+    ],
+)
+def test_what_is_wrong_with_it_is_one_clear_line(
+    write: Write, lines: str, name: str, settings: dict[str, Any], expected: list[str]
+):
+    """What was found, what was expected or there is, and where."""
+    module = write(lines.replace("{{", "{").replace("}}", "}"))
+    said = refusal(name.format(module), **settings)
+    assert len(said.splitlines()) == 1
+    for text in expected:
+        assert text.replace("{}", module) in said
+
+
+def test_it_is_found_in_the_working_directory_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """As a laptop has it; but nothing there stands for a module of Penstock or of Python."""
+    name = f"outside_{next(NUMBERS)}"
+    (tmp_path / f"{name}.py").write_text(MINE)
+    (tmp_path / "tasks.py").write_text("raise RuntimeError")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [entry for entry in __import__("sys").path if entry])
+    assert type(make_own(OwnSettings(name=f"{name}:Mine"), CHOICES)).__name__ == "Mine"
+
+
+def test_the_source_is_part_of_what_a_run_is(write: Write, tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    """Its digest and all settings are stored, defaults included; a resume with another source says so."""
+    name = f"{write()}:Mine"
+    config = completed(build_config({"name": "a", "algorithm": {"name": name, "epochs": 2}}))
+    assert config.identity()["algorithm"].items() >= {"name": name, "epochs": 2, "width": 3, "rates": [0.5]}.items()
+    run = RunFolder(open_store(str(tmp_path / "root")), "a")
+    run.create(describe_run(config))
+    assert ask(config).rows.keys() == {"action", "log_probability", "extra"}
+    with caplog.at_level(logging.WARNING):
+        assert _stored_config(run, build_config({"name": "a"})).algorithm == config.algorithm
+        assert not caplog.records
+        module = tmp_path / f"{name.partition(':')[0]}.py"
+        module.write_text(module.read_text() + "# changed\n")
+        _stored_config(run, build_config({"name": "a"}))
+    before = run.load()["made_with"][name]
+    assert f"bytes may differ from here on: {name} {before} -> {ask(config).source}" in caplog.text
+
+
+def test_the_flow_hears_of_it_from_another_process(write: Write):
+    """If that ends badly, this is one line too."""
+    with pytest.raises(ConfigError, match=r"its process ended with 3: "):
+        ask(build_config({"algorithm": {"name": f"{write('import os; os._exit(3)')}:Mine"}}))
+
+
+def test_the_contracts_defaults_are_inherited():
+    """What most algorithms have no use for need not be written: no memory, no statistics, no targets."""
+    kind = type("Short", (Algorithm,), {})
+    short: Any = kind()
+    assert (short.initial_carry(4), short.stats({}), short.after_minibatch("state")) == (None, {}, "state")
+
+
+def test_options_of_an_algorithm_of_ones_own():
+    """Any of its settings, by the full name; which there are is not known before it is imported."""
+    name = ["--algorithm.name", "a.b:C"]
+    expected = {"algorithm": {"name": "a.b:C", "my_rate": 0.1}, "schedule": {"lag": 1}}
+    assert parse_overrides([*name, "--algorithm.my-rate", "0.1", "--lag", "1"]) == expected
+    assert parse_overrides(["--algorithm.my_rate=0.1", "--algorithm.name=a.b:C", "--lag=1"]) == expected
+    assert parse_overrides(["--algorithm.my_rate=0.1"], algorithm="a.b:C") == {"algorithm": {"my_rate": 0.1}}
+    with pytest.raises(ConfigError, match=r"--my-rate: no such setting"):
+        parse_overrides([*name, "--my-rate", "0.1"])
+    with pytest.raises(ConfigError, match=r"--algorithm.my-rate: no such setting"):
+        parse_overrides(["--algorithm.my_rate=0.1", "--algorithm.name=ppo"], algorithm="a.b:C")
+
+
+def test_settings_of_another_algorithm_are_left_behind():
+    """Those of a preset are for the algorithm that it names; whoever names another one does not get them."""
+    preset = {"seed": 3, "algorithm": {"epochs": 9}}
+    assert laid_over(preset, {"algorithm": {"name": "a:B"}}) == {"seed": 3, "algorithm": {"name": "a:B"}}
+    assert laid_over(preset, {"algorithm": {"name": "ppo"}})["algorithm"] == {"name": "ppo", "epochs": 9}
+    assert laid_over(preset, {"lag": 1}) == {**preset, "lag": 1}
+
+
+def test_a_replay_takes_one_too(write: Write):
+    """Learning from stored shards is no matter of its name."""
+    config = build_replay_config({"source": {"runs": ["a"]}, "algorithm": {"name": f"{write()}:Mine", "width": 5}})
+    assert isinstance(config.algorithm, OwnSettings)
+    made: Any = make_own(config.algorithm, CHOICES)
+    assert made.width == 5
+    assert torch.equal(made.init(3).params["policy"].flat, made.init(3).params["policy"].flat)
