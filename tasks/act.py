@@ -15,11 +15,13 @@ import torch
 from storage.errors import ObjectNotFoundError
 from storage.refs import StateRef
 from storage.tensors import load_tensors
+from tasks.learn import prepare_device
 from tasks.placement import tiles_of
 from tasks.remote_pool import RemotePool
 from tasks.snapshots import SnapshotReader
 from tasks.stored import stored_shards, stored_states
 from tasks.tile import TileActor, act_together
+from tasks.torch_tile import DeviceParams, TorchTileActor
 from tasks.writer import RoundWriter
 
 if TYPE_CHECKING:
@@ -47,7 +49,7 @@ def act(
         assignment: which part of which stage.
         context: of the run.
         membership: in the stage's gang.
-        served: by tile, who steps its environments; None if they are in this process.
+        served: by tile, who steps its environments; None if they are in this process, native or in torch.
 
     Returns:
         `states` (references of the environment state after the stage), `shards` (digests of what is stored, by tile in
@@ -60,10 +62,12 @@ def act(
     """
     # Inference on small batches gains nothing from more threads, and one keeps its bytes the same everywhere.
     torch.set_num_threads(1)
+    device = prepare_device(assignment.device, 1) if context.policy.pools == "torch" else None
+    on_device = DeviceParams(device) if device else None
     stage = assignment.stage
     rounds = context.rounds_of(stage)
     tiles = tiles_of(assignment.replica, assignment.replicas, context.config.environment.tiles)
-    actors, shards, states, before = _resume_all(assignment, context, tiles, served)
+    actors, shards, states, before = _resume_all(assignment, context, tiles, served, device)
     resumed = {tile: actor.next_round for tile, actor in actors.items() if actor.next_round > rounds.start}
     if resumed:
         membership.log.info("goes on after what is stored: %s", resumed)
@@ -80,6 +84,7 @@ def act(
             version = context.acting_version(round_)
             params, waited = snapshots.get(version)
             wait_seconds += waited
+            params = on_device.load(params) if on_device else params
             started = time.perf_counter()
             first_step_at = first_step_at or time.time()
             act_together(due, version, params, writer.buffers, writer.submit)
@@ -122,7 +127,11 @@ def _edges(actors: Iterable[TileActor]) -> dict[str, dict[str, int]]:
 
 
 def _resume_all(
-    assignment: Assignment, context: RunContext, tiles: range, served: Mapping[int, LinkAddress] | None = None
+    assignment: Assignment,
+    context: RunContext,
+    tiles: range,
+    served: Mapping[int, LinkAddress] | None,
+    device: torch.device | None,
 ) -> tuple[
     dict[int, TileActor], dict[tuple[int, int], ShardRef], dict[tuple[int, int], StateRef], dict[str, Any] | None
 ]:
@@ -145,7 +154,7 @@ def _resume_all(
                     raise
                 continue
             actors = {
-                tile: _actor(context, tile, start, buffer, served)
+                tile: _actor(context, tile, start, buffer, served, device)
                 for tile, start, buffer in zip(tiles, starts, buffers, strict=True)
             }
             return actors, shards, states, before
@@ -183,9 +192,13 @@ def _actor(
     start: tuple[StateRef, int] | None,
     buffer: memoryview | None,
     served: Mapping[int, LinkAddress] | None,
+    device: torch.device | None,
 ) -> TileActor:
-    pool = RemotePool(context, tile, start[1] if start else 0, served[tile]) if served else None
-    actor = TileActor(context, tile, pool)
+    if device is not None:
+        actor: TileActor = TorchTileActor(context, tile, device)
+    else:
+        pool = RemotePool(context, tile, start[1] if start else 0, served[tile]) if served else None
+        actor = TileActor(context, tile, pool)
     if start is None or buffer is None:
         actor.start()
         return actor

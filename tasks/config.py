@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import Field, StrictBool, StringConstraints, Tag, ValidationError, model_validator
 
@@ -18,6 +18,7 @@ from tasks.algorithm_settings.own import OWN, OwnSettings, by_name
 from tasks.algorithm_settings.ppo import PPOSettings
 from tasks.columns import ShardSettings
 from tasks.policies import make_policy
+from tasks.role_settings import RoleName, RoleSettings
 from tasks.settings import Settings, at
 
 if TYPE_CHECKING:
@@ -136,6 +137,11 @@ class PlacementSettings(Settings):
         description="Weights that actors get: int8 and bfloat16 are a quarter and half of the bytes, and round.",
         json_schema_extra=at(8),
     )
+    roles: dict[RoleName, RoleSettings] = Field(
+        default_factory=dict,
+        description="Roles of a policy of your own, by name; placement.policy is then its name.",
+        json_schema_extra=at(9),
+    )
 
 
 class ClusterSettings(Settings):
@@ -226,6 +232,8 @@ class RunConfig(Settings):
             placement.add("snapshot_dtype")
         if make_policy(self.placement).reduce != "local":  # who adds up which rows decides how sums are rounded
             placement.add("learn_tasks")
+        if self.placement.roles:
+            placement.add("roles")
         return {
             "seed": self.seed,
             "environment": self.environment.model_dump(mode="json"),
@@ -380,5 +388,8 @@ def _locate(kind: type[RunConfig], location: tuple[int | str, ...]) -> tuple[lis
             continue
         path.append(str(part))
         owner, fields = inside, getattr(inside, "model_fields", {})
-        inside = fields[part].annotation if part in fields else None
+        if get_origin(inside) is dict:
+            inside = get_args(inside)[1]
+        else:
+            inside = fields[part].annotation if part in fields else None
     return path, owner

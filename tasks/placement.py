@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from storage.errors import ConfigError
 from tasks.composition import compose
+from tasks.policies import FRAGMENTS
 
 if TYPE_CHECKING:
     from tasks.policies import DistributionPolicy, Fragment, Role
@@ -111,6 +112,11 @@ def check_supported(policy: DistributionPolicy) -> tuple[CutEdge, ...]:
             f"policy '{policy.name}' reduces gradients by '{policy.reduce}' and has sync in {syncer.replicas} x "
             f"'{syncer.name}' and learn in '{learner.name}'; one server of its own holds sync under "
             f"'parameter_server', and the learners themselves otherwise"
+        )
+    if policy.pools == "torch" and not policy.role_of("env").fragments >= set(FRAGMENTS[:3]):
+        raise ConfigError(
+            f"policy '{policy.name}' has pools in torch in '{policy.role_of('env').name}', which does not act; put "
+            f"env, act and collect into one role, or leave its pools native"
         )
     for role in policy.roles:
         if compose(role.fragments) is None:

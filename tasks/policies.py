@@ -37,6 +37,8 @@ class DistributionPolicy:
     name: str
     roles: tuple[Role, ...]
     reduce: Literal["local", "allreduce", "parameter_server"] = "local"
+    pools: Literal["native", "torch"] = "native"
+    """What steps environments: the pools of `native`, or torch on the device where learning runs."""
 
     def __post_init__(self) -> None:
         placed = [fragment for role in self.roles for fragment in role.fragments]
@@ -95,6 +97,16 @@ def multiple_learners(learn_tasks: int) -> DistributionPolicy:
     )
 
 
+def gpu_only(learn_tasks: int) -> DistributionPolicy:
+    """Workers as above, with environments in torch: a policy, its environments and learning share a device (Anakin)."""
+    return DistributionPolicy(
+        name="gpu_only",
+        roles=(Role("worker", frozenset(FRAGMENTS), learn_tasks, (("learner", 1.0),)),),
+        reduce="allreduce",
+        pools="torch",
+    )
+
+
 def environments(env_tasks: int, learn_tasks: int) -> DistributionPolicy:
     """Environments on processes of their own, the rest on workers that add up their gradients (MSRL)."""
     return DistributionPolicy(
@@ -131,18 +143,73 @@ POLICIES: dict[str, Callable[[PlacementSettings], DistributionPolicy]] = {
     "single_learner_coarse": lambda settings: single_learner_coarse(settings.act_tasks),
     "single_learner_fine": lambda settings: single_learner_fine(settings.env_tasks),
     "multiple_learners": lambda settings: multiple_learners(settings.learn_tasks),
+    "gpu_only": lambda settings: gpu_only(settings.learn_tasks),
     "environments": lambda settings: environments(settings.env_tasks, settings.learn_tasks),
     "central": lambda settings: central(settings.learn_tasks),
     "learner_over_storage": lambda _: learner_over_storage(),
 }
 
 
-def make_policy(settings: PlacementSettings) -> DistributionPolicy:
-    """The policy that settings name, with as many replicas as they say.
+def own_policy(settings: PlacementSettings) -> DistributionPolicy:
+    """A policy that `placement.roles` describes; how gradients are reduced follows from its roles.
 
     Raises:
-        ConfigError: there is none of that name.
+        ConfigError: its name is taken, a fragment is missing or placed twice, or roles disagree about their pools.
     """
+    name = settings.policy
+    if name in POLICIES:
+        raise ConfigError(
+            f"placement.roles describes a policy, and placement.policy = '{name}' is one that there is; give yours "
+            f"another name, or leave placement.roles out"
+        )
+    roles = tuple(
+        Role(
+            role_name,
+            frozenset(role.fragments),
+            role.replicas if isinstance(role.replicas, int) else getattr(settings, role.replicas),
+            tuple(sorted(role.resources.items())) or _usual_resources(frozenset(role.fragments)),
+        )
+        for role_name, role in settings.roles.items()
+    )
+    holders = {fragment: name for name, role in settings.roles.items() for fragment in role.fragments}
+    learner, pools = holders.get("learn"), holders.get("env")
+    torch_roles = [role_name for role_name, role in settings.roles.items() if role.pools == "torch"]
+    if any(role_name != pools for role_name in torch_roles):
+        raise ConfigError(
+            f"placement.roles: {', '.join(torch_roles)} has pools = 'torch'; only the role that holds env has pools"
+        )
+    reduce: Literal["local", "allreduce", "parameter_server"] = "local"
+    if holders.get("sync") != learner:
+        reduce = "parameter_server"
+    elif learner is not None and settings.roles[learner].replicas != 1:
+        reduce = "allreduce"
+    return DistributionPolicy(name, roles, reduce, "torch" if torch_roles else "native")
+
+
+def _usual_resources(fragments: frozenset[Fragment]) -> tuple[tuple[str, float], ...]:
+    """What policies that ship take for such fragments."""
+    kind = "learner" if "learn" in fragments else "server" if fragments == {"sync"} else "actor"
+    return ((kind, 1.0),)
+
+
+def make_policy(settings: PlacementSettings) -> DistributionPolicy:
+    """The policy that settings name or describe, with as many replicas as they say.
+
+    Raises:
+        ConfigError: there is none of that name, or what they describe is none.
+    """
+    if settings.roles:
+        return own_policy(settings)
     if settings.policy not in POLICIES:
         raise ConfigError(f"placement.policy = '{settings.policy}': no such policy; there are: {', '.join(POLICIES)}")
     return POLICIES[settings.policy](settings)
+
+
+def unused_counts(settings: PlacementSettings) -> list[str]:
+    """Which of `act_tasks`, `env_tasks` and `learn_tasks` are more than 1, and change nothing under the policy."""
+    policy = make_policy(settings)
+    return [
+        name
+        for name in ("act_tasks", "env_tasks", "learn_tasks")
+        if getattr(settings, name) > 1 and make_policy(settings.model_copy(update={name: 1})) == policy
+    ]

@@ -17,6 +17,7 @@ from tasks.placement import check_supported
 from tasks.policies import make_policy
 from tasks.replay_config import ReplayConfig
 from tasks.replay_plan import in_environment_of_sources
+from tasks.torch_environments import check_torch_environment
 
 if TYPE_CHECKING:
     from tasks.config import RunConfig
@@ -50,6 +51,8 @@ def check_start(config: RunConfig, if_exists: IfExists) -> int | None:
             f"placement.policy = '{policy.name}': it {'acts' if policy.acts else 'only learns from what is stored'}, "
             f"which is not what `penstock {'train' if config.acts else 'replay'}` does; leave it out"
         )
+    if policy.pools == "torch":
+        check_torch_environment(config.environment.id, config.environment.settings)
     root = open_store(config.store)
     if isinstance(config, ReplayConfig):
         config = in_environment_of_sources(root, config)

@@ -56,7 +56,7 @@ class TileActor:
     """Owns a tile's environments. Not thread-safe."""
 
     def __init__(self, context: RunContext, tile: int, pool: EnvironmentPool | RemotePool | None = None) -> None:
-        """Act in `pool`, or in one of its own in this process."""
+        """Act in `pool`, or in a native one of its own in this process."""
         self._context = context
         self._env_ids = context.envs_of(tile)
         self._noise_ids = np.asarray(self._env_ids, dtype=np.int64)
@@ -90,8 +90,7 @@ class TileActor:
 
     def acting(self, version: int, params: Params, buffers: RoundBuffers) -> Generator[None, None, ActedRound]:
         """The next round, with a pause wherever the environments are stepped by another process meanwhile."""
-        pool, algorithm, arrays = self._pool, self._context.algorithm, buffers.arrays
-        noise = algorithm.noise
+        pool, arrays, noise = self._pool, buffers.arrays, self._context.algorithm.noise
         fill_noise(
             noise.kind, self._context.config.seed, Purpose.ACTION, self._noise_ids, self.next_round, buffers.noise
         )
@@ -99,7 +98,18 @@ class TileActor:
         pool.begin_round(
             arrays["observation"], arrays["reward"], arrays["terminated"], arrays["truncated"], arrays["episode_id"]
         )
-        carry = self._carry
+        yield from self._play(params, buffers)
+        end = pool.end_round()
+        state = pool.save()
+        if self._carry is not None:
+            state["carry"] = self._carry.numpy()
+        acted = ActedRound(self.tile, self.next_round, version, buffers, end, state)
+        self.next_round += 1
+        return acted
+
+    def _play(self, params: Params, buffers: RoundBuffers) -> Generator[None, None, None]:
+        """All steps of the round that the pool has begun."""
+        pool, algorithm, arrays, carry = self._pool, self._context.algorithm, buffers.arrays, self._carry
         for step, (observation, noise_row, action) in enumerate(
             zip(buffers.observation_rows, buffers.noise_rows, buffers.action_rows, strict=True)
         ):
@@ -113,13 +123,6 @@ class TileActor:
             if carry is not None:
                 carry = self._fresh_where_ended(carry, arrays["terminated"][step] | arrays["truncated"][step])
         self._carry = carry
-        end = pool.end_round()
-        state = pool.save()
-        if carry is not None:
-            state["carry"] = carry.numpy()
-        acted = ActedRound(self.tile, self.next_round, version, buffers, end, state)
-        self.next_round += 1
-        return acted
 
     def _fresh_where_ended(self, carry: Tensor, ended: NDArray[np.uint8]) -> Tensor:
         mask = torch.from_numpy(ended).bool()

@@ -22,7 +22,7 @@ from native.resets import checked_seed, one_seed_each, reset_mask
 from native.wrapped_actions import WrappedActions
 from native.wrapped_round import check_buffers
 from storage.errors import ConfigError
-from tasks.torch_environments import torch_module_of
+from tasks.torch_environments import check_torch_environment, torch_module_of
 from tasks.torch_environments.slots import Slots
 from tasks.torch_environments.starts import StartDraws
 from tasks.torch_round import RoundRecord
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from tasks.torch_environments.environment import TorchEnvironment
-
-_OF_NATIVE_POOLS = ("num_threads", "render_mode", "thread_affinity", "batch_size", "deterministic")
 
 
 def make_torch_pool(
@@ -63,12 +61,7 @@ def make_torch_pool(
         ConfigError: The environment has no torch version, a setting is unknown, of native pools alone or cannot be, or
             torch has no such device here.
     """
-    module = torch_module_of(id)
-    if others := [name for name in _OF_NATIVE_POOLS if name in config]:
-        raise ConfigError(
-            f"environment: {', '.join(others)} is a setting of native pools, and {id} is stepped by torch here: leave "
-            f"it out"
-        )
+    check_torch_environment(id, config)
     try:
         place = torch.zeros(1, dtype=torch.float64, device=device).device
     except (RuntimeError, TypeError, AssertionError) as error:
@@ -87,7 +80,7 @@ def make_torch_pool(
         raise ConfigError(f"environment: {error}") from error
     if not isinstance(twin, native.Pool):
         raise ConfigError(f"environment: {id} is wrapped, {type(twin).__name__}, and has no torch version")
-    return TorchPool(import_module(module).ENVIRONMENT, twin, place)
+    return TorchPool(import_module(torch_module_of(id)).ENVIRONMENT, twin, place)
 
 
 class TorchPool(EnvironmentPool):

@@ -217,6 +217,7 @@ class RoundPlayer:
         for tensor, value in zip(moving, before, strict=True):
             tensor.copy_(value)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        # What other threads do meanwhile, such as a learner's copies, is no part of it and no mistake.
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             play()
         return graph

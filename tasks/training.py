@@ -25,7 +25,7 @@ from tasks.cluster import connected
 from tasks.config import RunConfig, merge
 from tasks.fingerprint import differences, fingerprint
 from tasks.own_probe import completed, source_of
-from tasks.policies import make_policy
+from tasks.policies import make_policy, unused_counts
 from tasks.replay_config import ReplayConfig, build_stored_config
 from tasks.replay_plan import claimed, pin
 from tasks.stage import StageDriver
@@ -88,6 +88,13 @@ def driving(config: RunConfig, if_exists: IfExists, on_event: Callable[[dict[str
         newest = run.log.newest(committed)
         with connected(config) as client:
             policy = make_policy(config.placement)
+            for name in unused_counts(config.placement):
+                logger.warning(
+                    "placement.%s = %d changes nothing: policy '%s' has no tasks that it counts",
+                    name,
+                    getattr(config.placement, name),
+                    policy.name,
+                )
             driver = StageDriver(
                 config=config,
                 run=run,

@@ -17,7 +17,7 @@ from .stored import StoredRun, assert_same, assert_whole
 
 SETTINGS = Settings(stages=2, rounds=8)
 ALONE = "single_learner_coarse"
-IN_STEP = ("multiple_learners", "central")
+IN_STEP = ("multiple_learners", "gpu_only", "central")
 TOLERANCE = 1e-5
 
 
@@ -50,7 +50,7 @@ def undisturbed(places, flow_environment, tmp_path_factory) -> dict[str, StoredR
     bench = Bench(tmp_path_factory.mktemp("undisturbed"), flow_environment, places.address)
     runs = Runs(bench, places)
     try:
-        for policy in (ALONE, "multiple_learners"):
+        for policy in (ALONE, "multiple_learners", "gpu_only"):
             runs.train(policy, policy).succeed()
         bench.train_alone("central", SETTINGS, "--policy", "central", "--learn-tasks", "2").succeed()
     finally:
@@ -82,7 +82,10 @@ def actions(run: StoredRun, round_: int) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("policy", IN_STEP)
 def test_the_policy_changes_no_parameter(undisturbed, policy):
-    """At lag 0, after eight rounds and after sixteen: those of one learner, though they are rounded otherwise."""
+    """At lag 0, after eight rounds and after sixteen: those of one learner, though they are rounded otherwise.
+
+    Under `gpu_only`, environments are rounded otherwise as well.
+    """
     run, alone = undisturbed[policy], undisturbed[ALONE]
     for stage in range(SETTINGS.stages):
         expected, found = parameters(alone, stage), parameters(run, stage)
@@ -120,14 +123,17 @@ def test_the_policy_changes_nothing_of_what_a_commit_has(undisturbed, policy):
             assert commit["metrics"][name] == pytest.approx(value, rel=1e-2, abs=1e-6), name
 
 
-def test_losing_a_learner_begins_the_stage_again(runs, undisturbed):
+@pytest.mark.parametrize(
+    ("policy", "kills"), [("multiple_learners", {"worker-1": 3, "worker-0": 12}), ("gpu_only", {"worker-0": 3})]
+)
+def test_losing_a_learner_begins_the_stage_again(runs, undisturbed, policy, kills):
     """Whichever is killed, also the one that others meet at: the same flow ends with the same bytes."""
-    flow, run = runs.train("killed", "multiple_learners"), runs.bench.run("killed")
-    for member, round_ in (("worker-1", 3), ("worker-0", 12)):
+    flow, run = runs.train("killed", policy), runs.bench.run("killed")
+    for member, round_ in kills.items():
         run.wait_for_round(round_, flow)
         runs.kill(member, "killed")
     flow.succeed()
-    assert_same(run, undisturbed["multiple_learners"].content())
+    assert_same(run, undisturbed[policy].content())
 
 
 def test_losing_the_server_or_the_flow_changes_no_byte(runs, undisturbed):

@@ -19,7 +19,7 @@ FINE = DistributionPolicy(
     "single_learner_fine", (role("envs", 4, "env"), role("learner", 1, "act", "collect", "buffer", "learn", "sync"))
 )
 MULTIPLE = DistributionPolicy("multiple_learners", (role("worker", 4, *FRAGMENTS),), reduce="allreduce")
-GPU_ONLY = DistributionPolicy("gpu_only", (role("gpu", 2, *FRAGMENTS),), reduce="allreduce")
+GPU_ONLY = DistributionPolicy("gpu_only", (role("gpu", 2, *FRAGMENTS),), reduce="allreduce", pools="torch")
 ENVIRONMENTS = DistributionPolicy(
     "environments",
     (role("envs", 6, "env"), role("worker", 2, "act", "collect", "buffer", "learn", "sync")),
@@ -65,7 +65,7 @@ def test_with_a_role_a_fragment_every_edge_is_cut():
     assert {fragment for edge in EDGES for fragment in (edge.source, edge.target)} == set(FRAGMENTS)
 
 
-@pytest.mark.parametrize("policy", [COARSE, FINE, MULTIPLE, ENVIRONMENTS, CENTRAL], ids=lambda policy: policy.name)
+@pytest.mark.parametrize("policy", EXPECTED, ids=lambda policy: policy.name)
 def test_what_the_runtime_can_do_is_let_through(policy: DistributionPolicy):
     """Rounds go through storage, steps over links, gradients to a server; the cut edges are returned."""
     assert check_supported(policy) == cut_edges(policy)
@@ -100,6 +100,10 @@ def test_what_the_runtime_can_do_is_let_through(policy: DistributionPolicy):
             ),
             "policy 'torn' puts act, collect, env, sync together in 'one', which nothing plays",
         ),
+        (
+            DistributionPolicy("remote", FINE.roles, pools="torch"),
+            "policy 'remote' has pools in torch in 'envs', which does not act",
+        ),
     ],
     ids=lambda value: value.name if isinstance(value, DistributionPolicy) else "",
 )
@@ -128,7 +132,7 @@ def test_learners_that_never_meet_are_refused(policy: DistributionPolicy):
 
 @pytest.mark.parametrize(
     ("policy", "expected"),
-    [(COARSE, False), (FINE, True), (MULTIPLE, True), (ENVIRONMENTS, True), (CENTRAL, True)],
+    [(COARSE, False), (FINE, True), (MULTIPLE, True), (GPU_ONLY, True), (ENVIRONMENTS, True), (CENTRAL, True)],
     ids=lambda value: value.name if isinstance(value, DistributionPolicy) else "",
 )
 def test_who_waits_within_a_round_works_in_step(policy: DistributionPolicy, expected: bool):
