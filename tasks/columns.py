@@ -49,11 +49,11 @@ class ShardSettings(Settings):
         return self
 
 
-def shard_columns(observation: Spec, rows: Mapping[str, Spec]) -> dict[str, Spec]:
+def shard_columns(observation: Spec, reward: Spec, rows: Mapping[str, Spec]) -> dict[str, Spec]:
     """The environment's columns, the algorithm's `rows`, and who acted with what; all plain."""
     return {
         "observation": observation,
-        "reward": Spec("float32"),
+        "reward": reward,
         "terminated": Spec("uint8"),
         "truncated": Spec("uint8"),
         **rows,
@@ -96,5 +96,6 @@ def check_stored_as(config: TrainConfig, environment: Mapping[str, Any], own: Ma
     """
     observation, action = environment["observation"], environment["action"]
     rows = dict(own or dict.fromkeys(config.algorithm.row_columns, Spec("float32")))
-    rows["action"] = Spec("int64") if action["kind"] == "discrete" else Spec("float32", tuple(action["shape"]))
-    stored_as(shard_columns(Spec(observation["dtype"], tuple(observation["shape"])), rows), config.shards)
+    rows["action"] = Spec("int64" if action["kind"] == "discrete" else "float32", tuple(action.get("shape", ())))
+    reward = Spec("float32", (environment["agents"],) if environment["agents"] else ())
+    stored_as(shard_columns(Spec(observation["dtype"], tuple(observation["shape"])), reward, rows), config.shards)

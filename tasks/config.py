@@ -14,6 +14,8 @@ from pydantic import Field, StrictBool, StringConstraints, Tag, ValidationError,
 from storage.errors import ConfigError
 from tasks.algorithm_settings.base import AlgorithmSettings
 from tasks.algorithm_settings.impala import IMPALASettings
+from tasks.algorithm_settings.ippo import IPPOSettings
+from tasks.algorithm_settings.mappo import MAPPOSettings
 from tasks.algorithm_settings.own import OWN, OwnSettings, by_name
 from tasks.algorithm_settings.ppo import PPOSettings
 from tasks.columns import ShardSettings
@@ -255,7 +257,11 @@ class TrainConfig(RunConfig):
     """Everything that describes a training run."""
 
     algorithm: (
-        Annotated[PPOSettings, Tag("ppo")] | Annotated[IMPALASettings, Tag("impala")] | Annotated[OwnSettings, Tag(OWN)]
+        Annotated[PPOSettings, Tag("ppo")]
+        | Annotated[IMPALASettings, Tag("impala")]
+        | Annotated[MAPPOSettings, Tag("mappo")]
+        | Annotated[IPPOSettings, Tag("ippo")]
+        | Annotated[OwnSettings, Tag(OWN)]
     ) = Field(
         default_factory=PPOSettings,
         description="The algorithm and its settings.",

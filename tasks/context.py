@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,10 +12,13 @@ from storage.run import RunFolder
 from storage.store import open_store
 from tasks.algorithm_settings.behaviour_cloning import BehaviourCloningSettings
 from tasks.algorithm_settings.impala import IMPALASettings
+from tasks.algorithm_settings.ippo import IPPOSettings
+from tasks.algorithm_settings.mappo import MAPPOSettings
 from tasks.algorithm_settings.own import OwnSettings
 from tasks.algorithm_settings.ppo import PPOSettings
 from tasks.algorithms.behaviour_cloning import BehaviourCloning
 from tasks.algorithms.impala import IMPALA
+from tasks.algorithms.mappo import MAPPO
 from tasks.algorithms.ppo import PPO
 from tasks.columns import shard_columns, stored_as
 from tasks.config import RunConfig, TrainConfig
@@ -49,7 +52,7 @@ class RunContext:
     @property
     def columns(self) -> dict[str, Spec]:
         """Columns of every shard, stored as configured: the environment's, the algorithm's, who acted with what."""
-        columns = shard_columns(self.environment.observation, self.algorithm.rows)
+        columns = shard_columns(self.environment.observation, self.environment.reward, self.algorithm.rows)
         return stored_as(columns, self.config.shards) if isinstance(self.config, TrainConfig) else columns
 
     @property
@@ -84,6 +87,8 @@ class RunContext:
 _ALGORITHMS: dict[type[AlgorithmSettings], Callable[..., Algorithm]] = {
     PPOSettings: PPO,
     IMPALASettings: IMPALA,
+    MAPPOSettings: MAPPO,
+    IPPOSettings: partial(MAPPO, central_critic=False),
     BehaviourCloningSettings: BehaviourCloning,
 }
 

@@ -16,9 +16,9 @@ def make_pool(config: RunConfig, num_envs: int) -> EnvironmentPool:
     """A pool as configured.
 
     Raises:
-        ConfigError: unknown environment, setting or value.
+        ConfigError: unknown environment, setting or value, or one that the algorithm can't learn from.
     """
-    settings = config.environment
+    settings, algorithm = config.environment, config.algorithm
     try:
         pool = native.make(
             settings.id, num_envs, max_episode_steps=settings.max_episode_steps, **dict[str, Any](settings.settings)
@@ -26,10 +26,15 @@ def make_pool(config: RunConfig, num_envs: int) -> EnvironmentPool:
         agents = pool.environment["agents"]
     except (ValueError, ImportError) as error:
         raise ConfigError(f"environment: {error}") from error
-    if agents:
+    if algorithm.several_agents not in (None, bool(agents)):
+        pool.close()
+        has, choose = (
+            (f"{agents} agents with a reward each", "mappo or ippo, or an environment without an agent axis")
+            if agents
+            else ("one reward and no agent axis", "ppo or impala, or an environment with an agent axis")
+        )
         raise ConfigError(
-            f"environment: {settings.id} has {agents} agents with a reward each, and the algorithms here expect one; "
-            f"choose an environment without an agent axis"
+            f"environment: {settings.id} has {has}, which {algorithm.name} can't learn from; choose {choose}"
         )
     if not pool.saves_state:
         pool.close()

@@ -29,7 +29,7 @@ def evaluate_snapshot(context: RunContext, store: Store, ref: SnapshotRef, episo
 
     Returns:
         `version`, `episodes`, `mean_return`, `min_return`, `max_return`, `mean_length`: all deterministic, and
-        `seconds`, which is not.
+        `seconds`, which is not. With several agents, a step's reward is the mean of theirs.
     """
     torch.set_num_threads(1)
     started = time.perf_counter()
@@ -45,7 +45,8 @@ def evaluate_snapshot(context: RunContext, store: Store, ref: SnapshotRef, episo
         while running.any():
             rows, carry = context.algorithm.act(params, carry, torch.from_numpy(observation), noise)
             observation, reward, terminated, truncated, _ = pool.step(rows["action"].numpy())
-            returns += np.where(running, reward, 0.0)
+            team_reward = reward.mean(-1) if reward.ndim > 1 else reward
+            returns += np.where(running, team_reward, 0.0)
             lengths += running
             running &= ~(terminated | truncated)
     return {

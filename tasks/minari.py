@@ -152,7 +152,7 @@ def spaces_of(run: RunFolder) -> tuple[Space[Any], Space[Any]]:
     """The spaces of one of a run's environments: observation and action.
 
     Raises:
-        ConfigError: the environment is not known here, or Minari is not installed.
+        ConfigError: the environment is not known here or has several agents, or Minari is not installed.
     """
     config = run.load()["config"]
     if "imported" in config:
@@ -162,6 +162,11 @@ def spaces_of(run: RunFolder) -> tuple[Space[Any], Space[Any]]:
         imported = config["imported"]
         return deserialize_space(imported["observation_space"]), deserialize_space(imported["action_space"])
     with contextlib.closing(make_pool(build_config(config), 1)) as pool:
+        if agents := pool.environment["agents"]:
+            raise ConfigError(
+                f"run '{run.name}' is of {config['environment']['id']} with {agents} agents and a reward each, and "
+                f"Minari's episodes have one reward a step. Its shards are Arrow files, see docs/reading.md"
+            )
         return pool.single_observation_space, pool.single_action_space
 
 

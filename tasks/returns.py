@@ -12,16 +12,16 @@ def successor_values(values: Tensor, bootstrap_rows: Tensor, bootstrap_values: T
     """Value of what followed each row: the next row's, or the stored final observation's where there is no next row.
 
     Args:
-        values: `[T, B]`, value of each row's observation.
+        values: `[T, B]`, value of each row's observation; or `[T, B, agents]`.
         bootstrap_rows: int64 `[K]`, rows `t * B + b` without a successor in the trajectory.
-        bootstrap_values: `[K]`, values of the observations that followed these.
+        bootstrap_values: `[K]`, values of the observations that followed these; or `[K, agents]`.
 
     Returns:
-        `[T, B]`. Meaningless only if a last-step row is missing in `bootstrap_rows`, which shards rule out.
+        As `values`. Meaningless only if a last-step row is missing in `bootstrap_rows`, which shards rule out.
     """
     successors = torch.empty_like(values)
     successors[:-1] = values[1:]
-    successors.view(-1)[bootstrap_rows] = bootstrap_values
+    successors.view(-1, *values.shape[2:])[bootstrap_rows] = bootstrap_values
     return successors
 
 
@@ -41,16 +41,16 @@ def generalized_advantages(
     A truncated episode bootstraps from its final observation, a terminated one does not; neither leaks into the next.
 
     Args:
-        rewards: float `[T, B]`.
+        rewards: float `[T, B]`; with several agents this and the next two are `[T, B, agents]`.
         values: `[T, B]`, of each row's observation.
         successors: `[T, B]`, as `successor_values` gives them.
-        terminated: `[T, B]`, nonzero where the episode ended so.
+        terminated: `[T, B]`, nonzero where the episode ended so; with several agents `[T, B, 1]`.
         truncated: `[T, B]`, likewise.
         discount: gamma.
         trace_decay: lambda.
 
     Returns:
-        float `[T, B]`.
+        float, as `values`.
     """
     alive = (terminated == 0).to(values.dtype)
     ongoing = alive * (truncated == 0).to(values.dtype)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -27,15 +28,17 @@ class ActionSpec:
 
     kind: Literal["discrete", "box"]
     n: int = 0
-    """Number of choices of a discrete action; 0 for a box."""
+    """Number of choices of a discrete action, for each agent where there are several; 0 for a box."""
     shape: tuple[int, ...] = ()
+    """Of a box; with several agents the first axis is theirs, and a discrete action has that axis alone."""
     low: tuple[float, ...] = ()
+    """Of a box, one bound a number, in row-major order."""
     high: tuple[float, ...] = ()
 
     @property
     def spec(self) -> Spec:
-        """The column that stores the action: int64 scalar, or float32 of the box's shape."""
-        return Spec("int64") if self.kind == "discrete" else Spec("float32", self.shape)
+        """The column that stores the action: int64 (a scalar, or one an agent), or float32 of the box's shape."""
+        return Spec("int64" if self.kind == "discrete" else "float32", self.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +50,17 @@ class EnvironmentSpec:
     action: ActionSpec
     max_episode_steps: int | None
     reward_threshold: float | None
+    agents: int = 0
+    """Length of the agent axis, the first one of observation, action and reward; 0 where there is none."""
+
+    @property
+    def reward(self) -> Spec:
+        """The column that stores the reward of a step: float32, one an agent where there are several."""
+        return Spec("float32", (self.agents,) if self.agents else ())
 
     @classmethod
     def from_pool(cls, name: str, described: dict[str, Any]) -> EnvironmentSpec:
-        """Read what `native.Pool.environment` says of an environment.
-
-        Raises:
-            ValueError: It has several agents with a reward each; algorithms learn one policy from one reward.
-        """
-        if described["agents"]:
-            raise ValueError(
-                f"{name} has {described['agents']} agents with a reward each, training expects one: "
-                "step such an environment through native.make"
-            )
+        """Read what `native.Pool.environment` says of an environment."""
         action = described["action"]
         return cls(
             name=name,
@@ -68,11 +69,12 @@ class EnvironmentSpec:
                 kind=action["kind"],
                 n=int(action.get("n", 0)),
                 shape=tuple(action.get("shape", ())),
-                low=tuple(float(bound) for bound in action.get("low", ())) if action["kind"] == "box" else (),
-                high=tuple(float(bound) for bound in action.get("high", ())) if action["kind"] == "box" else (),
+                low=tuple(np.ravel(action.get("low", ())).tolist()) if action["kind"] == "box" else (),
+                high=tuple(np.ravel(action.get("high", ())).tolist()) if action["kind"] == "box" else (),
             ),
             max_episode_steps=described["max_episode_steps"],
             reward_threshold=described["reward_threshold"],
+            agents=int(described["agents"]),
         )
 
 

@@ -34,7 +34,8 @@ class StepFrame:
     Attributes:
         whole, last: bytes of a frame with the observation, and of a round's last one, which ends before it.
         failure: uint64 `[1]`, the word at its beginning.
-        reward, episode_id, terminated, truncated: `[B]`, of the step; types as `begin_round` takes them.
+        reward: `[B]`, or `[B, agents]`; episode_id, terminated, truncated: `[B]`; of the step, types as `begin_round`
+            takes them.
         observation: `[B, ...]`, after the step.
         action: `[B, ...]`, for the way down.
     """
@@ -43,17 +44,23 @@ class StepFrame:
         envs = context.config.environment.envs_per_tile
         observed = context.environment.observation
         shape, dtype = (envs, *observed.shape), np.dtype(observed.dtype)
+        rewards = (envs, *context.environment.reward.shape)
+        reward_bytes = 4 * math.prod(rewards)
+        step_bytes = reward_bytes + 6 * envs
         # A multiple of the word, so that the observation behind it can be viewed as what it is.
-        last_bytes = -(-(_WORD_BYTES + 10 * envs) // _WORD_BYTES) * _WORD_BYTES
+        last_bytes = -(-(_WORD_BYTES + step_bytes) // _WORD_BYTES) * _WORD_BYTES
         frame = np.zeros(last_bytes + math.prod(shape) * dtype.itemsize, dtype=np.uint8)
         self.whole = frame.data
         self.last = self.whole[:last_bytes]
         self.failure: NDArray[np.uint64] = frame[:_WORD_BYTES].view(np.uint64)
-        numbers, flags = np.split(frame[_WORD_BYTES : _WORD_BYTES + 10 * envs], [8 * envs])
-        self.reward: NDArray[np.float32] = numbers[: 4 * envs].view(np.float32)
-        self.episode_id: NDArray[np.int32] = numbers[4 * envs :].view(np.int32)
-        self.terminated: NDArray[np.uint8] = flags[:envs]
-        self.truncated: NDArray[np.uint8] = flags[envs:]
+        reward, episode_id, terminated, truncated = np.split(
+            frame[_WORD_BYTES : _WORD_BYTES + step_bytes],
+            [reward_bytes, reward_bytes + 4 * envs, reward_bytes + 5 * envs],
+        )
+        self.reward: NDArray[np.float32] = reward.view(np.float32).reshape(rewards)
+        self.episode_id: NDArray[np.int32] = episode_id.view(np.int32)
+        self.terminated: NDArray[np.uint8] = terminated
+        self.truncated: NDArray[np.uint8] = truncated
         self.observation: NDArray[Any] = frame[last_bytes:].view(dtype).reshape(shape)
         action = context.environment.action.spec
         self.action: NDArray[Any] = np.zeros((envs, *action.shape), dtype=action.dtype)

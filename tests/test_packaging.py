@@ -36,6 +36,8 @@ BELOW = {
 FOR_ALGORITHMS = {
     "tasks.specs",
     "tasks.algorithm",
+    "tasks.distributions",
+    "tasks.surrogate",
     "tasks.networks",
     "tasks.convolutions",
     "tasks.recurrence",

@@ -18,4 +18,8 @@ class AlgorithmSettings(Settings):
     row_columns: ClassVar[tuple[str, ...]] = ("action",)
     """Names of the columns that the algorithm adds to a shard."""
 
+    several_agents: ClassVar[bool | None] = False
+    """Whether the algorithm learns from an environment of several agents with a reward each, or from one reward; None
+    if it knows itself, by `EnvironmentSpec.agents`."""
+
     name: str

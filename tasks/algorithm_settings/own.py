@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import ConfigDict, Discriminator, Field
 
@@ -19,6 +19,7 @@ class OwnSettings(AlgorithmSettings):
     """
 
     model_config = ConfigDict(extra="allow")
+    several_agents: ClassVar[bool | None] = None
 
     name: str = Field(
         pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",

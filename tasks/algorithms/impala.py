@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from tasks.algorithm import Loss
+from tasks.distributions import choice_probability, choose, displace, vector_probability
 from tasks.networks import init_mlp, mlp
 from tasks.optimizers import clip_norm, init_adam, step_adam
 from tasks.returns import successor_values, vtrace
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from tasks.algorithm import LossResult, Params
     from tasks.specs import Batch, Trajectory
 
-_LOG_2PI = math.log(2.0 * math.pi)
 _GROUP = "network"
 
 
@@ -111,12 +111,10 @@ class IMPALA:
         """Sample from the policy; see `Algorithm.act`."""
         output, _ = self._network(params[_GROUP], _features(observation))
         if self.discrete:
-            action = (output + noise).argmax(-1)
-            log_probability = torch.log_softmax(output, -1).gather(-1, action.unsqueeze(-1)).squeeze(-1)
+            action, log_probability = choose(output, noise)
         else:
-            log_std = params[_GROUP]["log_std"]
-            action = torch.addcmul(output, noise.flatten(1), log_std.exp()).view(-1, *self.environment.action.shape)
-            log_probability = (-0.5 * noise.flatten(1).square() - log_std - 0.5 * _LOG_2PI).sum(-1)
+            vector, log_probability = displace(output, params[_GROUP]["log_std"], noise.flatten(1))
+            action = vector.view(-1, *self.environment.action.shape)
         return {"action": action, "log_probability": log_probability}, carry
 
     def post(self, params: Params, trajectory: Trajectory) -> Batch:
@@ -180,13 +178,8 @@ class IMPALA:
     def _distribution(self, params: Mapping[str, Tensor], output: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probability of each action, and the policy's entropy there, `[rows]` each."""
         if self.discrete:
-            log_probabilities = torch.log_softmax(output, -1)
-            log_probability = log_probabilities.gather(-1, action.unsqueeze(-1)).squeeze(-1)
-            return log_probability, -(log_probabilities.exp() * log_probabilities).sum(-1)
-        log_std = params["log_std"]
-        standardised = (action.flatten(1) - output) * (-log_std).exp()
-        log_probability = (-0.5 * standardised.square() - log_std - 0.5 * _LOG_2PI).sum(-1)
-        return log_probability, (log_std + 0.5 * (1.0 + _LOG_2PI)).sum().expand_as(log_probability)
+            return choice_probability(output, action)
+        return vector_probability(output, params["log_std"], action.flatten(1))
 
     def _loss(
         self,

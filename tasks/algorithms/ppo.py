@@ -17,18 +17,18 @@ import torch
 from torch import Tensor
 
 from tasks.algorithm import Loss
+from tasks.distributions import choice_probability, choose, displace, vector_probability
 from tasks.networks import init_mlp, mlp
 from tasks.optimizers import clip_norm, init_adam, step_adam
 from tasks.returns import generalized_advantages, successor_values
 from tasks.specs import EnvironmentSpec, NoiseSpec, ParameterGroup, Spec, State
+from tasks.surrogate import advantage_sums, clipped_surrogate, normalised
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from tasks.algorithm import LossResult, Params
     from tasks.specs import Batch, Trajectory
-
-_LOG_2PI = math.log(2.0 * math.pi)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,12 +103,10 @@ class PPO:
         """Sample from the policy; see `Algorithm.act`."""
         output = self._policy(params["policy"], observation)
         if self.discrete:
-            action = (output + noise).argmax(-1)
-            log_probability = torch.log_softmax(output, -1).gather(-1, action.unsqueeze(-1)).squeeze(-1)
+            action, log_probability = choose(output, noise)
         else:
-            log_std = params["policy"]["log_std"]
-            action = torch.addcmul(output, noise, log_std.exp()).view(-1, *self.environment.action.shape)
-            log_probability = (-0.5 * noise.square() - log_std - 0.5 * _LOG_2PI).sum(-1)
+            vector, log_probability = displace(output, params["policy"]["log_std"], noise.flatten(1))
+            action = vector.view(-1, *self.environment.action.shape)
         return {"action": action, "log_probability": log_probability}, carry
 
     def post(self, params: Params, trajectory: Trajectory) -> Batch:
@@ -136,13 +134,8 @@ class PPO:
         }
 
     def stats(self, batch: Batch) -> dict[str, Tensor]:
-        """What the round's advantage mean and variance are made of, in float64: differences of large sums follow."""
-        advantage = batch["advantage"].double()
-        return {
-            "count": torch.tensor(float(advantage.numel()), dtype=torch.float64, device=advantage.device),
-            "advantage": advantage.sum(),
-            "advantage_square": advantage.square().sum(),
-        }
+        """What the round's advantage mean and variance are made of."""
+        return advantage_sums(batch["advantage"])
 
     def plan(self, generator: torch.Generator, row_count: int) -> Iterator[Tensor]:
         """Every row once an epoch, in a fresh order."""
@@ -179,33 +172,14 @@ class PPO:
         """Clipped surrogate (equation 7 of the paper) less the entropy bonus."""
         output = self._policy(params["policy"], rows["observation"])
         if self.discrete:
-            log_probabilities = torch.log_softmax(output, -1)
-            log_probability = log_probabilities.gather(-1, rows["action"].unsqueeze(-1)).squeeze(-1)
-            entropy = -(log_probabilities.exp() * log_probabilities).sum(-1)
+            log_probability, entropy = choice_probability(output, rows["action"])
         else:
             log_std = params["policy"]["log_std"]
-            standardised = (rows["action"].flatten(1) - output) * (-log_std).exp()
-            log_probability = (-0.5 * standardised.square() - log_std - 0.5 * _LOG_2PI).sum(-1)
-            entropy = (log_std + 0.5 * (1.0 + _LOG_2PI)).sum().expand_as(log_probability)
-        mean = stats["advantage"] / stats["count"]
-        variance = max(0.0, stats["advantage_square"] / stats["count"] - mean * mean)
-        advantage = (rows["advantage"] - mean) * (1.0 / (math.sqrt(variance) + 1e-8))
-        log_ratio = log_probability - rows["log_probability"]
-        ratio = log_ratio.exp()
-        clipped = ratio.detach().clamp(1.0 - self.clip_range, 1.0 + self.clip_range)
-        # The smaller of ratio * advantage and clipped * advantage, written so that backward has one product to undo.
-        pessimistic = torch.where(ratio * advantage <= clipped * advantage, ratio, clipped)
-        surrogate = pessimistic * advantage
+            log_probability, entropy = vector_probability(output, log_std, rows["action"].flatten(1))
+        advantage = normalised(rows["advantage"], stats)
+        surrogate, outputs = clipped_surrogate(log_probability, rows["log_probability"], advantage, self.clip_range)
         scalar = -(surrogate + self.entropy_weight * entropy).sum() / count
-        with torch.no_grad():
-            # The estimator (r - 1) - log r of the divergence is unbiased and never negative
-            # (Schulman, "Approximating KL Divergence", 2020, http://joschu.net/blog/kl-approx.html).
-            outputs = {
-                "kl": ratio - 1.0 - log_ratio,
-                "clip_fraction": (ratio != clipped).float(),
-                "entropy": entropy.detach(),
-            }
-        return scalar, outputs
+        return scalar, {**outputs, "entropy": entropy.detach()}
 
     def _value_loss(
         self,

@@ -11,7 +11,7 @@ import pytest
 from storage.shards import decode_shard
 from storage.tensors import load_tensors
 
-from .conftest import Bench, Settings
+from .conftest import BRIEF, Bench, Settings
 from .processes import Cluster
 from .stored import StoredRun, assert_same, assert_whole
 
@@ -149,6 +149,22 @@ def test_losing_the_server_or_the_flow_changes_no_byte(runs, undisturbed):
     runs.bench.resume("killed", "--learn-tasks", "1").refuse("placement.learn_tasks")
     runs.bench.resume("killed").succeed()
     assert_same(run, undisturbed["central"].content())
+
+
+def test_several_agents_survive_a_kill_and_another_policy(runs):
+    """MAPPO with its learner killed ends with the same bytes, and two learners find the parameters of one."""
+    agents = ("--environment.id", "simple_spread_v3", "--algorithm.name", "mappo")
+    runs.bench.train("alone", BRIEF, *agents).succeed()
+    alone = runs.bench.run("alone")
+    flow, killed = runs.bench.train("killed", BRIEF, *agents), runs.bench.run("killed")
+    killed.wait_for_round(3, flow)
+    runs.kill("learn-0", "killed")
+    flow.succeed()
+    assert_same(killed, alone.content())
+    runs.bench.train("split", BRIEF, *agents, "--policy", "multiple_learners", "--learn-tasks", "2").succeed()
+    found = parameters(runs.bench.run("split"), 1)
+    for name, value in parameters(alone, 1).items():
+        np.testing.assert_allclose(found[name], value, rtol=0, atol=TOLERANCE, err_msg=name)
 
 
 def test_members_have_processes_of_their_own(undisturbed):

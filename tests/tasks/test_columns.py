@@ -8,17 +8,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import native
 from storage.errors import ConfigError
 from storage.specs import Spec
 from tasks.columns import ShardSettings, shard_columns, stored_as
 from tasks.context import _ALGORITHMS
+from tasks.specs import EnvironmentSpec
 
 if TYPE_CHECKING:
     from tasks.algorithm_settings.base import AlgorithmSettings
 
     from .conftest import MakeContext
 
-FRAMES = shard_columns(Spec("uint8", (4, 6)), {"action": Spec("int64")})
+FRAMES = shard_columns(Spec("uint8", (4, 6)), Spec("float32"), {"action": Spec("int64")})
 
 
 def test_columns_are_stored_as_configured():
@@ -43,7 +45,11 @@ def test_a_column_that_there_is_not_is_refused(shards: dict[str, object]):
 def test_settings_know_the_columns_of_their_algorithm(make_context: MakeContext, kind: type[AlgorithmSettings]):
     """The flow refuses by them without torch; the algorithm, which needs it, has the same."""
     settings = kind()
-    algorithm = _ALGORITHMS[kind](environment=make_context().environment, **settings.model_dump(exclude={"name"}))
+    environment = make_context().environment
+    if kind.several_agents:
+        pool = native.make("simple_spread_v3", 1)
+        environment = EnvironmentSpec.from_pool("simple_spread_v3", dict(pool.environment))
+    algorithm = _ALGORITHMS[kind](environment=environment, **settings.model_dump(exclude={"name"}))
     assert tuple(algorithm.rows) == kind.row_columns
 
 

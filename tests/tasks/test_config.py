@@ -46,7 +46,7 @@ def refusal(values: dict[str, Any]) -> str:
         ("environment.envs_per_tile", "many", "valid integer"),
         ("environment.max_episode_steps", 0, "greater than or equal to 1"),
         ("environment.settings.gravity", "low", "valid number"),
-        ("algorithm.name", "sac", "'ppo' or 'impala'"),
+        ("algorithm.name", "sac", "'ppo' or 'impala' or 'mappo' or 'ippo'"),
         ("algorithm.learning_rate", 0, "greater than 0"),
         ("algorithm.discount", 1.5, "less than or equal to 1"),
         ("algorithm.trace_decay", -0.1, "greater than or equal to 0"),
@@ -91,7 +91,10 @@ def test_mistakes_of_any_algorithm_are_named_alike():
         f"algorithm.clip_range: no such setting; there are: {IMPALA_FIELDS}",
     ]
     said = refusal({"algorithm": {"name": 3}})
-    assert said == "algorithm.name = 3: input should be 'ppo' or 'impala', or 'module:Class' for your own"
+    assert (
+        said
+        == "algorithm.name = 3: input should be 'ppo' or 'impala' or 'mappo' or 'ippo', or 'module:Class' for your own"
+    )
     assert refusal({"algorithm": "impala"}).startswith("algorithm = 'impala': input should be a valid dictionary")
 
 
@@ -209,6 +212,19 @@ def test_an_environment_without_a_state_to_store_is_refused_before_anything_is_a
         make_pool(build_config({"environment": {"id": "gymnasium/CartPole-v1"}}), 1)
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "environment", "said"),
+    [
+        ("ppo", "simple_spread_v3", r"simple_spread_v3 has 3 agents .* ppo can't learn from; choose mappo or ippo"),
+        ("mappo", "CartPole-v1", r"CartPole-v1 has one reward .* mappo can't learn from; choose ppo or impala"),
+    ],
+)
+def test_an_environment_that_the_algorithm_is_not_for_is_refused(algorithm: str, environment: str, said: str):
+    """Rewards of several agents are never taken for one, nor one for those of several; what fits is named."""
+    with pytest.raises(ConfigError, match=said):
+        make_pool(build_config({"environment": {"id": environment}, "algorithm": {"name": algorithm}}), 1)
+
+
 def test_a_flag_of_an_environment_can_be_set():
     """Every field of an environment's configuration can be given as a setting, also one that is true or false."""
     config = build_config({"environment": {"settings": {"sutton_barto_reward": True, "gravity": 9}}})
@@ -280,7 +296,7 @@ def test_a_start_says_what_stands_in_its_way(if_exists: str, tmp_path: Path):
         check_start(config, if_exists)
 
 
-@pytest.mark.parametrize("name", ["cartpole", "cartpole-impala", "pendulum"])
+@pytest.mark.parametrize("name", ["cartpole", "cartpole-impala", "pendulum", "spread-ippo", "spread-mappo"])
 def test_presets_load(name: str):
     """Each that ships is a whole, checked configuration whose environment exists."""
     assert name in presets()

@@ -8,10 +8,12 @@ import torch
 from storage.digest import digest
 from storage.errors import CorruptObjectError
 from storage.refs import SnapshotRef, snapshot_name
+from storage.shards import allocate
 from storage.tensors import save_tensors
 from tasks.context import RunContext
 from tasks.evaluate import evaluate_snapshot
 from tasks.snapshots import load_snapshot
+from tasks.step_frames import ROUND_COLUMNS
 from tasks.streams import Purpose, environment_seeds
 
 from .conftest import MakeContext
@@ -91,3 +93,23 @@ def test_a_damaged_snapshot_is_not_evaluated(make_context: MakeContext):
     context.run.store.write(ref.name, [bytes(data)])
     with pytest.raises(CorruptObjectError, match=ref.name):
         evaluate_snapshot(context, context.run.store, ref, EPISODES, key=0)
+
+
+def test_a_step_of_several_agents_counts_with_their_mean_reward(make_context: MakeContext):
+    """As an episode in a shard does: what acting greedily on the same seeds stores is what evaluation says."""
+    settings = {"environment": {"id": "simple_spread_v3", "num_envs": EPISODES, "envs_per_tile": EPISODES}}
+    context = make_context({**settings, "algorithm": {"name": "mappo"}})
+    ref = published(context)
+    result = evaluate_snapshot(context, context.run.store, ref, EPISODES, key=0)
+    params = load_snapshot(memoryview(bytearray(context.run.store.read(ref.name))), ref)
+    pool = context.make_pool(EPISODES)
+    pool.reset_ids(environment_seeds(context.config.seed, Purpose.EVALUATION, 0, env_ids=range(EPISODES)))
+    arrays = allocate({name: context.columns[name] for name in ROUND_COLUMNS}, 5, EPISODES)
+    pool.begin_round(*arrays.values())
+    for step in range(5):
+        observation, noise = torch.from_numpy(arrays["observation"][step]), torch.zeros(context.algorithm.noise.shape)
+        pool.step_round(step, context.algorithm.act(params, None, observation, noise)[0]["action"].numpy())
+    episodes = pool.end_round().episodes
+    assert result["mean_return"] == pytest.approx(episodes["return"].mean(), rel=1e-12)
+    assert result["mean_return"] == pytest.approx(arrays["reward"].mean(-1).sum(0).mean(), rel=1e-5)
+    assert result["mean_length"] == 5

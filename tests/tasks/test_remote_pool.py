@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tasks.context import RunContext
+    from tasks.specs import Spec
 
     from .conftest import MakeContext
 
@@ -68,10 +70,11 @@ class Served:
         self.process.communicate()
 
 
-@pytest.fixture(params=["CartPole-v1", "Pendulum-v1"])
+@pytest.fixture(params=["CartPole-v1", "Pendulum-v1", "simple_spread_v3"])
 def context(request: pytest.FixtureRequest, make_context: MakeContext) -> RunContext:
     """Two tiles of three environments; episodes end every five steps at the latest, rounds have eight."""
-    return make_context({"environment": {"id": request.param}})
+    name = "mappo" if request.param == "simple_spread_v3" else "ppo"
+    return make_context({"environment": {"id": request.param}, "algorithm": {"name": name}})
 
 
 @pytest.fixture
@@ -114,6 +117,11 @@ def started(served: Served, make: type[RemotePool] = RemotePool) -> list[TileAct
     return actors
 
 
+def arrays_bytes(spec: Spec) -> int:
+    """Of one environment's row."""
+    return math.prod(spec.shape) * np.dtype(spec.dtype).itemsize
+
+
 def close(actors: list[TileActor]) -> None:
     for actor in actors:
         actor.close()
@@ -128,9 +136,9 @@ def test_another_process_steps_the_same(context: RunContext, served: Served):
     tally = served.said()
     assert served.process.wait(PATIENCE_SECONDS) == 0
     steps = 2 * ROUNDS * 8
-    action = 8 if context.environment.action.kind == "discrete" else 4
+    action = arrays_bytes(context.environment.action.spec)
     assert tally["env_steps"] == 3 * steps
-    observation_bytes = 3 * 4 * context.environment.observation.shape[0]
+    observation_bytes = 3 * arrays_bytes(context.environment.observation)
     frames = steps - 2 * ROUNDS + 2  # a round's last step shows nothing; the start of a tile does
     assert tally["edges"]["env -> act"] == {"bytes": frames * observation_bytes, "rounds": steps + 2}
     assert tally["edges"]["env -> collect"]["bytes"] > steps * 3 * 10

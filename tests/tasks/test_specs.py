@@ -34,32 +34,27 @@ def test_a_group_owns_its_memory():
     assert copy.flat.tolist() == [1.0, 2.0]
 
 
-AGENTS = {name: native.make(name, 1).environment["agents"] for name in native.environment_ids()}
-
-
-@pytest.mark.parametrize("name", [name for name, agents in AGENTS.items() if agents])
-def test_an_environment_of_several_agents_is_refused(name: str):
-    """Training on the rewards of several agents as if they were one is refused by name."""
-    with pytest.raises(ValueError, match=f"{name} has 3 agents with a reward each"):
-        EnvironmentSpec.from_pool(name, dict(native.make(name, 1).environment))
-
-
-@pytest.mark.parametrize("name", [name for name, agents in AGENTS.items() if not agents])
+@pytest.mark.parametrize("name", native.environment_ids())
 def test_every_environment_of_the_pool_can_be_described(name: str):
     """What the pool says of itself is what algorithms get to know, as plain Python numbers."""
     pool = native.make(name, 2, max_episode_steps=9)
     spec = EnvironmentSpec.from_pool(name, dict(pool.environment))
     assert (spec.name, spec.max_episode_steps) == (name, 9)
     assert spec.observation == Spec(str(pool.single_observation_space.dtype), pool.single_observation_space.shape)
+    axis = (spec.agents,) if spec.agents else ()
+    assert (spec.agents, spec.reward) == (3 if name.startswith("simple_spread") else 0, Spec("float32", axis))
     if spec.action.kind == "discrete":
-        assert spec.action == ActionSpec("discrete", n=int(pool.single_action_space.n))
-        assert spec.action.spec == Spec("int64")
+        space = pool.single_action_space
+        choices = {*space.nvec.tolist()} if spec.agents else {int(space.n)}
+        assert {spec.action.n} == choices
+        assert spec.action == ActionSpec("discrete", n=spec.action.n, shape=axis)
+        assert spec.action.spec == Spec("int64", axis)
     else:
         space = pool.single_action_space
         assert (spec.action.shape, spec.action.low, spec.action.high) == (
             space.shape,
-            tuple(space.low.tolist()),
-            tuple(space.high.tolist()),
+            tuple(space.low.ravel().tolist()),
+            tuple(space.high.ravel().tolist()),
         )
         assert spec.action.spec == Spec("float32", space.shape)
     pool.close()

@@ -27,10 +27,11 @@ ROUNDS = 4
 Arrays = dict[str, np.ndarray]
 
 
-@pytest.fixture(params=["CartPole-v1", "Pendulum-v1"])
+@pytest.fixture(params=["CartPole-v1", "Pendulum-v1", "simple_spread_v3"])
 def context(request: pytest.FixtureRequest, make_context: MakeContext) -> RunContext:
     """Two tiles of three environments; episodes end every five steps at the latest, rounds have eight."""
-    return make_context({"environment": {"id": request.param}})
+    name = "mappo" if request.param == "simple_spread_v3" else "ppo"
+    return make_context({"environment": {"id": request.param}, "algorithm": {"name": name}})
 
 
 def params_of(context: RunContext) -> Params:
@@ -134,7 +135,7 @@ def test_actions_are_those_of_the_algorithm(context: RunContext):
     """The stored log-probability is that of the stored action at the stored observation."""
     arrays = act_rounds(context, 0, rounds=1)[0]
     rows = {name: torch.from_numpy(arrays[name]).flatten(0, 1) for name in ("observation", "action", "log_probability")}
-    rows |= {"advantage": torch.ones(24)}
+    rows |= {"advantage": torch.ones(rows["log_probability"].shape)}
     stats = {"count": 1.0, "advantage": 0.0, "advantage_square": 1.0}
     _, outputs = context.algorithm.losses[0].function(params_of(context), {}, rows, None, stats, 24)
     assert outputs["kl"].abs().max() < 1e-5
