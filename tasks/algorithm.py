@@ -8,11 +8,12 @@ The runtime calls the functions in this order::
                 plan(generator, row_count)                         minibatches over the rows of all tiles
     minibatch   for loss in losses: gradient of loss.function by loss.group, then update(state, loss, gradient)
                 after_minibatch(state)
+    round       after_round(state, stats)                      for those that have it (`FollowsRounds`)
 
 Why gradients and `update` are apart: between them lies the only place where learners have to talk to each other. Why
 `stats` returns sums: sums can be added over tiles, processes and learners, means cannot (losses get the totals as
-floats). Why losses divide by a given count: a minibatch may be spread over learners, and only the runtime knows how
-many rows it has in all.
+floats, `after_round` gets those of any shape). Why losses divide by a given count: a minibatch may be spread over
+learners, and only the runtime knows how many rows it has in all.
 
 `docs/algorithm.md` shows how recurrent PPO, SAC and prioritised DQN fit.
 """
@@ -20,7 +21,7 @@ many rows it has in all.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -91,7 +92,7 @@ class Algorithm(Protocol):
         """Turn one tile's round into training rows `[T * B, ...]`, in the order `t * B + b`."""
 
     def stats(self, batch: Batch) -> dict[str, Tensor]:  # noqa: ARG002
-        """Global quantities that the losses need, as sums over the rows of one tile."""
+        """Global quantities as sums over the rows of one tile: numbers for losses, of any shape for `after_round`."""
         return {}
 
     def plan(self, generator: torch.Generator, row_count: int) -> Iterable[Tensor]:
@@ -103,3 +104,19 @@ class Algorithm(Protocol):
     def after_minibatch(self, state: State) -> State:
         """Targets and schedules; called once after all losses of a minibatch."""
         return state
+
+
+@runtime_checkable
+class FollowsRounds(Protocol):
+    """An algorithm whose state also changes once a round: normalisers. Who has no `after_round` changes nothing."""
+
+    def after_round(self, state: State, stats: Mapping[str, Tensor]) -> State:
+        """Take a round's totals into the state; called once after its last minibatch.
+
+        All of the round (`post`, losses) was learned with the state before, and the next version has the one after. It
+        may change targets and parameter groups that no loss trains, in place: a parameter server gets these.
+
+        Args:
+            state: after the round's minibatches.
+            stats: totals of `stats` over all tiles, float64 on the host; the same on all learners.
+        """

@@ -41,7 +41,7 @@ def write_checkpoint(store: Store, stage: int, state: State, reader: dict[str, A
     named = {f"targets/{name}": value for name, value in state.targets.items()}
     for group, params in state.params.items():
         named |= {f"params/{group}/{name}": value for name, value in params.items()}
-        named |= {f"optimizer/{group}/{name}": value for name, value in state.optimizer[group].items()}
+        named |= {f"optimizer/{group}/{name}": value for name, value in state.optimizer.get(group, {}).items()}
     arrays = {name: value.detach().cpu().numpy() for name, value in named.items()}
     # The order of a group's names is the order of its vector, on which sums of gradients depend; files sort names.
     order = {group: list(values) for group, values in state.params.items()}

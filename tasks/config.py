@@ -239,7 +239,7 @@ class RunConfig(Settings):
         return {
             "seed": self.seed,
             "environment": self.environment.model_dump(mode="json"),
-            "algorithm": self.algorithm.model_dump(mode="json"),
+            "algorithm": self.algorithm.identity(),
             "schedule": self.schedule.model_dump(mode="json", exclude={"max_stages"}),
             "placement": self.placement.model_dump(mode="json", include=placement),
         }

@@ -23,6 +23,8 @@ from tasks.sync import Sync, begin_stage, parameters_digest
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from torch import Tensor
+
     from storage.refs import ShardRef
     from tasks.assignment import Assignment
     from tasks.context import RunContext
@@ -138,7 +140,7 @@ def _learn_round(
     with torch.no_grad():
         batches = [algorithm.post(state.params, item.trajectory) for item in loaded]
         sums = [algorithm.stats(batch) for batch in batches]
-        stats = reduction.stats({name: torch.stack([part[name] for part in sums]).sum() for name in sums[0]})
+        stats = reduction.stats({name: torch.stack([part[name] for part in sums]).sum(0) for name in sums[0]})
         batch: Batch = {name: torch.cat([part[name] for part in batches]) for name in batches[0]}
     for item in loaded:
         tally.shards.append(item.ref)
@@ -152,7 +154,7 @@ def learn_batch(
     state: State,
     round_: int,
     batch: Batch,
-    stats: Mapping[str, float],
+    stats: Mapping[str, Tensor],
     tally: StageTally,
     reduction: Reduction,
 ) -> tuple[State, int]:
@@ -163,13 +165,14 @@ def learn_batch(
     counts: deque[int] = deque()
     if len(own) < row_count:
         plan = take_share(plan, own, counts)
+    totals = {name: value.item() for name, value in stats.items() if not value.dim()}
     outputs: dict[str, list[torch.Tensor]] = {}
     update_rows = 0
     for rows in gather_minibatches(batch, plan, _GATHER_ROWS):
         own_count = next(iter(rows.values())).shape[0]
         count = counts.popleft() if counts else own_count
         for loss in algorithm.losses:
-            gradient, row_outputs = minibatch_gradient(loss, state, rows, stats, block_rows, count)
+            gradient, row_outputs = minibatch_gradient(loss, state, rows, totals, block_rows, count)
             with torch.no_grad():
                 state = reduction.update(state, loss, gradient)
             for name, values in row_outputs.items():
@@ -177,6 +180,8 @@ def learn_batch(
         with torch.no_grad():
             state = reduction.after_minibatch(state)
         update_rows += own_count
+    with torch.no_grad():
+        state = reduction.after_round(state, stats)
     for name, parts in outputs.items():
         values = torch.cat(parts)
         tally.outputs.setdefault(name, {})[round_] = float(values.double().mean()), len(values)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 
 from storage.errors import SpecMismatchError
+from tasks.algorithm import FollowsRounds
 from tasks.groups import Group
 from tasks.placement import tiles_of
 
@@ -37,14 +38,17 @@ class Reduction(Protocol):
     def share_of(self, rows: int) -> tuple[range, int]:
         """Global ids of this learner's training rows of a round, and how many all learners have."""
 
-    def stats(self, sums: Mapping[str, Tensor]) -> dict[str, float]:
-        """Global sums, of this learner's."""
+    def stats(self, sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Global sums, of this learner's; of any shape, float64 on the host."""
 
     def update(self, state: State, loss: Loss, gradient: Tensor) -> State:
         """The optimizer's step for the gradient of a whole minibatch, of which this is this learner's part."""
 
     def after_minibatch(self, state: State) -> State:
         """What follows all losses of a minibatch."""
+
+    def after_round(self, state: State, stats: Mapping[str, Tensor]) -> State:
+        """What follows all minibatches of a round, by its global sums."""
 
 
 class LocalReduction:
@@ -57,9 +61,9 @@ class LocalReduction:
         """All rows."""
         return range(rows), rows
 
-    def stats(self, sums: Mapping[str, Tensor]) -> dict[str, float]:
+    def stats(self, sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The sums themselves."""
-        return {name: float(value) for name, value in sums.items()}
+        return {name: value.double().cpu() for name, value in sums.items()}
 
     def update(self, state: State, loss: Loss, gradient: Tensor) -> State:
         """The step."""
@@ -68,6 +72,10 @@ class LocalReduction:
     def after_minibatch(self, state: State) -> State:
         """What the algorithm does."""
         return self._algorithm.after_minibatch(state)
+
+    def after_round(self, state: State, stats: Mapping[str, Tensor]) -> State:
+        """What the algorithm does, if anything: every learner does it, with the same bytes."""
+        return self._algorithm.after_round(state, stats) if isinstance(self._algorithm, FollowsRounds) else state
 
 
 class SummedReduction(LocalReduction):
@@ -93,12 +101,14 @@ class SummedReduction(LocalReduction):
             )
         return self._rows, self._rows_in_all
 
-    def stats(self, sums: Mapping[str, Tensor]) -> dict[str, float]:
-        """Added up in float64."""
+    def stats(self, sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Added up in float64, all in one message."""
         if not sums:
             return {}
-        own = torch.stack([value.double().cpu() for value in sums.values()])
-        return dict(zip(sums, self._group.sum(own).tolist(), strict=True))
+        own = super().stats(sums)
+        flat = self._group.sum(torch.cat([value.reshape(-1) for value in own.values()]))
+        parts = flat.split([value.numel() for value in own.values()])
+        return {name: part.view(value.shape) for (name, value), part in zip(own.items(), parts, strict=True)}
 
     def update(self, state: State, loss: Loss, gradient: Tensor) -> State:
         """The step for the sum."""
@@ -126,6 +136,23 @@ class ServerReduction(SummedReduction):
         for value in state.targets.values():
             value.copy_(self._server.copy_from(self._server.size - 1, value))
         return state
+
+    def after_round(self, state: State, stats: Mapping[str, Tensor]) -> State:
+        """The first learner's result goes up."""
+        state = super().after_round(state, stats)
+        copy_round_state(self._algorithm, state, self._server)
+        return state
+
+
+@torch.no_grad()
+def copy_round_state(algorithm: Algorithm, state: State, server: Group) -> None:
+    """Copy what `after_round` may have changed from the first learner to all of a server's group, in place."""
+    if not isinstance(algorithm, FollowsRounds):
+        return
+    trained = {loss.group for loss in algorithm.losses}
+    untrained = [group.flat for name, group in state.params.items() if name not in trained]
+    for value in (*untrained, *state.targets.values()):
+        value.copy_(server.copy_from(0, value))
 
 
 @contextmanager

@@ -69,7 +69,8 @@ def replay(assignment: Assignment, context: RunContext, membership: Membership) 
             batch = feed.next_round(state)
             membership.check()
             round_started = time.perf_counter()
-            state, rows = learn_batch(context, state, round_, batch, _stats(context, batch), tally, reduction)
+            stats = reduction.stats(_sums(context, batch))
+            state, rows = learn_batch(context, state, round_, batch, stats, tally, reduction)
             update_rows += rows
             env_steps += next(iter(batch.values())).shape[0]
             learn_seconds += time.perf_counter() - round_started
@@ -248,6 +249,6 @@ def _largest_round_bytes(plan: ReplayPlan, shards: int) -> int:
     return int(np.resize(sizes, shards).sum())
 
 
-def _stats(context: RunContext, batch: Batch) -> dict[str, float]:
-    with torch.no_grad():
-        return {name: float(value) for name, value in context.algorithm.stats(batch).items()}
+@torch.no_grad()
+def _sums(context: RunContext, batch: Batch) -> dict[str, torch.Tensor]:
+    return context.algorithm.stats(batch)

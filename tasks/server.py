@@ -12,7 +12,7 @@ import torch
 
 from tasks.groups import Group
 from tasks.learn import plan_round, prepare_device
-from tasks.reduce import SERVER_GROUP, learner_names, server_name
+from tasks.reduce import SERVER_GROUP, copy_round_state, learner_names, server_name
 from tasks.sync import Sync, begin_stage, parameters_digest
 
 if TYPE_CHECKING:
@@ -66,4 +66,5 @@ def _serve_round(context: RunContext, state: State, round_: int, group: Group) -
         state = algorithm.after_minibatch(state)
         for value in state.targets.values():
             group.copy_from(server, value)
+    copy_round_state(algorithm, state, group)
     return state

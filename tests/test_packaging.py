@@ -39,6 +39,7 @@ FOR_ALGORITHMS = {
     "tasks.distributions",
     "tasks.surrogate",
     "tasks.networks",
+    "tasks.normalizers",
     "tasks.convolutions",
     "tasks.recurrence",
     "tasks.modules",

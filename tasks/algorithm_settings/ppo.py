@@ -14,6 +14,7 @@ class PPOSettings(AlgorithmSettings):
     """Proximal policy optimisation."""
 
     row_columns: ClassVar[tuple[str, ...]] = ("action", "log_probability")
+    later: ClassVar[tuple[str, ...]] = ("normalize_observation", "normalize_reward")
 
     name: Literal["ppo"] = Field("ppo", description="The algorithm.", json_schema_extra=at(0))
     hidden: Widths = Field((64, 64), description="Widths of the hidden layers.", json_schema_extra=at(1))
@@ -38,4 +39,10 @@ class PPOSettings(AlgorithmSettings):
     reward_scale: float = Field(1.0, gt=0, description="Factor on rewards while learning.", json_schema_extra=at(12))
     initial_log_std: float = Field(
         0.0, description="Log standard deviation at the start, continuous actions.", json_schema_extra=at(13)
+    )
+    normalize_observation: bool = Field(
+        False, description="Observations by their running mean and deviation.", json_schema_extra=at(14)
+    )
+    normalize_reward: bool = Field(
+        False, description="Rewards by the running deviation of their discounted sums.", json_schema_extra=at(15)
     )

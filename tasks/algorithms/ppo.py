@@ -4,7 +4,10 @@ Policy and value are separate perceptrons with an optimizer each, so that a snap
 never compute a value: `post` evaluates the values of a round in one batch, with the parameters that learn from it.
 Advantages are normalised over the whole round (not per minibatch), from sums that add up over tiles and learners.
 
-Left out on purpose: value clipping and observation normalisation (neither helps on the tasks that ship).
+Observations and rewards can be normalised by running statistics (`tasks.normalizers`). Rows then hold raw observations,
+and each loss normalises them: by the same numbers throughout a round, which change after it.
+
+Left out on purpose: value clipping (it does not help on the tasks that ship).
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from torch import Tensor
 from tasks.algorithm import Loss
 from tasks.distributions import choice_probability, choose, displace, vector_probability
 from tasks.networks import init_mlp, mlp
+from tasks.normalizers import Normalizer, discounted_rewards
 from tasks.optimizers import clip_norm, init_adam, step_adam
 from tasks.returns import generalized_advantages, successor_values
 from tasks.specs import EnvironmentSpec, NoiseSpec, ParameterGroup, Spec, State
@@ -54,11 +58,24 @@ class PPO:
     """Rewards are multiplied by it before anything else; reported returns are not."""
     initial_log_std: float = 0.0
     """Of a continuous policy's state-independent normal distribution."""
+    normalize_observation: bool = False
+    """By the running mean and deviation of each number, limited to 10 deviations."""
+    normalize_reward: bool = False
+    """By the running deviation of `discounted_rewards`, after `reward_scale`, and limited to 10; reported returns are
+    not."""
 
     @property
     def discrete(self) -> bool:
         """Whether actions are choices; otherwise they are vectors."""
         return self.environment.action.kind == "discrete"
+
+    @property
+    def _observations(self) -> Normalizer:
+        return Normalizer(group="observations", shape=(math.prod(self.environment.observation.shape),))
+
+    @property
+    def _rewards(self) -> Normalizer:
+        return Normalizer(group="rewards", centred=False)
 
     @property
     def rows(self) -> dict[str, Spec]:
@@ -78,8 +95,8 @@ class PPO:
 
     @property
     def actor_groups(self) -> tuple[str, ...]:
-        """Actors need the policy."""
-        return ("policy",)
+        """Actors need the policy, and what it sees observations through."""
+        return ("policy", self._observations.group) if self.normalize_observation else ("policy",)
 
     def init(self, seed: int) -> State:
         """Orthogonal weights; the policy's last layer is small so that it starts near uniform."""
@@ -91,7 +108,12 @@ class PPO:
             policy["log_std"] = torch.full((outputs,), self.initial_log_std)
         value = init_mlp((inputs, *self.hidden, 1), 1.0, generator)
         params = {"policy": ParameterGroup(policy), "value": ParameterGroup(value)}
-        return State(params=params, optimizer={name: init_adam(group.flat) for name, group in params.items()})
+        state = State(params=params, optimizer={name: init_adam(group.flat) for name, group in params.items()})
+        if self.normalize_observation:
+            self._observations.init(state)
+        if self.normalize_reward:
+            self._rewards.init(state)
+        return state
 
     def initial_carry(self, envs: int) -> None:  # noqa: ARG002
         """A perceptron has no memory."""
@@ -101,7 +123,7 @@ class PPO:
         self, params: Params, carry: Tensor | None, observation: Tensor, noise: Tensor
     ) -> tuple[dict[str, Tensor], Tensor | None]:
         """Sample from the policy; see `Algorithm.act`."""
-        output = self._policy(params["policy"], observation)
+        output = self._policy(params, observation)
         if self.discrete:
             action, log_probability = choose(output, noise)
         else:
@@ -114,10 +136,16 @@ class PPO:
         columns = trajectory.columns
         steps, envs = columns["reward"].shape
         observation = _features(columns["observation"].flatten(0, 1))
-        value = mlp(params["value"], observation).view(steps, envs)
-        following = mlp(params["value"], _features(trajectory.bootstrap_observation)).squeeze(-1)
+        value = self._value(params, observation).view(steps, envs)
+        following = self._value(params, trajectory.bootstrap_observation)
+        reward = columns["reward"] * self.reward_scale
+        gathered = {}
+        if self.normalize_reward:
+            ends = columns["terminated"], columns["truncated"]
+            gathered = {"discounted_reward": discounted_rewards(reward, *ends, self.discount).flatten()}
+            reward = self._rewards.apply(params, reward)
         advantage = generalized_advantages(
-            columns["reward"] * self.reward_scale,
+            reward,
             value,
             successor_values(value, trajectory.bootstrap_rows, following),
             columns["terminated"],
@@ -131,11 +159,17 @@ class PPO:
             "log_probability": columns["log_probability"].flatten(),
             "advantage": advantage.flatten(),
             "value_target": (advantage + value).flatten(),
+            **gathered,
         }
 
     def stats(self, batch: Batch) -> dict[str, Tensor]:
-        """What the round's advantage mean and variance are made of."""
-        return advantage_sums(batch["advantage"])
+        """What the round's advantage mean and variance are made of, and what normalisers learn from the round."""
+        sums = advantage_sums(batch["advantage"])
+        if self.normalize_observation:
+            sums |= self._observations.sums(batch["observation"])
+        if self.normalize_reward:
+            sums |= self._rewards.sums(batch["discounted_reward"])
+        return sums
 
     def plan(self, generator: torch.Generator, row_count: int) -> Iterator[Tensor]:
         """Every row once an epoch, in a fresh order."""
@@ -156,9 +190,28 @@ class PPO:
         """Nothing to do: no targets, and the schedule counts optimizer steps."""
         return state
 
-    def _policy(self, params: Mapping[str, Tensor], observation: Tensor) -> Tensor:
-        layers = params if self.discrete else {name: value for name, value in params.items() if name != "log_std"}
-        return mlp(layers, _features(observation))
+    def after_round(self, state: State, stats: Mapping[str, Tensor]) -> State:
+        """Normalisers take the round in; without them, nothing to do."""
+        if self.normalize_observation:
+            self._observations.update(state, stats)
+        if self.normalize_reward:
+            self._rewards.update(state, stats)
+        return state
+
+    def _seen(self, params: Params, observation: Tensor) -> Tensor:
+        """What the networks see of observations `[rows, ...]`: float32 `[rows, inputs]`."""
+        features = _features(observation)
+        return self._observations.apply(params, features) if self.normalize_observation else features
+
+    def _policy(self, params: Params, observation: Tensor) -> Tensor:
+        layers: Mapping[str, Tensor] = params["policy"]
+        if not self.discrete:
+            layers = {name: value for name, value in layers.items() if name != "log_std"}
+        return mlp(layers, self._seen(params, observation))
+
+    def _value(self, params: Params, observation: Tensor) -> Tensor:
+        """`[rows]`."""
+        return mlp(params["value"], self._seen(params, observation)).squeeze(-1)
 
     def _policy_loss(
         self,
@@ -170,7 +223,7 @@ class PPO:
         count: int,
     ) -> LossResult:
         """Clipped surrogate (equation 7 of the paper) less the entropy bonus."""
-        output = self._policy(params["policy"], rows["observation"])
+        output = self._policy(params, rows["observation"])
         if self.discrete:
             log_probability, entropy = choice_probability(output, rows["action"])
         else:
@@ -191,7 +244,7 @@ class PPO:
         count: int,
     ) -> LossResult:
         """Half the squared error against the advantage-corrected value."""
-        error = mlp(params["value"], rows["observation"]).squeeze(-1) - rows["value_target"]
+        error = self._value(params, rows["observation"]) - rows["value_target"]
         square = 0.5 * error.square()
         return square.sum() / count, {"value_loss": square.detach()}
 

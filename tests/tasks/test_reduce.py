@@ -18,7 +18,7 @@ from tasks.algorithms.ppo import PPO
 from tasks.assignment import Assignment
 from tasks.gradients import gather_minibatches, minibatch_gradient, take_share
 from tasks.groups import OFFER, Group, MeetingPoint
-from tasks.reduce import LocalReduction, ServerReduction, SummedReduction
+from tasks.reduce import LocalReduction, ServerReduction, SummedReduction, copy_round_state
 
 from .ppo_cases import CHOICES, random, rows_of
 
@@ -80,13 +80,14 @@ def together(size: int, work: Any) -> list[Any]:
         return list(threads.map(run, range(size)))
 
 
-@pytest.fixture(scope="module")
-def ppo() -> PPO:
-    return PPO(environment=CHOICES, hidden=(8,), epochs=2, minibatches=5)
+@pytest.fixture(scope="module", params=[False, True], ids=["plain", "normalising"])
+def ppo(request: pytest.FixtureRequest) -> PPO:
+    normalize = {"normalize_observation": request.param, "normalize_reward": request.param}
+    return PPO(environment=CHOICES, hidden=(8,), epochs=2, minibatches=5, **normalize)
 
 
 def batch_of(ppo: PPO) -> dict[str, torch.Tensor]:
-    return rows_of(ppo, ppo.init(1), ROWS)
+    return {**rows_of(ppo, ppo.init(1), ROWS), "discounted_reward": random(ROWS, seed=9)}
 
 
 def train(
@@ -94,7 +95,8 @@ def train(
 ) -> dict[str, torch.Tensor]:
     """What a learner does with its rows; the parameters afterwards."""
     state = ppo.init(1)
-    stats = reduction.stats(ppo.stats(batch))
+    totals = reduction.stats(ppo.stats(batch))
+    stats = {name: value.item() for name, value in totals.items() if not value.dim()}
     own, _ = reduction.share_of(len(batch["advantage"]))
     counts: deque[int] = deque()
     for rows in gather_minibatches(batch, take_share(plan, own, counts), 16):
@@ -104,7 +106,8 @@ def train(
             with torch.no_grad():
                 state = reduction.update(state, loss, gradient)
         state = reduction.after_minibatch(state)
-    return {name: group.flat.clone() for name, group in state.params.items()}
+    state = reduction.after_round(state, totals)
+    return {name: group.flat.clone() for name, group in state.params.items()} | state.targets
 
 
 def plan_of(ppo: PPO) -> list[torch.Tensor]:
@@ -131,7 +134,7 @@ def test_learners_that_add_up_take_the_steps_of_one(ppo, shares):
     found = together(len(shares), work)
     for name, value in expected.items():
         torch.testing.assert_close(found[0][name], value, rtol=0, atol=1e-5)
-        assert not torch.equal(value, ppo.init(1).params[name].flat)
+        assert name not in ppo.init(1).params or not torch.equal(value, ppo.init(1).params[name].flat)
         assert all(torch.equal(other[name], found[0][name]) for other in found)
 
 
@@ -149,7 +152,10 @@ def test_a_server_takes_the_steps_of_one(ppo):
                     gradient = server.sum_at(2, torch.zeros_like(state.params[loss.group].flat))
                     state = ppo.update(state, loss, gradient)
                     server.copy_from(2, state.params[loss.group].flat)
-            return {name: group.flat for name, group in state.params.items()}
+                for value in state.targets.values():
+                    server.copy_from(2, value)
+            copy_round_state(ppo, state, server)
+            return {name: group.flat for name, group in state.params.items()} | state.targets
         with meet(rank, 2, Present(learners.port), None if rank else learners) as group:
             reduction = ServerReduction(ppo, group, server, shares[rank], ROWS)
             return train(ppo, share(batch, shares[rank]), reduction, plan)
@@ -161,13 +167,16 @@ def test_a_server_takes_the_steps_of_one(ppo):
 
 
 def test_sums_are_added_up_in_float64():
-    """A billion and a millionth, of two learners: nothing is lost, nor mixed up between names."""
+    """A billion and a millionth, of two learners: nothing is lost, nor mixed up between names and shapes."""
 
-    def work(rank: int, group: Group) -> dict[str, float]:
+    def work(rank: int, group: Group) -> dict[str, Any]:
         reduction = SummedReduction(None, group, range(rank, rank + 1), 2)  # type: ignore[arg-type]
-        return reduction.stats({"large": torch.tensor(1e9 * rank), "small": torch.tensor(1e-6, dtype=torch.float64)})
+        matrix = torch.tensor([[1, 2], [3, 4]]) * (rank + 1)
+        small = torch.tensor(1e-6, dtype=torch.float64)
+        totals = reduction.stats({"large": torch.tensor(1e9 * rank), "matrix": matrix, "small": small})
+        return {name: value.tolist() for name, value in totals.items()}
 
-    assert together(2, work) == [{"large": 1e9, "small": 2e-6}] * 2
+    assert together(2, work) == [{"large": 1e9, "matrix": [[3.0, 6.0], [9.0, 12.0]], "small": 2e-6}] * 2
 
 
 def test_rows_that_nobody_can_number_are_refused():

@@ -1,0 +1,119 @@
+"""Running means and variances that a learner keeps, and what is scaled by them. Pure torch; an algorithm may import it.
+
+A normaliser is state, in two places. Its moments (count, mean, variance; float64) lie in `State.targets`. What is
+applied, the mean and the inverse deviation in float32, is a parameter group that no loss trains: so it is in
+checkpoints and snapshots, and `act`, `post` and losses of one version all use the same numbers. Both change in
+`after_round` alone, by sums that `stats` gave: the same on every learner, however the rows were shared.
+
+Moments are merged as by Chan, Golub and LeVeque 1983 (doi 10.1080/00031305.1983.10483115), so that a long run's
+variance is no difference of huge sums.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from tasks.specs import ParameterGroup
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+
+    from tasks.algorithm import Params
+    from tasks.specs import State
+
+_EPSILON = 1e-8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Normalizer:
+    """What brings numbers of a kind to a common scale. Holds no state: that is the algorithm's."""
+
+    group: str
+    """Name of its parameter group, and what its moments' and sums' names begin with."""
+    shape: tuple[int, ...] = ()
+    """Of a row; each number has moments of its own."""
+    centred: bool = True
+    """Whether the mean is taken off; otherwise numbers are only scaled."""
+    limit: float = 10.0
+    """Largest magnitude of what comes out."""
+
+    def init(self, state: State) -> None:
+        """Add the normaliser to a fresh state. Until it has seen rows, numbers stay as they are but for the limit."""
+        state.params[self.group] = ParameterGroup({"mean": torch.zeros(self.shape), "scale": torch.ones(self.shape)})
+        state.targets |= {
+            f"{self.group}/count": torch.zeros((), dtype=torch.float64),
+            f"{self.group}/mean": torch.zeros(self.shape, dtype=torch.float64),
+            f"{self.group}/variance": torch.zeros(self.shape, dtype=torch.float64),
+        }
+
+    def apply(self, params: Params, values: Tensor) -> Tensor:
+        """Rows `[..., *shape]`, float32, normalised and limited; no gradient flows."""
+        group = params[self.group]
+        with torch.no_grad():
+            if self.centred:
+                values = values - group["mean"]
+            return (values * group["scale"]).clamp(-self.limit, self.limit)
+
+    def sums(self, values: Tensor) -> dict[str, Tensor]:
+        """What `Algorithm.stats` has to give of raw rows `[rows, *shape]`: float64, a number and two `[*shape]`."""
+        values = values.double()
+        return {
+            f"{self.group}/count": torch.tensor(float(len(values)), dtype=torch.float64, device=values.device),
+            f"{self.group}/sum": values.sum(0),
+            f"{self.group}/square": values.square().sum(0),
+        }
+
+    def update(self, state: State, stats: Mapping[str, Tensor]) -> None:
+        """Take a round's rows in, by their sums over all tiles; for `Algorithm.after_round`. In place.
+
+        Args:
+            state: has the normaliser.
+            stats: what `sums` made, added up; other names are ignored.
+        """
+        count, mean, variance = (state.targets[f"{self.group}/{name}"] for name in ("count", "mean", "variance"))
+        rows, total, square = (stats[f"{self.group}/{name}"].to(count) for name in ("count", "sum", "square"))
+        if not rows:
+            return
+        round_mean = total / rows
+        round_variance = (square / rows - round_mean.square()).clamp(min=0.0)
+        together = count + rows
+        difference = round_mean - mean
+        spread = count * variance + rows * round_variance + difference.square() * count * rows / together
+        mean.add_(difference * rows / together)
+        variance.copy_(spread / together)
+        count.copy_(together)
+        group = state.params[self.group]
+        with torch.no_grad():
+            group["mean"].copy_(mean)
+            group["scale"].copy_((variance + _EPSILON).rsqrt())
+
+
+def discounted_rewards(rewards: Tensor, terminated: Tensor, truncated: Tensor, discount: float) -> Tensor:
+    """What every row has gathered so far: R_t = r_t + discount * R_{t-1} within its episode and its round.
+
+    Its variance is what rewards are scaled by. Gymnasium's NormalizeReward carries R over from step to step for ever;
+    here it begins with 0 at every round, so that it is a function of one round's rows, whoever learns them. A row whose
+    episode began before the round lacks discount ** (rows before it in the round, and itself) of what it would have:
+    where a round is long beside 1 / (1 - discount) steps, little. In shorter rounds the variance is underestimated, by
+    much the same factor in every round, which leaves rewards larger by a constant.
+
+    Args:
+        rewards: float `[T, B]`.
+        terminated: `[T, B]`, nonzero where the episode ended so; the next row begins with 0.
+        truncated: `[T, B]`, likewise.
+        discount: gamma.
+
+    Returns:
+        `[T, B]`, of the type of the rewards.
+    """
+    gathered = rewards.clone()
+    kept = ((terminated == 0) & (truncated == 0)).to(rewards.dtype) * discount
+    rows, factors = gathered.unbind(0), kept.unbind(0)
+    for step in range(1, len(rows)):
+        rows[step].addcmul_(factors[step - 1], rows[step - 1])
+    return gathered
