@@ -15,7 +15,7 @@ train: $(VENV)/.ready
 	$(BIN)/penstock train cartpole $(ARGS)
 
 test: $(VENV)/.ready-test
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: $(VENV)/.ready-lint
 	$(BIN)/ruff check .

@@ -12,7 +12,7 @@ from .stored import assert_same
 
 LEASE_SECONDS = 6.0
 # A watcher looks every third of a lease, a member that waits looks up every two seconds; the rest is a busy machine.
-LEAVE_SECONDS = LEASE_SECONDS + LEASE_SECONDS / 3 + 2.0 + 12.0
+LEAVE_SECONDS = LEASE_SECONDS + LEASE_SECONDS / 3 + 2.0 + 30.0
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_two_runs_take_turns_on_one_cluster(bench, references):
         assert_same(bench.run(name), references.content(BRIEF))
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=lambda number: number.name)
 def test_tasks_of_a_stopped_flow_leave(endless, cluster, number):
     """However a flow ends, its tasks on somebody's cluster leave within the lease's time."""
     endless.send(number)
@@ -55,9 +55,11 @@ def test_tasks_of_a_stopped_flow_leave(endless, cluster, number):
 
 
 def test_interrupted_flow_says_how_to_go_on_and_frees_the_run(bench, endless, cluster):
-    """After Ctrl-C the flow says that the last commit stands, and its lease is released."""
+    """After Ctrl-C the flow says that the last commit stands, its tasks leave, and its lease is released."""
     endless.send(signal.SIGINT)
     assert endless.wait(60) == 130
+    cluster.members.wait_idle(LEAVE_SECONDS)
+    assert "Traceback" not in endless.output
     assert "resume" in endless.errors
     run = bench.run("endless")
     assert b'"released":true' in run.store.read("lease.json")

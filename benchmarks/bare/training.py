@@ -1,0 +1,112 @@
+"""The least that training can cost: one process that acts and updates in turns, with nothing stored and nothing sent.
+
+Same algorithm object, environment pool, network, epochs and minibatches as `penstock train` with the same settings.
+What is missing is the pipeline: no shards, snapshots or commits, no other processes, no acting beside learning.
+
+    python benchmarks/bare/training.py --torch-threads 2 --seconds 10 -- cartpole
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "peers"))
+from measure import machine, print_result
+
+from flows.overrides import parse_overrides
+from storage.cache import NodeCache
+from storage.run import RunFolder
+from storage.store import open_store
+from tasks.config import build_config, load_preset, merge
+from tasks.context import RunContext, make_algorithm
+from tasks.environments import make_pool
+from tasks.learn import plan_round
+from tasks.specs import EnvironmentSpec, Trajectory
+from tasks.tile import ActedRound, RoundBuffers, TileActor, act_together
+
+if TYPE_CHECKING:
+    from tasks.specs import Batch, State
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--torch-threads", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("settings", nargs="*", default=["cartpole"])
+    args = parser.parse_args()
+    torch.set_num_threads(args.torch_threads)
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
+        context = make_context(args.settings, folder)
+        actors = [TileActor(context, tile) for tile in range(context.config.environment.tiles)]
+        buffers = [RoundBuffers(context, actor.tile) for actor in actors]
+        for actor in actors:
+            actor.start()
+        state = context.algorithm.init(context.config.seed)
+        state = train_round(context, state, 0, actors, buffers)
+        rounds, started = 0, time.perf_counter()
+        while time.perf_counter() - started < args.seconds:
+            rounds += 1
+            state = train_round(context, state, rounds, actors, buffers)
+        seconds = time.perf_counter() - started
+    print_result(
+        {
+            "benchmark": "acting and updating alone",
+            "system": "one process, nothing stored",
+            "env_steps_per_second": rounds * context.round_rows / seconds,
+            "rounds": rounds,
+            "torch_threads": args.torch_threads,
+            "machine": machine(["penstock", "torch"]),
+        }
+    )
+
+
+def make_context(settings: list[str], folder: str) -> RunContext:
+    """As of a run, which is never stored."""
+    config = build_config(merge(load_preset(settings[0]), parse_overrides(settings[1:])))
+    environment = EnvironmentSpec.from_pool(config.environment.id, dict(make_pool(config, 1).environment))
+    run, cache = RunFolder(open_store(folder), "bare"), NodeCache(Path(folder) / "cache")
+    return RunContext(config, run, cache, environment, make_algorithm(config, environment))
+
+
+def train_round(
+    context: RunContext, state: State, round_: int, actors: list[TileActor], buffers: list[RoundBuffers]
+) -> State:
+    """Act a round of all tiles, and learn it."""
+    algorithm = context.algorithm
+    acted: list[ActedRound] = []
+    act_together(actors, round_, state.params, lambda actor: buffers[actor.tile], acted.append)
+    with torch.no_grad():
+        batches = [algorithm.post(state.params, trajectory_of(part)) for part in acted]
+        sums = [algorithm.stats(batch) for batch in batches]
+        stats = {name: float(sum(part[name] for part in sums)) for name in sums[0]}
+        batch: Batch = {name: torch.cat([part[name] for part in batches]) for name in batches[0]}
+    row_count = len(next(iter(batch.values())))
+    for index in plan_round(context, round_, row_count):
+        rows = {name: column[index] for name, column in batch.items()}
+        for loss in algorithm.losses:
+            scalar, _ = loss.function(state.params, state.targets, rows, None, stats, len(index))
+            leaves = state.params[loss.group].leaves
+            gradient = torch.cat([part.reshape(-1) for part in torch.autograd.grad(scalar, leaves)])
+            with torch.no_grad():
+                state = algorithm.update(state, loss, gradient)
+        with torch.no_grad():
+            state = algorithm.after_minibatch(state)
+    return state
+
+
+def trajectory_of(acted: ActedRound) -> Trajectory:
+    """The round's buffers as `post` sees them."""
+    columns = {name: torch.from_numpy(array) for name, array in acted.buffers.arrays.items()}
+    end = acted.end
+    return Trajectory(columns, torch.from_numpy(end.bootstrap_rows), torch.from_numpy(end.bootstrap_observation))
+
+
+if __name__ == "__main__":
+    main()

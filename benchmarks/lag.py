@@ -1,0 +1,63 @@
+"""What it costs to act with old parameters: returns at lag 0, 1, 2 and 4, of PPO and of IMPALA with V-trace.
+
+CartPole-v1; the protocol is that of `learning.py`. Both get the same environments, rounds, network and number
+of updates, so that what differs is the correction. PPO's clipped ratio compares with the parameters that acted, and
+its advantages take the returns of old actions as if they were new; V-trace weighs them.
+
+    python benchmarks/lag.py --seeds 3
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from learning import Task, spread, train
+from tables import write_table
+
+HERE = Path(__file__).resolve().parent
+_LAGS = (0, 1, 2, 4)
+_ENV_STEPS = 100_000
+_KINDS = ("acted_return", "greedy_return")
+_SAME = ("--num-envs", "32", "--envs-per-tile", "32", "--round-steps", "64", "--hidden", "[32, 32]")
+_ALGORITHMS = {
+    "PPO": ("cartpole", ("--learning-rate", "1e-2", "--epochs", "1", "--minibatches", "4")),
+    "IMPALA, V-trace": ("cartpole-impala", ("--learning-rate", "1e-2", "--minibatches", "4")),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--results", type=Path, default=HERE / "results")
+    args = parser.parse_args()
+    raw: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as home:
+        os.environ["PREFECT_HOME"] = home
+        from flows.server import PrefectServer  # noqa: PLC0415  (Prefect reads PREFECT_HOME when it is imported)
+
+        with PrefectServer() as server:
+            server.wait_ready()
+            os.environ["PREFECT_API_URL"] = server.api_url
+            for name, (preset, settings) in _ALGORITHMS.items():
+                for lag in _LAGS:
+                    task = Task(preset, _ENV_STEPS, "", 0.0, settings=(*_SAME, *settings, "--lag", str(lag)))
+                    store = f"{home}/{preset}-{lag}"
+                    results = [train(task, seed, store) for seed in range(1, args.seeds + 1)]
+                    raw[f"{name}, lag {lag}"] = results
+                    print(f"{name}, lag {lag}: {spread([result['acted_return'] for result in results])}", flush=True)
+    columns = [(name, kind) for name in _ALGORITHMS for kind in _KINDS]
+    head = ("lag", *(f"{name}, {kind.removesuffix('_return')}" for name, kind in columns))
+    rows = [
+        (f"{lag}", *(spread([result[kind] for result in raw[f"{name}, lag {lag}"]]) for name, kind in columns))
+        for lag in _LAGS
+    ]
+    command = f"python benchmarks/lag.py --seeds {args.seeds}"
+    print(write_table(args.results, "lag", command, rows, raw, head=head))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""What the algorithms reach in a fixed number of environment steps, over several seeds, beside published results.
+
+The protocol: `penstock train PRESET` with one seed after the other, each with the same settings and steps. Two numbers
+a seed: the mean return of the episodes that ended in the last tenth of training, as they were acted (with exploration),
+and the mean return of 100 greedy episodes on seeds that training never saw, with the last snapshot. The first is what
+the published numbers are compared with, unless they are greedy themselves.
+
+Writes a table to `benchmarks/results/<date>-learning.md` and the raw results beside it.
+
+    python benchmarks/learning.py                                # everything, about an hour on two cores
+    python benchmarks/learning.py --only ppo-acrobot --seeds 1
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, median, stdev
+from typing import Any
+
+from tables import write_table
+
+from flows.overrides import parse_overrides
+from tasks.config import build_config, load_preset, merge
+
+HERE = Path(__file__).resolve().parent
+_STAGES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A preset, how long it is trained, and what others report."""
+
+    preset: str
+    env_steps: int
+    reference: str
+    reach: float
+    greedy: bool = False
+    """Whether the reference is a greedy evaluation's."""
+    settings: tuple[str, ...] = ()
+
+
+TASKS = {
+    "ppo-cartpole": Task("cartpole", 500_000, "CleanRL 490.0 ± 6.1", 490.0),
+    "ppo-acrobot": Task("acrobot", 500_000, "CleanRL -86.4 ± 1.3", -86.0),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=list(TASKS), default=list(TASKS))
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--results", type=Path, default=HERE / "results")
+    args = parser.parse_args()
+    raw: dict[str, Any] = {}
+    rows = []
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as home:
+        os.environ["PREFECT_HOME"] = home
+        from flows.server import PrefectServer  # noqa: PLC0415  (Prefect reads PREFECT_HOME when it is imported)
+
+        with PrefectServer() as server:
+            server.wait_ready()
+            os.environ["PREFECT_API_URL"] = server.api_url
+            for name in args.only:
+                raw[name] = [train(TASKS[name], seed, f"{home}/{name}") for seed in range(1, args.seeds + 1)]
+                rows.append(row(name, TASKS[name], raw[name]))
+                print(" | ".join(rows[-1]), flush=True)
+    head = ("algorithm and environment", "acted", "greedy", "reference", "reach", "")
+    command = f"python benchmarks/learning.py --seeds {args.seeds} --only {' '.join(args.only)}"
+    print(write_table(args.results, "learning", command, rows, raw, head=head))
+
+
+def train(task: Task, seed: int, store: str) -> dict[str, Any]:
+    """One seed; all of its steps."""
+    config = build_config(merge(load_preset(task.preset), parse_overrides(task.settings)))
+    round_rows = config.environment.num_envs * config.schedule.round_steps
+    rounds = task.env_steps // (round_rows * _STAGES)
+    command = [str(Path(sys.executable).parent / "penstock"), "train", task.preset, *task.settings]
+    command += ["--rounds-per-stage", str(rounds), "--max-stages", str(_STAGES), "--target-return", "none"]
+    command += ["--evaluate-every-stages", str(_STAGES), "--evaluation-episodes", "100"]
+    command += ["--store", store, "--name", f"seed-{seed}", "--seed", str(seed), "--json"]
+    outcome = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    commits = sorted((Path(store) / f"seed-{seed}" / "commits").glob("*.json"))
+    curve = [json.loads(path.read_text())["metrics"].get("episode_return") for path in commits]
+    return {
+        "seed": seed,
+        "env_steps": outcome["env_steps"],
+        "acted_return": curve[-1],
+        "greedy_return": outcome["evaluation"]["mean_return"],
+        "returns_by_stage": curve,
+        "seconds": outcome["seconds"],
+    }
+
+
+def row(name: str, task: Task, results: list[dict[str, Any]]) -> tuple[str, ...]:
+    """A line of the table."""
+    steps = results[0]["env_steps"]
+    acted, greedy = (
+        [result[kind] for result in results if result[kind] is not None] for kind in ("acted_return", "greedy_return")
+    )
+    seconds = median(result["seconds"] for result in results)
+    return (
+        name,
+        spread(acted),
+        spread(greedy),
+        task.reference,
+        f">= {task.reach:g}" + (" (greedy)" if task.greedy else ""),
+        f"{steps:,} steps, seeds 1 to {len(results)}, median {seconds:.0f} s",
+    )
+
+
+def spread(values: list[float]) -> str:
+    """Mean and standard deviation."""
+    if not values:
+        return "no episode ended"
+    return f"{mean(values):.1f}" + (f" ± {stdev(values):.1f}" if len(values) > 1 else "")
+
+
+if __name__ == "__main__":
+    main()

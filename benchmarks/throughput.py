@@ -1,0 +1,124 @@
+"""Environment steps a second of the whole training loop, beside peers and beside the least that training can cost.
+
+Penstock is `penstock train` at lag 1, on its own workers: shards are stored, snapshots published, stages committed. The
+rate is that of all stages but the first, commits included, evaluations not. Peers run at the same network, epochs, rows
+a round and rows a minibatch, with one or two torch threads, whichever is faster. `bare/training.py` is one process that
+acts and updates with Penstock's own functions, and stores nothing. They take turns, round by round.
+
+    python benchmarks/throughput.py --rounds 3
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from run import peer, ratio, run
+from tables import write_table
+
+from tasks.config import build_config, load_preset, merge
+
+HERE = Path(__file__).resolve().parent
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A preset, its stages, and how far ahead of the peers it should be."""
+
+    preset: str
+    rounds_per_stage: int
+    stages: int
+    reach: float
+    sample_factory: bool = True
+
+
+WORKLOADS = {
+    "cartpole": Workload("cartpole", 60, 4, 5.0),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=list(WORKLOADS), default=list(WORKLOADS))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--results", type=Path, default=HERE / "results")
+    args = parser.parse_args()
+    raw: dict[str, Any] = {}
+    rows: list[tuple[str, ...]] = []
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as home:
+        os.environ["PREFECT_HOME"] = home
+        from flows.server import PrefectServer  # noqa: PLC0415  (Prefect reads PREFECT_HOME when it is imported)
+
+        with PrefectServer() as server:
+            server.wait_ready()
+            os.environ["PREFECT_API_URL"] = server.api_url
+            for name in args.only:
+                raw[name] = [measure(WORKLOADS[name], f"{home}/{name}-{turn}") for turn in range(args.rounds)]
+                rows += compare(name, WORKLOADS[name], raw[name])
+    command = f"python benchmarks/throughput.py --rounds {args.rounds} --only {' '.join(args.only)}"
+    print(write_table(args.results, "throughput", command, rows, raw))
+
+
+def measure(workload: Workload, store: str) -> dict[str, float]:
+    """One turn of everybody: environment steps a second."""
+    config = build_config(merge(load_preset(workload.preset), {"schedule": {"lag": 1}}))
+    algorithm: Any = config.algorithm
+    environment, schedule = config.environment, config.schedule
+    minibatch_rows = environment.num_envs * schedule.round_steps // algorithm.minibatches
+    found = {"penstock": train(workload, store)}
+    for threads in (1, 2):
+        command = [sys.executable, str(HERE / "bare" / "training.py"), "--torch-threads", str(threads)]
+        found[f"bare, {threads} threads"] = run([*command, "--", workload.preset], None)["env_steps_per_second"]
+        options: list[object] = ["--environment", environment.id, "--envs", environment.num_envs]
+        options += ["--round-steps", schedule.round_steps, "--epochs", algorithm.epochs]
+        options += ["--minibatch-rows", minibatch_rows, "--torch-threads", threads, "--hidden", *algorithm.hidden]
+        found[f"stable-baselines3, {threads} threads"] = peer("sb3", "sb3_training.py", *options)[
+            "env_steps_per_second"
+        ]
+    if workload.sample_factory:
+        options = ["--epochs", algorithm.epochs, "--minibatch-rows", minibatch_rows]
+        found["sample-factory"] = peer("sample-factory", "sample_factory_cartpole.py", *options)["env_steps_per_second"]
+    return found
+
+
+def train(workload: Workload, store: str) -> float:
+    """Of `penstock train`, all stages but the first."""
+    command = [str(Path(sys.executable).parent / "penstock"), "train", workload.preset, "--lag", "1"]
+    command += ["--rounds-per-stage", str(workload.rounds_per_stage), "--max-stages", str(workload.stages)]
+    command += ["--target-return", "none", "--evaluation-episodes", "1"]
+    command += ["--store", store, "--name", "measured", "--json"]
+    subprocess.run(command, check=True, capture_output=True, text=True)
+    stages = [json.loads(path.read_text()) for path in sorted(Path(store, "measured", "timings").glob("*.json"))][1:]
+    steps = sum(part["env_steps"] for stage in stages for part in stage["act"])
+    return steps / sum(stage["stage_seconds"] - stage["evaluate_seconds"] for stage in stages)
+
+
+def compare(name: str, workload: Workload, turns: list[dict[str, float]]) -> list[tuple[str, ...]]:
+    """Ratios to the best peer and to the bare loop, turn by turn."""
+    ours = [turn["penstock"] for turn in turns]
+    others = [kind for kind in turns[0] if kind.startswith(("stable", "sample"))]
+    best = max(others, key=lambda kind: median(turn[kind] for turn in turns))
+    bare = max(
+        (kind for kind in turns[0] if kind.startswith("bare")), key=lambda kind: median(turn[kind] for turn in turns)
+    )
+    rows = []
+    for title, kind, reach in (
+        (f"{name}: env steps/s / best peer", best, f">= {workload.reach:g}"),
+        (f"{name}: env steps/s / acting and updating alone", bare, ">= 0.6"),
+    ):
+        shares = [mine / turn[kind] for mine, turn in zip(ours, turns, strict=True)]
+        note = f"{median(ours):,.0f} and {median(turn[kind] for turn in turns):,.0f} ({kind})"
+        rows.append((title, ratio(shares), reach, note))
+    return rows
+
+
+if __name__ == "__main__":
+    main()
