@@ -5,7 +5,7 @@ The runtime calls the functions in this order::
     once        init(seed)
     step        act(params, carry, observation, noise)             one tile at a time, row-wise
     round       post(params, trajectory), stats(batch)             one tile at a time, environment-wise
-                plan(generator, row_count)                         minibatches over the rows of all tiles
+                plan(generator, window)                            minibatches over the rows of all tiles
     minibatch   for loss in losses: gradient of loss.function by loss.group, then update(state, loss, gradient)
                 after_minibatch(state)
     round       after_round(state, stats)                      for those that have it (`FollowsRounds`)
@@ -15,7 +15,10 @@ Why gradients and `update` are apart: between them lies the only place where lea
 floats, `after_round` gets those of any shape). Why losses divide by a given count: a minibatch may be spread over
 learners, and only the runtime knows how many rows it has in all.
 
-`docs/algorithm.md` shows how recurrent PPO, SAC and prioritised DQN fit.
+What rows a plan takes is the window: the round's own for an on-policy algorithm. An off-policy one also has an
+attribute `window`, a `WindowSpec`, and its plan takes rows of many rounds.
+
+`docs/algorithm.md` shows how all of it is used.
 """
 
 from __future__ import annotations
@@ -38,6 +41,53 @@ if TYPE_CHECKING:
     ]
 
 
+PRIORITY = "priority"
+"""The row output that says what a row is worth to a prioritised window: at least 0, and 0 is never drawn again."""
+
+WEIGHT = "weight"
+"""The column, float32 `[rows]`, of what each drawn row counts so that sampling makes no bias."""
+
+
+@dataclass(frozen=True, slots=True)
+class WindowSpec:
+    """What an off-policy algorithm learns from: the newest whole rounds."""
+
+    capacity_rows: int
+    """At most so many rows, of all environments; a round at least."""
+    priority_exponent: float = 0.0
+    """How strongly priorities count (alpha of Schaul et al. 2016, arXiv 1511.05952); 0 draws uniformly."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """A minibatch that was drawn from a window."""
+
+    rows: Tensor
+    """int64 `[n]`, as a plan's index arrays."""
+    weights: Tensor
+    """float32 `[n]`, at most 1; the losses find them as the column `weight`."""
+
+
+class Window(Protocol):
+    """The rows that a plan takes from, numbered from 0, oldest first, by round, then tile, then `t * B + b`."""
+
+    @property
+    def round_rows(self) -> int:
+        """How many of them the newest round has: the last ones."""
+
+    @property
+    def rows(self) -> int:
+        """How many there are; of an on-policy algorithm those of the round."""
+
+    def draw(self, generator: torch.Generator, count: int, correction: float = 1.0) -> Draw:
+        """Draw `count` rows with replacement, one from each of as many equal shares of the sum of priorities.
+
+        Priorities are those that losses have given so far, so draw each minibatch when its turn comes. A row that
+        nobody has judged has the largest so far. `correction` is beta of prioritised replay: how strongly weights undo
+        the priorities.
+        """
+
+
 @dataclass(frozen=True, slots=True)
 class Loss:
     """One objective: `function(params, targets, rows, noise, stats, count) -> (scalar, row outputs)`.
@@ -46,11 +96,15 @@ class Loss:
     parts of a minibatch add up. Gradients are taken by the parameters of `group` alone; other groups are constants.
     Row outputs (`[rows]` each) are what is known of every row afterwards: priorities, and diagnostics whose mean over
     the round becomes a metric of that name.
+
+    A loss that needs random numbers declares `noise`. It is given as `[rows, *noise.shape]`, a function of (run seed,
+    loss, round, minibatch, place of the row in it); otherwise None.
     """
 
     name: str
     group: str
     function: LossFunction
+    noise: NoiseSpec | None = None
 
 
 DEFAULTED = ("initial_carry", "stats", "after_minibatch")
@@ -89,14 +143,22 @@ class Algorithm(Protocol):
         """Act on observations `[B, ...]` with noise `[B, ...]`: the row columns `[B, ...]` and the next carry."""
 
     def post(self, params: Params, trajectory: Trajectory) -> Batch:
-        """Turn one tile's round into training rows `[T * B, ...]`, in the order `t * B + b`."""
+        """Turn one tile's round into training rows `[T * B, ...]`, in the order `t * B + b`.
+
+        Of an off-policy algorithm, `params` are empty: rows stay in the window, and are made anew from the shards
+        whenever they are needed again, so they may depend on nothing else.
+        """
 
     def stats(self, batch: Batch) -> dict[str, Tensor]:  # noqa: ARG002
         """Global quantities as sums over the rows of one tile: numbers for losses, of any shape for `after_round`."""
         return {}
 
-    def plan(self, generator: torch.Generator, row_count: int) -> Iterable[Tensor]:
-        """Index arrays (int64) over the round's rows, one a minibatch, in order."""
+    def plan(self, generator: torch.Generator, window: Window) -> Iterable[Tensor | Draw]:
+        """Index arrays (int64) over the window's rows, one a minibatch, in order; none learns nothing this round.
+
+        It is taken lazily: of a prioritised window, each minibatch is asked for after the one before was learned. How
+        many minibatches there are may not depend on priorities.
+        """
 
     def update(self, state: State, loss: Loss, gradient: Tensor) -> State:
         """Apply one optimizer step to the group of `loss`; the gradient is `[P]`, in the order of its vector."""
@@ -120,3 +182,9 @@ class FollowsRounds(Protocol):
             state: after the round's minibatches.
             stats: totals of `stats` over all tiles, float64 on the host; the same on all learners.
         """
+
+
+def window_spec(algorithm: Algorithm) -> WindowSpec | None:
+    """What an algorithm says of its window; None of an on-policy one."""
+    spec: WindowSpec | None = getattr(algorithm, "window", None)
+    return spec

@@ -29,6 +29,7 @@ class Assignment:
     """How long a member waits for another one that it works in step with."""
     cache_limit_bytes: int = 4 << 30
     read_budget_bytes: int | None = None
+    window_budget_bytes: int = 1 << 30
     upload_threads: int = 8
     upload_budget_bytes: int = 256 << 20
 

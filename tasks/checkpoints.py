@@ -1,4 +1,8 @@
-"""A learner's state as one safetensors file; names are `params/<group>/<name>`, `optimizer/…` and `targets/<name>`."""
+"""A learner's state as one safetensors file.
+
+Names are `params/<group>/<name>`, `optimizer/<group>/<name>`, `targets/<name>`, and `window/<name>` where rows are
+drawn by priorities.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +19,10 @@ from storage.tensors import load_tensors, save_tensors
 from tasks.specs import ParameterGroup, State
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
     from storage.store import Store
 
 logger = logging.getLogger(__name__)
@@ -27,9 +35,17 @@ class Checkpoint:
     state: State
     reader: dict[str, Any]
     """Where the input pipeline stood."""
+    window: dict[str, NDArray[Any]]
+    """What `RoundWindow.export` gave; empty unless a window is prioritised."""
 
 
-def write_checkpoint(store: Store, stage: int, state: State, reader: dict[str, Any]) -> Ref:
+def write_checkpoint(
+    store: Store,
+    stage: int,
+    state: State,
+    reader: dict[str, Any],
+    window: Mapping[str, NDArray[Any]] | None = None,
+) -> Ref:
     """Store everything that the next stage needs, durably.
 
     Args:
@@ -37,12 +53,14 @@ def write_checkpoint(store: Store, stage: int, state: State, reader: dict[str, A
         stage: that the checkpoint concludes.
         state: the algorithm's.
         reader: where the input pipeline stands (commit, epoch, seed, cursor).
+        window: what has to be kept of a prioritised window.
     """
     named = {f"targets/{name}": value for name, value in state.targets.items()}
     for group, params in state.params.items():
         named |= {f"params/{group}/{name}": value for name, value in params.items()}
         named |= {f"optimizer/{group}/{name}": value for name, value in state.optimizer.get(group, {}).items()}
     arrays = {name: value.detach().cpu().numpy() for name, value in named.items()}
+    arrays |= {f"window/{name}": array for name, array in (window or {}).items()}
     # The order of a group's names is the order of its vector, on which sums of gradients depend; files sort names.
     order = {group: list(values) for group, values in state.params.items()}
     device = next(iter(state.params.values())).flat.device.type
@@ -66,8 +84,12 @@ def load_checkpoint(store: Store, ref: Ref, device: torch.device) -> Checkpoint:
     tensors, meta = load_tensors(store.view(ref.name), ref.name, ref.digest)
     found: dict[str, dict[str, dict[str, torch.Tensor]]] = {"params": {}, "optimizer": {}}
     targets: dict[str, torch.Tensor] = {}
+    window: dict[str, NDArray[Any]] = {}
     for path, array in tensors.items():
         kind, _, rest = path.partition("/")
+        if kind == "window":
+            window[rest] = np.array(array)
+            continue
         # A copy: the optimizer writes in place, and the mapped file's pages are better given back.
         value = torch.from_numpy(np.array(array)).to(device)
         if kind == "targets":
@@ -80,4 +102,4 @@ def load_checkpoint(store: Store, ref: Ref, device: torch.device) -> Checkpoint:
     order = meta["order"]
     params = {group: ParameterGroup({name: found["params"][group][name] for name in order[group]}) for group in order}
     state = State(params=params, optimizer=found["optimizer"], targets=targets)
-    return Checkpoint(state=state, reader=meta["reader"])
+    return Checkpoint(state=state, reader=meta["reader"], window=window)

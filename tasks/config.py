@@ -201,6 +201,13 @@ class ClusterSettings(Settings):
         description="Acted rounds of an act task that are not stored yet; beyond it, acting waits.",
         json_schema_extra=at(9),
     )
+    window_budget_bytes: int = Field(
+        1 << 30,
+        ge=1 << 20,
+        description="Memory for rows that an off-policy learner draws from; what does not fit is read when it is "
+        "drawn.",
+        json_schema_extra=at(10),
+    )
 
 
 class RunConfig(Settings):

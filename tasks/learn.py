@@ -7,25 +7,30 @@ from __future__ import annotations
 
 import os
 import time
-from collections import deque
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from tasks.algorithm import PRIORITY, window_spec
 from tasks.feed import ShardFeed
-from tasks.gradients import gather_minibatches, minibatch_gradient, take_share
+from tasks.gradients import minibatch_gradient
+from tasks.minibatches import gather_minibatches, loss_noise, rows_of, take_share
 from tasks.reduce import reducing
 from tasks.streams import Purpose, seed_of
 from tasks.sync import Sync, begin_stage, parameters_digest
+from tasks.window import RoundWindow
+from tasks.window_rows import WindowRows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from torch import Tensor
 
     from storage.refs import ShardRef
+    from tasks.algorithm import Draw
     from tasks.assignment import Assignment
     from tasks.context import RunContext
     from tasks.groups import MeetingPoint
@@ -77,7 +82,8 @@ def learn(
     """
     device = prepare_device(assignment.device, context.config.placement.torch_threads)
     started = time.perf_counter()
-    state, reader, published = begin_stage(assignment, context, device)
+    begun = begin_stage(assignment, context, device)
+    state, window = begun.state, begun.window
     tally = StageTally()
     rounds = context.rounds_of(assignment.stage)
     learn_seconds, update_rows = 0.0, 0
@@ -85,13 +91,16 @@ def learn(
         reduction = stack.enter_context(reducing(assignment, context, membership, meeting))
         sync = None
         if assignment.role == context.policy.role_of("sync").name and assignment.replica == 0:
-            sync = stack.enter_context(Sync(assignment, context, membership, state, published))
-        feed = stack.enter_context(ShardFeed(assignment, context, membership, device, reader))
+            sync = stack.enter_context(Sync(assignment, context, membership, state, begun.published))
+        kept = None
+        if window_spec(context.algorithm):
+            kept = stack.enter_context(WindowRows(assignment, context, device, window.rounds))
+        feed = stack.enter_context(ShardFeed(assignment, context, membership, device, begun.reader))
         for round_ in rounds:
             loaded = feed.next_round()
             membership.check()
             round_started = time.perf_counter()
-            state, rows = _learn_round(context, state, round_, loaded, tally, reduction)
+            state, rows = _learn_round(context, state, round_, loaded, tally, reduction, window, kept)
             if sync:
                 sync.publish(round_ + 1, state)
             update_rows += rows
@@ -99,7 +108,7 @@ def learn(
             if assignment.replica == 0:
                 _report(context, membership, round_, tally, feed, time.perf_counter() - started)
         if sync:
-            sync.keep(state)
+            sync.keep(state, window)
     tallied = feed.tally()
     membership.log.info(
         "learned rounds=%d..%d update_rows=%d learn_seconds=%.3f wait_seconds=%.3f queue_depth=%.1f read_bytes=%d "
@@ -134,19 +143,30 @@ def _learn_round(
     loaded: list[LoadedShard],
     tally: StageTally,
     reduction: Reduction,
+    window: RoundWindow,
+    kept: WindowRows | None,
 ) -> tuple[State, int]:
-    """A round of this run's shards; the state after it, and how many rows were learned from."""
+    """A round of this run's shards; the state after it, and how many rows were learned from.
+
+    `kept` has the rows of the window's earlier rounds, if the algorithm learns from those too.
+    """
     algorithm = context.algorithm
     with torch.no_grad():
-        batches = [algorithm.post(state.params, item.trajectory) for item in loaded]
+        params = state.params if kept is None else {}
+        batches = [algorithm.post(params, item.trajectory) for item in loaded]
         sums = [algorithm.stats(batch) for batch in batches]
         stats = reduction.stats({name: torch.stack([part[name] for part in sums]).sum(0) for name in sums[0]})
-        batch: Batch = {name: torch.cat([part[name] for part in batches]) for name in batches[0]}
     for item in loaded:
         tally.shards.append(item.ref)
         tally.returns += item.info.episodes.return_.tolist()
         tally.lengths += item.info.episodes.length.tolist()
-    return learn_batch(context, state, round_, batch, stats, tally, reduction)
+    if kept is None:
+        batch: Batch = {name: torch.cat([part[name] for part in batches]) for name in batches[0]}
+        return learn_batch(context, state, round_, batch, stats, tally, reduction)
+    own, _ = reduction.share_of(sum(len(next(iter(batch.values()))) for batch in batches))
+    window.begin_round()
+    kept.add(window.rounds, loaded, batches)
+    return _learn_minibatches(context, state, round_, window, own, kept.take, stats, tally, reduction)
 
 
 def learn_batch(
@@ -159,27 +179,50 @@ def learn_batch(
     reduction: Reduction,
 ) -> tuple[State, int]:
     """All minibatches of a round's training rows; the state after them, and how many rows were learned from."""
-    algorithm, block_rows = context.algorithm, context.config.placement.gradient_block_rows
     own, row_count = reduction.share_of(next(iter(batch.values())).shape[0])
-    plan: Iterable[torch.Tensor] = plan_round(context, round_, row_count)
-    counts: deque[int] = deque()
-    if len(own) < row_count:
-        plan = take_share(plan, own, counts)
+    window = RoundWindow.of_round(row_count)
+    return _learn_minibatches(context, state, round_, window, own, partial(rows_of, batch), stats, tally, reduction)
+
+
+def _learn_minibatches(
+    context: RunContext,
+    state: State,
+    round_: int,
+    window: RoundWindow,
+    own: range,
+    take: Callable[[torch.Tensor], Batch],
+    stats: Mapping[str, Tensor],
+    tally: StageTally,
+    reduction: Reduction,
+) -> tuple[State, int]:
+    algorithm, block_rows = context.algorithm, context.config.placement.gradient_block_rows
+    shares = take_share(plan_round(context, round_, window), own, window.round_rows)
     totals = {name: value.item() for name, value in stats.items() if not value.dim()}
     outputs: dict[str, list[torch.Tensor]] = {}
     update_rows = 0
-    for rows in gather_minibatches(batch, plan, _GATHER_ROWS):
-        own_count = next(iter(rows.values())).shape[0]
-        count = counts.popleft() if counts else own_count
-        for loss in algorithm.losses:
-            gradient, row_outputs = minibatch_gradient(loss, state, rows, totals, block_rows, count)
+    # What is drawn by priorities depends on the minibatch before, so it can't be gathered sooner.
+    gather_rows = 0 if window.prioritised else _GATHER_ROWS
+    for minibatch, (share, rows) in enumerate(gather_minibatches(take, shares, gather_rows)):
+        row_outputs: dict[str, torch.Tensor] = {}
+        for number, loss in enumerate(algorithm.losses):
+            noise = None
+            if loss.noise:
+                drawn = loss_noise(loss.noise, context.config.seed, number, round_, minibatch, share.places)
+                noise = drawn.to(state.params[loss.group].flat.device)
+            gradient, of_loss = minibatch_gradient(loss, state, rows, totals, block_rows, len(share.rows), noise)
             with torch.no_grad():
                 state = reduction.update(state, loss, gradient)
-            for name, values in row_outputs.items():
-                outputs.setdefault(name, []).append(values)
+            row_outputs |= of_loss
         with torch.no_grad():
             state = reduction.after_minibatch(state)
-        update_rows += own_count
+            if window.prioritised:
+                priorities = torch.zeros(len(share.rows), dtype=torch.float64)
+                if len(share.own):
+                    priorities[share.places] = row_outputs[PRIORITY].double().cpu()
+                window.update(share.rows, reduction.row_values(priorities))
+        for name, values in row_outputs.items():
+            outputs.setdefault(name, []).append(values)
+        update_rows += len(share.own)
     with torch.no_grad():
         state = reduction.after_round(state, stats)
     for name, parts in outputs.items():
@@ -188,10 +231,10 @@ def learn_batch(
     return state, update_rows
 
 
-def plan_round(context: RunContext, round_: int, row_count: int) -> Iterable[torch.Tensor]:
-    """A round's minibatches over the global ids of its rows, the same for whoever asks."""
+def plan_round(context: RunContext, round_: int, window: RoundWindow) -> Iterable[torch.Tensor | Draw]:
+    """A round's minibatches over the rows of the window, the same for whoever asks."""
     generator = torch.Generator().manual_seed(seed_of(context.config.seed, Purpose.PLAN, round_))
-    return context.algorithm.plan(generator, row_count)
+    return context.algorithm.plan(generator, window)
 
 
 def prepare_device(wanted: str, threads: int) -> torch.device:

@@ -47,6 +47,9 @@ class Reduction(Protocol):
     def after_minibatch(self, state: State) -> State:
         """What follows all losses of a minibatch."""
 
+    def row_values(self, own: Tensor) -> Tensor:
+        """A value for each row of a minibatch, of those that learners have: zeros where another has the row."""
+
     def after_round(self, state: State, stats: Mapping[str, Tensor]) -> State:
         """What follows all minibatches of a round, by its global sums."""
 
@@ -72,6 +75,10 @@ class LocalReduction:
     def after_minibatch(self, state: State) -> State:
         """What the algorithm does."""
         return self._algorithm.after_minibatch(state)
+
+    def row_values(self, own: Tensor) -> Tensor:
+        """All are its own."""
+        return own
 
     def after_round(self, state: State, stats: Mapping[str, Tensor]) -> State:
         """What the algorithm does, if anything: every learner does it, with the same bytes."""
@@ -114,6 +121,10 @@ class SummedReduction(LocalReduction):
         """The step for the sum."""
         return super().update(state, loss, self._group.sum(gradient))
 
+    def row_values(self, own: Tensor) -> Tensor:
+        """Zeros change nothing of what they are added to."""
+        return self._group.sum(own)
+
 
 class ServerReduction(SummedReduction):
     """Gradients go to a server that takes the steps, and parameters come back."""
@@ -132,10 +143,14 @@ class ServerReduction(SummedReduction):
         return state
 
     def after_minibatch(self, state: State) -> State:
-        """Targets come down."""
-        for value in state.targets.values():
+        """Targets come down, and parameters that no loss is for."""
+        for value in untrained_values(self._algorithm, state):
             value.copy_(self._server.copy_from(self._server.size - 1, value))
         return state
+
+    def row_values(self, own: Tensor) -> Tensor:
+        """The server hears them too."""
+        return self._server.sum(own)
 
     def after_round(self, state: State, stats: Mapping[str, Tensor]) -> State:
         """The first learner's result goes up."""
@@ -144,15 +159,19 @@ class ServerReduction(SummedReduction):
         return state
 
 
+def untrained_values(algorithm: Algorithm, state: State) -> list[Tensor]:
+    """What `after_minibatch` and `after_round` may change, and no optimizer does, in an order that all agree on."""
+    learned = {loss.group for loss in algorithm.losses}
+    rest = [state.params[name].flat for name in sorted(state.params.keys() - learned)]
+    return [*rest, *(state.targets[name] for name in sorted(state.targets))]
+
+
 @torch.no_grad()
 def copy_round_state(algorithm: Algorithm, state: State, server: Group) -> None:
     """Copy what `after_round` may have changed from the first learner to all of a server's group, in place."""
-    if not isinstance(algorithm, FollowsRounds):
-        return
-    trained = {loss.group for loss in algorithm.losses}
-    untrained = [group.flat for name, group in state.params.items() if name not in trained]
-    for value in (*untrained, *state.targets.values()):
-        value.copy_(server.copy_from(0, value))
+    if isinstance(algorithm, FollowsRounds):
+        for value in untrained_values(algorithm, state):
+            value.copy_(server.copy_from(0, value))
 
 
 @contextmanager

@@ -312,7 +312,7 @@ class StoredReplayBuffer:
             refs += (from_root(run, ref) for ref in found)
         window = self._new_window(state["seed"])
         try:
-            window.restore(exported, refs)
+            window.restore(exported, [ref.rows for ref in refs])
         except ValueError as error:
             raise ConfigError(f"the state is of other rows than {self._store.url} has: {error}") from error
         kept = _last_rows(refs, len(window))

@@ -150,13 +150,17 @@ class ReplayWindow:
                 raise ValueError(
                     f"'{ref.name}' has {ref.rows} rows, and the window holds {self.capacity_rows}; make it larger"
                 )
-            while len(self) + ref.rows > self.capacity_rows:
-                self._leave(self._shard_rows.popleft())
-            fresh = np.arange(self.next_id, self.next_id + ref.rows)
-            self._shard_rows.append(ref.rows)
-            self.next_id += ref.rows
-            if self._tree is not None:
-                self._tree.put(fresh % self.capacity_rows, np.full(ref.rows, self._largest**self.exponent))
+            self.take_in(ref.rows)
+
+    def take_in(self, rows: int) -> None:
+        """Take in rows that will leave together, at most `capacity_rows`; as `extend`."""
+        while len(self) + rows > self.capacity_rows:
+            self._leave(self._shard_rows.popleft())
+        fresh = np.arange(self.next_id, self.next_id + rows)
+        self._shard_rows.append(rows)
+        self.next_id += rows
+        if self._tree is not None:
+            self._tree.put(fresh % self.capacity_rows, np.full(rows, self._largest**self.exponent))
 
     def skip(self, rows: int) -> None:
         """Number rows that are not taken in, because as many as the window holds come after; all before them leave."""
@@ -164,19 +168,20 @@ class ReplayWindow:
         self._shard_rows.clear()
         self.first_id = self.next_id = self.next_id + rows
 
-    def sample(self, count: int, correction: float | None = None) -> Sample:
+    def sample(self, count: int, correction: float | None = None, uniform: NDArray[np.float64] | None = None) -> Sample:
         """Draw rows with replacement, one from each of `count` equal shares of the sum of priorities.
 
         Args:
             count: how many.
             correction: in place of the window's own, such as one that grows over training.
+            uniform: `[count]` random numbers in [0, 1), in place of the window's own.
 
         Raises:
             ValueError: the window is empty, or all priorities are 0.
         """
         if not len(self) or count < 1 or (self._tree is not None and not self._tree.total > 0):
             raise ValueError(f"{count} rows of {len(self)} can't be drawn: expected some, with priorities above 0")
-        shares = (np.arange(count) + self._uniform(count)) / count
+        shares = (np.arange(count) + (self._uniform(count) if uniform is None else uniform)) / count
         self.draws += 1
         if self._tree is None:
             offsets = np.minimum((shares * len(self)).astype(np.int64), len(self) - 1)
@@ -208,18 +213,18 @@ class ReplayWindow:
         counters = [float(self.first_id), float(self.next_id), float(self.draws), self._largest]
         return {"priorities": priorities, "counters": np.array(counters, dtype=np.float64)}
 
-    def restore(self, exported: Mapping[str, NDArray[Any]], refs: Iterable[ShardRef]) -> None:
+    def restore(self, exported: Mapping[str, NDArray[Any]], shard_rows: Iterable[int]) -> None:
         """Go on as the window that `export` described.
 
         Args:
             exported: what it gave.
-            refs: the shards in their order, all of those in the window among them and none after.
+            shard_rows: of the shards in their order, all of those in the window among them and none after.
 
         Raises:
             ValueError: the shards do not give that window.
         """
         first, following, draws = (int(value) for value in exported["counters"][:3])
-        rows = deque(ref.rows for ref in refs)
+        rows = deque(shard_rows)
         start = following - sum(rows)
         while rows and start < first:
             start += rows.popleft()

@@ -12,7 +12,8 @@ import torch
 
 from tasks.groups import Group
 from tasks.learn import plan_round, prepare_device
-from tasks.reduce import SERVER_GROUP, copy_round_state, learner_names, server_name
+from tasks.minibatches import take_share
+from tasks.reduce import SERVER_GROUP, copy_round_state, learner_names, server_name, untrained_values
 from tasks.sync import Sync, begin_stage, parameters_digest
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from tasks.context import RunContext
     from tasks.membership import Membership
     from tasks.specs import State
+    from tasks.window import RoundWindow
 
 
 def serve(assignment: Assignment, context: RunContext, membership: Membership) -> dict[str, Any]:
@@ -35,19 +37,20 @@ def serve(assignment: Assignment, context: RunContext, membership: Membership) -
         CorruptObjectError: the checkpoint was damaged.
     """
     device = prepare_device(assignment.device, context.config.placement.torch_threads)
-    state, _, published = begin_stage(assignment, context, device)
+    begun = begin_stage(assignment, context, device)
+    state = begun.state
     started = time.perf_counter()
     names = [*learner_names(assignment, context), server_name(context)]
     rounds = context.rounds_of(assignment.stage)
     with (
-        Sync(assignment, context, membership, state, published) as sync,
+        Sync(assignment, context, membership, state, begun.published) as sync,
         Group(SERVER_GROUP, len(names) - 1, names, membership, assignment, None) as group,
     ):
         for round_ in rounds:
             membership.check()
-            state = _serve_round(context, state, round_, group)
+            state = _serve_round(context, state, round_, group, begun.window)
             sync.publish(round_ + 1, state)
-        sync.keep(state)
+        sync.keep(state, begun.window)
     serve_seconds = time.perf_counter() - started
     membership.log.info(
         "served rounds=%d..%d serve_seconds=%.3f device=%s", rounds[0], rounds[-1], serve_seconds, device
@@ -56,15 +59,18 @@ def serve(assignment: Assignment, context: RunContext, membership: Membership) -
 
 
 @torch.no_grad()
-def _serve_round(context: RunContext, state: State, round_: int, group: Group) -> State:
+def _serve_round(context: RunContext, state: State, round_: int, group: Group, window: RoundWindow) -> State:
     algorithm, server = context.algorithm, group.size - 1
-    for _ in plan_round(context, round_, context.round_rows):
+    window.begin_round()
+    for share in take_share(plan_round(context, round_, window), range(0), window.round_rows):
         for loss in algorithm.losses:
             gradient = group.sum_at(server, torch.zeros_like(state.params[loss.group].flat))
             state = algorithm.update(state, loss, gradient)
             group.copy_from(server, state.params[loss.group].flat)
         state = algorithm.after_minibatch(state)
-        for value in state.targets.values():
+        for value in untrained_values(algorithm, state):
             group.copy_from(server, value)
+        if window.prioritised:
+            window.update(share.rows, group.sum(torch.zeros(len(share.rows), dtype=torch.float64)))
     copy_round_state(algorithm, state, group)
     return state

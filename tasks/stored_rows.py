@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -26,6 +26,21 @@ if TYPE_CHECKING:
     from storage.refs import ShardRef
     from storage.shard_reader import ShardReader
     from storage.store import Store
+
+
+class HeldRows(Protocol):
+    """Rows of one shard, in memory of their own."""
+
+    @property
+    def nbytes(self) -> int:
+        """Of memory."""
+
+    @property
+    def read_bytes(self) -> int:
+        """That were fetched for it."""
+
+    def take(self, rows: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+        """Values `[n, ...]` of rows `[n]` of the shard by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +175,7 @@ class StoredRows:
         hits: times that a shard was there.
     """
 
-    def __init__(self, read: Callable[[ShardRef], ShardRows], budget_bytes: int, threads: int = 1) -> None:
+    def __init__(self, read: Callable[[ShardRef], HeldRows], budget_bytes: int, threads: int = 1) -> None:
         if budget_bytes < 1:
             raise ValueError(f"budget_bytes is {budget_bytes}, expected 1 or more")
         self._read = read
@@ -169,7 +184,7 @@ class StoredRows:
         self._pool: ThreadPoolExecutor | None = None
         self._refs: list[ShardRef] = []
         self._starts = [0]
-        self._held: OrderedDict[ShardRef, tuple[ShardRows, int]] = OrderedDict()
+        self._held: OrderedDict[ShardRef, tuple[HeldRows, int]] = OrderedDict()
         self._reading_bytes = 0
         self._bytes_per_row = 0.0
         self.held_bytes = 0
@@ -184,6 +199,14 @@ class StoredRows:
         self._starts = list(accumulate((ref.rows for ref in refs), initial=first_id))
         for ref in self._held.keys() - set(refs):
             self.held_bytes -= self._held.pop(ref)[1]
+
+    def hold(self, ref: ShardRef, shard: HeldRows) -> None:
+        """Take rows of a numbered shard that are there already, instead of reading it when it is needed."""
+        if shard.nbytes <= self._budget_bytes and ref not in self._held:
+            self._let_go(shard.nbytes)
+            self._held[ref] = shard, shard.nbytes
+            self.held_bytes += shard.nbytes
+            self.peak_bytes = max(self.peak_bytes, self.held_bytes)
 
     def gather(self, ids: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
         """Columns `[n, ...]` of rows by global id `[n]`, in that order; each shard is looked at once.
@@ -224,7 +247,7 @@ class StoredRows:
             yield _Piece(self._refs[index], ordered[done:end] - self._starts[index], order[done:end])
             done = end
 
-    def _shards(self, pieces: Iterable[_Piece]) -> Generator[tuple[_Piece, ShardRows]]:
+    def _shards(self, pieces: Iterable[_Piece]) -> Generator[tuple[_Piece, HeldRows]]:
         """Those that are held come first: they may have to make room."""
         missing: deque[_Piece] = deque()
         for piece in pieces:
@@ -235,7 +258,7 @@ class StoredRows:
                 self._held.move_to_end(piece.ref)
                 self.hits += 1
                 yield piece, held[0]
-        under_way: deque[tuple[_Piece, Future[ShardRows] | None, int]] = deque()
+        under_way: deque[tuple[_Piece, Future[HeldRows] | None, int]] = deque()
         try:
             while missing or under_way:
                 while missing and len(under_way) < self._threads:
@@ -255,7 +278,7 @@ class StoredRows:
             wait([future for _, future, _ in under_way if future is not None and not future.cancel()])
             self._reading_bytes -= sum(charged_bytes for _, _, charged_bytes in under_way)
 
-    def _start(self, ref: ShardRef) -> Future[ShardRows] | None:
+    def _start(self, ref: ShardRef) -> Future[HeldRows] | None:
         if self._threads == 1:
             return None
         if self._pool is None:
@@ -277,7 +300,7 @@ class StoredRows:
         while self._held and self.held_bytes + self._reading_bytes + nbytes > self._budget_bytes:
             self.held_bytes -= self._held.popitem(last=False)[1][1]
 
-    def _arrived(self, ref: ShardRef, shard: ShardRows, charged_bytes: int) -> None:
+    def _arrived(self, ref: ShardRef, shard: HeldRows, charged_bytes: int) -> None:
         nbytes = shard.nbytes
         self.reads += 1
         self.read_bytes += shard.read_bytes

@@ -20,6 +20,7 @@ class Purpose(IntEnum):
     PLAN = 3
     EVALUATION = 4
     REPLAY = 5
+    LOSS = 6
 
 
 def seed_of(run_seed: int, purpose: Purpose, *ids: int) -> int:

@@ -5,14 +5,17 @@ Held by the learner, by the first of several that have the same bytes, or by a s
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from storage.digest import digest
 from storage.refs import Ref, SnapshotRef
+from tasks.algorithm import window_spec
 from tasks.checkpoints import load_checkpoint, write_checkpoint
 from tasks.feed import check_reader, reader_at
 from tasks.snapshots import SnapshotPublisher
 from tasks.streams import Purpose, seed_of
+from tasks.window import RoundWindow
 
 if TYPE_CHECKING:
     import torch
@@ -24,23 +27,36 @@ if TYPE_CHECKING:
     from tasks.specs import State
 
 
-def begin_stage(
-    assignment: Assignment, context: RunContext, device: torch.device
-) -> tuple[State, ReaderState, list[SnapshotRef]]:
-    """The state before a stage, where reading stands, and the snapshots that the commit before names.
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """What a stage begins with."""
+
+    state: State
+    reader: ReaderState
+    """Where reading stands."""
+    published: list[SnapshotRef]
+    """What the commit before names; nothing before the first stage."""
+    window: RoundWindow
+    """The rounds that are learned from, as they are before the stage."""
+
+
+def begin_stage(assignment: Assignment, context: RunContext, device: torch.device) -> Begun:
+    """What a stage goes on from.
 
     Raises:
         CorruptObjectError: the checkpoint is damaged, or another stage's.
     """
+    spec, rounds = window_spec(context.algorithm), context.rounds_of(assignment.stage).start
     if not assignment.stage:
         state = context.algorithm.init(seed_of(context.config.seed, Purpose.PARAMETERS))
         move_state(state, device)
-        return state, reader_at(context, 0), []
+        return Begun(state, reader_at(context, 0), [], RoundWindow(spec, context.round_rows))
     before = context.run.log.read(assignment.stage - 1)
     ref = Ref.from_json(before["checkpoint"])
     checkpoint = load_checkpoint(context.run.store, ref, device)
     reader = check_reader(context, assignment.stage, checkpoint.reader, ref.name)
-    return checkpoint.state, reader, [SnapshotRef.from_json(ref) for ref in before["snapshots"]]
+    window = RoundWindow(spec, context.round_rows, rounds, checkpoint.window)
+    return Begun(checkpoint.state, reader, [SnapshotRef.from_json(ref) for ref in before["snapshots"]], window)
 
 
 def move_state(state: State, device: torch.device) -> None:
@@ -88,10 +104,10 @@ class Sync:
         """A version for those who act; raises as `SnapshotPublisher.publish`."""
         self._published.append(self._publisher.publish(version, state))
 
-    def keep(self, state: State) -> None:
+    def keep(self, state: State, window: RoundWindow) -> None:
         """The checkpoint after the stage."""
         reader = reader_at(self._context, self._stage + 1).to_json()
-        self._checkpoint = write_checkpoint(self._context.run.store, self._stage, state, reader)
+        self._checkpoint = write_checkpoint(self._context.run.store, self._stage, state, reader, window.export())
 
     def part(self) -> dict[str, Any]:
         """What a commit says of it: `snapshots`, `checkpoint`, `version`; and `publish_seconds`. After the end."""

@@ -116,6 +116,7 @@ def driving(config: RunConfig, if_exists: IfExists, on_event: Callable[[dict[str
                     cache_folder=config.cluster.cache_folder or default_cache_folder(),
                     cache_limit_bytes=config.cluster.cache_limit_bytes,
                     read_budget_bytes=config.cluster.read_budget_bytes,
+                    window_budget_bytes=config.cluster.window_budget_bytes,
                     upload_threads=config.cluster.upload_threads,
                     upload_budget_bytes=config.cluster.upload_budget_bytes,
                     device=config.placement.device,

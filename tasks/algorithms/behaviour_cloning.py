@@ -21,7 +21,7 @@ from tasks.specs import EnvironmentSpec, NoiseSpec, ParameterGroup, Spec, State
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from tasks.algorithm import LossResult, Params
+    from tasks.algorithm import LossResult, Params, Window
     from tasks.specs import Batch, Trajectory
 
 _LOG_2PI = math.log(2.0 * math.pi)
@@ -104,11 +104,11 @@ class BehaviourCloning:
         """Nothing global but the number of rows."""
         return {"count": torch.tensor(float(batch["action"].shape[0]), dtype=torch.float64)}
 
-    def plan(self, generator: torch.Generator, row_count: int) -> Iterator[Tensor]:
+    def plan(self, generator: torch.Generator, window: Window) -> Iterator[Tensor]:
         """Every row once an epoch, in a fresh order, in minibatches of nearly equal size."""
-        minibatches = -(-row_count // self.minibatch_rows)
+        minibatches = -(-window.rows // self.minibatch_rows)
         for _ in range(self.epochs):
-            yield from torch.randperm(row_count, generator=generator).tensor_split(minibatches)
+            yield from torch.randperm(window.rows, generator=generator).tensor_split(minibatches)
 
     def update(self, state: State, loss: Loss, gradient: Tensor) -> State:
         """Clip by the norm, then Adam."""

@@ -32,7 +32,7 @@ from tasks.specs import EnvironmentSpec, NoiseSpec, ParameterGroup, Spec, State
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from tasks.algorithm import LossResult, Params
+    from tasks.algorithm import LossResult, Params, Window
     from tasks.specs import Batch, Trajectory
 
 _GROUP = "network"
@@ -151,9 +151,9 @@ class IMPALA:
         """Nothing global but the number of rows: advantages keep their size, as in the paper."""
         return {"count": torch.tensor(float(batch["advantage"].numel()), dtype=torch.float64)}
 
-    def plan(self, generator: torch.Generator, row_count: int) -> Iterable[Tensor]:
+    def plan(self, generator: torch.Generator, window: Window) -> Iterable[Tensor]:
         """Every row once, in a fresh order."""
-        return torch.randperm(row_count, generator=generator).tensor_split(self.minibatches)
+        return torch.randperm(window.rows, generator=generator).tensor_split(self.minibatches)
 
     def update(self, state: State, loss: Loss, gradient: Tensor) -> State:
         """Clip by the norm, then Adam."""

@@ -31,7 +31,7 @@ from tasks.surrogate import advantage_sums, clipped_surrogate, normalised
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from tasks.algorithm import LossResult, Params
+    from tasks.algorithm import LossResult, Params, Window
     from tasks.specs import Batch, Trajectory
 
 
@@ -171,10 +171,10 @@ class PPO:
             sums |= self._rewards.sums(batch["discounted_reward"])
         return sums
 
-    def plan(self, generator: torch.Generator, row_count: int) -> Iterator[Tensor]:
+    def plan(self, generator: torch.Generator, window: Window) -> Iterator[Tensor]:
         """Every row once an epoch, in a fresh order."""
         for _ in range(self.epochs):
-            yield from torch.randperm(row_count, generator=generator).tensor_split(self.minibatches)
+            yield from torch.randperm(window.rows, generator=generator).tensor_split(self.minibatches)
 
     def update(self, state: State, loss: Loss, gradient: Tensor) -> State:
         """Clip by the group's norm, then Adam."""

@@ -8,8 +8,10 @@ import torch
 
 import native
 from tasks.algorithms.behaviour_cloning import BehaviourCloning
-from tasks.gradients import gather_minibatches, minibatch_gradient
+from tasks.gradients import minibatch_gradient
+from tasks.minibatches import rows_of
 from tasks.specs import ActionSpec, EnvironmentSpec, Spec, Trajectory
+from tasks.window import RoundWindow
 
 CHOICES = EnvironmentSpec("CartPole-v1", Spec("float32", (4,)), ActionSpec("discrete", n=2), 500, 475.0)
 VECTORS = EnvironmentSpec(
@@ -109,7 +111,7 @@ def test_parts_of_a_minibatch_add_up(environment):
 def test_the_plan_takes_every_row_once_an_epoch():
     """In minibatches that are nearly equal and no larger than asked for."""
     algorithm = BehaviourCloning(environment=CHOICES, minibatch_rows=4, epochs=2)
-    planned = list(algorithm.plan(torch.Generator().manual_seed(1), 18))
+    planned = list(algorithm.plan(torch.Generator().manual_seed(1), RoundWindow.of_round(18)))
     assert [len(part) for part in planned] == [4, 4, 4, 3, 3] * 2
     for epoch in (planned[:5], planned[5:]):
         assert sorted(torch.cat(epoch).tolist()) == list(range(18))
@@ -147,7 +149,8 @@ def test_it_plays_what_it_was_shown():
         "observation": torch.from_numpy(np.concatenate([observation for observation, _ in seen])),
         "action": torch.from_numpy(np.concatenate([action for _, action in seen])),
     }
-    for rows in gather_minibatches(batch, algorithm.plan(torch.Generator().manual_seed(0), len(batch["action"])), 8192):
+    for index in algorithm.plan(torch.Generator().manual_seed(0), RoundWindow.of_round(len(batch["action"]))):
+        rows = rows_of(batch, index)
         gradient, _ = minibatch_gradient(algorithm.losses[0], state, rows, {}, 4096)
         with torch.no_grad():
             state = algorithm.update(state, algorithm.losses[0], gradient)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tasks.algorithms.ppo import PPO
-from tasks.gradients import gather_minibatches, minibatch_gradient, sum_in_tree
+from tasks.gradients import minibatch_gradient, sum_in_tree
 from tasks.specs import ActionSpec, EnvironmentSpec, Spec
 
 if TYPE_CHECKING:
@@ -109,37 +109,3 @@ def test_the_same_blocks_give_the_same_bytes():
     first, _ = minibatch_gradient(ALGORITHM.losses[0], state, rows, stats, 16)
     second, _ = minibatch_gradient(ALGORITHM.losses[0], state, rows, stats, 16)
     assert torch.equal(first, second)
-
-
-@pytest.mark.parametrize("gather_rows", [1, 10, 16, 1000])
-def test_gathering_equals_plain_indexing(gather_rows: int):
-    """However many minibatches are gathered at once, each holds its planned rows in their order."""
-    batch = batch_of(40)
-    plan = list(torch.randperm(40, generator=torch.Generator().manual_seed(2)).split([7, 9, 1, 8, 15]))
-    plan += [torch.tensor([3, 3, 0])]
-    found = list(gather_minibatches(batch, iter(plan), gather_rows))
-    assert len(found) == len(plan)
-    for rows, index in zip(found, plan, strict=True):
-        assert rows.keys() == batch.keys()
-        for name, column in batch.items():
-            assert torch.equal(rows[name], column[index]), name
-
-
-def test_gathering_waits_for_no_more_than_it_needs():
-    """The plan is taken lazily, so that it may be endless or depend on what was learned."""
-    taken = []
-
-    def plan():
-        for start in range(4):
-            taken.append(start)
-            yield torch.arange(start * 5, start * 5 + 5)
-
-    minibatches = gather_minibatches(batch_of(20), plan(), 10)
-    next(minibatches)
-    assert taken == [0, 1]
-    assert sum(1 for _ in minibatches) == 3
-
-
-def test_no_plan_gives_no_minibatch():
-    """An empty plan is no error."""
-    assert list(gather_minibatches(batch_of(4), [], 10)) == []

@@ -16,6 +16,7 @@ from tasks.config import build_config
 from tasks.context import RunContext, make_algorithm
 from tasks.specs import Batch, EnvironmentSpec, State, Trajectory
 from tasks.tile import RoundBuffers, TileActor
+from tasks.window import RoundWindow
 
 from .conftest import MakeContext
 from .ppo_cases import CHOICES, ENVIRONMENTS, VECTORS, random, trajectory
@@ -283,7 +284,7 @@ def test_a_fresh_policy_is_near_uniform():
 def test_a_plan_visits_every_row_once():
     """One fresh permutation in near-equal parts, which follows from the generator alone."""
     impala = IMPALA(environment=CHOICES, minibatches=4)
-    plans = [list(impala.plan(torch.Generator().manual_seed(seed), 18)) for seed in (1, 1, 2)]
+    plans = [list(impala.plan(torch.Generator().manual_seed(seed), RoundWindow.of_round(18))) for seed in (1, 1, 2)]
     assert [len(part) for part in plans[0]] == [5, 5, 4, 4]
     first, again, other = (torch.cat(plan).tolist() for plan in plans)
     assert first == again != other
@@ -349,7 +350,7 @@ def learned(algorithm: Algorithm, state: State, batch: Batch, seed: int) -> Stat
     """All minibatches of a round, one after the other."""
     (loss,) = algorithm.losses
     count = len(batch["advantage"])
-    for index in algorithm.plan(torch.Generator().manual_seed(seed), count):
+    for index in algorithm.plan(torch.Generator().manual_seed(seed), RoundWindow.of_round(count)):
         rows = {name: column[index] for name, column in batch.items()}
         scalar, _ = loss.function(state.params, {}, rows, None, {}, len(index))
         gradients = torch.autograd.grad(scalar, state.params[loss.group].leaves)

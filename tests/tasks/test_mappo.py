@@ -9,6 +9,7 @@ from torch.distributions import Categorical, Normal
 import native
 from tasks.algorithms.mappo import MAPPO
 from tasks.specs import Batch, EnvironmentSpec, State, Trajectory
+from tasks.window import RoundWindow
 
 from .ppo_cases import random
 
@@ -204,7 +205,7 @@ def test_what_pays_becomes_likelier(central: bool):
         with torch.no_grad():
             batch = mappo.post(state.params, round_)
             stats = {name: value.item() for name, value in mappo.stats(batch).items()}
-        for rows in mappo.plan(torch.Generator().manual_seed(number), STEPS * ENVS):
+        for rows in mappo.plan(torch.Generator().manual_seed(number), RoundWindow.of_round(STEPS * ENVS)):
             minibatch = {name: column[rows] for name, column in batch.items()}
             for loss in mappo.losses:
                 scalar, _ = loss.function(state.params, state.targets, minibatch, None, stats, len(rows))

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from tasks.algorithms.ppo import PPO
 from tasks.specs import EnvironmentSpec, ParameterGroup, State
+from tasks.window import RoundWindow
 
 from .ppo_cases import CHOICES, ENVIRONMENTS, VECTORS, biased, loss_of, random, rows_of, trajectory
 
@@ -192,15 +193,15 @@ def test_the_pieces_are_pure(environment: EnvironmentSpec):
 def test_a_plan_visits_every_row_once_an_epoch():
     """Each pass is a fresh permutation in near-equal parts, and follows from the generator alone."""
     ppo = PPO(environment=CHOICES, epochs=3, minibatches=4)
-    plan = list(ppo.plan(torch.Generator().manual_seed(1), 18))
+    plan = list(ppo.plan(torch.Generator().manual_seed(1), RoundWindow.of_round(18)))
     assert [len(part) for part in plan] == [5, 5, 4, 4] * 3
     assert {part.dtype for part in plan} == {torch.int64}
     passes = [torch.cat(plan[start : start + 4]).tolist() for start in (0, 4, 8)]
     assert all(sorted(rows) == list(range(18)) for rows in passes)
     assert passes[0] != passes[1] != passes[2]
-    again = list(ppo.plan(torch.Generator().manual_seed(1), 18))
+    again = list(ppo.plan(torch.Generator().manual_seed(1), RoundWindow.of_round(18)))
     assert all(torch.equal(one, two) for one, two in zip(plan, again, strict=True))
-    other = torch.cat(list(ppo.plan(torch.Generator().manual_seed(2), 18))).tolist()
+    other = torch.cat(list(ppo.plan(torch.Generator().manual_seed(2), RoundWindow.of_round(18)))).tolist()
     assert other != torch.cat(plan).tolist()
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,11 +16,14 @@ import torch
 from storage.errors import GangError, MemberLostError, SpecMismatchError
 from tasks.algorithms.ppo import PPO
 from tasks.assignment import Assignment
-from tasks.gradients import gather_minibatches, minibatch_gradient, take_share
+from tasks.gradients import minibatch_gradient
 from tasks.groups import OFFER, Group, MeetingPoint
+from tasks.minibatches import gather_minibatches, rows_of, take_share
 from tasks.reduce import LocalReduction, ServerReduction, SummedReduction, copy_round_state
+from tasks.window import RoundWindow
 
-from .ppo_cases import CHOICES, random, rows_of
+from .ppo_cases import CHOICES, random
+from .ppo_cases import rows_of as acted_rows
 
 HOST = "127.0.0.1"
 PATIENCE_SECONDS = 60.0
@@ -87,7 +90,7 @@ def ppo(request: pytest.FixtureRequest) -> PPO:
 
 
 def batch_of(ppo: PPO) -> dict[str, torch.Tensor]:
-    return {**rows_of(ppo, ppo.init(1), ROWS), "discounted_reward": random(ROWS, seed=9)}
+    return {**acted_rows(ppo, ppo.init(1), ROWS), "discounted_reward": random(ROWS, seed=9)}
 
 
 def train(
@@ -98,9 +101,8 @@ def train(
     totals = reduction.stats(ppo.stats(batch))
     stats = {name: value.item() for name, value in totals.items() if not value.dim()}
     own, _ = reduction.share_of(len(batch["advantage"]))
-    counts: deque[int] = deque()
-    for rows in gather_minibatches(batch, take_share(plan, own, counts), 16):
-        count = counts.popleft()
+    for minibatch, rows in gather_minibatches(partial(rows_of, batch), take_share(plan, own, ROWS), 16):
+        count = len(minibatch.rows)
         for loss in ppo.losses:
             gradient, _ = minibatch_gradient(loss, state, rows, stats, 4096, count)
             with torch.no_grad():
@@ -112,7 +114,7 @@ def train(
 
 def plan_of(ppo: PPO) -> list[torch.Tensor]:
     """Of random rows, and at last one of which most learners have none."""
-    return [*ppo.plan(torch.Generator().manual_seed(3), ROWS), torch.tensor([3, 1, 2])]
+    return [*ppo.plan(torch.Generator().manual_seed(3), RoundWindow.of_round(ROWS)), torch.tensor([3, 1, 2])]
 
 
 def share(batch: dict[str, torch.Tensor], rows: range) -> dict[str, torch.Tensor]:

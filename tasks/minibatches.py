@@ -1,0 +1,114 @@
+"""From a plan to rows: which of a minibatch's rows one has, gathering them, and the noise that goes with them.
+
+Rows are numbered over the rounds of a window, and in each round over the tiles of all learners. A learner has
+contiguous tiles, and so the same stretch of every round; its own rows are numbered likewise, without the others'.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from native import fill_noise
+from tasks.algorithm import WEIGHT, Draw
+from tasks.streams import Purpose, seed_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from torch import Tensor
+
+    from tasks.specs import Batch, NoiseSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one has of a planned minibatch."""
+
+    rows: Tensor
+    """int64 `[n]`, of all: the minibatch as it was planned."""
+    own: Tensor
+    """int64 `[m]`, one's own rows by their own numbers, in the plan's order."""
+    places: Tensor
+    """int64 `[m]`, where in the minibatch they are."""
+    weights: Tensor | None
+    """float32 `[m]`, if they were drawn with weights."""
+
+
+def take_share(plan: Iterable[Tensor | Draw], own: range, round_rows: int) -> Iterator[Share]:
+    """Of each planned minibatch the rows that are one's own.
+
+    Args:
+        plan: rows of the window, one array a minibatch.
+        own: which rows of every round one has.
+        round_rows: rows of a round, of all learners.
+    """
+    whole = len(own) == round_rows
+    for planned in plan:
+        rows, weights = (planned.rows, planned.weights) if isinstance(planned, Draw) else (planned, None)
+        if whole:
+            yield Share(rows, rows, torch.arange(len(rows)), weights)
+            continue
+        offsets = rows % round_rows
+        places = ((offsets >= own.start) & (offsets < own.stop)).nonzero().squeeze(-1)
+        mine, offsets = rows[places], offsets[places]
+        numbers = (mine - offsets) // round_rows * len(own) + offsets - own.start
+        yield Share(rows, numbers, places, None if weights is None else weights[places])
+
+
+def gather_minibatches(
+    take: Callable[[Tensor], Batch], shares: Iterable[Share], gather_rows: int
+) -> Iterator[tuple[Share, Batch]]:
+    """The planned minibatches as rows; many small ones are gathered at once, which only moves the same bytes sooner.
+
+    Args:
+        take: gives the rows `[n, ...]` of numbers `[n]`, of which there may be none.
+        shares: what is wanted; taken no sooner than needed.
+        gather_rows: about so many rows at once; 0: each minibatch alone.
+    """
+    waiting: list[Share] = []
+    for share in shares:
+        waiting.append(share)
+        if sum(len(each.own) for each in waiting) >= gather_rows:
+            yield from _gather(take, waiting)
+            waiting = []
+    if waiting:
+        yield from _gather(take, waiting)
+
+
+def rows_of(batch: Batch, rows: Tensor) -> Batch:
+    """Rows `[n, ...]` of a batch by number `[n]`."""
+    there = rows.to(next(iter(batch.values())).device)
+    return {name: column.index_select(0, there) for name, column in batch.items()}
+
+
+def _gather(take: Callable[[Tensor], Batch], shares: list[Share]) -> Iterator[tuple[Share, Batch]]:
+    together = take(torch.cat([share.own for share in shares]))
+    sizes = [len(share.own) for share in shares]
+    columns = {name: torch.split(column, sizes) for name, column in together.items()}
+    device = next(iter(together.values())).device
+    for share, minibatch in zip(shares, zip(*columns.values(), strict=True), strict=True):
+        rows = dict(zip(columns, minibatch, strict=True))
+        if share.weights is not None:
+            rows[WEIGHT] = share.weights.to(device)
+        yield share, rows
+
+
+def loss_noise(spec: NoiseSpec, run_seed: int, loss: int, round_: int, minibatch: int, places: Tensor) -> Tensor:
+    """Random numbers for a loss, float32 `[n, *spec.shape]`, the same whoever has the rows.
+
+    Args:
+        spec: of which kind.
+        run_seed: of the run.
+        loss: its number among the algorithm's.
+        round_: of the run.
+        minibatch: of the round.
+        places: int64 `[n]`, of the rows in the minibatch.
+    """
+    out = np.empty((1, len(places), *spec.shape), dtype=np.float32)
+    seed = seed_of(run_seed, Purpose.LOSS, loss, minibatch)
+    fill_noise(spec.kind, seed, Purpose.LOSS, np.ascontiguousarray(places.numpy()), round_, out)
+    return torch.from_numpy(out[0])
