@@ -13,6 +13,7 @@ from pydantic import Field, StrictBool, StringConstraints, Tag, ValidationError,
 
 from storage.errors import ConfigError
 from tasks.algorithm_settings.base import AlgorithmSettings
+from tasks.algorithm_settings.dqn import DQNSettings
 from tasks.algorithm_settings.impala import IMPALASettings
 from tasks.algorithm_settings.ippo import IPPOSettings
 from tasks.algorithm_settings.mappo import MAPPOSettings
@@ -268,6 +269,7 @@ class TrainConfig(RunConfig):
         | Annotated[IMPALASettings, Tag("impala")]
         | Annotated[MAPPOSettings, Tag("mappo")]
         | Annotated[IPPOSettings, Tag("ippo")]
+        | Annotated[DQNSettings, Tag("dqn")]
         | Annotated[OwnSettings, Tag(OWN)]
     ) = Field(
         default_factory=PPOSettings,
@@ -299,12 +301,7 @@ class TrainConfig(RunConfig):
                     f"placement.{kind}_tasks = {tasks}, but there are only {self.environment.tiles} tiles "
                     f"(environment.num_envs / environment.envs_per_tile); each {kind} task owns at least one"
                 )
-        rows = self.environment.num_envs * self.schedule.round_steps
-        if not isinstance(self.algorithm, OwnSettings) and self.algorithm.minibatches > rows:
-            raise ValueError(
-                f"algorithm.minibatches = {self.algorithm.minibatches}, but a round has only {rows} rows "
-                f"(environment.num_envs x schedule.round_steps)"
-            )
+        self.algorithm.check_round(self.environment.num_envs * self.schedule.round_steps)
         return self
 
 

@@ -11,12 +11,14 @@ from storage.cache import LIMIT_BYTES, NodeCache
 from storage.run import RunFolder
 from storage.store import open_store
 from tasks.algorithm_settings.behaviour_cloning import BehaviourCloningSettings
+from tasks.algorithm_settings.dqn import DQNSettings
 from tasks.algorithm_settings.impala import IMPALASettings
 from tasks.algorithm_settings.ippo import IPPOSettings
 from tasks.algorithm_settings.mappo import MAPPOSettings
 from tasks.algorithm_settings.own import OwnSettings
 from tasks.algorithm_settings.ppo import PPOSettings
 from tasks.algorithms.behaviour_cloning import BehaviourCloning
+from tasks.algorithms.dqn import DQN
 from tasks.algorithms.impala import IMPALA
 from tasks.algorithms.mappo import MAPPO
 from tasks.algorithms.ppo import PPO
@@ -89,6 +91,7 @@ _ALGORITHMS: dict[type[AlgorithmSettings], Callable[..., Algorithm]] = {
     IMPALASettings: IMPALA,
     MAPPOSettings: MAPPO,
     IPPOSettings: partial(MAPPO, central_critic=False),
+    DQNSettings: DQN,
     BehaviourCloningSettings: BehaviourCloning,
 }
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 
 def init_mlp(
@@ -37,8 +37,8 @@ def init_mlp(
     return params
 
 
-def mlp(params: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
-    """Apply a tanh perceptron made by `init_mlp`: `[B, in] -> [B, out]`, float32.
+def mlp(params: Mapping[str, Tensor], inputs: Tensor, activation: Callable[[Tensor], Tensor] = torch.tanh) -> Tensor:
+    """Apply a perceptron made by `init_mlp`: `[B, in] -> [B, out]`, float32.
 
     A weight may be bfloat16, as `linear` takes it.
     """
@@ -47,8 +47,13 @@ def mlp(params: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
     for layer in range(layers):
         hidden = linear(hidden, params[f"{layer}.weight"], params[f"{layer}.bias"])
         if layer < layers - 1:
-            hidden = torch.tanh(hidden)
+            hidden = activation(hidden)
     return hidden
+
+
+def part(params: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Of several networks' tensors those of one, whose names begin with `prefix`, without it."""
+    return {name.removeprefix(prefix): value for name, value in params.items() if name.startswith(prefix)}
 
 
 def linear(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

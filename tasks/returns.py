@@ -62,6 +62,58 @@ def generalized_advantages(
     return advantages
 
 
+class Transitions(NamedTuple):
+    """What followed each row within some steps.
+
+    Attributes:
+        returns: `[T, B]`, discounted sum of the rewards of these steps.
+        following: `[T * B, ...]`, the observation after them.
+        factors: `[T, B]`, what the value of `following` counts: the discount of these steps, or 0 after a termination.
+    """
+
+    returns: Tensor
+    following: Tensor
+    factors: Tensor
+
+
+def transitions(
+    rewards: Tensor,
+    observation: Tensor,
+    bootstrap_rows: Tensor,
+    bootstrap_observation: Tensor,
+    terminated: Tensor,
+    discount: float,
+    steps: int = 1,
+) -> Transitions:
+    """Rewards and what was observed up to `steps` steps after each row, fewer where an episode or the trajectory ends.
+
+    Args:
+        rewards: float `[T, B]`.
+        observation: `[T, B, ...]`.
+        bootstrap_rows: int64 `[K]`, rows `t * B + b` without a successor in the trajectory, the last step's among them.
+        bootstrap_observation: `[K, ...]`, what was observed after these.
+        terminated: `[T, B]`, nonzero where the episode ended so.
+        discount: gamma.
+        steps: n of n-step returns.
+    """
+    rounds, envs = rewards.shape
+    after = observation.flatten(0, 1).roll(-envs, 0)
+    after[bootstrap_rows] = bootstrap_observation
+    goes_on = torch.ones(rounds * envs, dtype=torch.bool, device=rewards.device)
+    goes_on[bootstrap_rows] = False
+    flat = rewards.flatten()
+    returns = flat.clone()
+    last = torch.arange(rounds * envs, device=rewards.device)
+    power = torch.full_like(returns, discount)
+    for _ in range(steps - 1):
+        ongoing = goes_on[last]
+        last = torch.where(ongoing, last + envs, last)
+        returns = torch.where(ongoing, returns + power * flat[last], returns)
+        power = torch.where(ongoing, power * discount, power)
+    factors = power * (terminated.flatten()[last] == 0)
+    return Transitions(returns.view(rounds, envs), after[last], factors.view(rounds, envs))
+
+
 class VTrace(NamedTuple):
     """What V-trace makes of a round.
 

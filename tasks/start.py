@@ -22,6 +22,8 @@ from tasks.torch_environments import check_torch_environment
 if TYPE_CHECKING:
     from tasks.config import RunConfig
 
+_KINDS = {"discrete": "one of some choices as action", "box": "a vector as action"}
+
 IfExists: TypeAlias = Literal["refuse", "resume"]
 
 
@@ -62,6 +64,12 @@ def check_start(config: RunConfig, if_exists: IfExists) -> int | None:
     own = ask(config).rows if isinstance(config.algorithm, OwnSettings) else None
     if isinstance(config, TrainConfig):
         check_stored_as(config, environment, own)
+        kind, kinds = environment["action"]["kind"], config.algorithm.action_kinds
+        if kind not in kinds:
+            raise ConfigError(
+                f"algorithm.name = '{config.algorithm.name}': it needs {_KINDS[kinds[0]]}, and {config.environment.id} "
+                f"takes {_KINDS[kind]}; choose another algorithm, such as ppo"
+            )
     probe(root)
     if config.name is None:
         return None

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from tasks.algorithm_settings.base import AlgorithmSettings, Widths
+from tasks.algorithm_settings.base import AlgorithmSettings, Widths, check_minibatches
 from tasks.settings import at
 
 
@@ -47,6 +47,10 @@ class SeveralAgentsSettings(AlgorithmSettings):
     initial_log_std: float = Field(
         0.0, description="Log standard deviation at the start, continuous actions.", json_schema_extra=at(15)
     )
+
+    def check_round(self, rows: int) -> None:
+        """Refuse more minibatches than rows."""
+        check_minibatches(self.minibatches, rows)
 
 
 class MAPPOSettings(SeveralAgentsSettings):

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from tasks.algorithm_settings.base import AlgorithmSettings, Widths
+from tasks.algorithm_settings.base import AlgorithmSettings, Widths, check_minibatches
 from tasks.settings import at
 
 
@@ -46,3 +46,7 @@ class PPOSettings(AlgorithmSettings):
     normalize_reward: bool = Field(
         False, description="Rewards by the running deviation of their discounted sums.", json_schema_extra=at(15)
     )
+
+    def check_round(self, rows: int) -> None:
+        """Refuse more minibatches than rows."""
+        check_minibatches(self.minibatches, rows)

@@ -6,9 +6,8 @@ from prefect.utilities.schema_tools.validation import validate
 from flows.overrides import describe_settings, parse_overrides
 from flows.train import train
 from storage.errors import ConfigError
-from tasks.algorithm_settings.impala import IMPALASettings
-from tasks.algorithm_settings.ppo import PPOSettings
-from tasks.config import build_config
+from tasks.algorithm_settings.own import OWN
+from tasks.config import TrainConfig, build_config, choices_of
 
 
 def test_a_setting_of_any_algorithm_is_an_option():
@@ -26,10 +25,12 @@ def test_the_list_says_whose_setting_it_is():
     found = [row for row in describe_settings() if row["setting"].startswith("algorithm.")]
     expected = [
         (f"algorithm.{name}", field.default, f"{chosen}: {field.description}")
-        for chosen, model in (("ppo", PPOSettings), ("impala", IMPALASettings))
+        for chosen, model in choices_of(TrainConfig.model_fields["algorithm"].annotation).items()
+        if chosen != OWN
         for name, field in model.model_fields.items()
     ]
     assert [(row["setting"], row["default"], row["meaning"]) for row in found[:-1]] == expected
+    assert {chosen.split(":")[0] for *_, chosen in expected} >= {"ppo", "impala", "dqn"}
     assert (found[-1]["setting"], found[-1]["default"]) == ("algorithm.name", "")
     assert found[-1]["meaning"].startswith("own: An algorithm of your own")
 
@@ -43,7 +44,7 @@ def test_the_list_says_whose_setting_it_is():
         ({"name": "ppo"}, True),
         ({"name": "impala", "rho_limit": 2.0}, True),
         ({"name": "impala", "clip_range": 0.2}, False),
-        ({"name": "sac"}, False),
+        ({"name": "reinforce"}, False),
         ({"name": "my.module:Mine", "whatever": 3}, True),
         ({"name": "my.module.Mine"}, False),
     ],

@@ -27,7 +27,10 @@ def make_context(tmp_path: Path) -> MakeContext:
     """Creates a run with the given settings laid over `SMALL`, and loads it as a worker does."""
 
     def make(values: dict[str, Any] | None = None, name: str = "small") -> RunContext:
-        config = build_config(merge(SMALL, values or {}))
+        values = values or {}
+        # Settings of one algorithm are no settings of another.
+        small = SMALL if "name" not in values.get("algorithm", {}) else {**SMALL, "algorithm": {}}
+        config = build_config(merge(small, values))
         root = open_store(str(tmp_path / "root"))
         RunFolder(root, name).create({"config": config.model_dump(mode="json", exclude={"store", "cluster"})})
         return _load(root.url, name, str(tmp_path / "cache"))

@@ -47,7 +47,7 @@ def refusal(values: dict[str, Any]) -> str:
         ("environment.envs_per_tile", "many", "valid integer"),
         ("environment.max_episode_steps", 0, "greater than or equal to 1"),
         ("environment.settings.gravity", "low", "valid number"),
-        ("algorithm.name", "sac", "'ppo' or 'impala' or 'mappo' or 'ippo'"),
+        ("algorithm.name", "reinforce", "'ppo' or 'impala'"),
         ("algorithm.learning_rate", 0, "greater than 0"),
         ("algorithm.discount", 1.5, "less than or equal to 1"),
         ("algorithm.trace_decay", -0.1, "greater than or equal to 0"),
@@ -92,10 +92,8 @@ def test_mistakes_of_any_algorithm_are_named_alike():
         f"algorithm.clip_range: no such setting; there are: {IMPALA_FIELDS}",
     ]
     said = refusal({"algorithm": {"name": 3}})
-    assert (
-        said
-        == "algorithm.name = 3: input should be 'ppo' or 'impala' or 'mappo' or 'ippo', or 'module:Class' for your own"
-    )
+    assert said.startswith("algorithm.name = 3: input should be 'ppo' or 'impala' or ")
+    assert said.endswith(", or 'module:Class' for your own")
     assert refusal({"algorithm": "impala"}).startswith("algorithm = 'impala': input should be a valid dictionary")
 
 
