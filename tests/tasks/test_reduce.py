@@ -19,7 +19,7 @@ from tasks.assignment import Assignment
 from tasks.gradients import minibatch_gradient
 from tasks.groups import OFFER, Group, MeetingPoint
 from tasks.minibatches import gather_minibatches, rows_of, take_share
-from tasks.reduce import LocalReduction, ServerReduction, SummedReduction, copy_round_state
+from tasks.reduce import LocalReduction, ServerReduction, SummedReduction, copy_round_state, untrained_values
 from tasks.window import RoundWindow
 
 from .ppo_cases import CHOICES, random
@@ -154,7 +154,7 @@ def test_a_server_takes_the_steps_of_one(ppo):
                     gradient = server.sum_at(2, torch.zeros_like(state.params[loss.group].flat))
                     state = ppo.update(state, loss, gradient)
                     server.copy_from(2, state.params[loss.group].flat)
-                for value in state.targets.values():
+                for value in untrained_values(ppo, state):
                     server.copy_from(2, value)
             copy_round_state(ppo, state, server)
             return {name: group.flat for name, group in state.params.items()} | state.targets
