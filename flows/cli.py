@@ -297,6 +297,29 @@ def check_env(
         raise typer.Exit(1)
 
 
+@app.command("check-algorithm", context_settings=_OVERRIDES)
+def check_algorithm(
+    context: typer.Context,
+    target: Annotated[str, typer.Argument(help="module:Class, a file, file.py:Class, or one that is there.")],
+    env: Annotated[str, typer.Option(help="Environment whose rows it is checked on.")] = "CartPole-v1",
+    as_json: AsJson = False,
+) -> None:
+    """Check an algorithm on rows that it acts itself: ratio, purity, statistics, parts, bootstraps, greedy actions.
+
+    Its settings can be given as options: --algorithm.discount 0.9.
+    """
+    from flows.algorithm_checking import check_one_algorithm
+    from flows.checking import print_reports
+
+    report = check_one_algorithm(target, env, context.args)
+    if as_json:
+        _print_json(report.as_json())
+    else:
+        print_reports([report], Console())
+    if not report.passed:
+        raise typer.Exit(1)
+
+
 @app.command()
 def settings(
     replay: Annotated[bool, typer.Option("--replay", help="Those of `penstock replay`.")] = False,

@@ -23,6 +23,7 @@ from tasks.specs import NoiseSpec, State
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from types import ModuleType
 
     from tasks.algorithm_settings.own import OwnSettings
     from tasks.specs import EnvironmentSpec
@@ -43,23 +44,10 @@ def load_class(name: str) -> type[Any]:
         ConfigError: one line that says what is missing or went wrong, and where.
     """
     module_name, _, class_name = name.partition(":")
-    folder = str(Path.cwd())
-    if not {"", folder} & set(sys.path):
-        sys.path.append(folder)
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and f"{module_name}.".startswith(f"{error.name}."):
-            raise ConfigError(
-                f"algorithm.name = '{name}': there is no module '{error.name}' on this process's path, nor in "
-                f"{folder}; install it, or name its folder in PYTHONPATH, here and where the workers start"
-            ) from error
-        raise ConfigError(f"algorithm.name = '{name}': importing {module_name} failed: {_said(error)}") from error
-    except Exception as error:
-        raise ConfigError(f"algorithm.name = '{name}': importing {module_name} failed: {_said(error)}") from error
+    module = _import(name, module_name)
     found = getattr(module, class_name, None)
     if not isinstance(found, type):
-        classes = [key for key, value in vars(module).items() if isinstance(value, type) and is_algorithm(value)]
+        classes = [key for key, value in vars(module).items() if is_algorithm(value)]
         there = f"its algorithms are: {', '.join(classes)}" if classes else "no class in it has what an algorithm needs"
         what = "there is no" if found is None else "it is no class, expected one:"
         raise ConfigError(f"algorithm.name = '{name}': {what} {class_name} in {module.__file__}; {there}")
@@ -72,6 +60,24 @@ def load_class(name: str) -> type[Any]:
     return found
 
 
+def name_in_file(file: Path, class_name: str = "") -> str:
+    """`module:Class` of a file, whose folder is then looked in first; without a class, the only algorithm in it.
+
+    Raises:
+        ConfigError: there is no such file, or there are several algorithms in it, or none.
+    """
+    if not file.is_file():
+        raise ConfigError(f"there is no file '{file}'; expected one with an algorithm, or module:Class")
+    sys.path.insert(0, str(file.resolve().parent))
+    if class_name:
+        return f"{file.stem}:{class_name}"
+    module = _import(f"{file.stem}:", file.stem)
+    own = [key for key, value in vars(module).items() if is_algorithm(value) and value.__module__ == module.__name__]
+    if len(own) != 1:
+        raise ConfigError(f"{file} has {', '.join(own) or 'no algorithm'}, expected one; say which: {file}:Class")
+    return f"{file.stem}:{own[0]}"
+
+
 def missing(kind: type[Any]) -> list[str]:
     """What an algorithm has and a class lacks; what it merely inherits from the contract, without a body, lacks too."""
     return [
@@ -81,9 +87,9 @@ def missing(kind: type[Any]) -> list[str]:
     ]
 
 
-def is_algorithm(kind: type[Any]) -> bool:
-    """Whether a class has all that an algorithm has, and is not the contract itself."""
-    return kind is not Algorithm and not missing(kind)
+def is_algorithm(value: object) -> bool:
+    """Whether it is a class that has all that an algorithm has, and is not the contract itself."""
+    return isinstance(value, type) and value is not Algorithm and not missing(value)
 
 
 def typed_settings(kind: type[Any], settings: OwnSettings) -> dict[str, Any]:
@@ -98,7 +104,7 @@ def typed_settings(kind: type[Any], settings: OwnSettings) -> dict[str, Any]:
     except ValidationError as error:
         raise ConfigError("\n".join(_explain(model, item) for item in error.errors())) from error
     except Exception as error:
-        raise ConfigError(f"algorithm: a field of {settings.name} can't be stored as JSON: {_said(error)}") from error
+        raise ConfigError(f"algorithm: a field of {settings.name} can't be stored as JSON: {said(error)}") from error
 
 
 def make_own(settings: OwnSettings, environment: EnvironmentSpec) -> Algorithm:
@@ -118,7 +124,7 @@ def make_own(settings: OwnSettings, environment: EnvironmentSpec) -> Algorithm:
         raise
     except Exception as error:
         raise ConfigError(
-            f"algorithm.name = '{settings.name}': it can't be made for {environment.name}: {_said(error)}"
+            f"algorithm.name = '{settings.name}': it can't be made for {environment.name}: {said(error)}"
         ) from error
     return algorithm
 
@@ -140,6 +146,23 @@ def source_digests(name: str) -> dict[str, str]:
     return {str(file): hashlib.blake2b(file.read_bytes(), digest_size=16).hexdigest() for file in sorted(files)}
 
 
+def _import(name: str, module_name: str) -> ModuleType:
+    folder = str(Path.cwd())
+    if not {"", folder} & set(sys.path):
+        sys.path.append(folder)
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{module_name}.".startswith(f"{error.name}."):
+            raise ConfigError(
+                f"algorithm.name = '{name}': there is no module '{error.name}' on this process's path, nor in "
+                f"{folder}; install it, or name its folder in PYTHONPATH, here and where the workers start"
+            ) from error
+        raise ConfigError(f"algorithm.name = '{name}': importing {module_name} failed: {said(error)}") from error
+    except Exception as error:
+        raise ConfigError(f"algorithm.name = '{name}': importing {module_name} failed: {said(error)}") from error
+
+
 def _settings_model(kind: type[Any], name: str) -> type[BaseModel]:
     try:
         fields = dict(_declared_fields(kind))
@@ -158,7 +181,7 @@ def _settings_model(kind: type[Any], name: str) -> type[BaseModel]:
         return create_model(kind.__name__, __config__=config, **fields)
     except Exception as error:
         raise ConfigError(
-            f"algorithm.name = '{name}': a field's type is none of a setting: {_said(error).partition('. ')[0]}"
+            f"algorithm.name = '{name}': a field's type is none of a setting: {said(error).partition('. ')[0]}"
         ) from error
 
 
@@ -212,7 +235,7 @@ def _explain(model: type[BaseModel], item: Any) -> str:
     return f"{field} = {item['input']!r}: {item['msg'][0].lower()}{item['msg'][1:]}"
 
 
-def _said(error: BaseException) -> str:
+def said(error: BaseException) -> str:
     """Kind, message and place of an error, on one line; the place is the last outside what is installed."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_installed(frame.filename)]
     text = " ".join(str(error).split())
