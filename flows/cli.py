@@ -80,7 +80,9 @@ def replay(
     scheduler: Scheduler = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train a policy from the shards of earlier runs, by behaviour cloning; nothing acts but its evaluation.
+    """Train a policy from the shards of earlier runs; nothing acts but its evaluation.
+
+    By behaviour cloning, or by implicit Q-learning (--algorithm.name iql), which also learns from their rewards.
 
     Every other setting can be given as an option as well: --shards-per-round 32, --algorithm.learning-rate 1e-3.
     `penstock settings --replay` lists them all.

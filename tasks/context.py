@@ -14,12 +14,14 @@ from tasks.algorithm_settings.behaviour_cloning import BehaviourCloningSettings
 from tasks.algorithm_settings.dqn import DQNSettings
 from tasks.algorithm_settings.impala import IMPALASettings
 from tasks.algorithm_settings.ippo import IPPOSettings
+from tasks.algorithm_settings.iql import IQLSettings
 from tasks.algorithm_settings.mappo import MAPPOSettings
 from tasks.algorithm_settings.own import OwnSettings
 from tasks.algorithm_settings.ppo import PPOSettings
 from tasks.algorithms.behaviour_cloning import BehaviourCloning
 from tasks.algorithms.dqn import DQN
 from tasks.algorithms.impala import IMPALA
+from tasks.algorithms.iql import IQL
 from tasks.algorithms.mappo import MAPPO
 from tasks.algorithms.ppo import PPO
 from tasks.columns import shard_columns, stored_as
@@ -93,6 +95,7 @@ _ALGORITHMS: dict[type[AlgorithmSettings], Callable[..., Algorithm]] = {
     IPPOSettings: partial(MAPPO, central_critic=False),
     DQNSettings: DQN,
     BehaviourCloningSettings: BehaviourCloning,
+    IQLSettings: IQL,
 }
 
 

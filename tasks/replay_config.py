@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field, Tag, model_validator
 
 from tasks.algorithm_settings.behaviour_cloning import BehaviourCloningSettings
+from tasks.algorithm_settings.iql import IQLSettings
 from tasks.algorithm_settings.own import OWN, OwnSettings, by_name
 from tasks.config import (
     PlacementSettings,
@@ -77,7 +78,11 @@ class ReplayConfig(RunConfig):
     """Everything that describes a replay. Its environment is that of its sources, which are told apart by it."""
 
     source: SourceSettings = Field(json_schema_extra=at(8))
-    algorithm: Annotated[BehaviourCloningSettings, Tag("behaviour_cloning")] | Annotated[OwnSettings, Tag(OWN)] = Field(
+    algorithm: (
+        Annotated[BehaviourCloningSettings, Tag("behaviour_cloning")]
+        | Annotated[IQLSettings, Tag("iql")]
+        | Annotated[OwnSettings, Tag(OWN)]
+    ) = Field(
         default_factory=BehaviourCloningSettings,
         description="The algorithm and its settings.",
         discriminator=by_name("behaviour_cloning"),

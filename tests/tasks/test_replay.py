@@ -64,21 +64,28 @@ class Alone:
 class Replaying:
     """A replay of two runs of a store, each with a stage of three shards."""
 
-    def __init__(self, url: str, folder: Path, columns: dict[str, Spec] = COLUMNS, steps: int = 16) -> None:
+    def __init__(
+        self,
+        url: str,
+        folder: Path,
+        columns: dict[str, Spec] = COLUMNS,
+        steps: int = 16,
+        name: str = "behaviour_cloning",
+    ) -> None:
         root = open_store(url)
         self.url = url
         self.folder = folder
         self.shards: dict[str, list[ShardRef]] = {}
-        for index, name in enumerate(("one", "two")):
-            run = RunFolder(root, name)
-            run.create(describe_run(build_config(merge(SMALL, {"name": name, "environment": {"id": "Pendulum-v1"}}))))
+        for index, source in enumerate(("one", "two")):
+            run = RunFolder(root, source)
+            run.create(describe_run(build_config(merge(SMALL, {"name": source, "environment": {"id": "Pendulum-v1"}}))))
             refs = [store_shard(run.store, columns, 0, round_, index, steps, 3) for round_ in range(3)]
             commit_stage(run, 0, refs)
-            self.shards[name] = refs
+            self.shards[source] = refs
         schedule = {"shards_per_round": SHARDS_A_ROUND, "rounds_per_stage": ROUNDS, "max_stages": 2}
         wanted = {"name": "cloned", "seed": 3, "source": {"runs": ["one", "two"]}, "schedule": schedule}
         run = RunFolder(root, "cloned")
-        config, reads = pin(root, run, build_replay_config({**wanted, "algorithm": {"hidden": [8]}}))
+        config, reads = pin(root, run, build_replay_config({**wanted, "algorithm": {"name": name, "hidden": [8]}}))
         run.create({**describe_run(config), **reads})
         self.context: RunContext = _load(url, "cloned", str(folder))
         self.members: Any = Alone()
@@ -253,6 +260,15 @@ def test_a_stage_ends_with_the_same_bytes_and_tells_what_it_read(url, tmp_path):
     told = [facts for facts in replaying.members.told if facts["event"] == "progress"]
     assert [facts["round"] for facts in told] == [*range(ROUNDS), *range(ROUNDS)]
     assert told[-1]["queue_depth"] == results[1]["pipeline"]["queue_depth"]
+
+
+def test_implicit_q_learning_replays_as_cloning_does(tmp_path):
+    """From the same shards, by its name: it learns all three of its losses, twice to the same bytes."""
+    replaying = Replaying(str(tmp_path / "runs"), tmp_path / "cache", name="iql")
+    first, again = (replay(replaying.assignment(), replaying.context, replaying.members) for _ in range(2))
+    assert {"value_loss", "critic_loss", "negative_log_likelihood"} <= first["outputs"].keys()
+    assert first["update_rows"] == ROUNDS * SHARDS_A_ROUND * 16 * 3
+    assert first["checkpoint"] == again["checkpoint"]
 
 
 def test_a_stage_ends_when_its_snapshot_is_stored(tmp_path):
