@@ -8,9 +8,11 @@ caller's. What is small, or lies on a local disk, is one read.
 from __future__ import annotations
 
 import threading
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import wait
+from functools import partial
 from typing import TYPE_CHECKING, Self
 
+from storage.daemon_threads import DaemonThreads
 from storage.errors import CorruptObjectError
 
 if TYPE_CHECKING:
@@ -40,7 +42,8 @@ class RangeReader:
         self._part_bytes = part_bytes
         self._in_flight = in_flight
         self._lock = threading.Lock()
-        self._threads: ThreadPoolExecutor | None = None
+        # As many as there are slots: a part that has a slot is under way at once.
+        self._threads = DaemonThreads(in_flight, "range-reader")
         self._closed = False
         # All at once, the first objects would share the network with many that are wanted later.
         self._allowed = min(_AT_FIRST, in_flight)
@@ -81,17 +84,12 @@ class RangeReader:
             for part in parts:
                 part.result()
         except BaseException:
-            # Of a pool that was closed nobody tells who waits that a part was cancelled.
-            wait([part for part in parts if not part.cancel()])
+            wait(parts)
             raise
 
     def close(self) -> None:
         """Start no more requests; those under way are not waited for."""
-        with self._lock:
-            self._closed = True
-        # Not with the lock: parts that are cancelled call `_answered`.
-        if self._threads is not None:
-            self._threads.shutdown(wait=False, cancel_futures=True)
+        self._closed = True
         self._slots.release()
 
     def _read_part(self, ref: Ref, buffer: memoryview, start: int) -> None:
@@ -105,24 +103,15 @@ class RangeReader:
         buffer[start:stop] = part
 
     def _submit(self, ref: Ref, buffer: memoryview, start: int) -> Future[None]:
-        try:
-            part = self._pool().submit(self._read_part, ref, buffer, start)
-        except RuntimeError:
+        if self._closed:
             self._slots.release()  # whoever waits for a turn is told as well
-            raise
+            raise RuntimeError("this reader was closed while, or before, an object was asked of it")
+        part = self._threads.submit(partial(self._read_part, ref, buffer, start))
         part.add_done_callback(self._answered)
         return part
 
-    def _answered(self, part: Future[None]) -> None:
+    def _answered(self, _: Future[None]) -> None:
         with self._lock:
-            more = self._allowed < self._in_flight and not part.cancelled()
+            more = self._allowed < self._in_flight
             self._allowed += more
         self._slots.release(1 + more)
-
-    def _pool(self) -> ThreadPoolExecutor:
-        with self._lock:
-            if self._closed:
-                raise RuntimeError("this reader was closed while, or before, an object was asked of it")
-            if self._threads is None:
-                self._threads = ThreadPoolExecutor(self._in_flight, thread_name_prefix="range-reader")
-            return self._threads
