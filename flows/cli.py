@@ -8,13 +8,16 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from storage.errors import ConfigError, PenstockError
+
+if TYPE_CHECKING:
+    from tasks.config import TrainConfig
 
 app = typer.Typer(
     name="penstock",
@@ -51,19 +54,9 @@ def train(
 ) -> None:
     """Train from the beginning."""
     from flows.drive import drive
-    from flows.overrides import parse_overrides
-    from tasks.config import build_config, laid_over, load_preset, merge
 
-    arguments = list(context.args)
-    if preset.startswith("-"):
-        # No preset was named, and the first setting was taken for it.
-        arguments, preset = [preset, *arguments], "cartpole"
-    given: dict[str, Any] = {"name": name, "seed": seed, "store": store}
-    values = merge(load_preset(preset), {key: value for key, value in given.items() if value is not None})
-    if scheduler is not None:
-        values = merge(values, {"cluster": {"scheduler": scheduler}})
-    overrides = parse_overrides(arguments, algorithm=str(values.get("algorithm", {}).get("name", "")))
-    config = build_config(laid_over(values, overrides))
+    given = {"name": name, "seed": seed, "store": store, "cluster": {"scheduler": scheduler} if scheduler else None}
+    config = _configured(preset, context.args, {key: value for key, value in given.items() if value is not None})
     _print_result(drive(config, "refuse", as_json=as_json), as_json)
 
 
@@ -322,6 +315,32 @@ def check_algorithm(
         raise typer.Exit(1)
 
 
+@app.command(context_settings=_OVERRIDES)
+def plan(
+    context: typer.Context,
+    preset: Annotated[str, typer.Argument(help="Name of a preset, or path of a TOML file.")] = "cartpole",
+    as_json: AsJson = False,
+) -> None:
+    """Say who would do what, what would cross processes, and how much; nothing is started but a trial of two rounds.
+
+    Takes the settings that `penstock train` takes.
+    """
+    from flows.planning import plan as made_plan
+
+    found = made_plan(_configured(preset, context.args, {}))
+    if as_json:
+        _print_json(found)
+        return
+    console = Console()
+    console.print(f"policy {found['policy']}", highlight=False)
+    _print_table(found["roles"])
+    if found["edges"]:
+        _print_table(found["edges"])
+    else:
+        console.print("nothing crosses processes", highlight=False)
+    console.print(f"stored under any policy: {found['stored_bytes_a_round']:,} bytes a round", highlight=False)
+
+
 @app.command()
 def settings(
     replay: Annotated[bool, typer.Option("--replay", help="Those of `penstock replay`.")] = False,
@@ -332,6 +351,19 @@ def settings(
     from tasks.replay_config import ReplayConfig
 
     _print_table(describe_settings(ReplayConfig if replay else TrainConfig))
+
+
+def _configured(preset: str, arguments: list[str], given: dict[str, Any]) -> TrainConfig:
+    """A preset, with what was given as options laid over it."""
+    from flows.overrides import parse_overrides
+    from tasks.config import build_config, laid_over, load_preset, merge
+
+    if preset.startswith("-"):
+        # No preset was named, and the first setting was taken for it.
+        arguments, preset = [preset, *arguments], "cartpole"
+    values = merge(load_preset(preset), given)
+    overrides = parse_overrides(arguments, algorithm=str(values.get("algorithm", {}).get("name", "")))
+    return build_config(laid_over(values, overrides))
 
 
 def _print_exchange(verb: str, counts: dict[str, int], as_json: bool) -> None:

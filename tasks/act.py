@@ -15,8 +15,9 @@ import torch
 from storage.errors import ObjectNotFoundError
 from storage.refs import StateRef
 from storage.tensors import load_tensors
+from tasks.edges import EdgeTally
 from tasks.learn import prepare_device
-from tasks.placement import tiles_of
+from tasks.placement import crosses, tiles_of
 from tasks.remote_pool import RemotePool
 from tasks.snapshots import SnapshotReader
 from tasks.stored import stored_shards, stored_states
@@ -55,7 +56,7 @@ def act(
         `states` (references of the environment state after the stage), `shards` (digests of what is stored, by tile in
         order of rounds), and for `timings/`: `env_steps` acted by this call, `act_seconds`, `wait_seconds` (for
         snapshots), `first_step_at` (Unix time), `cache` (what became of its reads through the node's cache), `edges`
-        (bytes and messages to who steps the environments).
+        (bytes and messages to who steps the environments, and to a learner elsewhere).
 
     Raises:
         StageMismatchError: what was written again differs from what was stored.
@@ -114,16 +115,17 @@ def act(
         "wait_seconds": wait_seconds,
         "first_step_at": first_step_at,
         "cache": snapshots.tally.to_json(),
-        "edges": _edges(actors.values()),
+        "edges": _edges(actors.values(), writer, context),
     }
 
 
-def _edges(actors: Iterable[TileActor]) -> dict[str, dict[str, int]]:
-    remote = [actor.remote for actor in actors if actor.remote is not None]
-    if not remote:
-        return {}
-    sent = {"bytes": sum(pool.sent_bytes for pool in remote), "rounds": sum(pool.sent_frames for pool in remote)}
-    return {"act -> env": sent}
+def _edges(actors: Iterable[TileActor], writer: RoundWriter, context: RunContext) -> dict[str, dict[str, int]]:
+    edges = EdgeTally()
+    for pool in (actor.remote for actor in actors if actor.remote is not None):
+        edges.add("act -> env", pool.sent_bytes, pool.sent_frames)
+    if crosses(context.policy, "collect -> buffer"):
+        edges.add("collect -> buffer", writer.made_bytes, writer.made_shards)
+    return edges.to_json()
 
 
 def _resume_all(

@@ -73,7 +73,8 @@ def learn(
     Returns:
         The learner's part of the commit (`StageTally.part`; who holds `sync` adds `Sync.part`), `parameters` (a digest
         of what all learners must have), and for `timings/`: `learn_seconds`, `wait_seconds`, `update_rows`, `pipeline`
-        (what the input pipeline did) and `cache` (what became of looking for shards in the node's cache).
+        (what the input pipeline did), `cache` (what became of looking for shards in the node's cache) and `edges`
+        (bytes and messages to other learners, a server, and actors elsewhere).
 
     Raises:
         MemberLostError: another learner, or the server, was lost.
@@ -109,6 +110,7 @@ def learn(
                 _report(context, membership, round_, tally, feed, time.perf_counter() - started)
         if sync:
             sync.keep(state, window)
+            sync.count(reduction.edges)
     tallied = feed.tally()
     membership.log.info(
         "learned rounds=%d..%d update_rows=%d learn_seconds=%.3f wait_seconds=%.3f queue_depth=%.1f read_bytes=%d "
@@ -128,6 +130,7 @@ def learn(
         **tally.part(),
         **(sync.part() if sync else {}),
         "parameters": parameters_digest(state),
+        "edges": reduction.edges.to_json(),
         "learn_seconds": learn_seconds,
         "wait_seconds": tallied.wait_seconds,
         "update_rows": update_rows,

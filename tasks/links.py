@@ -23,6 +23,9 @@ _HELLO = struct.Struct(f"<{_TOKEN_BYTES}sI")
 _SIZE = struct.Struct("<Q")
 _WELCOME = b"\x01"
 
+GREETING_BYTES, WELCOME_BYTES = _HELLO.size, len(_WELCOME)
+"""Of a link's first message, and of the answer."""
+
 
 @dataclass(frozen=True, slots=True)
 class LinkAddress:

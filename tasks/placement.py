@@ -29,6 +29,11 @@ class Edge:
     fields: tuple[str, ...]
     granularity: Granularity
 
+    @property
+    def name(self) -> str:
+        """`learn -> sync`."""
+        return f"{self.source} -> {self.target}"
+
 
 EDGES: tuple[Edge, ...] = (
     Edge("env", "act", ("observation",), "step"),
@@ -41,6 +46,8 @@ EDGES: tuple[Edge, ...] = (
     Edge("sync", "learn", ("parameters",), "minibatch"),
     Edge("sync", "act", ("snapshot",), "round"),
 )
+_GRADIENTS, _SNAPSHOT = EDGES[-3], EDGES[-1]
+_SUMS = Edge("learn", "learn", ("sums",), "round")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +62,7 @@ class CutEdge:
     def __str__(self) -> str:
         """`collect -> buffer, a round, gather: act -> learn`."""
         edge = self.edge
-        return (
-            f"{edge.source} -> {edge.target}, a {edge.granularity}, {self.communication}: "
-            f"{self.source.name} -> {self.target.name}"
-        )
+        return f"{edge.name}, a {edge.granularity}, {self.communication}: {self.source.name} -> {self.target.name}"
 
 
 def cut_edges(policy: DistributionPolicy) -> tuple[CutEdge, ...]:
@@ -72,6 +76,27 @@ def cut_edges(policy: DistributionPolicy) -> tuple[CutEdge, ...]:
         if source is not target:
             cut.append(CutEdge(edge, source, target, _communication(edge, source, target)))
     return tuple(cut)
+
+
+def crossings(policy: DistributionPolicy) -> tuple[CutEdge, ...]:
+    """All that crosses processes: cut edges, and edges within a role whose replicas need what only others have.
+
+    Those are sums and gradients that learners reduce among themselves, and snapshots that the first one publishes.
+    """
+    learner, syncer = policy.role_of("learn"), policy.role_of("sync")
+    within: list[CutEdge] = []
+    if learner.replicas > 1:
+        within.append(CutEdge(_SUMS, learner, learner, "reduce"))
+        if syncer is learner:
+            within.append(CutEdge(_GRADIENTS, learner, learner, "reduce"))
+    if policy.acts and syncer is policy.role_of("act") and syncer.replicas > 1:
+        within.append(CutEdge(_SNAPSHOT, syncer, syncer, "broadcast"))
+    return (*cut_edges(policy), *within)
+
+
+def crosses(policy: DistributionPolicy, edge: str) -> bool:
+    """Whether an edge, `learn -> sync`, crosses processes."""
+    return any(item.edge.name == edge for item in crossings(policy))
 
 
 def _communication(edge: Edge, source: Role, target: Role) -> Communication:

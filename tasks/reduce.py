@@ -13,6 +13,7 @@ import torch
 
 from storage.errors import SpecMismatchError
 from tasks.algorithm import FollowsRounds
+from tasks.edges import EdgeTally
 from tasks.groups import Group
 from tasks.placement import tiles_of
 
@@ -34,6 +35,9 @@ _LEARNER_GROUP = "learners"
 
 class Reduction(Protocol):
     """What learners have to say to each other. All call everything in the same order."""
+
+    edges: EdgeTally
+    """What this learner has sent."""
 
     def share_of(self, rows: int) -> tuple[range, int]:
         """Global ids of this learner's training rows of a round, and how many all learners have."""
@@ -59,6 +63,7 @@ class LocalReduction:
 
     def __init__(self, algorithm: Algorithm) -> None:
         self._algorithm = algorithm
+        self.edges = EdgeTally()
 
     def share_of(self, rows: int) -> tuple[range, int]:
         """All rows."""
@@ -113,17 +118,25 @@ class SummedReduction(LocalReduction):
         if not sums:
             return {}
         own = super().stats(sums)
-        flat = self._group.sum(torch.cat([value.reshape(-1) for value in own.values()]))
+        packed = torch.cat([value.reshape(-1) for value in own.values()])
+        self._count("learn -> learn", packed)
+        flat = self._group.sum(packed)
         parts = flat.split([value.numel() for value in own.values()])
         return {name: part.view(value.shape) for (name, value), part in zip(own.items(), parts, strict=True)}
 
     def update(self, state: State, loss: Loss, gradient: Tensor) -> State:
         """The step for the sum."""
+        self._count("learn -> sync", gradient)
         return super().update(state, loss, self._group.sum(gradient))
 
     def row_values(self, own: Tensor) -> Tensor:
         """Zeros change nothing of what they are added to."""
+        self._count("learn -> learn", own)
         return self._group.sum(own)
+
+    def _count(self, edge: str, tensor: Tensor) -> None:
+        if self._group.size > 1:
+            self.edges.add(edge, tensor.nbytes)
 
 
 class ServerReduction(SummedReduction):
@@ -137,6 +150,7 @@ class ServerReduction(SummedReduction):
     def update(self, state: State, loss: Loss, gradient: Tensor) -> State:
         """The gradient goes up, the group's vector comes down."""
         server = self._server.size - 1
+        self.edges.add("learn -> sync", gradient.nbytes)
         self._server.sum_at(server, gradient)
         flat = state.params[loss.group].flat
         flat.copy_(self._server.copy_from(server, flat))
@@ -150,12 +164,16 @@ class ServerReduction(SummedReduction):
 
     def row_values(self, own: Tensor) -> Tensor:
         """The server hears them too."""
+        self.edges.add("learn -> sync", own.nbytes)
         return self._server.sum(own)
 
     def after_round(self, state: State, stats: Mapping[str, Tensor]) -> State:
         """The first learner's result goes up."""
         state = super().after_round(state, stats)
-        copy_round_state(self._algorithm, state, self._server)
+        copied = copy_round_state(self._algorithm, state, self._server)
+        if copied and not self._rows.start:
+            others = self._server.size - 1
+            self.edges.add("learn -> sync", others * sum(value.nbytes for value in copied), others * len(copied))
         return state
 
 
@@ -167,11 +185,12 @@ def untrained_values(algorithm: Algorithm, state: State) -> list[Tensor]:
 
 
 @torch.no_grad()
-def copy_round_state(algorithm: Algorithm, state: State, server: Group) -> None:
-    """Copy what `after_round` may have changed from the first learner to all of a server's group, in place."""
-    if isinstance(algorithm, FollowsRounds):
-        for value in untrained_values(algorithm, state):
-            value.copy_(server.copy_from(0, value))
+def copy_round_state(algorithm: Algorithm, state: State, server: Group) -> list[Tensor]:
+    """Copy what `after_round` may have changed from the first learner to a whole server group, in place."""
+    values = untrained_values(algorithm, state) if isinstance(algorithm, FollowsRounds) else []
+    for value in values:
+        value.copy_(server.copy_from(0, value))
+    return values
 
 
 @contextmanager

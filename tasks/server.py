@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from tasks.edges import EdgeTally
 from tasks.groups import Group
 from tasks.learn import plan_round, prepare_device
 from tasks.minibatches import take_share
@@ -29,7 +30,8 @@ def serve(assignment: Assignment, context: RunContext, membership: Membership) -
 
     Returns:
         The server's part of the commit (`snapshots`, `checkpoint`, `version`), `parameters` (a digest of what learners
-        must have, too), and for `timings/`: `serve_seconds`, `publish_seconds`.
+        must have, too), and for `timings/`: `serve_seconds`, `publish_seconds`, `edges` (bytes
+        and messages to learners and actors).
 
     Raises:
         MemberLostError: a learner was lost.
@@ -41,25 +43,34 @@ def serve(assignment: Assignment, context: RunContext, membership: Membership) -
     state = begun.state
     started = time.perf_counter()
     names = [*learner_names(assignment, context), server_name(context)]
-    rounds = context.rounds_of(assignment.stage)
+    rounds, edges = context.rounds_of(assignment.stage), EdgeTally()
     with (
         Sync(assignment, context, membership, state, begun.published) as sync,
         Group(SERVER_GROUP, len(names) - 1, names, membership, assignment, None) as group,
     ):
         for round_ in rounds:
             membership.check()
-            state = _serve_round(context, state, round_, group, begun.window)
+            state = _serve_round(context, state, round_, group, begun.window, edges)
             sync.publish(round_ + 1, state)
         sync.keep(state, begun.window)
+        sync.count(edges)
     serve_seconds = time.perf_counter() - started
     membership.log.info(
         "served rounds=%d..%d serve_seconds=%.3f device=%s", rounds[0], rounds[-1], serve_seconds, device
     )
-    return {**sync.part(), "parameters": parameters_digest(state), "serve_seconds": serve_seconds}
+    return {
+        **sync.part(),
+        "parameters": parameters_digest(state),
+        "serve_seconds": serve_seconds,
+        "edges": edges.to_json(),
+    }
 
 
 @torch.no_grad()
-def _serve_round(context: RunContext, state: State, round_: int, group: Group, window: RoundWindow) -> State:
+def _serve_round(
+    context: RunContext, state: State, round_: int, group: Group, window: RoundWindow, edges: EdgeTally
+) -> State:
+    # Learners come first in the group: the server's rank is their number.
     algorithm, server = context.algorithm, group.size - 1
     window.begin_round()
     for share in take_share(plan_round(context, round_, window), range(0), window.round_rows):
@@ -67,9 +78,11 @@ def _serve_round(context: RunContext, state: State, round_: int, group: Group, w
             gradient = group.sum_at(server, torch.zeros_like(state.params[loss.group].flat))
             state = algorithm.update(state, loss, gradient)
             group.copy_from(server, state.params[loss.group].flat)
+            edges.add("sync -> learn", server * state.params[loss.group].flat.nbytes, server)
         state = algorithm.after_minibatch(state)
         for value in untrained_values(algorithm, state):
             group.copy_from(server, value)
+            edges.add("sync -> learn", server * value.nbytes, server)
         if window.prioritised:
             window.update(share.rows, group.sum(torch.zeros(len(share.rows), dtype=torch.float64)))
     copy_round_state(algorithm, state, group)

@@ -139,6 +139,8 @@ class SnapshotPublisher:
         remote = context.run.store.path(snapshot_folder(assignment.attempt)) is None
         self._uploads = Uploads(_UPLOAD_THREADS if remote else 0, _UPLOAD_BUDGET_BYTES)
         self.publish_seconds = 0.0
+        self.published = self.published_bytes = 0
+        """Versions that were not stored before."""
 
     def __enter__(self) -> Self:
         return self
@@ -170,6 +172,8 @@ class SnapshotPublisher:
         ref = SnapshotRef(name=name, digest=digest(data), nbytes=len(data), version=version)
         stored = self._existing.get(version)
         if stored is None:
+            self.published += 1
+            self.published_bytes += len(data)
             self._context.cache.put(self._context.run.store, ref, [data])  # actors of this node need not download it
             self._uploads.submit(len(data), partial(self._store, ref, data))
         elif stored != name:

@@ -21,20 +21,18 @@ from tasks.torch_environments import check_torch_environment
 
 if TYPE_CHECKING:
     from tasks.config import RunConfig
+    from tasks.policies import DistributionPolicy
 
 _KINDS = {"discrete": "one of some choices as action", "box": "a vector as action"}
 
 IfExists: TypeAlias = Literal["refuse", "resume"]
 
 
-def check_start(config: RunConfig, if_exists: IfExists) -> int | None:
-    """Check the configuration, the store, and that the run may begin or go on.
-
-    Returns:
-        The newest committed stage of a run that goes on.
+def check_placement(config: RunConfig) -> DistributionPolicy:
+    """The configured policy, if it can be played with this environment and these numbers of tasks.
 
     Raises:
-        PenstockError: names what is wrong, and what would be right.
+        ConfigError: names what is wrong, and what would be right.
     """
     policy = make_policy(config.placement)
     check_supported(policy)
@@ -55,6 +53,19 @@ def check_start(config: RunConfig, if_exists: IfExists) -> int | None:
         )
     if policy.pools == "torch":
         check_torch_environment(config.environment.id, config.environment.settings)
+    return policy
+
+
+def check_start(config: RunConfig, if_exists: IfExists) -> int | None:
+    """Check the configuration, the store, and that the run may begin or go on.
+
+    Returns:
+        The newest committed stage of a run that goes on.
+
+    Raises:
+        PenstockError: names what is wrong, and what would be right.
+    """
+    check_placement(config)
     root = open_store(config.store)
     if isinstance(config, ReplayConfig):
         config = in_environment_of_sources(root, config)

@@ -13,6 +13,7 @@ from storage.refs import Ref, SnapshotRef
 from tasks.algorithm import window_spec
 from tasks.checkpoints import load_checkpoint, write_checkpoint
 from tasks.feed import check_reader, reader_at
+from tasks.placement import crosses
 from tasks.snapshots import SnapshotPublisher
 from tasks.streams import Purpose, seed_of
 from tasks.window import RoundWindow
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from storage.order import ReaderState
     from tasks.assignment import Assignment
     from tasks.context import RunContext
+    from tasks.edges import EdgeTally
     from tasks.membership import Membership
     from tasks.specs import State
 
@@ -108,6 +110,11 @@ class Sync:
         """The checkpoint after the stage."""
         reader = reader_at(self._context, self._stage + 1).to_json()
         self._checkpoint = write_checkpoint(self._context.run.store, self._stage, state, reader, window.export())
+
+    def count(self, edges: EdgeTally) -> None:
+        """Add what was published for members elsewhere."""
+        if crosses(self._context.policy, "sync -> act"):
+            edges.add("sync -> act", self._publisher.published_bytes, self._publisher.published)
 
     def part(self) -> dict[str, Any]:
         """What a commit says of it: `snapshots`, `checkpoint`, `version`; and `publish_seconds`. After the end."""

@@ -62,6 +62,8 @@ class RoundWriter:
         self._uploads = Uploads(assignment.upload_threads if self._remote else 0, assignment.upload_budget_bytes)
         self._latest: dict[int, Future[None]] = {}
         """Of each tile, the upload of its newest round."""
+        self.made_shards = self.made_bytes = 0
+        """Of shards that were not stored before."""
 
     def buffers(self, actor: TileActor) -> RoundBuffers:
         """Buffers for the tile's next round: ones that were written already, or new ones."""
@@ -114,6 +116,9 @@ class RoundWriter:
                 f"given up and the stage starts again"
             )
         self._shards[key] = shard
+        if stored is None:
+            self.made_shards += 1
+            self.made_bytes += shard.nbytes
         if stored is None and self._remote:
             context.cache.put(context.run.store, shard, parts)
             tell_made(self._membership, "buffer", _key(acted), shard)

@@ -6,15 +6,22 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from storage.refs import parse_shard_name
 from storage.run import RunFolder
 from storage.store import open_store
+from tasks.calibration import sizes_of, trial_run
+from tasks.cost import edge_costs
+from tasks.policies import make_policy
+from tasks.replay_config import build_stored_config
 
 from .processes import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from .conftest import Settings
     from .processes import Command
 
 
@@ -79,6 +86,27 @@ def assert_whole(run: StoredRun, rounds: int, tiles: int, rows: int) -> None:
     expected = [(round_, tile) for round_ in range(rounds) for tile in range(tiles)]
     assert sorted((ref["round"], ref["tile"]) for ref in shards) == expected
     assert sum(ref["rows"] for ref in shards) == rows == run.commits()[-1]["env_steps"]
+
+
+def assert_as_predicted(run: StoredRun, settings: Settings) -> None:
+    """What a run that nothing disturbed counted on each edge is what its placement was predicted to cost."""
+    config = build_stored_config(run.folder.load()["config"])
+    with trial_run(config) as (assignment, context):
+        costs = edge_costs(make_policy(config.placement), config, sizes_of(assignment, context))
+    for timings in run.timings():
+        counted = timings["edges"]
+        assert set(counted) == {cost.crossing.edge.name for cost in costs}
+        for cost in costs:
+            nbytes, messages = cost.over(settings.rounds)
+            edge = cost.crossing.edge.name
+            # Version 0 is published before the first round, and the first stage's links begin with seeds.
+            first = timings["stage"] == 0
+            assert counted[edge]["rounds"] == messages + (first and edge == "sync -> act"), edge
+            if edge == "sync -> act":
+                nbytes += first * cost.round_bytes
+            if edge == "act -> env":
+                nbytes -= first * cost.stage_bytes
+            assert counted[edge]["bytes"] == pytest.approx(nbytes, rel=0.1), edge
 
 
 def damage(store_folder: os.PathLike[str], name: str, kind: str) -> None:

@@ -13,7 +13,7 @@ from storage.tensors import load_tensors
 
 from .conftest import BRIEF, Bench, Settings
 from .processes import Cluster
-from .stored import StoredRun, assert_same, assert_whole
+from .stored import StoredRun, assert_as_predicted, assert_same, assert_whole
 
 SETTINGS = Settings(stages=2, rounds=8)
 ALONE = "single_learner_coarse"
@@ -136,6 +136,12 @@ def test_losing_a_learner_begins_the_stage_again(runs, undisturbed, policy, kill
         runs.kill(member, "killed")
     flow.succeed()
     assert_same(run, undisturbed[policy].content())
+
+
+@pytest.mark.parametrize("policy", [ALONE, *IN_STEP])
+def test_what_crosses_processes_is_what_was_predicted(undisturbed, policy):
+    """For every edge, and for no other: messages to the last one, bytes to what episodes add to shards."""
+    assert_as_predicted(undisturbed[policy], SETTINGS)
 
 
 def test_losing_the_server_or_the_flow_changes_no_byte(runs, undisturbed):

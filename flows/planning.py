@@ -1,0 +1,48 @@
+"""`penstock plan`: what a placement sends over process borders, before anything is started."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tasks.calibrate import sizes
+from tasks.cost import edge_costs
+from tasks.start import check_placement
+
+if TYPE_CHECKING:
+    from tasks.config import RunConfig
+
+
+def plan(config: RunConfig) -> dict[str, Any]:
+    """Roles, edges and predicted costs of a configuration. Tries a few rounds of it, in another process.
+
+    Raises:
+        ConfigError: the configuration is wrong, or can't be tried.
+    """
+    policy = check_placement(config)
+    found = sizes(config)
+    return {
+        "policy": policy.name,
+        "roles": [
+            {
+                "role": role.name,
+                "fragments": " ".join(sorted(role.fragments)),
+                "replicas": role.replicas,
+                "takes": " ".join(f"{name}={amount:g}" for name, amount in role.resources),
+            }
+            for role in policy.roles
+        ],
+        "edges": [
+            {
+                "edge": cost.crossing.edge.name,
+                "fires a": cost.crossing.edge.granularity,
+                "needs": cost.crossing.communication,
+                "from": cost.crossing.source.name,
+                "to": cost.crossing.target.name,
+                "way": cost.way,
+                "bytes a round": round(cost.round_bytes),
+                "messages a round": round(cost.round_messages),
+            }
+            for cost in edge_costs(policy, config, found)
+        ],
+        "stored_bytes_a_round": config.environment.tiles * found.shard_bytes + found.snapshot_bytes,
+    }
