@@ -19,6 +19,7 @@ from tasks.algorithm_settings.ippo import IPPOSettings
 from tasks.algorithm_settings.mappo import MAPPOSettings
 from tasks.algorithm_settings.own import OWN, OwnSettings, by_name
 from tasks.algorithm_settings.ppo import PPOSettings
+from tasks.algorithm_settings.sac import SACSettings
 from tasks.columns import ShardSettings
 from tasks.policies import make_policy
 from tasks.role_settings import RoleName, RoleSettings
@@ -270,6 +271,7 @@ class TrainConfig(RunConfig):
         | Annotated[MAPPOSettings, Tag("mappo")]
         | Annotated[IPPOSettings, Tag("ippo")]
         | Annotated[DQNSettings, Tag("dqn")]
+        | Annotated[SACSettings, Tag("sac")]
         | Annotated[OwnSettings, Tag(OWN)]
     ) = Field(
         default_factory=PPOSettings,

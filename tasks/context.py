@@ -18,12 +18,14 @@ from tasks.algorithm_settings.iql import IQLSettings
 from tasks.algorithm_settings.mappo import MAPPOSettings
 from tasks.algorithm_settings.own import OwnSettings
 from tasks.algorithm_settings.ppo import PPOSettings
+from tasks.algorithm_settings.sac import SACSettings
 from tasks.algorithms.behaviour_cloning import BehaviourCloning
 from tasks.algorithms.dqn import DQN
 from tasks.algorithms.impala import IMPALA
 from tasks.algorithms.iql import IQL
 from tasks.algorithms.mappo import MAPPO
 from tasks.algorithms.ppo import PPO
+from tasks.algorithms.sac import SAC
 from tasks.columns import shard_columns, stored_as
 from tasks.config import RunConfig, TrainConfig
 from tasks.environments import make_pool
@@ -94,6 +96,7 @@ _ALGORITHMS: dict[type[AlgorithmSettings], Callable[..., Algorithm]] = {
     MAPPOSettings: MAPPO,
     IPPOSettings: partial(MAPPO, central_critic=False),
     DQNSettings: DQN,
+    SACSettings: SAC,
     BehaviourCloningSettings: BehaviourCloning,
     IQLSettings: IQL,
 }

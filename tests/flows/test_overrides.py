@@ -24,7 +24,7 @@ def test_the_list_says_whose_setting_it_is():
     """Each algorithm's fields with their own defaults, in the order of the form."""
     found = [row for row in describe_settings() if row["setting"].startswith("algorithm.")]
     expected = [
-        (f"algorithm.{name}", field.default, f"{chosen}: {field.description}")
+        (f"algorithm.{name}", "" if field.default is None else field.default, f"{chosen}: {field.description}")
         for chosen, model in choices_of(TrainConfig.model_fields["algorithm"].annotation).items()
         if chosen != OWN
         for name, field in model.model_fields.items()
