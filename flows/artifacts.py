@@ -78,10 +78,13 @@ class RunReport:
     def begin(self, training: Training) -> None:
         """The run is this process's to drive."""
         self._training = training
+        self._config = training.config  # whose policy may have been chosen just now
         self._commit = training.newest
         self._panel.begin(training)
         start = f"from stage {training.newest['stage'] + 1}" if training.newest else "from the beginning"
         self._logger.info("run=%s store=%s %s", training.run.name, self._config.store, start)
+        if training.why:
+            self._logger.info("policy=%s %s", training.config.placement.policy, training.why)
         self._work.put(self._create_progress)
 
     def hear(self, event: dict[str, Any]) -> None:

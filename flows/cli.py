@@ -333,6 +333,8 @@ def plan(
         return
     console = Console()
     console.print(f"policy {found['policy']}", highlight=False)
+    if "why" in found:
+        console.print(found["why"], highlight=False)
     _print_table(found["roles"])
     if found["edges"]:
         _print_table(found["edges"])

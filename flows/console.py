@@ -75,6 +75,8 @@ class LivePanel(Panel):
         self._console.print(
             f"run {training.run.name} {start}: {training.config.story}", highlight=False, soft_wrap=True
         )
+        if training.why:
+            self._console.print(f"policy {training.config.placement.policy}: {training.why}", highlight=False)
 
     def progress(self, event: dict[str, Any]) -> None:
         """The live line."""

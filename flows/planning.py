@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tasks.calibrate import sizes
+from tasks.auto_policy import choose
+from tasks.calibrate import timed, tried
 from tasks.cost import edge_costs
+from tasks.policies import AUTO
 from tasks.start import check_placement
 
 if TYPE_CHECKING:
@@ -18,9 +20,16 @@ def plan(config: RunConfig) -> dict[str, Any]:
     Raises:
         ConfigError: the configuration is wrong, or can't be tried.
     """
-    policy = check_placement(config)
-    found = sizes(config)
+    chosen: dict[str, Any] = {}
+    if config.placement.policy == AUTO and not config.placement.roles:
+        found, parts = timed(config, None)
+        choice = choose(config, found, parts, lambda _: [])
+        config = config.model_copy(update={"placement": choice.candidates[0].placement})
+        policy, chosen = check_placement(config), {"chosen": choice.to_json(), "why": choice.why}
+    else:
+        policy, found = check_placement(config), tried(config)
     return {
+        **chosen,
         "policy": policy.name,
         "roles": [
             {

@@ -1,4 +1,4 @@
-"""A few rounds of a configuration, acted and learned in this process: how large everything is that its loop moves.
+"""A few rounds of a configuration, acted and learned in this process: how large is what its loop moves, and how slow.
 
 `python -m tasks.calibration` reads a configuration as JSON and prints what it found, so that a process that imports no
 torch can ask (`tasks.calibrate`). What it stores, it stores in a folder of its own, and removes.
@@ -8,41 +8,36 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from storage.errors import PenstockError
-from storage.run import RunFolder
-from storage.store import open_store
-from tasks.algorithm import FollowsRounds, window_spec
-from tasks.assignment import Assignment
-from tasks.context import load_context
+from tasks.algorithm import FollowsRounds
+from tasks.calibration_times import seconds_of
 from tasks.cost import Sizes
-from tasks.learn import StageTally, learn_batch
+from tasks.learn import prepare_device
 from tasks.links import GREETING_BYTES, WELCOME_BYTES
 from tasks.quantize import encode_params
 from tasks.reduce import LocalReduction, untrained_values
 from tasks.replay_config import build_stored_config
-from tasks.specs import Trajectory
 from tasks.step_frames import StepFrame, pack_end, pack_start
 from tasks.streams import Purpose, seed_of
 from tasks.tile import TileActor
+from tasks.trial_rounds import Nobody, learn_once, training_rows, trial_run
 from tasks.writer import RoundWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from torch import Tensor
 
     from storage.refs import ShardRef
     from tasks.algorithm import Loss
+    from tasks.assignment import Assignment
     from tasks.config import RunConfig
     from tasks.context import RunContext
-    from tasks.specs import Batch, State
-    from tasks.tile import ActedRound
+    from tasks.specs import State
 
 _ROUNDS = 2
 
@@ -88,37 +83,6 @@ class CountingReduction(LocalReduction):
             values = untrained_values(self._algorithm, state)
             self.followed, self.followed_bytes = len(values), sum(value.nbytes for value in values)
         return super().after_round(state, stats)
-
-
-class Nobody:
-    """Stands where a gang would be: nobody is there to be hinted."""
-
-    def hint(self, fragment: str, key: str, value: Any) -> None:
-        """Drop it."""
-
-
-@contextmanager
-def trial_run(config: RunConfig) -> Iterator[tuple[Assignment, RunContext]]:
-    """A run of that configuration in a folder of its own."""
-    with tempfile.TemporaryDirectory(prefix="penstock-calibration-") as folder:
-        root = open_store(folder)
-        stored = config.model_dump(mode="json", exclude={"store", "cluster"}) | {"name": "trial"}
-        RunFolder(root, "trial").create({"config": stored})
-        assignment = Assignment(
-            store=root.url,
-            run="trial",
-            stage=0,
-            attempt=0,
-            gang="",
-            generation=1,
-            role="act",
-            replica=0,
-            replicas=config.environment.tiles,
-            task_run="",
-            cache_folder=f"{folder}/cache",
-            device=config.placement.device,
-        )
-        yield assignment, load_context(assignment)
 
 
 def sizes_of(assignment: Assignment, context: RunContext) -> Sizes:
@@ -174,35 +138,22 @@ def sizes_of(assignment: Assignment, context: RunContext) -> Sizes:
     )
 
 
-@torch.no_grad()
-def training_rows(context: RunContext, state: State, acted: ActedRound) -> Batch:
-    """What `post` makes of a tile's round."""
-    columns = {name: torch.from_numpy(array.copy()) for name, array in acted.buffers.arrays.items()}
-    ends = torch.from_numpy(acted.end.bootstrap_rows), torch.from_numpy(acted.end.bootstrap_observation.copy())
-    params = {} if window_spec(context.algorithm) else state.params
-    return context.algorithm.post(params, Trajectory(columns, *ends))
-
-
-def learn_once(context: RunContext, state: State, batches: list[Batch], reduction: LocalReduction) -> None:
-    """Learn one round of these tiles' training rows."""
-    with torch.no_grad():
-        sums = [context.algorithm.stats(batch) for batch in batches]
-        stats = reduction.stats({name: torch.stack([part[name] for part in sums]).sum(0) for name in sums[0]})
-        batch: Batch = {name: torch.cat([part[name] for part in batches]) for name in batches[0]}
-    learn_batch(context, state, 0, batch, stats, StageTally(), reduction)
-
-
-def calibrate(config: RunConfig) -> dict[str, Any]:
-    """What `tasks.calibrate` asks for."""
+def calibrate(config: RunConfig, *, timed: bool) -> dict[str, Any]:
+    """What `tasks.calibrate` asks for: `sizes`, and `parts`, what the parts of a round took."""
     torch.set_num_threads(config.placement.torch_threads)
     with trial_run(config) as (assignment, context):
-        return {"sizes": sizes_of(assignment, context).to_json()}
+        sizes = sizes_of(assignment, context)
+        device = prepare_device(config.placement.device, config.placement.torch_threads)
+        state = context.algorithm.init(seed_of(config.seed, Purpose.PARAMETERS))
+        parts = seconds_of(assignment, context, state, sizes, device) if timed else None
+        return {"sizes": sizes.to_json(), "parts": parts.to_json() if parts else None}
 
 
 def main() -> None:
     """Answer on stdout; a mistake of the configuration's is one line there as well."""
     try:
-        found = calibrate(build_stored_config(json.load(sys.stdin)))
+        question = json.load(sys.stdin)
+        found = calibrate(build_stored_config(question["config"]), timed=question["timed"])
     except PenstockError as error:
         found = {"error": str(error)}
     json.dump(found, sys.stdout)

@@ -21,7 +21,7 @@ from tasks.algorithm_settings.own import OWN, OwnSettings, by_name
 from tasks.algorithm_settings.ppo import PPOSettings
 from tasks.algorithm_settings.sac import SACSettings
 from tasks.columns import ShardSettings
-from tasks.policies import make_policy
+from tasks.policies import AUTO, make_policy
 from tasks.role_settings import RoleName, RoleSettings
 from tasks.settings import Settings, at
 
@@ -101,7 +101,11 @@ class ScheduleSettings(Settings):
 class PlacementSettings(Settings):
     """Where the fragments of the algorithm run."""
 
-    policy: str = Field("single_learner_coarse", description="Distribution policy.", json_schema_extra=at(0))
+    policy: str = Field(
+        "single_learner_coarse",
+        description="Distribution policy; auto takes the one that is predicted to be the fastest here.",
+        json_schema_extra=at(0),
+    )
     act_tasks: int = Field(
         1,
         ge=1,
@@ -289,6 +293,8 @@ class TrainConfig(RunConfig):
     @property
     def story(self) -> str:
         """What runs, in a few words."""
+        if self.placement.policy == AUTO:
+            return f"{super().story}, policy not chosen yet, lag {self.schedule.lag}"
         parts = ", ".join(f"{role.replicas} {role.name}" for role in make_policy(self.placement).roles)
         if self.placement.policy == "single_learner_coarse":
             parts = f"{self.placement.act_tasks} act tasks"

@@ -150,6 +150,10 @@ POLICIES: dict[str, Callable[[PlacementSettings], DistributionPolicy]] = {
 }
 
 
+AUTO = "auto"
+"""In place of a policy's name: the one whose rounds are predicted to be the shortest (`tasks.auto_policy`)."""
+
+
 def own_policy(settings: PlacementSettings) -> DistributionPolicy:
     """A policy that `placement.roles` describes; how gradients are reduced follows from its roles.
 
@@ -157,7 +161,7 @@ def own_policy(settings: PlacementSettings) -> DistributionPolicy:
         ConfigError: its name is taken, a fragment is missing or placed twice, or roles disagree about their pools.
     """
     name = settings.policy
-    if name in POLICIES:
+    if name in POLICIES or name == AUTO:
         raise ConfigError(
             f"placement.roles describes a policy, and placement.policy = '{name}' is one that there is; give yours "
             f"another name, or leave placement.roles out"
@@ -201,7 +205,9 @@ def make_policy(settings: PlacementSettings) -> DistributionPolicy:
     if settings.roles:
         return own_policy(settings)
     if settings.policy not in POLICIES:
-        raise ConfigError(f"placement.policy = '{settings.policy}': no such policy; there are: {', '.join(POLICIES)}")
+        raise ConfigError(
+            f"placement.policy = '{settings.policy}': no such policy; there are: {', '.join(POLICIES)}, {AUTO}"
+        )
     return POLICIES[settings.policy](settings)
 
 

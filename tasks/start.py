@@ -14,7 +14,7 @@ from tasks.config import TrainConfig
 from tasks.environments import make_pool
 from tasks.own_probe import ask
 from tasks.placement import check_supported
-from tasks.policies import make_policy
+from tasks.policies import AUTO, make_policy
 from tasks.replay_config import ReplayConfig
 from tasks.replay_plan import in_environment_of_sources
 from tasks.torch_environments import check_torch_environment
@@ -65,7 +65,8 @@ def check_start(config: RunConfig, if_exists: IfExists) -> int | None:
     Raises:
         PenstockError: names what is wrong, and what would be right.
     """
-    check_placement(config)
+    if config.placement.policy != AUTO or config.placement.roles:
+        check_placement(config)
     root = open_store(config.store)
     if isinstance(config, ReplayConfig):
         config = in_environment_of_sources(root, config)

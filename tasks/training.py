@@ -20,12 +20,16 @@ from storage.errors import ConfigError, CorruptObjectError
 from storage.lease import acquire
 from storage.run import RunFolder
 from storage.store import open_store
+from tasks.admission import shortages
 from tasks.assignment import Assignment
+from tasks.auto_policy import choose
+from tasks.calibrate import timed
 from tasks.cluster import connected
-from tasks.config import RunConfig, merge
+from tasks.config import PlacementSettings, RunConfig, merge
 from tasks.fingerprint import differences, fingerprint
 from tasks.own_probe import completed, source_of
-from tasks.policies import make_policy, unused_counts
+from tasks.places import read_places
+from tasks.policies import AUTO, make_policy, unused_counts
 from tasks.replay_config import ReplayConfig, build_stored_config
 from tasks.replay_plan import claimed, pin
 from tasks.stage import StageDriver
@@ -35,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from storage.store import Store
+    from tasks.auto_policy import Choice
     from tasks.start import IfExists
 
 logger = logging.getLogger(__name__)
@@ -53,6 +58,8 @@ class Training:
     driver: StageDriver
     newest: dict[str, Any] | None
     """The commit from which it goes on."""
+    why: str | None = None
+    """Why its policy was chosen, if that was left to us, now."""
 
     def stages(self) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
         """Run what is left: a commit and its timings a stage, until a commit says that the run is finished."""
@@ -82,7 +89,8 @@ def driving(config: RunConfig, if_exists: IfExists, on_event: Callable[[dict[str
     """
     committed = check_start(config, if_exists)
     root = open_store(config.store)
-    run, config = _open_run(root, config)
+    config, choice = _settled(root, config)
+    run, config = _open_run(root, config, choice)
     lease = acquire(run.store, f"{socket.gethostname()}/{os.getpid()}", config.cluster.lease_seconds)
     try:
         newest = run.log.newest(committed)
@@ -124,7 +132,7 @@ def driving(config: RunConfig, if_exists: IfExists, on_event: Callable[[dict[str
                 ),
                 on_event=on_event,
             )
-            yield Training(config, run, driver, newest)
+            yield Training(config, run, driver, newest, choice.why if choice else None)
     finally:
         lease.release()
 
@@ -134,7 +142,27 @@ def default_cache_folder() -> str:
     return str(Path(tempfile.gettempdir()) / f"penstock-cache-{os.getuid()}")
 
 
-def _open_run(root: Store, config: RunConfig) -> tuple[RunFolder, RunConfig]:
+def _settled(root: Store, config: RunConfig) -> tuple[RunConfig, Choice | None]:
+    """The configuration with a policy that was chosen, if that is left to us: of a run that goes on, its own."""
+    if config.placement.policy != AUTO or config.placement.roles:
+        return config, None
+    run = RunFolder(root, str(config.name))
+    if run.exists():
+        placement = PlacementSettings.model_validate(run.load()["config"]["placement"])
+        return config.model_copy(update={"placement": placement}), None
+    config = completed(config)
+    if config.cluster.scheduler:
+        with connected(config) as client:
+            sizes, parts = timed(config, client)
+            places = client.run_on_scheduler(read_places)
+            choice = choose(config, sizes, parts, lambda policy: shortages(policy, places, "all"))
+    else:
+        sizes, parts = timed(config, None)
+        choice = choose(config, sizes, parts, lambda _: [])
+    return config.model_copy(update={"placement": choice.candidates[0].placement}), choice
+
+
+def _open_run(root: Store, config: RunConfig, choice: Choice | None = None) -> tuple[RunFolder, RunConfig]:
     run = RunFolder(root, str(config.name))
     if run.exists():
         return run, _stored_config(run, config)
@@ -145,7 +173,7 @@ def _open_run(root: Store, config: RunConfig) -> tuple[RunFolder, RunConfig]:
             run.create({**describe_run(config), **reads})
     else:
         config = completed(config)
-        run.create(describe_run(config))
+        run.create({**describe_run(config), **({"chosen": choice.to_json()} if choice else {})})
     return run, config
 
 

@@ -11,10 +11,11 @@ import pytest
 from storage.refs import parse_shard_name
 from storage.run import RunFolder
 from storage.store import open_store
-from tasks.calibration import sizes_of, trial_run
+from tasks.calibration import sizes_of
 from tasks.cost import edge_costs
 from tasks.policies import make_policy
 from tasks.replay_config import build_stored_config
+from tasks.trial_rounds import trial_run
 
 from .processes import wait_until
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -173,6 +174,21 @@ def test_several_agents_survive_a_kill_and_another_policy(runs):
     found = parameters(runs.bench.run("split"), 1)
     for name, value in parameters(alone, 1).items():
         np.testing.assert_allclose(found[name], value, rtol=0, atol=TOLERANCE, err_msg=name)
+
+
+def test_a_policy_can_be_left_to_us(runs):
+    """What was measured and chosen is said, and is part of the run; nothing of it is left open."""
+    output = runs.bench.train("left", replace(SETTINGS, stages=1), "--policy", "auto", "--learn-tasks", "2").succeed()
+    run = runs.bench.run("left")
+    stored = run.folder.load()
+    best = stored["chosen"]["candidates"][0]
+    assert len(stored["chosen"]["candidates"]) >= 6
+    for name in ("policy", "act_tasks", "env_tasks", "learn_tasks"):
+        assert (
+            stored["config"]["placement"][name] == stored["identity"]["placement"].get(name, best[name]) == best[name]
+        )
+    assert f"policy {best['policy']}: a round is predicted to take {best['policy']}" in " ".join(output.split())
+    assert_whole(run, SETTINGS.rounds, SETTINGS.tiles, SETTINGS.rows // SETTINGS.stages)
 
 
 def test_members_have_processes_of_their_own(undisturbed):

@@ -2,11 +2,12 @@
 
 import pytest
 
-from tasks.calibration import sizes_of, trial_run
+from tasks.calibration import sizes_of
 from tasks.config import build_config
 from tasks.cost import Sizes, edge_costs
 from tasks.placement import crosses, crossings, cut_edges
 from tasks.policies import POLICIES, make_policy
+from tasks.trial_rounds import trial_run
 
 CONFIG = build_config(
     {
