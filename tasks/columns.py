@@ -95,7 +95,7 @@ def check_stored_as(config: TrainConfig, environment: Mapping[str, Any], own: Ma
         ConfigError: as `stored_as`.
     """
     observation, action = environment["observation"], environment["action"]
-    rows = dict(own or dict.fromkeys(config.algorithm.row_columns, Spec("float32")))
+    rows = dict(own or dict.fromkeys(config.algorithm.columns, Spec("float32")))
     rows["action"] = Spec("int64" if action["kind"] == "discrete" else "float32", tuple(action.get("shape", ())))
     reward = Spec("float32", (environment["agents"],) if environment["agents"] else ())
     stored_as(shard_columns(Spec(observation["dtype"], tuple(observation["shape"])), reward, rows), config.shards)

@@ -309,7 +309,13 @@ class TrainConfig(RunConfig):
                     f"placement.{kind}_tasks = {tasks}, but there are only {self.environment.tiles} tiles "
                     f"(environment.num_envs / environment.envs_per_tile); each {kind} task owns at least one"
                 )
-        self.algorithm.check_round(self.environment.num_envs * self.schedule.round_steps)
+        row_steps = self.algorithm.row_steps
+        if self.schedule.round_steps % row_steps:
+            raise ValueError(
+                f"algorithm.sequence_steps = {row_steps}: schedule.round_steps = {self.schedule.round_steps} is no "
+                f"whole number of sequences; choose a divisor"
+            )
+        self.algorithm.check_round(self.environment.num_envs * self.schedule.round_steps // row_steps)
         return self
 
 

@@ -23,19 +23,14 @@ def make_pool(config: RunConfig, num_envs: int) -> EnvironmentPool:
         pool = native.make(
             settings.id, num_envs, max_episode_steps=settings.max_episode_steps, **dict[str, Any](settings.settings)
         )
-        agents = pool.environment["agents"]
+        described = pool.environment
     except (ValueError, ImportError) as error:
         raise ConfigError(f"environment: {error}") from error
-    if algorithm.several_agents not in (None, bool(agents)):
+    try:
+        algorithm.check_environment(described)
+    except ConfigError:
         pool.close()
-        has, choose = (
-            (f"{agents} agents with a reward each", "mappo or ippo, or an environment without an agent axis")
-            if agents
-            else ("one reward and no agent axis", "ppo or impala, or an environment with an agent axis")
-        )
-        raise ConfigError(
-            f"environment: {settings.id} has {has}, which {algorithm.name} can't learn from; choose {choose}"
-        )
+        raise
     if not pool.saves_state:
         pool.close()
         raise ConfigError(

@@ -101,17 +101,18 @@ class SummedReduction(LocalReduction):
         self._rows_in_all = rows_in_all
 
     def share_of(self, rows: int) -> tuple[range, int]:
-        """Rows of the own tiles; every tile has as many.
+        """Rows of the own tiles; every tile has as many, of one step each or of several.
 
         Raises:
             SpecMismatchError: `post` left rows out or added some, so that nobody could number them alone.
         """
-        if rows != len(self._rows):
+        steps, left_out = divmod(len(self._rows), rows) if rows else (0, 1)
+        if left_out or self._rows.start % steps or self._rows_in_all % steps:
             raise SpecMismatchError(
-                f"post made {rows} training rows of {len(self._rows)} stored ones; several learners need as many, a "
-                f"row a step of each environment. Run this algorithm with one learner"
+                f"post made {rows} training rows of {len(self._rows)} stored ones; several learners need a row a step "
+                f"of each environment, or for every so many steps. Run this algorithm with one learner"
             )
-        return self._rows, self._rows_in_all
+        return range(self._rows.start // steps, self._rows.stop // steps), self._rows_in_all // steps
 
     def stats(self, sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Added up in float64, all in one message."""

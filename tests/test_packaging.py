@@ -37,6 +37,7 @@ FOR_ALGORITHMS = {
     "tasks.specs",
     "tasks.algorithm",
     "tasks.distributions",
+    "tasks.encoders",
     "tasks.surrogate",
     "tasks.networks",
     "tasks.normalizers",

@@ -6,41 +6,41 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from tasks.algorithm_settings.base import AlgorithmSettings, Widths, check_minibatches
+from tasks.algorithm_settings.base import check_minibatches
+from tasks.algorithm_settings.network import NetworkSettings
 from tasks.settings import at
 
 
-class IMPALASettings(AlgorithmSettings):
+class IMPALASettings(NetworkSettings):
     """IMPALA: an actor-critic with V-trace, for rounds that older versions acted."""
 
     row_columns: ClassVar[tuple[str, ...]] = ("action", "log_probability")
 
     name: Literal["impala"] = Field("impala", description="The algorithm.", json_schema_extra=at(0))
-    hidden: Widths = Field((64, 64), description="Widths of the hidden layers.", json_schema_extra=at(1))
-    learning_rate: float = Field(1e-3, gt=0, description="Adam's step size at the start.", json_schema_extra=at(2))
+    learning_rate: float = Field(1e-3, gt=0, description="Adam's step size at the start.", json_schema_extra=at(5))
     final_learning_rate: float = Field(
-        0.0, ge=0, description="Step size after anneal_rounds rounds.", json_schema_extra=at(3)
+        0.0, ge=0, description="Step size after anneal_rounds rounds.", json_schema_extra=at(6)
     )
     anneal_rounds: int = Field(
-        0, ge=0, description="Rounds over which the step size changes linearly; 0 keeps it.", json_schema_extra=at(4)
+        0, ge=0, description="Rounds over which the step size changes linearly; 0 keeps it.", json_schema_extra=at(7)
     )
-    discount: float = Field(0.99, ge=0, le=1, description="Gamma.", json_schema_extra=at(5))
-    trace_decay: float = Field(1.0, ge=0, le=1, description="Lambda of V-trace.", json_schema_extra=at(6))
+    discount: float = Field(0.99, ge=0, le=1, description="Gamma.", json_schema_extra=at(8))
+    trace_decay: float = Field(1.0, ge=0, le=1, description="Lambda of V-trace.", json_schema_extra=at(9))
     rho_limit: float = Field(
-        1.0, gt=0, description="Rho-bar: largest weight of a row's own correction.", json_schema_extra=at(7)
+        1.0, gt=0, description="Rho-bar: largest weight of a row's own correction.", json_schema_extra=at(10)
     )
     c_limit: float = Field(
-        1.0, gt=0, description="C-bar: largest weight of what is passed back a step.", json_schema_extra=at(8)
+        1.0, gt=0, description="C-bar: largest weight of what is passed back a step.", json_schema_extra=at(11)
     )
-    entropy_weight: float = Field(0.01, ge=0, description="Weight of the entropy bonus.", json_schema_extra=at(9))
-    value_weight: float = Field(0.5, ge=0, description="Weight of the value error.", json_schema_extra=at(10))
-    minibatches: int = Field(4, ge=1, description="Minibatches of a round.", json_schema_extra=at(11))
-    gradient_norm: float = Field(0.5, gt=0, description="Largest norm of the gradient.", json_schema_extra=at(12))
-    reward_scale: float = Field(1.0, gt=0, description="Factor on rewards while learning.", json_schema_extra=at(13))
+    entropy_weight: float = Field(0.01, ge=0, description="Weight of the entropy bonus.", json_schema_extra=at(12))
+    value_weight: float = Field(0.5, ge=0, description="Weight of the value error.", json_schema_extra=at(13))
+    minibatches: int = Field(4, ge=1, description="Minibatches of a round.", json_schema_extra=at(14))
+    gradient_norm: float = Field(0.5, gt=0, description="Largest norm of the gradient.", json_schema_extra=at(15))
+    reward_scale: float = Field(1.0, gt=0, description="Factor on rewards while learning.", json_schema_extra=at(16))
     initial_log_std: float = Field(
-        0.0, description="Log standard deviation at the start, continuous actions.", json_schema_extra=at(14)
+        0.0, description="Log standard deviation at the start, continuous actions.", json_schema_extra=at(17)
     )
 
     def check_round(self, rows: int) -> None:
         """Refuse more minibatches than rows."""
-        check_minibatches(self.minibatches, rows)
+        check_minibatches(self.minibatches, rows, self.row_steps)

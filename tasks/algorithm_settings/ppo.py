@@ -6,47 +6,52 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from tasks.algorithm_settings.base import AlgorithmSettings, Widths, check_minibatches
+from tasks.algorithm_settings.base import check_minibatches
+from tasks.algorithm_settings.network import NetworkSettings
 from tasks.settings import at
 
 
-class PPOSettings(AlgorithmSettings):
+class PPOSettings(NetworkSettings):
     """Proximal policy optimisation."""
 
     row_columns: ClassVar[tuple[str, ...]] = ("action", "log_probability")
-    later: ClassVar[tuple[str, ...]] = ("normalize_observation", "normalize_reward")
+    later: ClassVar[tuple[str, ...]] = (*NetworkSettings.later, "normalize_observation", "normalize_reward")
 
     name: Literal["ppo"] = Field("ppo", description="The algorithm.", json_schema_extra=at(0))
-    hidden: Widths = Field((64, 64), description="Widths of the hidden layers.", json_schema_extra=at(1))
-    learning_rate: float = Field(3e-4, gt=0, description="Adam's step size at the start.", json_schema_extra=at(2))
+    learning_rate: float = Field(3e-4, gt=0, description="Adam's step size at the start.", json_schema_extra=at(5))
     final_learning_rate: float = Field(
-        0.0, ge=0, description="Step size after anneal_rounds rounds.", json_schema_extra=at(3)
+        0.0, ge=0, description="Step size after anneal_rounds rounds.", json_schema_extra=at(6)
     )
     anneal_rounds: int = Field(
-        0, ge=0, description="Rounds over which the step size changes linearly; 0 keeps it.", json_schema_extra=at(4)
+        0, ge=0, description="Rounds over which the step size changes linearly; 0 keeps it.", json_schema_extra=at(7)
     )
-    discount: float = Field(0.99, ge=0, le=1, description="Gamma.", json_schema_extra=at(5))
+    discount: float = Field(0.99, ge=0, le=1, description="Gamma.", json_schema_extra=at(8))
     trace_decay: float = Field(
-        0.95, ge=0, le=1, description="Lambda of the advantage estimate.", json_schema_extra=at(6)
+        0.95, ge=0, le=1, description="Lambda of the advantage estimate.", json_schema_extra=at(9)
     )
     clip_range: float = Field(
-        0.2, gt=0, description="Largest change of the probability ratio.", json_schema_extra=at(7)
+        0.2, gt=0, description="Largest change of the probability ratio.", json_schema_extra=at(10)
     )
-    entropy_weight: float = Field(0.0, ge=0, description="Weight of the entropy bonus.", json_schema_extra=at(8))
-    epochs: int = Field(4, ge=1, description="Passes over a round's rows.", json_schema_extra=at(9))
-    minibatches: int = Field(8, ge=1, description="Minibatches a pass.", json_schema_extra=at(10))
-    gradient_norm: float = Field(0.5, gt=0, description="Largest gradient norm of a group.", json_schema_extra=at(11))
-    reward_scale: float = Field(1.0, gt=0, description="Factor on rewards while learning.", json_schema_extra=at(12))
+    entropy_weight: float = Field(0.0, ge=0, description="Weight of the entropy bonus.", json_schema_extra=at(11))
+    epochs: int = Field(4, ge=1, description="Passes over a round's rows.", json_schema_extra=at(12))
+    minibatches: int = Field(8, ge=1, description="Minibatches a pass.", json_schema_extra=at(13))
+    gradient_norm: float = Field(0.5, gt=0, description="Largest gradient norm of a group.", json_schema_extra=at(14))
+    reward_scale: float = Field(1.0, gt=0, description="Factor on rewards while learning.", json_schema_extra=at(15))
     initial_log_std: float = Field(
-        0.0, description="Log standard deviation at the start, continuous actions.", json_schema_extra=at(13)
+        0.0, description="Log standard deviation at the start, continuous actions.", json_schema_extra=at(16)
     )
     normalize_observation: bool = Field(
-        False, description="Observations by their running mean and deviation.", json_schema_extra=at(14)
+        False, description="Observations by their running mean and deviation.", json_schema_extra=at(17)
     )
     normalize_reward: bool = Field(
-        False, description="Rewards by the running deviation of their discounted sums.", json_schema_extra=at(15)
+        False, description="Rewards by the running deviation of their discounted sums.", json_schema_extra=at(18)
     )
 
     def check_round(self, rows: int) -> None:
-        """Refuse more minibatches than rows."""
-        check_minibatches(self.minibatches, rows)
+        """Refuse more minibatches than rows, and images whose pixels would be normalised one by one."""
+        if self.normalize_observation and self.network in ("nature", "residual"):
+            raise ValueError(
+                f"algorithm.normalize_observation = true: network = '{self.network}' takes pixels as they are; leave "
+                f"it out"
+            )
+        check_minibatches(self.minibatches, rows, self.row_steps)

@@ -7,6 +7,8 @@ is weighed by the ratio too. Each row is learned from once, so there is no surro
 One network has the policy's outputs and the value, as in the paper: a minibatch is one pass forwards and one backwards.
 Its snapshot is larger by the row of weights that makes the value.
 
+With a recurrent network, a training row is a sequence of steps with the memory before its first, which rows store.
+
 Two choices differ from the paper. The optimizer is Adam: RMSProp needs an epsilon that fits the size of the gradients
 (the paper searched for it, task by task), and its first steps are too long, because it does not correct its moments for
 their start at zero. And a round may be several minibatches: their value targets are those of the round's start, the
@@ -24,7 +26,7 @@ from torch import Tensor
 
 from tasks.algorithm import Loss
 from tasks.distributions import choice_probability, choose, displace, vector_probability
-from tasks.networks import init_mlp, mlp
+from tasks.encoders import Network, NetworkName, rowwise
 from tasks.optimizers import clip_norm, init_adam, step_adam
 from tasks.returns import successor_values, vtrace
 from tasks.specs import EnvironmentSpec, NoiseSpec, ParameterGroup, Spec, State
@@ -43,6 +45,11 @@ class IMPALA:
     """Actor-critic that learns from slightly older policies, for one environment's spaces."""
 
     environment: EnvironmentSpec
+    network: NetworkName = "mlp"
+    features: int = 256
+    """Numbers that convolutions give, or that a memory has."""
+    sequence_steps: int = 16
+    """Steps of a training row, if the network is recurrent."""
     hidden: tuple[int, ...] = (64, 64)
     learning_rate: float = 1e-3
     final_learning_rate: float = 0.0
@@ -69,9 +76,21 @@ class IMPALA:
         return self.environment.action.kind == "discrete"
 
     @property
+    def _network(self) -> Network:
+        return Network(self.network, self.environment.observation, self.features, self.hidden)
+
+    @property
+    def _row_steps(self) -> int:
+        return self.sequence_steps if self._network.recurrent else 1
+
+    @property
     def rows(self) -> dict[str, Spec]:
-        """`action` as the environment takes it, `log_probability` under the behaviour policy."""
-        return {"action": self.environment.action.spec, "log_probability": Spec("float32")}
+        """`action` as the environment takes it, `log_probability` under the behaviour policy.
+
+        With a recurrent network also its `memory`, before the step.
+        """
+        memory = {"memory": Spec("float32", (self.features,))} if self._network.recurrent else {}
+        return {"action": self.environment.action.spec, "log_probability": Spec("float32"), **memory}
 
     @property
     def noise(self) -> NoiseSpec:
@@ -92,60 +111,60 @@ class IMPALA:
     def init(self, seed: int) -> State:
         """Orthogonal weights; those of the policy's outputs are small so that it starts near uniform."""
         generator = torch.Generator().manual_seed(seed)
-        inputs = math.prod(self.environment.observation.shape)
         outputs = self.environment.action.n if self.discrete else math.prod(self.environment.action.shape)
-        network = init_mlp((inputs, *self.hidden, outputs + 1), 1.0, generator)
+        network = self._network.init(outputs + 1, 1.0, generator)
         network[f"{len(self.hidden)}.weight"][:outputs] *= 0.01
         if not self.discrete:
             network["log_std"] = torch.full((outputs,), self.initial_log_std)
         params = {_GROUP: ParameterGroup(network)}
         return State(params=params, optimizer={_GROUP: init_adam(params[_GROUP].flat)})
 
-    def initial_carry(self, envs: int) -> None:  # noqa: ARG002
-        """A perceptron has no memory."""
-        return
+    def initial_carry(self, envs: int) -> Tensor | None:
+        """Empty memory `[envs, features]`, if the network is recurrent."""
+        return torch.zeros(envs, self.features) if self._network.recurrent else None
 
     def act(
         self, params: Params, carry: Tensor | None, observation: Tensor, noise: Tensor
     ) -> tuple[dict[str, Tensor], Tensor | None]:
         """Sample from the policy; see `Algorithm.act`."""
-        output, _ = self._network(params[_GROUP], _features(observation))
+        whole, following = self._network.step(params[_GROUP], carry, self._network.prepared(observation))
+        output = whole[:, :-1]
         if self.discrete:
             action, log_probability = choose(output, noise)
         else:
             vector, log_probability = displace(output, params[_GROUP]["log_std"], noise.flatten(1))
             action = vector.view(-1, *self.environment.action.shape)
-        return {"action": action, "log_probability": log_probability}, carry
+        rows = {"action": action, "log_probability": log_probability}
+        return rows if carry is None else {**rows, "memory": carry}, following
 
     def post(self, params: Params, trajectory: Trajectory) -> Batch:
         """Values and log-probabilities in one batch, V-trace per environment."""
         columns = trajectory.columns
-        shape = columns["reward"].shape
-        observation = _features(columns["observation"].flatten(0, 1))
-        action = columns["action"].flatten(0, 1)
-        output, flat_value = self._network(params[_GROUP], observation)
-        _, following = self._network(params[_GROUP], _features(trajectory.bootstrap_observation))
-        log_probability, _ = self._distribution(params[_GROUP], output, action)
-        value = flat_value.view(shape)
+        memory = columns["memory"][0] if "memory" in columns else None
+        observation = self._network.prepared(columns["observation"].flatten(0, 1))
+        seen_last = self._network.prepared(trajectory.bootstrap_observation)
+        whole, final = self._network.over_round(params[_GROUP], trajectory, observation, seen_last, memory)
+        log_probability, _ = self._distribution(params[_GROUP], whole[..., :-1], columns["action"])
+        value, following = whole[..., -1], final[:, -1]
         targets, advantages = vtrace(
             columns["reward"] * self.reward_scale,
             value,
             successor_values(value, trajectory.bootstrap_rows, following),
             columns["terminated"],
             columns["truncated"],
-            log_probability.view(shape) - columns["log_probability"],
+            log_probability - columns["log_probability"],
             self.discount,
             trace_decay=self.trace_decay,
             rho_limit=self.rho_limit,
             c_limit=self.c_limit,
         )
-        return {
-            "observation": observation,
-            "action": action,
-            "log_probability": columns["log_probability"].flatten(),
-            "advantage": advantages.flatten(),
-            "value_target": targets.flatten(),
+        learned = {
+            "action": columns["action"],
+            "log_probability": columns["log_probability"],
+            "advantage": advantages,
+            "value_target": targets,
         }
+        return self._network.training_rows(trajectory, observation, learned, self.sequence_steps)
 
     def stats(self, batch: Batch) -> dict[str, Tensor]:
         """Nothing global but the number of rows: advantages keep their size, as in the paper."""
@@ -169,17 +188,11 @@ class IMPALA:
         """Nothing to do: no targets, and the schedule counts optimizer steps."""
         return state
 
-    def _network(self, params: Mapping[str, Tensor], features: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits or means `[rows, outputs]`, and values `[rows]`."""
-        layers = params if self.discrete else {name: value for name, value in params.items() if name != "log_std"}
-        output = mlp(layers, features)
-        return output[..., :-1], output[..., -1]
-
     def _distribution(self, params: Mapping[str, Tensor], output: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-probability of each action, and the policy's entropy there, `[rows]` each."""
+        """Log-probability of each action, and the policy's entropy there: `output` without its last axis, each."""
         if self.discrete:
             return choice_probability(output, action)
-        return vector_probability(output, params["log_std"], action.flatten(1))
+        return vector_probability(output, params["log_std"], action.flatten(output.dim() - 1))
 
     def _loss(
         self,
@@ -191,13 +204,14 @@ class IMPALA:
         count: int,
     ) -> LossResult:
         """Section 4.2 of the paper: policy gradient with V-trace's advantage, value error, entropy bonus."""
-        output, value = self._network(params[_GROUP], rows["observation"])
-        log_probability, entropy = self._distribution(params[_GROUP], output, rows["action"])
+        whole = self._network.over_rows(params[_GROUP], rows["observation"], rows.get("memory"), rows.get("fresh"))
+        value = whole[..., -1]
+        log_probability, entropy = self._distribution(params[_GROUP], whole[..., :-1], rows["action"])
         value_loss = 0.5 * (value - rows["value_target"]).square()
         log_ratio = log_probability.detach() - rows["log_probability"]
         rho = log_ratio.exp().clamp(max=self.rho_limit)
         objective = rho * rows["advantage"] * log_probability + self.entropy_weight * entropy
-        scalar = (self.value_weight * value_loss - objective).sum() / count
+        scalar = (self.value_weight * value_loss - objective).sum() / (count * self._row_steps)
         with torch.no_grad():
             # The divergence of the acting policy from the learning one: (r - 1) - log r is never negative
             # (Schulman, "Approximating KL Divergence", 2020, http://joschu.net/blog/kl-approx.html).
@@ -206,9 +220,4 @@ class IMPALA:
                 "value_loss": value_loss.detach(),
                 "entropy": entropy.detach(),
             }
-        return scalar, outputs
-
-
-def _features(observation: Tensor) -> Tensor:
-    """`[rows, ...]` of any number type as float32 `[rows, inputs]`; simulators observe in float64."""
-    return observation.flatten(1).float()
+        return scalar, {name: rowwise(values) for name, values in outputs.items()}

@@ -7,6 +7,9 @@ Advantages are normalised over the whole round (not per minibatch), from sums th
 Observations and rewards can be normalised by running statistics (`tasks.normalizers`). Rows then hold raw observations,
 and each loss normalises them: by the same numbers throughout a round, which change after it.
 
+With a recurrent network, policy and value have a memory each. Actors carry both, since learning has to begin where
+acting was: rows store them, and a training row is a sequence of steps with the memories before its first.
+
 Left out on purpose: value clipping (it does not help on the tasks that ship).
 """
 
@@ -14,14 +17,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor
 
 from tasks.algorithm import Loss
 from tasks.distributions import choice_probability, choose, displace, vector_probability
-from tasks.networks import init_mlp, mlp
+from tasks.encoders import Network, NetworkName, rowwise
 from tasks.normalizers import Normalizer, discounted_rewards
 from tasks.optimizers import clip_norm, init_adam, step_adam
 from tasks.returns import generalized_advantages, successor_values
@@ -40,6 +43,11 @@ class PPO:
     """PPO with a clipped surrogate, for one environment's spaces."""
 
     environment: EnvironmentSpec
+    network: NetworkName = "mlp"
+    features: int = 256
+    """Numbers that convolutions give, or that a memory has."""
+    sequence_steps: int = 16
+    """Steps of a training row, if the network is recurrent."""
     hidden: tuple[int, ...] = (64, 64)
     learning_rate: float = 3e-4
     final_learning_rate: float = 0.0
@@ -78,9 +86,21 @@ class PPO:
         return Normalizer(group="rewards", centred=False)
 
     @property
+    def _network(self) -> Network:
+        return Network(self.network, self.environment.observation, self.features, self.hidden)
+
+    @property
+    def _row_steps(self) -> int:
+        return self.sequence_steps if self._network.recurrent else 1
+
+    @property
     def rows(self) -> dict[str, Spec]:
-        """`action` as the environment takes it, `log_probability` under the behaviour policy."""
-        return {"action": self.environment.action.spec, "log_probability": Spec("float32")}
+        """`action` as the environment takes it, `log_probability` under the behaviour policy.
+
+        With a recurrent network also `memory`, before the step: the policy's and the value's.
+        """
+        memory = {"memory": Spec("float32", (2, self.features))} if self._network.recurrent else {}
+        return {"action": self.environment.action.spec, "log_probability": Spec("float32"), **memory}
 
     @property
     def noise(self) -> NoiseSpec:
@@ -95,18 +115,18 @@ class PPO:
 
     @property
     def actor_groups(self) -> tuple[str, ...]:
-        """Actors need the policy, and what it sees observations through."""
-        return ("policy", self._observations.group) if self.normalize_observation else ("policy",)
+        """Actors need the policy, what it sees observations through, and the value if they carry its memory."""
+        seen = (self._observations.group,) if self.normalize_observation else ()
+        return ("policy", *(("value",) if self._network.recurrent else ()), *seen)
 
     def init(self, seed: int) -> State:
         """Orthogonal weights; the policy's last layer is small so that it starts near uniform."""
         generator = torch.Generator().manual_seed(seed)
-        inputs = math.prod(self.environment.observation.shape)
         outputs = self.environment.action.n if self.discrete else math.prod(self.environment.action.shape)
-        policy = init_mlp((inputs, *self.hidden, outputs), 0.01, generator)
+        policy = self._network.init(outputs, 0.01, generator)
         if not self.discrete:
             policy["log_std"] = torch.full((outputs,), self.initial_log_std)
-        value = init_mlp((inputs, *self.hidden, 1), 1.0, generator)
+        value = self._network.init(1, 1.0, generator)
         params = {"policy": ParameterGroup(policy), "value": ParameterGroup(value)}
         state = State(params=params, optimizer={name: init_adam(group.flat) for name, group in params.items()})
         if self.normalize_observation:
@@ -115,60 +135,71 @@ class PPO:
             self._rewards.init(state)
         return state
 
-    def initial_carry(self, envs: int) -> None:  # noqa: ARG002
-        """A perceptron has no memory."""
-        return
+    def initial_carry(self, envs: int) -> Tensor | None:
+        """Empty memories `[envs, 2, features]`, if the network is recurrent."""
+        return torch.zeros(envs, 2, self.features) if self._network.recurrent else None
 
     def act(
         self, params: Params, carry: Tensor | None, observation: Tensor, noise: Tensor
     ) -> tuple[dict[str, Tensor], Tensor | None]:
         """Sample from the policy; see `Algorithm.act`."""
-        output = self._policy(params, observation)
+        seen = self._seen(params, self._network.prepared(observation))
+        output, memory = self._network.step(params["policy"], _memory(carry, "policy"), seen)
         if self.discrete:
             action, log_probability = choose(output, noise)
         else:
             vector, log_probability = displace(output, params["policy"]["log_std"], noise.flatten(1))
             action = vector.view(-1, *self.environment.action.shape)
-        return {"action": action, "log_probability": log_probability}, carry
+        rows = {"action": action, "log_probability": log_probability}
+        if carry is None or memory is None:
+            return rows, None
+        _, value_memory = self._network.step(params["value"], _memory(carry, "value"), seen)
+        return {**rows, "memory": carry}, torch.stack([memory, cast("Tensor", value_memory)], 1)
 
     def post(self, params: Params, trajectory: Trajectory) -> Batch:
         """Values in one batch, advantages and value targets per environment."""
         columns = trajectory.columns
-        steps, envs = columns["reward"].shape
-        observation = _features(columns["observation"].flatten(0, 1))
-        value = self._value(params, observation).view(steps, envs)
-        following = self._value(params, trajectory.bootstrap_observation)
+        observation = self._network.prepared(columns["observation"].flatten(0, 1))
+        final = self._network.prepared(trajectory.bootstrap_observation)
+        output, following = self._network.over_round(
+            params["value"],
+            trajectory,
+            self._seen(params, observation),
+            self._seen(params, final),
+            _memory(columns["memory"][0], "value") if "memory" in columns else None,
+        )
+        value = output.squeeze(-1)
         reward = columns["reward"] * self.reward_scale
         gathered = {}
         if self.normalize_reward:
             ends = columns["terminated"], columns["truncated"]
-            gathered = {"discounted_reward": discounted_rewards(reward, *ends, self.discount).flatten()}
+            gathered = {"discounted_reward": discounted_rewards(reward, *ends, self.discount)}
             reward = self._rewards.apply(params, reward)
         advantage = generalized_advantages(
             reward,
             value,
-            successor_values(value, trajectory.bootstrap_rows, following),
+            successor_values(value, trajectory.bootstrap_rows, following.squeeze(-1)),
             columns["terminated"],
             columns["truncated"],
             self.discount,
             self.trace_decay,
         )
-        return {
-            "observation": observation,
-            "action": columns["action"].flatten(0, 1),
-            "log_probability": columns["log_probability"].flatten(),
-            "advantage": advantage.flatten(),
-            "value_target": (advantage + value).flatten(),
+        learned = {
+            "action": columns["action"],
+            "log_probability": columns["log_probability"],
+            "advantage": advantage,
+            "value_target": advantage + value,
             **gathered,
         }
+        return self._network.training_rows(trajectory, observation, learned, self.sequence_steps)
 
     def stats(self, batch: Batch) -> dict[str, Tensor]:
         """What the round's advantage mean and variance are made of, and what normalisers learn from the round."""
         sums = advantage_sums(batch["advantage"])
         if self.normalize_observation:
-            sums |= self._observations.sums(batch["observation"])
+            sums |= self._observations.sums(batch["observation"].flatten(0, -2))
         if self.normalize_reward:
-            sums |= self._rewards.sums(batch["discounted_reward"])
+            sums |= self._rewards.sums(batch["discounted_reward"].flatten())
         return sums
 
     def plan(self, generator: torch.Generator, window: Window) -> Iterator[Tensor]:
@@ -198,20 +229,14 @@ class PPO:
             self._rewards.update(state, stats)
         return state
 
-    def _seen(self, params: Params, observation: Tensor) -> Tensor:
-        """What the networks see of observations `[rows, ...]`: float32 `[rows, inputs]`."""
-        features = _features(observation)
-        return self._observations.apply(params, features) if self.normalize_observation else features
+    def _seen(self, params: Params, prepared: Tensor) -> Tensor:
+        """What the networks see of prepared observations."""
+        return self._observations.apply(params, prepared) if self.normalize_observation else prepared
 
-    def _policy(self, params: Params, observation: Tensor) -> Tensor:
-        layers: Mapping[str, Tensor] = params["policy"]
-        if not self.discrete:
-            layers = {name: value for name, value in layers.items() if name != "log_std"}
-        return mlp(layers, self._seen(params, observation))
-
-    def _value(self, params: Params, observation: Tensor) -> Tensor:
-        """`[rows]`."""
-        return mlp(params["value"], self._seen(params, observation)).squeeze(-1)
+    def _outputs(self, group: str, params: Params, rows: Batch) -> Tensor:
+        """Of training rows: `[rows, outputs]`, or of sequences `[rows, steps, outputs]`."""
+        seen, memory = self._seen(params, rows["observation"]), _memory(rows.get("memory"), group)
+        return self._network.over_rows(params[group], seen, memory, rows.get("fresh"))
 
     def _policy_loss(
         self,
@@ -223,16 +248,17 @@ class PPO:
         count: int,
     ) -> LossResult:
         """Clipped surrogate (equation 7 of the paper) less the entropy bonus."""
-        output = self._policy(params, rows["observation"])
+        output = self._outputs("policy", params, rows)
         if self.discrete:
             log_probability, entropy = choice_probability(output, rows["action"])
         else:
             log_std = params["policy"]["log_std"]
-            log_probability, entropy = vector_probability(output, log_std, rows["action"].flatten(1))
+            log_probability, entropy = vector_probability(output, log_std, rows["action"].flatten(output.dim() - 1))
         advantage = normalised(rows["advantage"], stats)
         surrogate, outputs = clipped_surrogate(log_probability, rows["log_probability"], advantage, self.clip_range)
-        scalar = -(surrogate + self.entropy_weight * entropy).sum() / count
-        return scalar, {**outputs, "entropy": entropy.detach()}
+        scalar = -(surrogate + self.entropy_weight * entropy).sum() / (count * self._row_steps)
+        outputs = {**outputs, "entropy": entropy.detach()}
+        return scalar, {name: rowwise(values) for name, values in outputs.items()}
 
     def _value_loss(
         self,
@@ -244,11 +270,11 @@ class PPO:
         count: int,
     ) -> LossResult:
         """Half the squared error against the advantage-corrected value."""
-        error = self._value(params, rows["observation"]) - rows["value_target"]
+        error = self._outputs("value", params, rows).squeeze(-1) - rows["value_target"]
         square = 0.5 * error.square()
-        return square.sum() / count, {"value_loss": square.detach()}
+        return square.sum() / (count * self._row_steps), {"value_loss": rowwise(square.detach())}
 
 
-def _features(observation: Tensor) -> Tensor:
-    """`[rows, ...]` of any number type as float32 `[rows, inputs]`; simulators observe in float64."""
-    return observation.flatten(1).float()
+def _memory(both: Tensor | None, group: str) -> Tensor | None:
+    """A group's part `[rows, features]` of the memories `[rows, 2, features]`, if there are any."""
+    return None if both is None else both[:, ("policy", "value").index(group)]

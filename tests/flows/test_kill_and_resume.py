@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from .conftest import Settings
+from .conftest import BRIEF, Settings
 from .processes import Members, wait_until
 from .stored import assert_same, assert_whole
 
@@ -88,6 +88,18 @@ def test_little_is_acted_again(bench, cluster):
     )
     assert acted + stored <= (settings.all_rounds + 1) * settings.tiles
     assert_whole(run, settings.all_rounds, settings.tiles, settings.rows)
+
+
+def test_a_policys_memory_survives_a_kill(bench, cluster):
+    """A recurrent network's memory is stored with the environments: a killed act task goes on with the same bytes."""
+    memory = ("--algorithm.network", "recurrent", "--algorithm.features", "8", "--algorithm.sequence-steps", "8")
+    bench.train("alone", BRIEF, *memory).succeed()
+    flow, run = bench.train("killed", BRIEF, *memory), bench.run("killed")
+    pid = cluster.members.pid_of("act-0", "killed")
+    run.wait_for_round(2, flow)
+    kill([pid])
+    flow.succeed()
+    assert_same(run, bench.run("alone").content())
 
 
 @pytest.mark.parametrize("act_tasks", [1, 4])

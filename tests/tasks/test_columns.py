@@ -11,6 +11,7 @@ import pytest
 import native
 from storage.errors import ConfigError
 from storage.specs import Spec
+from tasks.algorithm_settings.network import NetworkSettings
 from tasks.columns import ShardSettings, shard_columns, stored_as
 from tasks.context import _ALGORITHMS
 from tasks.specs import EnvironmentSpec
@@ -50,7 +51,11 @@ def test_settings_know_the_columns_of_their_algorithm(make_context: MakeContext,
         pool = native.make("simple_spread_v3", 1)
         environment = EnvironmentSpec.from_pool("simple_spread_v3", dict(pool.environment))
     algorithm = _ALGORITHMS[kind](environment=environment, **settings.model_dump(exclude={"name"}))
-    assert tuple(algorithm.rows) == kind.row_columns
+    assert tuple(algorithm.rows) == settings.columns
+    if issubclass(kind, NetworkSettings):
+        settings = kind.model_validate({"network": "recurrent"})
+        algorithm = _ALGORITHMS[kind](environment=environment, **settings.model_dump(exclude={"name"}))
+        assert tuple(algorithm.rows) == settings.columns
 
 
 def test_a_run_stores_columns_as_configured(make_context: MakeContext):

@@ -18,10 +18,14 @@ PPO_FIELDS = (
     "name, hidden, learning_rate, final_learning_rate, anneal_rounds, discount, trace_decay, clip_range, "
     "entropy_weight, epochs, minibatches, gradient_norm, reward_scale, initial_log_std"
 )
-PPO_SETTINGS = f"{PPO_FIELDS}, normalize_observation, normalize_reward"
+PPO_SETTINGS = (
+    f"{PPO_FIELDS.replace('name, ', 'name, network, features, sequence_steps, ')}, normalize_observation, "
+    f"normalize_reward"
+)
 IMPALA_FIELDS = (
-    "name, hidden, learning_rate, final_learning_rate, anneal_rounds, discount, trace_decay, rho_limit, c_limit, "
-    "entropy_weight, value_weight, minibatches, gradient_norm, reward_scale, initial_log_std"
+    "name, network, features, sequence_steps, hidden, learning_rate, final_learning_rate, anneal_rounds, discount, "
+    "trace_decay, rho_limit, c_limit, entropy_weight, value_weight, minibatches, gradient_norm, reward_scale, "
+    "initial_log_std"
 )
 
 

@@ -117,7 +117,7 @@ class Model(BaseModel):
             {},
             ["the class lacks rows, noise, losses, actor_groups, init, act, post, plan, update, so it is no algorithm"],
         ),
-        ("", "{}:Mine", {"widht": 3}, ["algorithm.widht: no such setting; there are: name, hidden", "width"]),
+        ("", "{}:Mine", {"widht": 3}, ["algorithm.widht: no such setting; there are: name, network", "width"]),
         ("", "{}:Mine", {"width": 0}, ["algorithm.width = 0: input should be greater than or equal to 1"]),
         ("", "{}:Mine", {"discount": float("nan")}, ["algorithm.discount = nan: input should be a finite number"]),
         (

@@ -192,6 +192,19 @@ def test_rows_that_nobody_can_number_are_refused():
     assert "post made 9 training rows of 10 stored ones" in together(1, work)[0]
 
 
+def test_rows_may_be_sequences():
+    """A row for every four steps: learners number them as they would steps; what is no whole number is refused."""
+
+    def work(rank: int, group: Group) -> tuple[range, int]:
+        reduction = SummedReduction(None, group, range(24, 48), 48)  # type: ignore[arg-type]
+        for rows in (0, 5, 48):
+            with pytest.raises(SpecMismatchError):
+                reduction.share_of(rows)
+        return reduction.share_of(6)
+
+    assert together(1, work)[0] == (range(6, 12), 12)
+
+
 def test_who_is_told_to_leave_waits_for_nobody():
     """Before the group is whole: at once, with the reason that it was given."""
     meeting = MeetingPoint(HOST, PATIENCE_SECONDS)
