@@ -162,6 +162,15 @@ def test_algorithms_know_nothing_of_who_runs_them():
         assert ours(path) <= FOR_ALGORITHMS | {"storage.specs"}, path
 
 
+def test_the_tutorials_algorithm_needs_no_more_than_ours(tmp_path: Path):
+    """What is written outside the repository gets by with what algorithms may import here."""
+    text = (ROOT / "docs" / "own_algorithm.md").read_text(encoding="utf-8")
+    file = tmp_path / "actor_critic.py"
+    file.write_text(text.partition("```python\n")[2].partition("```")[0], encoding="utf-8")
+    assert ours(file) <= FOR_ALGORITHMS
+    assert "tasks.algorithm" in ours(file)
+
+
 def test_storage_is_free_of_what_runs_above_it():
     """Data outlives the software that made it: storage needs no torch, Dask or Prefect to be read."""
     for path in modules("storage"):
@@ -175,6 +184,7 @@ def test_storage_is_free_of_what_runs_above_it():
         ("tasks.replica", {"torch", "prefect"}),
         ("tasks.torch_environments", {"torch", "prefect", "dask", "distributed", "numpy"}),
         ("tasks.config", {"torch", "prefect", "dask", "distributed"}),
+        ("tasks.own_probe", {"torch", "prefect", "dask", "distributed"}),
     ],
 )
 def test_light_modules_stay_light(module: str, absent: set[str], tmp_path: Path):

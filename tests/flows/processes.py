@@ -37,7 +37,9 @@ def wait_until(condition: Callable[[], Any], what: str | Callable[[], str], seco
 class Command:
     """`penstock ...`, running in a process group of its own."""
 
-    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str], folder: Path) -> None:
+    def __init__(
+        self, arguments: Sequence[str], environment: Mapping[str, str], folder: Path, cwd: Path | None = None
+    ) -> None:
         self._out, self._err = folder / "stdout", folder / "stderr"
         folder.mkdir(parents=True)
         with self._out.open("wb") as out, self._err.open("wb") as err:
@@ -47,6 +49,7 @@ class Command:
                 stdout=out,
                 stderr=err,
                 env={**os.environ, **environment},
+                cwd=cwd,
                 start_new_session=True,
             )
         self.pid = self._process.pid
