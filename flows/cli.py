@@ -176,21 +176,30 @@ def evaluate(
     episodes: Annotated[int, typer.Option(min=1, help="Episodes, each on a seed of its own.")] = 100,
     stage: Annotated[int | None, typer.Option(min=0, help="Stage whose last snapshot is evaluated.")] = None,
     key: Annotated[int, typer.Option(min=0, help="Which set of seeds.")] = 1_000_000,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Every commit's, as they come, until the run is finished.")
+    ] = False,
     store: Store = None,
     as_json: AsJson = False,
 ) -> None:
-    """Evaluate a run's newest snapshot, greedily, on fresh seeds; the result is kept in evaluations/."""
-    from flows.inspection import evaluate_run
+    """Evaluate a run's newest snapshot, greedily, on fresh seeds; the result is kept in evaluations/.
 
+    With --follow, evaluate beside training, in this process: nothing of it reaches the run. What was evaluated before
+    with the same seeds is left out; --json prints a line an evaluation.
+    """
+    from flows.inspection import evaluate_run, follow_run
+
+    if follow and stage is not None:
+        raise ConfigError("--stage and --follow: one stage or all of them; leave one of the options out")
+    if follow:
+        for result in follow_run(store or "runs", run, episodes, key):
+            typer.echo(json.dumps(result) if as_json else _evaluation_line(result))
+        return
     result = evaluate_run(store or "runs", run, episodes, stage, key)
     if as_json:
         _print_json(result)
-        return
-    Console().print(
-        f"version {result['version']}: mean return {result['mean_return']:.1f} over {episodes} episodes "
-        f"(from {result['min_return']:.1f} to {result['max_return']:.1f}) in {result['seconds']:.2f} s",
-        highlight=False,
-    )
+    else:
+        typer.echo(_evaluation_line(result))
 
 
 @app.command()
@@ -405,6 +414,13 @@ def _print_result(result: dict[str, Any], as_json: bool) -> None:
     console.print(f"everything lies in {where}/{result['run']}", highlight=False, soft_wrap=True)
     for command in next_steps(result["run"], result["store"], result["finished"] is not None):
         console.print(f"  {command}", highlight=False)
+
+
+def _evaluation_line(result: dict[str, Any]) -> str:
+    return (
+        f"version {result['version']}: mean return {result['mean_return']:.1f} over {result['episodes']} episodes "
+        f"(from {result['min_return']:.1f} to {result['max_return']:.1f}) in {result['seconds']:.2f} s"
+    )
 
 
 def _print_json(value: Any) -> None:

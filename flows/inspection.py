@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+import time
+from typing import TYPE_CHECKING, Any
 
 from flows.summary import next_steps, outcome, stage_row
 from storage.digest import canonical_json
@@ -12,6 +13,12 @@ from storage.readers import reading
 from storage.refs import SnapshotRef
 from storage.run import RunFolder
 from storage.store import open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_FOLLOW_SECONDS = 1.0
+"""Between two looks for a new commit."""
 
 
 def describe_run(store: str, name: str) -> dict[str, Any]:
@@ -54,22 +61,51 @@ def evaluate_run(store: str, name: str, episodes: int, stage: int | None, key: i
     Raises:
         ConfigError: nothing is committed yet, or not that stage.
     """
-    from tasks.assignment import Assignment
-    from tasks.context import load_context
-    from tasks.evaluate import evaluate_snapshot
-    from tasks.training import default_cache_folder
-
-    root = open_store(store)
-    run = RunFolder(root, name)
+    run = RunFolder(open_store(store), name)
     run.load()
     newest = run.log.newest()
     if newest is None or (stage is not None and stage > newest["stage"]):
         committed = "nothing yet" if newest is None else f"stages 0 to {newest['stage']}"
         raise ConfigError(f"run '{name}' has committed {committed}; evaluate after `penstock resume {name}`")
-    commit = newest if stage is None else run.log.read(stage)
+    return _evaluate_commit(run, newest if stage is None else run.log.read(stage), episodes, key)
+
+
+def follow_run(store: str, name: str, episodes: int, key: int) -> Iterator[dict[str, Any]]:
+    """Evaluate the last snapshot of every commit, as commits come, until one says that the run is finished.
+
+    Nothing of it reaches the run: whether that ends is decided by its own evaluations, inside its stages. What was
+    evaluated before with the same seeds is not evaluated again, so this may be stopped and started at will; nor is what
+    `penstock gc` has removed.
+
+    Raises:
+        RunNotFoundError: there is none of that name.
+    """
+    run = RunFolder(open_store(store), name)
+    run.load()
+    stage, newest = 0, run.log.newest()
+    while True:
+        while newest is not None and stage <= newest["stage"]:
+            commit = run.log.read(stage)
+            snapshot = SnapshotRef.from_json(commit["snapshots"][-1])
+            done = run.store.exists(_evaluation_name(snapshot, episodes, key))
+            if not done and run.store.exists(snapshot.name):
+                yield _evaluate_commit(run, commit, episodes, key)
+            stage += 1
+        if newest is not None and newest["finished"]:
+            return
+        time.sleep(_FOLLOW_SECONDS)
+        newest = run.log.newest(newest["stage"] if newest else None)
+
+
+def _evaluate_commit(run: RunFolder, commit: dict[str, Any], episodes: int, key: int) -> dict[str, Any]:
+    from tasks.assignment import Assignment
+    from tasks.context import load_context
+    from tasks.evaluate import evaluate_snapshot
+    from tasks.training import default_cache_folder
+
     assignment = Assignment(
-        store=root.url,
-        run=name,
+        store=run.root.url,
+        run=run.name,
         stage=commit["stage"],
         attempt=0,
         generation=0,
@@ -84,8 +120,12 @@ def evaluate_run(store: str, name: str, episodes: int, stage: int | None, key: i
     snapshot = SnapshotRef.from_json(commit["snapshots"][-1])
     with reading(run.store, "evaluate", commit["stage"], commit["stage"], shards=False):
         result = {**evaluate_snapshot(load_context(assignment), run.store, snapshot, episodes, key), "seeds": key}
-    run.store.write(f"evaluations/{snapshot.version:08d}-{key}-{episodes}.json", [canonical_json(result)])
+    run.store.write(_evaluation_name(snapshot, episodes, key), [canonical_json(result)])
     return result
+
+
+def _evaluation_name(snapshot: SnapshotRef, episodes: int, key: int) -> str:
+    return f"evaluations/{snapshot.version:08d}-{key}-{episodes}.json"
 
 
 def _newest_timings(run: RunFolder) -> dict[int, dict[str, Any]]:
