@@ -14,7 +14,6 @@ import dask
 from distributed import Client, Nanny, Scheduler, SpecCluster
 
 from storage.errors import GangRefusedError
-from tasks.policies import make_policy
 from tasks.replica import warm_up
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ def local_workers(config: RunConfig) -> Workers:
     A member that holds `learn` or `sync` is alone in its process; others share one if `cluster.act_workers` says so.
     """
     workers: list[tuple[str, int, tuple[tuple[str, float], ...]]] = []
-    for role in make_policy(config.placement).roles:
+    for role in config.policy.roles:
         alone = bool(role.fragments & {"learn", "sync"})
         processes = role.replicas if alone else config.cluster.act_workers or role.replicas
         places = -(-role.replicas // processes)

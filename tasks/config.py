@@ -28,6 +28,8 @@ from tasks.settings import Settings, at
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from tasks.policies import DistributionPolicy
+
 PRESETS_FOLDER = Path(__file__).resolve().parent / "presets"
 
 RunName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
@@ -236,6 +238,11 @@ class RunConfig(Settings):
         return True
 
     @property
+    def policy(self) -> DistributionPolicy:
+        """Who does what; ConfigError as `make_policy`."""
+        return make_policy(self.placement)
+
+    @property
     def story(self) -> str:
         """What runs, in a few words."""
         return f"{self.environment.id}, {self.algorithm.name}"
@@ -245,7 +252,7 @@ class RunConfig(Settings):
         placement = {"policy", "torch_threads", "gradient_block_rows", "quorum"}
         if self.placement.snapshot_dtype != "float32":  # left out where it is: such runs keep the identity they had
             placement.add("snapshot_dtype")
-        if make_policy(self.placement).reduce != "local":  # who adds up which rows decides how sums are rounded
+        if self.policy.reduce != "local":  # who adds up which rows decides how sums are rounded
             placement.add("learn_tasks")
         if self.placement.roles:
             placement.add("roles")
@@ -295,7 +302,7 @@ class TrainConfig(RunConfig):
         """What runs, in a few words."""
         if self.placement.policy == AUTO:
             return f"{super().story}, policy not chosen yet, lag {self.schedule.lag}"
-        parts = ", ".join(f"{role.replicas} {role.name}" for role in make_policy(self.placement).roles)
+        parts = ", ".join(f"{role.replicas} {role.name}" for role in self.policy.roles)
         if self.placement.policy == "single_learner_coarse":
             parts = f"{self.placement.act_tasks} act tasks"
         return f"{super().story}, {parts}, lag {self.schedule.lag}"

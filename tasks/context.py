@@ -30,7 +30,6 @@ from tasks.columns import shard_columns, stored_as
 from tasks.config import RunConfig, TrainConfig
 from tasks.environments import make_pool
 from tasks.own_algorithm import make_own
-from tasks.policies import make_policy
 from tasks.replay_config import build_stored_config
 from tasks.specs import EnvironmentSpec
 
@@ -64,7 +63,7 @@ class RunContext:
     @property
     def policy(self) -> DistributionPolicy:
         """Who does what. How many replicas of a role there are may have changed since: a member's assignment knows."""
-        return make_policy(self.config.placement)
+        return self.config.policy
 
     @property
     def round_rows(self) -> int:

@@ -11,7 +11,7 @@ from tasks.env import EnvironmentServer, env, served_tiles
 from tasks.groups import OFFER, MeetingPoint
 from tasks.learn import learn
 from tasks.placement import tiles_of
-from tasks.replay import replay
+from tasks.replay import replay, serve_replay
 from tasks.server import serve
 
 if TYPE_CHECKING:
@@ -95,10 +95,11 @@ class Member:
             served = served_tiles(membership) if self.composition.pools == "remote" else None
             return act(assignment, context, membership, served)
         if half == "server":
-            return serve(assignment, context, membership)
+            begin = serve if context.config.acts else serve_replay
+            return begin(assignment, context, membership)
         if half == "learn":
             if not context.config.acts:
-                return replay(assignment, context, membership)
+                return replay(assignment, context, membership, self._meeting)
             return learn(assignment, context, membership, self._meeting)
         if self._server is None:
             raise RuntimeError("environments are served only after they were offered")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from storage.errors import ConfigError
@@ -60,6 +60,12 @@ class DistributionPolicy:
     def learners(self) -> int:
         """Replicas that compute gradients."""
         return self.role_of("learn").replicas
+
+    def over_storage(self) -> DistributionPolicy:
+        """The part of it that learns, where all data are stored already and nobody acts."""
+        learns = frozenset(FRAGMENTS[3:])
+        roles = [replace(role, fragments=role.fragments & learns) for role in self.roles if role.fragments & learns]
+        return replace(self, roles=tuple(roles), pools="native")
 
     def role_of(self, fragment: Fragment) -> Role:
         """The role that holds a fragment."""

@@ -39,6 +39,9 @@ class Reduction(Protocol):
     edges: EdgeTally
     """What this learner has sent."""
 
+    def assign(self, rows: range, rows_in_all: int) -> None:
+        """Say which of the next round's rows are this learner's, where rounds are not alike."""
+
     def share_of(self, rows: int) -> tuple[range, int]:
         """Global ids of this learner's training rows of a round, and how many all learners have."""
 
@@ -64,6 +67,9 @@ class LocalReduction:
     def __init__(self, algorithm: Algorithm) -> None:
         self._algorithm = algorithm
         self.edges = EdgeTally()
+
+    def assign(self, rows: range, rows_in_all: int) -> None:
+        """Needless: all are."""
 
     def share_of(self, rows: int) -> tuple[range, int]:
         """All rows."""
@@ -99,6 +105,10 @@ class SummedReduction(LocalReduction):
         self._group = group
         self._rows = rows
         self._rows_in_all = rows_in_all
+
+    def assign(self, rows: range, rows_in_all: int) -> None:
+        """Instead of those of the own tiles."""
+        self._rows, self._rows_in_all = rows, rows_in_all
 
     def share_of(self, rows: int) -> tuple[range, int]:
         """Rows of the own tiles; every tile has as many, of one step each or of several.

@@ -1,7 +1,6 @@
-"""The learn role of a replay: rounds of stored shards in a seeded order, learned as in training; nobody acts.
+"""The learning of a replay: rounds of stored shards in a seeded order, learned as in training; nobody acts.
 
-A round is the next `shards_per_round` of an endless sequence: the plan's shards, in a fresh order each epoch. Where in
-it a round begins follows from the round's number, so a replay that was killed goes on with the same rows.
+One learner has all of a round, or several have some of its shards each and reduce gradients as in training.
 """
 
 from __future__ import annotations
@@ -9,89 +8,84 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Self
 
-import numpy as np
 import torch
 
 from storage.errors import CorruptObjectError, ObjectNotFoundError, SpecMismatchError
 from storage.refs import Ref
 from tasks.checkpoints import read_checkpoint, write_checkpoint
 from tasks.committed import from_root
+from tasks.edges import EdgeTally
 from tasks.feed import learned_columns
+from tasks.groups import Group
 from tasks.learn import StageTally, learn_batch, prepare_device
 from tasks.pipeline import ShardPipeline
 from tasks.read_budget import read_budget_bytes
-from tasks.reduce import LocalReduction
-from tasks.replay_config import ReplayConfig
-from tasks.replay_plan import ReplayPlan, plan_name
+from tasks.reduce import SERVER_GROUP, learner_names, reducing, server_name
+from tasks.replay_rounds import ReplayRounds
+from tasks.server import serve_round
 from tasks.snapshots import SnapshotPublisher
 from tasks.streams import Purpose, seed_of
 from tasks.sync import move_state, parameters_digest
+from tasks.window import RoundWindow
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from storage.cache import CacheTally
     from tasks.assignment import Assignment
     from tasks.context import RunContext
+    from tasks.groups import MeetingPoint
     from tasks.membership import Membership
     from tasks.pipeline import LoadedShard, PipelineTally
     from tasks.replay_plan import PlannedShard
     from tasks.specs import Batch, State
 
 
-def replay(assignment: Assignment, context: RunContext, membership: Membership) -> dict[str, Any]:
-    """Learn all rounds of a stage from stored shards.
+def replay(
+    assignment: Assignment, context: RunContext, membership: Membership, meeting: MeetingPoint | None = None
+) -> dict[str, Any]:
+    """Learn all rounds of a stage from stored shards: one's own places of each.
 
     Returns:
         What `tasks.learn.learn` returns; `shards` is empty, for the replay has none of its own, and `env_steps` are the
         stored steps that were learned from.
 
     Raises:
+        MemberLostError: another learner, or the server, was lost.
         StageMismatchError: learning again gave another snapshot than the one that is published.
         CorruptObjectError: a shard, the plan or the checkpoint is damaged or gone.
         SpecMismatchError: a shard lacks a column that the algorithm needs.
     """
-    placement = context.config.placement
-    device = prepare_device(assignment.device, placement.torch_threads)
+    device = prepare_device(assignment.device, context.config.placement.torch_threads)
     started = time.perf_counter()
-    before = context.run.log.read(assignment.stage - 1) if assignment.stage else None
-    publisher = SnapshotPublisher(assignment, context, membership)
-    if before:
-        state = read_checkpoint(context.run.store, Ref.from_json(before["checkpoint"]), device)
-    else:
-        state = context.algorithm.init(seed_of(context.config.seed, Purpose.PARAMETERS))
-        move_state(state, device)
-    tally, reduction = StageTally(), LocalReduction(context.algorithm)
+    state = _begin(assignment, context, device)
+    tally = StageTally()
     rounds = context.rounds_of(assignment.stage)
-    learn_seconds, update_rows, env_steps = 0.0, 0, 0
-    with publisher, StoredFeed(assignment, context, membership, device) as feed:
+    learn_seconds, update_rows, env_steps, all_steps = 0.0, 0, 0, 0
+    with (
+        reducing(assignment, context, membership, meeting) as reduction,
+        StoredFeed(assignment, context, membership, device) as feed,
+    ):
         for round_ in rounds:
             batch = feed.next_round(state)
             membership.check()
             round_started = time.perf_counter()
+            own, row_count = feed.rounds.share_of(round_)
+            reduction.assign(own, row_count)
             stats = reduction.stats(_sums(context, batch))
             state, rows = learn_batch(context, state, round_, batch, stats, tally, reduction)
             update_rows += rows
-            env_steps += next(iter(batch.values())).shape[0]
+            env_steps += len(own)
+            all_steps += row_count
             learn_seconds += time.perf_counter() - round_started
-            seconds = time.perf_counter() - started
-            membership.tell(
-                "progress",
-                round=round_,
-                env_steps=env_steps,
-                episode_return=None,
-                wait_share=feed.wait_seconds / seconds,
-                queue_depth=feed.tally().queue_depth,
-                lag=0,
-            )
-        position = rounds.stop * feed.shards_per_round
-        reader = {
-            "commit": assignment.stage,
-            "epoch": position // len(feed.plan),
-            "seed": context.config.seed,
-            "cursor": position % len(feed.plan),
-        }
-        snapshot = publisher.publish(rounds.stop, state)
+            if assignment.replica == 0:
+                membership.tell(
+                    "progress",
+                    round=round_,
+                    env_steps=all_steps,
+                    episode_return=None,
+                    wait_share=feed.wait_seconds / (time.perf_counter() - started),
+                    queue_depth=feed.tally().queue_depth,
+                    lag=0,
+                )
     tallied = feed.tally()
     membership.log.info(
         "replayed rounds=%d..%d env_steps=%d learn_seconds=%.3f wait_seconds=%.3f queue_depth=%.1f read_bytes=%d "
@@ -107,40 +101,67 @@ def replay(assignment: Assignment, context: RunContext, membership: Membership) 
         tallied.hedges,
         device,
     )
-    context.run.store.sync([snapshot.name])
+    holds_sync = assignment.role == context.policy.role_of("sync").name and assignment.replica == 0
     return {
         **tally.part(),
-        "snapshots": [snapshot.to_json()],
-        "checkpoint": write_checkpoint(context.run.store, assignment.stage, state, reader).to_json(),
-        "version": rounds.stop,
+        **(_keep(assignment, context, membership, state, feed.rounds) if holds_sync else {}),
         "env_steps": env_steps,
         "parameters": parameters_digest(state),
         "learn_seconds": learn_seconds,
         "wait_seconds": tallied.wait_seconds,
-        "publish_seconds": publisher.publish_seconds,
         "update_rows": update_rows,
+        "edges": reduction.edges.to_json(),
         "pipeline": tallied.to_json(),
         "cache": feed.cache_tally.to_json(),
     }
 
 
-def shard_order(seed: int, shards: int, first: int, last: int) -> Iterator[int]:
-    """Indices into a plan at positions `first` to `last` (excluded) of the endless sequence of epochs.
+def serve_replay(assignment: Assignment, context: RunContext, membership: Membership) -> dict[str, Any]:
+    """Be the parameter server of a replay's stage; returns and raises what `tasks.server.serve` does."""
+    device = prepare_device(assignment.device, context.config.placement.torch_threads)
+    state = _begin(assignment, context, device)
+    started = time.perf_counter()
+    planned = ReplayRounds(context)
+    names, edges = [*learner_names(assignment, context), server_name(context)], EdgeTally()
+    with Group(SERVER_GROUP, len(names) - 1, names, membership, assignment, None) as group:
+        for round_ in context.rounds_of(assignment.stage):
+            membership.check()
+            _, row_count = planned.share_of(round_)
+            state = serve_round(context, state, round_, group, RoundWindow.of_round(row_count), edges)
+    serve_seconds = time.perf_counter() - started
+    kept = _keep(assignment, context, membership, state, planned)
+    return {
+        **kept,
+        "parameters": parameters_digest(state),
+        "serve_seconds": serve_seconds,
+        "edges": edges.to_json(),
+    }
 
-    Args:
-        seed: of the run.
-        shards: how many the plan has.
-        first: position, counted from the beginning of the replay.
-        last: position after the last one.
-    """
-    epoch = -1
-    order: list[int] = []
-    for position in range(first, last):
-        if position // shards != epoch:
-            epoch = position // shards
-            generator = torch.Generator().manual_seed(seed_of(seed, Purpose.REPLAY, epoch))
-            order = torch.randperm(shards, generator=generator).tolist()
-        yield order[position % shards]
+
+def _begin(assignment: Assignment, context: RunContext, device: torch.device) -> State:
+    if assignment.stage:
+        before = context.run.log.read(assignment.stage - 1)
+        return read_checkpoint(context.run.store, Ref.from_json(before["checkpoint"]), device)
+    state = context.algorithm.init(seed_of(context.config.seed, Purpose.PARAMETERS))
+    move_state(state, device)
+    return state
+
+
+def _keep(
+    assignment: Assignment, context: RunContext, membership: Membership, state: State, planned: ReplayRounds
+) -> dict[str, Any]:
+    """Store what a commit says of the state after a stage; one version, for nobody acts before its end."""
+    stop, store = context.rounds_of(assignment.stage).stop, context.run.store
+    with SnapshotPublisher(assignment, context, membership) as publisher:
+        snapshot = publisher.publish(stop, state)
+    store.sync([snapshot.name])
+    reader = planned.reader_at(stop, assignment.stage)
+    return {
+        "snapshots": [snapshot.to_json()],
+        "checkpoint": write_checkpoint(store, assignment.stage, state, reader).to_json(),
+        "version": stop,
+        "publish_seconds": publisher.publish_seconds,
+    }
 
 
 class StoredFeed:
@@ -150,26 +171,21 @@ class StoredFeed:
         self, assignment: Assignment, context: RunContext, membership: Membership, device: torch.device
     ) -> None:
         """Args: which stage, of which run, among whom, to where."""
-        config = context.config
-        if not isinstance(config, ReplayConfig) or config.plan is None:
-            raise TypeError(f"run '{context.run.name}' is no replay with a plan")
-        name = plan_name(config.plan)
-        self.plan = ReplayPlan.decode(context.run.store.read(name), name, config.plan)
-        self.shards_per_round = config.schedule.shards_per_round
-        self._assignment = assignment
+        self.rounds = ReplayRounds(context, assignment.replica, assignment.replicas)
         self._context = context
-        self._order = self._indices()
+        stage = context.rounds_of(assignment.stage)
+        self._planned = self.rounds.own(stage)
         # The source runs lie beside this one.
         store = context.run.root
         self._pipeline = ShardPipeline(
-            (from_root(planned.run, planned.ref) for planned in (self.plan[index] for index in self._indices())),
+            (from_root(planned.run, planned.ref) for planned in self.rounds.own(stage)),
             store,
             columns=learned_columns(context),
             device=device,
             budget_bytes=read_budget_bytes(
                 assignment,
                 membership.log,
-                2 * _largest_round_bytes(self.plan, self.shards_per_round),
+                2 * self.rounds.largest_bytes,
                 is_remote=store.path("any") is None,
                 is_staged=device.type != "cpu",
             ),
@@ -205,20 +221,15 @@ class StoredFeed:
             SpecMismatchError: a shard lacks a column that the algorithm needs.
             StoreError: the store can't be read.
         """
-        taken = [self._take() for _ in range(self.shards_per_round)]
+        taken = [self._take() for _ in range(self.rounds.own_shards)]
         parts = [self._rows(state, planned, loaded) for planned, loaded in taken]
         batch = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
         for _, loaded in taken:
             loaded.release()
         return batch
 
-    def _indices(self) -> Iterator[int]:
-        rounds = self._context.rounds_of(self._assignment.stage)
-        first, last = rounds.start * self.shards_per_round, rounds.stop * self.shards_per_round
-        return shard_order(self._context.config.seed, len(self.plan), first, last)
-
     def _take(self) -> tuple[PlannedShard, LoadedShard]:
-        planned = self.plan[next(self._order)]
+        planned = next(self._planned)
         where = f"'{planned.ref.name}' of run '{planned.run}'"
         try:
             return planned, self._pipeline.take()
@@ -241,12 +252,6 @@ class StoredFeed:
             return batch
         index = torch.from_numpy(chosen).to(next(iter(batch.values())).device)
         return {name: column.index_select(0, index) for name, column in batch.items()}
-
-
-def _largest_round_bytes(plan: ReplayPlan, shards: int) -> int:
-    """Of the files of so many shards, if the largest ones of the plan come together."""
-    sizes = np.sort(plan.table["nbytes"].to_numpy())[::-1]
-    return int(np.resize(sizes, shards).sum())
 
 
 @torch.no_grad()

@@ -23,7 +23,10 @@ from tasks.settings import Settings, at
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from tasks.policies import DistributionPolicy
+
 _POLICY = "learner_over_storage"
+_POLICIES = (_POLICY, "multiple_learners", "central")
 
 
 class Bounds(Settings):
@@ -105,15 +108,25 @@ class ReplayConfig(RunConfig):
         return False
 
     @property
+    def policy(self) -> DistributionPolicy:
+        """What learns of the policy that is named."""
+        return super().policy.over_storage()
+
+    @property
     def story(self) -> str:
         """What runs, in a few words."""
         return f"{super().story} from {', '.join(self.source.runs)}"
 
     @model_validator(mode="after")
     def _only_learns(self) -> ReplayConfig:
-        if self.placement.policy != _POLICY:
+        if self.placement.policy not in _POLICIES:
             raise ValueError(
-                f"placement.policy = '{self.placement.policy}': a replay only learns, expected '{_POLICY}'"
+                f"placement.policy = '{self.placement.policy}': a replay only learns, expected {', '.join(_POLICIES)}"
+            )
+        if self.placement.learn_tasks > self.schedule.shards_per_round:
+            raise ValueError(
+                f"placement.learn_tasks = {self.placement.learn_tasks}, but a round has only "
+                f"{self.schedule.shards_per_round} shards (schedule.shards_per_round); each learner has at least one"
             )
         for field in ("round_steps", "lag"):
             value = getattr(self.schedule, field)

@@ -60,6 +60,13 @@ class PlannedShard:
     segments: tuple[int, ...] | None
     """Triples (environment of the tile, first step, last step); None: all rows."""
 
+    @property
+    def row_count(self) -> int:
+        """How many rows count."""
+        if self.segments is None:
+            return self.ref.rows
+        return sum(last - first + 1 for first, last in zip(self.segments[1::3], self.segments[2::3], strict=True))
+
     def row_ids(self, steps: int, envs: int) -> NDArray[np.int64] | None:
         """Rows `t * B + b` that count, ascending; None: all. ValueError if a segment lies outside `[T, B]`."""
         if self.segments is None:

@@ -50,7 +50,8 @@ def serve(assignment: Assignment, context: RunContext, membership: Membership) -
     ):
         for round_ in rounds:
             membership.check()
-            state = _serve_round(context, state, round_, group, begun.window, edges)
+            begun.window.begin_round()
+            state = serve_round(context, state, round_, group, begun.window, edges)
             sync.publish(round_ + 1, state)
         sync.keep(state, begun.window)
         sync.count(edges)
@@ -67,12 +68,12 @@ def serve(assignment: Assignment, context: RunContext, membership: Membership) -
 
 
 @torch.no_grad()
-def _serve_round(
+def serve_round(
     context: RunContext, state: State, round_: int, group: Group, window: RoundWindow, edges: EdgeTally
 ) -> State:
+    """Take a round's steps, over the rows of a window that has the round; the state after it, with `edges` counted."""
     # Learners come first in the group: the server's rank is their number.
     algorithm, server = context.algorithm, group.size - 1
-    window.begin_round()
     for share in take_share(plan_round(context, round_, window), range(0), window.round_rows):
         for loss in algorithm.losses:
             gradient = group.sum_at(server, torch.zeros_like(state.params[loss.group].flat))

@@ -14,7 +14,7 @@ from tasks.config import TrainConfig
 from tasks.environments import make_pool
 from tasks.own_probe import ask
 from tasks.placement import check_supported
-from tasks.policies import AUTO, make_policy
+from tasks.policies import AUTO
 from tasks.replay_config import ReplayConfig
 from tasks.replay_plan import in_environment_of_sources
 from tasks.torch_environments import check_torch_environment
@@ -34,7 +34,7 @@ def check_placement(config: RunConfig) -> DistributionPolicy:
     Raises:
         ConfigError: names what is wrong, and what would be right.
     """
-    policy = make_policy(config.placement)
+    policy = config.policy
     check_supported(policy)
     if policy.learners != config.placement.learn_tasks:
         raise ConfigError(

@@ -29,7 +29,7 @@ from tasks.config import PlacementSettings, RunConfig, merge
 from tasks.fingerprint import differences, fingerprint
 from tasks.own_probe import completed, source_of
 from tasks.places import read_places
-from tasks.policies import AUTO, make_policy, unused_counts
+from tasks.policies import AUTO, unused_counts
 from tasks.replay_config import ReplayConfig, build_stored_config
 from tasks.replay_plan import claimed, pin
 from tasks.stage import StageDriver
@@ -95,7 +95,7 @@ def driving(config: RunConfig, if_exists: IfExists, on_event: Callable[[dict[str
     try:
         newest = run.log.newest(committed)
         with connected(config) as client:
-            policy = make_policy(config.placement)
+            policy = config.policy
             for name in unused_counts(config.placement):
                 logger.warning(
                     "placement.%s = %d changes nothing: policy '%s' has no tasks that it counts",

@@ -196,3 +196,29 @@ def test_members_have_processes_of_their_own(undisturbed):
     members = undisturbed["central"].timings()[-1]["members"]
     assert sorted(members) == ["server-0", "worker-0", "worker-1"]
     assert len({member["pid"] for member in members.values()}) == 3
+
+
+def test_learners_of_a_replay_end_as_one(runs, undisturbed):
+    """Implicit Q-learning from chosen rows, of which shards have more or fewer: parameters of one learner."""
+    source = undisturbed[ALONE]
+    options = ("--from", ALONE, "--min-return", "20", "--algorithm.name", "iql", "--hidden", "[8]")
+    portions = ("--shards-per-round", "5", "--rounds-per-stage", "4", "--max-stages", "1", "--evaluation-episodes", "4")
+    where = ("--store", source.url, "--scheduler", runs.places.address)
+    replays = {}
+    for policy in ("learner_over_storage", "multiple_learners", "central"):
+        learners = () if policy == "learner_over_storage" else ("--learn-tasks", "2")
+        name = f"replayed-{policy.replace('_', '-')}"
+        placed = ("--policy", policy, *learners)
+        runs.bench.penstock("replay", name, *options, *portions, *placed, *where).succeed()
+        replays[policy] = StoredRun(source.url, name)
+    alone = replays.pop("learner_over_storage")
+    expected = parameters(alone, 0)
+    for policy, run in replays.items():
+        found = parameters(run, 0)
+        assert found.keys() == expected.keys()
+        for name, value in expected.items():
+            np.testing.assert_allclose(found[name], value, rtol=0, atol=TOLERANCE, err_msg=f"{policy} {name}")
+        for count in ("env_steps", "version"):
+            assert run.commits()[0][count] == alone.commits()[0][count]
+        members = {part["member"] for half in ("learn", "server") for part in run.timings()[0].get(half, [])}
+        assert members == {"worker-0", "worker-1"} | ({"server-0"} if policy == "central" else set())

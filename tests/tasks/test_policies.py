@@ -4,6 +4,7 @@ import pytest
 
 from storage.errors import ConfigError
 from tasks.config import PlacementSettings, build_config
+from tasks.placement import check_supported
 from tasks.policies import FRAGMENTS, DistributionPolicy, Fragment, Role, make_policy, unused_counts
 
 
@@ -155,3 +156,16 @@ def test_roles_count_for_a_runs_bytes_and_a_mistake_in_them_is_named():
     assert "roles" not in build_config({}).identity()["placement"]
     with pytest.raises(ConfigError, match=r"placement\.roles\.actors\.replica: no such setting; .*replicas"):
         build_config({"placement": {**placement, "roles": {"actors": {**ACT, "replica": 2}}}})
+
+
+@pytest.mark.parametrize("name", ["single_learner_coarse", "multiple_learners", "central", "learner_over_storage"])
+def test_what_learns_of_a_policy_needs_no_environment(name: str):
+    """Its roles without what acts, as many and on the same resources; gradients are reduced as they were."""
+    policy = make_policy(PlacementSettings(policy=name, learn_tasks=3))
+    learning = policy.over_storage()
+    assert not learning.acts
+    assert (learning.learners, learning.reduce) == (policy.learners, policy.reduce)
+    for fragment in FRAGMENTS[3:]:
+        assert learning.role_of(fragment).resources == policy.role_of(fragment).resources
+    assert {fragment for role in learning.roles for fragment in role.fragments} == set(FRAGMENTS[3:])
+    check_supported(learning)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from storage.errors import CorruptObjectError, SpecMismatchError
+from storage.errors import ConfigError, CorruptObjectError, SpecMismatchError
 from storage.run import RunFolder
 from storage.shards import decode_shard
 from storage.specs import Spec
@@ -17,9 +17,10 @@ from storage.store import open_store
 from tasks.assignment import Assignment
 from tasks.config import build_config, merge
 from tasks.context import RunContext, _load
-from tasks.replay import StoredFeed, replay, shard_order
+from tasks.replay import StoredFeed, replay
 from tasks.replay_config import build_replay_config
 from tasks.replay_plan import pin
+from tasks.replay_rounds import ReplayRounds, shard_order
 from tasks.training import describe_run
 
 from ..storage.faulty import Fault, FaultyStore  # noqa: TID252  (tests are no package)
@@ -260,6 +261,27 @@ def test_a_stage_ends_with_the_same_bytes_and_tells_what_it_read(url, tmp_path):
     told = [facts for facts in replaying.members.told if facts["event"] == "progress"]
     assert [facts["round"] for facts in told] == [*range(ROUNDS), *range(ROUNDS)]
     assert told[-1]["queue_depth"] == results[1]["pipeline"]["queue_depth"]
+
+
+def test_a_learner_of_a_replay_has_a_shard_of_every_round():
+    """More learners than shards are refused, with both numbers."""
+    settings = {"source": {"runs": ["a"]}, "placement": {"policy": "central", "learn_tasks": 3}}
+    assert build_replay_config({**settings, "schedule": {"shards_per_round": 3}}).policy.learners == 3
+    with pytest.raises(ConfigError, match=r"placement.learn_tasks = 3, but a round has only 2 shards"):
+        build_replay_config({**settings, "schedule": {"shards_per_round": 2}})
+
+
+@pytest.mark.parametrize("replicas", [2, 3, 4])
+def test_learners_have_all_of_a_round_between_them(tmp_path, replicas):
+    """One after another, their shards and rows are those of one learner, in its order, in every round and epoch."""
+    context = Replaying(str(tmp_path / "runs"), tmp_path / "cache").context
+    parts = [ReplayRounds(context, replica, replicas) for replica in range(replicas)]
+    for round_ in range(2 * ROUNDS):
+        alone = [planned.ref.name for planned in ReplayRounds(context).own(range(round_, round_ + 1))]
+        assert [planned.ref.name for part in parts for planned in part.own(range(round_, round_ + 1))] == alone
+        shares = [part.share_of(round_) for part in parts]
+        assert [row for own, _ in shares for row in own] == list(range(SHARDS_A_ROUND * 16 * 3))
+        assert {in_all for _, in_all in shares} == {SHARDS_A_ROUND * 16 * 3}
 
 
 def test_implicit_q_learning_replays_as_cloning_does(tmp_path):
