@@ -49,6 +49,9 @@ class Task:
 TASKS = {
     "ppo-cartpole": Task("cartpole", 500_000, "CleanRL 490.0 ± 6.1", 490.0),
     "ppo-acrobot": Task("acrobot", 500_000, "CleanRL -86.4 ± 1.3", -86.0),
+    "ppo-halfcheetah": Task("halfcheetah", 1_000_000, "CleanRL 1443 ± 46 (v4)", 1443.0),
+    "sac-pendulum": Task("pendulum-sac", 20_480, "stable-baselines3 -157 ± 89", -157.0, greedy=True),
+    "dqn-cartpole": Task("cartpole-dqn", 500_000, "CleanRL 488.7 ± 16", 488.0),
 }
 
 
@@ -85,7 +88,7 @@ def train(task: Task, seed: int, store: str) -> dict[str, Any]:
     command += ["--rounds-per-stage", str(rounds), "--max-stages", str(_STAGES), "--target-return", "none"]
     command += ["--evaluate-every-stages", str(_STAGES), "--evaluation-episodes", "100"]
     command += ["--store", store, "--name", f"seed-{seed}", "--seed", str(seed), "--json"]
-    outcome = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    outcome = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
     commits = sorted((Path(store) / f"seed-{seed}" / "commits").glob("*.json"))
     curve = [json.loads(path.read_text())["metrics"].get("episode_return") for path in commits]
     return {

@@ -95,7 +95,7 @@ def train(workload: Workload, store: str) -> float:
     command += ["--rounds-per-stage", str(workload.rounds_per_stage), "--max-stages", str(workload.stages)]
     command += ["--target-return", "none", "--evaluation-episodes", "1"]
     command += ["--store", store, "--name", "measured", "--json"]
-    subprocess.run(command, check=True, capture_output=True, text=True)
+    subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     stages = [json.loads(path.read_text()) for path in sorted(Path(store, "measured", "timings").glob("*.json"))][1:]
     steps = sum(part["env_steps"] for stage in stages for part in stage["act"])
     return steps / sum(stage["stage_seconds"] - stage["evaluate_seconds"] for stage in stages)

@@ -30,6 +30,7 @@ from tasks.environments import make_pool
 from tasks.learn import plan_round
 from tasks.specs import EnvironmentSpec, Trajectory
 from tasks.tile import ActedRound, RoundBuffers, TileActor, act_together
+from tasks.window import RoundWindow
 
 if TYPE_CHECKING:
     from tasks.specs import Batch, State
@@ -85,20 +86,23 @@ def train_round(
     with torch.no_grad():
         batches = [algorithm.post(state.params, trajectory_of(part)) for part in acted]
         sums = [algorithm.stats(batch) for batch in batches]
-        stats = {name: float(sum(part[name] for part in sums)) for name in sums[0]}
+        stats = {name: torch.stack([part[name] for part in sums]).sum(0) for name in sums[0]}
         batch: Batch = {name: torch.cat([part[name] for part in batches]) for name in batches[0]}
-    row_count = len(next(iter(batch.values())))
-    for index in plan_round(context, round_, row_count):
+    totals = {name: value.item() for name, value in stats.items() if not value.dim()}
+    window = RoundWindow.of_round(len(next(iter(batch.values()))))
+    # On-policy algorithms plan index arrays alone.
+    for index in plan_round(context, round_, window):
         rows = {name: column[index] for name, column in batch.items()}
         for loss in algorithm.losses:
-            scalar, _ = loss.function(state.params, state.targets, rows, None, stats, len(index))
+            scalar, _ = loss.function(state.params, state.targets, rows, None, totals, len(index))
             leaves = state.params[loss.group].leaves
             gradient = torch.cat([part.reshape(-1) for part in torch.autograd.grad(scalar, leaves)])
             with torch.no_grad():
                 state = algorithm.update(state, loss, gradient)
         with torch.no_grad():
             state = algorithm.after_minibatch(state)
-    return state
+    with torch.no_grad():
+        return algorithm.after_round(state, stats)
 
 
 def trajectory_of(acted: ActedRound) -> Trajectory:
