@@ -13,6 +13,8 @@ from storage.errors import StoreError
 from storage.probe import StoreGuarantees, probe
 from storage.store import open_store
 
+from .faulty import Fault, FaultyStore
+
 
 class ForgetfulFileSystem(MemoryFileSystem):
     """A service that does not know conditional creation and overwrites instead, as some S3 servers do."""
@@ -54,6 +56,15 @@ def test_a_store_that_overwrites_is_found_out(caplog: pytest.LogCaptureFixture):
     with caplog.at_level(logging.WARNING):
         assert probe(store) == StoreGuarantees(writable=True, exclusive_create=False)
     assert "forgetful://runs" in caplog.text
+    assert store.list() == []
+
+
+@pytest.mark.parametrize("name", ["created", "raced"])
+def test_a_retry_that_meets_its_own_object_is_no_fault(tmp_path: Path, name: str):
+    """A create whose answer was lost is done again by the client, and refused: the store is as good as before."""
+    store = FaultyStore(open_store(tmp_path), [Fault("repeat", ("create",), f"*/{name}")])
+    assert probe(store) == StoreGuarantees(writable=True, exclusive_create=True)
+    assert store.met
     assert store.list() == []
 
 

@@ -14,6 +14,7 @@ def test_purposes_keep_their_numbers():
         "PLAN": 3,
         "EVALUATION": 4,
         "REPLAY": 5,
+        "LOSS": 6,
     }
 
 
@@ -26,6 +27,7 @@ def test_seeds_keep_their_values():
         17579876663566485232,
         1678552078425491192,
         15152708626915684481,
+        5102377104321400970,
     ]
     assert seed_of(1, Purpose.PLAN, 7) == 13481466760325839235
     assert environment_seeds(5, Purpose.ENVIRONMENT, env_ids=range(3)).tolist() == [

@@ -74,7 +74,7 @@ class Acting:
             device="cpu",
             **settings,
         )
-        self.actors, shards, states, _ = _resume_all(self.assignment, self.context, range(2))
+        self.actors, shards, states, _ = _resume_all(self.assignment, self.context, range(2), None, None)
         self.writer = RoundWriter(self.assignment, self.context, self.hints, shards, states)
         self.params = context.algorithm.init(3).params
 
