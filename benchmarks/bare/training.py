@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,18 +20,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "peers"))
 from measure import machine, print_result
 
 from flows.overrides import parse_overrides
-from storage.cache import NodeCache
-from storage.run import RunFolder
-from storage.store import open_store
 from tasks.config import build_config, load_preset, merge
-from tasks.context import RunContext, make_algorithm
-from tasks.environments import make_pool
 from tasks.learn import plan_round
-from tasks.specs import EnvironmentSpec, Trajectory
 from tasks.tile import ActedRound, RoundBuffers, TileActor, act_together
+from tasks.trial_rounds import training_rows, trial_run
 from tasks.window import RoundWindow
 
 if TYPE_CHECKING:
+    from tasks.context import RunContext
     from tasks.specs import Batch, State
 
 
@@ -43,8 +38,8 @@ def main() -> None:
     parser.add_argument("settings", nargs="*", default=["cartpole"])
     args = parser.parse_args()
     torch.set_num_threads(args.torch_threads)
-    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
-        context = make_context(args.settings, folder)
+    config = build_config(merge(load_preset(args.settings[0]), parse_overrides(args.settings[1:])))
+    with trial_run(config) as (_, context):
         actors = [TileActor(context, tile) for tile in range(context.config.environment.tiles)]
         buffers = [RoundBuffers(context, actor.tile) for actor in actors]
         for actor in actors:
@@ -68,14 +63,6 @@ def main() -> None:
     )
 
 
-def make_context(settings: list[str], folder: str) -> RunContext:
-    """As of a run, which is never stored."""
-    config = build_config(merge(load_preset(settings[0]), parse_overrides(settings[1:])))
-    environment = EnvironmentSpec.from_pool(config.environment.id, dict(make_pool(config, 1).environment))
-    run, cache = RunFolder(open_store(folder), "bare"), NodeCache(Path(folder) / "cache")
-    return RunContext(config, run, cache, environment, make_algorithm(config, environment))
-
-
 def train_round(
     context: RunContext, state: State, round_: int, actors: list[TileActor], buffers: list[RoundBuffers]
 ) -> State:
@@ -84,7 +71,7 @@ def train_round(
     acted: list[ActedRound] = []
     act_together(actors, round_, state.params, lambda actor: buffers[actor.tile], acted.append)
     with torch.no_grad():
-        batches = [algorithm.post(state.params, trajectory_of(part)) for part in acted]
+        batches = [training_rows(context, state, part) for part in acted]
         sums = [algorithm.stats(batch) for batch in batches]
         stats = {name: torch.stack([part[name] for part in sums]).sum(0) for name in sums[0]}
         batch: Batch = {name: torch.cat([part[name] for part in batches]) for name in batches[0]}
@@ -103,13 +90,6 @@ def train_round(
             state = algorithm.after_minibatch(state)
     with torch.no_grad():
         return algorithm.after_round(state, stats)
-
-
-def trajectory_of(acted: ActedRound) -> Trajectory:
-    """The round's buffers as `post` sees them."""
-    columns = {name: torch.from_numpy(array) for name, array in acted.buffers.arrays.items()}
-    end = acted.end
-    return Trajectory(columns, torch.from_numpy(end.bootstrap_rows), torch.from_numpy(end.bootstrap_observation))
 
 
 if __name__ == "__main__":
