@@ -13,6 +13,7 @@ import time
 from typing import Any
 
 from tasks.assignment import Assignment
+from tasks.memory import keep_freed_memory
 
 
 def run_member(assignment: dict[str, Any]) -> dict[str, Any]:
@@ -20,6 +21,7 @@ def run_member(assignment: dict[str, Any]) -> dict[str, Any]:
     context_module = importlib.import_module("tasks.context")
     member_module = importlib.import_module("tasks.member")
     membership_module = importlib.import_module("tasks.membership")
+    keep_freed_memory()
     parsed = Assignment.from_json(assignment)
     context = context_module.load_context(parsed)
     with (
