@@ -1,7 +1,7 @@
 # Types of the extension module that native/src builds.
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, SupportsIndex, TypedDict
+from typing import Any, Literal, NotRequired, SupportsIndex, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ class Description(TypedDict):
     observation_dtype: np.dtype[Any]
     observation_low: NDArray[np.float64]
     observation_high: NDArray[np.float64]
+    behind_mask: NotRequired[tuple[int, ...]]
     action_count: int
     action_shape: tuple[int, ...]
     action_low: NDArray[np.float32]

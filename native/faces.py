@@ -24,7 +24,8 @@ class EnvironmentSpec(TypedDict):
 
     id: str
     observation: dict[str, Any]
-    """dtype, shape"""
+    """dtype, shape; where there is a mask of allowed choices, which the first numbers of the then flat observation are,
+    also behind_mask, the shape of the rest"""
     action: dict[str, Any]
     """kind 'discrete' with n, dtype, shape () or (agents,); or kind 'box' with dtype, shape, low, high"""
     agents: int

@@ -60,9 +60,11 @@ class Pool(Asynchronous):
         self.single_action_space, action = action_space_of(described)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
+        behind_mask = {"behind_mask": described["behind_mask"]} if "behind_mask" in described else {}
+        shape = described["observation_low"].shape
         self._environment = EnvironmentSpec(
             id=environment_id,
-            observation={"dtype": str(described["observation_dtype"]), "shape": described["observation_low"].shape},
+            observation={"dtype": str(described["observation_dtype"]), "shape": shape, **behind_mask},
             action=action,
             agents=described["agents"],
             max_episode_steps=limit,

@@ -14,23 +14,71 @@ from torch import Tensor
 _LOG_2PI = math.log(2.0 * math.pi)
 
 
-def choose(logits: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+_FORBIDDEN = -1e30
+"""Instead of a forbidden choice's number: so low that no noise lifts it, and finite, so that 0 times it is 0."""
+
+
+def restrict(values: Tensor, allowed: Tensor | None) -> Tensor:
+    """Logits or values of choices, with those that are forbidden so low that they never win and have no probability.
+
+    Args:
+        values: `[..., n]`.
+        allowed: bool `[..., n]`; None allows everything.
+
+    Returns:
+        `[..., n]`. Gradients of forbidden ones are exactly 0.
+    """
+    return values if allowed is None else torch.where(allowed, values, _FORBIDDEN)
+
+
+def best(values: Tensor, allowed: Tensor | None = None) -> Tensor:
+    """The allowed choice of the largest value, int64 `[...]`; of rows that allow nothing, as after an end, any."""
+    return restrict(values, allowed).argmax(-1)
+
+
+def choose(logits: Tensor, noise: Tensor, allowed: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Pick among choices: with Gumbel noise a sample of the softmax (Gumbel-max), with zero noise the likeliest.
 
     Args:
         logits: `[..., n]`.
         noise: `[..., n]`.
+        allowed: bool `[..., n]`, the only choices that are picked and that have a probability; None allows all.
 
     Returns:
         The choice, int64 `[...]`, and its log-probability `[...]`.
+
+    Raises:
+        ValueError: as `require_choice`.
     """
+    require_choice(allowed)
+    logits = restrict(logits, allowed)
     action = (logits + noise).argmax(-1)
     return action, torch.log_softmax(logits, -1).gather(-1, action.unsqueeze(-1)).squeeze(-1)
 
 
-def choice_probability(logits: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-    """Log-probability of the choice `action` `[...]` under `logits` `[..., n]`, and the softmax's entropy: `[...]`."""
-    log_probabilities = torch.log_softmax(logits, -1)
+def require_choice(allowed: Tensor | None) -> None:
+    """Refuse rows in which nothing is allowed. On an accelerator nothing is looked at: that would wait for it.
+
+    Raises:
+        ValueError: names the rows of `allowed`, bool `[..., n]`.
+    """
+    if allowed is None or allowed.device.type != "cpu":
+        return
+    stuck = ~allowed.any(-1)
+    if stuck.any():
+        rows = stuck.nonzero().squeeze(-1).tolist()
+        raise ValueError(
+            f"the environment allows none of its {allowed.shape[-1]} choices in row(s) {rows} of this step, expected "
+            f"one at least while an episode goes on: let its step end the episode where action_mask would be empty"
+        )
+
+
+def choice_probability(logits: Tensor, action: Tensor, allowed: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Log-probability of the choice `action` `[...]` under `logits` `[..., n]`, and the softmax's entropy: `[...]`.
+
+    Both are over the choices that `allowed` (bool `[..., n]`) allows; None allows all.
+    """
+    log_probabilities = torch.log_softmax(restrict(logits, allowed), -1)
     log_probability = log_probabilities.gather(-1, action.unsqueeze(-1)).squeeze(-1)
     return log_probability, -(log_probabilities.exp() * log_probabilities).sum(-1)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from gymnasium.vector import AutoresetMode
+
 import native
 from storage.errors import ConfigError
 
@@ -12,8 +14,10 @@ if TYPE_CHECKING:
     from tasks.config import RunConfig
 
 
-def make_pool(config: RunConfig, num_envs: int) -> EnvironmentPool:
-    """A pool as configured.
+def make_pool(
+    config: RunConfig, num_envs: int, autoreset_mode: AutoresetMode = AutoresetMode.NEXT_STEP
+) -> EnvironmentPool:
+    """A pool as configured; `autoreset_mode` says what follows an episode's end outside of rounds.
 
     Raises:
         ConfigError: unknown environment, setting or value, or one that the algorithm can't learn from.
@@ -21,7 +25,11 @@ def make_pool(config: RunConfig, num_envs: int) -> EnvironmentPool:
     settings, algorithm = config.environment, config.algorithm
     try:
         pool = native.make(
-            settings.id, num_envs, max_episode_steps=settings.max_episode_steps, **dict[str, Any](settings.settings)
+            settings.id,
+            num_envs,
+            max_episode_steps=settings.max_episode_steps,
+            autoreset_mode=autoreset_mode,
+            **dict[str, Any](settings.settings),
         )
         described = pool.environment
     except (ValueError, ImportError) as error:

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from gymnasium.vector import AutoresetMode
 
+from tasks.environments import make_pool
 from tasks.snapshots import load_snapshot
 from tasks.streams import Purpose, environment_seeds
 
@@ -34,7 +36,8 @@ def evaluate_snapshot(context: RunContext, store: Store, ref: SnapshotRef, episo
     torch.set_num_threads(1)
     started = time.perf_counter()
     params = load_snapshot(context.cache.get_buffer(store, ref), ref)
-    pool = context.make_pool(episodes)
+    # Reset in the step that ends an episode: nobody has to act where it is over, and nothing may be allowed any more.
+    pool = make_pool(context.config, episodes, AutoresetMode.SAME_STEP)
     pool.reset_ids(environment_seeds(context.config.seed, Purpose.EVALUATION, key, env_ids=range(episodes)))
     noise = torch.zeros((episodes, *context.algorithm.noise.shape))
     carry = context.algorithm.initial_carry(episodes)

@@ -52,6 +52,25 @@ class EnvironmentSpec:
     reward_threshold: float | None
     agents: int = 0
     """Length of the agent axis, the first one of observation, action and reward; 0 where there is none."""
+    behind_mask: Spec | None = None
+    """Of an environment that forbids some of its choices at times: what it shows beside that. Its `observation` is then
+    flat: 0 or 1 for each choice, whether it is allowed, and behind that mask these numbers. None where all is allowed.
+    """
+
+    @property
+    def seen(self) -> Spec:
+        """What networks see of an observation: all of it but the mask."""
+        return self.behind_mask or self.observation
+
+    def split(self, observation: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Take observations `[rows, *observation]` apart: `[rows, *seen]`, and what is allowed, bool `[rows, n]`.
+
+        Without a mask the latter is None.
+        """
+        if self.behind_mask is None:
+            return observation, None
+        choices = self.action.n
+        return observation[:, choices:].unflatten(1, self.behind_mask.shape), observation[:, :choices] != 0
 
     @property
     def reward(self) -> Spec:
@@ -61,10 +80,11 @@ class EnvironmentSpec:
     @classmethod
     def from_pool(cls, name: str, described: dict[str, Any]) -> EnvironmentSpec:
         """Read what `native.Pool.environment` says of an environment."""
-        action = described["action"]
+        action, observation = described["action"], described["observation"]
+        behind_mask = observation.get("behind_mask")
         return cls(
             name=name,
-            observation=Spec(described["observation"]["dtype"], tuple(described["observation"]["shape"])),
+            observation=Spec(observation["dtype"], tuple(observation["shape"])),
             action=ActionSpec(
                 kind=action["kind"],
                 n=int(action.get("n", 0)),
@@ -75,6 +95,7 @@ class EnvironmentSpec:
             max_episode_steps=described["max_episode_steps"],
             reward_threshold=described["reward_threshold"],
             agents=int(described["agents"]),
+            behind_mask=None if behind_mask is None else Spec(observation["dtype"], tuple(behind_mask)),
         )
 
 

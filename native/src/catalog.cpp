@@ -8,6 +8,7 @@
 #include "bindings.hpp"
 #include "penstock/envs/acrobot.hpp"
 #include "penstock/envs/cartpole.hpp"
+#include "penstock/envs/connect_four.hpp"
 #include "penstock/envs/mountain_car.hpp"
 #include "penstock/envs/mountain_car_continuous.hpp"
 #include "penstock/envs/pendulum.hpp"
@@ -26,6 +27,7 @@ Catalog& catalog() {
     for (const CatalogEntry& entry : {
              catalog_entry<Acrobot>(),
              catalog_entry<CartPole>(),
+             catalog_entry<ConnectFour>(),
              catalog_entry<MountainCar>(),
              catalog_entry<MountainCarContinuous>(),
              catalog_entry<Pendulum>(),
@@ -80,6 +82,7 @@ py::dict describe_entry(const std::string& id) {
   out["observation_dtype"] = dtype_of(d.observation_type);
   out["observation_low"] = to_array(d.observation_low, d.observation_shape);
   out["observation_high"] = to_array(d.observation_high, d.observation_shape);
+  if (d.masks_actions) out["behind_mask"] = py::tuple(py::cast(d.behind_mask));
   out["action_count"] = d.action_count;
   out["action_shape"] = py::tuple(py::cast(d.action_shape));
   out["action_low"] = to_array(d.action_low, is_box ? d.action_shape : std::vector<std::int64_t>{0});

@@ -55,7 +55,8 @@ class NetworkSettings(AlgorithmSettings):
     def check_environment(self, environment: EnvironmentSpec) -> None:
         """Refuse observations that the network can't take."""
         super().check_environment(environment)
-        shape = environment["observation"]["shape"]
+        observed = environment["observation"]
+        shape = observed.get("behind_mask", observed["shape"])
         if self.network in ("nature", "residual") and (
             len(shape) != 3 or (self.network == "nature" and min(shape[1:]) < _SMALLEST_PIXELS)
         ):

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from tasks.algorithm import Loss
+from tasks.distributions import best, choose, restrict
 from tasks.networks import init_mlp, mlp
 from tasks.optimizers import clip_norm, init_adam, step_adam
 from tasks.specs import EnvironmentSpec, NoiseSpec, ParameterGroup, Spec, State
@@ -71,7 +72,7 @@ class BehaviourCloning:
         """Orthogonal weights; the last layer is small, so that it starts near uniform."""
         generator = torch.Generator().manual_seed(seed)
         action = self.environment.action
-        inputs = math.prod(self.environment.observation.shape)
+        inputs = math.prod(self.environment.seen.shape)
         outputs = action.n if self.discrete else math.prod(action.shape)
         policy = init_mlp((inputs, *self.hidden, outputs), 0.01, generator)
         if not self.discrete:
@@ -87,17 +88,20 @@ class BehaviourCloning:
         self, params: Params, carry: Tensor | None, observation: Tensor, noise: Tensor
     ) -> tuple[dict[str, Tensor], Tensor | None]:
         """Sample from the policy; see `Algorithm.act`."""
-        output, log_std = self._policy(params["policy"], observation.flatten(1).float())
+        shown, allowed = self.environment.split(observation)
+        output, log_std = self._policy(params["policy"], shown.flatten(1).float())
         if log_std is None:
-            return {"action": (output + noise).argmax(-1)}, carry
+            return {"action": choose(output, noise, allowed)[0]}, carry
         flat = torch.addcmul(output, noise.flatten(1), log_std.exp())
         return {"action": flat.view(-1, *self.environment.action.shape)}, carry
 
     def post(self, params: Params, trajectory: Trajectory) -> Batch:  # noqa: ARG002
         """Observations and actions, a row a step."""
+        shown, allowed = self.environment.split(trajectory.columns["observation"].flatten(0, 1))
         return {
-            "observation": trajectory.columns["observation"].flatten(0, 1).flatten(1).float(),
+            "observation": shown.flatten(1).float(),
             "action": trajectory.columns["action"].flatten(0, 1),
+            **({} if allowed is None else {"allowed": allowed}),
         }
 
     def stats(self, batch: Batch) -> dict[str, Tensor]:
@@ -139,8 +143,9 @@ class BehaviourCloning:
         """Mean negative log-likelihood; for choices, how often the likeliest one is the stored one, too."""
         output, log_std = self._policy(params["policy"], rows["observation"])
         if log_std is None:
-            loss = torch.nn.functional.cross_entropy(output, rows["action"], reduction="none")
-            agreement = (output.detach().argmax(-1) == rows["action"]).float()
+            allowed = rows.get("allowed")
+            loss = torch.nn.functional.cross_entropy(restrict(output, allowed), rows["action"], reduction="none")
+            agreement = (best(output.detach(), allowed) == rows["action"]).float()
             return loss.sum() / count, {"negative_log_likelihood": loss.detach(), "agreement": agreement}
         error = rows["action"].flatten(1) - output
         loss = (0.5 * (error * (-log_std).exp()).square() + log_std + 0.5 * _LOG_2PI).sum(-1)

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from tasks.algorithm import Loss, WindowSpec
+from tasks.distributions import best, require_choice
 from tasks.networks import init_mlp, mlp, part
 from tasks.optimizers import clip_norm, init_adam, step_adam
 from tasks.returns import transitions
@@ -88,7 +89,7 @@ class DQN:
     def init(self, seed: int) -> State:
         """Orthogonal weights; the target network is the network."""
         generator = torch.Generator().manual_seed(seed)
-        inputs, choices = math.prod(self.environment.observation.shape), self.environment.action.n
+        inputs, choices = math.prod(self.environment.seen.shape), self.environment.action.n
         network = init_mlp((inputs, *self.hidden, choices + self.dueling), 1.0, generator)
         params = {
             "value": ParameterGroup(network),
@@ -109,9 +110,11 @@ class DQN:
         self, params: Params, carry: Tensor | None, observation: Tensor, noise: Tensor
     ) -> tuple[dict[str, Tensor], Tensor | None]:
         """Any choice with the chance epsilon, otherwise the best one; never the former without noise."""
+        shown, allowed = self.environment.split(observation)
+        require_choice(allowed)
         explores = noise[:, 0] > 1.0 - params["exploration"]["epsilon"]
-        best = self._values(params["value"], _features(observation)).argmax(-1)
-        return {"action": torch.where(explores, noise[:, 1:].argmax(-1), best)}, carry
+        greedy = best(self._values(params["value"], _features(shown)), allowed)
+        return {"action": torch.where(explores, best(noise[:, 1:], allowed), greedy)}, carry
 
     def post(self, params: Params, trajectory: Trajectory) -> Batch:  # noqa: ARG002
         """Each row with what followed it after `return_steps`."""
@@ -125,12 +128,14 @@ class DQN:
             self.discount,
             self.return_steps,
         )
+        following, allowed = self.environment.split(followed.following)
         return {
-            "observation": _features(columns["observation"].flatten(0, 1)),
+            "observation": _features(self.environment.split(columns["observation"].flatten(0, 1))[0]),
             "action": columns["action"].flatten(),
             "return": followed.returns.flatten(),
-            "following": _features(followed.following),
+            "following": _features(following),
             "factor": followed.factors.flatten(),
+            **({} if allowed is None else {"allowed": allowed}),
         }
 
     def stats(self, batch: Batch) -> dict[str, Tensor]:  # noqa: ARG002
@@ -184,8 +189,8 @@ class DQN:
         with torch.no_grad():
             following = self._values(part(targets, _TARGET), rows["following"])
             judged = self._values(params["value"], rows["following"]) if self.double else following
-            best = following.gather(-1, judged.argmax(-1, keepdim=True)).squeeze(-1)
-            target = rows["return"] + rows["factor"] * best
+            choice = best(judged, rows.get("allowed")).unsqueeze(-1)
+            target = rows["return"] + rows["factor"] * following.gather(-1, choice).squeeze(-1)
         loss = rows["weight"] * torch.nn.functional.huber_loss(value, target, reduction="none")
         with torch.no_grad():
             # A row without error would never be drawn again.

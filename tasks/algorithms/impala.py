@@ -77,7 +77,7 @@ class IMPALA:
 
     @property
     def _network(self) -> Network:
-        return Network(self.network, self.environment.observation, self.features, self.hidden)
+        return Network(self.network, self.environment.seen, self.features, self.hidden)
 
     @property
     def _row_steps(self) -> int:
@@ -127,10 +127,11 @@ class IMPALA:
         self, params: Params, carry: Tensor | None, observation: Tensor, noise: Tensor
     ) -> tuple[dict[str, Tensor], Tensor | None]:
         """Sample from the policy; see `Algorithm.act`."""
-        whole, following = self._network.step(params[_GROUP], carry, self._network.prepared(observation))
+        shown, allowed = self.environment.split(observation)
+        whole, following = self._network.step(params[_GROUP], carry, self._network.prepared(shown))
         output = whole[:, :-1]
         if self.discrete:
-            action, log_probability = choose(output, noise)
+            action, log_probability = choose(output, noise, allowed)
         else:
             vector, log_probability = displace(output, params[_GROUP]["log_std"], noise.flatten(1))
             action = vector.view(-1, *self.environment.action.shape)
@@ -141,10 +142,12 @@ class IMPALA:
         """Values and log-probabilities in one batch, V-trace per environment."""
         columns = trajectory.columns
         memory = columns["memory"][0] if "memory" in columns else None
-        observation = self._network.prepared(columns["observation"].flatten(0, 1))
-        seen_last = self._network.prepared(trajectory.bootstrap_observation)
+        shown, allowed = self.environment.split(columns["observation"].flatten(0, 1))
+        observation = self._network.prepared(shown)
+        seen_last = self._network.prepared(self.environment.split(trajectory.bootstrap_observation)[0])
         whole, final = self._network.over_round(params[_GROUP], trajectory, observation, seen_last, memory)
-        log_probability, _ = self._distribution(params[_GROUP], whole[..., :-1], columns["action"])
+        mask = {} if allowed is None else {"allowed": allowed.unflatten(0, columns["reward"].shape)}
+        log_probability, _ = self._distribution(params[_GROUP], whole[..., :-1], {**columns, **mask})
         value, following = whole[..., -1], final[:, -1]
         targets, advantages = vtrace(
             columns["reward"] * self.reward_scale,
@@ -163,6 +166,7 @@ class IMPALA:
             "log_probability": columns["log_probability"],
             "advantage": advantages,
             "value_target": targets,
+            **mask,
         }
         return self._network.training_rows(trajectory, observation, learned, self.sequence_steps)
 
@@ -188,11 +192,11 @@ class IMPALA:
         """Nothing to do: no targets, and the schedule counts optimizer steps."""
         return state
 
-    def _distribution(self, params: Mapping[str, Tensor], output: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-probability of each action, and the policy's entropy there: `output` without its last axis, each."""
+    def _distribution(self, params: Mapping[str, Tensor], output: Tensor, rows: Batch) -> tuple[Tensor, Tensor]:
+        """Log-probability of each row's action, and the policy's entropy: `output` without its last axis, each."""
         if self.discrete:
-            return choice_probability(output, action)
-        return vector_probability(output, params["log_std"], action.flatten(output.dim() - 1))
+            return choice_probability(output, rows["action"], rows.get("allowed"))
+        return vector_probability(output, params["log_std"], rows["action"].flatten(output.dim() - 1))
 
     def _loss(
         self,
@@ -206,7 +210,7 @@ class IMPALA:
         """Section 4.2 of the paper: policy gradient with V-trace's advantage, value error, entropy bonus."""
         whole = self._network.over_rows(params[_GROUP], rows["observation"], rows.get("memory"), rows.get("fresh"))
         value = whole[..., -1]
-        log_probability, entropy = self._distribution(params[_GROUP], whole[..., :-1], rows["action"])
+        log_probability, entropy = self._distribution(params[_GROUP], whole[..., :-1], rows)
         value_loss = 0.5 * (value - rows["value_target"]).square()
         log_ratio = log_probability.detach() - rows["log_probability"]
         rho = log_ratio.exp().clamp(max=self.rho_limit)

@@ -83,7 +83,7 @@ class IQL:
         """Orthogonal weights; the policy's last layer is small, so that it starts near uniform."""
         generator = torch.Generator().manual_seed(seed)
         action = self.environment.action
-        inputs = math.prod(self.environment.observation.shape)
+        inputs = math.prod(self.environment.seen.shape)
         width = action.n if self.discrete else math.prod(action.shape)
         policy = init_mlp((inputs, *self.hidden, width), 0.01, generator)
         if not self.discrete:
@@ -107,26 +107,28 @@ class IQL:
         self, params: Params, carry: Tensor | None, observation: Tensor, noise: Tensor
     ) -> tuple[dict[str, Tensor], Tensor | None]:
         """Sample from the policy; see `Algorithm.act`."""
-        output, log_std = self._policy(params["policy"], observation.flatten(1).float())
+        shown, allowed = self.environment.split(observation)
+        output, log_std = self._policy(params["policy"], shown.flatten(1).float())
         if log_std is None:
-            return {"action": choose(output, noise)[0]}, carry
+            return {"action": choose(output, noise, allowed)[0]}, carry
         vector, _ = displace(output, log_std, noise.flatten(1))
         return {"action": vector.view(-1, *self.environment.action.shape)}, carry
 
     def post(self, params: Params, trajectory: Trajectory) -> Batch:  # noqa: ARG002
         """Transitions, a row a step: what was seen, done, gained and seen next, and whether anything follows."""
         columns = trajectory.columns
-        observation = columns["observation"].flatten(2).float()
-        following = torch.empty_like(observation)
-        following[:-1] = observation[1:]
-        following = following.flatten(0, 1)
-        following[trajectory.bootstrap_rows] = trajectory.bootstrap_observation.flatten(1).float()
+        shown, allowed = self.environment.split(columns["observation"].flatten(0, 1))
+        observation = shown.flatten(1).float()
+        following = observation.roll(-columns["reward"].shape[1], 0)
+        final, _ = self.environment.split(trajectory.bootstrap_observation)
+        following[trajectory.bootstrap_rows] = final.flatten(1).float()
         return {
-            "observation": observation.flatten(0, 1),
+            "observation": observation,
             "action": columns["action"].flatten(0, 1),
             "reward": columns["reward"].flatten().float() * self.reward_scale,
             "alive": (columns["terminated"].flatten() == 0).float(),
             "next_observation": following,
+            **({} if allowed is None else {"allowed": allowed}),
         }
 
     def stats(self, batch: Batch) -> dict[str, Tensor]:
@@ -203,7 +205,7 @@ class IQL:
             weight = (self.inverse_temperature * advantage).exp().clamp(max=self.weight_limit)
         output, log_std = self._policy(params["policy"], rows["observation"])
         if log_std is None:
-            likelihood, _ = choice_probability(output, rows["action"])
+            likelihood, _ = choice_probability(output, rows["action"], rows.get("allowed"))
         else:
             likelihood, _ = vector_probability(output, log_std, rows["action"].flatten(1))
         outputs = {"negative_log_likelihood": -likelihood.detach(), "advantage_weight": weight}

@@ -79,7 +79,7 @@ class PPO:
 
     @property
     def _observations(self) -> Normalizer:
-        return Normalizer(group="observations", shape=(math.prod(self.environment.observation.shape),))
+        return Normalizer(group="observations", shape=(math.prod(self.environment.seen.shape),))
 
     @property
     def _rewards(self) -> Normalizer:
@@ -87,7 +87,7 @@ class PPO:
 
     @property
     def _network(self) -> Network:
-        return Network(self.network, self.environment.observation, self.features, self.hidden)
+        return Network(self.network, self.environment.seen, self.features, self.hidden)
 
     @property
     def _row_steps(self) -> int:
@@ -143,10 +143,11 @@ class PPO:
         self, params: Params, carry: Tensor | None, observation: Tensor, noise: Tensor
     ) -> tuple[dict[str, Tensor], Tensor | None]:
         """Sample from the policy; see `Algorithm.act`."""
-        seen = self._seen(params, self._network.prepared(observation))
+        shown, allowed = self.environment.split(observation)
+        seen = self._seen(params, self._network.prepared(shown))
         output, memory = self._network.step(params["policy"], _memory(carry, "policy"), seen)
         if self.discrete:
-            action, log_probability = choose(output, noise)
+            action, log_probability = choose(output, noise, allowed)
         else:
             vector, log_probability = displace(output, params["policy"]["log_std"], noise.flatten(1))
             action = vector.view(-1, *self.environment.action.shape)
@@ -159,8 +160,9 @@ class PPO:
     def post(self, params: Params, trajectory: Trajectory) -> Batch:
         """Values in one batch, advantages and value targets per environment."""
         columns = trajectory.columns
-        observation = self._network.prepared(columns["observation"].flatten(0, 1))
-        final = self._network.prepared(trajectory.bootstrap_observation)
+        shown, allowed = self.environment.split(columns["observation"].flatten(0, 1))
+        observation = self._network.prepared(shown)
+        final = self._network.prepared(self.environment.split(trajectory.bootstrap_observation)[0])
         output, following = self._network.over_round(
             params["value"],
             trajectory,
@@ -191,6 +193,8 @@ class PPO:
             "value_target": advantage + value,
             **gathered,
         }
+        if allowed is not None:
+            learned["allowed"] = allowed.unflatten(0, reward.shape)
         return self._network.training_rows(trajectory, observation, learned, self.sequence_steps)
 
     def stats(self, batch: Batch) -> dict[str, Tensor]:
@@ -250,7 +254,7 @@ class PPO:
         """Clipped surrogate (equation 7 of the paper) less the entropy bonus."""
         output = self._outputs("policy", params, rows)
         if self.discrete:
-            log_probability, entropy = choice_probability(output, rows["action"])
+            log_probability, entropy = choice_probability(output, rows["action"], rows.get("allowed"))
         else:
             log_std = params["policy"]["log_std"]
             log_probability, entropy = vector_probability(output, log_std, rows["action"].flatten(output.dim() - 1))

@@ -28,7 +28,7 @@ def play(
     """Step a pool with SAME_STEP autoreset and as many single environments; count what ended how."""
     observation, _ = pool.reset(seed=seeds)
     expected = np.stack([env.reset(seed=seed)[0] for env, seed in zip(singles, seeds, strict=True)])
-    assert observation.dtype == expected.dtype == np.float32
+    assert observation.dtype == expected.dtype
     assert np.array_equal(observation, expected)
     counts = {"terminated": 0, "truncated": 0, "both": 0}
     for _ in range(steps):

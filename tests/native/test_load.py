@@ -207,7 +207,11 @@ struct WrongField : Fine {
   } config;
   void reset(Rng&) {}
 };
-PENSTOCK_LIBRARY(NoReset, WrongStep, LeftOut, WrongSize, WrongField)
+struct WrongMask : Fine {
+  void reset(Rng&) {}
+  void action_mask(std::span<bool, 3> out) const { out[0] = true; }
+};
+PENSTOCK_LIBRARY(NoReset, WrongStep, LeftOut, WrongSize, WrongField, WrongMask)
 """
 
 
@@ -228,13 +232,16 @@ def test_the_usual_mistakes_are_said_in_the_contracts_words(tmp_path: Path):
         "  mistakes.hpp:25: observe: must be `void observe(std::span<T, size> out) const`, with the type and",
         "  mistakes.hpp:26: observation: a value has bounds that are not in order, or both 0: symmetric({...})",
         "  mistakes.hpp:32: PENSTOCK_FIELDS: a member is a double, a bool or a std::int64_t; in a state also",
+        "  and 1 more",
         f"all that the compiler said: {caught.value.log}",
     ]
     for part in expected:
         assert part in message, message
     assert "(found: float)" in message
     assert "[with" not in message
-    assert "check_environment" in caught.value.log.read_text()
+    log = caught.value.log.read_text()
+    assert "check_environment" in log
+    assert "action_mask: must be `void action_mask(std::span<bool, n> out) const`" in log
 
 
 def test_errors_of_the_language_are_shown_with_their_line(tmp_path: Path):

@@ -41,6 +41,10 @@ concept Observes = requires(const E e, std::span<ObservationValue<E>, observatio
   { e.observe(out) } -> std::same_as<void>;
 };
 
+/// Has a member of that name, whatever it is.
+template <class E>
+concept NamesActionMask = requires { &E::action_mask; };
+
 /// Stands for a value of any member's type, to count how many an aggregate takes.
 struct AnyMember {
   template <class T>
@@ -116,6 +120,10 @@ consteval void check_environment() {
                             "Discrete<n>, std::span<const float, size> for Box and std::span<const std::int64_t, "
                             "agents> for MultiDiscrete; or `step(action, penstock::Rng& rng)` where a step is random; with "
                             "`agents` it gives back TeamStep<agents>");
+  if constexpr (NamesActionMask<E> && HasAction<E>)
+    static_assert(MasksActions<E>,
+                  "penstock: action_mask: must be `void action_mask(std::span<bool, n> out) const`, in an environment "
+                  "whose action is Discrete<n>: it says of each choice whether it is allowed now");
   if constexpr (HasObservation<E>) {
     static_assert(Observes<E>,
                   "penstock: observe: must be `void observe(std::span<T, size> out) const`, with the type and the size "

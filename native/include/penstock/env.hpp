@@ -124,6 +124,25 @@ using ObservationValue = typename ObservationSpace<E>::Value;
 template <class E>
 inline constexpr std::size_t observation_size = ObservationSpace<E>::size;
 
+/// An environment that forbids some of its choices at times: action_mask says of each whether it is allowed now, and is
+/// asked whenever the environment is observed. What a forbidden choice does is for step to say. After an episode's end
+/// nothing needs to be allowed.
+template <class E>
+concept MasksActions = is_discrete<ActionSpace<E>> && requires(const E fixed, std::span<bool, ActionSpace<E>::count> out) {
+  { fixed.action_mask(out) } -> std::same_as<void>;
+};
+
+template <class E>
+inline constexpr std::size_t mask_size = [] {
+  if constexpr (MasksActions<E>) return static_cast<std::size_t>(ActionSpace<E>::count);
+  else return std::size_t{0};
+}();
+
+/// Numbers of an observation as the pool gives it: the mask (0 or 1 for each choice), then what `observe` writes. It is
+/// what Gymnasium's FlattenObservation makes of a dictionary with `action_mask` and `observation`.
+template <class E>
+inline constexpr std::size_t row_size = mask_size<E> + observation_size<E>;
+
 /// How many agents an environment has, each with a reward of its own; 0 without an agent axis.
 template <class E>
 inline constexpr std::size_t agents_of = [] {
@@ -223,7 +242,9 @@ struct Description {
   std::int64_t max_episode_steps = 0;
   std::optional<double> reward_threshold;
   ValueType observation_type = ValueType::float32;
-  std::vector<std::int64_t> observation_shape;
+  std::vector<std::int64_t> observation_shape;            ///< with a mask {row_size}
+  bool masks_actions = false;
+  std::vector<std::int64_t> behind_mask;                  ///< shape of what `observe` writes
   std::vector<double> observation_low, observation_high;  ///< exact for every type
   std::int64_t action_count = 0;                          ///< 0 for a Box
   std::vector<std::int64_t> action_shape;                 ///< {} for Discrete, {agents} for MultiDiscrete
@@ -247,9 +268,13 @@ Description describe() {
   d.max_episode_steps = E::info.max_episode_steps;
   d.reward_threshold = E::info.reward_threshold;
   d.observation_type = value_type<ObservationValue<E>>;
-  d.observation_shape.assign(seen.shape.begin(), seen.shape.end());
-  d.observation_low.assign(seen.low.begin(), seen.low.end());
-  d.observation_high.assign(seen.high.begin(), seen.high.end());
+  d.masks_actions = MasksActions<E>;
+  d.behind_mask.assign(seen.shape.begin(), seen.shape.end());
+  d.observation_shape = d.masks_actions ? std::vector{static_cast<std::int64_t>(row_size<E>)} : d.behind_mask;
+  d.observation_low.assign(mask_size<E>, 0.0);
+  d.observation_high.assign(mask_size<E>, 1.0);
+  d.observation_low.insert(d.observation_low.end(), seen.low.begin(), seen.low.end());
+  d.observation_high.insert(d.observation_high.end(), seen.high.begin(), seen.high.end());
   if constexpr (is_discrete<ActionSpace<E>>) {
     d.action_count = ActionSpace<E>::count;
   } else if constexpr (is_multi_discrete<ActionSpace<E>>) {

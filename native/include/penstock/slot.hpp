@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -60,8 +61,13 @@ struct alignas(64) Slot {
   }
 
   void observe(void* rows, std::size_t row) const {
-    env.observe(std::span<Value, observation_size<E>>(static_cast<Value*>(rows) + row * observation_size<E>,
-                                                      observation_size<E>));
+    Value* out = static_cast<Value*>(rows) + row * row_size<E>;
+    if constexpr (MasksActions<E>) {
+      std::array<bool, mask_size<E>> allowed{};
+      env.action_mask(allowed);
+      out = std::copy(allowed.begin(), allowed.end(), out);
+    }
+    env.observe(std::span<Value, observation_size<E>>(out, observation_size<E>));
   }
 
   void report(double* rows, std::size_t row) const {
@@ -105,7 +111,7 @@ struct alignas(64) Notes {
     final_observations.clear();
   }
   void add(const Slot<E>& slot, std::int64_t row, std::int64_t environment, bool terminated, bool truncated) {
-    final_observations.resize(final_observations.size() + observation_size<E>);
+    final_observations.resize(final_observations.size() + row_size<E>);
     slot.observe(final_observations.data(), episodes.size());
     episodes.push_back(
         {row, environment, slot.episode_id, slot.elapsed_steps, slot.total_reward, terminated, truncated});
@@ -116,7 +122,7 @@ struct alignas(64) Notes {
 template <Environment E>
 RoundResult merge(const std::vector<Notes<E>>& blocks, const std::vector<Slot<E>>& slots, const RoundBuffers& round) {
   using Value = ObservationValue<E>;
-  constexpr std::size_t width = observation_size<E>, bytes = width * sizeof(Value);
+  constexpr std::size_t width = row_size<E>, bytes = width * sizeof(Value);
   struct Source {
     const Episode* episode;
     const Value* observation;

@@ -1,0 +1,42 @@
+"""A run of an environment that forbids choices, whose observations and masks cross a process border at every step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from storage.refs import ShardRef
+from storage.shards import decode_shard
+
+from .conftest import Bench, Settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Game(Settings):
+    """Connect four, whose columns fill up within a round."""
+
+    def toml(self) -> str:
+        return super().toml().replace("[environment]", '[environment]\n            id = "ConnectFour-v0"')
+
+
+def test_no_committed_row_has_a_forbidden_action(flow_environment: dict[str, str], tmp_path: Path):
+    """Under a policy that steps environments elsewhere; there is something forbidden in the shards."""
+    settings = Game(stages=1, rounds=3, tiles=1, act_tasks=1, round_steps=64)
+    bench = Bench(tmp_path, flow_environment, scheduler="")
+    try:
+        bench.train_alone("game", settings, "--policy", "environments").succeed()
+        run = bench.run("game")
+        refs = [ShardRef.from_json(ref) for commit in run.commits() for ref in commit["shards"]]
+        shards = [decode_shard(run.store.view(ref.name), None, ref.name, ref.digest).columns for ref in refs]
+    finally:
+        bench.close()
+    observation, action = (np.concatenate([shard[name] for shard in shards]) for name in ("observation", "action"))
+    allowed = observation[..., :7]
+    assert allowed.size == 7 * settings.rows
+    assert np.take_along_axis(allowed, action[..., None], -1).all()
+    assert not allowed.all()
