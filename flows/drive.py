@@ -30,11 +30,7 @@ def drive(config: RunConfig, if_exists: IfExists, *, as_json: bool) -> dict[str,
         PenstockError: anything that keeps the run from its end; its message is for people.
     """
     check_start(config, if_exists)
-    os.environ.setdefault("DO_NOT_TRACK", "1")
-    # The panel says what people need; Prefect's own lines stay in its UI. What goes wrong comes out of the flow as an
-    # exception too, and is said once, by the command.
-    os.environ.setdefault("PREFECT_LOGGING_EXTRA_LOGGERS", "flows,tasks,storage")
-    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
+    quieten_prefect()
     panel: Panel = Panel() if as_json else LivePanel(Console())
     use_panel(panel)
     with contextlib.ExitStack() as stack:
@@ -57,6 +53,17 @@ def drive(config: RunConfig, if_exists: IfExists, *, as_json: bool) -> dict[str,
         stack.callback(_flush_prefect)
         result: dict[str, Any] = run_flow(config, if_exists)
     return result
+
+
+def quieten_prefect() -> None:
+    """Settings of Prefect's in the environment, unless somebody chose others; it reads them when it is imported.
+
+    The panel says what people need; Prefect's own lines stay in its UI. What goes wrong comes out of the flow as an
+    exception too, and is said once, by the command.
+    """
+    os.environ.setdefault("DO_NOT_TRACK", "1")
+    os.environ.setdefault("PREFECT_LOGGING_EXTRA_LOGGERS", "flows,tasks,storage")
+    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
 
 
 def _flow_of(config: RunConfig) -> Callable[..., dict[str, Any]]:

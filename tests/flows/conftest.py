@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ..storage.s3_proxy import S3Proxy  # noqa: TID252  (tests are no package)
+from . import warm
 from .processes import Cluster, Command, wait_until
 from .stored import StoredRun
 
@@ -84,10 +85,10 @@ class Bench:
     def store(self) -> str:
         return str(self.folder / "runs")
 
-    def penstock(self, *arguments: str, **environment: str) -> Command:
+    def penstock(self, *arguments: str, cold: bool = False, **environment: str) -> Command:
         """Any command."""
         folder = self.folder / f"command-{next(self._numbers)}"
-        command = Command(arguments, {**self.environment, **environment}, folder)
+        command = Command(arguments, {**self.environment, **environment}, folder, cold=cold)
         self.commands.append(command)
         return command
 
@@ -101,9 +102,10 @@ class Bench:
         where = ["--store", store or self.store, "--scheduler", self.scheduler]
         return self.penstock("train", self.preset(settings), "--name", name, *where, *options)
 
-    def train_alone(self, name: str, settings: Settings, *options: str) -> Command:
+    def train_alone(self, name: str, settings: Settings, *options: str, cold: bool = False) -> Command:
         """`penstock train` with workers of its own: what one has on a laptop."""
-        return self.penstock("train", self.preset(settings), "--name", name, "--store", self.store, *options)
+        arguments = ("train", self.preset(settings), "--name", name, "--store", self.store, *options)
+        return self.penstock(*arguments, cold=cold)
 
     def resume(self, name: str, *options: str, store: str | None = None) -> Command:
         """`penstock resume` on the shared cluster."""
@@ -117,6 +119,13 @@ class Bench:
         for command in self.commands:
             command.kill_group()
         self.commands.clear()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def warm_process() -> Iterator[None]:
+    """Ends what commands were forked from, if any were."""
+    yield
+    warm.close_shared()
 
 
 @pytest.fixture(scope="session")

@@ -5,21 +5,25 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
 from distributed import Client
 
+from .warm import PENSTOCK, warm_process
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
-PENSTOCK = Path(sys.executable).with_name("penstock")
+    from .warm import Started
+
 # A machine that is busy with other things is slow, not wrong.
 PATIENCE_SECONDS = 150.0
 _POLL_SECONDS = 0.005
@@ -35,23 +39,34 @@ def wait_until(condition: Callable[[], Any], what: str | Callable[[], str], seco
 
 
 class Command:
-    """`penstock ...`, running in a process group of its own."""
+    """`penstock ...`, in a process group of its own: by its start script if `cold`, otherwise as `warm.py` says."""
 
     def __init__(
-        self, arguments: Sequence[str], environment: Mapping[str, str], folder: Path, cwd: Path | None = None
+        self,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        folder: Path,
+        cwd: Path | None = None,
+        *,
+        cold: bool = False,
     ) -> None:
         self._out, self._err = folder / "stdout", folder / "stderr"
         folder.mkdir(parents=True)
+        whole = {**os.environ, **environment}
         with self._out.open("wb") as out, self._err.open("wb") as err:
-            self._process = subprocess.Popen(
-                [str(PENSTOCK), *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                env={**os.environ, **environment},
-                cwd=cwd,
-                start_new_session=True,
-            )
+            if not cold and (warm := warm_process(whole)):
+                self._process: Started = warm.start(arguments, whole, cwd, out, err)
+            else:
+                self._process = subprocess.Popen(
+                    [str(PENSTOCK), *arguments],
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=err,
+                    env=whole,
+                    cwd=cwd,
+                    start_new_session=True,
+                )
+        self._command = f"penstock {shlex.join(arguments)}"
         self.pid = self._process.pid
 
     @property
@@ -76,17 +91,17 @@ class Command:
         try:
             return self._process.wait(seconds)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"{self._process.args} did not end within {seconds:g} s:\n{self.output}") from None
+            raise AssertionError(f"{self._command} did not end within {seconds:g} s:\n{self.output}") from None
 
     def succeed(self, seconds: float = PATIENCE_SECONDS) -> str:
         """Wait for its end, which must be a good one; what it printed."""
-        assert self.wait(seconds) == 0, f"{self._process.args} failed:\n{self.output}"
+        assert self.wait(seconds) == 0, f"{self._command} failed:\n{self.output}"
         return self.stdout
 
     def refuse(self, *mentioned: str, seconds: float = PATIENCE_SECONDS) -> str:
         """Wait for its end, which must be one clear error that mentions all of these; the error."""
         status, errors = self.wait(seconds), self.errors
-        assert status == 1, f"{self._process.args} ended with {status}:\n{self.output}"
+        assert status == 1, f"{self._command} ended with {status}:\n{self.output}"
         assert "Traceback" not in self.output, self.output
         said = errors.strip().splitlines()
         assert said, self.output
@@ -121,7 +136,7 @@ class Command:
         """Address of the Dask scheduler of a run that brings its own workers: the one port that several talk to."""
 
         def look() -> str | None:
-            assert self.running, f"{self._process.args} ended:\n{self.output}"
+            assert self.running, f"{self._command} ended:\n{self.output}"
             listening = {at.laddr.port for at in _connections(self.pid) if at.status == psutil.CONN_LISTEN}
             reached = Counter(
                 port

@@ -54,8 +54,8 @@ def test_bad_preset_files_are_refused_by_name(tmp_path):
     torn.write_text("[environment\n")
     unknown.write_text("[schedule]\nround_stepz = 3\n")
     try:
-        bench.penstock("train", str(torn), "--store", bench.store).refuse(str(torn), seconds=60)
-        bench.penstock("train", str(unknown), "--store", bench.store).refuse("schedule.round_stepz", seconds=60)
+        for path, mentioned in ((torn, str(torn)), (unknown, "schedule.round_stepz")):
+            bench.penstock("train", str(path), "--store", bench.store, cold=True).refuse(mentioned, seconds=60)
     finally:
         bench.close()
 

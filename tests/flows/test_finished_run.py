@@ -14,7 +14,7 @@ STAGES = range(BRIEF.stages)
 
 
 def penstock_json(bench: Any, run: Any, *arguments: str) -> Any:
-    return json.loads(bench.penstock(*arguments, "--store", run.url, "--json").succeed())
+    return json.loads(bench.penstock(*arguments, "--store", run.url, "--json", cold=True).succeed())
 
 
 def test_a_finished_run_is_left_alone(bench, references):
@@ -49,7 +49,10 @@ def test_commands_tell_what_a_run_reached(bench, references):
     assert run.content() == before
 
     arguments = ("evaluate", run.name, "--episodes", "5", "--key")
-    evaluations = [bench.penstock(*arguments, key, "--store", run.url, "--json") for key in ("1", "1", "2")]
+    evaluations = [
+        bench.penstock(*arguments, key, "--store", run.url, "--json", cold=cold)
+        for key, cold in (("1", True), ("1", False), ("2", False))
+    ]
     first, again, other = [json.loads(command.succeed()) for command in evaluations]
     for result in (first, again, other):
         del result["seconds"]

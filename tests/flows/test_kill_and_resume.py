@@ -110,8 +110,11 @@ def test_bytes_do_not_depend_on_act_tasks(bench, references, act_tasks):
 
 
 def test_a_laptop_run_survives_its_workers_and_itself(bench, references):
-    """With workers of its own: a killed member goes on, a killed flow takes its workers along, a resume ends it."""
-    flow, run = bench.train_alone("alone", OVERLAPPED), bench.run("alone")
+    """With workers of its own: a killed member goes on, a killed flow takes its workers along, a resume ends it.
+
+    Every process is a new one, as on a laptop.
+    """
+    flow, run = bench.train_alone("alone", OVERLAPPED, cold=True), bench.run("alone")
     members = Members(flow.own_scheduler())
     try:
         pid = members.pid_of("act-1", "alone")
@@ -123,10 +126,10 @@ def test_a_laptop_run_survives_its_workers_and_itself(bench, references):
     started = flow.descendants()
     flow.kill()
     wait_until(lambda: not any(process.is_running() for process in started), "the end of the flow's own workers", 30)
-    flow = bench.penstock("resume", "alone", "--store", bench.store)
+    flow = bench.penstock("resume", "alone", "--store", bench.store, cold=True)
     run.wait_for_round(30, flow)
     flow.kill_group()
-    bench.penstock("resume", "alone", "--store", bench.store).succeed()
+    bench.penstock("resume", "alone", "--store", bench.store, cold=True).succeed()
     assert_undisturbed(run, references, OVERLAPPED)
 
 
