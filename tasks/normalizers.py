@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from tasks.algorithm import Params
-    from tasks.specs import State
+    from tasks.specs import Batch, State
 
 _EPSILON = 1e-8
 
@@ -93,6 +93,68 @@ class Normalizer:
             group["scale"].copy_((variance + _EPSILON).rsqrt())
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Normalizers:
+    """What an algorithm normalises: observations, rewards, both or neither. Holds no state either.
+
+    Rows keep raw observations, and whoever looks at them sees them through `seen`: by the same numbers throughout a
+    round.
+    """
+
+    observation: int = 0
+    """Numbers of an observation, each normalised by itself; 0 leaves observations as they are."""
+    reward: bool = False
+    """Whether rewards are scaled, by the deviation of `discounted_rewards`."""
+
+    @property
+    def _observations(self) -> Normalizer:
+        return Normalizer(group="observations", shape=(self.observation,))
+
+    @property
+    def _rewards(self) -> Normalizer:
+        return Normalizer(group="rewards", centred=False)
+
+    @property
+    def actor_groups(self) -> tuple[str, ...]:
+        """Groups that acting needs."""
+        return (self._observations.group,) if self.observation else ()
+
+    def init(self, state: State) -> None:
+        """Add them to a fresh state."""
+        if self.observation:
+            self._observations.init(state)
+        if self.reward:
+            self._rewards.init(state)
+
+    def seen(self, params: Params, observation: Tensor) -> Tensor:
+        """What networks see of observations `[..., n]`, float32."""
+        return self._observations.apply(params, observation) if self.observation else observation
+
+    def rewards(
+        self, params: Params, rewards: Tensor, terminated: Tensor, truncated: Tensor, discount: float
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Rewards `[T, B]` or `[T, B, agents]` as they are learned, and a column that `sums` needs in the batch.
+
+        Flags have the shape of the rewards, but for a last axis that may be 1.
+        """
+        if not self.reward:
+            return rewards, {}
+        gathered = discounted_rewards(rewards, terminated, truncated, discount)
+        return self._rewards.apply(params, rewards), {"discounted_reward": gathered}
+
+    def sums(self, batch: Batch) -> dict[str, Tensor]:
+        """For `Algorithm.stats`: of the batch's raw `observation` `[..., n]`, and of what `rewards` gave."""
+        found = self._observations.sums(batch["observation"].flatten(0, -2)) if self.observation else {}
+        return found | (self._rewards.sums(batch["discounted_reward"].flatten()) if self.reward else {})
+
+    def update(self, state: State, stats: Mapping[str, Tensor]) -> None:
+        """Take a round in, by its totals; for `Algorithm.after_round`. In place."""
+        if self.observation:
+            self._observations.update(state, stats)
+        if self.reward:
+            self._rewards.update(state, stats)
+
+
 def discounted_rewards(rewards: Tensor, terminated: Tensor, truncated: Tensor, discount: float) -> Tensor:
     """What every row has gathered so far: R_t = r_t + discount * R_{t-1} within its episode and its round.
 
@@ -103,13 +165,13 @@ def discounted_rewards(rewards: Tensor, terminated: Tensor, truncated: Tensor, d
     much the same factor in every round, which leaves rewards larger by a constant.
 
     Args:
-        rewards: float `[T, B]`.
-        terminated: `[T, B]`, nonzero where the episode ended so; the next row begins with 0.
-        truncated: `[T, B]`, likewise.
+        rewards: float `[T, B]`, or `[T, B, agents]`.
+        terminated: `[T, B]`, nonzero where the episode ended so; the next row begins with 0. `[T, B, 1]` for agents.
+        truncated: likewise.
         discount: gamma.
 
     Returns:
-        `[T, B]`, of the type of the rewards.
+        Of the shape and type of the rewards.
     """
     gathered = rewards.clone()
     kept = ((terminated == 0) & (truncated == 0)).to(rewards.dtype) * discount

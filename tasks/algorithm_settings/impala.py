@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from tasks.algorithm_settings.base import check_minibatches
-from tasks.algorithm_settings.network import NetworkSettings
+from tasks.algorithm_settings.network import NetworkSettings, check_pixels
 from tasks.settings import at
 
 
@@ -15,6 +15,7 @@ class IMPALASettings(NetworkSettings):
     """IMPALA: an actor-critic with V-trace, for rounds that older versions acted."""
 
     row_columns: ClassVar[tuple[str, ...]] = ("action", "log_probability")
+    later: ClassVar[tuple[str, ...]] = (*NetworkSettings.later, "normalize_observation", "normalize_reward")
 
     name: Literal["impala"] = Field("impala", description="The algorithm.", json_schema_extra=at(0))
     learning_rate: float = Field(1e-3, gt=0, description="Adam's step size at the start.", json_schema_extra=at(5))
@@ -40,7 +41,14 @@ class IMPALASettings(NetworkSettings):
     initial_log_std: float = Field(
         0.0, description="Log standard deviation at the start, continuous actions.", json_schema_extra=at(17)
     )
+    normalize_observation: bool = Field(
+        False, description="Observations by their running mean and deviation.", json_schema_extra=at(18)
+    )
+    normalize_reward: bool = Field(
+        False, description="Rewards by the running deviation of their discounted sums.", json_schema_extra=at(19)
+    )
 
     def check_round(self, rows: int) -> None:
-        """Refuse more minibatches than rows."""
+        """Refuse more minibatches than rows, and images whose pixels would be normalised one by one."""
+        check_pixels(self.network, normalized=self.normalize_observation)
         check_minibatches(self.minibatches, rows, self.row_steps)

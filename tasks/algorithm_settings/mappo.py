@@ -15,6 +15,7 @@ class SeveralAgentsSettings(AlgorithmSettings):
 
     row_columns: ClassVar[tuple[str, ...]] = ("action", "log_probability")
     several_agents: ClassVar[bool | None] = True
+    later: ClassVar[tuple[str, ...]] = ("normalize_observation", "normalize_reward")
 
     agent_id: bool = Field(
         True, description="Whether the networks are told which agent they are.", json_schema_extra=at(1)
@@ -46,6 +47,12 @@ class SeveralAgentsSettings(AlgorithmSettings):
     reward_scale: float = Field(1.0, gt=0, description="Factor on rewards while learning.", json_schema_extra=at(14))
     initial_log_std: float = Field(
         0.0, description="Log standard deviation at the start, continuous actions.", json_schema_extra=at(15)
+    )
+    normalize_observation: bool = Field(
+        False, description="Observations by their running mean and deviation.", json_schema_extra=at(16)
+    )
+    normalize_reward: bool = Field(
+        False, description="Rewards by the running deviation of their discounted sums.", json_schema_extra=at(17)
     )
 
     def check_round(self, rows: int) -> None:

@@ -64,3 +64,11 @@ class NetworkSettings(AlgorithmSettings):
                 f"algorithm.network = '{self.network}': {environment['id']} observes {list(shape)}, expected images "
                 f"[channels, height, width]{' of 36 x 36 at least' if self.network == 'nature' else ''}; choose mlp"
             )
+
+
+def check_pixels(network: str, *, normalized: bool) -> None:
+    """For networks that take images, which are not normalised number by number; raises as `check_round`."""
+    if normalized and network in ("nature", "residual"):
+        raise ValueError(
+            f"algorithm.normalize_observation = true: network = '{network}' takes pixels as they are; leave it out"
+        )

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from tasks.algorithm_settings.base import check_minibatches
-from tasks.algorithm_settings.network import NetworkSettings
+from tasks.algorithm_settings.network import NetworkSettings, check_pixels
 from tasks.settings import at
 
 
@@ -49,9 +49,5 @@ class PPOSettings(NetworkSettings):
 
     def check_round(self, rows: int) -> None:
         """Refuse more minibatches than rows, and images whose pixels would be normalised one by one."""
-        if self.normalize_observation and self.network in ("nature", "residual"):
-            raise ValueError(
-                f"algorithm.normalize_observation = true: network = '{self.network}' takes pixels as they are; leave "
-                f"it out"
-            )
+        check_pixels(self.network, normalized=self.normalize_observation)
         check_minibatches(self.minibatches, rows, self.row_steps)

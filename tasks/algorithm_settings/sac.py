@@ -14,6 +14,7 @@ class SACSettings(AlgorithmSettings):
     """SAC: an actor and twin critics, learned from rows that were drawn from a window of the newest rounds."""
 
     action_kinds: ClassVar[tuple[str, ...]] = ("box",)
+    later: ClassVar[tuple[str, ...]] = ("normalize_observation",)
 
     name: Literal["sac"] = Field("sac", description="The algorithm.", json_schema_extra=at(0))
     hidden: Widths = Field((256, 256), description="Widths of the hidden layers.", json_schema_extra=at(1))
@@ -35,6 +36,9 @@ class SACSettings(AlgorithmSettings):
     )
     target_entropy: float | None = Field(
         None, description="Entropy that is kept, in nats; empty takes -1 a number.", json_schema_extra=at(10)
+    )
+    normalize_observation: bool = Field(
+        False, description="Observations by their running mean and deviation.", json_schema_extra=at(11)
     )
 
     def check_round(self, rows: int) -> None:

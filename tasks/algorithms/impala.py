@@ -27,6 +27,7 @@ from torch import Tensor
 from tasks.algorithm import Loss
 from tasks.distributions import choice_probability, choose, displace, vector_probability
 from tasks.encoders import Network, NetworkName, rowwise
+from tasks.normalizers import Normalizers
 from tasks.optimizers import clip_norm, init_adam, step_adam
 from tasks.returns import successor_values, vtrace
 from tasks.specs import EnvironmentSpec, NoiseSpec, ParameterGroup, Spec, State
@@ -69,6 +70,11 @@ class IMPALA:
     """Rewards are multiplied by it before anything else; reported returns are not."""
     initial_log_std: float = 0.0
     """Of a continuous policy's state-independent normal distribution."""
+    normalize_observation: bool = False
+    """By the running mean and deviation of each number, limited to 10 deviations."""
+    normalize_reward: bool = False
+    """By the running deviation of `discounted_rewards`, after `reward_scale`, and limited to 10; reported returns are
+    not."""
 
     @property
     def discrete(self) -> bool:
@@ -78,6 +84,11 @@ class IMPALA:
     @property
     def _network(self) -> Network:
         return Network(self.network, self.environment.seen, self.features, self.hidden)
+
+    @property
+    def _normalizers(self) -> Normalizers:
+        numbers = math.prod(self.environment.seen.shape)
+        return Normalizers(observation=numbers if self.normalize_observation else 0, reward=self.normalize_reward)
 
     @property
     def _row_steps(self) -> int:
@@ -105,8 +116,8 @@ class IMPALA:
 
     @property
     def actor_groups(self) -> tuple[str, ...]:
-        """There is one."""
-        return (_GROUP,)
+        """The network, and what it sees observations through."""
+        return (_GROUP, *self._normalizers.actor_groups)
 
     def init(self, seed: int) -> State:
         """Orthogonal weights; those of the policy's outputs are small so that it starts near uniform."""
@@ -117,7 +128,9 @@ class IMPALA:
         if not self.discrete:
             network["log_std"] = torch.full((outputs,), self.initial_log_std)
         params = {_GROUP: ParameterGroup(network)}
-        return State(params=params, optimizer={_GROUP: init_adam(params[_GROUP].flat)})
+        state = State(params=params, optimizer={_GROUP: init_adam(params[_GROUP].flat)})
+        self._normalizers.init(state)
+        return state
 
     def initial_carry(self, envs: int) -> Tensor | None:
         """Empty memory `[envs, features]`, if the network is recurrent."""
@@ -128,7 +141,8 @@ class IMPALA:
     ) -> tuple[dict[str, Tensor], Tensor | None]:
         """Sample from the policy; see `Algorithm.act`."""
         shown, allowed = self.environment.split(observation)
-        whole, following = self._network.step(params[_GROUP], carry, self._network.prepared(shown))
+        seen = self._normalizers.seen(params, self._network.prepared(shown))
+        whole, following = self._network.step(params[_GROUP], carry, seen)
         output = whole[:, :-1]
         if self.discrete:
             action, log_probability = choose(output, noise, allowed)
@@ -145,16 +159,20 @@ class IMPALA:
         shown, allowed = self.environment.split(columns["observation"].flatten(0, 1))
         observation = self._network.prepared(shown)
         seen_last = self._network.prepared(self.environment.split(trajectory.bootstrap_observation)[0])
-        whole, final = self._network.over_round(params[_GROUP], trajectory, observation, seen_last, memory)
+        seen = self._normalizers.seen(params, observation), self._normalizers.seen(params, seen_last)
+        whole, final = self._network.over_round(params[_GROUP], trajectory, *seen, memory)
         mask = {} if allowed is None else {"allowed": allowed.unflatten(0, columns["reward"].shape)}
         log_probability, _ = self._distribution(params[_GROUP], whole[..., :-1], {**columns, **mask})
         value, following = whole[..., -1], final[:, -1]
+        ends = columns["terminated"], columns["truncated"]
+        reward, gathered = self._normalizers.rewards(
+            params, columns["reward"] * self.reward_scale, *ends, self.discount
+        )
         targets, advantages = vtrace(
-            columns["reward"] * self.reward_scale,
+            reward,
             value,
             successor_values(value, trajectory.bootstrap_rows, following),
-            columns["terminated"],
-            columns["truncated"],
+            *ends,
             log_probability - columns["log_probability"],
             self.discount,
             trace_decay=self.trace_decay,
@@ -167,12 +185,14 @@ class IMPALA:
             "advantage": advantages,
             "value_target": targets,
             **mask,
+            **gathered,
         }
         return self._network.training_rows(trajectory, observation, learned, self.sequence_steps)
 
     def stats(self, batch: Batch) -> dict[str, Tensor]:
-        """Nothing global but the number of rows: advantages keep their size, as in the paper."""
-        return {"count": torch.tensor(float(batch["advantage"].numel()), dtype=torch.float64)}
+        """The number of rows, and what normalisers learn: advantages keep their size, as in the paper."""
+        count = torch.tensor(float(batch["advantage"].numel()), dtype=torch.float64)
+        return {"count": count.to(batch["advantage"].device), **self._normalizers.sums(batch)}
 
     def plan(self, generator: torch.Generator, window: Window) -> Iterable[Tensor]:
         """Every row once, in a fresh order."""
@@ -192,6 +212,11 @@ class IMPALA:
         """Nothing to do: no targets, and the schedule counts optimizer steps."""
         return state
 
+    def after_round(self, state: State, stats: Mapping[str, Tensor]) -> State:
+        """Normalisers take the round in; without them, nothing to do."""
+        self._normalizers.update(state, stats)
+        return state
+
     def _distribution(self, params: Mapping[str, Tensor], output: Tensor, rows: Batch) -> tuple[Tensor, Tensor]:
         """Log-probability of each row's action, and the policy's entropy: `output` without its last axis, each."""
         if self.discrete:
@@ -208,7 +233,8 @@ class IMPALA:
         count: int,
     ) -> LossResult:
         """Section 4.2 of the paper: policy gradient with V-trace's advantage, value error, entropy bonus."""
-        whole = self._network.over_rows(params[_GROUP], rows["observation"], rows.get("memory"), rows.get("fresh"))
+        seen = self._normalizers.seen(params, rows["observation"])
+        whole = self._network.over_rows(params[_GROUP], seen, rows.get("memory"), rows.get("fresh"))
         value = whole[..., -1]
         log_probability, entropy = self._distribution(params[_GROUP], whole[..., :-1], rows)
         value_loss = 0.5 * (value - rows["value_target"]).square()

@@ -23,6 +23,7 @@ from torch import Tensor
 from tasks.algorithm import Loss
 from tasks.distributions import choice_probability, choose, displace, vector_probability
 from tasks.networks import init_mlp, mlp
+from tasks.normalizers import Normalizers
 from tasks.optimizers import clip_norm, init_adam, step_adam
 from tasks.returns import generalized_advantages, successor_values
 from tasks.specs import EnvironmentSpec, NoiseSpec, ParameterGroup, Spec, State
@@ -64,11 +65,21 @@ class MAPPO:
     """Rewards are multiplied by it before anything else; reported returns are not."""
     initial_log_std: float = 0.0
     """Of a continuous policy's state-independent normal distribution."""
+    normalize_observation: bool = False
+    """By the running mean and deviation of each number, over all agents, limited to 10 deviations."""
+    normalize_reward: bool = False
+    """By the running deviation of `discounted_rewards`, after `reward_scale`, and limited to 10; reported returns are
+    not."""
 
     @property
     def discrete(self) -> bool:
         """Whether an agent's actions are choices; otherwise they are vectors."""
         return self.environment.action.kind == "discrete"
+
+    @property
+    def _normalizers(self) -> Normalizers:
+        numbers = math.prod(self.environment.observation.shape[1:])
+        return Normalizers(observation=numbers if self.normalize_observation else 0, reward=self.normalize_reward)
 
     @property
     def rows(self) -> dict[str, Spec]:
@@ -90,8 +101,8 @@ class MAPPO:
 
     @property
     def actor_groups(self) -> tuple[str, ...]:
-        """Actors need the policy: the critic sees more than an agent does."""
-        return ("policy",)
+        """Actors need the policy and what it sees observations through: the critic sees more than an agent does."""
+        return ("policy", *self._normalizers.actor_groups)
 
     def init(self, seed: int) -> State:
         """Orthogonal weights; the policy's last layer is small so that it starts near uniform."""
@@ -105,7 +116,9 @@ class MAPPO:
         known = seen * agents if self.central_critic else seen
         value = init_mlp((known + told, *self.hidden, 1), 1.0, generator)
         params = {"policy": ParameterGroup(policy), "value": ParameterGroup(value)}
-        return State(params=params, optimizer={name: init_adam(group.flat) for name, group in params.items()})
+        state = State(params=params, optimizer={name: init_adam(group.flat) for name, group in params.items()})
+        self._normalizers.init(state)
+        return state
 
     def initial_carry(self, envs: int) -> None:  # noqa: ARG002
         """A perceptron has no memory."""
@@ -115,7 +128,7 @@ class MAPPO:
         self, params: Params, carry: Tensor | None, observation: Tensor, noise: Tensor
     ) -> tuple[dict[str, Tensor], Tensor | None]:
         """Sample every agent's action from the policy; see `Algorithm.act`."""
-        output = self._policy(params["policy"], _features(observation))
+        output = self._policy(params["policy"], self._normalizers.seen(params, _features(observation)))
         if self.discrete:
             action, log_probability = choose(output, noise)
         else:
@@ -129,15 +142,17 @@ class MAPPO:
         reward = columns["reward"] * self.reward_scale
         if self.team_reward:
             reward = reward.mean(-1, keepdim=True).expand_as(reward)
+        ends = columns["terminated"].unsqueeze(-1), columns["truncated"].unsqueeze(-1)
+        reward, gathered = self._normalizers.rewards(params, reward, *ends, self.discount)
         observation = _features(columns["observation"].flatten(0, 1))
-        value = self._value(params["value"], observation).view(reward.shape)
-        following = self._value(params["value"], _features(trajectory.bootstrap_observation))
+        final = self._normalizers.seen(params, _features(trajectory.bootstrap_observation))
+        value = self._value(params["value"], self._normalizers.seen(params, observation)).view(reward.shape)
+        following = self._value(params["value"], final)
         advantage = generalized_advantages(
             reward,
             value,
             successor_values(value, trajectory.bootstrap_rows, following),
-            columns["terminated"].unsqueeze(-1),
-            columns["truncated"].unsqueeze(-1),
+            *ends,
             self.discount,
             self.trace_decay,
         )
@@ -147,11 +162,12 @@ class MAPPO:
             "log_probability": columns["log_probability"].flatten(0, 1),
             "advantage": advantage.flatten(0, 1),
             "value_target": (advantage + value).flatten(0, 1),
+            **{name: column.flatten(0, 1) for name, column in gathered.items()},
         }
 
     def stats(self, batch: Batch) -> dict[str, Tensor]:
-        """What mean and variance of the advantages of all rows and agents are made of."""
-        return advantage_sums(batch["advantage"])
+        """What mean and variance of the advantages of all rows and agents are made of, and what normalisers learn."""
+        return advantage_sums(batch["advantage"]) | self._normalizers.sums(batch)
 
     def plan(self, generator: torch.Generator, window: Window) -> Iterator[Tensor]:
         """Every row once an epoch, in a fresh order."""
@@ -170,6 +186,11 @@ class MAPPO:
 
     def after_minibatch(self, state: State) -> State:
         """Nothing to do: no targets, and the schedule counts optimizer steps."""
+        return state
+
+    def after_round(self, state: State, stats: Mapping[str, Tensor]) -> State:
+        """Normalisers take the round in; without them, nothing to do."""
+        self._normalizers.update(state, stats)
         return state
 
     def _policy(self, params: Mapping[str, Tensor], features: Tensor) -> Tensor:
@@ -201,7 +222,7 @@ class MAPPO:
         count: int,
     ) -> LossResult:
         """PPO's clipped surrogate less the entropy bonus, a mean over agents."""
-        output = self._policy(params["policy"], rows["observation"])
+        output = self._policy(params["policy"], self._normalizers.seen(params, rows["observation"]))
         if self.discrete:
             log_probability, entropy = choice_probability(output, rows["action"])
         else:
@@ -223,7 +244,8 @@ class MAPPO:
         count: int,
     ) -> LossResult:
         """Half the squared error against the advantage-corrected value, a mean over agents."""
-        square = 0.5 * (self._value(params["value"], rows["observation"]) - rows["value_target"]).square()
+        value = self._value(params["value"], self._normalizers.seen(params, rows["observation"]))
+        square = 0.5 * (value - rows["value_target"]).square()
         return square.sum() / (count * self.environment.agents), {"value_loss": square.detach().mean(-1)}
 
 

@@ -25,7 +25,7 @@ from torch import Tensor
 from tasks.algorithm import Loss
 from tasks.distributions import choice_probability, choose, displace, vector_probability
 from tasks.encoders import Network, NetworkName, rowwise
-from tasks.normalizers import Normalizer, discounted_rewards
+from tasks.normalizers import Normalizers
 from tasks.optimizers import clip_norm, init_adam, step_adam
 from tasks.returns import generalized_advantages, successor_values
 from tasks.specs import EnvironmentSpec, NoiseSpec, ParameterGroup, Spec, State
@@ -78,12 +78,9 @@ class PPO:
         return self.environment.action.kind == "discrete"
 
     @property
-    def _observations(self) -> Normalizer:
-        return Normalizer(group="observations", shape=(math.prod(self.environment.seen.shape),))
-
-    @property
-    def _rewards(self) -> Normalizer:
-        return Normalizer(group="rewards", centred=False)
+    def _normalizers(self) -> Normalizers:
+        numbers = math.prod(self.environment.seen.shape)
+        return Normalizers(observation=numbers if self.normalize_observation else 0, reward=self.normalize_reward)
 
     @property
     def _network(self) -> Network:
@@ -116,8 +113,7 @@ class PPO:
     @property
     def actor_groups(self) -> tuple[str, ...]:
         """Actors need the policy, what it sees observations through, and the value if they carry its memory."""
-        seen = (self._observations.group,) if self.normalize_observation else ()
-        return ("policy", *(("value",) if self._network.recurrent else ()), *seen)
+        return ("policy", *(("value",) if self._network.recurrent else ()), *self._normalizers.actor_groups)
 
     def init(self, seed: int) -> State:
         """Orthogonal weights; the policy's last layer is small so that it starts near uniform."""
@@ -129,10 +125,7 @@ class PPO:
         value = self._network.init(1, 1.0, generator)
         params = {"policy": ParameterGroup(policy), "value": ParameterGroup(value)}
         state = State(params=params, optimizer={name: init_adam(group.flat) for name, group in params.items()})
-        if self.normalize_observation:
-            self._observations.init(state)
-        if self.normalize_reward:
-            self._rewards.init(state)
+        self._normalizers.init(state)
         return state
 
     def initial_carry(self, envs: int) -> Tensor | None:
@@ -144,7 +137,7 @@ class PPO:
     ) -> tuple[dict[str, Tensor], Tensor | None]:
         """Sample from the policy; see `Algorithm.act`."""
         shown, allowed = self.environment.split(observation)
-        seen = self._seen(params, self._network.prepared(shown))
+        seen = self._normalizers.seen(params, self._network.prepared(shown))
         output, memory = self._network.step(params["policy"], _memory(carry, "policy"), seen)
         if self.discrete:
             action, log_probability = choose(output, noise, allowed)
@@ -166,23 +159,20 @@ class PPO:
         output, following = self._network.over_round(
             params["value"],
             trajectory,
-            self._seen(params, observation),
-            self._seen(params, final),
+            self._normalizers.seen(params, observation),
+            self._normalizers.seen(params, final),
             _memory(columns["memory"][0], "value") if "memory" in columns else None,
         )
         value = output.squeeze(-1)
-        reward = columns["reward"] * self.reward_scale
-        gathered = {}
-        if self.normalize_reward:
-            ends = columns["terminated"], columns["truncated"]
-            gathered = {"discounted_reward": discounted_rewards(reward, *ends, self.discount)}
-            reward = self._rewards.apply(params, reward)
+        ends = columns["terminated"], columns["truncated"]
+        reward, gathered = self._normalizers.rewards(
+            params, columns["reward"] * self.reward_scale, *ends, self.discount
+        )
         advantage = generalized_advantages(
             reward,
             value,
             successor_values(value, trajectory.bootstrap_rows, following.squeeze(-1)),
-            columns["terminated"],
-            columns["truncated"],
+            *ends,
             self.discount,
             self.trace_decay,
         )
@@ -199,12 +189,7 @@ class PPO:
 
     def stats(self, batch: Batch) -> dict[str, Tensor]:
         """What the round's advantage mean and variance are made of, and what normalisers learn from the round."""
-        sums = advantage_sums(batch["advantage"])
-        if self.normalize_observation:
-            sums |= self._observations.sums(batch["observation"].flatten(0, -2))
-        if self.normalize_reward:
-            sums |= self._rewards.sums(batch["discounted_reward"].flatten())
-        return sums
+        return advantage_sums(batch["advantage"]) | self._normalizers.sums(batch)
 
     def plan(self, generator: torch.Generator, window: Window) -> Iterator[Tensor]:
         """Every row once an epoch, in a fresh order."""
@@ -227,19 +212,12 @@ class PPO:
 
     def after_round(self, state: State, stats: Mapping[str, Tensor]) -> State:
         """Normalisers take the round in; without them, nothing to do."""
-        if self.normalize_observation:
-            self._observations.update(state, stats)
-        if self.normalize_reward:
-            self._rewards.update(state, stats)
+        self._normalizers.update(state, stats)
         return state
-
-    def _seen(self, params: Params, prepared: Tensor) -> Tensor:
-        """What the networks see of prepared observations."""
-        return self._observations.apply(params, prepared) if self.normalize_observation else prepared
 
     def _outputs(self, group: str, params: Params, rows: Batch) -> Tensor:
         """Of training rows: `[rows, outputs]`, or of sequences `[rows, steps, outputs]`."""
-        seen, memory = self._seen(params, rows["observation"]), _memory(rows.get("memory"), group)
+        seen, memory = self._normalizers.seen(params, rows["observation"]), _memory(rows.get("memory"), group)
         return self._network.over_rows(params[group], seen, memory, rows.get("fresh"))
 
     def _policy_loss(

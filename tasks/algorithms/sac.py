@@ -15,6 +15,7 @@ from torch import Tensor
 
 from tasks.algorithm import Loss, WindowSpec
 from tasks.networks import init_mlp, mlp, part
+from tasks.normalizers import Normalizers
 from tasks.optimizers import init_adam, step_adam
 from tasks.returns import transitions
 from tasks.specs import EnvironmentSpec, NoiseSpec, ParameterGroup, Spec, State
@@ -49,6 +50,9 @@ class SAC:
     initial_temperature: float = 1.0
     target_entropy: float | None = None
     """In nats; None is one less for every number of an action."""
+    normalize_observation: bool = False
+    """By the running mean and deviation of each number over all rounds so far, limited to 10 deviations. The window
+    keeps raw observations, so older rows are seen through the newest numbers too."""
 
     @property
     def window(self) -> WindowSpec:
@@ -77,8 +81,12 @@ class SAC:
 
     @property
     def actor_groups(self) -> tuple[str, ...]:
-        """Actors need no critic."""
-        return ("actor",)
+        """Actors need no critic, but what they see observations through."""
+        return ("actor", *self._normalizers.actor_groups)
+
+    @property
+    def _normalizers(self) -> Normalizers:
+        return Normalizers(observation=math.prod(self.environment.observation.shape) * self.normalize_observation)
 
     @property
     def _numbers(self) -> int:
@@ -99,11 +107,13 @@ class SAC:
             "actor": ParameterGroup(actor),
             "temperature": ParameterGroup({"log": torch.tensor([math.log(self.initial_temperature)])}),
         }
-        return State(
+        state = State(
             params=params,
             optimizer={name: init_adam(group.flat) for name, group in params.items()},
             targets={name: value.clone() for name, value in critics.items()},
         )
+        self._normalizers.init(state)
+        return state
 
     def initial_carry(self, envs: int) -> None:  # noqa: ARG002
         """A perceptron has no memory."""
@@ -113,7 +123,8 @@ class SAC:
         self, params: Params, carry: Tensor | None, observation: Tensor, noise: Tensor
     ) -> tuple[dict[str, Tensor], Tensor | None]:
         """Sample; without noise, the squashed mean."""
-        squashed, _ = self._sample(params["actor"], observation.flatten(1).float(), noise.flatten(1))
+        seen = self._normalizers.seen(params, observation.flatten(1).float())
+        squashed, _ = self._sample(params["actor"], seen, noise.flatten(1))
         low, high = self._bounds(squashed.device)
         action = low + 0.5 * (squashed + 1.0) * (high - low)
         return {"action": action.view(-1, *self.environment.action.shape)}, carry
@@ -139,9 +150,9 @@ class SAC:
             "factor": followed.factors.flatten(),
         }
 
-    def stats(self, batch: Batch) -> dict[str, Tensor]:  # noqa: ARG002
-        """Nothing global."""
-        return {}
+    def stats(self, batch: Batch) -> dict[str, Tensor]:
+        """What the normaliser learns of the newest round, if there is one."""
+        return self._normalizers.sums(batch)
 
     def plan(self, generator: torch.Generator, window: Window) -> Iterator[Draw]:
         """Minibatches of the whole window, once it is filled."""
@@ -158,6 +169,11 @@ class SAC:
         """Targets follow the critics slowly."""
         for name, value in state.params["critic"].items():
             state.targets[name].lerp_(value, self.target_share)
+        return state
+
+    def after_round(self, state: State, stats: Mapping[str, Tensor]) -> State:
+        """The normaliser takes the round in; without it, nothing to do."""
+        self._normalizers.update(state, stats)
         return state
 
     def _bounds(self, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -190,12 +206,13 @@ class SAC:
         count: int,
     ) -> LossResult:
         """Squared error of both against the smaller target value less what the entropy is worth (equation 5)."""
+        seen, after = (self._normalizers.seen(params, rows[name]) for name in ("observation", "following"))
         with torch.no_grad():
-            action, log_probability = self._sample(params["actor"], rows["following"], _given(noise))
-            following = torch.minimum(*self._value(targets, rows["following"], action))
+            action, log_probability = self._sample(params["actor"], after, _given(noise))
+            following = torch.minimum(*self._value(targets, after, action))
             soft = following - params["temperature"]["log"].exp() * log_probability
             target = rows["reward"] + rows["factor"] * soft
-        first, second = self._value(params["critic"], rows["observation"], rows["action"])
+        first, second = self._value(params["critic"], seen, rows["action"])
         square = 0.5 * ((first - target).square() + (second - target).square())
         return square.sum() / count, {"critic_loss": square.detach(), "value": first.detach()}
 
@@ -209,8 +226,9 @@ class SAC:
         count: int,
     ) -> LossResult:
         """The smaller value and the entropy, both as large as can be (equation 9)."""
-        action, log_probability = self._sample(params["actor"], rows["observation"], _given(noise))
-        value = torch.minimum(*self._value(params["critic"], rows["observation"], action))
+        seen = self._normalizers.seen(params, rows["observation"])
+        action, log_probability = self._sample(params["actor"], seen, _given(noise))
+        value = torch.minimum(*self._value(params["critic"], seen, action))
         loss = params["temperature"]["log"].detach().exp() * log_probability - value
         return loss.sum() / count, {"entropy": -log_probability.detach()}
 
@@ -226,7 +244,8 @@ class SAC:
         """Higher where the entropy is below its target (equation 18, by the logarithm as is usual)."""
         wanted = -float(self._numbers) if self.target_entropy is None else self.target_entropy
         with torch.no_grad():
-            _, log_probability = self._sample(params["actor"], rows["observation"], _given(noise))
+            seen = self._normalizers.seen(params, rows["observation"])
+            _, log_probability = self._sample(params["actor"], seen, _given(noise))
         log_temperature = params["temperature"]["log"]
         loss = -log_temperature * (log_probability + wanted)
         temperature = log_temperature.detach().exp().expand_as(log_probability)

@@ -25,7 +25,7 @@ PPO_SETTINGS = (
 IMPALA_FIELDS = (
     "name, network, features, sequence_steps, hidden, learning_rate, final_learning_rate, anneal_rounds, discount, "
     "trace_decay, rho_limit, c_limit, entropy_weight, value_weight, minibatches, gradient_norm, reward_scale, "
-    "initial_log_std"
+    "initial_log_std, normalize_observation, normalize_reward"
 )
 
 
