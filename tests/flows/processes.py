@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -20,21 +21,28 @@ from .warm import PENSTOCK, warm_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
 
     from .warm import Started
 
+CLUSTER_PROGRAM = Path(__file__).with_name("cluster_process.py")
 # A machine that is busy with other things is slow, not wrong.
 PATIENCE_SECONDS = 150.0
+# Of what costs little to look at and must be met in the middle of a stage; and of what is asked of other processes.
 _POLL_SECONDS = 0.005
+_ASK_SECONDS = 0.05
 
 
-def wait_until(condition: Callable[[], Any], what: str | Callable[[], str], seconds: float = PATIENCE_SECONDS) -> Any:
+def wait_until(
+    condition: Callable[[], Any],
+    what: str | Callable[[], str],
+    seconds: float = PATIENCE_SECONDS,
+    poll_seconds: float = _POLL_SECONDS,
+) -> Any:
     """The first true value of `condition`."""
     give_up_at = time.monotonic() + seconds
     while not (value := condition()):
         assert time.monotonic() < give_up_at, f"{what() if callable(what) else what}: not within {seconds:g} s"
-        time.sleep(_POLL_SECONDS)
+        time.sleep(poll_seconds)
     return value
 
 
@@ -145,7 +153,8 @@ class Command:
             )
             return next((f"tcp://127.0.0.1:{port}" for port, workers in reached.items() if workers > 1), None)
 
-        return str(wait_until(look, lambda: f"a Dask scheduler in the process, which printed:\n{self.output}"))
+        said = "a Dask scheduler in the process, which printed:"
+        return str(wait_until(look, lambda: f"{said}\n{self.output}", poll_seconds=10 * _ASK_SECONDS))
 
 
 def _connections(pid: int) -> list[Any]:
@@ -174,7 +183,7 @@ class Members:
                     return pid
             return None
 
-        return int(wait_until(look, f"{member} of run {run} on a worker"))
+        return int(wait_until(look, f"{member} of run {run} on a worker", poll_seconds=_ASK_SECONDS))
 
     def working(self) -> dict[int, list[str]]:
         """Keys of the tasks that each worker process runs; the scheduler forgets those of a flow that is gone."""
@@ -188,16 +197,21 @@ class Members:
     def wait_idle(self, seconds: float = PATIENCE_SECONDS) -> float:
         """Until no worker runs anything; the seconds that it took."""
         started = time.monotonic()
-        wait_until(lambda: not any(self.working().values()), f"workers without work, at {self.address}", seconds)
+        what = f"workers without work, at {self.address}"
+        wait_until(lambda: not any(self.working().values()), what, seconds, _ASK_SECONDS)
         return time.monotonic() - started
 
     def wait_whole(self, workers: int) -> None:
         """Until as many workers are there, as after some were killed."""
-        wait_until(lambda: len(self.working()) == workers, f"{workers} workers at {self.address}")
+        what = f"{workers} workers at {self.address}"
+        wait_until(lambda: len(self.working()) == workers, what, poll_seconds=_ASK_SECONDS)
 
 
 class Cluster:
-    """A scheduler, workers to act, to learn and to serve parameters, each a process that a nanny watches over."""
+    """A scheduler, workers to act, to learn and to serve parameters, each a process that a nanny watches over.
+
+    If `cold`, started by Dask's commands, as one that somebody has; otherwise as `cluster_process.py` says.
+    """
 
     def __init__(
         self,
@@ -207,6 +221,8 @@ class Cluster:
         folder: Path,
         learners: int = 1,
         servers: int = 0,
+        *,
+        cold: bool = False,
     ) -> None:
         self.workers = act_workers + learners + servers
         self.places = act_workers * places
@@ -218,34 +234,42 @@ class Cluster:
         self._folder = folder
         self._file = folder / "scheduler.json"
         self._processes: list[subprocess.Popen[bytes]] = []
-        self._start("scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--no-show")
-        wait_until(self._file.exists, "the scheduler's file")
-        for index in range(act_workers):
-            self._start_worker(f"act-{index}", places, f"actor={places}")
-        for index in range(learners):
-            self._start_worker(f"learn-{index}", 1, "learner=1")
-        for index in range(servers):
-            self._start_worker(f"server-{index}", 1, "server=1")
-        self.members: Members = wait_until(self._connect, "the scheduler")
+        workers = [_worker("act", index, places, "actor") for index in range(act_workers)]
+        workers += [_worker("learn", index, 1, "learner") for index in range(learners)]
+        workers += [_worker("server", index, 1, "server") for index in range(servers)]
+        if cold:
+            self._start_commands(workers)
+        else:
+            self._start("cluster", str(CLUSTER_PROGRAM), str(self._file), json.dumps(workers))
+        self.members: Members = wait_until(self._connect, self._said)
         self.address = self.members.address
         self.members.wait_whole(self.workers)
 
     def _connect(self) -> Members | None:
+        assert all(process.poll() is None for process in self._processes), self._said()
         try:
             return Members(json.loads(self._file.read_text())["address"])
         except (ValueError, OSError):
             return None
 
-    def _start_worker(self, name: str, threads: int, resources: str) -> None:
-        options = ["--host", "127.0.0.1", "--nthreads", str(threads), "--name", name, "--memory-limit", "0"]
-        self._start("worker", *options, "--resources", resources, "--no-dashboard", "--death-timeout", "60")
+    def _said(self) -> str:
+        return "a Dask cluster:\n" + "".join(log.read_text() for log in sorted(self._folder.glob("*.log")))
 
-    def _start(self, kind: str, *options: str) -> None:
-        command = [sys.executable, "-m", "dask", kind, "--scheduler-file", str(self._file), *options]
-        with (self._folder / f"{len(self._processes)}-{kind}.log").open("wb") as log:
+    def _start_commands(self, workers: list[dict[str, Any]]) -> None:
+        file = ("--scheduler-file", str(self._file), "--host", "127.0.0.1", "--no-dashboard")
+        self._start("scheduler", "-m", "dask", "scheduler", *file, "--port", "0", "--no-show")
+        wait_until(self._file.exists, self._said)
+        for worker in workers:
+            resources = ",".join(f"{name}={amount}" for name, amount in worker["resources"].items())
+            places = ("--nthreads", str(worker["nthreads"]), "--resources", resources, "--memory-limit", "0")
+            name = ("--name", worker["name"], "--death-timeout", "60")
+            self._start(worker["name"], "-m", "dask", "worker", *file, *places, *name)
+
+    def _start(self, name: str, *arguments: str) -> None:
+        with (self._folder / f"{name}.log").open("wb") as log:
             self._processes.append(
                 subprocess.Popen(
-                    command,
+                    [sys.executable, *arguments],
                     cwd=self._folder,
                     env=self._environment,
                     stdin=subprocess.DEVNULL,
@@ -260,3 +284,7 @@ class Cluster:
         for process in self._processes:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait(10)
+
+
+def _worker(kind: str, index: int, places: int, resource: str) -> dict[str, Any]:
+    return {"name": f"{kind}-{index}", "nthreads": places, "resources": {resource: places}}

@@ -21,8 +21,8 @@ TOLERANCE = 1e-5
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory):
-    """Two processes to step environments, two to learn."""
-    cluster = Cluster(2, 1, {}, tmp_path_factory.mktemp("places"), learners=2)
+    """Two processes to step environments, two to learn, started as one starts a cluster."""
+    cluster = Cluster(2, 1, {}, tmp_path_factory.mktemp("places"), learners=2, cold=True)
     yield cluster
     cluster.close()
 
