@@ -155,7 +155,11 @@ def peer(name: str, script: str, *arguments: object) -> Result:
         print(f"installing {name} into {folder}", flush=True)
         subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
         requirements = PEERS / f"requirements-{name}.txt"
-        subprocess.run([folder / "bin" / "python", "-m", "pip", "install", "-q", "-r", requirements], check=True)
+        install = [str(folder / "bin" / "python"), "-m", "pip", "install", "-q"]
+        subprocess.run([*install, "-r", requirements], check=True)
+        alone = PEERS / f"requirements-{name}-alone.txt"
+        if alone.exists():
+            subprocess.run([*install, "--no-deps", "--ignore-requires-python", "-r", alone], check=True)
         (folder / "ready").touch()
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT")}
     return run([str(folder / "bin" / "python"), str(PEERS / script), *map(str, arguments)], environment)

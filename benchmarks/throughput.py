@@ -2,8 +2,9 @@
 
 Penstock is `penstock train` at lag 1, on its own workers: shards are stored, snapshots published, stages committed. The
 rate is that of all stages but the first, commits included, evaluations not. Peers run at the same network, epochs, rows
-a round and rows a minibatch, with one or two torch threads, whichever is faster. `bare/training.py` is one process that
-acts and updates with Penstock's own functions, and stores nothing. They take turns, round by round.
+a round and rows a minibatch (Sample Factory has no rounds), with one or two torch threads, whichever is faster.
+`bare/training.py` is one process that acts and updates with Penstock's own functions, and stores nothing. They take
+turns, round by round.
 
     python benchmarks/throughput.py --rounds 3
 """
@@ -24,6 +25,7 @@ from typing import Any
 from run import peer, ratio, run
 from tables import write_table
 
+from flows.overrides import parse_overrides
 from tasks.config import build_config, load_preset, merge
 
 HERE = Path(__file__).resolve().parent
@@ -31,17 +33,31 @@ HERE = Path(__file__).resolve().parent
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A preset, its stages, and how far ahead of the peers it should be."""
+    """A preset with settings, and how far ahead of the peers it should be."""
 
     preset: str
+    settings: tuple[str, ...]
     rounds_per_stage: int
-    stages: int
     reach: float
-    sample_factory: bool = True
+    normalize: bool = False
+    continuous: bool = False
+    v4: str = ""
+    """The environment's id where peers come with an older Gymnasium; the same by default."""
+    stages: int = 4
 
 
 WORKLOADS = {
-    "cartpole": Workload("cartpole", 60, 4, 5.0),
+    "cartpole": Workload("cartpole", ("--hidden", "[64, 64]"), 60, 5.0),
+    # Epochs, rows of a round and of a minibatch are those of Sample Factory's MuJoCo example.
+    "halfcheetah": Workload(
+        "halfcheetah",
+        ("--num-envs", "64", "--envs-per-tile", "32", "--round-steps", "64", "--epochs", "2", "--minibatches", "4"),
+        20,
+        3.0,
+        normalize=True,
+        continuous=True,
+        v4="HalfCheetah-v4",
+    ),
 }
 
 
@@ -69,31 +85,44 @@ def main() -> None:
 
 def measure(workload: Workload, store: str) -> dict[str, float]:
     """One turn of everybody: environment steps a second."""
-    config = build_config(merge(load_preset(workload.preset), {"schedule": {"lag": 1}}))
+    config = build_config(merge(load_preset(workload.preset), parse_overrides(workload.settings)))
     algorithm: Any = config.algorithm
     environment, schedule = config.environment, config.schedule
     minibatch_rows = environment.num_envs * schedule.round_steps // algorithm.minibatches
+    same: list[object] = ["--epochs", algorithm.epochs, "--minibatch-rows", minibatch_rows]
+    hidden: list[object] = ["--hidden", *algorithm.hidden]
+    rounds: list[object] = ["--envs", environment.num_envs, "--round-steps", schedule.round_steps]
+    normalize: list[object] = ["--normalize"] if workload.normalize else []
+    older: list[object] = ["--environment", workload.v4 or environment.id]
     found = {"penstock": train(workload, store)}
     for threads in (1, 2):
         command = [sys.executable, str(HERE / "bare" / "training.py"), "--torch-threads", str(threads)]
-        found[f"bare, {threads} threads"] = run([*command, "--", workload.preset], None)["env_steps_per_second"]
-        options: list[object] = ["--environment", environment.id, "--envs", environment.num_envs]
-        options += ["--round-steps", schedule.round_steps, "--epochs", algorithm.epochs]
-        options += ["--minibatch-rows", minibatch_rows, "--torch-threads", threads, "--hidden", *algorithm.hidden]
-        found[f"stable-baselines3, {threads} threads"] = peer("sb3", "sb3_training.py", *options)[
-            "env_steps_per_second"
-        ]
-    if workload.sample_factory:
-        options = ["--epochs", algorithm.epochs, "--minibatch-rows", minibatch_rows]
-        found["sample-factory"] = peer("sample-factory", "sample_factory_cartpole.py", *options)["env_steps_per_second"]
+        found[f"bare, {threads} threads"] = rate(run([*command, "--", workload.preset, *workload.settings], None))
+        options = [*same, *rounds, "--torch-threads", threads]
+        found[f"stable-baselines3, {threads} threads"] = rate(
+            peer("sb3", "sb3_training.py", *options, *hidden, *normalize, "--environment", environment.id)
+        )
+        # Its scripts have two layers of 64 units, as the workloads do.
+        continuous = ["--continuous"] if workload.continuous else []
+        found[f"CleanRL, {threads} threads"] = rate(
+            peer("cleanrl", "cleanrl_training.py", *options, *older, *continuous)
+        )
+    found["Sample Factory"] = rate(
+        peer("sample-factory", "sample_factory_training.py", *same, *hidden, *normalize, *older)
+    )
     return found
+
+
+def rate(result: dict[str, Any]) -> float:
+    """What a peer or the bare loop has printed."""
+    return float(result["env_steps_per_second"])
 
 
 def train(workload: Workload, store: str) -> float:
     """Of `penstock train`, all stages but the first."""
-    command = [str(Path(sys.executable).parent / "penstock"), "train", workload.preset, "--lag", "1"]
-    command += ["--rounds-per-stage", str(workload.rounds_per_stage), "--max-stages", str(workload.stages)]
-    command += ["--target-return", "none", "--evaluation-episodes", "1"]
+    command = [str(Path(sys.executable).parent / "penstock"), "train", workload.preset, *workload.settings]
+    command += ["--lag", "1", "--rounds-per-stage", str(workload.rounds_per_stage)]
+    command += ["--max-stages", str(workload.stages), "--target-return", "none", "--evaluation-episodes", "1"]
     command += ["--store", store, "--name", "measured", "--json"]
     subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     stages = [json.loads(path.read_text()) for path in sorted(Path(store, "measured", "timings").glob("*.json"))][1:]
@@ -104,7 +133,7 @@ def train(workload: Workload, store: str) -> float:
 def compare(name: str, workload: Workload, turns: list[dict[str, float]]) -> list[tuple[str, ...]]:
     """Ratios to the best peer and to the bare loop, turn by turn."""
     ours = [turn["penstock"] for turn in turns]
-    others = [kind for kind in turns[0] if kind.startswith(("stable", "sample"))]
+    others = [kind for kind in turns[0] if not kind.startswith(("penstock", "bare"))]
     best = max(others, key=lambda kind: median(turn[kind] for turn in turns))
     bare = max(
         (kind for kind in turns[0] if kind.startswith("bare")), key=lambda kind: median(turn[kind] for turn in turns)

@@ -13,6 +13,7 @@ from measure import machine, print_result
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import VecNormalize
 
 
 class Rate(BaseCallback):
@@ -38,14 +39,16 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--minibatch-rows", type=int, default=1024)
     parser.add_argument("--hidden", type=int, nargs="+", default=[32, 32])
+    parser.add_argument("--normalize", action="store_true", help="observations and rewards")
     parser.add_argument("--torch-threads", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=15.0)
     args = parser.parse_args()
 
     torch.set_num_threads(args.torch_threads)
+    environments = make_vec_env(args.environment, n_envs=args.envs, seed=1)
     model = PPO(
         "MlpPolicy",
-        make_vec_env(args.environment, n_envs=args.envs, seed=1),
+        VecNormalize(environments) if args.normalize else environments,
         n_steps=args.round_steps,
         batch_size=args.minibatch_rows,
         n_epochs=args.epochs,

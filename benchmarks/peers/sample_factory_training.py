@@ -1,8 +1,8 @@
-"""Sample Factory's asynchronous PPO on CartPole-v1: environment steps per second of the whole loop, and peak memory.
+"""Sample Factory's asynchronous PPO: environment steps per second of the whole loop, and peak memory.
 
 Acting and learning run at once in separate processes, without waiting for each other. The settings are those of Sample
-Factory's own Gymnasium example, with one rollout worker per core and a 2 x 64 tanh network. The rate counts from the
-first report after `--warm-up-seconds` of training to the last one.
+Factory's own Gymnasium and MuJoCo examples, with one rollout worker per core and a tanh network. The rate counts from
+the first report after `--warm-up-seconds` of training to the last one.
 """
 
 from __future__ import annotations
@@ -41,6 +41,9 @@ def make_env(name: str, _cfg: Any = None, _env_config: Any = None, render_mode: 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser.add_argument("--environment", default="CartPole-v1")
+    parser.add_argument("--hidden", type=int, nargs="+", default=[64, 64])
+    parser.add_argument("--normalize", action="store_true", help="observations and returns")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--num-workers", type=int, default=2)
     parser.add_argument("--envs-per-worker", type=int, default=20)
@@ -53,10 +56,10 @@ def main() -> None:
 
     reports = Reports()
     with tempfile.TemporaryDirectory() as folder, PeakPss() as memory:
-        register_env("CartPole-v1", make_env)
+        register_env(args.environment, make_env)
         options = [
             "--algo=APPO",
-            "--env=CartPole-v1",
+            f"--env={args.environment}",
             "--experiment=benchmark",
             f"--train_dir={folder}",
             f"--seed={args.seed}",
@@ -72,10 +75,10 @@ def main() -> None:
             "--with_vtrace=False",
             "--reward_scale=0.1",
             "--encoder_mlp_layers",
-            "64",
-            "64",
+            *map(str, args.hidden),
             "--nonlinearity=tanh",
-            "--normalize_input=False",
+            f"--normalize_input={args.normalize}",
+            f"--normalize_returns={args.normalize}",
             "--decorrelate_experience_max_seconds=0",
             f"--train_for_seconds={args.train_seconds}",
         ]
@@ -93,7 +96,7 @@ def main() -> None:
     result = {
         "benchmark": "asynchronous training",
         "system": "Sample Factory APPO",
-        "environment": "CartPole-v1",
+        "environment": args.environment,
         "seed": args.seed,
         "env_steps": reports.env_steps[-1],
         "env_steps_per_second": rate,

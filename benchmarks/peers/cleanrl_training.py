@@ -1,0 +1,94 @@
+"""CleanRL's PPO scripts, as they are, for some rounds: environment steps a second, after the first round.
+
+`ppo.py` for discrete actions, `ppo_continuous_action.py` for continuous ones, whose wrappers normalise observations and
+rewards. Both have two layers of 64 units, and clip the value's loss.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import runpy
+import sys
+import tempfile
+import time
+from typing import Any
+
+import numpy as np
+import torch
+from measure import machine, print_result
+
+# gym 0.23.1 asks NumPy for a name that is another's alias today.
+np.bool8 = np.bool_
+
+
+class RoundTimes:
+    """Stands for standard output: a script prints a line `SPS: ...` at the end of each round."""
+
+    def __init__(self) -> None:
+        self.at: list[float] = []
+
+    def write(self, text: str) -> int:
+        """Note the time, and print nothing."""
+        if text.startswith("SPS:"):
+            self.at.append(time.perf_counter())
+        return len(text)
+
+    def flush(self) -> None:
+        """Nothing is kept back."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser.add_argument("--environment", default="CartPole-v1")
+    parser.add_argument("--continuous", action="store_true")
+    parser.add_argument("--envs", type=int, default=32)
+    parser.add_argument("--round-steps", type=int, default=128)
+    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--minibatch-rows", type=int, default=1024)
+    parser.add_argument("--torch-threads", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=40)
+    args = parser.parse_args()
+
+    round_rows = args.envs * args.round_steps
+    options: dict[str, Any] = {
+        "env-id": args.environment,
+        "num-envs": args.envs,
+        "num-steps": args.round_steps,
+        "update-epochs": args.epochs,
+        "num-minibatches": round_rows // args.minibatch_rows,
+        "total-timesteps": round_rows * args.rounds,
+        "cuda": False,
+    }
+    torch.set_num_threads(args.torch_threads)
+    name = "ppo_continuous_action" if args.continuous else "ppo"
+    found = importlib.util.find_spec(f"cleanrl.{name}")
+    if found is None or found.origin is None:
+        raise SystemExit(f"cleanrl has no script {name}.py: install requirements-cleanrl-alone.txt")
+    script, times, printed = found.origin, RoundTimes(), sys.stdout
+    sys.argv = [script, *(f"--{option}={value}" for option, value in options.items())]
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        sys.stdout = times  # type: ignore[assignment]
+        try:
+            # As `python ppo.py` does, but in this process, whose torch threads are set.
+            runpy.run_path(script, run_name="__main__")
+        finally:
+            sys.stdout = printed
+    result = {
+        "benchmark": "training throughput",
+        "system": f"CleanRL {name}.py",
+        "environment": args.environment,
+        "env_steps_per_second": (len(times.at) - 1) * round_rows / (times.at[-1] - times.at[0]),
+        "epochs": args.epochs,
+        "minibatch_rows": args.minibatch_rows,
+        "envs": args.envs,
+        "torch_threads": args.torch_threads,
+        "machine": machine(["cleanrl", "gym", "gymnasium", "torch", "numpy"]),
+    }
+    print_result(result)
+
+
+if __name__ == "__main__":
+    main()
