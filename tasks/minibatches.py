@@ -70,11 +70,13 @@ def gather_minibatches(
         gather_rows: about so many rows at once; 0: each minibatch alone.
     """
     waiting: list[Share] = []
+    waiting_rows = 0
     for share in shares:
         waiting.append(share)
-        if sum(len(each.own) for each in waiting) >= gather_rows:
+        waiting_rows += len(share.own)
+        if waiting_rows >= gather_rows:
             yield from _gather(take, waiting)
-            waiting = []
+            waiting, waiting_rows = [], 0
     if waiting:
         yield from _gather(take, waiting)
 
