@@ -179,6 +179,9 @@ def evaluate(
     follow: Annotated[
         bool, typer.Option("--follow", help="Every commit's, as they come, until the run is finished.")
     ] = False,
+    idle_seconds: Annotated[
+        float, typer.Option(min=0, help="With --follow: end where the run commits nothing for so long.")
+    ] = 3600.0,
     store: Store = None,
     as_json: AsJson = False,
 ) -> None:
@@ -192,7 +195,7 @@ def evaluate(
     if follow and stage is not None:
         raise ConfigError("--stage and --follow: one stage or all of them; leave one of the options out")
     if follow:
-        for result in follow_run(store or "runs", run, episodes, key):
+        for result in follow_run(store or "runs", run, episodes, key, idle_seconds):
             typer.echo(json.dumps(result) if as_json else _evaluation_line(result))
         return
     result = evaluate_run(store or "runs", run, episodes, stage, key)
@@ -336,7 +339,10 @@ def plan(
     """
     from flows.planning import plan as made_plan
 
-    found = made_plan(_configured(preset, context.args, {}))
+    config = _configured(preset, context.args, {})
+    # What takes longest is to import torch there, and everything takes longer on a machine that is busy.
+    typer.echo("trying two rounds of it in another process: some seconds", err=True)
+    found = made_plan(config)
     if as_json:
         _print_json(found)
         return
@@ -350,6 +356,8 @@ def plan(
     else:
         console.print("nothing crosses processes", highlight=False)
     console.print(f"stored under any policy: {found['stored_bytes_a_round']:,} bytes a round", highlight=False)
+    if "note" in found:
+        console.print(found["note"], highlight=False)
 
 
 @app.command()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from flows.summary import next_steps, outcome, stage_row
 from storage.digest import canonical_json
-from storage.errors import ConfigError
+from storage.errors import ConfigError, RunIdleError
 from storage.readers import reading
 from storage.refs import SnapshotRef
 from storage.run import RunFolder
@@ -70,7 +70,7 @@ def evaluate_run(store: str, name: str, episodes: int, stage: int | None, key: i
     return _evaluate_commit(run, newest if stage is None else run.log.read(stage), episodes, key)
 
 
-def follow_run(store: str, name: str, episodes: int, key: int) -> Iterator[dict[str, Any]]:
+def follow_run(store: str, name: str, episodes: int, key: int, idle_seconds: float) -> Iterator[dict[str, Any]]:
     """Evaluate the last snapshot of every commit, as commits come, until one says that the run is finished.
 
     Nothing of it reaches the run: whether that ends is decided by its own evaluations, inside its stages. What was
@@ -79,10 +79,12 @@ def follow_run(store: str, name: str, episodes: int, key: int) -> Iterator[dict[
 
     Raises:
         RunNotFoundError: there is none of that name.
+        RunIdleError: it is not finished, and nothing was committed for `idle_seconds` after the newest evaluation.
     """
     run = RunFolder(open_store(store), name)
     run.load()
     stage, newest = 0, run.log.newest()
+    idle_since = time.monotonic()
     while True:
         while newest is not None and stage <= newest["stage"]:
             commit = run.log.read(stage)
@@ -91,9 +93,16 @@ def follow_run(store: str, name: str, episodes: int, key: int) -> Iterator[dict[
             if not done and run.store.exists(snapshot.name):
                 yield _evaluate_commit(run, commit, episodes, key)
             stage += 1
+            idle_since = time.monotonic()
         if newest is not None and newest["finished"]:
             return
-        time.sleep(_FOLLOW_SECONDS)
+        if time.monotonic() - idle_since >= idle_seconds:
+            committed = "nothing" if newest is None else f"nothing after stage {newest['stage']}"
+            raise RunIdleError(
+                f"run '{name}' has committed {committed} for {idle_seconds:g} s and is not finished; `penstock resume "
+                f"{name}` goes on with it if nothing drives it any more, --idle-seconds waits longer for a slow one"
+            )
+        time.sleep(min(_FOLLOW_SECONDS, idle_seconds))
         newest = run.log.newest(newest["stage"] if newest else None)
 
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 def plan(config: RunConfig) -> dict[str, Any]:
     """Roles, edges and predicted costs of a configuration. Tries a few rounds of it, in another process.
 
+    `note` says what the costs leave out: those of minibatches, where the first rounds only fill a window.
+
     Raises:
         ConfigError: the configuration is wrong, or can't be tried.
     """
@@ -28,8 +30,14 @@ def plan(config: RunConfig) -> dict[str, Any]:
         policy, chosen = check_placement(config), {"chosen": choice.to_json(), "why": choice.why}
     else:
         policy, found = check_placement(config), tried(config)
+    warm_up = getattr(config.algorithm, "warm_up_rows", 0)
+    filling = {
+        "note": f"costs are those of the first rounds, which learn nothing until the window has {warm_up:,} rows "
+        f"(algorithm.warm_up_rows); for those of later rounds, ask with --algorithm.warm-up-rows 1"
+    }
     return {
         **chosen,
+        **({} if found.updates else filling),
         "policy": policy.name,
         "roles": [
             {

@@ -10,6 +10,7 @@
     ├── RunExistsError              a run of that name was created before
     ├── RunNotFoundError            no run of that name
     ├── RunFinishedError            the run has reached its end; nothing is left to do
+    ├── RunIdleError                the run that somebody follows commits nothing, and is not finished
     ├── CommitConflictError         another writer's commit stands at that number
     ├── LeaseHeldError              somebody else drives the run
     ├── LeaseLostError              this process drives the run no longer
@@ -61,6 +62,10 @@ class RunNotFoundError(PenstockError):
 
 class RunFinishedError(PenstockError):
     """The run has reached its end."""
+
+
+class RunIdleError(PenstockError):
+    """A run that somebody waits for commits nothing, and is not finished."""
 
 
 class CommitConflictError(PenstockError):

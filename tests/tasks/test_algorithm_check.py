@@ -97,5 +97,9 @@ def test_what_is_checked_is_said(tmp_path: Path):
         check_one_algorithm(str(empty), "CartPole-v1", [])
     with pytest.raises(ConfigError, match=r"there is no file 'nowhere.py'"):
         check_one_algorithm("nowhere.py", "CartPole-v1", [])
+    with pytest.raises(
+        ConfigError, match=r"no algorithm 'nosuch'; .*ppo, .*sac, behaviour_cloning, iql, a file of your"
+    ):
+        check_one_algorithm("nosuch", "CartPole-v1", [])
     with pytest.raises(ConfigError, match=r"algorithm.epochs = 0: input should be greater than or equal to 1"):
         check_one_algorithm("ppo", "CartPole-v1", ["--algorithm.epochs", "0"])
