@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 
@@ -32,6 +32,8 @@ class Assignment:
     window_budget_bytes: int = 1 << 30
     upload_threads: int = 8
     upload_budget_bytes: int = 256 << 20
+    own_files: dict[str, str] = field(default_factory=dict, hash=False)
+    """Of one's own algorithm, digests of its source files as who drives the run has them; a worker has to agree."""
 
     @property
     def topic(self) -> str:

@@ -30,6 +30,7 @@ from tasks.columns import shard_columns, stored_as
 from tasks.config import RunConfig, TrainConfig
 from tasks.environments import make_pool
 from tasks.own_algorithm import make_own
+from tasks.own_source import require_source
 from tasks.replay_config import build_stored_config
 from tasks.specs import EnvironmentSpec
 
@@ -128,5 +129,12 @@ def _load(store: str, name: str, cache_folder: str, cache_limit_bytes: int = LIM
 
 
 def load_context(assignment: Assignment) -> RunContext:
-    """The run of an assignment; read from storage by the first member in a process."""
-    return _load(assignment.store, assignment.run, assignment.cache_folder, assignment.cache_limit_bytes)
+    """The run of an assignment; read from storage by the first member in a process.
+
+    Raises:
+        ConfigError: its algorithm is one's own, and can't be found or made here, or has another source.
+    """
+    context = _load(assignment.store, assignment.run, assignment.cache_folder, assignment.cache_limit_bytes)
+    if assignment.own_files:
+        require_source(context.config.algorithm.name, assignment.own_files)
+    return context

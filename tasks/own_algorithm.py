@@ -6,7 +6,6 @@ This imports the module, and so torch: it is for workers, and for the process th
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import importlib
 import sys
 import traceback
@@ -19,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from storage.errors import ConfigError
 from storage.specs import Spec
 from tasks.algorithm import DEFAULTED, Algorithm, Loss
+from tasks.own_source import INSTALLED, note_import
 from tasks.specs import NoiseSpec, State
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ MEMBERS = tuple(name for name in vars(Algorithm) if not name.startswith("_"))
 """What an algorithm must have."""
 
 _ENVIRONMENT = "environment"
-_INSTALLED = {"site-packages", "dist-packages"}
 
 
 def load_class(name: str) -> type[Any]:
@@ -45,6 +44,7 @@ def load_class(name: str) -> type[Any]:
     """
     module_name, _, class_name = name.partition(":")
     module = _import(name, module_name)
+    note_import(name)
     found = getattr(module, class_name, None)
     if not isinstance(found, type):
         classes = [key for key, value in vars(module).items() if is_algorithm(value)]
@@ -127,23 +127,6 @@ def make_own(settings: OwnSettings, environment: EnvironmentSpec) -> Algorithm:
             f"algorithm.name = '{settings.name}': it can't be made for {environment.name}: {said(error)}"
         ) from error
     return algorithm
-
-
-def source_digests(name: str) -> dict[str, str]:
-    """Files that an algorithm's module consists of, and a digest of each: its package's, or those beside it.
-
-    Of these the ones that were imported. What is installed elsewhere has a version of its own.
-    """
-    module = sys.modules[name.partition(":")[0]]
-    package = module.__name__.partition(".")[0]
-    folder = Path(str(module.__file__)).parent
-    beside = module.__name__ == package and folder.name not in _INSTALLED
-    files = set()
-    for key, loaded in list(sys.modules.items()):
-        file = getattr(loaded, "__file__", None)
-        if file and (key.partition(".")[0] == package or (beside and Path(file).parent == folder)):
-            files.add(Path(file))
-    return {str(file): hashlib.blake2b(file.read_bytes(), digest_size=16).hexdigest() for file in sorted(files)}
 
 
 def _import(name: str, module_name: str) -> ModuleType:
@@ -247,4 +230,4 @@ def said(error: BaseException) -> str:
 
 def _is_installed(filename: str) -> bool:
     path = Path(filename)
-    return filename.startswith("<") or bool(_INSTALLED & set(path.parts)) or path.parent == Path(__file__).parent
+    return filename.startswith("<") or bool(INSTALLED & set(path.parts)) or path.parent == Path(__file__).parent

@@ -12,12 +12,12 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from storage.errors import ConfigError
 from storage.specs import Spec
 from tasks.algorithm_settings.own import OwnSettings
+from tasks.own_source import digest_of, relative_to
 
 if TYPE_CHECKING:
     from tasks.config import ConfigT, RunConfig
@@ -35,6 +35,8 @@ class OwnAlgorithm:
     """Columns that it adds to a shard."""
     files: dict[str, str]
     """Source files and a digest of each."""
+    root: str
+    """The folder in which Python found its module, or its package."""
 
     @property
     def source(self) -> str:
@@ -45,7 +47,7 @@ class OwnAlgorithm:
     def unchanged(self) -> bool:
         """Whether the files are still what was looked at."""
         try:
-            return all(_digest(file) == found for file, found in self.files.items())
+            return all(digest_of(file) == found for file, found in self.files.items())
         except OSError:
             return False
 
@@ -93,7 +95,7 @@ def _ask(question: str, name: str) -> OwnAlgorithm:
     if "error" in answer:
         raise ConfigError(answer["error"])
     rows = {column: Spec.from_json(spec) for column, spec in answer["rows"].items()}
-    return OwnAlgorithm(answer["settings"], rows, answer["files"])
+    return OwnAlgorithm(answer["settings"], rows, answer["files"], answer["root"])
 
 
 def completed(config: ConfigT) -> ConfigT:
@@ -110,6 +112,14 @@ def completed(config: ConfigT) -> ConfigT:
     return whole
 
 
+def own_files(config: RunConfig) -> dict[str, str]:
+    """Digests of an own algorithm's files, for workers to compare; of those that ship, nothing."""
+    if not isinstance(config.algorithm, OwnSettings):
+        return {}
+    found = ask(config)
+    return relative_to(found.root, found.files)
+
+
 def source_of(config: RunConfig) -> dict[str, str]:
     """The digest of an own algorithm's source, for a run's fingerprint; of those that ship, nothing."""
     if not isinstance(config.algorithm, OwnSettings):
@@ -117,12 +127,9 @@ def source_of(config: RunConfig) -> dict[str, str]:
     return {config.algorithm.name: ask(config).source}
 
 
-def _digest(file: str) -> str:
-    return hashlib.blake2b(Path(file).read_bytes(), digest_size=16).hexdigest()
-
-
 def _answer(question: dict[str, Any]) -> dict[str, Any]:
     own, specs = importlib.import_module("tasks.own_algorithm"), importlib.import_module("tasks.specs")
+    source = importlib.import_module("tasks.own_source")
     make_pool = importlib.import_module("tasks.environments").make_pool
     build_config = importlib.import_module("tasks.config").build_config
     config = build_config({"environment": question["environment"], "algorithm": question["algorithm"]})
@@ -134,7 +141,8 @@ def _answer(question: dict[str, Any]) -> dict[str, Any]:
         return {
             "settings": own.typed_settings(type(algorithm), config.algorithm),
             "rows": {name: spec.to_json() for name, spec in algorithm.rows.items()},
-            "files": own.source_digests(config.algorithm.name),
+            "files": source.source_digests(config.algorithm.name),
+            "root": source.source_root(config.algorithm.name),
         }
     except ConfigError as error:
         return {"error": str(error)}

@@ -27,7 +27,7 @@ from tasks.calibrate import timed
 from tasks.cluster import connected
 from tasks.config import PlacementSettings, RunConfig, merge
 from tasks.fingerprint import differences, fingerprint
-from tasks.own_probe import completed, source_of
+from tasks.own_probe import completed, own_files, source_of
 from tasks.places import read_places
 from tasks.policies import AUTO, unused_counts
 from tasks.replay_config import ReplayConfig, build_stored_config
@@ -129,6 +129,7 @@ def driving(config: RunConfig, if_exists: IfExists, on_event: Callable[[dict[str
                     upload_budget_bytes=config.cluster.upload_budget_bytes,
                     device=config.placement.device,
                     gang_seconds=config.cluster.gang_seconds,
+                    own_files=own_files(config),
                 ),
                 on_event=on_event,
             )

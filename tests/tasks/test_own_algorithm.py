@@ -3,6 +3,7 @@
 import itertools
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,15 @@ from storage.store import open_store
 from tasks.algorithm import Algorithm
 from tasks.algorithm_settings.own import OwnSettings
 from tasks.algorithms.ppo import PPO
+from tasks.assignment import Assignment
 from tasks.config import build_config, laid_over
+from tasks.context import load_context
 from tasks.own_algorithm import make_own, typed_settings
-from tasks.own_probe import ask, completed
+from tasks.own_probe import ask, completed, own_files
 from tasks.replay_config import build_replay_config
 from tasks.training import _stored_config, describe_run
 
+from .conftest import MakeContext
 from .ppo_cases import CHOICES
 
 MINE = """
@@ -235,3 +239,39 @@ def test_a_replay_takes_one_too(write: Write):
     made: Any = make_own(config.algorithm, CHOICES)
     assert made.width == 5
     assert torch.equal(made.init(3).params["policy"].flat, made.init(3).params["policy"].flat)
+
+
+def test_a_worker_with_another_source_refuses(write: Write, tmp_path: Path, make_context: MakeContext):
+    """One that has imported an older version than the driver's, though the newer one lies there by now.
+
+    It names the file and what to do. A file of another folder has the same name in both; files that only one process
+    has imported besides are no difference.
+    """
+    module = write()
+    context = make_context({"algorithm": {"name": f"{module}:Mine"}})
+    assignment = Assignment(
+        store=context.run.root.url,
+        run=context.run.name,
+        stage=0,
+        attempt=0,
+        gang="",
+        generation=1,
+        role="act",
+        replica=0,
+        replicas=1,
+        task_run="",
+        cache_folder=str(tmp_path / "cache"),
+        device="cpu",
+    )
+    agreed = replace(assignment, own_files=own_files(context.config))
+    assert list(agreed.own_files) == [f"{module}.py"]
+    assert load_context(Assignment.from_json(agreed.to_json())).run.name == "small"
+    file = tmp_path / f"{module}.py"
+    file.write_text(file.read_text() + "# changed\n")
+    changed = replace(assignment, own_files=own_files(context.config))
+    with pytest.raises(
+        ConfigError, match=rf"{module}\.py in {tmp_path} is another version in process .*start its worker"
+    ):
+        load_context(changed)
+    with pytest.raises(ConfigError, match=r"absent\.py in "):
+        load_context(replace(agreed, own_files={**agreed.own_files, "absent.py": "0"}))
