@@ -19,6 +19,7 @@ from tasks.memory import keep_freed_memory
 def run_member(assignment: dict[str, Any]) -> dict[str, Any]:
     """Play one member of a gang to the end; what it returns is small JSON."""
     context_module = importlib.import_module("tasks.context")
+    source_module = importlib.import_module("tasks.algorithm_source")
     member_module = importlib.import_module("tasks.member")
     membership_module = importlib.import_module("tasks.membership")
     keep_freed_memory()
@@ -31,7 +32,8 @@ def run_member(assignment: dict[str, Any]) -> dict[str, Any]:
         started = time.perf_counter()
         halves: dict[str, Any] = member.play(membership)
         task_seconds = time.perf_counter() - started
-    return {"member": parsed.member, "task_seconds": task_seconds, "halves": halves}
+    source = source_module.source_digest(type(context.algorithm))
+    return {"member": parsed.member, "source": source, "task_seconds": task_seconds, "halves": halves}
 
 
 def run_evaluation(assignment: dict[str, Any], snapshot: dict[str, Any], episodes: int, key: int) -> dict[str, Any]:

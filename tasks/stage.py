@@ -99,6 +99,7 @@ class StageDriver:
         finally:
             gang.close()
         halves = by_half(result for role in results for result in role)
+        sources = {result["member"]: result["source"] for role in results for result in role}
         learned, acted = merge_learned(stage, halves), halves.get("act", [])
         check_agreement(stage, learned["shards"], acted)
         self.lease.check()
@@ -117,7 +118,13 @@ class StageDriver:
             "roles_seconds": worked_seconds - gathered_seconds,
             "evaluate_seconds": evaluated_seconds - worked_seconds,
             "members": {
-                name: {"address": member.address, "host": member.host, "pid": member.pid, "reports": member.reports}
+                name: {
+                    "address": member.address,
+                    "host": member.host,
+                    "pid": member.pid,
+                    "reports": member.reports,
+                    "source": sources[name],
+                }
                 for name, member in gang.members.items()
             },
             "edges": sum_edges(halves),
