@@ -6,6 +6,7 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 from storage.refs import parse_shard_name
@@ -15,12 +16,15 @@ from tasks.calibration import sizes_of
 from tasks.cost import edge_costs
 from tasks.policies import make_policy
 from tasks.replay_config import build_stored_config
+from tasks.step_frames import pack_start
 from tasks.trial_rounds import trial_run
 
 from .processes import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from tasks.config import RunConfig
 
     from .conftest import Settings
     from .processes import Command
@@ -106,8 +110,14 @@ def assert_as_predicted(run: StoredRun, settings: Settings) -> None:
             if edge == "sync -> act":
                 nbytes += first * cost.round_bytes
             if edge == "act -> env":
-                nbytes -= first * cost.stage_bytes
+                nbytes += first * (_seeds_bytes(config) - cost.stage_bytes)
             assert counted[edge]["bytes"] == pytest.approx(nbytes, rel=0.1), edge
+
+
+def _seeds_bytes(config: RunConfig) -> int:
+    """What links begin with in the first stage."""
+    seeds = np.zeros(config.environment.envs_per_tile, np.uint64)
+    return config.environment.tiles * len(pack_start(0, True, {"seeds": seeds}))
 
 
 def damage(store_folder: os.PathLike[str], name: str, kind: str) -> None:
