@@ -24,6 +24,7 @@ from prefect.logging.loggers import PrefectLogAdapter
 from prefect.runtime import flow_run
 
 from flows.console import current_panel
+from flows.identity import artifact_key
 from flows.summary import stage_row, summary_markdown
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class RunReport:
 
     def __init__(self, config: RunConfig) -> None:
         self._config = config
-        self._key = str(config.name).replace(".", "-").replace("_", "-")
+        self._run = str(config.name)
         self._panel = current_panel()
         self._logger = get_run_logger()
         self._flow_run = {
@@ -70,7 +71,7 @@ class RunReport:
         if self._rows or error is not None:
             reason = None if error is None else f"{type(error).__name__}: {error}"
             text = summary_markdown(self._config, self._commit, self._rows, reason)
-            self._work.put(lambda: _drop(create_markdown_artifact(text, key=f"{self._key}-summary")))
+            self._work.put(lambda: _drop(create_markdown_artifact(text, key=artifact_key(self._run, "summary"))))
         self._work.put(None)
         self._thread.join()
         self._panel.end()
@@ -108,7 +109,9 @@ class RunReport:
         self._rows.append(stage_row(commit, timings))
         row, rows = self._rows[-1], list(self._rows)
         self._logger.info("committed %s", " ".join(f"{name.replace(' ', '_')}={value}" for name, value in row.items()))
-        self._work.put(lambda: _drop(create_table_artifact(rows, key=f"{self._key}-stages", description="Stages")))
+        self._work.put(
+            lambda: _drop(create_table_artifact(rows, key=artifact_key(self._run, "stages"), description="Stages"))
+        )
 
     def summary(self) -> dict[str, Any]:
         """What was reached, as small JSON: the flow's result."""
@@ -133,7 +136,9 @@ class RunReport:
         return schedule.max_stages * schedule.rounds_per_stage
 
     def _create_progress(self) -> None:
-        created: Any = create_progress_artifact(0.0, key=f"{self._key}-progress", description="Share of all rounds")
+        created: Any = create_progress_artifact(
+            0.0, key=artifact_key(self._run, "progress"), description="Share of all rounds"
+        )
         self._progress = created
 
     def _update_progress(self, percent: float) -> None:

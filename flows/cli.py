@@ -188,15 +188,16 @@ def evaluate(
     """Evaluate a run's newest snapshot, greedily, on fresh seeds; the result is kept in evaluations/.
 
     With --follow, evaluate beside training, in this process: nothing of it reaches the run. What was evaluated before
-    with the same seeds is left out; --json prints a line an evaluation.
+    with the same seeds is left out; --json prints a line an evaluation. At PREFECT_API_URL it is a flow run.
     """
-    from flows.inspection import evaluate_run, follow_run
+    from flows.following import follow as follow_run
+    from flows.inspection import evaluate_run
 
     if follow and stage is not None:
         raise ConfigError("--stage and --follow: one stage or all of them; leave one of the options out")
     if follow:
-        for result in follow_run(store or "runs", run, episodes, key, idle_seconds):
-            typer.echo(json.dumps(result) if as_json else _evaluation_line(result))
+        show = json.dumps if as_json else _evaluation_line
+        follow_run(store or "runs", run, episodes, key, idle_seconds, lambda result: typer.echo(show(result)))
         return
     result = evaluate_run(store or "runs", run, episodes, stage, key)
     if as_json:

@@ -34,6 +34,9 @@ class Panel:
     def stage(self, commit: dict[str, Any], timings: dict[str, Any]) -> None:
         """A stage was committed."""
 
+    def evaluation(self, result: dict[str, Any]) -> None:
+        """A commit was evaluated beside training."""
+
     def end(self) -> None:
         """Nothing more will come."""
 

@@ -50,7 +50,7 @@ def drive(config: RunConfig, if_exists: IfExists, *, as_json: bool) -> dict[str,
             server.wait_ready()
             panel.note(f"Prefect's UI while this runs: {server.ui_url}")
         workers.join()
-        stack.callback(_flush_prefect)
+        stack.callback(flush_prefect)
         result: dict[str, Any] = run_flow(config, if_exists)
     return result
 
@@ -77,7 +77,7 @@ def _flow_of(config: RunConfig) -> Callable[..., dict[str, Any]]:
     return replay
 
 
-def _flush_prefect() -> None:
+def flush_prefect() -> None:
     """Hand what Prefect still has in its queues to the server, before that is ended."""
     from prefect.events.worker import EventsWorker
     from prefect.logging.handlers import APILogWorker

@@ -30,3 +30,8 @@ def flow_run_name() -> str:
     config: Any = flow_run.parameters.get("config")
     name = config.name if isinstance(config, RunConfig) else (config or {}).get("name")
     return f"{kind} {name}" if name else f"{kind} {str(flow_run.id)[-8:]}"
+
+
+def artifact_key(run: str, kind: str) -> str:
+    """`cartpole-1-stages`: of what the UI shows of a run; Prefect allows no other characters than these."""
+    return f"{run.replace('.', '-').replace('_', '-')}-{kind}"

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 
 from .conftest import BRIEF
+from .processes import Command
 from .stored import assert_same
+from .test_finished_run import ask
 
 
-def test_an_evaluation_follows_training_and_does_not_reach_it(bench, references):
+def test_an_evaluation_follows_training_and_does_not_reach_it(bench, references, prefect_api):
     """It begins while the run goes on and ends with it, one result a commit, kept; the run has the same bytes.
 
-    Each is what the same command gives of the finished run, and a second follower has nothing left to do.
+    Each is what the same command gives of the finished run, and a second follower has nothing left to do. Prefect has
+    a flow run of it, with a task run a commit and a table.
     """
     flow, run = bench.train("live", BRIEF), bench.run("live")
     run.wait_for_commit(0, flow)
@@ -26,3 +29,19 @@ def test_an_evaluation_follows_training_and_does_not_reach_it(bench, references)
     assert bench.penstock(*follow).succeed() == ""
     alone = json.loads(bench.penstock(*follow[:2], "--stage", "0", *follow[3:]).succeed())
     assert {**alone, "seconds": 0} == {**found[0], "seconds": 0}
+    of_follower = {"flow_runs": {"name": {"any_": ["evaluate live"]}}}
+    flow_runs = ask(prefect_api, "flow_runs/filter", of_follower)
+    assert [flow_run["state_type"] for flow_run in flow_runs] == ["COMPLETED", "COMPLETED"]
+    tasks = {task_run["name"]: task_run["state_type"] for task_run in ask(prefect_api, "task_runs/filter", of_follower)}
+    assert tasks == {f"evaluate stage {stage}": "COMPLETED" for stage in range(BRIEF.stages)}
+    tables = ask(prefect_api, "artifacts/filter", {"artifacts": {"key": {"any_": ["live-evaluations"]}}})
+    assert max(len(json.loads(table["data"])) for table in tables) == BRIEF.stages
+
+
+def test_following_needs_no_prefect(bench, references):
+    """Without its address, results are the same; nobody has to be there to be told."""
+    run = references.run(BRIEF)
+    arguments = ("evaluate", run.name, "--follow", "--episodes", "2", "--store", run.url, "--json")
+    environment = {name: value for name, value in bench.environment.items() if name != "PREFECT_API_URL"}
+    found = Command(arguments, environment, bench.folder / "alone", cold=True).succeed().splitlines()
+    assert [json.loads(line)["version"] for line in found] == [BRIEF.rounds, 2 * BRIEF.rounds]

@@ -2,8 +2,8 @@
 
 import pytest
 
-from flows.inspection import follow_run
 from storage.errors import RunIdleError
+from tasks.evaluations import commits_to_evaluate
 
 from .conftest import MakeContext
 
@@ -14,4 +14,4 @@ def test_following_a_run_that_commits_nothing_ends(make_context: MakeContext):
     with pytest.raises(
         RunIdleError, match=r"run 'small' has committed nothing for 0\.5 s .*penstock resume small.*idle"
     ):
-        next(follow_run(run.root.url, run.name, 1, 0, 0.5))
+        next(commits_to_evaluate(run, 1, 0, 0.5))
