@@ -51,7 +51,10 @@ WORKLOADS = {
     # Epochs, rows of a round and of a minibatch are those of Sample Factory's MuJoCo example.
     "halfcheetah": Workload(
         "halfcheetah",
-        ("--num-envs", "64", "--envs-per-tile", "32", "--round-steps", "64", "--epochs", "2", "--minibatches", "4"),
+        (
+            *("--num-envs", "64", "--envs-per-tile", "32", "--act-tasks", "2"),
+            *("--round-steps", "64", "--epochs", "2", "--minibatches", "4"),
+        ),
         20,
         3.0,
         normalize=True,

@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--minibatch-rows", type=int, default=1024)
     parser.add_argument("--torch-threads", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--rounds", type=int, default=12)
     args = parser.parse_args()
 
     round_rows = args.envs * args.round_steps
