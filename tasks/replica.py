@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
+import signal
 import time
 from typing import Any
 
@@ -49,7 +50,11 @@ def run_evaluation(assignment: dict[str, Any], snapshot: dict[str, Any], episode
 
 
 async def warm_up() -> None:
-    """Import what a worker of this machine's own cluster will need, while the rest of the system starts."""
+    """Import what a worker of this machine's own cluster will need, while the rest of the system starts.
+
+    Ctrl-C on a terminal reaches every process there: that of the flow ends its workers, which have nothing to say.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.getLogger("distributed.worker").addFilter(_is_no_heartbeat)
     await asyncio.to_thread(_import_all)
 

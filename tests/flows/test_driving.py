@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 
@@ -62,4 +63,15 @@ def test_interrupted_flow_says_how_to_go_on_and_frees_the_run(bench, endless, cl
     assert "Traceback" not in endless.output
     assert "resume" in endless.errors
     run = bench.run("endless")
+    assert b'"released":true' in run.store.read("lease.json")
+
+
+def test_interrupting_everything_on_a_terminal_is_as_quiet(bench):
+    """Ctrl-C there also reaches the workers that the flow has brought along: one message, no traceback of theirs."""
+    flow, run = bench.train_alone("laptop", ENDLESS), bench.run("laptop")
+    run.wait_for_round(1, flow)
+    os.killpg(flow.pid, signal.SIGINT)
+    assert flow.wait(60) == 130
+    assert "Traceback" not in flow.output
+    assert "resume" in flow.errors
     assert b'"released":true' in run.store.read("lease.json")
