@@ -7,22 +7,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from prefect import flow, task
+from prefect import flow
 from prefect.artifacts import create_table_artifact
-from prefect.cache_policies import NO_CACHE
 
 from flows.console import current_panel
 from flows.identity import artifact_key
 from storage.run import RunFolder
 from storage.store import open_store
-from tasks.evaluations import commits_to_evaluate, evaluate_commit
-
-
-@task(task_run_name="evaluate stage {stage}", cache_policy=NO_CACHE, persist_result=False)
-def evaluate_stage(store: str, run: str, stage: int, episodes: int, key: int) -> dict[str, Any]:
-    """Evaluate the last snapshot of a stage that is committed."""
-    folder = RunFolder(open_store(store), run)
-    return evaluate_commit(folder, folder.log.read(stage), episodes, key)
+from tasks.evaluations import commits_to_evaluate
+from tasks.following import evaluate_stage
 
 
 @flow(name="evaluate", flow_run_name="evaluate {run}", persist_result=False, validate_parameters=True)

@@ -128,7 +128,7 @@ def test_flow_files_hold_flows_and_nothing_else():
             flow_files.append(path.name)
             others = [ast.unparse(node) for node in body if not (is_flow(node) or is_import_or_text(node))]
             assert others == [], path
-    assert flow_files == ["replay.py", "train.py"]
+    assert flow_files == ["evaluate.py", "replay.py", "train.py"]
 
 
 def is_flow(node: ast.stmt) -> bool:
