@@ -34,7 +34,8 @@ def follow(
         RunNotFoundError: there is none of that name.
         RunIdleError: it is not finished, and nothing was committed for `idle_seconds` after the newest evaluation.
     """
-    RunFolder(open_store(store), run).load()
+    folder = RunFolder(open_store(store), run)
+    folder.load()
     if "PREFECT_API_URL" in os.environ:
         quieten_prefect()
         use_panel(_Shown(show))
@@ -47,6 +48,5 @@ def follow(
         return
     from tasks.evaluations import commits_to_evaluate, evaluate_commit
 
-    folder = RunFolder(open_store(store), run)
     for commit in commits_to_evaluate(folder, episodes, key, idle_seconds):
         show(evaluate_commit(folder, commit, episodes, key))
