@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from flows.console import LivePanel, Panel, use_panel
-from flows.server import PrefectServer
+from flows.server import PrefectServer, require_prefect
 from tasks.start import check_start
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ def drive(config: RunConfig, if_exists: IfExists, *, as_json: bool) -> dict[str,
             server = stack.enter_context(PrefectServer())
             os.environ["PREFECT_API_URL"] = server.api_url
         else:
+            require_prefect(os.environ["PREFECT_API_URL"])
             panel.note(f"starting Dask workers and the rest; Prefect is at {os.environ['PREFECT_API_URL']}")
         workers = _start_workers(config)
         run_flow = _flow_of(config)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from flows.console import Panel, use_panel
 from flows.drive import flush_prefect, quieten_prefect
+from flows.server import require_prefect
 from storage.run import RunFolder
 from storage.store import open_store
 
@@ -32,11 +33,13 @@ def follow(
 
     Raises:
         RunNotFoundError: there is none of that name.
+        PenstockError: nobody answers at `PREFECT_API_URL`.
         RunIdleError: it is not finished, and nothing was committed for `idle_seconds` after the newest evaluation.
     """
     folder = RunFolder(open_store(store), run)
     folder.load()
     if "PREFECT_API_URL" in os.environ:
+        require_prefect(os.environ["PREFECT_API_URL"])
         quieten_prefect()
         use_panel(_Shown(show))
         from flows.evaluate import evaluate

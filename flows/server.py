@@ -10,10 +10,13 @@ import ctypes
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Self
 
 from storage.errors import PenstockError
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 _READY_SECONDS = 120.0
+_ANSWER_SECONDS = 10.0
 _END_SECONDS = 10.0
 _PR_SET_PDEATHSIG = 1
 
@@ -102,6 +106,32 @@ class PrefectServer:
     def wait(self) -> None:
         """Until it ends."""
         self._process.wait()
+
+
+def require_prefect(api_url: str) -> None:
+    """See that something answers at a `PREFECT_API_URL`; whatever it answers, Prefect will say what it thinks of it.
+
+    Raises:
+        PenstockError: nothing answers, or it is no address.
+    """
+    try:
+        with urllib.request.urlopen(f"{api_url.rstrip('/')}/health", timeout=_ANSWER_SECONDS):  # noqa: S310  (the user's)
+            return
+    except urllib.error.HTTPError as error:
+        error.close()
+        if error.code != HTTPStatus.NOT_FOUND:
+            return
+        found = "what answers there is no Prefect API (404)"
+    except urllib.error.URLError as error:
+        if isinstance(error.reason, ssl.SSLError):
+            return  # Prefect has settings of its own for certificates.
+        found = str(error.reason)
+    except (OSError, ValueError) as error:
+        found = str(error)
+    raise PenstockError(
+        f"PREFECT_API_URL = {api_url}: no Prefect server there: {found}. Start one (`prefect server start`), correct "
+        f"the address (it ends in /api), or unset it: `penstock train` then starts a server of its own"
+    )
 
 
 def _die_with_parent() -> None:

@@ -2,13 +2,16 @@
 
 A learner may read a shard from its node's cache before it is stored. If the act task died meanwhile and acting again
 gave other bytes, the learner's shard is nowhere: no commit may name it.
+
+And all members had one text of the algorithm; hosts that were brought up to date at different times would otherwise
+train something that neither version is.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from storage.errors import StageMismatchError
+from storage.errors import ConfigError, StageMismatchError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -35,4 +38,25 @@ def check_agreement(stage: int, learned: Iterable[Mapping[str, Any]], acted: Ite
             f"stage {stage}: what was learned from is not what is stored of the tiles {tiles}; a round that was acted "
             f"again gave other bytes, but a stage must be a deterministic function of the commit before it. This "
             f"attempt is given up and the stage starts again"
+        )
+
+
+def check_sources(stage: int, sources: Mapping[str, str]) -> None:
+    """See that all members played the algorithm from the same text.
+
+    Args:
+        stage: for the error.
+        sources: what `tasks.algorithm_source` gave, by member.
+
+    Raises:
+        ConfigError: they differ; names who had what.
+    """
+    members: dict[str, list[str]] = {}
+    for member, source in sorted(sources.items()):
+        members.setdefault(source, []).append(member)
+    if len(members) > 1:
+        found = "; ".join(f"{', '.join(names)}: {source}" for source, names in members.items())
+        raise ConfigError(
+            f"stage {stage} is not committed: its members had different versions of the algorithm ({found}), expected "
+            f"one. Install the same version of Penstock on all hosts, start their Dask workers anew, and resume"
         )

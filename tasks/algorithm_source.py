@@ -1,4 +1,9 @@
-"""Which text an algorithm was played from: a digest that each member gives of files that its own process imported."""
+"""Which text an algorithm was played from: a digest that each member gives of files that its own process imported.
+
+It is of what the class uses, not of all that a process imported of its package, because members of different roles
+import different modules. For an algorithm of one's own, whose package may hold anything, `tasks.own_source` compares
+whole files before anybody begins.
+"""
 
 from __future__ import annotations
 

@@ -5,7 +5,6 @@ The flow's process imports no torch, and such a module does; besides, whatever i
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import json
 import os
@@ -14,6 +13,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from storage.digest import digest
 from storage.errors import ConfigError
 from storage.specs import Spec
 from tasks.algorithm_settings.own import OwnSettings
@@ -41,7 +41,7 @@ class OwnAlgorithm:
     @property
     def source(self) -> str:
         """One digest of all source files, wherever they lie."""
-        return hashlib.blake2b("".join(self.files.values()).encode(), digest_size=16).hexdigest()
+        return digest("".join(self.files.values()).encode())
 
     @property
     def unchanged(self) -> bool:

@@ -6,13 +6,13 @@ now: a worker that lives long would otherwise go on with an older version under 
 
 from __future__ import annotations
 
-import hashlib
 import os
 import socket
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from storage.digest import digest
 from storage.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _imported: dict[str, dict[str, str]] = {}
 
 def digest_of(file: str | Path) -> str:
     """Of what a file holds now."""
-    return hashlib.blake2b(Path(file).read_bytes(), digest_size=16).hexdigest()
+    return digest(Path(file).read_bytes())
 
 
 def source_digests(name: str) -> dict[str, str]:

@@ -11,7 +11,7 @@ from uuid import uuid4
 from storage.commit_form import FORMAT
 from storage.errors import CorruptObjectError, MemberLostError, ObjectNotFoundError, StageMismatchError
 from tasks.admission import admitted
-from tasks.agreement import check_agreement
+from tasks.agreement import check_agreement, check_sources
 from tasks.attempts import current_attempt, give_up
 from tasks.gang import Gang
 from tasks.parts import by_half, merge_learned, sum_edges
@@ -101,6 +101,7 @@ class StageDriver:
         halves = by_half(result for role in results for result in role)
         sources = {result["member"]: result["source"] for role in results for result in role}
         learned, acted = merge_learned(stage, halves), halves.get("act", [])
+        check_sources(stage, sources)
         check_agreement(stage, learned["shards"], acted)
         self.lease.check()
         worked_seconds = time.perf_counter() - started

@@ -60,6 +60,21 @@ def test_bad_preset_files_are_refused_by_name(tmp_path):
         bench.close()
 
 
+def test_a_prefect_server_that_nobody_runs_is_said(tmp_path, references):
+    """In one line with the address, for a new run and for an evaluation that follows one; nothing is stored."""
+    run = references.run(BRIEF)
+    bench = Bench(tmp_path, {"PREFECT_API_URL": "http://127.0.0.1:1/api"}, scheduler="")
+    try:
+        for arguments in (
+            ("train", "cartpole", "--store", bench.store),
+            ("evaluate", run.name, "--follow", "--store", run.url),
+        ):
+            bench.penstock(*arguments, cold=True).refuse("PREFECT_API_URL", "http://127.0.0.1:1/api", seconds=60)
+        assert not list(Path(bench.store).rglob("run.json"))
+    finally:
+        bench.close()
+
+
 def test_what_is_not_there_is_said(bench, cluster):
     """A store that can't be written, a gang that can't fit, a scheduler that does not answer: each is named."""
     blocked = bench.folder / "a-file"
