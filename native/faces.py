@@ -56,8 +56,8 @@ class EnvironmentPool(VectorEnv[Any, Any, Any], ABC):
 
     autoreset_mode: AutoresetMode
     """What follows the end of an episode in `step`."""
-    saves_state: ClassVar[bool] = True
-    """Whether `save` and `restore` work; where not they raise StateNotSupportedError."""
+    repeats_state: ClassVar[bool] = False
+    """Whether `save` gives all actions since `reset_ids`, and `restore` takes them again: both grow until the next."""
 
     @property
     @abstractmethod
@@ -103,7 +103,7 @@ class EnvironmentPool(VectorEnv[Any, Any, Any], ABC):
         """Everything that the next step depends on, as named arrays [num_envs, ...].
 
         Raises:
-            StateNotSupportedError: The environments cannot give their state.
+            StateNotSupportedError: Nobody could go on from here; see `repeats_state`.
         """
 
     @abstractmethod

@@ -16,6 +16,7 @@ from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from gymnasium.vector import AutoresetMode
 
 from native.faces import EnvironmentPool, EnvironmentSpec, RoundEnd, StateNotSupportedError
+from native.repeated import ActionRecord, repeat
 from native.resets import checked_seed, one_seed_each
 from native.wrapped_actions import WrappedActions
 from native.wrapped_round import EpisodeCounts, OpenRound
@@ -45,7 +46,7 @@ class WrappedPool(EnvironmentPool):
     `step` and `reset` return is not copied: a round that begins next starts from it, so do not write into it before.
     """
 
-    saves_state = False
+    repeats_state = True
 
     def __init__(
         self,
@@ -73,6 +74,7 @@ class WrappedPool(EnvironmentPool):
         self._over = np.zeros(self.num_envs, dtype=np.bool_)
         self._current: Any = None
         self._seeds: list[int] | None = None
+        self._record: ActionRecord | None = None
         self._round: OpenRound | None = None
         self._busy = threading.Lock()
 
@@ -136,6 +138,7 @@ class WrappedPool(EnvironmentPool):
             if self._round is not None:
                 raise RuntimeError("a round is open: end_round() or reset before step()")
             self._be_in(self.autoreset_mode)
+            self._record = None
             observation, reward, terminated, truncated, infos = self._advance(converted)
             over = np.logical_or(terminated, truncated)
             if self._mode == AutoresetMode.NEXT_STEP:
@@ -172,7 +175,7 @@ class WrappedPool(EnvironmentPool):
         with self._alone():
             self._seeds = None
             self._reset(seeds.tolist(), None)
-            self._seeds = seeds.tolist()
+            self._seeds, self._record = seeds.tolist(), ActionRecord(seeds)
 
     @property
     def observation(self) -> NDArray[Any]:
@@ -220,6 +223,8 @@ class WrappedPool(EnvironmentPool):
             rows = self._open_round()
             rows.check_turn(t)
             observation, reward, terminated, truncated, infos = self._advance(self._actions.of_round(action))
+            if self._record is not None:
+                self._record.add(action)
             self._counts.add(reward)
             rows.write(observation, reward, terminated, truncated, infos, self._counts)
             self._over = np.logical_or(terminated, truncated)
@@ -233,27 +238,32 @@ class WrappedPool(EnvironmentPool):
             return end
 
     def save(self) -> dict[str, NDArray[Any]]:
-        """Refused: a Gymnasium environment has no state that could be asked for.
+        """The seeds of `reset_ids` and every action since: these libraries have no state that could be asked for.
 
         Raises:
-            StateNotSupportedError: Always.
+            StateNotSupportedError: The environments were stepped or reset by the Gymnasium face since, or not at all
+                by this one.
+            RuntimeError: A round is open.
         """
-        raise StateNotSupportedError(self._no_state("saved"))
+        with self._alone():
+            self._be_ready()
+            if self._round is not None:
+                raise RuntimeError("a round is open: end_round() before save()")
+            if self._record is None:
+                raise StateNotSupportedError(
+                    f"the state of {self._source.id} cannot be saved: the library that steps it offers no way to read "
+                    f"it, so what is saved is the seeds of reset_ids() and the actions of the rounds since, and here "
+                    f"reset() or step() came last; start from reset_ids() and act in rounds"
+                )
+            return self._record.state(np.asarray(self._current))
 
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:  # noqa: ARG002
-        """Refused, as `save` is.
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Go on from a saved state: all of its steps are made again.
 
         Raises:
-            StateNotSupportedError: Always.
+            StateNotSupportedError: It is none of such a pool, or the environments are not deterministic.
         """
-        raise StateNotSupportedError(self._no_state("restored"))
-
-    def _no_state(self, done: str) -> str:
-        return (
-            f"the state of {self._source.id} cannot be {done}: the library that steps it offers no way to read it. "
-            f"What needs it again has to start from reset_ids() and act from there; to go on from a stored state, use "
-            f"one of the environments that this package steps itself (native.environment_ids())"
-        )
+        repeat(self, self._source.id, state)
 
     def _unfit(self, kind: str, space: Any, wanted: str) -> str:
         return (
@@ -292,9 +302,10 @@ class WrappedPool(EnvironmentPool):
                 f"these environments are on their way in autoreset mode {self._mode.value}, and this call needs "
                 f"{mode.value}: reset_ids() first, or make the pool with autoreset_mode={mode.value!r}"
             )
-        seeds = self._seeds
+        seeds, record = self._seeds, self._record
         self._rebuild(mode)
         self._reset(seeds, None)
+        self._record = record
 
     def _rebuild(self, mode: AutoresetMode) -> None:
         self._current, self._seeds = None, None
@@ -304,7 +315,7 @@ class WrappedPool(EnvironmentPool):
 
     def _reset(self, seeds: Sequence[int | None], options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
         """Reset; `options` stay the caller's, as Gymnasium's vectorisers take the mask out of theirs."""
-        self._round, self._seeds = None, None
+        self._round, self._seeds, self._record = None, None, None
         mask = (options or {}).get("reset_mask")
         chosen = np.ones(self.num_envs, dtype=np.bool_) if mask is None else mask
         self._current, infos = self.vector_env.reset(
@@ -320,7 +331,7 @@ class WrappedPool(EnvironmentPool):
         try:
             result = self.vector_env.step(actions)
         except Exception as error:
-            self._current, self._round = None, None
+            self._current, self._round, self._record = None, None, None
             raise RuntimeError(
                 f"{self._source.id}: an environment failed in step(): {type(error).__name__}: {error}; reset first, or "
                 f"make a new pool"

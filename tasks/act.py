@@ -205,6 +205,9 @@ def _actor(
         actor.start()
         return actor
     ref, next_round = start
+    if context.restarts and next_round % context.config.schedule.rounds_per_stage == 0:
+        actor.restart(next_round)
+        return actor
     tensors, _ = load_tensors(buffer, ref.name, ref.digest)
     actor.restore(tensors, next_round)
     return actor

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -54,6 +55,8 @@ class RunContext:
     cache: NodeCache
     environment: EnvironmentSpec
     algorithm: Algorithm
+    restarts: bool = False
+    """Whether every stage begins with new episodes, because environments can't give their state."""
 
     @property
     def columns(self) -> dict[str, Spec]:
@@ -118,13 +121,15 @@ def make_algorithm(config: RunConfig, environment: EnvironmentSpec) -> Algorithm
 def _load(store: str, name: str, cache_folder: str, cache_limit_bytes: int = LIMIT_BYTES) -> RunContext:
     run = RunFolder(open_store(store), name)
     config = build_stored_config(run.load()["config"])
-    environment = EnvironmentSpec.from_pool(config.environment.id, dict(make_pool(config, 1).environment))
+    with closing(make_pool(config, 1)) as pool:
+        environment = EnvironmentSpec.from_pool(config.environment.id, dict(pool.environment))
     return RunContext(
         config=config,
         run=run,
         cache=NodeCache(Path(cache_folder), cache_limit_bytes),
         environment=environment,
         algorithm=make_algorithm(config, environment),
+        restarts=pool.repeats_state,
     )
 
 

@@ -39,11 +39,4 @@ def make_pool(
     except ConfigError:
         pool.close()
         raise
-    if not pool.saves_state:
-        pool.close()
-        raise ConfigError(
-            f"environment: {settings.id} is stepped by a library that cannot give its environments' state, and a run "
-            f"stores that after every round to go on from there; choose one of {', '.join(native.environment_ids())}, "
-            f"or load your own"
-        )
     return pool

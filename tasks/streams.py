@@ -21,6 +21,7 @@ class Purpose(IntEnum):
     EVALUATION = 4
     REPLAY = 5
     LOSS = 6
+    RESTART = 7
 
 
 def seed_of(run_seed: int, purpose: Purpose, *ids: int) -> int:

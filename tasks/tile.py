@@ -71,6 +71,12 @@ class TileActor:
         """First episodes of the run."""
         self._pool.reset_ids(environment_seeds(self._context.config.seed, Purpose.ENVIRONMENT, env_ids=self._env_ids))
 
+    def restart(self, next_round: int) -> None:
+        """First episodes of a later stage, where environments can't give their state (`RunContext.restarts`)."""
+        seed = self._context.config.seed
+        self._pool.reset_ids(environment_seeds(seed, Purpose.RESTART, next_round, env_ids=self._env_ids))
+        self.next_round = next_round
+
     def restore(self, state: Mapping[str, NDArray[Any]], next_round: int) -> None:
         """Go on from a stored state."""
         self._pool.restore({name: value for name, value in state.items() if name != "carry"})
@@ -100,6 +106,12 @@ class TileActor:
         )
         yield from self._play(params, buffers)
         end = pool.end_round()
+        if self._context.restarts:
+            # A seed starts the count of episodes anew. No stage has more of them than steps.
+            schedule = self._context.config.schedule
+            before = self.next_round // schedule.rounds_per_stage * schedule.rounds_per_stage * schedule.round_steps
+            arrays["episode_id"] += np.int32(before)
+            end.episodes["episode_id"] += before
         state = pool.save()
         if self._carry is not None:
             state["carry"] = self._carry.numpy()

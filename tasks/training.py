@@ -9,7 +9,7 @@ import logging
 import os
 import socket
 import tempfile
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,6 +26,7 @@ from tasks.auto_policy import choose
 from tasks.calibrate import timed
 from tasks.cluster import connected
 from tasks.config import PlacementSettings, RunConfig, merge
+from tasks.environments import make_pool
 from tasks.fingerprint import differences, fingerprint
 from tasks.own_probe import completed, own_files, source_of
 from tasks.places import read_places
@@ -188,12 +189,27 @@ def describe_run(config: RunConfig) -> dict[str, Any]:
         "made_with": {**fingerprint(), **source_of(config)},
         "promise": {
             "same_bytes": True,
-            "because": "quorum 1.0, the environment saves its state, deterministic kernels"
+            "because": f"quorum 1.0, {_continuation(config)}, deterministic kernels"
             if config.acts
             else "the shards that it reads are pinned, deterministic kernels",
             "where": "with the versions and instruction sets of made_with; on a GPU, with the same kind of GPU",
         },
     }
+
+
+def _continuation(config: RunConfig) -> str:
+    """How environments go on after a stage; said aloud where episodes are cut for it."""
+    with closing(make_pool(config, 1)) as pool:
+        if not pool.repeats_state:
+            return "the environment saves its state"
+    schedule = config.schedule
+    logger.warning(
+        "%s can't save its state: each stage (%d steps of every environment) begins with new episodes, and those under "
+        "way at its end are learned from as far as they got; raise schedule.rounds_per_stage if episodes are longer",
+        config.environment.id,
+        schedule.rounds_per_stage * schedule.round_steps,
+    )
+    return "environments, which can't save their state, begin new episodes with each stage"
 
 
 def _stored_config(run: RunFolder, config: RunConfig) -> RunConfig:

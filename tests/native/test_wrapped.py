@@ -339,3 +339,19 @@ def test_a_vector_environment_of_its_own_keeps_its_mode():
         pool.begin_round(**buffers(pool, 1))
     with pytest.raises(ValueError, match="brings resets as NextStep, and SameStep is needed"):
         native.make("test/NextStepOnly-v0", 2, autoreset_mode="SameStep")
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=NAMES)
+def test_a_saved_state_is_the_actions_since_the_seeds(kind: tuple[str, dict[str, Any]]):
+    """A pool of another process's would go on from it as the first does: the same rounds, and the same next state."""
+    env_id, arguments = kind
+    pool, other = (native.make(env_id, NUM_ENVS, **arguments) for _ in range(2))
+    pool.reset_ids(np.arange(5, 5 + NUM_ENVS, dtype=np.uint64))
+    for seed, steps in enumerate((20, 1, 19)):
+        play_round(pool, steps, seed)
+    other.restore(pool.save())
+    assert_same(play_round(pool, 8, 9), play_round(other, 8, 9))
+    assert_same(pool.save(), other.save())
+    pool.reset_ids(np.arange(NUM_ENVS, dtype=np.uint64))
+    other.restore(pool.save())
+    assert_same(play_round(pool, 8, 9), play_round(other, 8, 9))

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -166,14 +167,56 @@ def test_the_mode_cannot_change_on_the_way():
 
 
 def test_states_are_refused_with_what_follows():
-    """Neither ale-py's vector environment nor Gymnasium's have a state to ask for, and the error says so."""
+    """What was stepped or reset otherwise than by rounds since `reset_ids` has no state, and the error says so."""
     for env_id in (BREAKOUT, CARTPOLE):
         pool = native.make(env_id, 1)
         pool.reset(seed=0)
         with pytest.raises(native.StateNotSupportedError, match=r"cannot be saved: .*start from reset_ids\(\)"):
             pool.save()
-        with pytest.raises(native.StateNotSupportedError, match="cannot be restored"):
+        with pytest.raises(native.StateNotSupportedError, match="cannot be restored from nothing: expected repeated"):
             pool.restore({})
+    pool.reset_ids(np.arange(1, dtype=np.uint64))
+    pool.save()
+    pool.begin_round(**{name: column[:, :1].copy() for name, column in round_buffers(1).items()})
+    with pytest.raises(RuntimeError, match=r"a round is open: end_round\(\) before save"):
+        pool.save()
+    pool.reset_ids(np.arange(1, dtype=np.uint64))
+    pool.step(np.ones(1, np.int64))
+    with pytest.raises(native.StateNotSupportedError, match="cannot be saved"):
+        pool.save()
+
+
+class Careless(gymnasium.Env):
+    """Shows a number from a generator that no seed reaches."""
+
+    observation_space = gymnasium.spaces.Box(0, 1, (1,), np.float64)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self) -> None:
+        self._generator = np.random.default_rng()
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(1), {}
+
+    def step(self, action):
+        return self._generator.random(1), 0.0, False, False, {}
+
+
+def test_environments_that_are_not_deterministic_are_found():
+    """Whoever goes on from a state learns that the same actions led elsewhere."""
+    gymnasium.register("Careless-v0", Careless)
+    try:
+        pool = native.make("Careless-v0", 2)
+        pool.reset_ids(np.arange(2, dtype=np.uint64))
+        pool.begin_round(**(round_buffers(3) | {"observation": np.empty((3, 2, 1))}))
+        for t in range(3):
+            pool.step_round(t, np.zeros(2, np.int64))
+        pool.end_round()
+        with pytest.raises(native.StateNotSupportedError, match="environment 0 shows something else after the same 3"):
+            pool.restore(pool.save())
+    finally:
+        del gymnasium.registry["Careless-v0"]
 
 
 def test_nothing_works_after_close():
