@@ -15,6 +15,7 @@ def test_purposes_keep_their_numbers():
         "EVALUATION": 4,
         "REPLAY": 5,
         "LOSS": 6,
+        "RESTART": 7,
     }
 
 
