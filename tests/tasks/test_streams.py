@@ -29,6 +29,7 @@ def test_seeds_keep_their_values():
         1678552078425491192,
         15152708626915684481,
         5102377104321400970,
+        17991200575022749164,
     ]
     assert seed_of(1, Purpose.PLAN, 7) == 13481466760325839235
     assert environment_seeds(5, Purpose.ENVIRONMENT, env_ids=range(3)).tolist() == [
