@@ -105,6 +105,9 @@ class Loss:
     group: str
     function: LossFunction
     noise: NoiseSpec | None = None
+    alone: bool = False
+    """Whether it reads no group that another loss of the algorithm trains. Gradients of losses that are all alone are
+    taken side by side where a learner has a second CPU."""
 
 
 DEFAULTED = ("initial_carry", "stats", "after_minibatch")

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import torch
 
 from native.subject import CheckFailedError, SkippedError
-from tasks.algorithm import Draw, FollowsRounds, window_spec
+from tasks.algorithm import Draw, FollowsRounds, Loss, window_spec
 from tasks.algorithm_trial import Trial, clone, marks_of
 from tasks.specs import State, Trajectory
 from tasks.window import RoundWindow
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from torch import Tensor
 
@@ -224,6 +224,7 @@ class LearningChecks:
                     f"update for the loss '{loss.name}' gives something else when it is called again with the same, "
                     f"expected a function of its arguments: keep counters in State"
                 )
+            self._check_alone(loss, rows, stats, after)
         follows: dict[str, Callable[[State], State]] = {"after_minibatch": self._algorithm.after_minibatch}
         if isinstance(self._algorithm, FollowsRounds):
             follows["after_round"] = partial(self._algorithm.after_round, stats=stats)
@@ -239,6 +240,17 @@ class LearningChecks:
                     f"groups that no loss trains: a step of the optimizer belongs into update"
                 )
         return ""
+
+    def _check_alone(self, updated: Loss, rows: Batch, stats: Mapping[str, Tensor], after: State) -> None:
+        """What another loss trained changes nothing for one that says that it is alone."""
+        before, now = self._trial.losses(rows, stats), self._trial.losses(rows, stats, state=after)
+        for loss in self._algorithm.losses:
+            same = torch.equal(before[loss.name][0], now[loss.name][0])
+            if loss.alone and loss.group != updated.group and not same:
+                raise CheckFailedError(
+                    f"the loss '{loss.name}' has another gradient after an update of '{updated.group}', and is "
+                    f"declared alone; expected that it reads no group that another loss trains: leave out alone=True"
+                )
 
     def _updated(self, name: str, gradient: Tensor) -> State:
         loss = next(loss for loss in self._algorithm.losses if loss.name == name)

@@ -100,14 +100,14 @@ class Trial:
         return {name: torch.cat([batch[name] for batch in batches]) for name in batches[0]}, stats
 
     def losses(
-        self, rows: Batch, stats: Mapping[str, Tensor], cut: slice = slice(None)
+        self, rows: Batch, stats: Mapping[str, Tensor], cut: slice = slice(None), state: State | None = None
     ) -> dict[str, tuple[Tensor, dict[str, Tensor]]]:
-        """Gradient and row outputs of every loss, by name, at the same parameters; of a part of the rows."""
+        """Gradient and row outputs of every loss, by name, of a part of the rows; all at one state, the trial's own."""
         found = {}
         for loss, given, noise, totals, count in self.inputs(rows, stats):
             part = {name: column[cut] for name, column in given.items()}
             drawn = None if noise is None else noise[cut]
-            found[loss.name] = minibatch_gradient(loss, self.state, part, totals, _BIG, count, drawn)
+            found[loss.name] = minibatch_gradient(loss, state or self.state, part, totals, _BIG, count, drawn)
         return found
 
     def inputs(

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from torch import Tensor
 
     from tasks.algorithm import Loss
     from tasks.specs import Batch, State
+
+Gradient: TypeAlias = "tuple[torch.Tensor, dict[str, torch.Tensor]]"
+"""What `minibatch_gradient` returns."""
 
 
 def minibatch_gradient(
@@ -53,6 +59,45 @@ def minibatch_gradient(
         outputs.append(row_outputs)
     merged = {name: torch.cat([piece[name] for piece in outputs]) for name in outputs[0]} if outputs[1:] else outputs[0]
     return sum_in_tree(gradients), merged
+
+
+def each_gradient(
+    losses: Sequence[Loss], gradient_of: Callable[[int, Loss], Gradient], device: torch.device
+) -> Iterator[tuple[Loss, Gradient]]:
+    """The gradient of every loss of a minibatch, in order; between two, the caller updates the state.
+
+    Where losses are all alone, so that no update matters to the next, all gradients are taken first: the same numbers,
+    which another thread has sooner where there are a second CPU and no accelerator (whose queue is one anyway).
+
+    Args:
+        losses: of the algorithm.
+        gradient_of: takes one, given its number, as `minibatch_gradient` does.
+        device: of the parameters.
+    """
+    if len(losses) < 2 or not all(loss.alone for loss in losses):
+        for number, loss in enumerate(losses):
+            yield loss, gradient_of(number, loss)
+        return
+    take = _helper(torch.get_num_threads()).submit if device.type == "cpu" and _cpus() > 1 else _now
+    beside = [take(gradient_of, number, loss) for number, loss in enumerate(losses[1:], 1)]
+    found = [gradient_of(0, losses[0]), *(future.result() for future in beside)]
+    yield from zip(losses, found, strict=True)
+
+
+def _now(function: Callable[..., Gradient], *given: Any) -> Future[Gradient]:
+    future: Future[Gradient] = Future()
+    future.set_result(function(*given))
+    return future
+
+
+def _cpus() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@lru_cache(maxsize=1)
+def _helper(threads: int) -> ThreadPoolExecutor:
+    """One more thread for this process; torch's number of threads is a thread's own."""
+    return ThreadPoolExecutor(1, "gradients", torch.set_num_threads, (threads,))
 
 
 def sum_in_tree(vectors: list[Tensor]) -> Tensor:

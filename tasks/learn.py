@@ -16,7 +16,7 @@ import torch
 
 from tasks.algorithm import PRIORITY, window_spec
 from tasks.feed import ShardFeed
-from tasks.gradients import minibatch_gradient
+from tasks.gradients import each_gradient, minibatch_gradient
 from tasks.minibatches import gather_minibatches, loss_noise, rows_of, take_share
 from tasks.reduce import reducing
 from tasks.streams import Purpose, seed_of
@@ -30,11 +30,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from storage.refs import ShardRef
-    from tasks.algorithm import Draw
+    from tasks.algorithm import Draw, Loss
     from tasks.assignment import Assignment
     from tasks.context import RunContext
+    from tasks.gradients import Gradient
     from tasks.groups import MeetingPoint
     from tasks.membership import Membership
+    from tasks.minibatches import Share
     from tasks.pipeline import LoadedShard
     from tasks.reduce import Reduction
     from tasks.specs import Batch, State
@@ -198,7 +200,6 @@ def _learn_minibatches(
     tally: StageTally,
     reduction: Reduction,
 ) -> tuple[State, int]:
-    algorithm, block_rows = context.algorithm, context.config.placement.gradient_block_rows
     shares = take_share(plan_round(context, round_, window), own, window.round_rows)
     totals = {name: value.item() for name, value in stats.items() if not value.dim()}
     outputs: dict[str, list[torch.Tensor]] = {}
@@ -206,16 +207,7 @@ def _learn_minibatches(
     # What is drawn by priorities depends on the minibatch before, so it can't be gathered sooner.
     gather_rows = 0 if window.prioritised else _GATHER_ROWS
     for minibatch, (share, rows) in enumerate(gather_minibatches(take, shares, gather_rows)):
-        row_outputs: dict[str, torch.Tensor] = {}
-        for number, loss in enumerate(algorithm.losses):
-            noise = None
-            if loss.noise:
-                drawn = loss_noise(loss.noise, context.config.seed, number, round_, minibatch, share.places)
-                noise = drawn.to(state.params[loss.group].flat.device)
-            gradient, of_loss = minibatch_gradient(loss, state, rows, totals, block_rows, len(share.rows), noise)
-            with torch.no_grad():
-                state = reduction.update(state, loss, gradient)
-            row_outputs |= of_loss
+        state, row_outputs = _learn_minibatch(context, state, (round_, minibatch), share, rows, totals, reduction)
         with torch.no_grad():
             state = reduction.after_minibatch(state)
             if window.prioritised:
@@ -232,6 +224,33 @@ def _learn_minibatches(
         values = torch.cat(parts)
         tally.outputs.setdefault(name, {})[round_] = float(values.double().mean()), len(values)
     return state, update_rows
+
+
+def _learn_minibatch(
+    context: RunContext,
+    state: State,
+    which: tuple[int, int],
+    share: Share,
+    rows: Batch,
+    totals: Mapping[str, float],
+    reduction: Reduction,
+) -> tuple[State, dict[str, torch.Tensor]]:
+    """All losses of a minibatch, `which` is (round, minibatch); the state after them, and their row outputs."""
+    losses, block_rows = context.algorithm.losses, context.config.placement.gradient_block_rows
+    device = state.params[losses[0].group].flat.device
+
+    def gradient_of(number: int, loss: Loss) -> Gradient:
+        noise = None
+        if loss.noise:
+            noise = loss_noise(loss.noise, context.config.seed, number, *which, share.places).to(device)
+        return minibatch_gradient(loss, state, rows, totals, block_rows, len(share.rows), noise)
+
+    row_outputs: dict[str, torch.Tensor] = {}
+    for loss, (gradient, of_loss) in each_gradient(losses, gradient_of, device):
+        with torch.no_grad():
+            state = reduction.update(state, loss, gradient)
+        row_outputs |= of_loss
+    return state, row_outputs
 
 
 def plan_round(context: RunContext, round_: int, window: RoundWindow) -> Iterable[torch.Tensor | Draw]:

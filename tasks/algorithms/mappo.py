@@ -97,7 +97,10 @@ class MAPPO:
     @property
     def losses(self) -> tuple[Loss, ...]:
         """Clipped surrogate for the policy, squared error for the value."""
-        return (Loss("policy", "policy", self._policy_loss), Loss("value", "value", self._value_loss))
+        return (
+            Loss("policy", "policy", self._policy_loss, alone=True),
+            Loss("value", "value", self._value_loss, alone=True),
+        )
 
     @property
     def actor_groups(self) -> tuple[str, ...]:

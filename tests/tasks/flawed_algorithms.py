@@ -240,3 +240,16 @@ class SharedOutput(PPO):
     def _shared(self, params, targets, rows, noise, stats, count):
         scalar, outputs = PPO._policy_loss(self, params, targets, rows, noise, stats, count)
         return scalar, {**outputs, "entropy": outputs["entropy"].mean().expand(len(outputs["entropy"]))}
+
+
+class NotAlone(PPO):
+    """Weighs the value's error by the policy that the other loss trains."""
+
+    @property
+    def losses(self):
+        policy, value = super().losses
+        return policy, Loss("value", "value", self._weighed, alone=value.alone)
+
+    def _weighed(self, params, targets, rows, noise, stats, count):
+        scalar, outputs = PPO._value_loss(self, params, targets, rows, noise, stats, count)
+        return scalar * (1.0 + params["policy"]["0.weight"].detach().square().sum()), outputs

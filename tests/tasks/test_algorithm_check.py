@@ -45,6 +45,7 @@ FAULTS = [
     ("StepsEverything", UPDATE, "update for the loss 'policy' changes value"),
     ("ForgetsToStep", UPDATE, "update for the loss 'policy' changes no parameter of 'policy'"),
     ("StepsAfterwards", UPDATE, "after_minibatch changes the parameters of policy"),
+    ("NotAlone", UPDATE, "the loss 'value' has another gradient after an update of 'policy', and is declared alone"),
     ("WritesIntoRows", LEARNING, "post changes its arguments (1/columns/reward)"),
 ]
 

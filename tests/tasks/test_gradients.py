@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
 import torch
 
+from tasks.algorithm import Loss
 from tasks.algorithms.ppo import PPO
-from tasks.gradients import minibatch_gradient, sum_in_tree
+from tasks.gradients import each_gradient, minibatch_gradient, sum_in_tree
 from tasks.specs import ActionSpec, EnvironmentSpec, Spec
 
 if TYPE_CHECKING:
+    from tasks.gradients import Gradient
     from tasks.specs import Batch
 
+CPU = torch.device("cpu")
 CHOICES = EnvironmentSpec("choices", Spec("float32", (3,)), ActionSpec("discrete", n=2), None, None)
 ALGORITHM = PPO(environment=CHOICES, hidden=(8,), entropy_weight=0.01)
 
@@ -109,3 +113,44 @@ def test_the_same_blocks_give_the_same_bytes():
     first, _ = minibatch_gradient(ALGORITHM.losses[0], state, rows, stats, 16)
     second, _ = minibatch_gradient(ALGORITHM.losses[0], state, rows, stats, 16)
     assert torch.equal(first, second)
+
+
+def test_losses_that_are_alone_give_the_same_side_by_side(monkeypatch):
+    """Another thread takes them: bit for bit what one thread gives, and really two where there are two CPUs."""
+    state, rows = ALGORITHM.init(3), batch_of(200)
+    stats = {name: float(value) for name, value in ALGORITHM.stats(rows).items()}
+    found = []
+    for cpus in (1, 2):
+        monkeypatch.setattr("tasks.gradients._cpus", lambda cpus=cpus: cpus)
+        threads: list[str] = []
+
+        def gradient_of(number: int, loss: Loss, threads: list[str] = threads) -> Gradient:
+            threads.append(threading.current_thread().name)
+            return minibatch_gradient(loss, state, rows, stats, 64)
+
+        found.append([gradient for _, (gradient, _) in each_gradient(ALGORITHM.losses, gradient_of, CPU)])
+        assert len(set(threads)) == cpus
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+
+
+def test_other_losses_come_after_the_updates_before_them():
+    """The caller's update of one is there when the next is taken."""
+    losses = [Loss("first", "a", ALGORITHM.losses[0].function), Loss("second", "b", ALGORITHM.losses[1].function)]
+    state = {"updates": 0}
+    seen = []
+    for _, (gradient, _) in each_gradient(losses, lambda *_: (torch.tensor(state["updates"]), {}), CPU):
+        seen.append(int(gradient))
+        state["updates"] += 1
+    assert seen == [0, 1]
+
+
+def test_an_error_beside_is_the_caller_s():
+    """What goes wrong in the other thread is raised, not lost."""
+
+    def gradient_of(number: int, loss: Loss) -> Gradient:
+        if number:
+            raise ArithmeticError(loss.name)
+        return torch.zeros(1), {}
+
+    with pytest.raises(ArithmeticError, match="value"):
+        list(each_gradient(ALGORITHM.losses, gradient_of, CPU))
