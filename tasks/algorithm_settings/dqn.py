@@ -39,18 +39,21 @@ class DQNSettings(AlgorithmSettings):
     dueling: bool = Field(
         True, description="Whether the network tells a state's value from its choices'.", json_schema_extra=at(11)
     )
+    huber: bool = Field(
+        False, description="Errors beyond 1 count linearly; for rewards of -1 to 1.", json_schema_extra=at(12)
+    )
     priority_exponent: float = Field(
-        0.0, ge=0, description="Alpha: how strongly errors make a row likelier; 0 is uniform.", json_schema_extra=at(12)
+        0.0, ge=0, description="Alpha: how strongly errors make a row likelier; 0 is uniform.", json_schema_extra=at(13)
     )
     priority_correction: float = Field(
-        0.4, ge=0, le=1, description="Beta: how strongly weights undo that.", json_schema_extra=at(13)
+        0.4, ge=0, le=1, description="Beta: how strongly weights undo that.", json_schema_extra=at(14)
     )
-    first_epsilon: float = Field(1.0, ge=0, le=1, description="Exploration at the start.", json_schema_extra=at(14))
-    last_epsilon: float = Field(0.05, ge=0, le=1, description="Exploration in the end.", json_schema_extra=at(15))
+    first_epsilon: float = Field(1.0, ge=0, le=1, description="Exploration at the start.", json_schema_extra=at(15))
+    last_epsilon: float = Field(0.05, ge=0, le=1, description="Exploration in the end.", json_schema_extra=at(16))
     epsilon_minibatches: int = Field(
-        25_000, ge=1, description="Minibatches over which exploration falls linearly.", json_schema_extra=at(16)
+        25_000, ge=1, description="Minibatches over which exploration falls linearly.", json_schema_extra=at(17)
     )
-    gradient_norm: float = Field(10.0, gt=0, description="Largest norm of the gradient.", json_schema_extra=at(17))
+    gradient_norm: float = Field(10.0, gt=0, description="Largest norm of the gradient.", json_schema_extra=at(18))
 
     def check_round(self, rows: int) -> None:
         """Refuse a round that the window can't hold."""

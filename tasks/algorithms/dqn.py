@@ -53,6 +53,9 @@ class DQN:
     return_steps: int = 1
     double: bool = True
     dueling: bool = True
+    huber: bool = False
+    """Errors beyond 1 count linearly. Where values are far larger than 1, the few rows at which episodes end then count
+    too little to hold values down: on CartPole they grow without end."""
     priority_exponent: float = 0.0
     priority_correction: float = 0.4
     first_epsilon: float = 1.0
@@ -183,7 +186,7 @@ class DQN:
         stats: Mapping[str, float],  # noqa: ARG002
         count: int,
     ) -> LossResult:
-        """Huber loss of the temporal-difference error, whose size is the row's priority."""
+        """Half the squared temporal-difference error, or its Huber loss; its size is the row's priority."""
         values = self._values(params["value"], rows["observation"])
         value = values.gather(-1, rows["action"].unsqueeze(-1)).squeeze(-1)
         with torch.no_grad():
@@ -191,10 +194,12 @@ class DQN:
             judged = self._values(params["value"], rows["following"]) if self.double else following
             choice = best(judged, rows.get("allowed")).unsqueeze(-1)
             target = rows["return"] + rows["factor"] * following.gather(-1, choice).squeeze(-1)
-        loss = rows["weight"] * torch.nn.functional.huber_loss(value, target, reduction="none")
+        error = value - target
+        half_square = torch.nn.functional.huber_loss(value, target, reduction="none") if self.huber else 0.5 * error**2
+        loss = rows["weight"] * half_square
         with torch.no_grad():
             # A row without error would never be drawn again.
-            outputs = {"priority": (value - target).abs() + 1e-6, "value": value.detach(), "value_loss": loss.detach()}
+            outputs = {"priority": error.abs() + 1e-6, "value": value.detach(), "value_loss": loss.detach()}
         return loss.sum() / count, outputs
 
 

@@ -109,10 +109,10 @@ def test_rows_of_several_steps():
 
 
 @pytest.mark.parametrize("double", [False, True])
-@pytest.mark.parametrize("dueling", [False, True])
-def test_the_loss_is_that_of_the_papers(double, dueling):
-    """Target, Huber loss and priority of single rows, by plain Python over torch's own layers."""
-    dqn = replace(PLAIN, double=double, dueling=dueling)
+@pytest.mark.parametrize(("dueling", "huber"), [(False, False), (True, False), (True, True)])
+def test_the_loss_is_that_of_the_papers(double, dueling, huber):
+    """Target, loss and priority of single rows, by plain Python over torch's own layers."""
+    dqn = replace(PLAIN, double=double, dueling=dueling, huber=huber)
     state, rows = apart(dqn), batch_of(20)
 
     def values(params, observation):
@@ -132,7 +132,7 @@ def test_the_loss_is_that_of_the_papers(double, dueling):
         target = float(rows["return"][row]) + float(rows["factor"][row]) * following[judged.index(max(judged))]
         error = abs(values(network, rows["observation"][row])[int(rows["action"][row])] - target)
         errors.append(error)
-        terms.append(float(rows["weight"][row]) * (0.5 * error**2 if error < 1 else error - 0.5))
+        terms.append(float(rows["weight"][row]) * (error - 0.5 if huber and error > 1 else 0.5 * error**2))
     scalar, outputs = dqn.losses[0].function(state.params, state.targets, rows, None, {}, 25)
     assert scalar.item() == pytest.approx(sum(terms) / 25, rel=1e-5)
     torch.testing.assert_close(outputs["priority"], torch.tensor(errors), rtol=1e-4, atol=1e-5)
