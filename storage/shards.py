@@ -274,14 +274,21 @@ def _stub(key: tuple[tuple[str, Spec], ...]) -> pa.RecordBatch:
     for field in fields:
         spec = columns.get(field.name)
         if spec is None:
-            arrays.append(pa.array([[0]], field.type))
+            offsets = pa.py_buffer(np.array([0, 1], np.int32))
+            children = [_zeros(field.type.value_type, 1)]
+            arrays.append(pa.Array.from_buffers(field.type, 1, [None, offsets], children=children))
             continue
         of_row = stored_spec(spec)
-        zeros = pa.array(np.zeros(math.prod(of_row.shape), of_row.dtype), value_type(of_row))
+        zeros = _zeros(value_type(of_row), math.prod(of_row.shape))
         if of_row.shape:
             zeros = pa.ExtensionArray.from_storage(field.type, pa.FixedSizeListArray.from_arrays(zeros, len(zeros)))
         arrays.append(zeros)
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def _zeros(of: pa.DataType, count: int) -> pa.Array:
+    """From their bytes: `pyarrow.array` imports pandas where that is installed, seconds in every process that acts."""
+    return pa.Array.from_buffers(of, count, [None, pa.py_buffer(bytes(count * 8))])
 
 
 @lru_cache(maxsize=64)

@@ -37,6 +37,11 @@ _DASK = {
     "distributed.worker.memory.spill": False,
     "distributed.worker.memory.pause": False,
     "distributed.comm.timeouts.connect": "10s",
+    # For Dask's dashboard alone, which is off here, every event loop is looked at fifty times a second, and what a
+    # worker does a hundred times, for which it has to stop: a sixth of a core where three workers are idle.
+    "distributed.admin.tick.interval": "500ms",
+    "distributed.admin.system-monitor.interval": "10s",
+    "distributed.worker.profile.enabled": False,
 }
 
 # Imports torch and all that members run, and starts no thread of Python's and no device.

@@ -202,6 +202,14 @@ def test_what_the_flow_imports_needs_no_torch(tmp_path: Path, flow: str):
     assert "torch" not in loaded
 
 
+def test_writing_a_shard_imports_no_pandas(tmp_path: Path):
+    """`pyarrow.array` does where it is installed; that costs every process that acts a second and 60 MB."""
+    cases = (ROOT / "tests" / "storage" / "shard_cases.py").read_text(encoding="utf-8")
+    loaded = loaded_after(f"{cases}\na_shard({{'observation': Spec('float32', (4,))}}, 4, 2)", tmp_path)
+    assert "pyarrow" in loaded
+    assert "pandas" not in loaded
+
+
 @pytest.mark.parametrize("package", ["storage", "tasks", "flows"])
 def test_nothing_is_unpickled(package: str):
     """Who can write into a store must not be able to run code in whoever reads it."""

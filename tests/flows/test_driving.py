@@ -8,7 +8,8 @@ import time
 
 import pytest
 
-from .conftest import BRIEF, ENDLESS
+from .conftest import BRIEF, ENDLESS, Bench
+from .processes import Cluster
 from .stored import assert_same
 
 LEASE_SECONDS = 6.0
@@ -43,6 +44,23 @@ def test_two_runs_take_turns_on_one_cluster(bench, references):
         flow.succeed()
     for name in ("first", "second"):
         assert_same(bench.run(name), references.content(BRIEF))
+
+
+def test_a_cluster_that_dasks_commands_started_holds_a_run(references, flow_environment, tmp_path):
+    """As docs/operations.md starts one, every process a new one; a worker that is killed comes back as one of them."""
+    (folder := tmp_path / "cluster").mkdir()
+    cluster = Cluster(1, 1, {}, folder, cold=True)
+    bench = Bench(tmp_path, flow_environment, cluster.address)
+    try:
+        flow, run = bench.train("by-hand", BRIEF), bench.run("by-hand")
+        pid = cluster.members.pid_of("act-0", "by-hand")
+        run.wait_for_round(1, flow)
+        os.kill(pid, signal.SIGKILL)
+        flow.succeed()
+        assert_same(run, references.content(BRIEF))
+    finally:
+        bench.close()
+        cluster.close()
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=lambda number: number.name)

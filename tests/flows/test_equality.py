@@ -28,11 +28,8 @@ LAGS = {0: ALONE, 1: "single_learner_fine", 2: "multiple_learners", 4: "central"
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory):
-    """A cluster that holds any policy's gang, started as one starts one's own.
-
-    Two processes act or step environments, two learn, one serves parameters.
-    """
-    cluster = Cluster(2, 1, {}, tmp_path_factory.mktemp("places"), learners=2, servers=1, cold=True)
+    """A cluster that holds any policy's gang: two processes act or step environments, two learn, one has parameters."""
+    cluster = Cluster(2, 1, {}, tmp_path_factory.mktemp("places"), learners=2, servers=1)
     yield cluster
     cluster.close()
 
