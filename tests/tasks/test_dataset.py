@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from tasks.pipeline import ShardPipeline
 from .made_shards import COLUMNS, fill, make_stage
 
 if TYPE_CHECKING:
+    from multiprocessing.context import BaseContext
     from pathlib import Path
 
 STAGES, ROUNDS, TILES, STEPS, ENVS = 2, 2, 3, 4, 2
@@ -27,6 +29,14 @@ MIXED = {"shuffle": "rows", "window_shards": 2, "lanes": 4, "batch_rows": 5, "se
 MORE_WORKERS_THAN_CORES = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
 
 Batches = list[dict[str, torch.Tensor]]
+
+
+@pytest.fixture
+def forked() -> BaseContext:
+    """Workers come from one process that has imported torch, instead of importing it each."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tasks.dataset"])
+    return context
 
 
 @pytest.fixture
@@ -94,11 +104,11 @@ def test_shuffled_epochs_are_every_row_once(url, shuffle):
 
 
 @MORE_WORKERS_THAN_CORES
-def test_workers_change_nothing(url):
+def test_workers_change_nothing(url, forked):
     """A DataLoader with workers gives the very batches, in the very order, that the dataset alone gives."""
     dataset = TrajectoryDataset(url, "one", **MIXED)
     alone = plain(dataset)
-    loader = DataLoader(dataset, batch_size=None, num_workers=3, multiprocessing_context="forkserver")
+    loader = DataLoader(dataset, batch_size=None, num_workers=3, multiprocessing_context=forked)
     assert plain(loader) == alone
 
 
@@ -136,11 +146,11 @@ def test_a_state_is_gone_on_from_exactly(url, taken, ranks_after):
 
 
 @MORE_WORKERS_THAN_CORES
-def test_a_state_with_workers_needs_the_loops_count(url):
+def test_a_state_with_workers_needs_the_loops_count(url, forked):
     """Workers read ahead; what the loop took decides, and a guess is refused."""
     whole = plain(TrajectoryDataset(url, "one", **MIXED))
     dataset = TrajectoryDataset(url, "one", **MIXED)
-    loader = iter(DataLoader(dataset, batch_size=None, num_workers=2, multiprocessing_context="forkserver"))
+    loader = iter(DataLoader(dataset, batch_size=None, num_workers=2, multiprocessing_context=forked))
     for _ in range(3):
         next(loader)
     with pytest.raises(ConfigError, match="batches="):
