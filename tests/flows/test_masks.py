@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,9 +10,6 @@ from storage.refs import ShardRef
 from storage.shards import decode_shard
 
 from .conftest import Bench, Settings
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -24,17 +20,13 @@ class Game(Settings):
         return super().toml().replace("[environment]", '[environment]\n            id = "ConnectFour-v0"')
 
 
-def test_no_committed_row_has_a_forbidden_action(flow_environment: dict[str, str], tmp_path: Path):
+def test_no_committed_row_has_a_forbidden_action(bench: Bench):
     """Under a policy that steps environments elsewhere; there is something forbidden in the shards."""
     settings = Game(stages=1, rounds=3, tiles=1, act_tasks=1, round_steps=64)
-    bench = Bench(tmp_path, flow_environment, scheduler="")
-    try:
-        bench.train_alone("game", settings, "--policy", "environments").succeed()
-        run = bench.run("game")
-        refs = [ShardRef.from_json(ref) for commit in run.commits() for ref in commit["shards"]]
-        shards = [decode_shard(run.store.view(ref.name), None, ref.name, ref.digest).columns for ref in refs]
-    finally:
-        bench.close()
+    bench.train("game", settings, "--policy", "environments").succeed()
+    run = bench.run("game")
+    refs = [ShardRef.from_json(ref) for commit in run.commits() for ref in commit["shards"]]
+    shards = [decode_shard(run.store.view(ref.name), None, ref.name, ref.digest).columns for ref in refs]
     observation, action = (np.concatenate([shard[name] for shard in shards]) for name in ("observation", "action"))
     allowed = observation[..., :7]
     assert allowed.size == 7 * settings.rows
