@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from flows.floorplans import commands as placement_commands
 from storage.errors import ConfigError, PenstockError
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.add_typer(placement_commands)
 
 # What typer makes of Ctrl-C.
 _INTERRUPTED = 130

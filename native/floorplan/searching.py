@@ -1,0 +1,112 @@
+"""Searches for better placements: coordinate descent and simulated annealing, by the evaluator's own costs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from native.floorplan.placement_cost import PlacementCost
+
+DEFAULT_WEIGHTS = (1.0, 1.0, 0.5)
+"""Of wirelength, density and congestion."""
+PUBLISHED_MOVES = {"swap": 0.24, "shift": 0.24, "flip": 0.04, "move": 0.24, "shuffle": 0.24}
+
+
+@dataclass(frozen=True, slots=True)
+class AnnealResult:
+    """What an annealing did."""
+
+    cost: float
+    """Weighted, of the placement that it left."""
+    proposed: int
+    judged: int
+    """Legal ones, whose costs were computed."""
+    accepted: int
+    curve: list[tuple[int, float, float, float]]
+    """(moves judged, temperature, cost, best cost); the costs of soft macros as they last were placed."""
+
+
+def descend(
+    plc: PlacementCost,
+    *,
+    passes: int = 2,
+    most_distance: int = 5,
+    only_orientations: bool = False,
+    place_soft: bool = True,
+    least_gain: float = 0.001,
+    seed: int = 0,
+    weights: tuple[float, float, float] = DEFAULT_WEIGHTS,
+) -> list[float]:
+    """Coordinate descent: each free hard macro, in random order, takes the best orientation and cell near its own.
+
+    Args:
+        plc: Changed in place.
+        passes: At most so many; one that gains less than `least_gain` of the cost is the last.
+        most_distance: In cells, Manhattan.
+        only_orientations: Whether macros stay where they are.
+        place_soft: Whether soft macros are placed again after each pass, and kept so if that is better.
+        least_gain: See passes.
+        seed: Of the order.
+        weights: Of wirelength, density and congestion.
+
+    Returns:
+        The weighted cost at the start and after each pass.
+    """
+    _check_weights(weights)
+    if passes < 0 or most_distance < 0:
+        raise ValueError(f"passes is {passes} and most_distance {most_distance}, expected at least 0")
+    return plc._descend(passes, most_distance, only_orientations, place_soft, least_gain, seed, weights)  # noqa: SLF001
+
+
+def anneal(
+    plc: PlacementCost,
+    *,
+    moves: int = 1_000_000,
+    first_temperature: float = 0.005,
+    last_temperature: float = 1e-5,
+    soft_every: int = 0,
+    points: int = 100,
+    seed: int = 0,
+    chances: dict[str, float] | None = None,
+    weights: tuple[float, float, float] = DEFAULT_WEIGHTS,
+) -> AnnealResult:
+    """Simulated annealing of the free hard macros by swap, shift, flip, move and shuffle.
+
+    A move that would be illegal is not judged; legal means as in an episode, when soft macros are not placed yet. The
+    layout left is the best one, its soft macros placed anew where that is better. The same seed gives the same result.
+
+    Args:
+        plc: Changed in place; its free hard macros must be placed.
+        moves: To be judged.
+        first_temperature: At the start, in units of the weighted cost.
+        last_temperature: At the end; between them temperatures are geometric.
+        soft_every: Moves between force-directed placements of the soft macros; 0 has one, at the end.
+        points: Of the curve.
+        seed: Of the moves.
+        chances: Of each kind of move; by default the published ones.
+        weights: Of wirelength, density and congestion.
+    """
+    _check_weights(weights)
+    if moves < 0 or soft_every < 0 or points < 1:
+        raise ValueError(f"moves is {moves}, soft_every {soft_every} and points {points}, expected at least 0, 0 and 1")
+    if not 0 < last_temperature <= first_temperature < math.inf:
+        raise ValueError(
+            f"temperatures go from {first_temperature} to {last_temperature}, expected above 0 and falling or the same"
+        )
+    given = PUBLISHED_MOVES if chances is None else chances
+    unknown = sorted(set(given) - set(PUBLISHED_MOVES))
+    values = [given.get(kind, 0.0) for kind in PUBLISHED_MOVES]
+    if unknown or min(values) < 0 or not 0 < sum(values) < math.inf:
+        raise ValueError(f"chances are {given}, expected at least 0 each for some of {', '.join(PUBLISHED_MOVES)}")
+    for macro in plc.get_macro_indices():
+        if not plc.is_node_placed(macro):
+            raise ValueError(f"macro {plc.get_node_name(macro)!r} is not placed; restore or legalise a placement first")
+    found = plc._anneal(moves, first_temperature, last_temperature, soft_every, points, seed, values, weights)  # noqa: SLF001
+    return AnnealResult(**found)
+
+
+def _check_weights(weights: tuple[float, float, float]) -> None:
+    if len(weights) != 3 or not all(0 <= weight < math.inf for weight in weights):
+        raise ValueError(f"weights are {weights}, expected three numbers of at least 0")

@@ -1,0 +1,114 @@
+/// The canvas and its cells.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include "penstock/floorplan/layout.hpp"
+
+namespace penstock::floorplan {
+
+struct Box {
+  double x0, y0, x1, y1;
+};
+inline Box box_around(Point centre, double width, double height) {
+  return {centre.x - width / 2, centre.y - height / 2, centre.x + width / 2, centre.y + height / 2};
+}
+inline Box box_of(const Layout& layout, std::int32_t node) {
+  const auto i = std::size_t(node);
+  return box_around({layout.x[i], layout.y[i]}, layout.width[i], layout.height[i]);
+}
+
+/// First and last cell along one side that an interval touches; none where first > last.
+struct Span {
+  std::int32_t first, last;
+  [[nodiscard]] bool empty() const { return first > last; }
+};
+
+inline Span touched(double low, double high, double cell, std::int32_t count) {
+  const double first = std::floor(low / cell), last = std::floor(high / cell);
+  return {static_cast<std::int32_t>(std::clamp(first, 0.0, double(count))),
+          static_cast<std::int32_t>(std::clamp(last, -1.0, double(count - 1)))};
+}
+/// Length that an interval shares with cell `i`; negative where they are apart.
+inline double shared(double low, double high, double cell, std::int32_t i) {
+  return std::min(high, (i + 1) * cell) - std::max(low, i * cell);
+}
+
+struct Cell {
+  std::int32_t column, row;
+  bool operator==(const Cell&) const = default;
+};
+
+/// Cell `row * columns + column`, row 0 at the bottom.
+struct Grid {
+  double width = 0, height = 0;
+  std::int32_t columns = 1, rows = 1;
+
+  [[nodiscard]] double cell_width() const { return width / columns; }
+  [[nodiscard]] double cell_height() const { return height / rows; }
+  [[nodiscard]] std::int32_t size() const { return columns * rows; }
+
+  /// The cell of a point; -1 outside the canvas. The right and the top edge belong to the last cells.
+  [[nodiscard]] std::int32_t cell_of(Point p) const {
+    if (!contains(p)) return -1;
+    const Cell cell = locate(p, cell_width(), cell_height());
+    return cell.row * columns + cell.column;
+  }
+  [[nodiscard]] bool contains(Point p) const { return p.x >= 0 && p.x <= width && p.y >= 0 && p.y <= height; }
+  /// Of a point in the canvas; the cells' sides are given, since divisions are what this costs.
+  [[nodiscard]] Cell locate(Point p, double cell_wide, double cell_high) const {
+    // Not below 0, so that cutting off is rounding down, without the call that std::floor is.
+    return {std::min(columns - 1, static_cast<std::int32_t>(p.x / cell_wide)),
+            std::min(rows - 1, static_cast<std::int32_t>(p.y / cell_high))};
+  }
+  [[nodiscard]] Point centre_of(std::int32_t cell) const {
+    return {(cell % columns) * cell_width() + cell_width() / 2, (cell / columns) * cell_height() + cell_height() / 2};
+  }
+  [[nodiscard]] Span columns_of(const Box& box) const { return touched(box.x0, box.x1, cell_width(), columns); }
+  [[nodiscard]] Span rows_of(const Box& box) const { return touched(box.y0, box.y1, cell_height(), rows); }
+
+  /// Calls visit(cell, shared area) for each cell that shares area with a box.
+  template <class Visit>
+  void for_each_shared(const Box& box, Visit&& visit) const {
+    const double gw = cell_width(), gh = cell_height();
+    const Span across = columns_of(box), up = rows_of(box);
+    for (std::int32_t row = up.first; row <= up.last; ++row) {
+      const double high = shared(box.y0, box.y1, gh, row);
+      if (high <= 0) continue;
+      for (std::int32_t column = across.first; column <= across.last; ++column)
+        if (const double wide = shared(box.x0, box.x1, gw, column); wide > 0)
+          visit(row * columns + column, wide * high);
+    }
+  }
+};
+
+/// Mean of the `count` largest values. `guess` is a number that the least of them is likely to exceed; it is renewed
+/// for the next time, and spares comparing the many that are far below. The result does not depend on it.
+inline double mean_of_largest(std::span<const double> values, std::int32_t count, double* guess = nullptr) {
+  thread_local std::vector<double> candidates, order;
+  candidates.resize(values.size());
+  const auto collect = [&](double least) {
+    std::size_t found = 0;
+    for (const double value : values) candidates[found] = value, found += !(value < least);
+    return found;
+  };
+  std::size_t found = guess != nullptr ? collect(*guess) : 0;
+  if (found < std::size_t(count)) found = collect(-std::numeric_limits<double>::infinity());
+  const auto taken = std::span(candidates).first(found);
+  order.assign(taken.begin(), taken.end());
+  std::nth_element(order.begin(), order.begin() + (count - 1), order.end(), std::greater<>());
+  const double least = order[std::size_t(count - 1)];
+  double sum = 0;
+  std::int32_t above = 0;
+  for (const double value : taken)
+    if (value > least) sum += value, ++above;
+  if (guess != nullptr) *guess = least - 0.02 * std::abs(least);
+  return (sum + (count - above) * least) / count;
+}
+
+}  // namespace penstock::floorplan
