@@ -8,6 +8,8 @@ here is floorplan, since a placement in `tasks` is that of fragments on workers.
 from native._floorplan import BlockFileError
 from native.floorplan.bookshelf import import_bookshelf
 from native.floorplan.drawing import draw
+from native.floorplan.environment import load_environment
+from native.floorplan.features import Observer
 from native.floorplan.placement_cost import PlacementCost, create_placement_cost, open_placement, read_blockages
 from native.floorplan.searching import AnnealResult, anneal, descend
 from native.floorplan.synthetic import BlockSpec, generate_block
@@ -16,6 +18,7 @@ __all__ = [
     "AnnealResult",
     "BlockFileError",
     "BlockSpec",
+    "Observer",
     "PlacementCost",
     "anneal",
     "create_placement_cost",
@@ -23,6 +26,7 @@ __all__ = [
     "draw",
     "generate_block",
     "import_bookshelf",
+    "load_environment",
     "open_placement",
     "read_blockages",
 ]

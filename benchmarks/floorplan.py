@@ -1,0 +1,83 @@
+"""How fast placements are evaluated and annealed, in CPU seconds of one core.
+
+    python benchmarks/floorplan.py NETLIST PLC [--seconds 3]
+
+prints JSON: milliseconds a full evaluation (three costs), milliseconds a schedule of soft macros, annealing moves
+judged a second, and hard macros placed a second in a pool, each on its first allowed cell, with mask and wirelength
+after it: without, and with what an episode's end costs. CPU time is counted; a busy machine still makes it longer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from typing import TYPE_CHECKING
+
+from native import make
+from native.floorplan import PlacementCost, anneal, create_placement_cost, load_environment, open_placement
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def cpu_seconds_each(call: Callable[[], object], seconds: float) -> float:
+    """Least of the batches that fit into that time."""
+    call()
+    best, begun = float("inf"), time.process_time()
+    while time.process_time() - begun < seconds:
+        start, count = time.process_time(), 0
+        while time.process_time() - start < seconds / 10:
+            call()
+            count += 1
+        best = min(best, (time.process_time() - start) / count)
+    return best
+
+
+def placed_a_second(netlist: str, placement: str, environments: int = 4, episodes: int = 3) -> dict[str, float]:
+    """Of one thread; an episode that ends early, because no cell is left, counts by the macros that it placed."""
+    with tempfile.TemporaryDirectory() as folder:
+        load_environment(create_placement_cost(netlist, placement), "Floorplan-bench-v0", folder)
+        pool = make("Floorplan-bench-v0", environments, autoreset_mode="SameStep")
+        cells = int(pool.single_action_space.n)
+        observation, _ = pool.reset(seed=0)
+        ends = finished = 0
+        seconds, placed = {False: 0.0, True: 0.0}, {False: 0, True: 0}
+        while ends < environments * episodes:
+            action = observation[:, :cells].argmax(axis=1)
+            start = time.process_time()
+            observation, _, terminated, _, infos = pool.step(action)
+            ended = bool(terminated.any())
+            seconds[ended] += time.process_time() - start
+            placed[ended] += environments
+            ends += int(terminated.sum())
+            finished += int((infos["final_info"]["density"][terminated] >= 0).sum()) if ended else 0
+    return {
+        "macros_placed_a_second": placed[False] / seconds[False],
+        "with_ends_a_second": sum(placed.values()) / sum(seconds.values()),
+        "episodes": ends,
+        "episodes_finished": finished,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("netlist")
+    parser.add_argument("placement")
+    parser.add_argument("--seconds", type=float, default=3.0)
+    given = parser.parse_args()
+    plc = open_placement(given.netlist, given.placement)
+    found = {"evaluation_ms": 1e3 * cpu_seconds_each(plc.get_costs, given.seconds)}
+    plc.legalize(only_hard=True)
+    found["soft_schedule_ms"] = 1e3 * cpu_seconds_each(plc.place_soft_macros, given.seconds)
+    moves = 20_000
+    # The soft macros' schedule at the end is one part of it, and not of a move.
+    whole = cpu_seconds_each(lambda: anneal(PlacementCost(plc), moves=moves, last_temperature=1e-4), given.seconds)
+    found["annealing_moves_a_second"] = moves / (whole - found["soft_schedule_ms"] / 1e3)
+    found |= placed_a_second(given.netlist, given.placement)
+    print(json.dumps(found, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""Macro placement in a pool: the evaluator's own masks, lengths and costs, step by step, and states that go on."""
+
+import numpy as np
+import pytest
+
+import native
+from native.floorplan import BlockSpec, create_placement_cost, generate_block, load_environment
+
+COLUMNS, ROWS, MACROS = 9, 8, 5
+CELLS = COLUMNS * ROWS
+
+
+@pytest.fixture(scope="module")
+def block(tmp_path_factory):
+    """An evaluator without anything placed but the ports, and its environment."""
+    folder = tmp_path_factory.mktemp("block")
+    spec = BlockSpec(hard_macros=MACROS, soft_macros=6, ports=8, columns=COLUMNS, rows=ROWS, hard_share=0.2)
+    plc = create_placement_cost(*generate_block(folder, spec), smooth_range=2)
+    plc.unplace_all_nodes()
+    load_environment(plc, "Floorplan-test-v0", folder / "environment")
+    return plc
+
+
+def ordered(plc):
+    hard = [m for m in plc.get_macro_indices() if not plc.is_node_soft_macro(m)]
+    return sorted(hard, key=lambda m: -np.prod(plc.get_node_width_height(m)))
+
+
+def chosen(observation, rng):
+    """A cell that is allowed; after an episode's end, when the next step is a reset, any."""
+    return np.array([rng.choice(np.flatnonzero(row[:CELLS]) if row[:CELLS].any() else CELLS) for row in observation])
+
+
+def test_an_episode_is_what_the_evaluator_says(block):
+    """Masks and cells exactly, lengths and costs to 1e-9; the reward is their weighted sum, at the end alone."""
+    pool = native.make("Floorplan-test-v0", 1, congestion_weight=0.25)
+    rng = np.random.default_rng(4)
+    observation, infos = pool.reset(seed=0)
+    for _ in range(3):
+        cells = []
+        block.unplace_all_nodes()
+        for macro in ordered(block):
+            assert observation[0, :CELLS].tolist() == block.get_node_mask(macro)
+            seen = [len(cells), 0, *(n for cell in cells for n in (cell % COLUMNS, cell // COLUMNS))]
+            assert observation[0, CELLS:].tolist() == seen + [255] * (2 + 2 * MACROS - len(seen))
+            cells.append(int(chosen(observation, rng)[0]))
+            block.place_node(macro, cells[-1])
+            observation, reward, terminated, _, infos = pool.step(np.array([cells[-1]]))
+            assert infos["length"][0] == pytest.approx(block.get_wirelength(), rel=1e-9)
+            assert terminated[0] == (len(cells) == MACROS)
+            assert terminated[0] or (reward[0], infos["density"][0]) == (0.0, -1.0)
+        block.place_soft_macros()
+        costs = block.get_costs()
+        assert (infos["wirelength"][0], infos["density"][0], infos["congestion"][0]) == pytest.approx(costs, rel=1e-9)
+        assert reward[0] == pytest.approx(-(costs[0] + costs[1] + 0.25 * costs[2]), rel=1e-9)
+        assert not observation[0, :CELLS].any()
+        observation, *_ = pool.step(np.array([0]))
+
+
+def test_a_forbidden_cell_is_refused(block):
+    """An action that the mask forbids is an error that says so."""
+    pool = native.make("Floorplan-test-v0", 2)
+    observation, _ = pool.reset(seed=0)
+    allowed = int(np.flatnonzero(observation[0, :CELLS])[0])
+    with pytest.raises(Exception, match="macro 0 may not be placed on cell 0: the mask says"):
+        pool.step(np.array([allowed, 0]))
+
+
+def test_a_saved_episode_goes_on_as_it_was(block):
+    """Restored in the middle of an episode, masks, rewards and lengths are those of a pool that was never saved."""
+    rng = np.random.default_rng(5)
+    pool, other = (native.make("Floorplan-test-v0", 3, num_threads=2) for _ in range(2))
+    observation, _ = pool.reset(seed=1)
+    for _ in range(MACROS + 3):
+        observation, *_ = pool.step(chosen(observation, rng))
+    other.reset(seed=9)
+    other.restore(pool.save())
+    for _ in range(MACROS):
+        actions = chosen(observation, rng)
+        one, two = pool.step(actions), other.step(actions)
+        for left, right in zip(one[:4], two[:4], strict=True):
+            assert np.array_equal(left, right)
+        assert all(np.array_equal(one[4][key], two[4][key]) for key in one[4])
+        observation = one[0]
