@@ -13,6 +13,7 @@ from storage.store import open_store
 from tasks.config import PRESETS_FOLDER, TrainConfig, build_config, load_preset, merge, presets
 from tasks.environments import make_pool
 from tasks.start import check_start
+from tasks.training import describe_run
 
 PPO_FIELDS = (
     "name, hidden, learning_rate, final_learning_rate, anneal_rounds, discount, trace_decay, clip_range, "
@@ -209,10 +210,15 @@ def test_an_unknown_environment_or_setting_of_it_is_refused_with_those_that_exis
     assert pool.config["gravity"].tolist() == [1.0, 1.0]
 
 
-def test_an_environment_without_a_state_to_store_is_refused_before_anything_is_acted():
-    """A wrapped environment acts, but no run could go on with it: that is said at once, and what can be chosen."""
-    with pytest.raises(ConfigError, match=r"environment: gymnasium/CartPole-v1 .*cannot give.*CartPole-v1"):
-        make_pool(build_config({"environment": {"id": "gymnasium/CartPole-v1"}}), 1)
+def test_a_run_says_where_environments_begin_anew(caplog):
+    """Those that can't save their state begin new episodes with each stage: as a warning, and in run.json."""
+    said = describe_run(build_config({"environment": {"id": "gymnasium/CartPole-v1"}}))["promise"]["because"]
+    assert "begin new episodes with each stage" in said
+    assert "gymnasium/CartPole-v1 can't save its state: each stage (" in caplog.text
+    caplog.clear()
+    said = describe_run(build_config({"environment": {"id": "CartPole-v1"}}))["promise"]["because"]
+    assert "the environment saves its state" in said
+    assert not caplog.text
 
 
 @pytest.mark.parametrize(
