@@ -15,6 +15,7 @@ from tasks.dataset import TrajectoryDataset
 from tasks.minari import export_run, spaces_of
 
 from .conftest import Bench, Settings
+from .processes import Cluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,7 +59,7 @@ STORED = ("--shards.compression.observation", "zstd", "--shards.stacked", "obser
 
 @pytest.fixture
 def film_bench(flow_environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
-    """Where runs of an installed package's environment are made, with workers of their own."""
+    """Where runs of an installed package's environment are made, with workers that find it too."""
     package = tmp_path / "package"
     (package / "film-1.0.dist-info").mkdir(parents=True)
     (package / "film.hpp").write_text(HEADER)
@@ -74,9 +75,12 @@ def film_bench(flow_environment: dict[str, str], tmp_path: Path, monkeypatch: py
     here = {"PYTHONPATH": str(package), "PENSTOCK_CACHE_DIR": str(tmp_path / "libraries")}
     monkeypatch.syspath_prepend(package)
     monkeypatch.setenv("PENSTOCK_CACHE_DIR", here["PENSTOCK_CACHE_DIR"])
-    bench = Bench(tmp_path, {**flow_environment, **here}, scheduler="")
+    (folder := tmp_path / "cluster").mkdir()
+    cluster = Cluster(1, 1, here, folder)
+    bench = Bench(tmp_path, {**flow_environment, **here}, cluster.address)
     yield bench
     bench.close()
+    cluster.close()
 
 
 def rows_of(run: StoredRun) -> dict[str, np.ndarray]:
@@ -115,11 +119,11 @@ def test_stacked_and_compressed_observations_change_nothing_but_the_bytes(film_b
     a replay learns from them.
     """
     environment = ("--environment.id", "Film-v0")
-    film_bench.train_alone("plain", SETTINGS, *environment).succeed()
-    flow, run = film_bench.train_alone("stacked", SETTINGS, *environment, *STORED), film_bench.run("stacked")
+    film_bench.train("plain", SETTINGS, *environment).succeed()
+    flow, run = film_bench.train("stacked", SETTINGS, *environment, *STORED), film_bench.run("stacked")
     run.wait_for_round(SETTINGS.rounds + 1, flow)
     flow.kill()
-    film_bench.penstock("resume", "stacked", "--store", film_bench.store).succeed()
+    film_bench.resume("stacked").succeed()
 
     plain = film_bench.run("plain")
     assert learned(run) == learned(plain)
@@ -144,5 +148,5 @@ def test_stacked_and_compressed_observations_change_nothing_but_the_bytes(film_b
 
     portions = ("--rounds-per-stage", "4", "--max-stages", "1", "--shards-per-round", "5", "--hidden", "[8]")
     replay = ("replay", "replayed", "--from", "stacked", *portions, "--evaluation-episodes", "4")
-    film_bench.penstock(*replay, "--store", film_bench.store).succeed()
+    film_bench.penstock(*replay, "--store", film_bench.store, "--scheduler", film_bench.scheduler).succeed()
     assert film_bench.run("replayed").commits()[-1]["env_steps"] > 0
