@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 
@@ -78,16 +78,13 @@ def each_gradient(
         for number, loss in enumerate(losses):
             yield loss, gradient_of(number, loss)
         return
-    take = _helper(torch.get_num_threads()).submit if device.type == "cpu" and _cpus() > 1 else _now
-    beside = [take(gradient_of, number, loss) for number, loss in enumerate(losses[1:], 1)]
-    found = [gradient_of(0, losses[0]), *(future.result() for future in beside)]
+    if device.type != "cpu" or _cpus() < 2:
+        found = [gradient_of(number, loss) for number, loss in enumerate(losses)]
+    else:
+        helper = _helper(torch.get_num_threads())
+        beside = [helper.submit(gradient_of, number, loss) for number, loss in enumerate(losses[1:], 1)]
+        found = [gradient_of(0, losses[0]), *(future.result() for future in beside)]
     yield from zip(losses, found, strict=True)
-
-
-def _now(function: Callable[..., Gradient], *given: Any) -> Future[Gradient]:
-    future: Future[Gradient] = Future()
-    future.set_result(function(*given))
-    return future
 
 
 def _cpus() -> int:
