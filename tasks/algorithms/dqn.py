@@ -41,6 +41,10 @@ class DQN:
     environment: EnvironmentSpec
     hidden: tuple[int, ...] = (120, 84)
     learning_rate: float = 2.5e-4
+    final_learning_rate: float = 0.0
+    """Reached linearly after `anneal_rounds` rounds of learning and kept from then on."""
+    anneal_rounds: int = 0
+    """0: the learning rate stays as it is. Rounds of warm-up do not count."""
     discount: float = 0.99
     window_rows: int = 10_000
     warm_up_rows: int = 1_000
@@ -153,8 +157,12 @@ class DQN:
 
     def update(self, state: State, loss: Loss, gradient: Tensor) -> State:
         """Clip by the norm, then Adam."""
-        clipped = clip_norm(gradient, self.gradient_norm)
-        step_adam(state.params[loss.group].flat, clipped, state.optimizer[loss.group], self.learning_rate)
+        optimizer = state.optimizer[loss.group]
+        rate = self.learning_rate
+        if self.anneal_rounds:
+            fraction = min(1.0, float(optimizer["step"]) / (self.anneal_rounds * self.minibatches))
+            rate += fraction * (self.final_learning_rate - rate)
+        step_adam(state.params[loss.group].flat, clip_norm(gradient, self.gradient_norm), optimizer, rate)
         return state
 
     def after_minibatch(self, state: State) -> State:

@@ -161,6 +161,19 @@ def test_targets_and_exploration_follow_the_minibatches():
     assert epsilon(dqn.init(1)) == 1.0
 
 
+def test_the_learning_rate_is_annealed_linearly_and_then_kept():
+    """Adam's first steps are as long as the learning rate: they shrink by so many rounds of minibatches, then stay."""
+    settings = {"learning_rate": 0.1, "final_learning_rate": 0.02, "gradient_norm": 1e9}
+    dqn, steps = replace(PLAIN, anneal_rounds=2, minibatches=2, **settings), []
+    state = dqn.init(1)
+    gradient = torch.full_like(state.params["value"].flat, 1e3)
+    for _ in range(6):
+        before = state.params["value"].flat.clone()
+        state = dqn.update(state, dqn.losses[0], gradient)
+        steps.append(float((before - state.params["value"].flat).mean()))
+    assert steps == pytest.approx([0.1, 0.08, 0.06, 0.04, 0.02, 0.02], rel=1e-3)
+
+
 def test_nothing_is_learned_before_the_window_is_filled():
     """Then so many minibatches a round, of so many rows each."""
     dqn = replace(PLAIN, window_rows=100, warm_up_rows=41, minibatches=3, minibatch_rows=7, priority_exponent=0.5)
