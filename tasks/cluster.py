@@ -29,6 +29,15 @@ _CONNECT_SECONDS = 15
 
 Workers: TypeAlias = tuple[tuple[str, int, tuple[tuple[str, float], ...]], ...]
 
+QUIET = {
+    # For Dask's dashboard alone, which is off here, every event loop is looked at fifty times a second, and what a
+    # worker does a hundred times, for which it has to stop: a sixth of a core where three workers are idle.
+    "distributed.admin.tick.interval": "500ms",
+    "distributed.admin.system-monitor.interval": "10s",
+    "distributed.worker.profile.enabled": False,
+}
+"""What keeps an idle cluster idle."""
+
 _DASK = {
     # A gang's tasks are long and few: moving them could only hurt.
     "distributed.scheduler.work-stealing": False,
@@ -37,11 +46,7 @@ _DASK = {
     "distributed.worker.memory.spill": False,
     "distributed.worker.memory.pause": False,
     "distributed.comm.timeouts.connect": "10s",
-    # For Dask's dashboard alone, which is off here, every event loop is looked at fifty times a second, and what a
-    # worker does a hundred times, for which it has to stop: a sixth of a core where three workers are idle.
-    "distributed.admin.tick.interval": "500ms",
-    "distributed.admin.system-monitor.interval": "10s",
-    "distributed.worker.profile.enabled": False,
+    **QUIET,
 }
 
 # Imports torch and all that members run, and starts no thread of Python's and no device.

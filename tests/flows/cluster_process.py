@@ -16,13 +16,9 @@ import dask
 from distributed import Nanny, Scheduler
 from distributed.utils import get_mp_context
 
+from tasks.cluster import QUIET
+
 MODULES = ("distributed", "tasks.member", "tasks.membership", "tasks.evaluate", "tasks.context", "tasks.replica")
-# What nobody looks at here and costs a sixth of a core in an idle cluster, as in `tasks.cluster`.
-QUIET = {
-    "distributed.admin.tick.interval": "500ms",
-    "distributed.admin.system-monitor.interval": "10s",
-    "distributed.worker.profile.enabled": False,
-}
 
 
 async def serve(file: Path, workers: list[dict[str, Any]]) -> None:
