@@ -6,6 +6,7 @@ algorithm may import of Penstock. Nothing here knows a process, a device or a fi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
@@ -54,7 +55,8 @@ class EnvironmentSpec:
     """Length of the agent axis, the first one of observation, action and reward; 0 where there is none."""
     behind_mask: Spec | None = None
     """Of an environment that forbids some of its choices at times: what it shows beside that. Its `observation` is then
-    flat: 0 or 1 for each choice, whether it is allowed, and behind that mask these numbers. None where all is allowed.
+    flat: 0 or 1 for each choice, of one agent after the other, whether it is allowed, and behind that mask these
+    numbers. None where all is allowed.
     """
 
     @property
@@ -65,12 +67,13 @@ class EnvironmentSpec:
     def split(self, observation: Tensor) -> tuple[Tensor, Tensor | None]:
         """Take observations `[rows, *observation]` apart: `[rows, *seen]`, and what is allowed, bool `[rows, n]`.
 
-        Without a mask the latter is None.
+        With several agents the latter is `[rows, agents, n]`; without a mask it is None.
         """
         if self.behind_mask is None:
             return observation, None
-        choices = self.action.n
-        return observation[:, choices:].unflatten(1, self.behind_mask.shape), observation[:, :choices] != 0
+        each = (*self.action.shape, self.action.n)
+        mask, shown = observation.tensor_split([math.prod(each)], dim=1)
+        return shown.unflatten(1, self.behind_mask.shape), (mask != 0).unflatten(1, each)
 
     @property
     def reward(self) -> Spec:

@@ -78,7 +78,7 @@ class MAPPO:
 
     @property
     def _normalizers(self) -> Normalizers:
-        numbers = math.prod(self.environment.observation.shape[1:])
+        numbers = math.prod(self.environment.seen.shape[1:])
         return Normalizers(observation=numbers if self.normalize_observation else 0, reward=self.normalize_reward)
 
     @property
@@ -111,7 +111,7 @@ class MAPPO:
         """Orthogonal weights; the policy's last layer is small so that it starts near uniform."""
         generator = torch.Generator().manual_seed(seed)
         agents = self.environment.agents
-        seen, told = math.prod(self.environment.observation.shape[1:]), agents if self.agent_id else 0
+        seen, told = math.prod(self.environment.seen.shape[1:]), agents if self.agent_id else 0
         outputs = self.environment.action.n if self.discrete else math.prod(self.environment.action.shape[1:])
         policy = init_mlp((seen + told, *self.hidden, outputs), 0.01, generator)
         if not self.discrete:
@@ -131,9 +131,10 @@ class MAPPO:
         self, params: Params, carry: Tensor | None, observation: Tensor, noise: Tensor
     ) -> tuple[dict[str, Tensor], Tensor | None]:
         """Sample every agent's action from the policy; see `Algorithm.act`."""
-        output = self._policy(params["policy"], self._normalizers.seen(params, _features(observation)))
+        shown, allowed = self.environment.split(observation)
+        output = self._policy(params["policy"], self._normalizers.seen(params, _features(shown)))
         if self.discrete:
-            action, log_probability = choose(output, noise)
+            action, log_probability = choose(output, noise, allowed)
         else:
             vector, log_probability = displace(output, params["policy"]["log_std"], noise.flatten(2))
             action = vector.view(-1, *self.environment.action.shape)
@@ -147,10 +148,11 @@ class MAPPO:
             reward = reward.mean(-1, keepdim=True).expand_as(reward)
         ends = columns["terminated"].unsqueeze(-1), columns["truncated"].unsqueeze(-1)
         reward, gathered = self._normalizers.rewards(params, reward, *ends, self.discount)
-        observation = _features(columns["observation"].flatten(0, 1))
-        final = self._normalizers.seen(params, _features(trajectory.bootstrap_observation))
+        shown, allowed = self.environment.split(columns["observation"].flatten(0, 1))
+        observation = _features(shown)
+        final = _features(self.environment.split(trajectory.bootstrap_observation)[0])
         value = self._value(params["value"], self._normalizers.seen(params, observation)).view(reward.shape)
-        following = self._value(params["value"], final)
+        following = self._value(params["value"], self._normalizers.seen(params, final))
         advantage = generalized_advantages(
             reward,
             value,
@@ -165,6 +167,7 @@ class MAPPO:
             "log_probability": columns["log_probability"].flatten(0, 1),
             "advantage": advantage.flatten(0, 1),
             "value_target": (advantage + value).flatten(0, 1),
+            **({} if allowed is None else {"allowed": allowed}),
             **{name: column.flatten(0, 1) for name, column in gathered.items()},
         }
 
@@ -227,7 +230,7 @@ class MAPPO:
         """PPO's clipped surrogate less the entropy bonus, a mean over agents."""
         output = self._policy(params["policy"], self._normalizers.seen(params, rows["observation"]))
         if self.discrete:
-            log_probability, entropy = choice_probability(output, rows["action"])
+            log_probability, entropy = choice_probability(output, rows["action"], rows.get("allowed"))
         else:
             log_std = params["policy"]["log_std"]
             log_probability, entropy = vector_probability(output, log_std, rows["action"].flatten(2))

@@ -1,7 +1,7 @@
 """What an environment forbids is never acted, has no probability and no gradient, and counts in no target."""
 
+from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -182,33 +182,98 @@ def test_nothing_forbidden_is_acted(make_context: MakeContext, name: str):
     assert not allowed.all()
 
 
-LADDER = """#include <penstock/library.hpp>
+GAMES = """#include <penstock/library.hpp>
+using namespace penstock;
 struct Ladder {
-  static constexpr penstock::Info info{.id = "Ladder-v0"};
-  static constexpr penstock::Discrete<2> action{};
-  static constexpr auto observation = penstock::Box<1>::symmetric({9.0});
+  static constexpr Info info{.id = "Ladder-v0"};
+  static constexpr Discrete<2> action{};
+  static constexpr auto observation = Box<1>::symmetric({9.0});
   struct Config { PENSTOCK_FIELDS(Config) } config;
   struct State { std::int64_t left; PENSTOCK_FIELDS(State, left) } state;
-  void reset(penstock::Rng& rng) { state.left = rng.integers(1, 9); }
-  penstock::Step step(std::int64_t) { return {.reward = 1.0, .terminated = --state.left == 0}; }
+  void reset(Rng& rng) { state.left = rng.integers(1, 9); }
+  Step step(std::int64_t) { return {.reward = 1.0, .terminated = --state.left == 0}; }
   void action_mask(std::span<bool, 2> out) const { out[0] = state.left > 1, out[1] = state.left == 1; }
   void observe(std::span<float, 1> out) const { out[0] = float(state.left); }
 };
-PENSTOCK_LIBRARY(Ladder)
+// Each of two agents may not choose again what the other one has just chosen.
+struct Turns {
+  static constexpr Info info{.id = "Turns-v0", .max_episode_steps = 7};
+  static constexpr std::size_t agents = 2;
+  static constexpr MultiDiscrete<3, agents> action{};
+  static constexpr auto observation = Box<agents, 2>::filled(0.0f, 9.0f);
+  struct Config { PENSTOCK_FIELDS(Config) } config;
+  struct State { std::array<std::int64_t, agents> last; PENSTOCK_FIELDS(State, last) } state;
+  void reset(Rng& rng) { state.last = {rng.integers(0, 3), rng.integers(0, 3)}; }
+  TeamStep<agents> step(std::span<const std::int64_t, agents> chosen) {
+    TeamStep<agents> result;
+    for (std::size_t agent = 0; agent < agents; ++agent) result.rewards[agent] = double(chosen[agent]);
+    state.last = {chosen[0], chosen[1]};
+    return result;
+  }
+  void action_mask(std::span<bool, 3 * agents> out) const {
+    for (std::size_t place = 0; place < out.size(); ++place)
+      out[place] = std::int64_t(place % 3) != state.last[1 - place / 3];
+  }
+  void observe(std::span<float, agents * 2> out) const {
+    for (std::size_t place = 0; place < out.size(); ++place) out[place] = float(state.last[place / 2] + place % 2);
+  }
+};
+PENSTOCK_LIBRARY(Ladder, Turns)
 """
 
 
-def test_evaluation_plays_beyond_ends_after_which_nothing_is_allowed(
-    make_context: MakeContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+@pytest.fixture(scope="module")
+def games(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Environments of `GAMES`, compiled once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PENSTOCK_CACHE_DIR", str(tmp_path_factory.mktemp("libraries")))
+        native.load(GAMES, flags=["-O0"])
+        yield
+
+
+@pytest.mark.usefixtures("games")
+def test_evaluation_plays_beyond_ends_after_which_nothing_is_allowed(make_context: MakeContext):
     """Episodes of other lengths go on beside those that are over."""
-    monkeypatch.setenv("PENSTOCK_CACHE_DIR", str(tmp_path / "libraries"))
-    native.load(LADDER, flags=["-O0"])
     context = make_context({"environment": {"id": "Ladder-v0", "max_episode_steps": None}})
     ref = published(context)
     result = evaluate_snapshot(context, context.run.store, ref, 30, key=0)
     assert result["max_return"] == 8
     assert result["min_return"] == 1
+
+
+@pytest.mark.usefixtures("games")
+@pytest.mark.parametrize("name", ["mappo", "ippo"])
+def test_each_of_several_agents_has_its_own_mask(make_context: MakeContext, name: str):
+    """Nobody acts what it may not; a choice that no row allows has no gradient; the checks of an algorithm pass."""
+    environment = {"id": "Turns-v0", "num_envs": 4, "envs_per_tile": 4, "max_episode_steps": None}
+    context = make_context({"environment": environment, "algorithm": {"name": name, "hidden": [8]}}, name=name)
+    algorithm, state = context.algorithm, context.algorithm.init(1)
+    actor, buffers = TileActor(context, 0), RoundBuffers(context, 0)
+    actor.start()
+    actor.act_round(0, {group: state.params[group] for group in algorithm.actor_groups}, buffers)
+    actor.close()
+    columns = {name: torch.from_numpy(column) for name, column in buffers.arrays.items()}
+    shown, allowed = context.environment.split(columns["observation"].flatten(0, 1))
+    assert shown.shape[1:] == (2, 2)
+    last = shown[..., 0].long()
+    assert torch.equal(allowed, torch.nn.functional.one_hot(last.flip(1), 3) == 0)
+    actions = columns["action"].flatten(0, 1)
+    assert (actions != last.flip(1)).all()
+    assert actions.unique().tolist() == [0, 1, 2]
+    count = 20
+    rows = {
+        "observation": random(count, 2, 2),
+        "allowed": torch.tensor([[True, True, False], [False, True, False]]).expand(count, 2, 3),
+        "action": torch.stack([torch.arange(count) % 2, torch.ones(count, dtype=torch.int64)], 1),
+        "log_probability": torch.full((count, 2), -1.0),
+        "advantage": random(count, 2, seed=1),
+    }
+    stats = {"count": 1.0, "advantage": 0.0, "advantage_square": 1.0}
+    scalar, _ = algorithm.losses[0].function(state.params, state.targets, rows, None, stats, count)
+    (gradient,) = torch.autograd.grad(scalar, [state.params["policy"]["1.bias"]])
+    assert [bool(number) for number in gradient != 0] == [True, True, False]
+    report = check_one_algorithm(name, "Turns-v0", ["--algorithm.hidden", "[8]"])
+    assert report.passed, report
 
 
 MEMORY = ("--algorithm.network", "recurrent", "--algorithm.features", "8")

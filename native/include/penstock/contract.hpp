@@ -123,7 +123,8 @@ consteval void check_environment() {
   if constexpr (NamesActionMask<E> && HasAction<E>)
     static_assert(MasksActions<E>,
                   "penstock: action_mask: must be `void action_mask(std::span<bool, n> out) const`, in an environment "
-                  "whose action is Discrete<n>: it says of each choice whether it is allowed now");
+                  "whose action is Discrete<n>, or std::span<bool, n * agents> with MultiDiscrete<n, agents>: it says of "
+                  "each choice, of one agent after the other, whether it is allowed now");
   if constexpr (HasObservation<E>) {
     static_assert(Observes<E>,
                   "penstock: observe: must be `void observe(std::span<T, size> out) const`, with the type and the size "

@@ -125,16 +125,17 @@ template <class E>
 inline constexpr std::size_t observation_size = ObservationSpace<E>::size;
 
 /// An environment that forbids some of its choices at times: action_mask says of each whether it is allowed now, and is
-/// asked whenever the environment is observed. What a forbidden choice does is for step to say. After an episode's end
-/// nothing needs to be allowed.
+/// asked whenever the environment is observed: of each agent's choices, one agent after the other. What a forbidden
+/// choice does is for step to say. After an episode's end nothing needs to be allowed.
 template <class E>
-concept MasksActions = is_discrete<ActionSpace<E>> && requires(const E fixed, std::span<bool, ActionSpace<E>::count> out) {
-  { fixed.action_mask(out) } -> std::same_as<void>;
-};
+concept MasksActions = (is_discrete<ActionSpace<E>> || is_multi_discrete<ActionSpace<E>>) &&
+    requires(const E fixed, std::span<bool, ActionSpace<E>::count * ActionSpace<E>::size> out) {
+      { fixed.action_mask(out) } -> std::same_as<void>;
+    };
 
 template <class E>
 inline constexpr std::size_t mask_size = [] {
-  if constexpr (MasksActions<E>) return static_cast<std::size_t>(ActionSpace<E>::count);
+  if constexpr (MasksActions<E>) return static_cast<std::size_t>(ActionSpace<E>::count) * ActionSpace<E>::size;
   else return std::size_t{0};
 }();
 
