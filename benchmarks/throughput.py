@@ -32,6 +32,15 @@ HERE = Path(__file__).resolve().parent
 
 
 @dataclass(frozen=True, slots=True)
+class Peers:
+    """What each peer is told beside sizes, with its own name of the environment, if that is another."""
+
+    cleanrl: tuple[str, ...] = ()
+    sb3: tuple[str, ...] = ()
+    sample_factory: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Workload:
     """A preset with settings, and how far ahead of the peers it should be."""
 
@@ -39,15 +48,12 @@ class Workload:
     settings: tuple[str, ...]
     rounds_per_stage: int
     reach: float
-    normalize: bool = False
-    continuous: bool = False
-    v4: str = ""
-    """The environment's id where peers come with an older Gymnasium; the same by default."""
+    peers: Peers
     stages: int = 4
 
 
 WORKLOADS = {
-    "cartpole": Workload("cartpole", ("--hidden", "[64, 64]"), 60, 5.0),
+    "cartpole": Workload("cartpole", ("--hidden", "[64, 64]"), 60, 5.0, Peers()),
     # Epochs, rows of a round and of a minibatch are those of Sample Factory's MuJoCo example.
     "halfcheetah": Workload(
         "halfcheetah",
@@ -57,9 +63,25 @@ WORKLOADS = {
         ),
         20,
         3.0,
-        normalize=True,
-        continuous=True,
-        v4="HalfCheetah-v4",
+        # Two of them come with an older Gymnasium.
+        Peers(
+            cleanrl=("--script", "ppo_continuous_action", "--environment", "HalfCheetah-v4"),
+            sb3=("--normalize",),
+            sample_factory=("--normalize", "--environment", "HalfCheetah-v4"),
+        ),
+    ),
+    # Frames by four, which everybody makes with wrappers or a pool of its own.
+    "pong": Workload(
+        "pong",
+        ("--environment.settings.repeat-action-probability", "0.0"),
+        20,
+        2.0,
+        Peers(
+            cleanrl=("--script", "ppo_atari_envpool", "--environment", "Pong-v5"),
+            sb3=("--atari", "--environment", "PongNoFrameskip-v4"),
+            sample_factory=("--atari", "--environment", "atari_pong", "--envs-per-worker", "8"),
+        ),
+        stages=3,
     ),
 }
 
@@ -93,25 +115,23 @@ def measure(workload: Workload, store: str) -> dict[str, float]:
     environment, schedule = config.environment, config.schedule
     minibatch_rows = environment.num_envs * schedule.round_steps // algorithm.minibatches
     same: list[object] = ["--epochs", algorithm.epochs, "--minibatch-rows", minibatch_rows]
-    hidden: list[object] = ["--hidden", *algorithm.hidden]
     rounds: list[object] = ["--envs", environment.num_envs, "--round-steps", schedule.round_steps]
-    normalize: list[object] = ["--normalize"] if workload.normalize else []
-    older: list[object] = ["--environment", workload.v4 or environment.id]
+    own: list[object] = ["--environment", environment.id]
+    hidden: list[object] = ["--hidden", *algorithm.hidden] if algorithm.hidden else []
+    told = workload.peers
     found = {"penstock": train(workload, store)}
     for threads in (1, 2):
         command = [sys.executable, str(HERE / "bare" / "training.py"), "--torch-threads", str(threads)]
         found[f"bare, {threads} threads"] = rate(run([*command, "--", workload.preset, *workload.settings], None))
-        options = [*same, *rounds, "--torch-threads", threads]
-        found[f"stable-baselines3, {threads} threads"] = rate(
-            peer("sb3", "sb3_training.py", *options, *hidden, *normalize, "--environment", environment.id)
-        )
-        # Its scripts have two layers of 64 units, as the workloads do.
-        continuous = ["--continuous"] if workload.continuous else []
-        found[f"CleanRL, {threads} threads"] = rate(
-            peer("cleanrl", "cleanrl_training.py", *options, *older, *continuous)
-        )
+        options = [*own, *same, *rounds, "--torch-threads", threads]
+        for kind, processes in (("", []), (" in processes", ["--subprocesses"])):
+            found[f"stable-baselines3{kind}, {threads} threads"] = rate(
+                peer("sb3", "sb3_training.py", *options, *hidden, *told.sb3, *processes)
+            )
+        # Its scripts have two layers of 64 units, as the workloads do, or the Nature convolutions.
+        found[f"CleanRL, {threads} threads"] = rate(peer("cleanrl", "cleanrl_training.py", *options, *told.cleanrl))
     found["Sample Factory"] = rate(
-        peer("sample-factory", "sample_factory_training.py", *same, *hidden, *normalize, *older)
+        peer("sample-factory", "sample_factory_training.py", *own, *same, *hidden, *told.sample_factory)
     )
     return found
 

@@ -106,8 +106,9 @@ class Loss:
     function: LossFunction
     noise: NoiseSpec | None = None
     alone: bool = False
-    """Whether it reads no group that another loss of the algorithm trains. Gradients of losses that are all alone are
-    taken side by side where a learner has a second CPU."""
+    """Whether it reads no group that another loss of the algorithm trains, and may be called in two threads at once (a
+    `torch.nn.Module` by `module_call` may not). Where a learner has a second CPU, blocks of such a loss are taken side
+    by side, and so are losses if all are such."""
 
 
 DEFAULTED = ("initial_carry", "stats", "after_minibatch")

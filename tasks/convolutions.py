@@ -1,7 +1,8 @@
 """Networks for images as pure functions of named parameters. Pure torch; an algorithm may import this.
 
-Images are `[B, channels, height, width]`, bytes from 0 to 255, or the same numbers in another type. What comes out are
-features: put `tasks.networks.mlp` behind them.
+Images are `[B, channels, height, width]`, bytes from 0 to 255, or the same numbers in another type. They may lie in
+memory in any order; a CPU convolves about twice as fast where channels are the last (`torch.channels_last`), and keeps
+that order from layer to layer. What comes out are features: put `tasks.networks.mlp` behind them.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 _NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
 """Channels, width of the kernel, stride."""
 _BLOCKS = 2
+_BYTE = 1.0 / 255.0
+"""A pixel's scale."""
 _GAIN = math.sqrt(2.0)
 
 
@@ -51,9 +54,9 @@ def init_nature(shape: Sequence[int], features: int, generator: torch.Generator)
 
 def nature(params: Mapping[str, Tensor], images: Tensor) -> Tensor:
     """Apply what `init_nature` made: `[B, C, H, W] -> [B, features]`, float32, none below 0."""
-    hidden = _scaled(images)
+    hidden = images.float()
     for layer, (_, _, stride) in enumerate(_NATURE):
-        hidden = relu(_convolve(params, f"{layer}", hidden, stride=stride))
+        hidden = relu(_convolve(params, f"{layer}", hidden, stride=stride, scale=1.0 if layer else _BYTE))
     return relu(linear(hidden.flatten(1), params["3.weight"], params["3.bias"]))
 
 
@@ -84,19 +87,16 @@ def init_residual(
 
 def residual(params: Mapping[str, Tensor], images: Tensor) -> Tensor:
     """Apply what `init_residual` made: `[B, C, H, W] -> [B, features]`, float32, none below 0."""
-    hidden = _scaled(images)
+    hidden = images.float()
     section = 0
     while f"{section}.entry.weight" in params:
-        hidden = max_pool2d(_convolve(params, f"{section}.entry", hidden, padding=1), 3, stride=2, padding=1)
+        entered = _convolve(params, f"{section}.entry", hidden, padding=1, scale=1.0 if section else _BYTE)
+        hidden = max_pool2d(entered, 3, stride=2, padding=1)
         for block in range(_BLOCKS):
             inner = _convolve(params, f"{section}.{block}.0", relu(hidden), padding=1)
             hidden = hidden + _convolve(params, f"{section}.{block}.1", relu(inner), padding=1)
         section += 1
     return relu(linear(relu(hidden).flatten(1), params["output.weight"], params["output.bias"]))
-
-
-def _scaled(images: Tensor) -> Tensor:
-    return images.float() * (1.0 / 255.0)
 
 
 def _layer(name: str, shape: tuple[int, ...], generator: torch.Generator) -> dict[str, Tensor]:
@@ -105,7 +105,13 @@ def _layer(name: str, shape: tuple[int, ...], generator: torch.Generator) -> dic
     return {f"{name}.weight": weight, f"{name}.bias": torch.zeros(shape[0])}
 
 
-def _convolve(params: Mapping[str, Tensor], name: str, inputs: Tensor, stride: int = 1, padding: int = 0) -> Tensor:
-    """A reduced snapshot may have wide kernels in bfloat16; on a CPU, convolving in that gains nothing."""
+def _convolve(
+    params: Mapping[str, Tensor], name: str, inputs: Tensor, stride: int = 1, padding: int = 0, scale: float = 1.0
+) -> Tensor:
+    """Of `scale` times the inputs: kernels are scaled instead, which are far fewer numbers.
+
+    A reduced snapshot may have wide kernels in bfloat16; on a CPU, convolving in that gains nothing.
+    """
     weight = params[f"{name}.weight"].to(inputs.dtype)
+    weight = weight if scale == 1.0 else weight * scale
     return conv2d(inputs, weight, params[f"{name}.bias"], stride=stride, padding=padding)

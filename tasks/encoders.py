@@ -57,8 +57,12 @@ class Network:
         return {**{f"{_BODY}{name}": value for name, value in body.items()}, **head}
 
     def prepared(self, observation: Tensor) -> Tensor:
-        """`[rows, ...]` of any number type as the network takes it: images as they are, else float32 `[rows, n]`."""
-        return observation if self.name in _IMAGES else observation.flatten(1).float()
+        """`[rows, ...]` of any number type as the network takes it: float32 `[rows, n]`.
+
+        Of images the bytes as they are, but `[rows, height, width, channels]`, since a CPU convolves about twice as
+        fast in that order, and changing it costs less once than in every epoch.
+        """
+        return observation.movedim(1, -1).contiguous() if self.name in _IMAGES else observation.flatten(1).float()
 
     def step(
         self, params: Mapping[str, Tensor], memory: Tensor | None, observation: Tensor
@@ -72,7 +76,7 @@ class Network:
         if memory is not None:
             memory = gru(body, memory, observation)
             return mlp(head, memory), memory
-        return mlp(head, _IMAGES[self.name][1](body, observation) if body else observation), None
+        return mlp(head, _IMAGES[self.name][1](body, observation.movedim(-1, 1)) if body else observation), None
 
     def over_round(
         self,

@@ -1,11 +1,16 @@
-"""Gradients of a minibatch as sums over fixed row blocks in a fixed tree, so that who computes a block can't matter."""
+"""Gradients of a minibatch as sums over fixed row blocks in a fixed tree, so that who computes a block can't matter.
+
+On a CPU that is not the only one, a second thread of this process takes some blocks of a loss that allows it, or some
+losses: the same numbers sooner.
+"""
 
 from __future__ import annotations
 
 import os
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
-from typing import TYPE_CHECKING, TypeAlias
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import torch
 
@@ -16,6 +21,8 @@ if TYPE_CHECKING:
 
     from tasks.algorithm import Loss
     from tasks.specs import Batch, State
+
+T = TypeVar("T")
 
 Gradient: TypeAlias = "tuple[torch.Tensor, dict[str, torch.Tensor]]"
 """What `minibatch_gradient` returns."""
@@ -50,15 +57,30 @@ def minibatch_gradient(
     if not own:
         return torch.zeros_like(group.flat), {}
     count = own if count is None else count
-    gradients, outputs = [], []
-    for start in range(0, own, block_rows):
-        block = rows if own <= block_rows else {name: rows[name][start : start + block_rows] for name in rows}
-        part = noise if noise is None or own <= block_rows else noise[start : start + block_rows]
-        scalar, row_outputs = loss.function(state.params, state.targets, block, part, stats, count)
-        gradients.append(torch.cat([piece.reshape(-1) for piece in torch.autograd.grad(scalar, group.leaves)]))
-        outputs.append(row_outputs)
+    starts = range(0, own, block_rows)
+    blocks = [partial(_block, loss, state, rows, stats, count, noise, start, start + block_rows) for start in starts]
+    found = _taken(blocks, group.flat.device) if loss.alone else [block() for block in blocks]
+    gradients, outputs = [gradient for gradient, _ in found], [of_block for _, of_block in found]
     merged = {name: torch.cat([piece[name] for piece in outputs]) for name in outputs[0]} if outputs[1:] else outputs[0]
     return sum_in_tree(gradients), merged
+
+
+def _block(
+    loss: Loss,
+    state: State,
+    rows: Batch,
+    stats: Mapping[str, float],
+    count: int,
+    noise: Tensor | None,
+    start: int,
+    stop: int,
+) -> Gradient:
+    whole = not start and stop >= len(next(iter(rows.values())))
+    block = rows if whole else {name: rows[name][start:stop] for name in rows}
+    part = noise if noise is None or whole else noise[start:stop]
+    scalar, outputs = loss.function(state.params, state.targets, block, part, stats, count)
+    parts = torch.autograd.grad(scalar, state.params[loss.group].leaves)
+    return torch.cat([part.reshape(-1) for part in parts]), outputs
 
 
 def each_gradient(
@@ -78,13 +100,34 @@ def each_gradient(
         for number, loss in enumerate(losses):
             yield loss, gradient_of(number, loss)
         return
-    if device.type != "cpu" or _cpus() < 2:
-        found = [gradient_of(number, loss) for number, loss in enumerate(losses)]
-    else:
-        helper = _helper(torch.get_num_threads())
-        beside = [helper.submit(gradient_of, number, loss) for number, loss in enumerate(losses[1:], 1)]
-        found = [gradient_of(0, losses[0]), *(future.result() for future in beside)]
+    found = _taken([partial(gradient_of, number, loss) for number, loss in enumerate(losses)], device)
     yield from zip(losses, found, strict=True)
+
+
+def _taken(calls: Sequence[Callable[[], T]], device: torch.device) -> list[T]:
+    """What calls return, in order. An accelerator has a queue, so that a second thread would gain nothing there."""
+    if len(calls) < 2 or device.type != "cpu" or _cpus() < 2:
+        return [call() for call in calls]
+    found: dict[int, T] = {}
+    waiting = deque(enumerate(calls))
+
+    def take() -> None:
+        while waiting:
+            try:
+                number, call = waiting.popleft()
+            except IndexError:
+                return
+            found[number] = call()
+
+    # The thread that helps may be busy, or be the one that calls: then nothing is left for it to do, nor to wait for.
+    beside = _helper(torch.get_num_threads()).submit(take)
+    try:
+        take()
+    finally:
+        waiting.clear()
+        if not beside.cancel():
+            beside.result()
+    return [found[number] for number in range(len(calls))]
 
 
 def _cpus() -> int:

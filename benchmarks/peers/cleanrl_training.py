@@ -1,7 +1,8 @@
 """CleanRL's PPO scripts, as they are, for some rounds: environment steps a second, after the first round.
 
 `ppo.py` for discrete actions, `ppo_continuous_action.py` for continuous ones, whose wrappers normalise observations and
-rewards. Both have two layers of 64 units, and clip the value's loss.
+rewards: both have two layers of 64 units. `ppo_atari_envpool.py` has EnvPool's environments and Nature's convolutions.
+All clip the value's loss.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class RoundTimes:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("--environment", default="CartPole-v1")
-    parser.add_argument("--continuous", action="store_true")
+    parser.add_argument("--script", default="ppo", choices=["ppo", "ppo_continuous_action", "ppo_atari_envpool"])
     parser.add_argument("--envs", type=int, default=32)
     parser.add_argument("--round-steps", type=int, default=128)
     parser.add_argument("--epochs", type=int, default=4)
@@ -62,7 +63,7 @@ def main() -> None:
         "cuda": False,
     }
     torch.set_num_threads(args.torch_threads)
-    name = "ppo_continuous_action" if args.continuous else "ppo"
+    name = args.script
     found = importlib.util.find_spec(f"cleanrl.{name}")
     if found is None or found.origin is None:
         raise SystemExit(f"cleanrl has no script {name}.py: install requirements-cleanrl-alone.txt")

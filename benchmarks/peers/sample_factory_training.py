@@ -1,8 +1,8 @@
 """Sample Factory's asynchronous PPO: environment steps per second of the whole loop, and peak memory.
 
 Acting and learning run at once in separate processes, without waiting for each other. The settings are those of Sample
-Factory's own Gymnasium and MuJoCo examples, with one rollout worker per core and a tanh network. The rate counts from
-the first report after `--warm-up-seconds` of training to the last one.
+Factory's own Gymnasium and MuJoCo examples, with one rollout worker per core and a tanh network, or with `--atari`
+those of its Atari example. The rate counts from the first report after `--warm-up-seconds` of training to the last one.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from sample_factory.algo.runners.runner import AlgoObserver
 from sample_factory.cfg.arguments import parse_full_cfg, parse_sf_args
 from sample_factory.envs.env_utils import register_env
 from sample_factory.train import make_runner
+from sf_examples.atari.atari_params import atari_override_defaults
+from sf_examples.atari.atari_utils import make_atari_env
 
 
 class Reports(AlgoObserver):
@@ -39,9 +41,36 @@ def make_env(name: str, _cfg: Any = None, _env_config: Any = None, render_mode: 
     return gym.make(name, render_mode=render_mode)
 
 
+def make_frames(name: str, cfg: Any = None, env_config: Any = None, render_mode: str | None = None) -> gym.Env:
+    import ale_py  # noqa: F401, PLC0415  (registers its games; comes with Atari alone)
+
+    return make_atari_env(name, cfg, env_config, render_mode)
+
+
+def dense_options(args: argparse.Namespace) -> list[str]:
+    """Perceptrons for vectors."""
+    return [
+        "--use_rnn=False",
+        "--recurrence=1",
+        "--with_vtrace=False",
+        "--reward_scale=0.1",
+        "--encoder_mlp_layers",
+        *map(str, args.hidden),
+        "--nonlinearity=tanh",
+        f"--normalize_input={args.normalize}",
+        f"--normalize_returns={args.normalize}",
+    ]
+
+
+def atari_options() -> list[str]:
+    """What its example leaves to the general defaults, and steps counted as steps, not as frames."""
+    return ["--encoder_conv_mlp_layers", "512", "--summaries_use_frameskip=False"]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("--environment", default="CartPole-v1")
+    parser.add_argument("--atari", action="store_true", help="frames; the environment's name is one of the example's")
     parser.add_argument("--hidden", type=int, nargs="+", default=[64, 64])
     parser.add_argument("--normalize", action="store_true", help="observations and returns")
     parser.add_argument("--seed", type=int, default=0)
@@ -56,7 +85,7 @@ def main() -> None:
 
     reports = Reports()
     with tempfile.TemporaryDirectory() as folder, PeakPss() as memory:
-        register_env(args.environment, make_env)
+        register_env(args.environment, make_frames if args.atari else make_env)
         options = [
             "--algo=APPO",
             f"--env={args.environment}",
@@ -70,19 +99,14 @@ def main() -> None:
             f"--policy_workers_per_policy={args.policy_workers}",
             f"--batch_size={args.minibatch_rows}",
             f"--num_epochs={args.epochs}",
-            "--use_rnn=False",
-            "--recurrence=1",
-            "--with_vtrace=False",
-            "--reward_scale=0.1",
-            "--encoder_mlp_layers",
-            *map(str, args.hidden),
-            "--nonlinearity=tanh",
-            f"--normalize_input={args.normalize}",
-            f"--normalize_returns={args.normalize}",
+            *(atari_options() if args.atari else dense_options(args)),
             "--decorrelate_experience_max_seconds=0",
             f"--train_for_seconds={args.train_seconds}",
         ]
-        _, runner = make_runner(parse_full_cfg(parse_sf_args(argv=options)[0], options))
+        settings, _ = parse_sf_args(argv=options)
+        if args.atari:
+            atari_override_defaults(args.environment, settings)
+        _, runner = make_runner(parse_full_cfg(settings, options))
         runner.register_observer(reports)
         runner.init()
         start_up_seconds = seconds_since_process_start()

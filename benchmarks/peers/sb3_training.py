@@ -8,12 +8,13 @@ from __future__ import annotations
 import argparse
 import time
 
+import gymnasium
 import torch
 from measure import machine, print_result
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.vec_env import VecNormalize
+from stable_baselines3.common.env_util import make_atari_env, make_vec_env
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecFrameStack, VecNormalize
 
 
 class Rate(BaseCallback):
@@ -31,6 +32,19 @@ class Rate(BaseCallback):
         return len(self.at) < 3 or self.at[-1][0] - self.at[1][0] < self._seconds
 
 
+def environments_of(args: argparse.Namespace) -> VecEnv:
+    """As Stable-Baselines3 makes them, with its wrappers."""
+    kind = SubprocVecEnv if args.subprocesses else DummyVecEnv
+    if args.atari:
+        import ale_py  # noqa: PLC0415  (comes with Atari alone)
+
+        gymnasium.register_envs(ale_py)
+        made = make_atari_env(args.environment, n_envs=args.envs, seed=1, vec_env_cls=kind)
+        return VecFrameStack(made, n_stack=4)
+    made = make_vec_env(args.environment, n_envs=args.envs, seed=1, vec_env_cls=kind)
+    return VecNormalize(made) if args.normalize else made
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("--environment", default="CartPole-v1")
@@ -40,19 +54,20 @@ def main() -> None:
     parser.add_argument("--minibatch-rows", type=int, default=1024)
     parser.add_argument("--hidden", type=int, nargs="+", default=[32, 32])
     parser.add_argument("--normalize", action="store_true", help="observations and rewards")
+    parser.add_argument("--atari", action="store_true", help="frames, and the Nature convolutions")
+    parser.add_argument("--subprocesses", action="store_true", help="a process for each environment")
     parser.add_argument("--torch-threads", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=15.0)
     args = parser.parse_args()
 
     torch.set_num_threads(args.torch_threads)
-    environments = make_vec_env(args.environment, n_envs=args.envs, seed=1)
     model = PPO(
-        "MlpPolicy",
-        VecNormalize(environments) if args.normalize else environments,
+        "CnnPolicy" if args.atari else "MlpPolicy",
+        environments_of(args),
         n_steps=args.round_steps,
         batch_size=args.minibatch_rows,
         n_epochs=args.epochs,
-        policy_kwargs={"net_arch": args.hidden},
+        policy_kwargs={} if args.atari else {"net_arch": args.hidden},
         device="cpu",
         seed=1,
     )

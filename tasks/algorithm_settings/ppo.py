@@ -15,7 +15,13 @@ class PPOSettings(NetworkSettings):
     """Proximal policy optimisation."""
 
     row_columns: ClassVar[tuple[str, ...]] = ("action", "log_probability")
-    later: ClassVar[tuple[str, ...]] = (*NetworkSettings.later, "normalize_observation", "normalize_reward")
+    later: ClassVar[tuple[str, ...]] = (
+        *NetworkSettings.later,
+        "normalize_observation",
+        "normalize_reward",
+        "shared_network",
+        "value_weight",
+    )
 
     name: Literal["ppo"] = Field("ppo", description="The algorithm.", json_schema_extra=at(0))
     learning_rate: float = Field(3e-4, gt=0, description="Adam's step size at the start.", json_schema_extra=at(5))
@@ -45,6 +51,15 @@ class PPOSettings(NetworkSettings):
     )
     normalize_reward: bool = Field(
         False, description="Rewards by the running deviation of their discounted sums.", json_schema_extra=at(18)
+    )
+
+    shared_network: bool = Field(
+        False,
+        description="One network for policy and value, which share all but their outputs: half the work with images.",
+        json_schema_extra=at(19),
+    )
+    value_weight: float = Field(
+        0.5, gt=0, description="Weight of the value's error in a shared network.", json_schema_extra=at(20)
     )
 
     def check_round(self, rows: int) -> None:

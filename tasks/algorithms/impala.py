@@ -112,7 +112,7 @@ class IMPALA:
     @property
     def losses(self) -> tuple[Loss, ...]:
         """One: policy gradient, value error and entropy share the network."""
-        return (Loss("actor_critic", _GROUP, self._loss),)
+        return (Loss("actor_critic", _GROUP, self._loss, alone=True),)
 
     @property
     def actor_groups(self) -> tuple[str, ...]:

@@ -1,13 +1,14 @@
 """Proximal policy optimisation (Schulman et al. 2017, arXiv 1707.06347) for discrete and continuous actions.
 
-Policy and value are separate perceptrons with an optimizer each, so that a snapshot holds the policy alone and actors
-never compute a value: `post` evaluates the values of a round in one batch, with the parameters that learn from it.
+Policy and value are separate networks with an optimizer each, so that a snapshot holds the policy alone and actors
+never compute a value: `post` evaluates the values of a round in one batch, with the parameters that learn from it. With
+`shared_network` they are one network, whose last output is the value: half the work where most of it is convolutions.
 Advantages are normalised over the whole round (not per minibatch), from sums that add up over tiles and learners.
 
 Observations and rewards can be normalised by running statistics (`tasks.normalizers`). Rows then hold raw observations,
 and each loss normalises them: by the same numbers throughout a round, which change after it.
 
-With a recurrent network, policy and value have a memory each. Actors carry both, since learning has to begin where
+With a recurrent network, each network has a memory. Actors carry the value's too, since learning has to begin where
 acting was: rows store them, and a training row is a sequence of steps with the memories before its first.
 
 Left out on purpose: value clipping (it does not help on the tasks that ship).
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from tasks.algorithm import LossResult, Params, Window
     from tasks.specs import Batch, Trajectory
 
+_SHARED = "network"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PPO:
@@ -49,6 +52,10 @@ class PPO:
     sequence_steps: int = 16
     """Steps of a training row, if the network is recurrent."""
     hidden: tuple[int, ...] = (64, 64)
+    shared_network: bool = False
+    """Whether policy and value share all but their outputs."""
+    value_weight: float = 0.5
+    """Of the value's error beside the surrogate, in a shared network."""
     learning_rate: float = 3e-4
     final_learning_rate: float = 0.0
     """Reached linearly after `anneal_rounds` rounds and kept from then on."""
@@ -91,12 +98,17 @@ class PPO:
         return self.sequence_steps if self._network.recurrent else 1
 
     @property
+    def _groups(self) -> tuple[str, ...]:
+        """Of networks: the policy's first, the value's last, which may be the same."""
+        return (_SHARED,) if self.shared_network else ("policy", "value")
+
+    @property
     def rows(self) -> dict[str, Spec]:
         """`action` as the environment takes it, `log_probability` under the behaviour policy.
 
-        With a recurrent network also `memory`, before the step: the policy's and the value's.
+        With recurrent networks also `memory`, before the step: the policy's and the value's, or that of both.
         """
-        memory = {"memory": Spec("float32", (2, self.features))} if self._network.recurrent else {}
+        memory = {"memory": Spec("float32", (len(self._groups), self.features))} if self._network.recurrent else {}
         return {"action": self.environment.action.spec, "log_probability": Spec("float32"), **memory}
 
     @property
@@ -107,7 +119,9 @@ class PPO:
 
     @property
     def losses(self) -> tuple[Loss, ...]:
-        """Clipped surrogate for the policy, squared error for the value."""
+        """Clipped surrogate for the policy, squared error for the value; of a shared network their sum."""
+        if self.shared_network:
+            return (Loss("actor_critic", _SHARED, self._shared_loss, alone=True),)
         return (
             Loss("policy", "policy", self._policy_loss, alone=True),
             Loss("value", "value", self._value_loss, alone=True),
@@ -116,24 +130,28 @@ class PPO:
     @property
     def actor_groups(self) -> tuple[str, ...]:
         """Actors need the policy, what it sees observations through, and the value if they carry its memory."""
-        return ("policy", *(("value",) if self._network.recurrent else ()), *self._normalizers.actor_groups)
+        groups = self._groups if self._network.recurrent else self._groups[:1]
+        return (*groups, *self._normalizers.actor_groups)
 
     def init(self, seed: int) -> State:
-        """Orthogonal weights; the policy's last layer is small so that it starts near uniform."""
+        """Orthogonal weights; those of the policy's outputs are small so that it starts near uniform."""
         generator = torch.Generator().manual_seed(seed)
         outputs = self.environment.action.n if self.discrete else math.prod(self.environment.action.shape)
-        policy = self._network.init(outputs, 0.01, generator)
+        policy = self._network.init(outputs + self.shared_network, 0.01, generator)
         if not self.discrete:
             policy["log_std"] = torch.full((outputs,), self.initial_log_std)
-        value = self._network.init(1, 1.0, generator)
-        params = {"policy": ParameterGroup(policy), "value": ParameterGroup(value)}
+        if self.shared_network:
+            policy[f"{len(self.hidden)}.weight"][outputs] *= 100.0
+            params = {_SHARED: ParameterGroup(policy)}
+        else:
+            params = {"policy": ParameterGroup(policy), "value": ParameterGroup(self._network.init(1, 1.0, generator))}
         state = State(params=params, optimizer={name: init_adam(group.flat) for name, group in params.items()})
         self._normalizers.init(state)
         return state
 
     def initial_carry(self, envs: int) -> Tensor | None:
-        """Empty memories `[envs, 2, features]`, if the network is recurrent."""
-        return torch.zeros(envs, 2, self.features) if self._network.recurrent else None
+        """Empty memories `[envs, networks, features]`, if they are recurrent."""
+        return torch.zeros(envs, len(self._groups), self.features) if self._network.recurrent else None
 
     def act(
         self, params: Params, carry: Tensor | None, observation: Tensor, noise: Tensor
@@ -141,17 +159,18 @@ class PPO:
         """Sample from the policy; see `Algorithm.act`."""
         shown, allowed = self.environment.split(observation)
         seen = self._normalizers.seen(params, self._network.prepared(shown))
-        output, memory = self._network.step(params["policy"], _memory(carry, "policy"), seen)
+        params_of = [params[group] for group in self._groups[: len(self._groups) if carry is not None else 1]]
+        stepped = [self._network.step(own, _memory(carry, at), seen) for at, own in enumerate(params_of)]
+        output = self._policy_of(stepped[0][0])
         if self.discrete:
             action, log_probability = choose(output, noise, allowed)
         else:
-            vector, log_probability = displace(output, params["policy"]["log_std"], noise.flatten(1))
+            vector, log_probability = displace(output, params_of[0]["log_std"], noise.flatten(1))
             action = vector.view(-1, *self.environment.action.shape)
         rows = {"action": action, "log_probability": log_probability}
-        if carry is None or memory is None:
+        if carry is None:
             return rows, None
-        _, value_memory = self._network.step(params["value"], _memory(carry, "value"), seen)
-        return {**rows, "memory": carry}, torch.stack([memory, cast("Tensor", value_memory)], 1)
+        return {**rows, "memory": carry}, torch.stack([cast("Tensor", memory) for _, memory in stepped], 1)
 
     def post(self, params: Params, trajectory: Trajectory) -> Batch:
         """Values in one batch, advantages and value targets per environment."""
@@ -160,13 +179,13 @@ class PPO:
         observation = self._network.prepared(shown)
         final = self._network.prepared(self.environment.split(trajectory.bootstrap_observation)[0])
         output, following = self._network.over_round(
-            params["value"],
+            params[self._groups[-1]],
             trajectory,
             self._normalizers.seen(params, observation),
             self._normalizers.seen(params, final),
-            _memory(columns["memory"][0], "value") if "memory" in columns else None,
+            _memory(columns["memory"][0], -1) if "memory" in columns else None,
         )
-        value = output.squeeze(-1)
+        value = output[..., -1]
         ends = columns["terminated"], columns["truncated"]
         reward, gathered = self._normalizers.rewards(
             params, columns["reward"] * self.reward_scale, *ends, self.discount
@@ -174,7 +193,7 @@ class PPO:
         advantage = generalized_advantages(
             reward,
             value,
-            successor_values(value, trajectory.bootstrap_rows, following.squeeze(-1)),
+            successor_values(value, trajectory.bootstrap_rows, following[:, -1]),
             *ends,
             self.discount,
             self.trace_decay,
@@ -218,10 +237,27 @@ class PPO:
         self._normalizers.update(state, stats)
         return state
 
-    def _outputs(self, group: str, params: Params, rows: Batch) -> Tensor:
+    def _policy_of(self, output: Tensor) -> Tensor:
+        """A network's outputs without the value, if that is among them."""
+        return output[..., :-1] if self.shared_network else output
+
+    def _outputs(self, network: int, params: Params, rows: Batch) -> Tensor:
         """Of training rows: `[rows, outputs]`, or of sequences `[rows, steps, outputs]`."""
-        seen, memory = self._normalizers.seen(params, rows["observation"]), _memory(rows.get("memory"), group)
-        return self._network.over_rows(params[group], seen, memory, rows.get("fresh"))
+        seen, memory = self._normalizers.seen(params, rows["observation"]), _memory(rows.get("memory"), network)
+        return self._network.over_rows(params[self._groups[network]], seen, memory, rows.get("fresh"))
+
+    def _surrogate(
+        self, params: Mapping[str, Tensor], output: Tensor, rows: Batch, stats: Mapping[str, float]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Clipped surrogate (equation 7 of the paper) with the entropy bonus, to be made large, of each step."""
+        if self.discrete:
+            log_probability, entropy = choice_probability(output, rows["action"], rows.get("allowed"))
+        else:
+            action = rows["action"].flatten(output.dim() - 1)
+            log_probability, entropy = vector_probability(output, params["log_std"], action)
+        advantage = normalised(rows["advantage"], stats)
+        surrogate, outputs = clipped_surrogate(log_probability, rows["log_probability"], advantage, self.clip_range)
+        return surrogate + self.entropy_weight * entropy, {**outputs, "entropy": entropy.detach()}
 
     def _policy_loss(
         self,
@@ -232,17 +268,9 @@ class PPO:
         stats: Mapping[str, float],
         count: int,
     ) -> LossResult:
-        """Clipped surrogate (equation 7 of the paper) less the entropy bonus."""
-        output = self._outputs("policy", params, rows)
-        if self.discrete:
-            log_probability, entropy = choice_probability(output, rows["action"], rows.get("allowed"))
-        else:
-            log_std = params["policy"]["log_std"]
-            log_probability, entropy = vector_probability(output, log_std, rows["action"].flatten(output.dim() - 1))
-        advantage = normalised(rows["advantage"], stats)
-        surrogate, outputs = clipped_surrogate(log_probability, rows["log_probability"], advantage, self.clip_range)
-        scalar = -(surrogate + self.entropy_weight * entropy).sum() / (count * self._row_steps)
-        outputs = {**outputs, "entropy": entropy.detach()}
+        """Less the surrogate and its bonus."""
+        gain, outputs = self._surrogate(params["policy"], self._outputs(0, params, rows), rows, stats)
+        scalar = -gain.sum() / (count * self._row_steps)
         return scalar, {name: rowwise(values) for name, values in outputs.items()}
 
     def _value_loss(
@@ -255,11 +283,31 @@ class PPO:
         count: int,
     ) -> LossResult:
         """Half the squared error against the advantage-corrected value."""
-        error = self._outputs("value", params, rows).squeeze(-1) - rows["value_target"]
-        square = 0.5 * error.square()
+        square = _square(self._outputs(1, params, rows), rows)
         return square.sum() / (count * self._row_steps), {"value_loss": rowwise(square.detach())}
 
+    def _shared_loss(
+        self,
+        params: Params,
+        targets: Mapping[str, Tensor],  # noqa: ARG002
+        rows: Batch,
+        noise: Tensor | None,  # noqa: ARG002
+        stats: Mapping[str, float],
+        count: int,
+    ) -> LossResult:
+        """Both, by one pass through the network."""
+        output = self._outputs(0, params, rows)
+        gain, outputs = self._surrogate(params[_SHARED], self._policy_of(output), rows, stats)
+        square = _square(output, rows)
+        scalar = (self.value_weight * square - gain).sum() / (count * self._row_steps)
+        return scalar, {name: rowwise(values) for name, values in {**outputs, "value_loss": square.detach()}.items()}
 
-def _memory(both: Tensor | None, group: str) -> Tensor | None:
-    """A group's part `[rows, features]` of the memories `[rows, 2, features]`, if there are any."""
-    return None if both is None else both[:, ("policy", "value").index(group)]
+
+def _memory(all_: Tensor | None, network: int) -> Tensor | None:
+    """A network's part `[rows, features]` of the memories `[rows, networks, features]`, if there are any."""
+    return None if all_ is None else all_[:, network]
+
+
+def _square(output: Tensor, rows: Batch) -> Tensor:
+    """Half the squared error of a network's last output against the value's target."""
+    return 0.5 * (output[..., -1] - rows["value_target"]).square()

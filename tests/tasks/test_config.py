@@ -21,7 +21,7 @@ PPO_FIELDS = (
 )
 PPO_SETTINGS = (
     f"{PPO_FIELDS.replace('name, ', 'name, network, features, sequence_steps, ')}, normalize_observation, "
-    f"normalize_reward"
+    f"normalize_reward, shared_network, value_weight"
 )
 IMPALA_FIELDS = (
     "name, network, features, sequence_steps, hidden, learning_rate, final_learning_rate, anneal_rounds, discount, "
@@ -309,6 +309,8 @@ def test_a_start_says_what_stands_in_its_way(if_exists: str, tmp_path: Path):
 def test_presets_load(name: str):
     """Each that ships is a whole, checked configuration; it ends at a return, or where its step size does."""
     config = build_config(load_preset(name))
+    if config.environment.id.startswith("ALE/"):
+        pytest.importorskip("ale_py", reason="comes with penstock[atari]")
     make_pool(config, 1).close()
     annealed = getattr(config.algorithm, "anneal_rounds", 0)
     ends_with_rate = annealed == config.schedule.max_stages * config.schedule.rounds_per_stage

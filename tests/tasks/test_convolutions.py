@@ -116,3 +116,18 @@ def test_reduced_weights_are_taken(name: str):
     expected, found = apply(params, seen), apply(reduced, seen)
     assert found.dtype == torch.float32
     assert (found - expected).abs().max() < 0.05 * expected.abs().max()
+
+
+@pytest.mark.parametrize("name", ["nature", "residual"])
+def test_the_order_in_memory_changes_nothing_but_time(name: str):
+    """With channels last, results and gradients are the same numbers, to rounding."""
+    make, apply = (init_nature, nature) if name == "nature" else (init_residual, residual)
+    params = with_biases(make((4, 40, 44), 16, generator()))
+    leaves = [value.requires_grad_() for value in params.values()]
+    seen = images(3, 4, 40, 44)
+    found = []
+    for order in (torch.contiguous_format, torch.channels_last):
+        features = apply(params, seen.contiguous(memory_format=order))
+        found.append([features.detach(), *torch.autograd.grad(features.square().sum(), leaves)])
+    for plain, other in zip(*found, strict=True):
+        torch.testing.assert_close(other, plain, rtol=1e-4, atol=1e-4 * float(plain.abs().max()))

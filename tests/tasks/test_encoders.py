@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +25,8 @@ from tasks.window import RoundWindow
 from .ppo_cases import random
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
     from tasks.algorithm import Algorithm
@@ -34,15 +37,22 @@ if TYPE_CHECKING:
     from .conftest import MakeContext
 
 MEMORY: dict[str, Any] = {"network": "recurrent", "features": 8, "sequence_steps": 4}
-BOTH = [pytest.param(PPO, id="ppo"), pytest.param(IMPALA, id="impala")]
+BOTH = [
+    pytest.param(PPO, id="ppo"),
+    pytest.param(partial(PPO, shared_network=True), id="shared"),
+    pytest.param(IMPALA, id="impala"),
+]
 
 
-@pytest.fixture(params=[("ppo", "CartPole-v1"), ("ppo", "Pendulum-v1"), ("impala", "CartPole-v1")])
+@pytest.fixture(
+    params=[("ppo", "CartPole-v1"), ("ppo", "Pendulum-v1"), ("shared", "Pendulum-v1"), ("impala", "CartPole-v1")]
+)
 def context(request: pytest.FixtureRequest, make_context: MakeContext) -> RunContext:
     """Episodes end every five steps at the latest, rounds have eight, sequences four."""
     name, environment = request.param
-    context = make_context({"environment": {"id": environment}, "algorithm": MEMORY})
-    if name == "ppo":
+    shared = {"shared_network": True} if name == "shared" else {}
+    context = make_context({"environment": {"id": environment}, "algorithm": {**MEMORY, **shared}})
+    if name != "impala":
         return context
     return replace(context, algorithm=IMPALA(environment=context.environment, hidden=(8,), minibatches=2, **MEMORY))
 
@@ -95,11 +105,11 @@ def test_values_are_of_the_memory_that_led_to_them(context: RunContext):
     """Of every row and of what followed a bootstrap row, as stepping one environment at a time gives them."""
     algorithm: Any = context.algorithm
     state = state_of(algorithm)
-    group = "value" if isinstance(algorithm, PPO) else "network"
+    group = algorithm._groups[-1] if isinstance(algorithm, PPO) else "network"
     acted = acted_rounds(context, state, 2)[1]
     trajectory = trajectory_of(acted)
     memory = trajectory.columns["memory"][0]
-    memory = memory[:, 1] if isinstance(algorithm, PPO) else memory
+    memory = memory[:, -1] if isinstance(algorithm, PPO) else memory
     network = algorithm._network
     with torch.no_grad():
         observation = network.prepared(trajectory.columns["observation"].flatten(0, 1))
@@ -171,7 +181,7 @@ def test_a_recurrent_policy_learns_what_only_memory_tells():
 
 @pytest.mark.parametrize("make", BOTH)
 @pytest.mark.parametrize("network", ["nature", "residual"])
-def test_atari_frames_are_learned_from(make: type[PPO | IMPALA], network: Any):
+def test_atari_frames_are_learned_from(make: Callable[..., PPO | IMPALA], network: Any):
     """A round of Pong as its pool gives it, bytes and all: acting and learning agree, and an update is finite."""
     pytest.importorskip("ale_py", reason="comes with penstock[atari]")
     pool = native.make("ALE/Pong-v5", 2)
@@ -192,7 +202,7 @@ def test_atari_frames_are_learned_from(make: type[PPO | IMPALA], network: Any):
     columns |= {"observation": torch.from_numpy(np.stack(seen[:3])), "reward": torch.ones(3, 2)}
     columns |= {"terminated": flags, "truncated": flags}
     batch, stats = posted(algorithm, state, Trajectory(columns, torch.tensor([4, 5]), torch.from_numpy(seen[3])))
-    assert (batch["observation"].dtype, batch["observation"].shape) == (torch.uint8, (6, 4, 84, 84))
+    assert (batch["observation"].dtype, batch["observation"].shape) == (torch.uint8, (6, 84, 84, 4))
     for loss in algorithm.losses:
         gradient, outputs = minibatch_gradient(loss, state, batch, stats, 4)
         assert outputs.get("kl", torch.zeros(1)).max() < 1e-5

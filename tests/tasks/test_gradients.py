@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -115,22 +115,49 @@ def test_the_same_blocks_give_the_same_bytes():
     assert torch.equal(first, second)
 
 
+def cpus(monkeypatch, number: int) -> threading.Barrier:
+    """Of so many CPUs; what waits at the barrier needs as many threads."""
+    monkeypatch.setattr("tasks.gradients._cpus", lambda: number)
+    return threading.Barrier(number, timeout=10.0)
+
+
 def test_losses_that_are_alone_give_the_same_side_by_side(monkeypatch):
-    """Another thread takes them: bit for bit what one thread gives, and really two where there are two CPUs."""
+    """Another thread takes one, its blocks too: bit for bit what one thread gives, and really two with two CPUs."""
     state, rows = ALGORITHM.init(3), batch_of(200)
     stats = {name: float(value) for name, value in ALGORITHM.stats(rows).items()}
     found = []
-    for cpus in (1, 2):
-        monkeypatch.setattr("tasks.gradients._cpus", lambda cpus=cpus: cpus)
-        threads: list[str] = []
+    for number in (1, 2):
+        barrier = cpus(monkeypatch, number)
 
-        def gradient_of(number: int, loss: Loss, threads: list[str] = threads) -> Gradient:
-            threads.append(threading.current_thread().name)
+        def gradient_of(_: int, loss: Loss, barrier: threading.Barrier = barrier) -> Gradient:
+            barrier.wait()
             return minibatch_gradient(loss, state, rows, stats, 64)
 
         found.append([gradient for _, (gradient, _) in each_gradient(ALGORITHM.losses, gradient_of, CPU)])
-        assert len(set(threads)) == cpus
     assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_blocks_are_taken_side_by_side_where_the_loss_allows_it(monkeypatch, alone: bool):
+    """Four blocks in two threads give the bytes of one thread; a loss that is not alone stays in the caller's."""
+    state, rows = ALGORITHM.init(3), batch_of(200)
+    stats = {name: float(value) for name, value in ALGORITHM.stats(rows).items()}
+    found = []
+    for number in (1, 2):
+        barrier, threads = cpus(monkeypatch, number), set()
+
+        def function(*args: Any, barrier: threading.Barrier = barrier, threads: set[str] = threads) -> Any:
+            threads.add(threading.current_thread().name)
+            if alone:
+                barrier.wait()
+            return ALGORITHM.losses[0].function(*args)
+
+        loss = Loss("policy", "policy", function, alone=alone)
+        found.append(minibatch_gradient(loss, state, rows, stats, 50))
+        assert len(threads) == (number if alone else 1)
+    (one, rows_of_one), (two, rows_of_two) = found
+    assert torch.equal(one, two)
+    assert all(torch.equal(rows_of_one[name], rows_of_two[name]) for name in rows_of_one)
 
 
 def test_other_losses_come_after_the_updates_before_them():
@@ -154,3 +181,7 @@ def test_an_error_beside_is_the_caller_s():
 
     with pytest.raises(ArithmeticError, match="value"):
         list(each_gradient(ALGORITHM.losses, gradient_of, CPU))
+    assert [loss.name for loss, _ in each_gradient(ALGORITHM.losses, lambda *_: (torch.zeros(1), {}), CPU)] == [
+        "policy",
+        "value",
+    ]

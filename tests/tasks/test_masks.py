@@ -279,7 +279,13 @@ def test_each_of_several_agents_has_its_own_mask(make_context: MakeContext, name
 MEMORY = ("--algorithm.network", "recurrent", "--algorithm.features", "8")
 
 
-@pytest.mark.parametrize(("name", "options"), [("ppo", ()), ("ppo", MEMORY), ("impala", ()), ("dqn", ()), ("iql", ())])
+SHARED = ("--algorithm.shared-network", "true")
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("ppo", ()), ("ppo", MEMORY), ("ppo", (*MEMORY, *SHARED)), ("impala", ()), ("dqn", ()), ("iql", ())],
+)
 def test_the_checks_of_an_algorithm_are_content(name: str, options: tuple[str, ...]):
     """On rows with a mask: the ratio is 1, parts add up, rows are what was declared."""
     report = check_one_algorithm(name, "ConnectFour-v0", ["--algorithm.hidden", "[8]", *options])
