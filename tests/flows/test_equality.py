@@ -19,7 +19,7 @@ from tasks.tile import RoundBuffers, TileActor
 from .conftest import Bench
 from .equality_runs import ALGORITHMS, ALONE, NATIVE, POLICIES, Runs, Small, columns, parameters, policies_of, sources
 from .processes import Cluster
-from .stored import StoredRun, assert_as_predicted, assert_same, assert_whole
+from .stored import assert_as_predicted, assert_same, assert_whole
 
 TOLERANCE = 1e-5
 FLOW = "flow"
@@ -96,20 +96,11 @@ def test_the_policy_changes_nothing(runs, algorithm, policy):
 
 
 @pytest.mark.parametrize("algorithm", ["behaviour_cloning", "iql"])
-def test_learners_of_a_replay_end_as_one(runs, places, algorithm):
+def test_learners_of_a_replay_end_as_one(runs, algorithm):
     """From chosen rows, of which shards have more or fewer: parameters of one learner, and the same counts."""
-    source = runs.of("ppo", ALONE)
-    rows = ("--from", source.name, "--min-return", "12", "--shards-per-round", "5", "--hidden", "[8]")
-    portions = ("--rounds-per-stage", "4", "--max-stages", "2", "--evaluation-episodes", "1")
-    where = ("--store", source.url, "--scheduler", places.address)
-    replays: dict[str, StoredRun] = {}
-    for policy in ("learner_over_storage", "multiple_learners", "central"):
-        name = f"{algorithm}-{policy}".replace("_", "-")
-        placed = ("--policy", policy, *POLICIES.get(policy, ()))
-        runs.bench.penstock("replay", name, *rows, "--algorithm.name", algorithm, *portions, *placed, *where).succeed()
-        replays[policy] = StoredRun(source.url, name)
-    alone = replays.pop("learner_over_storage")
-    for policy, run in replays.items():
+    alone = runs.replay_of(algorithm, "learner_over_storage")
+    for policy in ("multiple_learners", "central"):
+        run = runs.replay_of(algorithm, policy)
         for stage, (mine, theirs) in enumerate(zip(run.commits(), alone.commits(), strict=True)):
             assert_near(parameters(run, stage), parameters(alone, stage), f"{policy}, stage {stage}")
             assert [mine[name] for name in ("env_steps", "version")] == [theirs["env_steps"], theirs["version"]]
@@ -118,6 +109,16 @@ def test_learners_of_a_replay_end_as_one(runs, places, algorithm):
         assert members == {"worker-0", "worker-1"} | ({"server-0"} if policy == "central" else set())
     before, after = parameters(alone, 0), parameters(alone, 1)
     assert max(float(np.abs(after[name] - before[name]).max()) for name in before) > 100 * TOLERANCE
+
+
+def test_a_replay_that_loses_a_learner_changes_no_byte(runs, places):
+    """Its stage begins again, with both learners and the same rows."""
+    expected = runs.replay_of("iql", "multiple_learners").content()
+    flow = runs.start_replay("killed-replay", "iql", "multiple_learners")
+    os.kill(places.members.pid_of("worker-1", "killed-replay"), signal.SIGKILL)
+    assert "begins again: worker-1 was lost" in flow.succeed()
+    places.members.wait_whole(places.workers)
+    assert_same(runs.bench.run("killed-replay"), expected)
 
 
 @pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if policies_of(name) == NATIVE])
