@@ -200,6 +200,11 @@ class StoredRows:
         for ref in self._held.keys() - set(refs):
             self.held_bytes -= self._held.pop(ref)[1]
 
+    @property
+    def whole(self) -> bool:
+        """Whether all numbered shards are held."""
+        return len(self._held) == len(self._refs)
+
     def hold(self, ref: ShardRef, shard: HeldRows) -> None:
         """Take rows of a numbered shard that are there already, instead of reading it when it is needed."""
         if shard.nbytes <= self._budget_bytes and ref not in self._held:
