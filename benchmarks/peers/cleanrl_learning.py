@@ -1,0 +1,109 @@
+"""What CleanRL's `ppo_continuous_action.py` learns at its own settings in an environment that came after it.
+
+Its published returns are of MuJoCo's v4 environments; v5 differs. The script runs as it is, on a Gymnasium that is
+newer than the one that it was written for: three names of that are given their older meaning here.
+
+    .venv-peers/cleanrl-v5/bin/python benchmarks/peers/cleanrl_learning.py --environment HalfCheetah-v5 --seed 1
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import runpy
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import gymnasium
+import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from measure import machine, print_result
+
+
+class NotesReturns(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Stands for RecordEpisodeStatistics: keeps the environment's own returns, with the step at which each was made."""
+
+    ended: list[tuple[int, float]] = []  # noqa: RUF012  (there is one environment)
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        super().__init__(env)
+        self._steps, self._return = 0, 0.0
+
+    def step(self, action: Any) -> Any:
+        """Note the end of an episode."""
+        stepped = super().step(action)
+        self._steps += 1
+        self._return += float(stepped[1])
+        if stepped[2] or stepped[3]:
+            self.ended.append((self._steps, self._return))
+            self._return = 0.0
+        return stepped
+
+
+class ResetsAtOnce(SyncVectorEnv):
+    """Ends an episode and begins the next in one step; what a script would print of it is noted elsewhere."""
+
+    def __init__(self, made: Any) -> None:
+        super().__init__(made, autoreset_mode=AutoresetMode.SAME_STEP)
+
+    def step(self, actions: Any) -> Any:
+        """Without the last info, whose form is another today."""
+        *stepped, infos = super().step(actions)
+        infos.pop("final_info", None)
+        return (*stepped, infos)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--environment", default="HalfCheetah-v5")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--env-steps", type=int, default=983_040)
+    args = parser.parse_args()
+
+    torch.set_num_threads(1)
+    transform: Any = gymnasium.wrappers.TransformObservation
+    names: dict[str, Any] = {
+        "RecordEpisodeStatistics": NotesReturns,
+        "TransformObservation": lambda env, function: transform(env, function, env.observation_space),
+    }
+    for name, meant in names.items():
+        setattr(gymnasium.wrappers, name, meant)
+    setattr(gymnasium.vector, "SyncVectorEnv", ResetsAtOnce)  # noqa: B010  (a type checker knows the name)
+    found = importlib.util.find_spec("cleanrl.ppo_continuous_action")
+    if found is None or found.origin is None:
+        raise SystemExit("cleanrl is missing: install requirements-cleanrl-v5-alone.txt")
+    sys.argv = [found.origin, f"--env-id={args.environment}", f"--seed={args.seed}", "--cuda=False"]
+    sys.argv.append(f"--total-timesteps={args.env_steps}")
+    started, printed = time.perf_counter(), sys.stdout
+    with tempfile.TemporaryDirectory() as folder, Path(os.devnull).open("w") as nowhere:
+        os.chdir(folder)
+        sys.stdout = nowhere
+        try:
+            runpy.run_path(found.origin, run_name="__main__")
+        finally:
+            sys.stdout = printed
+    tenth = args.env_steps // 10
+    by_tenth = [
+        [value for at, value in NotesReturns.ended if part * tenth < at <= (part + 1) * tenth] for part in range(10)
+    ]
+    result = {
+        "benchmark": "learning",
+        "system": "CleanRL ppo_continuous_action.py",
+        "environment": args.environment,
+        "seed": args.seed,
+        "env_steps": args.env_steps,
+        "acted_return": mean(by_tenth[-1]),
+        "returns_by_stage": [mean(values) if values else None for values in by_tenth],
+        "seconds": time.perf_counter() - started,
+        "machine": machine(["cleanrl", "gymnasium", "mujoco", "torch", "numpy"]),
+    }
+    print_result(result)
+
+
+if __name__ == "__main__":
+    main()
