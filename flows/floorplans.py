@@ -139,6 +139,44 @@ def import_(
             typer.echo(str(path))
 
 
+@commands.command()
+def best(
+    run: Annotated[str, typer.Argument(help="Name of a run that places macros.")],
+    out: Annotated[Path, typer.Argument(help="Folder for best.plc and best.png; made if it is not there.")],
+    each_stage: Annotated[
+        bool, typer.Option("--each-stage", help="The best until each stage that found a better one.")
+    ] = False,
+    width: Annotated[int, typer.Option(help="Of a picture, in pixels.")] = 900,
+    store: Annotated[str | None, typer.Option(help="Folder or s3:// address that holds runs.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write the best placement that a run has committed: placed again from its shards, with exact costs, and drawn."""
+    from native.floorplan import draw as draw_to
+    from storage.run import RunFolder
+    from storage.store import open_store
+    from tasks.floorplan_best import best_episodes, placed_again, run_weights
+
+    folder = RunFolder(open_store(store or "runs"), run)
+    episodes = best_episodes(folder, each_stage=each_stage)
+    several = len({episode.block for episode in episodes}) > 1
+    found = []
+    with _files():
+        out.mkdir(parents=True, exist_ok=True)
+        for episode in episodes:
+            plc = placed_again(folder, episode)
+            name = f"stage-{episode.stage:05}" if each_stage else "best"
+            path = out / f"{name}{f'-{episode.block}' if several else ''}.plc"
+            plc.save_placement(path, f"Best of run {run} until stage {episode.stage}.")
+            draw_to(plc, path.with_suffix(".png"), width)
+            costs = _costs(plc, run_weights(folder))
+            found.append({"placement": str(path), "stage": episode.stage, "block": episode.block, **costs})
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+        return
+    for one in found:
+        typer.echo(f"stage {one['stage']}  weighted cost {one['weighted_cost']:.6f}  {one['placement']}")
+
+
 @contextmanager
 def _files() -> Iterator[None]:
     """What is wrong with files and values is said as the command says everything."""

@@ -22,9 +22,10 @@ class Description(TypedDict):
     reports: tuple[str, ...]
     reset_reports: int
     config: dict[str, float | int | bool]
+    facts: NotRequired[dict[str, NDArray[np.float64]]]
 
 def environment_ids() -> tuple[str, ...]: ...
-def load_library(path: str, resources: str = "") -> list[str]: ...
+def load_library(path: str, resources: str = "", id: str = "") -> list[str]: ...  # noqa: A002
 def describe(id: str) -> Description: ...  # noqa: A002
 def fill_noise(
     kind: Literal["uniform", "normal", "gumbel"],

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, NotRequired, TypedDict
 
 from gymnasium.vector import VectorEnv
 
@@ -32,6 +32,8 @@ class EnvironmentSpec(TypedDict):
     """0, or the length of the agent axis that rewards then have."""
     max_episode_steps: int | None
     reward_threshold: float | None
+    facts: NotRequired[dict[str, NDArray[np.float64]]]
+    """Numbers that are the same in every episode, by name; here alone there are arrays."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,6 +70,8 @@ class Pool(Asynchronous):
             max_episode_steps=limit,
             reward_threshold=described["reward_threshold"],
         )
+        if "facts" in described:
+            self._environment["facts"] = described["facts"]
         self._infos = PoolInfos(
             num_envs, described["reports"], described["reset_reports"], autoreset_mode, record_episode_statistics
         )

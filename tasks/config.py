@@ -21,6 +21,7 @@ from tasks.algorithm_settings.own import OWN, OwnSettings, by_name
 from tasks.algorithm_settings.ppo import PPOSettings
 from tasks.algorithm_settings.sac import SACSettings
 from tasks.columns import ShardSettings
+from tasks.floorplan_settings import FLOORPLAN, BlockSettings
 from tasks.policies import AUTO, make_policy
 from tasks.role_settings import RoleName, RoleSettings
 from tasks.settings import Settings, at
@@ -52,6 +53,12 @@ class EnvironmentSettings(Settings):
     settings: dict[str, StrictBool | float] = Field(
         default_factory=dict, description="The environment's own settings, such as gravity.", json_schema_extra=at(4)
     )
+    blocks: tuple[BlockSettings, ...] = Field(
+        (),
+        description=f"Of {FLOORPLAN}: what is placed, each with netlist and placement; environment i has block i "
+        f"modulo their number. Empty takes a made-up block.",
+        json_schema_extra=at(5),
+    )
 
     @model_validator(mode="after")
     def _whole_tiles(self) -> EnvironmentSettings:
@@ -60,12 +67,23 @@ class EnvironmentSettings(Settings):
                 f"num_envs = {self.num_envs} is not a whole number of tiles of envs_per_tile = {self.envs_per_tile}; "
                 f"choose a multiple"
             )
+        if self.blocks and self.id != FLOORPLAN:
+            raise ValueError(f"blocks: found {len(self.blocks)} for id = '{self.id}', expected id = '{FLOORPLAN}'")
+        if self.blocks and self.envs_per_tile % len(self.blocks):
+            raise ValueError(
+                f"envs_per_tile = {self.envs_per_tile} is no multiple of {len(self.blocks)} blocks; choose one, so "
+                f"that every tile plays each block as often"
+            )
         return self
 
     @property
     def tiles(self) -> int:
         """Number of tiles of the run."""
         return self.num_envs // self.envs_per_tile
+
+    def identity(self) -> dict[str, Any]:
+        """What of it is part of a run's identity; blocks are left out where there are none, as in runs before them."""
+        return self.model_dump(mode="json", exclude=set() if self.blocks else {"blocks"})
 
 
 class ScheduleSettings(Settings):
@@ -258,7 +276,7 @@ class RunConfig(Settings):
             placement.add("roles")
         return {
             "seed": self.seed,
-            "environment": self.environment.model_dump(mode="json"),
+            "environment": self.environment.identity(),
             "algorithm": self.algorithm.identity(),
             "schedule": self.schedule.model_dump(mode="json", exclude={"max_stages"}),
             "placement": self.placement.model_dump(mode="json", include=placement),

@@ -1,7 +1,8 @@
 """Networks that settings choose by name: from an observation to an algorithm's outputs. Pure torch.
 
 An algorithm may import this. All of them end in a perceptron; what stands before it makes features of images
-(`nature`, `residual`) or of everything since the episode began (`recurrent`).
+(`nature`, `residual`) or of everything since the episode began (`recurrent`). `floorplan` is apart: it has a number for
+each cell of a grid (`tasks.floorplan_network`).
 """
 
 from __future__ import annotations
@@ -14,15 +15,16 @@ import torch
 from torch import Tensor
 
 from tasks.convolutions import init_nature, init_residual, nature, residual
+from tasks.floorplan_network import floorplan, init_floorplan
 from tasks.networks import init_mlp, mlp
 from tasks.recurrence import gru, gru_sequence, init_gru
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tasks.specs import Batch, Spec, Trajectory
+    from tasks.specs import Batch, Facts, Spec, Trajectory
 
-NetworkName: TypeAlias = Literal["mlp", "nature", "residual", "recurrent"]
+NetworkName: TypeAlias = Literal["mlp", "nature", "residual", "recurrent", "floorplan"]
 
 _BODY = "body."
 _IMAGES = {"nature": (init_nature, nature), "residual": (init_residual, residual)}
@@ -38,6 +40,8 @@ class Network:
     """Numbers that images become, or that the memory has."""
     hidden: tuple[int, ...]
     """Widths of the perceptron's hidden layers."""
+    facts: Facts | None = None
+    """The environment's; `floorplan` needs them."""
 
     @property
     def recurrent(self) -> bool:
@@ -46,6 +50,8 @@ class Network:
 
     def init(self, outputs: int, gain: float, generator: torch.Generator) -> dict[str, Tensor]:
         """Orthogonal weights; `gain` scales those of the last layer, `<layers of hidden>.weight`."""
+        if self.name == "floorplan":
+            return init_floorplan(self._known, self.features, self.hidden, outputs, gain, generator)
         inputs = math.prod(self.observation.shape)
         if self.name == "mlp":
             return init_mlp((inputs, *self.hidden, outputs), gain, generator)
@@ -56,12 +62,21 @@ class Network:
         head = init_mlp((self.features, *self.hidden, outputs), gain, generator)
         return {**{f"{_BODY}{name}": value for name, value in body.items()}, **head}
 
+    def near_uniform(self, params: Mapping[str, Tensor], outputs: int) -> None:
+        """Make a policy's outputs, the first ones, so small that it starts near uniform, of parameters with gain 1."""
+        if self.name == "floorplan":
+            params["cell.0.weight"].mul_(0.01)
+        else:
+            params[f"{len(self.hidden)}.weight"][:outputs].mul_(0.01)
+
     def prepared(self, observation: Tensor) -> Tensor:
-        """`[rows, ...]` of any number type as the network takes it: float32 `[rows, n]`.
+        """`[rows, ...]` of any number type as the network takes it: float32 `[rows, n]`, of `floorplan` bytes as they are.
 
         Of images the bytes as they are, but `[rows, height, width, channels]`, since a CPU convolves about twice as
         fast in that order, and changing it costs less once than in every epoch.
         """
+        if self.name == "floorplan":
+            return observation
         return observation.movedim(1, -1).contiguous() if self.name in _IMAGES else observation.flatten(1).float()
 
     def step(
@@ -71,6 +86,8 @@ class Network:
 
         `memory` is None for a network without one. Names that the network does not know are left alone in `params`.
         """
+        if self.name == "floorplan":
+            return floorplan(params, self._known, observation), None
         body = {name.removeprefix(_BODY): value for name, value in params.items() if name.startswith(_BODY)}
         head = {name: value for name, value in params.items() if name[0].isdigit()}
         if memory is not None:
@@ -135,6 +152,12 @@ class Network:
             return self.step(params, None, observation)[0]
         outputs, _ = self._sequence(params, memory, observation.transpose(0, 1), fresh.T)
         return outputs.transpose(0, 1)
+
+    @property
+    def _known(self) -> Facts:
+        if self.facts is None:
+            raise ValueError("network 'floorplan': the environment has no netlist among its facts; choose another")
+        return self.facts
 
     def _sequence(
         self, params: Mapping[str, Tensor], memory: Tensor, observation: Tensor, fresh: Tensor

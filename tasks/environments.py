@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from gymnasium.vector import AutoresetMode
 
 import native
 from storage.errors import ConfigError
+from tasks.floorplan_settings import FLOORPLAN
 
 if TYPE_CHECKING:
     from native import EnvironmentPool
@@ -23,13 +25,19 @@ def make_pool(
         ConfigError: unknown environment, setting or value, or one that the algorithm can't learn from.
     """
     settings, algorithm = config.environment, config.algorithm
+    environment_id, given = settings.id, dict[str, Any](settings.settings)
+    if settings.id == FLOORPLAN:
+        from tasks.floorplan_blocks import blocks_of, load_blocks  # noqa: PLC0415  (others need none of it)
+
+        environment_id = load_blocks(settings)
+        given["block"] = np.arange(num_envs) % len(blocks_of(settings))
     try:
         pool = native.make(
-            settings.id,
+            environment_id,
             num_envs,
             max_episode_steps=settings.max_episode_steps,
             autoreset_mode=autoreset_mode,
-            **dict[str, Any](settings.settings),
+            **given,
         )
         described = pool.environment
     except (ValueError, ImportError) as error:

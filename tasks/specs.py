@@ -13,11 +13,22 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from storage.specs import Spec
 
-__all__ = ["ActionSpec", "Batch", "EnvironmentSpec", "NoiseSpec", "ParameterGroup", "Spec", "State", "Trajectory"]
+__all__ = [
+    "ActionSpec",
+    "Batch",
+    "EnvironmentSpec",
+    "Facts",
+    "NoiseSpec",
+    "ParameterGroup",
+    "Spec",
+    "State",
+    "Trajectory",
+]
 
 Batch: TypeAlias = dict[str, Tensor]
 """Rows by column name; the first axis of every column is the row."""
@@ -42,6 +53,31 @@ class ActionSpec:
         return Spec("int64" if self.kind == "discrete" else "float32", self.shape)
 
 
+class Facts(Mapping[str, NDArray[np.float64]]):
+    """What an environment says of itself in arrays of numbers, which are the same in every episode.
+
+    Hashed by identity, so that what is worked out from them can be kept.
+    """
+
+    def __init__(self, values: Mapping[str, NDArray[np.float64]]) -> None:
+        self._values = dict(values)
+
+    def __getitem__(self, name: str) -> NDArray[np.float64]:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return id(self)
+
+
 @dataclass(frozen=True, slots=True)
 class EnvironmentSpec:
     """What an algorithm may know of an environment."""
@@ -58,6 +94,8 @@ class EnvironmentSpec:
     flat: 0 or 1 for each choice, of one agent after the other, whether it is allowed, and behind that mask these
     numbers. None where all is allowed.
     """
+    facts: Facts | None = None
+    """Of an environment that has any, such as the netlist of a block that is placed."""
 
     @property
     def seen(self) -> Spec:
@@ -99,6 +137,7 @@ class EnvironmentSpec:
             reward_threshold=described["reward_threshold"],
             agents=int(described["agents"]),
             behind_mask=None if behind_mask is None else Spec(observation["dtype"], tuple(behind_mask)),
+            facts=Facts(described["facts"]) if "facts" in described else None,
         )
 
 

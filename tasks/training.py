@@ -28,6 +28,7 @@ from tasks.cluster import connected
 from tasks.config import PlacementSettings, RunConfig, merge
 from tasks.environments import make_pool
 from tasks.fingerprint import differences, fingerprint
+from tasks.floorplan_blocks import with_digests
 from tasks.own_probe import completed, own_files, source_of
 from tasks.places import read_places
 from tasks.policies import AUTO, unused_counts
@@ -174,7 +175,7 @@ def _open_run(root: Store, config: RunConfig, choice: Choice | None = None) -> t
             config = completed(config)
             run.create({**describe_run(config), **reads})
     else:
-        config = completed(config)
+        config = with_digests(completed(config))
         run.create({**describe_run(config), **({"chosen": choice.to_json()} if choice else {})})
     return run, config
 

@@ -42,6 +42,7 @@ FOR_ALGORITHMS = {
     "tasks.networks",
     "tasks.normalizers",
     "tasks.convolutions",
+    "tasks.floorplan_network",
     "tasks.recurrence",
     "tasks.modules",
     "tasks.returns",

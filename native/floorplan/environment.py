@@ -1,4 +1,4 @@
-"""Macro placement as an environment: a block's folder is prepared, and its environment compiled and loaded."""
+"""Macro placement as an environment: blocks are prepared in a folder, and their environment is known under an id."""
 
 from __future__ import annotations
 
@@ -6,59 +6,85 @@ import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from native import _core, _floorplan
 from native.floorplan.files import write_text
-from native.load import Library, cache_dir, load
+from native.floorplan.placement_cost import PlacementCost
+from native.load import Library, cache_dir
+from native.registration import register
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Sequence
 
-    from native.floorplan.placement_cost import PlacementCost
-
-_SOURCE = """#include <penstock/floorplan/environment.hpp>
-
-struct Block{digest} : penstock::floorplan::Placing<{columns}, {rows}, {macros}> {{
-  using Placing::Placing;
-  static constexpr penstock::Info info{{.id = "{id}"}};
-}};
-
-PENSTOCK_LIBRARY(Block{digest})
-"""
+_MOST_CELLS = 254
+"""Columns and rows are told in a byte each, of which 255 says that a macro is not placed."""
+_MOST_BLOCKS = 255
 
 
-def load_environment(plc: PlacementCost, environment_id: str, folder: str | os.PathLike[str] | None = None) -> Library:
-    """Make an environment of a block: `native.make(environment_id, ...)` gives pools of it from then on.
+def load_environment(
+    blocks: PlacementCost | Sequence[PlacementCost],
+    environment_id: str | None = None,
+    folder: str | os.PathLike[str] | None = None,
+) -> Library:
+    """Make an environment of a block, or of several: `native.make(environment_id, ...)` gives pools of it from then on.
 
     One hard macro is placed a step, in descending order of area; an action is a cell of the placement grid, and the
-    mask in front of the observation says which are allowed. Behind it are bytes: the number of macros placed (low byte
-    first), then column and row of each in order, 255 while it is not placed. The reward comes at the end, when soft
-    macros are placed by forces: minus wirelength, density and half the congestion cost (`wirelength_weight`,
-    `density_weight`, `congestion_weight`), or -4 where no cell was left. Infos hold the costs, and `length`, the
-    wirelength so far in um.
+    mask in front of the observation says which are allowed. Behind it are bytes: which block it is, the number of
+    macros placed (low byte first), then column and row of each in order, 255 while it is not placed. The reward comes
+    at the end, when soft macros are placed by forces: minus wirelength, density and half the congestion cost
+    (`wirelength_weight`, `density_weight`, `congestion_weight`), or -4 where no cell was left. Infos hold the costs,
+    and `length`, the wirelength so far in um. `block` says which block an environment has: one number, or one for each.
+
+    A pool's `environment["facts"]` has the netlist: `grid` (columns, rows); `nodes` `[n, 6]` (block; 0 placed by the
+    agent, in that order, 1 soft, 2 fixed macro or group of ports; width, height, x and y over the canvas's); `edges`
+    `[n, 4]` (block, the two nodes counted within it, weight).
 
     Args:
-        plc: Its settings and fixed nodes are taken over; `create_placement_cost` has those of published episodes.
-        environment_id: As Gymnasium wants it: `Floorplan-myblock-v0`.
-        folder: Where the block is kept, for this and later processes; default: below the folder of compiled libraries.
+        blocks: Settings and fixed nodes are taken over; `create_placement_cost` has those of published episodes.
+        environment_id: As Gymnasium wants it: `Floorplan-myblock-v0`; by default one that follows from the blocks.
+        folder: Where the blocks are kept for this process; default: below the folder of compiled libraries.
 
     Raises:
-        ValueError: There is no free hard macro, or the grid has more than 254 columns or rows.
-        CompileError: No compiler, or one that refuses.
+        ValueError: A block has no free hard macro, the grid has more than 254 columns or rows, or blocks have different
+            grids.
     """
-    macros = [m for m in plc.get_macro_indices() if not plc.is_node_soft_macro(m) and not plc.is_node_fixed(m)]
-    columns, rows = plc.get_grid_num_columns_rows()
-    if not macros or max(columns, rows) > 254:
-        raise ValueError(
-            f"found {len(macros)} free hard macros on {columns} x {rows} cells, expected at least one macro and at "
-            f"most 254 columns and rows"
-        )
-    netlist, start = plc.netlist_text(), _start(plc)
-    digest = hashlib.sha256(f"{netlist}\0{start}".encode()).hexdigest()[:16]
+    several = (blocks,) if isinstance(blocks, PlacementCost) else tuple(blocks)
+    _check(several)
+    texts = [(plc.netlist_text(), _start(plc)) for plc in several]
+    digest = hashlib.sha256("\0".join(text for both in texts for text in both).encode()).hexdigest()[:16]
     kept = Path(folder) if folder is not None else cache_dir() / "blocks" / digest
-    kept.mkdir(parents=True, exist_ok=True)
-    write_text(kept / "netlist.pb.txt", netlist)
-    write_text(kept / "start.plc", start)
-    source = _SOURCE.format(digest=digest, columns=columns, rows=rows, macros=len(macros), id=environment_id)
-    return load(source, resources=kept)
+    for number, (netlist, start) in enumerate(texts):
+        own = kept / str(number)
+        own.mkdir(parents=True, exist_ok=True)
+        for name, text in (("netlist.pb.txt", netlist), ("start.plc", start)):
+            part = own / f"{name}.{hashlib.sha256(text.encode()).hexdigest()[:8]}.part"
+            write_text(part, text)
+            part.replace(own / name)  # another process may read it just now
+    library = Path(_floorplan.__file__)
+    ids = _core.load_library(str(library), str(kept), environment_id or f"Floorplan-{digest}-v0")
+    for name in ids:
+        register(name)
+    return Library(library, tuple(ids))
+
+
+def _check(blocks: Sequence[PlacementCost]) -> None:
+    if not 1 <= len(blocks) <= _MOST_BLOCKS:
+        raise ValueError(f"found {len(blocks)} blocks, expected 1 to {_MOST_BLOCKS}")
+    first = blocks[0].get_grid_num_columns_rows()
+    for plc in blocks:
+        free = [m for m in plc.get_macro_indices() if not plc.is_node_soft_macro(m) and not plc.is_node_fixed(m)]
+        columns, rows = plc.get_grid_num_columns_rows()
+        name = plc.get_source_filename()
+        if not free or max(columns, rows) > _MOST_CELLS:
+            raise ValueError(
+                f"{name}: found {len(free)} free hard macros on {columns} x {rows} cells, expected at least one macro "
+                f"and at most {_MOST_CELLS} columns and rows"
+            )
+        if (columns, rows) != first:
+            raise ValueError(
+                f"{name}: found a grid of {columns} x {rows} cells, expected {first[0]} x {first[1]} as "
+                f"{blocks[0].get_source_filename()} has: blocks of one pool need grids of the same size"
+            )
 
 
 def _start(plc: PlacementCost) -> str:

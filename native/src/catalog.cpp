@@ -41,8 +41,9 @@ Catalog& catalog() {
 }
 
 /// Adds a library's environments; their ids. One that came from a library before is replaced, pools of it live on:
-/// libraries are never unloaded.
-std::vector<std::string> load_library(const std::string& path, const std::string& resources) {
+/// libraries are never unloaded. With `id` the library's only environment is called that, so that it can be there for
+/// several folders of resources at once.
+std::vector<std::string> load_library(const std::string& path, const std::string& resources, const std::string& id) {
   void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) throw std::runtime_error("cannot load '" + path + "': " + dlerror());
   const auto entry_point = reinterpret_cast<LibraryEntryPoint>(dlsym(handle, library_entry_point));
@@ -53,15 +54,22 @@ std::vector<std::string> load_library(const std::string& path, const std::string
   if (std::string(library.border) != border)
     throw std::runtime_error("'" + path + "' was compiled for " + library.border + ", this is " + border +
                              ": compile it again, with this Penstock's headers");
+  std::vector<CatalogEntry> entries = *library.entries;
+  if (!id.empty() && entries.size() != 1)
+    throw py::value_error("'" + path + "' has " + std::to_string(entries.size()) + " environments, expected one to be called '" + id + "'");
+  for (CatalogEntry& entry : entries) {
+    if (!id.empty()) entry.description.id = id;
+    if (entry.complete != nullptr) entry.complete(entry.description, resources);
+  }
   std::vector<std::string> ids;
-  for (const CatalogEntry& entry : *library.entries) {
+  for (const CatalogEntry& entry : entries) {
     const auto found = catalog().find(entry.description.id);
     if (found != catalog().end() && found->second.library.empty())
       throw py::value_error("'" + path + "' has an environment called '" + entry.description.id +
                             "', which is built in: give yours another id");
     ids.push_back(entry.description.id);
   }
-  for (const CatalogEntry& entry : *library.entries)
+  for (const CatalogEntry& entry : entries)
     catalog().insert_or_assign(entry.description.id, Registered{entry, path, resources});
   return ids;
 }
@@ -91,6 +99,9 @@ py::dict describe_entry(const std::string& id) {
   out["config"] = config;
   out["reports"] = py::tuple(py::cast(d.reports));
   out["reset_reports"] = d.reset_reports;
+  py::dict facts;
+  for (const Fact& fact : d.facts) facts[fact.name.c_str()] = to_array(fact.values, fact.shape);
+  if (!d.facts.empty()) out["facts"] = facts;
   return out;
 }
 
@@ -111,7 +122,8 @@ void bind_catalog(py::module_& module) {
     return py::tuple(py::cast(ids));
   });
   module.def("describe", &describe_entry, py::arg("id"));
-  module.def("load_library", &load_library, py::arg("path"), py::arg("resources") = "");
+  module.def("load_library", &load_library, py::arg("path"), py::arg("resources") = "",
+             py::arg("id") = "");
 }
 
 }  // namespace penstock

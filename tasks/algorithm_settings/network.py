@@ -21,16 +21,17 @@ class NetworkSettings(AlgorithmSettings):
 
     later: ClassVar[tuple[str, ...]] = ("network", "features", "sequence_steps")
 
-    network: Literal["mlp", "nature", "residual", "recurrent"] = Field(
+    network: Literal["mlp", "nature", "residual", "recurrent", "floorplan"] = Field(
         "mlp",
-        description="What comes before the hidden layers: nothing, convolutions for images (nature, residual), or a "
-        "memory (recurrent).",
+        description="What comes before the hidden layers: nothing, convolutions for images (nature, residual), a "
+        "memory (recurrent), or maps and messages over a netlist (floorplan).",
         json_schema_extra=at(1),
     )
     features: int = Field(
         256,
         ge=1,
-        description="Numbers that convolutions give, or that a memory has; a plain mlp has neither.",
+        description="Numbers that convolutions give, or that a memory has; of floorplan, those of a macro and of a "
+        "cell; a plain mlp has none.",
         json_schema_extra=at(2),
     )
     sequence_steps: int = Field(
@@ -55,6 +56,11 @@ class NetworkSettings(AlgorithmSettings):
     def check_environment(self, environment: EnvironmentSpec) -> None:
         """Refuse observations that the network can't take."""
         super().check_environment(environment)
+        if self.network == "floorplan" and "edges" not in environment.get("facts", {}):
+            raise ConfigError(
+                f"algorithm.network = 'floorplan': {environment['id']} has no netlist, expected Floorplan-v0; "
+                "choose mlp"
+            )
         observed = environment["observation"]
         shape = observed.get("behind_mask", observed["shape"])
         if self.network in ("nature", "residual") and (

@@ -83,7 +83,8 @@ class IMPALA:
 
     @property
     def _network(self) -> Network:
-        return Network(self.network, self.environment.seen, self.features, self.hidden)
+        environment = self.environment
+        return Network(self.network, environment.seen, self.features, self.hidden, environment.facts)
 
     @property
     def _normalizers(self) -> Normalizers:
@@ -124,7 +125,7 @@ class IMPALA:
         generator = torch.Generator().manual_seed(seed)
         outputs = self.environment.action.n if self.discrete else math.prod(self.environment.action.shape)
         network = self._network.init(outputs + 1, 1.0, generator)
-        network[f"{len(self.hidden)}.weight"][:outputs] *= 0.01
+        self._network.near_uniform(network, outputs)
         if not self.discrete:
             network["log_std"] = torch.full((outputs,), self.initial_log_std)
         params = {_GROUP: ParameterGroup(network)}

@@ -91,7 +91,8 @@ class PPO:
 
     @property
     def _network(self) -> Network:
-        return Network(self.network, self.environment.seen, self.features, self.hidden)
+        environment = self.environment
+        return Network(self.network, environment.seen, self.features, self.hidden, environment.facts)
 
     @property
     def _row_steps(self) -> int:

@@ -41,8 +41,8 @@ def test_an_episode_is_what_the_evaluator_says(block):
         block.unplace_all_nodes()
         for macro in ordered(block):
             assert observation[0, :CELLS].tolist() == block.get_node_mask(macro)
-            seen = [len(cells), 0, *(n for cell in cells for n in (cell % COLUMNS, cell // COLUMNS))]
-            assert observation[0, CELLS:].tolist() == seen + [255] * (2 + 2 * MACROS - len(seen))
+            seen = [0, len(cells), 0, *(n for cell in cells for n in (cell % COLUMNS, cell // COLUMNS))]
+            assert observation[0, CELLS:].tolist() == seen + [255] * (3 + 2 * MACROS - len(seen))
             cells.append(int(chosen(observation, rng)[0]))
             block.place_node(macro, cells[-1])
             observation, reward, terminated, _, infos = pool.step(np.array([cells[-1]]))
@@ -82,3 +82,41 @@ def test_a_saved_episode_goes_on_as_it_was(block):
             assert np.array_equal(left, right)
         assert all(np.array_equal(one[4][key], two[4][key]) for key in one[4])
         observation = one[0]
+
+
+def test_several_blocks_share_a_pool(tmp_path, block):
+    """Each environment has the block that its configuration names, told in its observation, with that block's masks."""
+    spec = BlockSpec(hard_macros=3, soft_macros=4, ports=6, columns=COLUMNS, rows=ROWS, hard_share=0.2, seed=7)
+    other = create_placement_cost(*generate_block(tmp_path, spec))
+    other.unplace_all_nodes()
+    library = load_environment([block, other])
+    pool = library.make(3, block=[1, 0, 1])
+    block.unplace_all_nodes()
+    observation, _ = pool.reset(seed=0)
+    assert observation[:, CELLS].tolist() == [1, 0, 1]
+    for row, plc in zip(observation, (other, block, other), strict=True):
+        assert row[:CELLS].tolist() == plc.get_node_mask(ordered(plc)[0])
+    rng = np.random.default_rng(2)
+    for _ in range(3):
+        observation, _, terminated, *_ = pool.step(chosen(observation, rng))
+    assert terminated.tolist() == [True, False, True]
+    with pytest.raises(Exception, match="block is 2, but there are 2"):
+        library.make(1, block=2).reset(seed=0)
+
+
+def test_facts_are_the_netlist(block):
+    """Edges are the evaluator's adjacency with clustered ports; nodes in placing order come first."""
+    facts = native.make("Floorplan-test-v0", 1).environment["facts"]
+    assert facts["grid"].tolist() == [COLUMNS, ROWS]
+    macros = block.get_macro_indices()
+    weights, cells = block.get_macro_and_clustered_port_adjacency()
+    whole = np.reshape(weights, (len(macros) + len(cells),) * 2)
+    first = [macros.index(macro) for macro in ordered(block)]
+    rows = [*first, *(row for row in range(len(whole)) if row not in first)]
+    found = np.zeros_like(whole)
+    _, one, two, weight = facts["edges"].T
+    found[one.astype(int), two.astype(int)] = found[two.astype(int), one.astype(int)] = weight
+    assert np.array_equal(found, whole[np.ix_(rows, rows)])
+    assert facts["nodes"][:, 1].tolist() == [0] * MACROS + [1] * 6 + [2] * len(cells)
+    sizes = [block.get_node_width_height(macros[row]) for row in rows[: len(macros)]]
+    assert facts["nodes"][: len(macros), 2:4] == pytest.approx(np.array(sizes) / block.get_canvas_width_height()[0])

@@ -146,6 +146,8 @@ using Factory = std::unique_ptr<AnyPool> (*)(const PoolSettings& settings);
 struct CatalogEntry {
   Description description;
   Factory make;
+  /// Of an environment that sizes itself: completes the description for a folder of resources. Else nullptr.
+  void (*complete)(Description& description, const std::string& resources) = nullptr;
 };
 
 }  // namespace penstock

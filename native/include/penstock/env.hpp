@@ -238,6 +238,13 @@ inline constexpr ValueType value_type = std::same_as<T, float> ? ValueType::floa
     : std::same_as<T, double>                                 ? ValueType::float64
                                                               : ValueType::uint8;
 
+/// Numbers about an environment that are the same in every episode; what they mean is the environment's to say.
+struct Fact {
+  std::string name;
+  std::vector<std::int64_t> shape;
+  std::vector<double> values;  ///< in row-major order
+};
+
 struct Description {
   std::string id;
   std::int64_t max_episode_steps = 0;
@@ -254,7 +261,20 @@ struct Description {
   std::vector<FieldInfo> config;
   std::vector<std::string> reports;
   std::size_t reset_reports = 0;
+  std::vector<Fact> facts;
 };
+
+/// An environment whose sizes are those of what it shares, not its type's: `Shared::describe` says choices, observation,
+/// mask and facts of the description, and `row_size` how many values `observe` then writes, those of the mask included.
+/// Its constants `action` and `observation` give types, and the most choices that there can be; a choice that is one too
+/// many for what it shares is for `step` to refuse.
+template <class E>
+concept SizesItself = SharesSomething<E> &&
+    requires(const E fixed, const typename E::Shared shared, Description& d, std::span<ObservationValue<E>> out) {
+      { shared.describe(d) } -> std::same_as<void>;
+      { fixed.row_size() } -> std::same_as<std::size_t>;
+      { fixed.observe(out) } -> std::same_as<void>;
+    };
 
 template <FieldType T>
 inline constexpr FieldKind kind_of = std::same_as<T, double> ? FieldKind::real

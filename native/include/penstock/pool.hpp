@@ -25,7 +25,8 @@ class Pool final : public AnyPool {
  public:
   explicit Pool(const PoolSettings& settings)
       : max_episode_steps_(settings.max_episode_steps), autoreset_(settings.autoreset),
-        interrupted_(settings.interrupted), shared_(share(settings.resources)), slots_(make_slots(settings)),
+        interrupted_(settings.interrupted), shared_(share(settings.resources)), description_(described()),
+        slots_(make_slots(settings)),
         block_size_(block_size(settings)), tallies_(static_cast<std::size_t>(settings.num_threads)),
         notes_((settings.size + block_size_ - 1) / block_size_),
         workers_(settings.num_threads, notes_.size(), settings.thread_affinity) {}
@@ -180,6 +181,12 @@ class Pool final : public AnyPool {
   static auto share(const std::string& resources) {
     if constexpr (SharesSomething<E>) return std::make_unique<const typename E::Shared>(resources);
     else return nullptr;
+  }
+
+  [[nodiscard]] Description described() const {
+    Description d = describe<E>();
+    if constexpr (SizesItself<E>) shared_->describe(d);
+    return d;
   }
 
   [[nodiscard]] std::vector<Slot<E>> make_slots(const PoolSettings& settings) const {
@@ -339,11 +346,11 @@ class Pool final : public AnyPool {
     }
   }
 
-  const Description description_ = describe<E>();
   const std::int64_t max_episode_steps_;
   const Autoreset autoreset_;
   bool (*const interrupted_)();
   const decltype(share("")) shared_;  ///< before the slots, which refer to it
+  const Description description_;
   std::vector<Slot<E>> slots_;
   const std::size_t block_size_;
   std::vector<Tally> tallies_;  ///< one a thread
@@ -357,9 +364,12 @@ class Pool final : public AnyPool {
 
 template <Environment E>
 CatalogEntry catalog_entry() {
-  return {describe<E>(), [](const PoolSettings& settings) -> std::unique_ptr<AnyPool> {
-            return std::make_unique<Pool<E>>(settings);
-          }};
+  CatalogEntry entry{describe<E>(), [](const PoolSettings& settings) -> std::unique_ptr<AnyPool> {
+                       return std::make_unique<Pool<E>>(settings);
+                     }};
+  if constexpr (SizesItself<E>)
+    entry.complete = [](Description& d, const std::string& resources) { typename E::Shared(resources).describe(d); };
+  return entry;
 }
 
 }  // namespace penstock

@@ -60,14 +60,24 @@ struct alignas(64) Slot {
     return result;
   }
 
+  /// Values of an observation's row.
+  [[nodiscard]] std::size_t width() const {
+    if constexpr (SizesItself<E>) return env.row_size();
+    else return row_size<E>;
+  }
+
   void observe(void* rows, std::size_t row) const {
-    Value* out = static_cast<Value*>(rows) + row * row_size<E>;
-    if constexpr (MasksActions<E>) {
-      std::array<bool, mask_size<E>> allowed{};
-      env.action_mask(allowed);
-      out = std::copy(allowed.begin(), allowed.end(), out);
+    Value* out = static_cast<Value*>(rows) + row * width();
+    if constexpr (SizesItself<E>) {
+      env.observe(std::span<Value>(out, width()));
+    } else {
+      if constexpr (MasksActions<E>) {
+        std::array<bool, mask_size<E>> allowed{};
+        env.action_mask(allowed);
+        out = std::copy(allowed.begin(), allowed.end(), out);
+      }
+      env.observe(std::span<Value, observation_size<E>>(out, observation_size<E>));
     }
-    env.observe(std::span<Value, observation_size<E>>(out, observation_size<E>));
   }
 
   void report(double* rows, std::size_t row) const {
@@ -111,7 +121,7 @@ struct alignas(64) Notes {
     final_observations.clear();
   }
   void add(const Slot<E>& slot, std::int64_t row, std::int64_t environment, bool terminated, bool truncated) {
-    final_observations.resize(final_observations.size() + row_size<E>);
+    final_observations.resize(final_observations.size() + slot.width());
     slot.observe(final_observations.data(), episodes.size());
     episodes.push_back(
         {row, environment, slot.episode_id, slot.elapsed_steps, slot.total_reward, terminated, truncated});
@@ -122,7 +132,7 @@ struct alignas(64) Notes {
 template <Environment E>
 RoundResult merge(const std::vector<Notes<E>>& blocks, const std::vector<Slot<E>>& slots, const RoundBuffers& round) {
   using Value = ObservationValue<E>;
-  constexpr std::size_t width = row_size<E>, bytes = width * sizeof(Value);
+  const std::size_t width = slots.front().width(), bytes = width * sizeof(Value);
   struct Source {
     const Episode* episode;
     const Value* observation;

@@ -1,0 +1,242 @@
+"""A network for macro placement: from the netlist and what is placed where to a number for each cell. Pure torch.
+
+An algorithm may import this. The netlist comes as the environment's facts (`native.floorplan.load_environment` says
+what they are) and is worked out once: soft macros, which are placed last, are eliminated, so that what they tie
+together is tied directly, as springs through a free point are (the Schur complement of the graph's Laplacian). What
+remains are macros that the agent places, and points that stay.
+
+Of each state, messages pass over that graph; and maps say, for each cell, how long the current macro's ties would be
+from there (Lai et al. 2022, arXiv 2211.13382, have such a map of wirelength), where what it is tied to lies, and what
+is covered. Convolutions over the maps, shifted by the current macro's message, give the number for each cell; what they
+give over the whole grid gives those for all of it, such as a value.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import conv2d, one_hot, relu
+
+from tasks.networks import init_mlp, linear, mlp, part
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from tasks.specs import Facts
+
+_MAPS = 6
+_NODE_NUMBERS = 7
+_PASSES = 2
+_UNPLACED = 255
+_HEAD = 3
+"""Bytes before the positions: which block, and how many macros are placed."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Graph:
+    """One block, worked out. Lengths are over the canvas's sides."""
+
+    ties: Tensor
+    """`[macros, macros]`, of macros with each other; the mean of a macro's is 1 with those below."""
+    mixing: Tensor
+    """The same, each row adding up to 1 at most."""
+    sizes: Tensor
+    """`[macros, 4]`: width, height, root of the area, total ties, each 1 for the largest."""
+    across: Tensor
+    """`[macros, columns, columns]`: share of column c that the macro covers from column k."""
+    up: Tensor
+    """`[macros, rows, rows]`, likewise."""
+    fixed: Tensor
+    """`[macros, rows * columns]`: ties of each macro with what stays, by its cell."""
+
+
+@lru_cache(maxsize=8)
+def graphs_of(facts: Facts) -> tuple[Graph, ...]:
+    """Graphs of an environment's blocks."""
+    columns, rows = (int(number) for number in facts["grid"])
+    blocks = range(int(facts["nodes"][:, 0].max()) + 1)
+    return tuple(
+        _graph(
+            facts["nodes"][facts["nodes"][:, 0] == block], facts["edges"][facts["edges"][:, 0] == block], columns, rows
+        )
+        for block in blocks
+    )
+
+
+def _graph(nodes: NDArray[np.float64], edges: NDArray[np.float64], columns: int, rows: int) -> Graph:
+    kind, sizes, at = nodes[:, 1], nodes[:, 2:4], nodes[:, 4:6]
+    weights = np.zeros((len(nodes), len(nodes)))
+    one, two = edges[:, 1].astype(int), edges[:, 2].astype(int)
+    weights[one, two] = weights[two, one] = edges[:, 3]
+    soft, kept = np.flatnonzero(kind == 1), np.flatnonzero(kind != 1)
+    reduced = weights[np.ix_(kept, kept)]
+    if len(soft):
+        # A soft macro that nothing holds has no place of its own: a little weight keeps the system solvable.
+        inner = np.diag(weights[soft].sum(1) + 1e-6) - weights[np.ix_(soft, soft)]
+        reduced = reduced + weights[np.ix_(kept, soft)] @ np.linalg.solve(inner, weights[np.ix_(soft, kept)])
+    np.fill_diagonal(reduced, 0.0)
+    macros = int((kind == 0).sum())  # they come first
+    reduced = np.maximum(reduced[:macros], 0.0)
+    total = reduced.sum(1)
+    reduced /= max(total.mean(), 1e-9)
+    points = at[kept[macros:]]
+    cells = np.minimum((points * (columns, rows)).astype(int), (columns - 1, rows - 1))
+    fixed = np.zeros((macros, rows * columns))
+    np.add.at(fixed.T, cells[:, 1] * columns + cells[:, 0], reduced[:, macros:].T)
+    size = sizes[:macros]
+    numbers = np.column_stack([size, np.sqrt(size.prod(1)), total])
+    ties = reduced[:, :macros]
+    return Graph(
+        ties=_tensor(ties),
+        mixing=_tensor(ties / max(reduced.sum(1).max(), 1e-9)),
+        sizes=_tensor(numbers / np.maximum(numbers.max(0), 1e-9)),
+        across=_tensor(_covered(size[:, 0] * columns, columns)),
+        up=_tensor(_covered(size[:, 1] * rows, rows)),
+        fixed=_tensor(fixed),
+    )
+
+
+def _covered(lengths: NDArray[np.float64], count: int) -> NDArray[np.float64]:
+    """`[lengths, count, count]`: what an interval of that length, in cells, around cell k's middle covers of cell c."""
+    k, c = np.arange(count)[:, None] + 0.5, np.arange(count)[None, :]
+    half = lengths[:, None, None] / 2
+    covered: NDArray[np.float64] = np.maximum(np.minimum(k + half, c + 1) - np.maximum(k - half, c), 0.0)
+    return covered
+
+
+def _tensor(values: NDArray[np.float64]) -> Tensor:
+    with torch.inference_mode(mode=False):  # acting may come first, and learning has to differentiate by what it kept
+        return torch.from_numpy(values.astype(np.float32))
+
+
+def init_floorplan(
+    facts: Facts, channels: int, hidden: tuple[int, ...], outputs: int, gain: float, generator: torch.Generator
+) -> dict[str, Tensor]:
+    """Orthogonal weights and zero biases.
+
+    Args:
+        facts: of the environment.
+        channels: numbers of a node's message, and of a cell.
+        hidden: widths of the perceptron behind the whole grid's numbers.
+        outputs: cells of the grid, then numbers for all of it; or those alone, where there are fewer than cells.
+        gain: scale of the last layers.
+        generator: the only source of randomness.
+    """
+    cells = int(facts["grid"].prod())
+    params: dict[str, Tensor] = {}
+    inputs = _NODE_NUMBERS
+    for step in range(_PASSES):
+        params |= _named(f"node{step}.", init_mlp((2 * inputs, channels), math.sqrt(2.0), generator))
+        inputs = channels
+    params |= _named("state.", init_mlp((2 * channels + _NODE_NUMBERS + 1, channels), math.sqrt(2.0), generator))
+    params |= _convolution("map0", channels, _MAPS, generator)
+    params |= _convolution("map1", channels, channels, generator)
+    if outputs >= cells:
+        params |= _named("cell.", init_mlp((channels, 1), gain, generator))
+    if outputs % cells:
+        widths = (3 * channels, *hidden, outputs % cells)
+        params |= _named("whole.", init_mlp(widths, gain if outputs < cells else 1.0, generator))
+    return params
+
+
+def _named(prefix: str, params: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{prefix}{name}": value for name, value in params.items()}
+
+
+def _convolution(name: str, to: int, of: int, generator: torch.Generator) -> dict[str, Tensor]:
+    weight = torch.empty(to, of, 3, 3)
+    torch.nn.init.orthogonal_(weight, math.sqrt(2.0), generator=generator)
+    return {f"{name}.weight": weight, f"{name}.bias": torch.zeros(to)}
+
+
+def floorplan(params: Mapping[str, Tensor], facts: Facts, seen: Tensor) -> Tensor:
+    """Apply what `init_floorplan` made: bytes behind the mask `[B, 3 + 2 * macros]`, to float32 `[B, outputs]`."""
+    graphs = graphs_of(facts)
+    columns, rows = (int(number) for number in facts["grid"])
+    if len(graphs) == 1:
+        return _of_block(params, graphs[0], seen, columns, rows)
+    found: Tensor | None = None
+    for number, graph in enumerate(graphs):
+        chosen = (seen[:, 0] == number).nonzero().squeeze(1)
+        if len(chosen):
+            part_ = _of_block(params, graph, seen[chosen], columns, rows)
+            if found is None:
+                found = part_.new_zeros(len(seen), part_.shape[1])
+            found = found.index_copy(0, chosen, part_)
+    if found is None:
+        raise ValueError("no row has a block that the facts have; expected block numbers below their number")
+    return found
+
+
+def _of_block(params: Mapping[str, Tensor], graph: Graph, seen: Tensor, columns: int, rows: int) -> Tensor:
+    macros = len(graph.sizes)
+    seen = seen.long()
+    at = seen[:, _HEAD : _HEAD + 2 * macros].unflatten(1, (macros, 2))
+    placed = (at[..., 0] != _UNPLACED).float()
+    column, row = at[..., 0].clamp(max=columns - 1), at[..., 1].clamp(max=rows - 1)
+    # After the last macro there is none; what is shown then is never acted on.
+    current = (seen[:, 1] + 256 * seen[:, 2]).clamp(max=macros - 1)
+    nodes = _nodes(graph, column / columns, row / rows, placed, current)
+    message = nodes
+    for step in range(_PASSES):
+        both = torch.cat([message, graph.mixing @ message], -1)
+        message = relu(linear(both, params[f"node{step}.0.weight"], params[f"node{step}.0.bias"]))
+    every = torch.arange(len(seen))
+    state = torch.cat(
+        [message[every, current], message.mean(1), nodes[every, current], placed.mean(1, keepdim=True)], 1
+    )
+    state = relu(linear(state, params["state.0.weight"], params["state.0.bias"]))
+    maps = _maps(graph, column, row, placed, current, columns, rows)
+    hidden = relu(_convolve(params, "map0", maps) + state[:, :, None, None])
+    hidden = relu(_convolve(params, "map1", hidden))
+    outputs = []
+    if "cell.0.weight" in params:
+        cell = linear(hidden.movedim(1, -1), params["cell.0.weight"], params["cell.0.bias"])
+        outputs.append(cell.flatten(1))
+    if whole := part(params, "whole."):
+        outputs.append(mlp(whole, torch.cat([hidden.mean((2, 3)), hidden.amax((2, 3)), state], 1)))
+    return torch.cat(outputs, 1)
+
+
+def _nodes(graph: Graph, x: Tensor, y: Tensor, placed: Tensor, current: Tensor) -> Tensor:
+    """`[B, macros, numbers]`: size, ties, position if it is placed, whether it is, or is the current one."""
+    sizes = graph.sizes[:, [0, 1, 3]].expand(len(x), -1, -1)
+    is_current = one_hot(current, x.shape[1]).float()
+    return torch.cat([sizes, torch.stack([x * placed, y * placed, placed, is_current], -1)], -1)
+
+
+def _maps(
+    graph: Graph, column: Tensor, row: Tensor, placed: Tensor, current: Tensor, columns: int, rows: int
+) -> Tensor:
+    """`[B, maps, rows, columns]`."""
+    pull = graph.ties[current] * placed
+    tied = graph.fixed[current].scatter_add(1, row * columns + column, pull).unflatten(1, (rows, columns))
+    length = _distances(tied.sum(1), columns)[:, None, :] + _distances(tied.sum(2), rows)[:, :, None]
+    length = length - length.mean((1, 2), keepdim=True)
+    scaled = length / (length.square().mean((1, 2), keepdim=True).sqrt() + 1e-3)
+    every = torch.arange(column.shape[1])
+    across = graph.across[every, column] * placed[..., None]
+    covered = torch.einsum("bmr,bmc->brc", graph.up[every, row], across)
+    x = torch.linspace(-1.0, 1.0, columns).expand(len(column), rows, columns)
+    y = torch.linspace(-1.0, 1.0, rows)[:, None].expand(len(column), rows, columns)
+    return torch.stack([scaled, length, (4.0 * tied).clamp(max=4.0), covered, x, y], 1)
+
+
+def _distances(weights: Tensor, count: int) -> Tensor:
+    """`[B, count]`: weighted distance of each cell of a side from all, over the side's length."""
+    cells = torch.arange(count, dtype=torch.float32)
+    return weights @ ((cells[:, None] - cells[None, :]).abs() / count)
+
+
+def _convolve(params: Mapping[str, Tensor], name: str, inputs: Tensor) -> Tensor:
+    """A reduced snapshot may have wide kernels in bfloat16; on a CPU, convolving in that gains nothing."""
+    weight = params[f"{name}.weight"].to(inputs.dtype)
+    return conv2d(inputs, weight, params[f"{name}.bias"], padding=1)
