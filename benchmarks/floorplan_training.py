@@ -1,0 +1,129 @@
+"""Training a macro placer against annealing, on one block and with the same CPU time.
+
+    python benchmarks/floorplan_training.py [--netlist NETLIST --placement PLC] [--minutes 60] [--seeds 5] [--out DIR]
+
+Each seed is a `penstock train floorplan` of that many minutes, with everything that belongs to it, and then an
+annealing of as many CPU seconds as all processes of the training took. Both have the evaluator that episodes are played
+with; soft macros are placed by the same schedule. Annealing begins at the placement that is given, legalised, and has
+the settings that `native.floorplan.anneal` has by default, which were chosen on another block (see
+`benchmarks/floorplan_annealing.py`). Prints a line of JSON a seed and at last the means; `--out` keeps runs,
+placements and pictures. Without a netlist it is the block that is made up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from native.floorplan import PlacementCost, anneal, create_placement_cost, draw, generate_block
+
+WEIGHTS = (1.0, 1.0, 0.5)
+POLL_SECONDS = 2.0
+
+
+def weighted(plc: PlacementCost) -> float:
+    return sum(weight * cost for weight, cost in zip(WEIGHTS, plc.get_costs(), strict=True))
+
+
+class CpuTime:
+    """Of a process and all that it starts, those that have ended included."""
+
+    def __init__(self, pid: int) -> None:
+        self._root = psutil.Process(pid)
+        self._seen: dict[tuple[int, float], float] = {}
+
+    def seconds(self) -> float:
+        """So far; what a process took between the last look and its end is not counted."""
+        for process in (self._root, *self._root.children(recursive=True)):
+            try:
+                spent = process.cpu_times()
+                self._seen[process.pid, process.create_time()] = spent.user + spent.system
+            except psutil.NoSuchProcess:
+                continue
+        return sum(self._seen.values())
+
+
+def trained(netlist: Path, placement: Path, seed: int, seconds: float, out: Path) -> dict[str, Any]:
+    """Train for so long, and place the best again; the last stage may not be committed."""
+    name, store = f"seed-{seed}", str(out / "runs")
+    blocks = f'[{{netlist = "{netlist}", placement = "{placement}"}}]'
+    command = ["train", "floorplan", "--name", name, "--seed", str(seed), "--store", store, "--blocks", blocks]
+    penstock = [sys.executable, "-m", "flows.cli"]
+    with (out / f"{name}.log").open("wb") as log:
+        process = subprocess.Popen(
+            [*penstock, *command, "--max-stages", "100000", "--anneal-rounds", "0", "--json"], stdout=log, stderr=log
+        )
+        cpu, started, spent = CpuTime(process.pid), time.monotonic(), 0.0
+        while time.monotonic() - started < seconds and process.poll() is None:
+            time.sleep(POLL_SECONDS)
+            spent = cpu.seconds()
+        if process.poll() is not None:
+            raise SystemExit(f"training ended by itself; {log.name} says why")
+        process.send_signal(signal.SIGINT)
+        process.wait()
+    best = [*penstock, "placement", "best", name, str(out / name), "--store", store, "--json"]
+    (found,) = json.loads(subprocess.run(best, check=True, capture_output=True, text=True).stdout)
+    shown = subprocess.run(
+        [*penstock, "show", name, "--store", store, "--json"], check=True, capture_output=True, text=True
+    )
+    steps = json.loads(shown.stdout)["stages"][-1]["env steps"]
+    return {"cost": found["weighted_cost"], "cpu_seconds": spent, "env_steps": steps}
+
+
+def annealed(start: PlacementCost, seed: int, seconds: float, path: Path) -> dict[str, Any]:
+    """As many moves as take so long."""
+    trial = PlacementCost(start)
+    moves, begun = 20_000, time.process_time()
+    anneal(trial, moves=moves, seed=seed)
+    moves = max(moves, int(moves * seconds / (time.process_time() - begun)))
+    plc, begun = PlacementCost(start), time.process_time()
+    anneal(plc, moves=moves, seed=seed)
+    spent = time.process_time() - begun
+    plc.save_placement(path)
+    draw(plc, path.with_suffix(".png"))
+    return {"cost": weighted(plc), "cpu_seconds": spent, "moves": moves}
+
+
+def compare(netlist: Path, placement: Path, seeds: int, seconds: float, out: Path) -> None:
+    start = create_placement_cost(netlist, placement)
+    if not start.legalize(only_hard=True):
+        raise SystemExit(f"{placement}: no legal placement near it, from which annealing could begin")
+    start.place_soft_macros()
+    print(json.dumps({"start": weighted(start)}))
+    costs: dict[str, list[float]] = {"trained": [], "annealed": []}
+    for seed in range(1, seeds + 1):
+        one = trained(netlist, placement, seed, seconds, out)
+        other = annealed(start, seed, one["cpu_seconds"], out / f"annealed-{seed}.plc")
+        costs["trained"].append(one["cost"])
+        costs["annealed"].append(other["cost"])
+        print(json.dumps({"seed": seed, "trained": one, "annealed": other}), flush=True)
+    print(json.dumps({kind: {"mean": statistics.fmean(all_), "best": min(all_)} for kind, all_ in costs.items()}))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--netlist", type=Path)
+    parser.add_argument("--placement", type=Path)
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        out = given.out or Path(folder)
+        out.mkdir(parents=True, exist_ok=True)
+        files = (given.netlist, given.placement) if given.netlist else generate_block(out / "block")
+        compare(*files, given.seeds, 60.0 * given.minutes, out)
+
+
+if __name__ == "__main__":
+    main()
