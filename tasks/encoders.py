@@ -70,7 +70,7 @@ class Network:
             params[f"{len(self.hidden)}.weight"][:outputs].mul_(0.01)
 
     def prepared(self, observation: Tensor) -> Tensor:
-        """`[rows, ...]` of any number type as the network takes it: float32 `[rows, n]`, of `floorplan` bytes as they are.
+        """`[rows, ...]` of any number type as the network takes it: float32 `[rows, n]`, for `floorplan` the bytes.
 
         Of images the bytes as they are, but `[rows, height, width, channels]`, since a CPU convolves about twice as
         fast in that order, and changing it costs less once than in every epoch.

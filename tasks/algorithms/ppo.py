@@ -138,11 +138,12 @@ class PPO:
         """Orthogonal weights; those of the policy's outputs are small so that it starts near uniform."""
         generator = torch.Generator().manual_seed(seed)
         outputs = self.environment.action.n if self.discrete else math.prod(self.environment.action.shape)
-        policy = self._network.init(outputs + self.shared_network, 0.01, generator)
+        policy = self._network.init(outputs + self.shared_network, 1.0 if self.shared_network else 0.01, generator)
+        if self.shared_network:
+            self._network.near_uniform(policy, outputs)
         if not self.discrete:
             policy["log_std"] = torch.full((outputs,), self.initial_log_std)
         if self.shared_network:
-            policy[f"{len(self.hidden)}.weight"][outputs] *= 100.0
             params = {_SHARED: ParameterGroup(policy)}
         else:
             params = {"policy": ParameterGroup(policy), "value": ParameterGroup(self._network.init(1, 1.0, generator))}

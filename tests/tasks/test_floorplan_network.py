@@ -42,11 +42,13 @@ def context(tmp_path) -> Iterator[RunContext]:
         yield found
 
 
-@pytest.mark.parametrize("kind", ["ppo", "impala"])
+@pytest.mark.parametrize("kind", ["ppo", "shared", "impala"])
 def test_learning_computes_what_acting_did(context, kind):
     """Log-probabilities agree to 1e-5, no forbidden cell is chosen, and every gradient is finite and not all zero."""
     if kind == "impala":
         context = replace(context, algorithm=IMPALA(environment=context.environment, **{**SMALL, "hidden": (8,)}))
+    if kind == "shared":
+        context = replace(context, algorithm=replace(context.algorithm, shared_network=True))
     algorithm = context.algorithm
     state = algorithm.init(3)
     with torch.no_grad():
