@@ -18,7 +18,7 @@ import time
 from native.floorplan import BlockSpec, PlacementCost, anneal, create_placement_cost, generate_block
 
 BLOCK = BlockSpec(
-    hard_macros=133, soft_macros=780, ports=495, columns=24, rows=21, nets_per_macro=13, hard_share=0.4, side=1433.0
+    hard_macros=133, soft_macros=780, ports=495, columns=24, rows=21, nets_per_macro=13, hard_share=0.3, side=1433.0
 )
 FIRST = (0.02, 0.005, 0.001)
 LAST = (1e-5, 1e-6)

@@ -5,16 +5,15 @@
 Each seed is a `penstock train floorplan` of that many minutes, with everything that belongs to it, and then an
 annealing of as many CPU seconds as all processes of the training took. Both have the evaluator that episodes are played
 with; soft macros are placed by the same schedule. Annealing begins at the placement that is given, legalised, and has
-the settings that `native.floorplan.anneal` has by default, which were chosen on another block (see
-`benchmarks/floorplan_annealing.py`). Prints a line of JSON a seed and at last the means; `--out` keeps runs,
-placements and pictures. Without a netlist it is the block that is made up.
+the settings that were best on another block (`benchmarks/floorplan_annealing.py`). Prints a line of JSON a seed and at
+last the means; `--out` keeps runs, placements and pictures. Without a netlist it is the block that is made up.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
-import signal
 import statistics
 import subprocess
 import sys
@@ -29,22 +28,24 @@ from native.floorplan import PlacementCost, anneal, create_placement_cost, draw,
 
 WEIGHTS = (1.0, 1.0, 0.5)
 POLL_SECONDS = 2.0
+ROUND_ROWS = 1024
+FIRST_TEMPERATURE, LAST_TEMPERATURE, SOFT_SHARE = 1e-3, 1e-6, 0.1
 
 
 def weighted(plc: PlacementCost) -> float:
     return sum(weight * cost for weight, cost in zip(WEIGHTS, plc.get_costs(), strict=True))
 
 
-class CpuTime:
-    """Of a process and all that it starts, those that have ended included."""
+class Processes:
+    """A process and all that it starts."""
 
     def __init__(self, pid: int) -> None:
         self._root = psutil.Process(pid)
         self._seen: dict[tuple[int, float], float] = {}
 
     def seconds(self) -> float:
-        """So far; what a process took between the last look and its end is not counted."""
-        for process in (self._root, *self._root.children(recursive=True)):
+        """Of CPU, so far; what a process took between the last look and its end is not counted."""
+        for process in self._all():
             try:
                 spent = process.cpu_times()
                 self._seen[process.pid, process.create_time()] = spent.user + spent.system
@@ -52,26 +53,38 @@ class CpuTime:
                 continue
         return sum(self._seen.values())
 
+    def kill(self) -> None:
+        """End them all at once: what is committed stands."""
+        for process in self._all():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
 
-def trained(netlist: Path, placement: Path, seed: int, seconds: float, out: Path) -> dict[str, Any]:
+    def _all(self) -> list[psutil.Process]:
+        return [self._root, *self._root.children(recursive=True)]
+
+
+def trained(netlist: Path, placement: Path, macros: int, seed: int, seconds: float, out: Path) -> dict[str, Any]:
     """Train for so long, and place the best again; the last stage may not be committed."""
     name, store = f"seed-{seed}", str(out / "runs")
     blocks = f'[{{netlist = "{netlist}", placement = "{placement}"}}]'
     command = ["train", "floorplan", "--name", name, "--seed", str(seed), "--store", store, "--blocks", blocks]
-    penstock = [sys.executable, "-m", "flows.cli"]
+    # A round holds whole episodes, and about as many rows as in the preset.
+    envs = max(8, ROUND_ROWS // macros // 8 * 8)
+    command += ["--round-steps", str(macros), "--num-envs", str(envs), "--envs-per-tile", str(envs), "--lag", "1"]
+    penstock = [sys.executable, "-c", "from flows.cli import main; main()"]
     with (out / f"{name}.log").open("wb") as log:
         process = subprocess.Popen(
             [*penstock, *command, "--max-stages", "100000", "--anneal-rounds", "0", "--json"], stdout=log, stderr=log
         )
-        cpu, started, spent = CpuTime(process.pid), time.monotonic(), 0.0
+        all_of_it, started, spent = Processes(process.pid), time.monotonic(), 0.0
         while time.monotonic() - started < seconds and process.poll() is None:
             time.sleep(POLL_SECONDS)
-            spent = cpu.seconds()
+            spent = all_of_it.seconds()
         if process.poll() is not None:
             raise SystemExit(f"training ended by itself; {log.name} says why")
-        process.send_signal(signal.SIGINT)
+        all_of_it.kill()
         process.wait()
-    best = [*penstock, "placement", "best", name, str(out / name), "--store", store, "--json"]
+    best = [*penstock, "placement", "best", name, str(out / name), "--store", store, "--greedy", "--json"]
     (found,) = json.loads(subprocess.run(best, check=True, capture_output=True, text=True).stdout)
     shown = subprocess.run(
         [*penstock, "show", name, "--store", store, "--json"], check=True, capture_output=True, text=True
@@ -80,14 +93,25 @@ def trained(netlist: Path, placement: Path, seed: int, seconds: float, out: Path
     return {"cost": found["weighted_cost"], "cpu_seconds": spent, "env_steps": steps}
 
 
+def anneal_for(plc: PlacementCost, moves: int, seed: int) -> None:
+    anneal(
+        plc,
+        moves=moves,
+        first_temperature=FIRST_TEMPERATURE,
+        last_temperature=LAST_TEMPERATURE,
+        soft_every=int(SOFT_SHARE * moves),
+        seed=seed,
+    )
+
+
 def annealed(start: PlacementCost, seed: int, seconds: float, path: Path) -> dict[str, Any]:
     """As many moves as take so long."""
     trial = PlacementCost(start)
     moves, begun = 20_000, time.process_time()
-    anneal(trial, moves=moves, seed=seed)
+    anneal_for(trial, moves, seed)
     moves = max(moves, int(moves * seconds / (time.process_time() - begun)))
     plc, begun = PlacementCost(start), time.process_time()
-    anneal(plc, moves=moves, seed=seed)
+    anneal_for(plc, moves, seed)
     spent = time.process_time() - begun
     plc.save_placement(path)
     draw(plc, path.with_suffix(".png"))
@@ -99,10 +123,11 @@ def compare(netlist: Path, placement: Path, seeds: int, seconds: float, out: Pat
     if not start.legalize(only_hard=True):
         raise SystemExit(f"{placement}: no legal placement near it, from which annealing could begin")
     start.place_soft_macros()
+    macros = sum(not start.is_node_soft_macro(m) and not start.is_node_fixed(m) for m in start.get_macro_indices())
     print(json.dumps({"start": weighted(start)}))
     costs: dict[str, list[float]] = {"trained": [], "annealed": []}
     for seed in range(1, seeds + 1):
-        one = trained(netlist, placement, seed, seconds, out)
+        one = trained(netlist, placement, macros, seed, seconds, out)
         other = annealed(start, seed, one["cpu_seconds"], out / f"annealed-{seed}.plc")
         costs["trained"].append(one["cost"])
         costs["annealed"].append(other["cost"])

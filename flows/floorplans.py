@@ -146,6 +146,9 @@ def best(
     each_stage: Annotated[
         bool, typer.Option("--each-stage", help="The best until each stage that found a better one.")
     ] = False,
+    greedy: Annotated[
+        bool, typer.Option("--greedy", help="What the newest snapshot places without exploring counts as well.")
+    ] = False,
     width: Annotated[int, typer.Option(help="Of a picture, in pixels.")] = 900,
     store: Annotated[str | None, typer.Option(help="Folder or s3:// address that holds runs.")] = None,
     as_json: AsJson = False,
@@ -154,22 +157,29 @@ def best(
     from native.floorplan import draw as draw_to
     from storage.run import RunFolder
     from storage.store import open_store
-    from tasks.floorplan_best import best_episodes, placed_again, run_weights
+    from tasks.floorplan_best import best_placements, placed_again, run_weights
 
+    if greedy and each_stage:
+        raise ConfigError("--greedy and --each-stage: only the newest snapshot is sure to be there; leave one out")
     folder = RunFolder(open_store(store or "runs"), run)
-    episodes = best_episodes(folder, each_stage=each_stage)
-    several = len({episode.block for episode in episodes}) > 1
+    placements = best_placements(folder, each_stage=each_stage)
+    if greedy:
+        from tasks.floorplan_greedy import greedy_placements
+
+        both = zip(placements, greedy_placements(folder), strict=True)
+        placements = [max(of_block, key=lambda one: one.episode_return) for of_block in both]
+    several = len({placement.block for placement in placements}) > 1
     found = []
     with _files():
         out.mkdir(parents=True, exist_ok=True)
-        for episode in episodes:
-            plc = placed_again(folder, episode)
-            name = f"stage-{episode.stage:05}" if each_stage else "best"
-            path = out / f"{name}{f'-{episode.block}' if several else ''}.plc"
-            plc.save_placement(path, f"Best of run {run} until stage {episode.stage}.")
+        for placement in placements:
+            plc = placed_again(folder, placement)
+            name = f"stage-{placement.stage:05}" if each_stage else "best"
+            path = out / f"{name}{f'-{placement.block}' if several else ''}.plc"
+            plc.save_placement(path, f"Best of run {run} until stage {placement.stage}.")
             draw_to(plc, path.with_suffix(".png"), width)
             costs = _costs(plc, run_weights(folder))
-            found.append({"placement": str(path), "stage": episode.stage, "block": episode.block, **costs})
+            found.append({"placement": str(path), "stage": placement.stage, "block": placement.block, **costs})
     if as_json:
         typer.echo(json.dumps(found, indent=2))
         return

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from storage.run import RunFolder
+    from tasks.context import RunContext
 
 _FOLLOW_SECONDS = 1.0
 """Between two looks for a new commit."""
@@ -29,25 +30,34 @@ def evaluate_commit(run: RunFolder, commit: dict[str, Any], episodes: int, key: 
     Returns:
         That of `tasks.evaluate.evaluate_snapshot`, and `seeds`, which is `key`.
     """
-    assignment = Assignment(
-        store=run.root.url,
-        run=run.name,
-        stage=commit["stage"],
-        attempt=0,
-        generation=0,
-        gang="",
-        role="evaluate",
-        replica=0,
-        replicas=1,
-        task_run="",
-        cache_folder=default_cache_folder(),
-        device="cpu",
-    )
     snapshot = SnapshotRef.from_json(commit["snapshots"][-1])
     with reading(run.store, "evaluate", commit["stage"], commit["stage"], shards=False):
-        result = {**evaluate_snapshot(load_context(assignment), run.store, snapshot, episodes, key), "seeds": key}
+        result = {
+            **evaluate_snapshot(looking_on(run, commit["stage"]), run.store, snapshot, episodes, key),
+            "seeds": key,
+        }
     run.store.write(_evaluation_name(snapshot, episodes, key), [canonical_json(result)])
     return result
+
+
+def looking_on(run: RunFolder, stage: int) -> RunContext:
+    """A run as somebody sees it who takes no part in it; errors as `load_context`."""
+    return load_context(
+        Assignment(
+            store=run.root.url,
+            run=run.name,
+            stage=stage,
+            attempt=0,
+            generation=0,
+            gang="",
+            role="evaluate",
+            replica=0,
+            replicas=1,
+            task_run="",
+            cache_folder=default_cache_folder(),
+            device="cpu",
+        )
+    )
 
 
 def commits_to_evaluate(run: RunFolder, episodes: int, key: int, idle_seconds: float) -> Iterator[dict[str, Any]]:
