@@ -14,15 +14,16 @@ namespace penstock {
 
 inline void drive_pool(const CatalogEntry& entry, const std::string& resources, std::size_t size, std::int64_t steps,
                        int rounds) {
-  const Description& d = entry.description;
   PoolSettings settings;
   settings.size = size;
   settings.num_threads = static_cast<int>(std::min<std::size_t>(size, 2));
-  settings.max_episode_steps = d.max_episode_steps > 0 ? std::min<std::int64_t>(d.max_episode_steps, 200) : 200;
+  const std::int64_t limit = entry.description.max_episode_steps;
+  settings.max_episode_steps = limit > 0 ? std::min<std::int64_t>(limit, 200) : 200;
   settings.autoreset = Autoreset::same_step;
-  for (const FieldInfo& field : d.config) settings.config.emplace_back(size, field.preset);
+  for (const FieldInfo& field : entry.description.config) settings.config.emplace_back(size, field.preset);
   settings.resources = resources;
   const auto pool = entry.make(settings);
+  const Description& d = pool->description();  // whole, where sizes are those of the resources
   for (std::uint64_t env = 0; env < size; ++env) pool->reset(env, &env);
 
   std::size_t seen = d.observation_type == ValueType::float64 ? 8 : d.observation_type == ValueType::float32 ? 4 : 1;
