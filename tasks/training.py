@@ -168,7 +168,7 @@ def _settled(root: Store, config: RunConfig) -> tuple[RunConfig, Choice | None]:
 def _open_run(root: Store, config: RunConfig, choice: Choice | None = None) -> tuple[RunFolder, RunConfig]:
     run = RunFolder(root, str(config.name))
     if run.exists():
-        return run, _stored_config(run, config)
+        return run, with_digests(_stored_config(run, config))  # other bytes of its blocks are refused here
     if isinstance(config, ReplayConfig):
         with claimed(root, config):
             config, reads = pin(root, run, config)
