@@ -14,7 +14,7 @@ give over the whole grid gives those for all of it, such as a value.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -59,8 +59,14 @@ class Graph:
 
 
 @lru_cache(maxsize=8)
-def graphs_of(facts: Facts) -> tuple[Graph, ...]:
-    """Graphs of an environment's blocks."""
+def graphs_of(facts: Facts, device: torch.device | None = None) -> tuple[Graph, ...]:
+    """Graphs of an environment's blocks, on a device; by default the CPU."""
+    if device is not None and device.type != "cpu":
+        with torch.inference_mode(mode=False):
+            return tuple(
+                Graph(**{field.name: getattr(graph, field.name).to(device) for field in fields(Graph)})
+                for graph in graphs_of(facts)
+            )
     columns, rows = (int(number) for number in facts["grid"])
     blocks = range(int(facts["nodes"][:, 0].max()) + 1)
     return tuple(
@@ -159,7 +165,7 @@ def _convolution(name: str, to: int, of: int, generator: torch.Generator) -> dic
 
 def floorplan(params: Mapping[str, Tensor], facts: Facts, seen: Tensor) -> Tensor:
     """Apply what `init_floorplan` made: bytes behind the mask `[B, 3 + 2 * macros]`, to float32 `[B, outputs]`."""
-    graphs = graphs_of(facts)
+    graphs = graphs_of(facts, seen.device)
     columns, rows = (int(number) for number in facts["grid"])
     if len(graphs) == 1:
         return _of_block(params, graphs[0], seen, columns, rows)
@@ -189,7 +195,7 @@ def _of_block(params: Mapping[str, Tensor], graph: Graph, seen: Tensor, columns:
     for step in range(_PASSES):
         both = torch.cat([message, graph.mixing @ message], -1)
         message = relu(linear(both, params[f"node{step}.0.weight"], params[f"node{step}.0.bias"]))
-    every = torch.arange(len(seen))
+    every = torch.arange(len(seen), device=seen.device)
     state = torch.cat(
         [message[every, current], message.mean(1), nodes[every, current], placed.mean(1, keepdim=True)], 1
     )
@@ -222,17 +228,18 @@ def _maps(
     length = _distances(tied.sum(1), columns)[:, None, :] + _distances(tied.sum(2), rows)[:, :, None]
     length = length - length.mean((1, 2), keepdim=True)
     scaled = length / (length.square().mean((1, 2), keepdim=True).sqrt() + 1e-3)
-    every = torch.arange(column.shape[1])
+    device = column.device
+    every = torch.arange(column.shape[1], device=device)
     across = graph.across[every, column] * placed[..., None]
     covered = torch.einsum("bmr,bmc->brc", graph.up[every, row], across)
-    x = torch.linspace(-1.0, 1.0, columns).expand(len(column), rows, columns)
-    y = torch.linspace(-1.0, 1.0, rows)[:, None].expand(len(column), rows, columns)
+    x = torch.linspace(-1.0, 1.0, columns, device=device).expand(len(column), rows, columns)
+    y = torch.linspace(-1.0, 1.0, rows, device=device)[:, None].expand(len(column), rows, columns)
     return torch.stack([scaled, length, (4.0 * tied).clamp(max=4.0), covered, x, y], 1)
 
 
 def _distances(weights: Tensor, count: int) -> Tensor:
     """`[B, count]`: weighted distance of each cell of a side from all, over the side's length."""
-    cells = torch.arange(count, dtype=torch.float32)
+    cells = torch.arange(count, dtype=torch.float32, device=weights.device)
     return weights @ ((cells[:, None] - cells[None, :]).abs() / count)
 
 

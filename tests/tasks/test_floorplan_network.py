@@ -97,6 +97,16 @@ def test_soft_macros_tie_what_they_are_tied_to():
     assert graph.ties[1, 2] == 0
 
 
+def test_everything_is_where_its_input_is():
+    """Nothing stays on the CPU where parameters and observations are elsewhere: on the device without numbers."""
+    nodes = np.array([[0, kind, 0.1, 0.1, 0.5, 0.5] for kind in (0, 0, 1, 2)])
+    facts = Facts({"grid": np.array([4.0, 3.0]), "nodes": nodes, "edges": np.array([[0, 0, 2, 1.0], [0, 1, 3, 3.0]])})
+    params = init_floorplan(facts, 4, (8,), 13, 1.0, torch.Generator())
+    elsewhere = {name: value.to("meta") for name, value in params.items()}
+    output = floorplan(elsewhere, facts, torch.zeros((5, 7), dtype=torch.uint8, device="meta"))
+    assert (output.device.type, output.shape) == ("meta", (5, 13))
+
+
 def test_a_netlist_is_needed():
     """The network is refused for an environment that has none, in a line."""
     config = build_config({"algorithm": {"network": "floorplan"}})
