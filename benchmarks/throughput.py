@@ -74,14 +74,15 @@ WORKLOADS = {
     "pong": Workload(
         "pong",
         ("--environment.settings.repeat-action-probability", "0.0"),
-        20,
+        # ale-py takes seconds to begin new episodes, as each stage does: few stages, and long ones.
+        40,
         2.0,
         Peers(
             cleanrl=("--script", "ppo_atari_envpool", "--environment", "Pong-v5"),
             sb3=("--atari", "--environment", "PongNoFrameskip-v4"),
             sample_factory=("--atari", "--environment", "atari_pong", "--envs-per-worker", "8"),
         ),
-        stages=3,
+        stages=2,
     ),
 }
 

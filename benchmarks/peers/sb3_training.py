@@ -34,14 +34,14 @@ class Rate(BaseCallback):
 
 def environments_of(args: argparse.Namespace) -> VecEnv:
     """As Stable-Baselines3 makes them, with its wrappers."""
-    kind = SubprocVecEnv if args.subprocesses else DummyVecEnv
+    kind, options = (SubprocVecEnv, {"start_method": "fork"}) if args.subprocesses else (DummyVecEnv, {})
     if args.atari:
         import ale_py  # noqa: PLC0415  (comes with Atari alone)
 
         gymnasium.register_envs(ale_py)
-        made = make_atari_env(args.environment, n_envs=args.envs, seed=1, vec_env_cls=kind)
+        made = make_atari_env(args.environment, n_envs=args.envs, seed=1, vec_env_cls=kind, vec_env_kwargs=options)
         return VecFrameStack(made, n_stack=4)
-    made = make_vec_env(args.environment, n_envs=args.envs, seed=1, vec_env_cls=kind)
+    made = make_vec_env(args.environment, n_envs=args.envs, seed=1, vec_env_cls=kind, vec_env_kwargs=options)
     return VecNormalize(made) if args.normalize else made
 
 
