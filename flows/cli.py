@@ -129,7 +129,7 @@ def resume(
     fixed += sorted(f"placement.{key}" for key in set(overrides.get("placement", {})) - {"act_tasks"})
     if fixed:
         raise ConfigError(f"{', '.join(fixed)}: can't change when a run goes on; only where it runs can")
-    values = merge({**folder.load()["config"], "name": run, "store": store or "runs"}, overrides)
+    values = merge({**folder.load("config")["config"], "name": run, "store": store or "runs"}, overrides)
     if scheduler is not None:
         values = merge(values, {"cluster": {"scheduler": scheduler}})
     _print_result(drive(build_stored_config(values), "resume", as_json=as_json), as_json)

@@ -19,7 +19,7 @@ def describe_run(store: str, name: str) -> dict[str, Any]:
         CorruptObjectError: a commit was altered.
     """
     run = RunFolder(open_store(store), name)
-    description = run.load()
+    description = run.load("config", "made_with", "promise")
     newest = run.log.newest()
     timings = _newest_timings(run)
     rows = []

@@ -76,12 +76,15 @@ class RunFolder:
         if self.store.path(RUN) is None:
             self.root.write(f"{_INDEX}{self.name}", [b""])
 
-    def load(self) -> dict[str, Any]:
+    def load(self, *needed: str) -> dict[str, Any]:
         """What the run is.
+
+        Args:
+            needed: names that have to be there.
 
         Raises:
             RunNotFoundError: it was not created.
-            CorruptObjectError: `run.json` was altered or cut short.
+            CorruptObjectError: `run.json` was altered or cut short, or has a name of those needed no more.
         """
         data = self._read()
         try:
@@ -93,6 +96,12 @@ class RunFolder:
             raise CorruptObjectError(
                 f"'{RUN}' in {self.store.url} is not what was written there: {len(data)} bytes that are no canonical "
                 f"JSON object. Restore it from a copy; without it the run can't be resumed"
+            )
+        missing = [name for name in needed if name not in loaded]
+        if missing:
+            raise CorruptObjectError(
+                f"'{RUN}' in {self.store.url} is not what was written there: found {', '.join(sorted(loaded))}, "
+                f"expected {', '.join(missing)} as well. Restore it from a copy; without it the run can't be resumed"
             )
         return dict(loaded)
 

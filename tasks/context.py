@@ -120,7 +120,7 @@ def make_algorithm(config: RunConfig, environment: EnvironmentSpec) -> Algorithm
 @lru_cache(maxsize=8)
 def _load(store: str, name: str, cache_folder: str, cache_limit_bytes: int = LIMIT_BYTES) -> RunContext:
     run = RunFolder(open_store(store), name)
-    config = build_stored_config(run.load()["config"])
+    config = build_stored_config(run.load("config")["config"])
     with closing(make_pool(config, 1)) as pool:
         environment = EnvironmentSpec.from_pool(config.environment.id, dict(pool.environment))
     return RunContext(

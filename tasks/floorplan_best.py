@@ -142,7 +142,7 @@ def placing(run: RunFolder) -> EnvironmentSettings:
     Raises:
         ConfigError: it is of something else.
     """
-    settings = build_stored_config(run.load()["config"]).environment
+    settings = build_stored_config(run.load("config")["config"]).environment
     if settings.id != FLOORPLAN:
         raise ConfigError(f"run '{run.name}' is of {settings.id}, expected one of {FLOORPLAN}")
     return settings

@@ -154,7 +154,7 @@ def spaces_of(run: RunFolder) -> tuple[Space[Any], Space[Any]]:
     Raises:
         ConfigError: the environment is not known here or has several agents, or Minari is not installed.
     """
-    config = run.load()["config"]
+    config = run.load("config")["config"]
     if "imported" in config:
         _minari()
         from minari.serialization import deserialize_space  # noqa: PLC0415  (an extra)

@@ -141,7 +141,7 @@ def _sources(root: Store, config: ReplayConfig) -> list[_Source]:
     stages = config.source.stages
     for name in config.source.runs:
         run = RunFolder(root, name)
-        stored = build_stored_config(run.load()["config"])
+        stored = build_stored_config(run.load("config")["config"])
         if not isinstance(stored, TrainConfig):
             raise ConfigError(f"source.runs: '{name}' is a replay, which stores no shards; name the runs that it read")
         newest = run.log.newest()

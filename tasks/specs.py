@@ -77,6 +77,13 @@ class Facts(Mapping[str, NDArray[np.float64]]):
     def __hash__(self) -> int:
         return id(self)
 
+    @classmethod
+    def __get_pydantic_core_schema__(cls, *_: Any) -> Any:
+        """An algorithm may be a pydantic model: there these stay what they are."""
+        from pydantic_core import core_schema  # noqa: PLC0415  (algorithms need none of it)
+
+        return core_schema.is_instance_schema(cls)
+
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentSpec:

@@ -151,7 +151,7 @@ def _settled(root: Store, config: RunConfig) -> tuple[RunConfig, Choice | None]:
         return config, None
     run = RunFolder(root, str(config.name))
     if run.exists():
-        placement = PlacementSettings.model_validate(run.load()["config"]["placement"])
+        placement = PlacementSettings.model_validate(run.load("config")["config"]["placement"])
         return config.model_copy(update={"placement": placement}), None
     config = completed(config)
     if config.cluster.scheduler:
@@ -215,10 +215,10 @@ def _continuation(config: RunConfig) -> str:
 
 def _stored_config(run: RunFolder, config: RunConfig) -> RunConfig:
     """What was stored, with the given cluster and number of act tasks, which may change from one drive to the next."""
-    description = run.load()
-    if description.get("format") != FORMAT:
+    description = run.load("config", "format", "identity", "made_with")
+    if description["format"] != FORMAT:
         raise CorruptObjectError(
-            f"run '{run.name}' has format {description.get('format')!r} in run.json, expected '{FORMAT}'; it was made "
+            f"run '{run.name}' has format {description['format']!r} in run.json, expected '{FORMAT}'; it was made "
             f"by another version of Penstock, resume it with that"
         )
     now = {"name": run.name, "store": config.store, "cluster": config.cluster.model_dump(mode="json")}

@@ -93,6 +93,15 @@ def test_an_altered_run_json_is_refused_by_name(root, data):
         run.load()
 
 
+def test_what_is_needed_of_a_run_and_is_not_there_is_named(root):
+    """A byte of a name altered leaves JSON that is whole: what is missing is said, and what is there."""
+    run = RunFolder(root, "altered")
+    run.create({"config": {}, "idantity": {}})
+    assert run.load("config") == {"config": {}, "idantity": {}}
+    with pytest.raises(CorruptObjectError, match=r"run\.json.*found config, idantity, expected identity as well"):
+        run.load("config", "identity")
+
+
 @pytest.mark.parametrize("name", ["", "A", "-a", ".a", "a/b", "..", "a b", "a" * 65, "a\n", "é"])
 def test_bad_names_are_refused(root, name):
     """Before anything is stored, whatever the store would make of them."""
