@@ -27,6 +27,13 @@ def clip_norm(gradient: Tensor, limit: float) -> Tensor:
     return gradient * torch.clamp(limit / (torch.linalg.vector_norm(gradient) + 1e-6), max=1.0)
 
 
+def annealed(first: float, last: float, state: Mapping[str, Tensor], over_steps: int) -> float:
+    """The rate of Adam's next step: linear from `first` to `last` over so many, then `last`; over 0 always `first`."""
+    if not over_steps:
+        return first
+    return first + min(1.0, float(state["step"]) / over_steps) * (last - first)
+
+
 def step_adam(
     params: Tensor, gradient: Tensor, state: Mapping[str, Tensor], learning_rate: float, epsilon: float = 1e-5
 ) -> None:

@@ -20,7 +20,7 @@ from torch import Tensor
 from tasks.algorithm import Loss, WindowSpec
 from tasks.distributions import best, require_choice
 from tasks.networks import init_mlp, mlp, part
-from tasks.optimizers import clip_norm, init_adam, step_adam
+from tasks.optimizers import annealed, clip_norm, init_adam, step_adam
 from tasks.returns import transitions
 from tasks.specs import EnvironmentSpec, NoiseSpec, ParameterGroup, Spec, State
 
@@ -158,10 +158,8 @@ class DQN:
     def update(self, state: State, loss: Loss, gradient: Tensor) -> State:
         """Clip by the norm, then Adam."""
         optimizer = state.optimizer[loss.group]
-        rate = self.learning_rate
-        if self.anneal_rounds:
-            fraction = min(1.0, float(optimizer["step"]) / (self.anneal_rounds * self.minibatches))
-            rate += fraction * (self.final_learning_rate - rate)
+        over_steps = self.anneal_rounds * self.minibatches
+        rate = annealed(self.learning_rate, self.final_learning_rate, optimizer, over_steps)
         step_adam(state.params[loss.group].flat, clip_norm(gradient, self.gradient_norm), optimizer, rate)
         return state
 

@@ -28,7 +28,7 @@ from tasks.algorithm import Loss
 from tasks.distributions import choice_probability, choose, displace, vector_probability
 from tasks.encoders import Network, NetworkName, rowwise
 from tasks.normalizers import Normalizers
-from tasks.optimizers import clip_norm, init_adam, step_adam
+from tasks.optimizers import annealed, clip_norm, init_adam, step_adam
 from tasks.returns import successor_values, vtrace
 from tasks.specs import EnvironmentSpec, NoiseSpec, ParameterGroup, Spec, State
 
@@ -202,10 +202,8 @@ class IMPALA:
     def update(self, state: State, loss: Loss, gradient: Tensor) -> State:
         """Clip by the norm, then Adam."""
         optimizer = state.optimizer[loss.group]
-        rate = self.learning_rate
-        if self.anneal_rounds:
-            fraction = min(1.0, float(optimizer["step"]) / (self.anneal_rounds * self.minibatches))
-            rate += fraction * (self.final_learning_rate - rate)
+        over_steps = self.anneal_rounds * self.minibatches
+        rate = annealed(self.learning_rate, self.final_learning_rate, optimizer, over_steps)
         step_adam(state.params[loss.group].flat, clip_norm(gradient, self.gradient_norm), optimizer, rate)
         return state
 

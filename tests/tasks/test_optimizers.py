@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tasks.optimizers import clip_norm, init_adam, step_adam
+from tasks.optimizers import annealed, clip_norm, init_adam, step_adam
 
 
 def gradients(count: int) -> list[torch.Tensor]:
@@ -78,3 +78,9 @@ def test_clipping_equals_torchs(limit: float):
 def test_clipping_nothing_gives_nothing():
     """A zero gradient has no direction, and gives no NaN."""
     assert clip_norm(torch.zeros(3), 0.5).tolist() == [0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(("taken", "over", "rate"), [(0, 4, 1.0), (1, 4, 0.8), (4, 4, 0.2), (9, 4, 0.2), (9, 0, 1.0)])
+def test_a_rate_is_annealed_linearly_and_then_kept(taken: int, over: int, rate: float):
+    """By the steps that Adam has taken; over none it stays."""
+    assert annealed(1.0, 0.2, {"step": torch.tensor(float(taken))}, over) == pytest.approx(rate)
