@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 OFFER = "meeting_port"
 _CONNECT_SECONDS = 5.0
+_MESH_SECONDS = 10.0
+"""For connections between members that are all here. Until then the whole process stands still, and could not say in
+time that it is here again, if one of them was lost just then."""
 _LOOK_SECONDS = 0.02
 
 
@@ -85,7 +88,6 @@ class Group:
         self._names = names
         self._rank = rank
         self._group: Any = None
-        timeout = timedelta(seconds=assignment.gang_seconds)
         host, port = membership.host_of(names[0]), membership.offered(names[0], OFFER)
         deadline = time.monotonic() + assignment.gang_seconds
         own_host = membership.host_of(names[rank])
@@ -101,8 +103,9 @@ class Group:
                 time.sleep(_LOOK_SECONDS)
             options: Any = ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # noqa: SLF001  (to choose the address)
             options._devices = [ProcessGroupGloo.create_device(hostname=own_host)]  # noqa: SLF001
-            options._timeout = timeout  # noqa: SLF001
+            options._timeout = timedelta(seconds=min(_MESH_SECONDS, assignment.gang_seconds))  # noqa: SLF001
             self._group = ProcessGroupGloo(PrefixStore(name, store), rank, len(names), options)
+            self._group._set_default_timeout(timedelta(seconds=assignment.gang_seconds))  # noqa: SLF001
         except RuntimeError as error:
             raise self._lost(str(error)) from error
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
@@ -261,3 +262,14 @@ def test_a_killed_member_is_felt_by_the_others():
         list(threads.map(work, range(2)))
     victim.join(PATIENCE_SECONDS)
     assert victim.exitcode == -signal.SIGKILL
+
+
+def test_who_is_lost_while_connecting_is_not_waited_for_as_a_gang_is(monkeypatch):
+    """All are here, then one is gone: the others are told long before the gang's patience ends."""
+    monkeypatch.setattr("tasks.groups._MESH_SECONDS", 0.3)
+    meeting = MeetingPoint(HOST, PATIENCE_SECONDS)
+    meeting.store.set("test/here/1", "1")
+    began = time.monotonic()
+    with pytest.raises(MemberLostError):
+        meet(0, 2, Present(meeting.port), meeting)
+    assert time.monotonic() - began < PATIENCE_SECONDS / 2
