@@ -111,16 +111,6 @@ def test_learners_of_a_replay_end_as_one(runs, algorithm):
     assert max(float(np.abs(after[name] - before[name]).max()) for name in before) > 100 * TOLERANCE
 
 
-def test_a_replay_that_loses_a_learner_changes_no_byte(runs, places):
-    """Its stage begins again, with both learners and the same rows."""
-    expected = runs.replay_of("iql", "multiple_learners").content()
-    flow = runs.start_replay("killed-replay", "iql", "multiple_learners")
-    os.kill(places.members.pid_of("worker-1", "killed-replay"), signal.SIGKILL)
-    assert "begins again: worker-1 was lost" in flow.succeed()
-    places.members.wait_whole(places.workers)
-    assert_same(runs.bench.run("killed-replay"), expected)
-
-
 @pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if policies_of(name) == NATIVE])
 def test_what_torch_can_not_step_is_refused(algorithm):
     """Before anything starts, with the environments that it can."""
