@@ -428,9 +428,11 @@ def _print_result(result: dict[str, Any], as_json: bool) -> None:
 
 
 def _evaluation_line(result: dict[str, Any]) -> str:
+    from flows.summary import told_return
+
     return (
-        f"version {result['version']}: mean return {result['mean_return']:.1f} over {result['episodes']} episodes "
-        f"(from {result['min_return']:.1f} to {result['max_return']:.1f}) in {result['seconds']:.2f} s"
+        f"version {result['version']}: mean return {told_return(result['mean_return'])} over {result['episodes']} episodes "
+        f"(from {told_return(result['min_return'])} to {told_return(result['max_return'])}) in {result['seconds']:.2f} s"
     )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.live import Live
 from rich.text import Text
 
-from flows.summary import stage_row
+from flows.summary import stage_row, told_return
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -86,7 +86,7 @@ class LivePanel(Panel):
         if not self._console.is_terminal:
             return
         seconds = time.perf_counter() - self._stage_started
-        episode_return = "  ..." if event["episode_return"] is None else f"{event['episode_return']:.1f}"
+        episode_return = "  ..." if event["episode_return"] is None else f"{told_return(event['episode_return'])}"
         round_ = event["round"] % self._rounds_per_stage + 1
         self._live.update(
             Text(

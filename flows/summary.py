@@ -22,8 +22,8 @@ def stage_row(commit: dict[str, Any], timings: dict[str, Any]) -> dict[str, Any]
         "stage": commit["stage"],
         "env steps": commit["env_steps"],
         "steps/s": round(acted / timings["stage_seconds"]),
-        "return": None if episode_return is None else round(episode_return, 1),
-        "evaluation": None if evaluation is None else round(evaluation["mean_return"], 1),
+        "return": None if episode_return is None else told_return(episode_return),
+        "evaluation": None if evaluation is None else told_return(evaluation["mean_return"]),
         "wait share": round(learn["wait_seconds"] / busy, 3) if busy else None,
         "queue depth": round(pipeline["queue_depth"], 1),
         "seconds": round(timings["stage_seconds"], 3),
@@ -34,6 +34,11 @@ def stage_row(commit: dict[str, Any], timings: dict[str, Any]) -> dict[str, Any]
         "hedges": pipeline["hedges"],
         "attempt": timings["attempt"],
     }
+
+
+def told_return(value: float) -> float:
+    """A return as it is told: with one decimal, or with three where it is so small that they matter."""
+    return round(value, 1 if abs(value) >= 10.0 else 3)
 
 
 def outcome(commit: dict[str, Any] | None) -> str:
@@ -48,7 +53,7 @@ def outcome_line(result: dict[str, Any]) -> str:
     evaluation = result["evaluation"]
     reached = "not evaluated yet"
     if evaluation:
-        reached = f"mean return {evaluation['mean_return']:.1f} over {evaluation['episodes']} episodes"
+        reached = f"mean return {told_return(evaluation['mean_return'])} over {evaluation['episodes']} episodes"
     state = result["finished"] or "not finished"
     return f"{reached} after {result['env_steps']:,} environment steps, {result['stages']} stages ({state})"
 
