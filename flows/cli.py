@@ -430,9 +430,10 @@ def _print_result(result: dict[str, Any], as_json: bool) -> None:
 def _evaluation_line(result: dict[str, Any]) -> str:
     from flows.summary import told_return
 
+    mean, least, most = (told_return(result[f"{kind}_return"]) for kind in ("mean", "min", "max"))
     return (
-        f"version {result['version']}: mean return {told_return(result['mean_return'])} over {result['episodes']} episodes "
-        f"(from {told_return(result['min_return'])} to {told_return(result['max_return'])}) in {result['seconds']:.2f} s"
+        f"version {result['version']}: mean return {mean} over {result['episodes']} episodes (from {least} to {most}) "
+        f"in {result['seconds']:.2f} s"
     )
 
 
