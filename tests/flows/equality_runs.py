@@ -85,23 +85,6 @@ class Runs:
             self.made |= {(algorithm, each): self.bench.run(name) for each, name in named.items()}
         return self.made[algorithm, policy]
 
-    def start_replay(self, name: str, algorithm: str, policy: str) -> Command:
-        """Of chosen rows, of which shards have more or fewer, beside the run that they are of."""
-        source = self.of("ppo", ALONE)
-        rows = ("--from", source.name, "--min-return", "12", "--shards-per-round", "5", "--hidden", "[8]")
-        portions = ("--rounds-per-stage", "4", "--max-stages", "2", "--evaluation-episodes", "1")
-        placed = ("--policy", policy, *POLICIES.get(policy, ()))
-        where = ("--store", source.url, "--scheduler", self.bench.scheduler, "--lease-seconds", "6")
-        return self.bench.penstock("replay", name, *rows, "--algorithm.name", algorithm, *portions, *placed, *where)
-
-    def replay_of(self, algorithm: str, policy: str) -> StoredRun:
-        """A replay that nothing disturbed."""
-        if (algorithm, policy) not in self.made:
-            name = f"{algorithm}-{policy}".replace("_", "-")
-            self.start_replay(name, algorithm, policy).succeed()
-            self.made[algorithm, policy] = self.bench.run(name)
-        return self.made[algorithm, policy]
-
 
 def policies_of(algorithm: str) -> tuple[str, ...]:
     return NATIVE if ALGORITHMS[algorithm].startswith("simple_spread") else tuple(POLICIES)

@@ -19,7 +19,7 @@ from tasks.tile import RoundBuffers, TileActor
 from .conftest import Bench
 from .equality_runs import ALGORITHMS, ALONE, NATIVE, POLICIES, Runs, Small, columns, parameters, policies_of, sources
 from .processes import Cluster
-from .stored import assert_as_predicted, assert_same, assert_whole
+from .stored import StoredRun, assert_as_predicted, assert_same, assert_whole
 
 TOLERANCE = 1e-5
 FLOW = "flow"
@@ -96,11 +96,20 @@ def test_the_policy_changes_nothing(runs, algorithm, policy):
 
 
 @pytest.mark.parametrize("algorithm", ["behaviour_cloning", "iql"])
-def test_learners_of_a_replay_end_as_one(runs, algorithm):
+def test_learners_of_a_replay_end_as_one(runs, places, algorithm):
     """From chosen rows, of which shards have more or fewer: parameters of one learner, and the same counts."""
-    alone = runs.replay_of(algorithm, "learner_over_storage")
-    for policy in ("multiple_learners", "central"):
-        run = runs.replay_of(algorithm, policy)
+    source = runs.of("ppo", ALONE)
+    rows = ("--from", source.name, "--min-return", "12", "--shards-per-round", "5", "--hidden", "[8]")
+    portions = ("--rounds-per-stage", "4", "--max-stages", "2", "--evaluation-episodes", "1")
+    where = ("--store", source.url, "--scheduler", places.address)
+    replays: dict[str, StoredRun] = {}
+    for policy in ("learner_over_storage", "multiple_learners", "central"):
+        name = f"{algorithm}-{policy}".replace("_", "-")
+        placed = ("--policy", policy, *POLICIES.get(policy, ()))
+        runs.bench.penstock("replay", name, *rows, "--algorithm.name", algorithm, *portions, *placed, *where).succeed()
+        replays[policy] = StoredRun(source.url, name)
+    alone = replays.pop("learner_over_storage")
+    for policy, run in replays.items():
         for stage, (mine, theirs) in enumerate(zip(run.commits(), alone.commits(), strict=True)):
             assert_near(parameters(run, stage), parameters(alone, stage), f"{policy}, stage {stage}")
             assert [mine[name] for name in ("env_steps", "version")] == [theirs["env_steps"], theirs["version"]]
