@@ -1,9 +1,10 @@
 """Settings of annealing, tried on a made-up block of Ariane133's size, which is never Ariane133 itself.
 
-    python benchmarks/floorplan_annealing.py [--moves 200000] [--seeds 2]
+    python benchmarks/floorplan_annealing.py [--moves 100000] [--seeds 4] [--first 0.001 ...] [--last 1e-6 ...]
 
-prints, for each pair of temperatures and each number of moves between placements of soft macros, the mean weighted cost
-that annealing leaves, and its CPU seconds; then the curve of the best: moves, temperature, cost, best cost so far.
+tries each first and last temperature and each number of placements of soft macros (`--soft`) with one seed, and the
+best two with all seeds. Prints a line of JSON each: the mean weighted cost that annealing leaves, the costs of the
+seeds, and CPU seconds a seed; at last the curve of the best: moves, temperature, cost, best cost so far.
 """
 
 from __future__ import annotations
@@ -14,48 +15,71 @@ import json
 import statistics
 import tempfile
 import time
+from dataclasses import asdict, dataclass, field
 
-from native.floorplan import BlockSpec, PlacementCost, anneal, create_placement_cost, generate_block
+from native.floorplan import AnnealResult, BlockSpec, PlacementCost, anneal, create_placement_cost, generate_block
 
 BLOCK = BlockSpec(
     hard_macros=133, soft_macros=780, ports=495, columns=24, rows=21, nets_per_macro=13, hard_share=0.3, side=1433.0
 )
-FIRST = (0.02, 0.005, 0.001)
-LAST = (1e-5, 1e-6)
-SOFT_SHARES = (0.0, 0.1)
-"""Of all moves, between two placements of soft macros; 0: at the end alone."""
+FINALISTS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Of annealing, as `anneal` takes them."""
+
+    moves: int
+    first_temperature: float
+    last_temperature: float
+    soft_every: int
+
+
+@dataclass(slots=True)
+class Trial:
+    """Of settings, with a few seeds."""
+
+    settings: Settings
+    results: list[AnnealResult] = field(default_factory=list)
+    cpu_seconds: float = 0.0
+
+    def cost(self) -> float:
+        """The mean."""
+        return statistics.fmean(result.cost for result in self.results)
+
+    def add(self, start: PlacementCost, seeds: int) -> None:
+        """More of them, until there are so many; prints what is known then."""
+        begun = time.process_time()
+        for seed in range(len(self.results), seeds):
+            self.results.append(anneal(PlacementCost(start), points=20, seed=seed, **asdict(self.settings)))
+        self.cpu_seconds += time.process_time() - begun
+        costs = [result.cost for result in self.results]
+        told = {"cost": self.cost(), "costs": costs, "cpu_seconds_a_seed": self.cpu_seconds / seeds}
+        print(json.dumps({**asdict(self.settings), **told}), flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--moves", type=int, default=200_000)
-    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--moves", type=int, default=100_000)
+    parser.add_argument("--seeds", type=int, default=4)
+    parser.add_argument("--first", type=float, nargs="+", default=[0.002, 0.001, 0.0005, 0.0002])
+    parser.add_argument("--last", type=float, nargs="+", default=[1e-5, 1e-6])
+    parser.add_argument("--soft", type=int, nargs="+", default=[10, 50], help="Placements of soft macros on the way.")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         start = create_placement_cost(*generate_block(folder, BLOCK))
     start.legalize(only_hard=True)
     start.place_soft_macros()
-    found = {}
-    for settings in itertools.product(FIRST, LAST, SOFT_SHARES):
-        first, last, share = settings
-        begun = time.process_time()
-        results = [
-            anneal(
-                PlacementCost(start),
-                moves=given.moves,
-                first_temperature=first,
-                last_temperature=last,
-                soft_every=int(share * given.moves),
-                points=20,
-                seed=seed,
-            )
-            for seed in range(given.seeds)
-        ]
-        found[settings] = statistics.fmean(result.cost for result in results), results[0].curve
-        told = {"first_temperature": first, "last_temperature": last, "soft_every": int(share * given.moves)}
-        spent = (time.process_time() - begun) / given.seeds
-        print(json.dumps({**told, "cost": found[settings][0], "cpu_seconds": spent}), flush=True)
-    for moves, temperature, cost, best in min(found.values(), key=lambda one: one[0])[1]:
+    trials = [
+        Trial(Settings(given.moves, first, last, given.moves // soft))
+        for first, last, soft in itertools.product(given.first, given.last, given.soft)
+    ]
+    for trial in trials:
+        trial.add(start, 1)
+    trials = sorted(trials, key=Trial.cost)[:FINALISTS]
+    for trial in trials:
+        trial.add(start, given.seeds)
+    for moves, temperature, cost, best in min(trials, key=Trial.cost).results[0].curve:
         print(json.dumps({"moves": moves, "temperature": temperature, "cost": cost, "best": best}))
 
 

@@ -5,8 +5,10 @@
 Each seed is a `penstock train floorplan` of that many minutes, with everything that belongs to it, and then an
 annealing of as many CPU seconds as all processes of the training took. Both have the evaluator that episodes are played
 with; soft macros are placed by the same schedule. Annealing begins at the placement that is given, legalised, and has
-the settings that were best on another block (`benchmarks/floorplan_annealing.py`). Prints a line of JSON a seed and at
-last the means; `--out` keeps runs, placements and pictures. Without a netlist it is the block that is made up.
+its own defaults, which were best on another block (`benchmarks/floorplan_annealing.py`). Prints a line of JSON a seed
+and at last the means; `--out` keeps runs, placements, pictures and each half of a seed's figures, and the same command
+goes on from there: five hours of training and as much annealing need not be one night. Without a netlist it is the
+block that is made up.
 """
 
 from __future__ import annotations
@@ -14,22 +16,25 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
 from native.floorplan import PlacementCost, anneal, create_placement_cost, draw, generate_block
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 WEIGHTS = (1.0, 1.0, 0.5)
 POLL_SECONDS = 2.0
 ROUND_ROWS = 1024
-FIRST_TEMPERATURE, LAST_TEMPERATURE, SOFT_SHARE = 1e-3, 1e-6, 0.1
 
 
 def weighted(plc: PlacementCost) -> float:
@@ -66,6 +71,8 @@ class Processes:
 def trained(netlist: Path, placement: Path, macros: int, seed: int, seconds: float, out: Path) -> dict[str, Any]:
     """Train for so long, and place the best again; the last stage may not be committed."""
     name, store = f"seed-{seed}", str(out / "runs")
+    # A half that was begun and not kept is begun again: it may have had another machine's minutes.
+    shutil.rmtree(out / "runs" / name, ignore_errors=True)
     blocks = f'[{{netlist = "{netlist}", placement = "{placement}"}}]'
     command = ["train", "floorplan", "--name", name, "--seed", str(seed), "--store", store, "--blocks", blocks]
     # A round holds whole episodes, and about as many rows as in the preset.
@@ -93,25 +100,24 @@ def trained(netlist: Path, placement: Path, macros: int, seed: int, seconds: flo
     return {"cost": found["weighted_cost"], "cpu_seconds": spent, "env_steps": steps}
 
 
-def anneal_for(plc: PlacementCost, moves: int, seed: int) -> None:
-    anneal(
-        plc,
-        moves=moves,
-        first_temperature=FIRST_TEMPERATURE,
-        last_temperature=LAST_TEMPERATURE,
-        soft_every=int(SOFT_SHARE * moves),
-        seed=seed,
-    )
+def kept(path: Path, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What was measured, now or when this command last ran."""
+    if not path.exists():
+        found = measure()
+        path.write_text(json.dumps(found) + "\n", encoding="utf-8")
+    return dict(json.loads(path.read_text(encoding="utf-8")))
 
 
 def annealed(start: PlacementCost, seed: int, seconds: float, path: Path) -> dict[str, Any]:
     """As many moves as take so long."""
-    trial = PlacementCost(start)
-    moves, begun = 20_000, time.process_time()
-    anneal_for(trial, moves, seed)
-    moves = max(moves, int(moves * seconds / (time.process_time() - begun)))
+    moves = 20_000
+    # Twice, since moves take less time where fewer are accepted, as in a longer annealing.
+    for share in (0.1, 1.0):
+        trial, begun = PlacementCost(start), time.process_time()
+        anneal(trial, moves=moves, seed=seed)
+        moves = max(20_000, int(moves * share * seconds / (time.process_time() - begun)))
     plc, begun = PlacementCost(start), time.process_time()
-    anneal_for(plc, moves, seed)
+    anneal(plc, moves=moves, seed=seed)
     spent = time.process_time() - begun
     plc.save_placement(path)
     draw(plc, path.with_suffix(".png"))
@@ -127,8 +133,13 @@ def compare(netlist: Path, placement: Path, seeds: int, seconds: float, out: Pat
     print(json.dumps({"start": weighted(start)}))
     costs: dict[str, list[float]] = {"trained": [], "annealed": []}
     for seed in range(1, seeds + 1):
-        one = trained(netlist, placement, macros, seed, seconds, out)
-        other = annealed(start, seed, one["cpu_seconds"], out / f"annealed-{seed}.plc")
+        one = kept(
+            out / f"trained-{seed}.json", lambda seed=seed: trained(netlist, placement, macros, seed, seconds, out)
+        )
+        other = kept(
+            out / f"annealed-{seed}.json",
+            lambda seed=seed, one=one: annealed(start, seed, one["cpu_seconds"], out / f"annealed-{seed}.plc"),
+        )
         costs["trained"].append(one["cost"])
         costs["annealed"].append(other["cost"])
         print(json.dumps({"seed": seed, "trained": one, "annealed": other}), flush=True)

@@ -6,6 +6,7 @@ Such a package has an entry point of the group `penstock.environments`: a functi
 
 from __future__ import annotations
 
+import threading
 import warnings
 from importlib.metadata import entry_points
 
@@ -14,6 +15,9 @@ from native import _core, registry
 GROUP = "penstock.environments"
 
 _called: set[tuple[str, str]] = set()
+# Members of a run share a process: who asks while another thread loads has to wait for it. A package that makes a pool
+# while it loads comes here again.
+_loading = threading.RLock()
 
 
 def load_installed() -> tuple[str, ...]:
@@ -21,21 +25,22 @@ def load_installed() -> tuple[str, ...]:
 
     A package that fails is warned about, and keeps nobody from the others.
     """
-    before = set(_core.environment_ids())
-    for point in entry_points(group=GROUP):
-        if (point.name, point.value) in _called:
-            continue
-        _called.add((point.name, point.value))
-        try:
-            point.load()()
-        except Exception as error:  # noqa: BLE001 whatever another's package raises
-            package = point.dist.name if point.dist else "an unknown package"
-            warnings.warn(
-                f"the environments of {package} ({GROUP}: {point.name} = {point.value}) cannot be loaded: {error}",
-                RuntimeWarning,
-                stacklevel=2,
-            )
-    return tuple(name for name in _core.environment_ids() if name not in before)
+    with _loading:
+        before = set(_core.environment_ids())
+        for point in entry_points(group=GROUP):
+            if (point.name, point.value) in _called:
+                continue
+            _called.add((point.name, point.value))
+            try:
+                point.load()()
+            except Exception as error:  # noqa: BLE001 whatever another's package raises
+                package = point.dist.name if point.dist else "an unknown package"
+                warnings.warn(
+                    f"the environments of {package} ({GROUP}: {point.name} = {point.value}) cannot be loaded: {error}",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+        return tuple(name for name in _core.environment_ids() if name not in before)
 
 
 registry.before_refusing.append(load_installed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 from native import _core, _floorplan
 from native.floorplan.files import write_text
@@ -57,14 +58,19 @@ def load_environment(
         own = kept / str(number)
         own.mkdir(parents=True, exist_ok=True)
         for name, text in (("netlist.pb.txt", netlist), ("start.plc", start)):
-            part = own / f"{name}.{hashlib.sha256(text.encode()).hexdigest()[:8]}.part"
-            write_text(part, text)
-            part.replace(own / name)  # another process may read it just now
+            _keep(own / name, text)
     library = Path(_floorplan.__file__)
     ids = _core.load_library(str(library), str(kept), environment_id or f"Floorplan-{digest}-v0")
     for name in ids:
         register(name)
     return Library(library, tuple(ids))
+
+
+def _keep(path: Path, text: str) -> None:
+    """Write a file that other processes may read, or write with the same text, just now."""
+    part = path.with_name(f"{path.name}.{uuid4().hex}.part")
+    write_text(part, text)
+    part.replace(path)
 
 
 def _check(blocks: Sequence[PlacementCost]) -> None:

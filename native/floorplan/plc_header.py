@@ -51,7 +51,8 @@ def plc_header(plc: PlacementCost, user_comments: str) -> str:
         *(["User comments:", *user_comments.splitlines(), ""] if user_comments else []),
         "node_index x y orientation fixed",
     ]
-    return "".join(f"# {line}".rstrip() + "\n" for line in lines)
+    # A name with a line break in it stays one comment, and does not become a line of its own.
+    return "".join(f"# {' '.join(line.splitlines())}".rstrip() + "\n" for line in lines)
 
 
 def _shortest(value: float) -> str:

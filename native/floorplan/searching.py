@@ -64,9 +64,9 @@ def anneal(
     plc: PlacementCost,
     *,
     moves: int = 1_000_000,
-    first_temperature: float = 0.005,
-    last_temperature: float = 1e-5,
-    soft_every: int = 0,
+    first_temperature: float = 0.0002,
+    last_temperature: float = 1e-6,
+    soft_every: int | None = None,
     points: int = 100,
     seed: int = 0,
     chances: dict[str, float] | None = None,
@@ -76,19 +76,23 @@ def anneal(
 
     A move that would be illegal is not judged; legal means as in an episode, when soft macros are not placed yet. The
     layout left is the best one, its soft macros placed anew where that is better. The same seed gives the same result.
+    The defaults are what was best of a few on a made-up block of Ariane133's size (benchmarks/floorplan_annealing.py).
 
     Args:
         plc: Changed in place; its free hard macros must be placed.
         moves: To be judged.
         first_temperature: At the start, in units of the weighted cost.
         last_temperature: At the end; between them temperatures are geometric.
-        soft_every: Moves between force-directed placements of the soft macros; 0 has one, at the end.
+        soft_every: Moves between force-directed placements of the soft macros; 0 has one, at the end; None
+            a fiftieth of all, at least 2,000.
         points: Of the curve.
         seed: Of the moves.
         chances: Of each kind of move; by default the published ones.
         weights: Of wirelength, density and congestion.
     """
     _check_weights(weights)
+    if soft_every is None:
+        soft_every = max(2000, moves // 50)
     if moves < 0 or soft_every < 0 or points < 1:
         raise ValueError(f"moves is {moves}, soft_every {soft_every} and points {points}, expected at least 0, 0 and 1")
     if not 0 < last_temperature <= first_temperature < math.inf:

@@ -16,8 +16,19 @@ double routes_of(double least, double value) {
   return value;
 }
 
-std::vector<double> values_of(std::span<const double> values) {
-  return {values.begin(), values.end()};
+/// Row by row.
+template <class Index>
+std::vector<double> values_of(const Lines& lines, Index&& index) {
+  std::vector<double> out;
+  for (std::int32_t row = 0; row < lines.rows; ++row)
+    for (std::int32_t column = 0; column < lines.columns; ++column) out.push_back(lines.both[index(row, column)]);
+  return out;
+}
+std::vector<double> across_of(const Lines& lines) {
+  return values_of(lines, [&](std::int32_t row, std::int32_t column) { return lines.across(row, column); });
+}
+std::vector<double> up_of(const Lines& lines) {
+  return values_of(lines, [&](std::int32_t row, std::int32_t column) { return lines.up(row, column); });
 }
 
 std::shared_ptr<Evaluator> make(const std::vector<std::pair<std::string, std::string>>& named_texts) {
@@ -120,10 +131,8 @@ void bind_costs(EvaluatorClass& c) {
       },
       released);
   c.def("get_grid_cells_density", &Evaluator::density, released);
-  c.def(
-      "get_horizontal_routing_congestion", [](const Evaluator& e) { return values_of(e.routing().across()); },
-      released);
-  c.def("get_vertical_routing_congestion", [](const Evaluator& e) { return values_of(e.routing().up()); }, released);
+  c.def("get_horizontal_routing_congestion", [](const Evaluator& e) { return across_of(e.routing()); }, released);
+  c.def("get_vertical_routing_congestion", [](const Evaluator& e) { return up_of(e.routing()); }, released);
   c.def("get_macro_adjacency", [](const Evaluator& e) { return adjacency(e.layout, nullptr).weights; });
   c.def("get_macro_and_clustered_port_adjacency", [](const Evaluator& e) {
     Adjacency found = adjacency(e.layout, &e.setting.grid);

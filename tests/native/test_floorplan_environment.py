@@ -1,7 +1,10 @@
 """Macro placement in a pool: the evaluator's own masks, lengths and costs, step by step, and states that go on."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
+from gymnasium.utils.env_checker import check_env
 
 import native
 from native.floorplan import BlockSpec, create_placement_cost, generate_block, load_environment
@@ -55,6 +58,13 @@ def test_an_episode_is_what_the_evaluator_says(block):
         assert reward[0] == pytest.approx(-(costs[0] + costs[1] + 0.25 * costs[2]), rel=1e-9)
         assert not observation[0, :CELLS].any()
         observation, *_ = pool.step(np.array([0]))
+
+
+def test_gymnasium_checks_the_environment(tmp_path):
+    """check_env finds no fault. Its actions know no mask: one small macro may go to every cell."""
+    spec = BlockSpec(hard_macros=1, soft_macros=3, ports=4, columns=COLUMNS, rows=ROWS, hard_share=0.005)
+    load_environment(create_placement_cost(*generate_block(tmp_path, spec)), "Floorplan-checked-v0", tmp_path / "kept")
+    check_env(native.SingleEnv("Floorplan-checked-v0"), skip_render_check=True)
 
 
 def test_a_forbidden_cell_is_refused(block):
@@ -120,3 +130,14 @@ def test_facts_are_the_netlist(block):
     assert facts["nodes"][:, 1].tolist() == [0] * MACROS + [1] * 6 + [2] * len(cells)
     sizes = [block.get_node_width_height(macros[row]) for row in rows[: len(macros)]]
     assert facts["nodes"][: len(macros), 2:4] == pytest.approx(np.array(sizes) / block.get_canvas_width_height()[0])
+
+
+def test_processes_may_prepare_one_block_at_once(block, tmp_path):
+    """As the members of a gang do on one machine; they share the folder."""
+
+    def prepare(_: int) -> str:
+        return load_environment(block, "Floorplan-shared-v0", tmp_path / "kept").environment_ids[0]
+
+    with ThreadPoolExecutor(8) as threads:
+        assert set(threads.map(prepare, range(200))) == {"Floorplan-shared-v0"}
+    assert not list(tmp_path.rglob("*.part"))

@@ -115,6 +115,23 @@ def test_a_saved_placement_opens_under_the_same_settings(tmp_path):
     assert again.get_block_name() == "some-block"
 
 
+def test_comments_that_look_like_settings_are_none(tmp_path):
+    """What users wrote, in names and below their heading, and comments between nodes change no setting."""
+    plc = open_placement(*generate_block(tmp_path, SMALL))
+    plc.set_congestion_smooth_range(2)
+    plc.set_project_name("one\n# Smoothing factor : 9")
+    settings = ["Columns : 7  Rows : 9", "Width : 5  Height : 5", "Smoothing factor : 3", "Blockage : 0 0 9 9 0.5"]
+    saved, unlike = tmp_path / "saved.plc", "\n".join([*settings, "Overlap threshold : -1"])
+    plc.save_placement(saved, unlike)
+    saved.write_text(saved.read_text() + "".join(f"# {line}\n" for line in settings))
+    again = open_placement(tmp_path / "netlist.pb.txt", saved)
+    again.save_placement(tmp_path / "again.plc", unlike)
+    header, _, _ = saved.read_text().partition("# Project")
+    assert (tmp_path / "again.plc").read_text().startswith(header)
+    assert (again.get_grid_num_columns_rows(), again.get_congestion_smooth_range()) == ((5, 4), 2.0)
+    assert again.get_blockages() == []
+
+
 @needs_ariane
 def test_ariane133_is_read_and_written_to_the_byte():
     """Counts are the published ones, and the placement's lines come out as they went in."""

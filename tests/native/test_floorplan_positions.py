@@ -182,6 +182,26 @@ def test_searches_leave_better_legal_placements_and_the_same_ones(tmp_path):
     assert start._plc_lines() != plc._plc_lines()
 
 
+def test_descent_leaves_no_turn_that_would_be_better(tmp_path):
+    """Turns are refused by a bound of their cost, which must not refuse a better one; congestion is smoothed."""
+    netlist, initial = generate_block(tmp_path, BlockSpec(hard_macros=10, soft_macros=15))
+    plc = create_placement_cost(netlist, initial, smooth_range=2.0)
+    plc.legalize(only_hard=True)
+    plc.place_soft_macros()
+    curve = descend(plc, passes=20, only_orientations=True, place_soft=False, least_gain=1e-15)
+    assert curve[-1] < curve[0]
+    assert len(curve) < 20
+    for macro_index in plc.get_macro_indices():
+        if plc.is_node_soft_macro(macro_index):
+            continue
+        own = plc.get_macro_orientation(macro_index)
+        for orientation in ("N", "FN", "S", "FS") if own in ("N", "FN", "S", "FS") else ("E", "FE", "W", "FW"):
+            plc.update_macro_orientation(macro_index, orientation)
+            cost = sum(w * c for w, c in zip((1, 1, 0.5), plc.get_costs(), strict=True))
+            assert cost >= curve[-1] - 1e-12, (macro_index, own, orientation)
+        plc.update_macro_orientation(macro_index, own)
+
+
 @needs_ariane
 def test_the_published_masks_and_adjacency_of_ariane133():
     """The empty mask of every hard macro, and the graph with clustered ports, have the published sizes."""

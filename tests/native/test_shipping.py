@@ -64,9 +64,11 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
             for flag in ("-O3", "-ffp-contract=off", "-fvisibility=hidden", "-std=c++20"):
                 assert flag in done.stdout
     (source / "__init__.py").write_text(
+        "import time\n"
         "from pathlib import Path\n"
         "import native\n"
         "def load():\n"
+        "    time.sleep(0.2)\n"
         "    native.load_library(Path(__file__).parent / 'theirs.so')\n"
         "def fail():\n"
         "    raise OSError('no library for this machine')\n"
@@ -80,14 +82,19 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_an_installed_package_is_found_without_an_import(package: Path):
-    """`make` of an id that nothing has brought asks the installed packages; one that fails is warned about."""
+    """`make` of an id that nothing has brought asks the installed packages; one that fails is warned about.
+
+    Threads that ask while another one loads wait for it.
+    """
     program = (
         "import sys, warnings, gymnasium, native\n"
+        "from concurrent.futures import ThreadPoolExecutor\n"
         f"sys.path.insert(0, {str(package)!r})\n"
         "assert 'Tiny-v0' not in native.environment_ids()\n"
         "with warnings.catch_warnings(record=True) as caught:\n"
         "    warnings.simplefilter('always')\n"
-        "    pool = native.make('Tiny-v0', 3)\n"
+        "    with ThreadPoolExecutor(3) as threads:\n"
+        "        pool, *_ = threads.map(lambda _: native.make('Tiny-v0', 3), range(3))\n"
         "    print(*(str(item.message) for item in caught))\n"
         "one = gymnasium.make('penstock/Tiny-v0')\n"
         "print(pool.reset(seed=0)[0].shape, one.reset(seed=0)[0].shape)\n"

@@ -72,6 +72,26 @@ def test_learning_computes_what_acting_did(context, kind):
         assert (gradient != 0).any()
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_fresh_policy_places_macros_at_the_edge_where_ties_are_short(context, shared):
+    """Of the first macro's allowed cells the likeliest is far from the middle, and as far out no ties are shorter."""
+    algorithm = replace(context.algorithm, shared_network=shared)
+    params = algorithm.init(3).params[algorithm.actor_groups[0]]
+    pool = make_pool(context.config, 2)
+    observation, _ = pool.reset(seed=0)
+    pool.close()
+    seen, allowed = context.environment.split(torch.from_numpy(observation))
+    assert allowed is not None
+    scores = floorplan(params, context.environment.facts, seen)[:, :90].masked_fill(~allowed.bool(), -torch.inf)
+    row, column = (side.flatten() for side in torch.meshgrid(torch.arange(9), torch.arange(10), indexing="ij"))
+    out = torch.maximum((row - 4).abs() / 4, (column - 4.5).abs() / 4.5)
+    for block, cell in enumerate(scores.argmax(1).tolist()):
+        ties = graphs_of(context.environment.facts)[block].fixed[0]
+        lengths = ((column - column[:, None]).abs() / 10 + (row - row[:, None]).abs() / 9) @ ties
+        assert out[cell] > out[allowed[block].bool()].median()
+        assert lengths[cell] == lengths[allowed[block].bool() & (out == out[cell])].min()
+
+
 def test_the_order_of_what_stays_does_not_matter(context):
     """Outputs are the same to 1e-4 when soft macros and port groups are listed in another order."""
     facts = context.environment.facts

@@ -50,19 +50,21 @@ class Annealer {
     // A block so full that nothing legal is found in so many trials has no moves.
     const std::int64_t most_trials = 10'000;
     for (std::int64_t trials = 0; !moves_.movable().empty() && out.judged < settings_.moves && trials < most_trials;) {
-      const double done = double(out.judged) / double(settings_.moves);
-      const double temperature =
-          settings_.first_temperature * std::pow(settings_.last_temperature / settings_.first_temperature, done);
-      if (out.judged % between == 0 && trials == 0) out.curve.push_back({out.judged, temperature, cost_, best_cost_});
+      if (out.judged % between == 0 && trials == 0)
+        out.curve.push_back({out.judged, temperature(out.judged), cost_, best_cost_});
       ++out.proposed, ++trials;
       propose();
       if (changes_.empty() || !moves_.legal(changes_)) continue;
       trials = 0;
-      ++out.judged;
-      const double found = moves_.make(changes_);
-      if (found <= cost_ || rng_.random() < std::exp((cost_ - found) / temperature)) {
+      const double now = temperature(out.judged++);
+      moves_.make(changes_);
+      // Metropolis's rule, with its chance drawn first: then most moves are refused by what they cost at least.
+      const double most = cost_ - now * std::log(rng_.random());
+      const double found = moves_.least_cost() > most ? most + 1.0 : moves_.cost();
+      if (found <= most) {
         ++out.accepted;
         cost_ = found;
+        if (out.accepted % keep_every == 1) moves_.keep();
         if (cost_ < best_cost_) best_cost_ = cost_, best_.take(layout_);
       } else {
         moves_.undo();
@@ -76,6 +78,8 @@ class Annealer {
   }
 
  private:
+  static constexpr std::int64_t keep_every = 8;  ///< the worst cells change slowly, and finding them takes time
+
   Layout& layout_;
   const Setting& setting_;
   const AnnealSettings& settings_;
@@ -87,6 +91,10 @@ class Annealer {
   std::vector<MacroChange> changes_;
   std::vector<std::int32_t> chosen_;
 
+  [[nodiscard]] double temperature(std::int64_t judged) const {
+    const double done = double(judged) / double(settings_.moves);
+    return settings_.first_temperature * std::pow(settings_.last_temperature / settings_.first_temperature, done);
+  }
   double place_soft() {
     Forces(layout_, setting_.grid, default_schedule(setting_.grid)).run();
     moves_.rebuild();

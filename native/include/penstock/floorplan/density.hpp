@@ -30,10 +30,14 @@ inline std::vector<double> cell_density(const Layout& layout, const Grid& grid, 
 }
 
 /// Half the mean of the densest tenth. The one published value of a grid of fewer than ten cells is its densest cell.
-inline double density_cost(const std::vector<double>& density, double* guess = nullptr) {
+inline double density_cost(const std::vector<double>& density, Largest& largest) {
   const auto cells = static_cast<std::int32_t>(density.size());
   if (cells < 10) return *std::max_element(density.begin(), density.end());
-  return 0.5 * mean_of_largest(density, std::max(1, static_cast<std::int32_t>(std::floor(0.1 * cells))), guess);
+  return 0.5 * largest.mean(density, std::max(1, static_cast<std::int32_t>(std::floor(0.1 * cells))));
+}
+inline double density_cost(const std::vector<double>& density) {
+  Largest largest;
+  return density_cost(density, largest);
 }
 
 }  // namespace penstock::floorplan

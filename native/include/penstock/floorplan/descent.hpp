@@ -74,7 +74,9 @@ inline std::vector<double> descend(Layout& layout, const Setting& setting, const
                                               Orientation::E, Orientation::FE, Orientation::W, Orientation::FW}) {
           const MacroChange change{macro, centre, orientation};
           if (!same_group(orientation, own.orientation)) continue;
-          if (const double found = moves.make(std::span(&change, 1)); found < cost) cost = found, best = change;
+          moves.make(std::span(&change, 1));
+          if (moves.least_cost() < cost)
+            if (const double found = moves.cost(); found < cost) cost = found, best = change;
           moves.undo();
         }
       };
@@ -87,7 +89,7 @@ inline std::vector<double> descend(Layout& layout, const Setting& setting, const
         });
       }
       if (best.orientation != own.orientation || best.centre.x != own.centre.x || best.centre.y != own.centre.y)
-        cost = moves.make(std::span(&best, 1));
+        moves.make(std::span(&best, 1)), cost = moves.cost(), moves.keep();
     }
     if (settings.place_soft) {
       const Remembered before(layout);

@@ -116,7 +116,7 @@ class Episode {
     Forces(layout_, grid(), default_schedule(grid())).run();
     const Setting& setting = block_->start.setting;
     double length = 0;
-    const Demand demand = congestion(layout_, setting.congestion_grid, setting.routes, setting.smooth_range(), &length);
+    const Lines demand = congestion(layout_, setting.congestion_grid, setting.routes, setting.smooth_range(), &length);
     return {wirelength_cost(length, layout_.netlist(), setting.grid),
             density_cost(cell_density(layout_, setting.grid, setting.blockages)), congestion_cost(demand)};
   }

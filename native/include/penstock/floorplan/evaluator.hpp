@@ -70,12 +70,12 @@ class Evaluator {
   [[nodiscard]] double length() const { return wirelength(layout); }
   [[nodiscard]] double length_cost() const { return wirelength_cost(length(), *netlist_, setting.grid); }
   [[nodiscard]] std::vector<double> density() const { return cell_density(layout, setting.grid, setting.blockages); }
-  [[nodiscard]] Demand routing() const {
+  [[nodiscard]] Lines routing() const {
     return congestion(layout, setting.congestion_grid, setting.routes, setting.smooth_range());
   }
   [[nodiscard]] Costs costs() const {
     double length = 0;
-    const Demand demand = congestion(layout, setting.congestion_grid, setting.routes, setting.smooth_range(), &length);
+    const Lines demand = congestion(layout, setting.congestion_grid, setting.routes, setting.smooth_range(), &length);
     return {wirelength_cost(length, *netlist_, setting.grid), density_cost(density()), congestion_cost(demand)};
   }
 

@@ -87,28 +87,59 @@ struct Grid {
   }
 };
 
-/// Mean of the `count` largest values. `guess` is a number that the least of them is likely to exceed; it is renewed
-/// for the next time, and spares comparing the many that are far below. The result does not depend on it.
-inline double mean_of_largest(std::span<const double> values, std::int32_t count, double* guess = nullptr) {
-  thread_local std::vector<double> candidates, order;
-  candidates.resize(values.size());
-  const auto collect = [&](double least) {
+/// Finds the mean of the `count` largest values, again and again of values that change little: where the least of them
+/// was last time tells which need a look. The result does not depend on it.
+class Largest {
+ public:
+  double mean(std::span<const double> values, std::int32_t count) {
+    taken_.resize(values.size()), order_.resize(values.size());
+    std::span<const double> taken = collect(values, least_ - margin * std::abs(least_));
+    if (taken.size() < std::size_t(count)) taken = collect(values, -std::numeric_limits<double>::infinity());
+    // Those far above are among the largest, in whatever order; if they alone are too many, all have to be ordered.
+    std::span<double> order = up_to(least_ + margin * std::abs(least_), taken);
+    if (taken.size() - order.size() >= std::size_t(count))
+      order = up_to(std::numeric_limits<double>::infinity(), taken);
+    const auto nth = order.begin() + (count - std::ptrdiff_t(taken.size() - order.size()) - 1);
+    std::nth_element(order.begin(), nth, order.end(), std::greater<>());
+    least_ = *nth;
+    double sum = 0;
+    std::int32_t larger = 0;
+    for (const double value : taken) sum += value > least_ ? value : 0.0, larger += value > least_;
+    return (sum + (count - larger) * least_) / count;
+  }
+  /// The least of those that the last mean is of.
+  [[nodiscard]] double least() const { return least_; }
+
+ private:
+  static constexpr double margin = 0.002;
+  double least_ = std::numeric_limits<double>::lowest();
+  std::vector<double> taken_, order_;
+
+  /// Those of at least `least`, in order. Most are far below: many are looked at together.
+  std::span<const double> collect(std::span<const double> values, double least) {
+    constexpr std::size_t lanes = 8, together = 4 * lanes;
+    std::size_t found = 0, i = 0;
+    const auto take = [&](std::size_t end) {
+      for (; i < end; ++i) taken_[found] = values[i], found += values[i] >= least;
+    };
+    while (i + together <= values.size()) {
+      std::array<double, lanes> most;
+      std::copy_n(values.data() + i, lanes, most.begin());
+      for (std::size_t j = i + lanes; j < i + together; j += lanes)
+        for (std::size_t lane = 0; lane < lanes; ++lane) most[lane] = std::max(most[lane], values[j + lane]);
+      for (std::size_t half = lanes / 2; half > 0; half /= 2)
+        for (std::size_t lane = 0; lane < half; ++lane) most[lane] = std::max(most[lane], most[lane + half]);
+      if (most[0] >= least) take(i + together);
+      else i += together;
+    }
+    take(values.size());
+    return std::span(taken_).first(found);
+  }
+  std::span<double> up_to(double most, std::span<const double> values) {
     std::size_t found = 0;
-    for (const double value : values) candidates[found] = value, found += !(value < least);
-    return found;
-  };
-  std::size_t found = guess != nullptr ? collect(*guess) : 0;
-  if (found < std::size_t(count)) found = collect(-std::numeric_limits<double>::infinity());
-  const auto taken = std::span(candidates).first(found);
-  order.assign(taken.begin(), taken.end());
-  std::nth_element(order.begin(), order.begin() + (count - 1), order.end(), std::greater<>());
-  const double least = order[std::size_t(count - 1)];
-  double sum = 0;
-  std::int32_t above = 0;
-  for (const double value : taken)
-    if (value > least) sum += value, ++above;
-  if (guess != nullptr) *guess = least - 0.02 * std::abs(least);
-  return (sum + (count - above) * least) / count;
-}
+    for (const double value : values) order_[found] = value, found += value <= most;
+    return std::span(order_).first(found);
+  }
+};
 
 }  // namespace penstock::floorplan

@@ -1,8 +1,8 @@
 /// Changes of hard macros that are tried, judged, and kept or taken back.
 #pragma once
 
-#include "penstock/floorplan/costs.hpp"
 #include "penstock/floorplan/legality.hpp"
+#include "penstock/floorplan/running_costs.hpp"
 
 namespace penstock::floorplan {
 
@@ -32,23 +32,36 @@ class MacroMoves {
 
   /// Whether a change's macros would all be legal, once all have moved.
   bool legal(std::span<const MacroChange> changes) {
-    set(changes);
-    bool fine = true;
-    for (const MacroChange& change : changes) fine = fine && fits(change.macro);
-    put_back();
+    before_.clear();
+    for (const MacroChange& change : changes) {
+      before_.push_back(as_is(change.macro));
+      layout_.move(change.macro, change.centre);  // a turn changes no side
+    }
+    const bool fine = std::ranges::all_of(changes, [&](const MacroChange& change) { return fits(change.macro); });
+    for (const MacroChange& change : before_) layout_.move(change.macro, change.centre);
     return fine;
   }
-  /// Makes a change; the cost that it leads to. `undo` takes it back, to the last bit.
-  double make(std::span<const MacroChange> changes) {
+  /// No more than `cost`, for a fraction of its time: what has to be more than that need not be known.
+  [[nodiscard]] double least_cost() {
+    if (weights_.congestion < 0) return -std::numeric_limits<double>::infinity();
+    return costs_.least_costs().weighted(weights_);
+  }
+  /// After `cost`, where the layout stays as it is then: what comes is likely to be worst in the same cells.
+  void keep() { costs_.remember_worst(); }
+  /// Makes a change; `undo` takes it back, to the last bit.
+  void make(std::span<const MacroChange> changes) {
     who_.clear();
     for (const MacroChange& change : changes) who_.push_back(change.macro);
     costs_.lift(who_);
-    set(changes);
+    before_.clear();
+    for (const MacroChange& change : changes) {
+      before_.push_back(as_is(change.macro));
+      apply(change);
+    }
     costs_.drop(who_);
-    return cost();
   }
   void undo() {
-    put_back();
+    for (const MacroChange& change : before_) apply(change);
     costs_.take_back(who_);
   }
   [[nodiscard]] MacroChange as_is(std::int32_t macro) const {
@@ -64,16 +77,6 @@ class MacroMoves {
   std::vector<std::int32_t> placed_, movable_, who_;
   std::vector<MacroChange> before_;
 
-  void set(std::span<const MacroChange> changes) {
-    before_.clear();
-    for (const MacroChange& change : changes) {
-      before_.push_back(as_is(change.macro));
-      apply(change);
-    }
-  }
-  void put_back() {
-    for (const MacroChange& change : before_) apply(change);
-  }
   void apply(const MacroChange& change) {
     layout_.move(change.macro, change.centre);
     if (layout_.orientation[std::size_t(change.macro)] != change.orientation)

@@ -18,12 +18,14 @@ struct PlacementFile {
   std::vector<PlacedNode> nodes;
 };
 
-/// Throws ReadError, with the file and the line, where the text is no placement of this netlist.
+/// Throws ReadError, with the file and the line, where the text is no placement of this netlist. Settings stand in the
+/// comments in front; what users wrote there, below "User comments:", and comments between nodes are never settings.
 inline PlacementFile read_plc(std::string_view text, std::string_view file, const Netlist& netlist) {
   PlacementFile out;
   CommentReader comments(file, out.comments);
   std::vector<std::uint8_t> listed(netlist.nodes.size(), 0);
   std::int64_t line = 0;
+  bool header = true;
   while (!text.empty()) {
     const std::size_t end = std::min(text.find('\n'), text.size());
     const std::string_view all = text.substr(0, end);
@@ -32,9 +34,13 @@ inline PlacementFile read_plc(std::string_view text, std::string_view file, cons
     const auto words = words_of(all, " \t\r\v\f");
     if (words.empty()) continue;
     if (words[0].starts_with('#')) {
-      comments.read(all.substr(all.find('#') + 1), line);
+      const std::string_view comment = all.substr(all.find('#') + 1);
+      if (std::ranges::equal(words_of(comment, " \t\r\v\f"), std::array<std::string_view, 2>{"User", "comments:"}))
+        header = false;
+      if (header) comments.read(comment, line);
       continue;
     }
+    header = false;
     const auto wrong = [&](const std::string& expected) {
       refuse(file, line, "found '" + shown(all) + "', expected " + expected);
     };
