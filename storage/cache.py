@@ -10,6 +10,7 @@ import contextlib
 import logging
 import mmap
 import os
+import tempfile
 import threading
 import time
 from concurrent.futures import Future
@@ -74,6 +75,11 @@ class CacheTally:
         """For `timings/`."""
         names = ("hits", "misses", "downloads", "waits", "origin_bytes")
         return {name: getattr(self, name) for name in names}
+
+
+def default_cache_folder() -> str:
+    """One for all runs of a user on a node."""
+    return str(Path(tempfile.gettempdir()) / f"penstock-cache-{os.getuid()}")
 
 
 class NodeCache:

@@ -16,7 +16,9 @@
     ├── LeaseLostError              this process drives the run no longer
     ├── GangError                   a gang did not start, or lost a member
     │   ├── GangRefusedError        the cluster can't hold the gang, or could not in time
-    │   └── MemberLostError         members that reduce together lost one of them; all begin the stage again
+    │   ├── MemberLostError         members that work in step lost one of them; all begin the stage again
+    │   │   └── MemberLeftError     one had to leave, which is no failure; the same
+    │   └── SchedulerLostError      the Dask scheduler went away, and its gang with it
     └── StageMismatchError          a re-run made other bytes for the same (stage, round, tile)
 
 All take one message, so they cross process borders by pickle unchanged. A message says what was found, what was
@@ -90,6 +92,14 @@ class GangRefusedError(GangError):
 
 class MemberLostError(GangError):
     """One of several members that work in step was lost, so all have to leave and begin again: names who."""
+
+
+class MemberLeftError(MemberLostError):
+    """A member had to leave because its worker was told to end; the stage begins again, as often as that happens."""
+
+
+class SchedulerLostError(GangError):
+    """The Dask scheduler that a run's tasks were with is there no more; the last commit stands."""
 
 
 class StageMismatchError(PenstockError):

@@ -28,9 +28,9 @@ _SIZED_COMMITS = 100
 _LAG_LIMIT = 8
 """A commit may name versions as far back as the largest lag."""
 # Of any attempt. Whatever isn't named so is none of ours, and left alone.
-_OF_STAGE = re.compile(r"(?:shards|states)/(\d{8,})(?:\.\d+)?/[^/]+|checkpoints/(\d{8,})-[^/]+")
+_OF_STAGE = re.compile(r"(?:shards|states|choices)/(\d{8,})(?:\.\d+)?/[^/]+|checkpoints/(\d{8,})-[^/]+")
 _OF_VERSION = re.compile(r"snapshots/(?:attempt-\d+/)?(\d{8,})-[^/]+")
-_FOLDERS = ("shards/", "states/", "snapshots/", "checkpoints/")
+_FOLDERS = ("shards/", "states/", "choices/", "snapshots/", "checkpoints/")
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,11 +43,15 @@ def joined_episodes(shards: Iterable[Shard]) -> Iterator[JoinedEpisode]:
     Memory holds one shard and what is open: a part of an episode for each environment.
 
     Args:
-        shards: in order of round, and in a round of tile, without gaps, with all of their columns.
+        shards: in order of round, and in a round of tile, with all of their columns. Where one lacks that its tile
+            acted in between, because it came too late to be learned from, episodes are cut there.
     """
     lanes: dict[tuple[int, int], _Open] = {}
+    rounds: dict[int, int] = {}
     for shard in shards:
         steps, envs = shard.info.steps, shard.info.envs
+        lacks = rounds.get(shard.info.tile, shard.info.round_before) != shard.info.round_before
+        rounds[shard.info.tile] = shard.info.round
         after = dict(zip(shard.bootstrap_rows.tolist(), shard.bootstrap_observation, strict=True))
         ended = (shard.columns["terminated"] != 0) | (shard.columns["truncated"] != 0)
         found: list[tuple[int, int, JoinedEpisode]] = []
@@ -58,7 +62,7 @@ def joined_episodes(shards: Iterable[Shard]) -> Iterator[JoinedEpisode]:
                 if start > step:
                     continue
                 part = {name: array[start : step + 1, env] for name, array in shard.columns.items()}
-                if lane.parts and not _continues(lane.parts[-1], part):
+                if lane.parts and ((lacks and not start) or not _continues(lane.parts[-1], part)):
                     found.append((start, env, _close(lane, cut=True)))
                 # What is open outlives the shard, whose memory may be used again.
                 lane.parts.append(part if ended[step, env] else {name: np.array(value) for name, value in part.items()})

@@ -14,6 +14,7 @@ _DIGEST = "[0-9a-f]{32}"
 _STAGED = re.compile(
     rf"(shards|states)/(\d{{8,}})(?:\.([1-9]\d*))?/(\d{{8,}})-(\d{{4,}})-({_DIGEST})\.(arrow|safetensors)"
 )
+_CHOICE = re.compile(r"choices/\d{8,}(?:\.[1-9]\d*)?/(\d{8,})\.json")
 _SNAPSHOT = re.compile(rf"snapshots/(?:attempt-\d+/)?(\d{{8,}})-({_DIGEST})\.safetensors")
 _CHECKPOINT = re.compile(rf"checkpoints/(\d{{8,}})-({_DIGEST})\.safetensors")
 
@@ -109,6 +110,11 @@ def state_name(stage: int, attempt: int, round_: int, tile: int, digest: str) ->
     return f"{stage_folder('states', stage, attempt)}{round_:08d}-{tile:04d}-{digest}.safetensors"
 
 
+def choice_name(stage: int, attempt: int, round_: int) -> str:
+    """`choices/00000003/00000150.json`."""
+    return f"{stage_folder('choices', stage, attempt)}{round_:08d}.json"
+
+
 def snapshot_name(version: int, digest: str) -> str:
     """`snapshots/00000150-<digest>.safetensors`."""
     return f"snapshots/{version:08d}-{digest}.safetensors"
@@ -127,6 +133,14 @@ def parse_shard_name(name: str) -> StagedName:
 def parse_state_name(name: str) -> StagedName:
     """What `state_name` put into the name. Raises CorruptObjectError if it is not a state's."""
     return _parse_staged("states", "safetensors", name)
+
+
+def parse_choice_name(name: str) -> int:
+    """The round in a choice's name. Raises CorruptObjectError if it is not a choice's."""
+    match = _CHOICE.fullmatch(name)
+    if match is None:
+        raise _unknown(name, "choices/<stage>/<round>.json")
+    return int(match[1])
 
 
 def parse_snapshot_name(name: str) -> SnapshotName:

@@ -65,6 +65,13 @@ class ShardInfo:
     environment: str
     environment_config: dict[str, Any]
     episodes: Episodes
+    follows_round: int | None = None
+    """Only where a tile may leave rounds out: the one that it acted before this one, -1 if it is its first."""
+
+    @property
+    def round_before(self) -> int:
+        """The round that the tile's environments were in before this one; -1 if there was none."""
+        return self.round - 1 if self.follows_round is None else self.follows_round
 
 
 @dataclass(frozen=True, slots=True)

@@ -299,6 +299,8 @@ def _spec_json(key: tuple[tuple[str, Spec], ...]) -> tuple[list[Any], str]:
 def _metadata(info: ShardInfo, key: tuple[tuple[str, Spec], ...], body: Body, names: list[str]) -> dict[bytes, bytes]:
     columns, columns_signature = _spec_json(key)
     facts = {name: getattr(info, name) for name in ShardInfo.__dataclass_fields__ if name != "episodes"}
+    if info.follows_round is None:  # such shards keep the bytes that they had before there was one
+        facts.pop("follows_round")
     blocks = {
         "block_bytes": BLOCK_BYTES,
         "sums": dict(zip(names, body.sums, strict=True)),
