@@ -1,4 +1,4 @@
-"""What Prefect's UI shows of a run: progress, a table of stages, a summary, and the members' log records.
+"""What Prefect's UI shows of a run: progress, stages, a curve, a summary, the members' log records, and its events.
 
 Everything goes through one background thread, so that no stage waits for Prefect's server, and a server that is slow or
 gone costs what it would have shown and nothing else.
@@ -13,29 +13,30 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Self
 
-from prefect.artifacts import (
-    create_markdown_artifact,
-    create_progress_artifact,
-    create_table_artifact,
-    update_progress_artifact,
-)
 from prefect.logging import get_logger, get_run_logger
 from prefect.logging.loggers import PrefectLogAdapter
 from prefect.runtime import flow_run
 
 from flows.console import current_panel
+from flows.curve import curve_markdown, curve_points
+from flows.events import RunEvents
 from flows.identity import artifact_key
+from flows.shown import ShownArtifact, table_json
+from flows.stalls import StallWatch
 from flows.summary import stage_row, summary_markdown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
-    from uuid import UUID
 
     from tasks.config import RunConfig
     from tasks.training import Training
 
 _UPDATE_SECONDS = 2.0
+_EARLIER_COMMITS = 50
+"""Of a run that goes on, so many are read again for its curve, evenly."""
+
+logger = logging.getLogger(__name__)
 
 
 class RunReport:
@@ -54,9 +55,17 @@ class RunReport:
         self._work: queue.Queue[Callable[[], None] | None] = queue.Queue()
         self._context = contextvars.copy_context()
         self._thread = threading.Thread(target=self._context.run, args=(self._show_all,), name="run-report")
-        self._progress: UUID | None = None
+        self._progress = self._artifact("progress", "progress", "Share of all rounds")
+        self._table = self._artifact("table", "stages", "Stages")
+        self._curve = self._artifact("markdown", "curve", "Learning curve")
+        self._card = self._artifact("markdown", "summary", "What was reached, and what to do next")
+        self._events: RunEvents | None = None
+        self._stall = StallWatch(config.cluster.stall_seconds)
         self._updated = 0.0
         self._rows: list[dict[str, Any]] = []
+        self._acting: list[tuple[float, float]] = []
+        self._evaluated: list[tuple[float, float]] = []
+        self._round: int | None = None
         self._commit: dict[str, Any] | None = None
         self._training: Training | None = None
         self._started = time.perf_counter()
@@ -70,8 +79,7 @@ class RunReport:
     ) -> None:
         if self._rows or error is not None:
             reason = None if error is None else f"{type(error).__name__}: {error}"
-            text = summary_markdown(self._config, self._commit, self._rows, reason)
-            self._work.put(lambda: _drop(create_markdown_artifact(text, key=artifact_key(self._run, "summary"))))
+            self._work.put(lambda: self._show_card(reason))
         self._work.put(None)
         self._thread.join()
         self._panel.end()
@@ -81,22 +89,27 @@ class RunReport:
         self._training = training
         self._config = training.config  # whose policy may have been chosen just now
         self._commit = training.newest
+        self._events = RunEvents(self._run, training.run.root.url, self._flow_run)
+        self._stall.move()
         self._panel.begin(training)
         start = f"from stage {training.newest['stage'] + 1}" if training.newest else "from the beginning"
         self._logger.info("run=%s store=%s %s", training.run.name, self._config.store, start)
         if training.why:
             self._logger.info("policy=%s %s", training.config.placement.policy, training.why)
-        self._work.put(self._create_progress)
+        self._work.put(lambda: self._progress.show(0.0))
+        if training.newest:
+            self._work.put(lambda: self._read_earlier(training))
 
     def hear(self, event: dict[str, Any]) -> None:
         """An event of a member: its progress, or a log record for its role's task run."""
         if event["event"] == "progress":
             self._panel.progress(event)
+            self._stall.move()
+            self._round = event["round"]
             now = time.monotonic()
             if now - self._updated >= _UPDATE_SECONDS:
                 self._updated = now
-                percent = 100.0 * (event["round"] + 1) / self._total_rounds
-                self._work.put(lambda: self._update_progress(percent))
+                self._show_progress(event["round"] + 1)
         elif event["event"] == "log":
             if event["level"] >= logging.WARNING:
                 self._panel.warn(event["text"])
@@ -105,13 +118,17 @@ class RunReport:
     def stage(self, commit: dict[str, Any], timings: dict[str, Any]) -> None:
         """A stage was committed."""
         self._commit = commit
+        self._stall.move()
         self._panel.stage(commit, timings)
         self._rows.append(stage_row(commit, timings))
-        row, rows = self._rows[-1], list(self._rows)
+        row, rows = self._rows[-1], table_json(self._rows[::-1])  # the UI shows ten rows a page
         self._logger.info("committed %s", " ".join(f"{name.replace(' ', '_')}={value}" for name, value in row.items()))
-        self._work.put(
-            lambda: _drop(create_table_artifact(rows, key=artifact_key(self._run, "stages"), description="Stages"))
-        )
+        self._show_progress(self._total_rounds if commit["finished"] else commit["rounds"][1] + 1)
+        events = self._events
+        if events is not None:
+            self._work.put(lambda: events.committed(commit))
+        self._work.put(lambda: self._table.show(rows))
+        self._work.put(lambda: self._draw([commit]))
 
     def summary(self) -> dict[str, Any]:
         """What was reached, as small JSON: the flow's result."""
@@ -135,15 +152,49 @@ class RunReport:
             schedule = self._training.config.schedule
         return schedule.max_stages * schedule.rounds_per_stage
 
-    def _create_progress(self) -> None:
-        created: Any = create_progress_artifact(
-            0.0, key=artifact_key(self._run, "progress"), description="Share of all rounds"
-        )
-        self._progress = created
+    def _show_progress(self, rounds: int) -> None:
+        percent = min(100.0, 100.0 * rounds / self._total_rounds)
+        self._work.put(lambda: self._progress.show(percent))
 
-    def _update_progress(self, percent: float) -> None:
-        if self._progress is not None:
-            _drop(update_progress_artifact(self._progress, min(percent, 100.0)))
+    def _show_card(self, reason: str | None) -> None:
+        curve = self._curve_markdown() if self._acting or self._evaluated else ""
+        self._card.show(summary_markdown(self._config, self._commit, self._rows, curve, reason))
+
+    def _artifact(self, kind: str, name: str, description: str) -> ShownArtifact:
+        return ShownArtifact(kind, artifact_key(self._run, name), description, self._flow_run["flow_run_id"] or "")
+
+    def _read_earlier(self, training: Training) -> None:
+        """What was committed before this drive, for the curve."""
+        stages = training.newest["stage"] + 1 if training.newest else 0
+        every = max(1.0, stages / _EARLIER_COMMITS)
+        chosen = sorted({int(index * every) for index in range(min(stages, _EARLIER_COMMITS))})
+        self._draw([training.run.log.read(stage) for stage in chosen])
+
+    def _draw(self, commits: list[dict[str, Any]]) -> None:
+        acting, evaluated = curve_points(commits)
+        self._acting += acting
+        self._evaluated += evaluated
+        self._curve.show(self._curve_markdown())
+
+    def _curve_markdown(self) -> str:
+        title = f"{self._run}: {self._config.environment.id}, {self._config.algorithm.name}"
+        return curve_markdown(title, self._acting, self._evaluated)
+
+    def _tell_stalled(self) -> None:
+        idle = self._stall.stalled()
+        if idle is None:
+            return
+        stage = self._commit["stage"] + 1 if self._commit else 0
+        logger.warning(
+            "run=%s stage=%d: no round was learned for %.3g s; look at the workers and at who waits for whom in the "
+            "log. cluster.stall_seconds = %g says how long is too long",
+            self._run,
+            stage,
+            idle,
+            self._config.cluster.stall_seconds,
+        )
+        if self._events is not None:
+            self._events.stalled(idle, stage, self._round)
 
     def _log(self, event: dict[str, Any]) -> None:
         role = event["member"].rsplit("-", 1)[0]
@@ -153,13 +204,14 @@ class RunReport:
         )
 
     def _show_all(self) -> None:
-        while (show := self._work.get()) is not None:
+        while True:
+            try:
+                show = self._work.get(timeout=self._stall.left_seconds())
+            except queue.Empty:
+                show = self._tell_stalled
+            if show is None:
+                return
             try:
                 show()
             except Exception as error:  # noqa: BLE001  (whatever Prefect's server does, training goes on)
-                logging.getLogger(__name__).warning("Prefect shows less than it could: %s", error)
-
-
-def _drop(result: object) -> None:
-    """An artifact's id, which nobody needs."""
-    del result
+                logger.warning("Prefect shows less than it could: %s", error)
