@@ -15,11 +15,13 @@ import torch
 from storage.errors import ObjectNotFoundError
 from storage.refs import StateRef
 from storage.tensors import load_tensors
+from tasks.choices import LateTiles
 from tasks.edges import EdgeTally
 from tasks.learn import prepare_device
 from tasks.placement import crosses, tiles_of
 from tasks.remote_pool import RemotePool
 from tasks.snapshots import SnapshotReader
+from tasks.spans import Spans
 from tasks.stored import stored_shards, stored_states
 from tasks.tile import TileActor, act_together
 from tasks.torch_tile import DeviceParams, TorchTileActor
@@ -44,7 +46,7 @@ def act(
     membership: Membership,
     served: Mapping[int, LinkAddress] | None = None,
 ) -> dict[str, Any]:
-    """Act all rounds of a stage that are not stored yet.
+    """Act all rounds of a stage that are not stored yet; with a quorum below 1, those that can still be learned from.
 
     Args:
         assignment: which part of which stage.
@@ -55,8 +57,8 @@ def act(
     Returns:
         `states` (references of the environment state after the stage), `shards` (digests of what is stored, by tile in
         order of rounds), and for `timings/`: `env_steps` acted by this call, `act_seconds`, `wait_seconds` (for
-        snapshots), `first_step_at` (Unix time), `cache` (what became of its reads through the node's cache), `edges`
-        (bytes and messages to who steps the environments, and to a learner elsewhere).
+        snapshots), `first_step_at` (Unix time), `spans` (as `Spans.to_json`), `cache` (what became of its reads through
+        the node's cache), `edges` (bytes and messages to who steps the environments, and to a learner elsewhere).
 
     Raises:
         StageMismatchError: what was written again differs from what was stored.
@@ -74,23 +76,31 @@ def act(
         membership.log.info("goes on after what is stored: %s", resumed)
     snapshots = SnapshotReader(assignment, context, membership, before)
     writer = RoundWriter(assignment, context, membership, shards, states)
+    late = None if context.config.waits_for_all else LateTiles(assignment, context, membership, snapshots, shards)
     act_seconds = wait_seconds = 0.0
     env_steps = 0
     first_step_at = 0.0
+    spans = Spans(assignment.replica)
     try:
         for round_ in rounds:
+            membership.check()
+            if late is not None:
+                late.leave_out(actors.values(), round_)
             due = [actor for actor in actors.values() if actor.next_round == round_]
             if not due:
                 continue
             version = context.acting_version(round_)
             params, waited = snapshots.get(version)
             wait_seconds += waited
+            spans.add("wait", waited)
             params = on_device.load(params) if on_device else params
             started = time.perf_counter()
             first_step_at = first_step_at or time.time()
             act_together(due, version, params, writer.buffers, writer.submit)
             env_steps += sum(actor.round_steps for actor in due)
-            act_seconds += time.perf_counter() - started
+            acted = time.perf_counter() - started
+            spans.add("act", acted)
+            act_seconds += acted
         written = writer.finish()
     finally:
         snapshots.close()
@@ -114,6 +124,7 @@ def act(
         "act_seconds": act_seconds,
         "wait_seconds": wait_seconds,
         "first_step_at": first_step_at,
+        "spans": spans.to_json(),
         "cache": snapshots.tally.to_json(),
         "edges": _edges(actors.values(), writer, context),
     }
@@ -172,11 +183,14 @@ def _start_of(
 ) -> tuple[StateRef, int] | None:
     """A tile's state after its last round whose shard and state are stored, without a gap, and the round after it.
 
-    None where the run begins.
+    A round that the tile has left out is no gap. None where the run begins.
     """
     stage_rounds = context.rounds_of(before["stage"] + 1 if before else 0)
-    gap = next((round_ for round_ in stage_rounds if (round_, tile) not in shards), stage_rounds.stop)
-    kept = [round_ for round_ in range(stage_rounds.start, gap) if (round_, tile) in states]
+    gap = stage_rounds.stop
+    if context.config.waits_for_all:
+        gap = next((round_ for round_ in stage_rounds if (round_, tile) not in shards), gap)
+    both = [round_ for round_ in range(stage_rounds.start, gap) if (round_, tile) in shards]
+    kept = [round_ for round_ in both if (round_, tile) in states]
     if kept:
         return states[kept[-1], tile], kept[-1] + 1
     if before:
@@ -206,8 +220,8 @@ def _actor(
         return actor
     ref, next_round = start
     if context.restarts and next_round % context.config.schedule.rounds_per_stage == 0:
-        actor.restart(next_round)
+        actor.restart(next_round, ref.round)
         return actor
     tensors, _ = load_tensors(buffer, ref.name, ref.digest)
-    actor.restore(tensors, next_round)
+    actor.restore(tensors, next_round, ref.round)
     return actor

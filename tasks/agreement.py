@@ -17,13 +17,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 
-def check_agreement(stage: int, learned: Iterable[Mapping[str, Any]], acted: Iterable[Mapping[str, Any]]) -> None:
-    """Compare the shards of both sides, whole.
+def check_agreement(
+    stage: int, learned: Iterable[Mapping[str, Any]], acted: Iterable[Mapping[str, Any]], *, whole: bool = True
+) -> None:
+    """Compare the shards of both sides.
 
     Args:
         stage: for the error.
         learned: references of the shards that were learned from.
         acted: what act tasks returned; `shards` has the digests of what is stored, by tile in order of rounds.
+        whole: whether all that is stored must have been learned from; otherwise, all that was learned from is stored.
 
     Raises:
         StageMismatchError: they differ.
@@ -32,6 +35,8 @@ def check_agreement(stage: int, learned: Iterable[Mapping[str, Any]], acted: Ite
     used: dict[int, list[str]] = {}
     for ref in sorted(learned, key=lambda ref: int(ref["round"])):
         used.setdefault(ref["tile"], []).append(ref["digest"])
+    if not whole:
+        stored = {tile: [found for found in stored.get(tile, []) if found in digests] for tile, digests in used.items()}
     if used != stored:
         tiles = sorted(tile for tile in {*used, *stored} if used.get(tile) != stored.get(tile))
         raise StageMismatchError(

@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from storage.errors import PenstockError
+from storage.tensors import save_tensors
 from tasks.algorithm import FollowsRounds
 from tasks.calibration_times import seconds_of
+from tasks.checkpoints import write_checkpoint
 from tasks.cost import Sizes
+from tasks.feed import reader_at
 from tasks.learn import prepare_device
 from tasks.links import GREETING_BYTES, WELCOME_BYTES
 from tasks.quantize import encode_params
@@ -99,6 +102,7 @@ def sizes_of(assignment: Assignment, context: RunContext) -> Sizes:
     try:
         for _ in range(_ROUNDS):
             acted = actor.act_round(0, state.params, writer.buffers(actor))
+            state_file = save_tensors(acted.state, {"round": acted.round, "tile": 0})
             end = len(pack_end(acted.end, acted.state, acted.buffers.arrays["observation"][0]))
             start = len(pack_start(acted.round, False, acted.state))
             batch = training_rows(context, state, acted)
@@ -124,7 +128,9 @@ def sizes_of(assignment: Assignment, context: RunContext) -> Sizes:
         greeting_bytes=GREETING_BYTES,
         welcome_bytes=WELCOME_BYTES,
         shard_bytes=writer.made_bytes // writer.made_shards,
+        state_bytes=len(state_file),
         snapshot_bytes=len(encode_params(named, context.config.placement.snapshot_dtype, {"version": 0})),
+        checkpoint_bytes=write_checkpoint(context.run.store, 0, state, reader_at(context, 1).to_json()).nbytes,
         updates=reduction.updates,
         gradient_bytes=reduction.gradient_bytes,
         returned=reduction.returned,

@@ -12,7 +12,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.distributed import HashStore, ProcessGroupGloo  # type: ignore[attr-defined]
 
+from storage.refs import ShardRef, parse_shard_name
+from tasks.algorithm import window_spec
+from tasks.feed import learned_columns
 from tasks.links import Link
+from tasks.pipeline import ShardPipeline
 from tasks.reduce import LocalReduction
 from tasks.round_time import PartSeconds
 from tasks.step_frames import StepFrame
@@ -34,7 +38,7 @@ if TYPE_CHECKING:
 
 _TRIES = 3
 _LONG_SECONDS = 1.0
-_PINGS, _SUMS = 200, 30
+_PINGS, _SUMS, _TAKEN = 200, 30, 32
 
 
 def seconds_of(
@@ -48,7 +52,7 @@ def seconds_of(
     acted = [actor.act_round(0, state.params, buffers)]
     acting = _best(lambda: acted.append(actor.act_round(0, state.params, buffers)))
     actor.close()
-    stepping = _stepping(context, buffers)
+    stepping, stepping_cpu = _stepping(context, buffers)
     steps = context.config.schedule.round_steps
     torch.set_num_threads(context.config.placement.torch_threads)
     batch = training_rows(context, state, acted[-1])
@@ -58,8 +62,10 @@ def seconds_of(
         in_torch = _torch_round(context, state, buffers, device)
     return PartSeconds(
         step=stepping / steps,
+        step_cpu=stepping_cpu / steps,
         infer=max(0.0, acting - stepping) / steps,
         write=_best(lambda: _write(assignment, context, acted[-1])),
+        take=_take(context, state),
         torch_round=in_torch,
         update=update,
         update_row=update_row,
@@ -81,8 +87,8 @@ def _best(work: Callable[[], Any], tries: int = _TRIES) -> float:
     return min(taken)
 
 
-def _stepping(context: RunContext, buffers: RoundBuffers) -> float:
-    """The round's environments alone, with actions that were taken before."""
+def _stepping(context: RunContext, buffers: RoundBuffers) -> tuple[float, float]:
+    """The round's environments alone, with actions that were taken before: seconds, and those of the processor."""
     pool = context.make_pool(context.config.environment.envs_per_tile)
     pool.reset_ids(environment_seeds(context.config.seed, Purpose.ENVIRONMENT, env_ids=context.envs_of(0)))
     actions = [action.copy() for action in buffers.action_rows]
@@ -97,8 +103,11 @@ def _stepping(context: RunContext, buffers: RoundBuffers) -> float:
 
     step()
     seconds = _best(step)
+    began = time.thread_time()
+    step()
+    busy = time.thread_time() - began
     pool.close()
-    return seconds
+    return seconds, min(seconds, busy)
 
 
 def _torch_round(context: RunContext, state: State, buffers: RoundBuffers, device: torch.device) -> float:
@@ -115,6 +124,25 @@ def _write(assignment: Assignment, context: RunContext, acted: ActedRound) -> No
     writer.buffers(_Tile(acted.tile))  # type: ignore[arg-type]
     writer.submit(acted)
     writer.close()
+
+
+def _take(context: RunContext, state: State) -> float:
+    """A stored shard through the learner's pipeline, until it is training rows."""
+    name = context.run.store.list("shards/")[0]  # rounds were written again and again, and differ
+    shard = ShardRef(name, parse_shard_name(name).digest, 0, round=0, tile=0, rows=0)
+    params = {} if window_spec(context.algorithm) else state.params
+    specs, columns = context.columns, learned_columns(context)
+
+    @torch.no_grad()
+    def take() -> None:
+        with ShardPipeline([shard] * _TAKEN, context.run.store, expected=specs, columns=columns) as pipeline:
+            for _ in range(_TAKEN):
+                loaded = pipeline.take()
+                context.algorithm.post(params, loaded.trajectory)
+                loaded.release()
+
+    take()
+    return _best(take) / _TAKEN
 
 
 class _Tile:

@@ -5,6 +5,7 @@ Nothing here imports torch, so that the process that drives a run starts quickly
 
 from __future__ import annotations
 
+import math
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_origin
@@ -20,6 +21,7 @@ from tasks.algorithm_settings.mappo import MAPPOSettings
 from tasks.algorithm_settings.own import OWN, OwnSettings, by_name
 from tasks.algorithm_settings.ppo import PPOSettings
 from tasks.algorithm_settings.sac import SACSettings
+from tasks.cluster_settings import ClusterSettings
 from tasks.columns import ShardSettings
 from tasks.floorplan_settings import FLOORPLAN, BlockSettings
 from tasks.policies import AUTO, make_policy
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
     from tasks.policies import DistributionPolicy
 
 PRESETS_FOLDER = Path(__file__).resolve().parent / "presets"
+
+MOVABLE = ("act_tasks", "env_tasks", "min_act_tasks", "min_env_tasks")
+"""Of the placement, what may change when a run goes on."""
 
 RunName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
 
@@ -155,9 +160,9 @@ class PlacementSettings(Settings):
     )
     quorum: float = Field(
         1.0,
-        ge=1.0,
+        gt=0.0,
         le=1.0,
-        description="Share of shards a round waits for; only 1.0 keeps the same-bytes promise and runs so far.",
+        description="Share of a round's shards that learning waits for; only 1.0 keeps the same-bytes promise.",
         json_schema_extra=at(7),
     )
     snapshot_dtype: Literal["float32", "bfloat16", "int8"] = Field(
@@ -170,70 +175,23 @@ class PlacementSettings(Settings):
         description="Roles of a policy of your own, by name; placement.policy is then its name.",
         json_schema_extra=at(9),
     )
-
-
-class ClusterSettings(Settings):
-    """Which Dask cluster, and how long to wait for it."""
-
-    scheduler: str | None = Field(
-        None, description="Address of a Dask scheduler; empty starts workers on this machine.", json_schema_extra=at(0)
-    )
-    act_workers: int | None = Field(
+    min_act_tasks: int | None = Field(
         None,
         ge=1,
-        description="Act processes of the local cluster; empty takes one an act task.",
-        json_schema_extra=at(1),
-    )
-    gang_seconds: float = Field(
-        60.0,
-        gt=0,
-        description="All tasks of a stage must have reported within it; learners wait so long for each other.",
-        json_schema_extra=at(2),
-    )
-    admission_seconds: float = Field(
-        600.0, gt=0, description="Longest wait for another run's gang to leave.", json_schema_extra=at(3)
-    )
-    lease_seconds: float = Field(
-        15.0, gt=0, description="Tasks leave when the flow was silent for so long.", json_schema_extra=at(4)
-    )
-    cache_folder: str | None = Field(
-        None,
-        description="The node's cache of stored files; empty takes one under the temporary folder.",
-        json_schema_extra=at(5),
-    )
-    cache_limit_bytes: int = Field(
-        4 << 30,
-        ge=1 << 20,
-        description="Size of the node's cache; what was not used for longest makes room.",
-        json_schema_extra=at(6),
-    )
-    read_budget_bytes: int | None = Field(
-        None,
-        ge=1 << 20,
-        description="Memory for shards that a learner has or reads ahead; empty takes 256 MiB, or more where two "
-        "rounds need it.",
-        json_schema_extra=at(7),
-    )
-    upload_threads: int = Field(
-        8,
-        ge=1,
-        le=64,
-        description="Writes of an act task that are on their way at once to a remote store; of 1 MiB and more, 8.",
-        json_schema_extra=at(8),
-    )
-    upload_budget_bytes: int = Field(
-        256 << 20,
-        ge=1 << 20,
-        description="Acted rounds of an act task that are not stored yet; beyond it, acting waits.",
-        json_schema_extra=at(9),
-    )
-    window_budget_bytes: int = Field(
-        1 << 30,
-        ge=1 << 20,
-        description="Memory for rows that an off-policy learner draws from; what does not fit is read when it is "
-        "drawn.",
+        description="A stage begins with as few act tasks where there are no places for more; empty: with all.",
         json_schema_extra=at(10),
     )
+    min_env_tasks: int | None = Field(
+        None, ge=1, description="The same of tasks that only step environments.", json_schema_extra=at(11)
+    )
+
+    @model_validator(mode="after")
+    def _fewest(self) -> PlacementSettings:
+        for name in ("act_tasks", "env_tasks"):
+            fewest, most = getattr(self, f"min_{name}"), getattr(self, name)
+            if fewest is not None and fewest > most:
+                raise ValueError(f"min_{name} = {fewest} is more than {name} = {most}; choose at most {most}")
+        return self
 
 
 class RunConfig(Settings):
@@ -259,6 +217,17 @@ class RunConfig(Settings):
     def policy(self) -> DistributionPolicy:
         """Who does what; ConfigError as `make_policy`."""
         return make_policy(self.placement)
+
+    @property
+    def waits_for_all(self) -> bool:
+        """Whether a round is learned from all of its shards, and not from those that are there in time."""
+        return self.placement.quorum == 1.0
+
+    @property
+    def shards_needed(self) -> int:
+        """Shards of a round without which it is not learned from."""
+        # 0.1 of 30 is 3, whatever a product of floats says.
+        return max(1, math.ceil(self.placement.quorum * self.environment.tiles - 1e-9))
 
     @property
     def story(self) -> str:
@@ -340,7 +309,8 @@ class TrainConfig(RunConfig):
                 f"algorithm.sequence_steps = {row_steps}: schedule.round_steps = {self.schedule.round_steps} is no "
                 f"whole number of sequences; choose a divisor"
             )
-        self.algorithm.check_round(self.environment.num_envs * self.schedule.round_steps // row_steps)
+        tile_rows = self.environment.envs_per_tile * self.schedule.round_steps
+        self.algorithm.check_round(self.shards_needed * tile_rows // row_steps)
         return self
 
 

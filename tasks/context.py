@@ -74,6 +74,11 @@ class RunContext:
         """Steps of all environments in a round."""
         return self.config.environment.num_envs * self.config.schedule.round_steps
 
+    @property
+    def tile_rows(self) -> int:
+        """Steps of a tile's environments in a round."""
+        return self.config.environment.envs_per_tile * self.config.schedule.round_steps
+
     def rounds_of(self, stage: int) -> range:
         """Rounds of a stage, counted over the whole run."""
         rounds = self.config.schedule.rounds_per_stage

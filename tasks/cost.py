@@ -40,8 +40,12 @@ class Sizes:
     """Of the answer."""
     shard_bytes: int
     """Of one tile's round, stored."""
+    state_bytes: int
+    """Of one tile's environments after a round, stored."""
     snapshot_bytes: int
     """Of a published version."""
+    checkpoint_bytes: int
+    """Of the learner's state after a stage, stored."""
     updates: int
     """Gradients a round: one a minibatch and loss."""
     gradient_bytes: int

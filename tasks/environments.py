@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 
 def make_pool(
-    config: RunConfig, num_envs: int, autoreset_mode: AutoresetMode = AutoresetMode.NEXT_STEP
+    config: RunConfig,
+    num_envs: int,
+    autoreset_mode: AutoresetMode = AutoresetMode.NEXT_STEP,
+    render_mode: str | None = None,
 ) -> EnvironmentPool:
     """A pool as configured; `autoreset_mode` says what follows an episode's end outside of rounds.
 
@@ -37,6 +40,7 @@ def make_pool(
             num_envs,
             max_episode_steps=settings.max_episode_steps,
             autoreset_mode=autoreset_mode,
+            render_mode=render_mode,
             **given,
         )
         described = pool.environment

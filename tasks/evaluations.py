@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+from storage.cache import default_cache_folder
 from storage.digest import canonical_json
 from storage.errors import RunIdleError
 from storage.readers import reading
@@ -12,7 +13,6 @@ from storage.refs import SnapshotRef
 from tasks.assignment import Assignment
 from tasks.context import load_context
 from tasks.evaluate import evaluate_snapshot
-from tasks.training import default_cache_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,8 +60,10 @@ def looking_on(run: RunFolder, stage: int) -> RunContext:
     )
 
 
-def commits_to_evaluate(run: RunFolder, episodes: int, key: int, idle_seconds: float) -> Iterator[dict[str, Any]]:
-    """Every commit, as it comes, until one says that the run is finished.
+def commits_to_evaluate(
+    run: RunFolder, episodes: int, key: int, idle_seconds: float | None
+) -> Iterator[dict[str, Any]]:
+    """Every commit, as it comes, until one says that the run is finished; without `idle_seconds` those that are there.
 
     What was evaluated before with the same seeds is left out, so following may be stopped and started at will; so is
     what `penstock gc` has removed. Whether the run ends is decided by its own evaluations, inside its stages.
@@ -82,7 +84,7 @@ def commits_to_evaluate(run: RunFolder, episodes: int, key: int, idle_seconds: f
                 yield commit
             stage += 1
             idle_since = time.monotonic()
-        if newest is not None and newest["finished"]:
+        if idle_seconds is None or (newest is not None and newest["finished"]):
             return
         if time.monotonic() - idle_since >= idle_seconds:
             committed = "nothing" if newest is None else f"nothing after stage {newest['stage']}"

@@ -11,6 +11,7 @@ from storage.errors import CorruptObjectError
 from storage.order import ReaderState
 from storage.refs import ShardRef
 from tasks.arrivals import wait_for
+from tasks.choices import RoundChoices
 from tasks.pipeline import ShardPipeline
 from tasks.placement import tiles_of
 from tasks.read_budget import read_budget_bytes
@@ -66,6 +67,8 @@ class ShardFeed:
 
     A log in order is a log that may grow: which shard comes next depends on nothing but the cursor. Of several
     learners, each takes contiguous tiles of every round, so their parts one after another are what one would take.
+
+    With a quorum below 1, a round is those of its shards that were chosen (`tasks.choices`).
     """
 
     def __init__(
@@ -81,8 +84,12 @@ class ShardFeed:
         self._context = context
         self._membership = membership
         self._reader = reader
+        self._missed_shards = 0
         self._tiles = tiles_of(assignment.replica, assignment.replicas, context.config.environment.tiles)
         self._known = stored_shards(context.run.store, assignment.stage, assignment.attempt)
+        self._choices = None
+        if not context.config.waits_for_all:
+            self._choices = RoundChoices(assignment, context, membership, self._known)
         self._round: list[LoadedShard] = []
         shard_bytes = _shard_bytes(context)
         store = context.run.store
@@ -123,8 +130,13 @@ class ShardFeed:
 
     @property
     def reader(self) -> ReaderState:
-        """Where reading stands: behind all rounds that were taken, of all learners."""
+        """Where reading stands: behind all rounds that were taken, of all learners; what was missed counts too."""
         return self._reader
+
+    @property
+    def missed_shards(self) -> int:
+        """Of the rounds that were taken, those that were not waited for."""
+        return self._missed_shards
 
     def tally(self) -> PipelineTally:
         """What was done so far."""
@@ -137,8 +149,17 @@ class ShardFeed:
         """
         for loaded in self._round:
             loaded.release()
-        self._round = [self._pipeline.take() for _ in self._tiles]
         tiles = self._context.config.environment.tiles
+        shards = len(self._tiles)
+        if self._choices is None:
+            self._round = [self._pipeline.take() for _ in self._tiles]
+        else:
+            round_ = self._reader.cursor // tiles
+            self._choices.want(round_)
+            self._round = [self._pipeline.take()]  # once there is one, its round is chosen
+            shards = self._choices.shards_of(round_)
+            self._round += [self._pipeline.take() for _ in range(shards - 1)]
+        self._missed_shards += len(self._tiles) - shards
         cursor = self._reader.cursor + tiles
         done = cursor // tiles == self._context.rounds_of(self._assignment.stage).stop
         commit = self._assignment.stage if done else self._reader.commit
@@ -148,8 +169,10 @@ class ShardFeed:
     def _find_all(self) -> Iterator[ShardRef]:
         first = self._reader.cursor // self._context.config.environment.tiles
         for round_ in range(first, self._context.rounds_of(self._assignment.stage).stop):
-            for tile in self._tiles:
-                yield self._find(round_, tile)
+            if self._choices is None:
+                yield from (self._find(round_, tile) for tile in self._tiles)
+            else:
+                yield from self._choices.choose(round_)
 
     def _find(self, round_: int, tile: int) -> ShardRef:
         key = f"shard/{round_}/{tile}"

@@ -19,6 +19,7 @@ from tasks.feed import ShardFeed
 from tasks.gradients import each_gradient, minibatch_gradient
 from tasks.minibatches import gather_minibatches, loss_noise, rows_of, take_share
 from tasks.reduce import reducing
+from tasks.spans import Spans
 from tasks.streams import Purpose, seed_of
 from tasks.sync import Sync, begin_stage, parameters_digest
 from tasks.window import RoundWindow
@@ -74,9 +75,9 @@ def learn(
 
     Returns:
         The learner's part of the commit (`StageTally.part`; who holds `sync` adds `Sync.part`), `parameters` (a digest
-        of what all learners must have), and for `timings/`: `learn_seconds`, `wait_seconds`, `update_rows`, `pipeline`
-        (what the input pipeline did), `cache` (what became of looking for shards in the node's cache) and `edges`
-        (bytes and messages to other learners, a server, and actors elsewhere).
+        of what all learners must have), and for `timings/`: `learn_seconds`, `wait_seconds`, `update_rows`, `spans` (as
+        `Spans.to_json`), `pipeline` (what the input pipeline did), `cache` (what became of looking for shards in the
+        node's cache) and `edges` (bytes and messages to other learners, a server, and actors elsewhere).
 
     Raises:
         MemberLostError: another learner, or the server, was lost.
@@ -90,6 +91,7 @@ def learn(
     tally = StageTally()
     rounds = context.rounds_of(assignment.stage)
     learn_seconds, update_rows = 0.0, 0
+    spans = Spans(assignment.replica)
     with ExitStack() as stack:
         reduction = stack.enter_context(reducing(assignment, context, membership, meeting))
         sync = None
@@ -100,14 +102,18 @@ def learn(
             kept = stack.enter_context(WindowRows(assignment, context, device, window.rounds))
         feed = stack.enter_context(ShardFeed(assignment, context, membership, device, begun.reader))
         for round_ in rounds:
+            waited = feed.wait_seconds
             loaded = feed.next_round()
+            spans.add("wait", feed.wait_seconds - waited)
             membership.check()
             round_started = time.perf_counter()
             state, rows = _learn_round(context, state, round_, loaded, tally, reduction, window, kept)
             if sync:
                 sync.publish(round_ + 1, state)
             update_rows += rows
-            learn_seconds += time.perf_counter() - round_started
+            learned = time.perf_counter() - round_started
+            spans.add("learn", learned)
+            learn_seconds += learned
             if assignment.replica == 0:
                 _report(context, membership, round_, tally, feed, time.perf_counter() - started)
         if sync:
@@ -136,6 +142,7 @@ def learn(
         "learn_seconds": learn_seconds,
         "wait_seconds": tallied.wait_seconds,
         "update_rows": update_rows,
+        "spans": spans.to_json(),
         "pipeline": tallied.to_json(),
         "cache": feed.cache_tally.to_json(),
     }
@@ -276,10 +283,12 @@ def _report(
     context: RunContext, membership: Membership, round_: int, tally: StageTally, feed: ShardFeed, seconds: float
 ) -> None:
     recent, first = tally.returns[-100:], round_ - round_ % context.config.schedule.rounds_per_stage
+    missed_rows = feed.missed_shards * context.tile_rows
     membership.tell(
         "progress",
         round=round_,
-        env_steps=(round_ + 1 - first) * context.round_rows,
+        env_steps=(round_ + 1 - first) * context.round_rows - missed_rows,
+        missed_shards=feed.missed_shards,
         episode_return=sum(recent) / len(recent) if recent else None,
         wait_share=feed.wait_seconds / seconds,
         queue_depth=feed.tally().queue_depth,

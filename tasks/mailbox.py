@@ -98,5 +98,5 @@ async def _send(worker: Worker, address: str, topic: str, entries: dict[str, Any
         return
     try:
         await getattr(worker.rpc(address), _HANDLER)(topic=topic, entries=entries)
-    except (TimeoutError, OSError) as error:
+    except (TimeoutError, OSError, RuntimeError) as error:  # the last of a worker that is closing
         logger.debug("hint lost topic=%s to=%s error=%s", topic, address, error)

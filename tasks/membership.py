@@ -9,11 +9,11 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Self
 
-from distributed import get_worker
+from distributed import Reschedule, Status, get_worker
 
 from storage.errors import GangError, LeaseLostError
 from storage.lease import LeaseWatcher
-from tasks import mailbox
+from tasks import mailbox, notice
 from tasks.mailbox import MAILBOX
 
 if TYPE_CHECKING:
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from tasks.policies import DistributionPolicy, Fragment
 
 _LOOK_SECONDS = 0.25
+_FAR_LOOK_SECONDS = 0.05
 _LOOK_AT_MOST_SECONDS = 2.0
+_CLOSING = {Status.closing, Status.closed}
 
 _watchers: dict[tuple[str, str, int], tuple[LeaseWatcher, int]] = {}
 _watchers_lock = threading.Lock()
@@ -36,6 +38,7 @@ class Membership:
 
     Raises:
         GangError: the gang did not become whole, or was told to leave.
+        Reschedule: the worker was told to end; Dask runs the member elsewhere.
         LeaseLostError: the flow that started the gang is gone.
     """
 
@@ -61,10 +64,12 @@ class Membership:
         self._policy = policy
         self._topic = assignment.topic
         self._worker = get_worker()
+        self._task = self._worker.get_current_task()
         self._offers = offer(_host_of(self._worker.address)) if offer else {}
 
     def __enter__(self) -> Self:
         mailbox.install(self._worker)
+        notice.install(self._worker)
         MAILBOX.open(self._topic)
         try:
             self._watcher = _watch(self.assignment, self._store)
@@ -96,7 +101,7 @@ class Membership:
         self._worker.log_event(self._topic, {"event": event, "member": self.assignment.member, **facts})
 
     def hint(self, fragment: Fragment, key: str, value: Any) -> None:
-        """Hint all members that hold a fragment, this one included if it does."""
+        """Hint all members on this cluster that hold a fragment, this one included if it does."""
         roster: dict[str, str] = MAILBOX.get(self._topic, "roster")
         roles = {role.name for role in self._policy.roles if fragment in role.fragments}
         addresses = (address for member, address in roster.items() if member.rsplit("-", 1)[0] in roles)
@@ -133,9 +138,22 @@ class Membership:
 
     def check(self) -> None:
         """Raise if it is time to leave; called between rounds."""
+        if notice.is_ending(self._worker):
+            self.tell(notice.LEFT)
+            raise Reschedule(
+                f"{self.assignment.member} leaves stage {self.assignment.stage}: its worker was told to end"
+            )
         reason = MAILBOX.get(self._topic, "leave")
         if reason:
             raise GangError(f"{self.assignment.member} leaves stage {self.assignment.stage}: {reason}")
+        if self._worker.status in _CLOSING:
+            # As when its scheduler is gone. Dask waits half a minute for the task before it ends the process.
+            raise GangError(f"{self.assignment.member} leaves stage {self.assignment.stage}: its worker is closing")
+        task = self._worker.state.tasks.get(self._task)
+        if task is None or task.state == "cancelled":
+            # Dask can't stop what runs. Left alone, a member that was begun again while its gang was given up, and so
+            # was not told to leave, would hold the place of one of the next gang.
+            raise GangError(f"{self.assignment.member} leaves stage {self.assignment.stage}: its task was cancelled")
         if self._watcher.lost:
             raise LeaseLostError(
                 f"{self.assignment.member} leaves stage {self.assignment.stage} of run '{self.assignment.run}': "
@@ -153,7 +171,8 @@ class Membership:
             Seconds waited.
         """
         start = time.perf_counter()
-        pause = _LOOK_SECONDS
+        # What is made on another cluster is not hinted here, so looking is all there is.
+        pause = _FAR_LOOK_SECONDS if MAILBOX.get(self._topic, "elsewhere") else _LOOK_SECONDS
         while not MAILBOX.wait(self._topic, lambda hints: "leave" in hints or hinted(hints), pause):
             self.check()
             if look():

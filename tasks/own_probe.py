@@ -37,6 +37,8 @@ class OwnAlgorithm:
     """Source files and a digest of each."""
     root: str
     """The folder in which Python found its module, or its package."""
+    learns_from_window: bool
+    """Whether it learns from rows of many rounds."""
 
     @property
     def source(self) -> str:
@@ -95,7 +97,7 @@ def _ask(question: str, name: str) -> OwnAlgorithm:
     if "error" in answer:
         raise ConfigError(answer["error"])
     rows = {column: Spec.from_json(spec) for column, spec in answer["rows"].items()}
-    return OwnAlgorithm(answer["settings"], rows, answer["files"], answer["root"])
+    return OwnAlgorithm(answer["settings"], rows, answer["files"], answer["root"], answer["learns_from_window"])
 
 
 def completed(config: ConfigT) -> ConfigT:
@@ -143,6 +145,7 @@ def _answer(question: dict[str, Any]) -> dict[str, Any]:
             "rows": {name: spec.to_json() for name, spec in algorithm.rows.items()},
             "files": source.source_digests(config.algorithm.name),
             "root": source.source_root(config.algorithm.name),
+            "learns_from_window": importlib.import_module("tasks.algorithm").window_spec(algorithm) is not None,
         }
     except ConfigError as error:
         return {"error": str(error)}

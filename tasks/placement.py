@@ -14,6 +14,7 @@ from tasks.composition import compose
 from tasks.policies import FRAGMENTS
 
 if TYPE_CHECKING:
+    from tasks.cluster_settings import ClusterSettings
     from tasks.policies import DistributionPolicy, Fragment, Role
 
 Granularity = Literal["step", "round", "minibatch"]
@@ -151,6 +152,35 @@ def check_supported(policy: DistributionPolicy) -> tuple[CutEdge, ...]:
                 f"sync may be alone"
             )
     return cut
+
+
+def check_clusters(policy: DistributionPolicy, cluster: ClusterSettings) -> None:
+    """Refuse roles on Dask clusters between which something would have to go that storage does not carry.
+
+    Raises:
+        ConfigError: a role is named that there is not, or what happens within a round lies on several clusters.
+    """
+    known = [role.name for role in policy.roles]
+    unknown = sorted(set(cluster.schedulers) - set(known))
+    if unknown:
+        raise ConfigError(
+            f"cluster.schedulers names {', '.join(unknown)}: policy '{policy.name}' has the roles {', '.join(known)}"
+        )
+    for item in crossings(policy):
+        roles = dict.fromkeys((item.source.name, item.target.name))
+        where = {address for role in roles for address in cluster.schedulers_of(role)}
+        if not is_stored(item) and len(where) > 1:
+            raise ConfigError(
+                f"cluster.schedulers puts {' and '.join(roles)} on "
+                f"{', '.join(sorted(address or 'this machine' for address in where))}, and policy '{policy.name}' has "
+                f"'{item}'. Only shards and snapshots go between clusters, through storage: name one scheduler for "
+                f"{' and '.join(roles)}, or choose single_learner_coarse"
+            )
+
+
+def is_stored(item: CutEdge) -> bool:
+    """Whether an edge goes through storage, and so between processes that don't reach each other."""
+    return item.edge.granularity == "round" and item.communication != "reduce"
 
 
 def works_in_step(policy: DistributionPolicy) -> bool:

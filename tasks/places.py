@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def read_places(dask_scheduler: Scheduler) -> list[dict[str, Any]]:
-    """For each worker its resources, what is free of them, and the keys of its tasks.
+    """For each worker that is not about to end its resources, what is free of them, and the keys of its tasks.
 
     Counted from the tasks themselves: the scheduler's own count goes wrong when work stealing moves a task.
     """
@@ -25,7 +25,7 @@ def read_places(dask_scheduler: Scheduler) -> list[dict[str, Any]]:
             "free": _free(worker, worker.processing),
             "tasks": [str(task.key) for task in worker.processing],
         }
-        for worker in dask_scheduler.workers.values()
+        for worker in dask_scheduler.running
     ]
 
 
@@ -52,10 +52,27 @@ def move_blocked(dask_scheduler: Scheduler, topic: str) -> list[str]:
             wanted = task.resource_restrictions or {}
             if f" {topic} " not in str(task.key) or _fits(wanted, room):
                 continue
-            if any(_fits(wanted, _free(other, other.processing)) for other in workers if other is not worker):
+            others = (other for other in dask_scheduler.running if other is not worker)
+            if any(_fits(wanted, _free(other, other.processing)) for other in others):
                 dask_scheduler._reschedule(task.key, stimulus_id="penstock-move")  # noqa: SLF001  (no public way)
                 moved.append(str(task.key))
     return moved
+
+
+def placeless(dask_scheduler: Scheduler, topic: str) -> list[str]:
+    """Keys of members of a gang that wait for a place while no worker has room for them."""
+    running = {
+        task for worker in dask_scheduler.workers.values() for task in worker.processing & worker.executing.keys()
+    }
+    rooms = [_free(worker, worker.processing & running) for worker in dask_scheduler.running]
+    return [
+        str(task.key)
+        for task in dask_scheduler.tasks.values()
+        if f" {topic} " in str(task.key)
+        and task.state in {"no-worker", "queued", "waiting", "processing"}
+        and task not in running
+        and not any(_fits(task.resource_restrictions or {}, room) for room in rooms)
+    ]
 
 
 def _free(worker: WorkerState, tasks: Iterable[TaskState]) -> dict[str, float]:

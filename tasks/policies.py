@@ -24,6 +24,13 @@ class Role:
     fragments: frozenset[Fragment]
     replicas: int
     resources: tuple[tuple[str, float], ...]
+    fewest: int | None = None
+    """Replicas with which a stage may begin where there are no places for more; None: all."""
+
+    @property
+    def needed(self) -> int:
+        """Replicas without which no stage begins."""
+        return self.replicas if self.fewest is None else self.fewest
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,23 +79,23 @@ class DistributionPolicy:
         return next(role for role in self.roles if fragment in role.fragments)
 
 
-def single_learner_coarse(act_tasks: int) -> DistributionPolicy:
+def single_learner_coarse(act_tasks: int, min_act_tasks: int | None = None) -> DistributionPolicy:
     """Actors with local inference send whole rounds to one learner (IMPALA, Acme, Menger)."""
     return DistributionPolicy(
         name="single_learner_coarse",
         roles=(
-            Role("act", frozenset({"env", "act", "collect"}), act_tasks, (("actor", 1.0),)),
+            Role("act", frozenset({"env", "act", "collect"}), act_tasks, (("actor", 1.0),), min_act_tasks),
             Role("learn", frozenset({"buffer", "learn", "sync"}), 1, (("learner", 1.0),)),
         ),
     )
 
 
-def single_learner_fine(env_tasks: int) -> DistributionPolicy:
+def single_learner_fine(env_tasks: int, min_env_tasks: int | None = None) -> DistributionPolicy:
     """One learner infers for environments that are stepped elsewhere (SEED RL)."""
     return DistributionPolicy(
         name="single_learner_fine",
         roles=(
-            Role("env", frozenset({"env"}), env_tasks, (("actor", 1.0),)),
+            Role("env", frozenset({"env"}), env_tasks, (("actor", 1.0),), min_env_tasks),
             Role("learn", frozenset(FRAGMENTS) - {"env"}, 1, (("learner", 1.0),)),
         ),
     )
@@ -113,12 +120,12 @@ def gpu_only(learn_tasks: int) -> DistributionPolicy:
     )
 
 
-def environments(env_tasks: int, learn_tasks: int) -> DistributionPolicy:
+def environments(env_tasks: int, learn_tasks: int, min_env_tasks: int | None = None) -> DistributionPolicy:
     """Environments on processes of their own, the rest on workers that add up their gradients (MSRL)."""
     return DistributionPolicy(
         name="environments",
         roles=(
-            Role("env", frozenset({"env"}), env_tasks, (("actor", 1.0),)),
+            Role("env", frozenset({"env"}), env_tasks, (("actor", 1.0),), min_env_tasks),
             Role("worker", frozenset(FRAGMENTS) - {"env"}, learn_tasks, (("learner", 1.0),)),
         ),
         reduce="allreduce",
@@ -146,11 +153,11 @@ def learner_over_storage() -> DistributionPolicy:
 
 
 POLICIES: dict[str, Callable[[PlacementSettings], DistributionPolicy]] = {
-    "single_learner_coarse": lambda settings: single_learner_coarse(settings.act_tasks),
-    "single_learner_fine": lambda settings: single_learner_fine(settings.env_tasks),
+    "single_learner_coarse": lambda settings: single_learner_coarse(settings.act_tasks, settings.min_act_tasks),
+    "single_learner_fine": lambda settings: single_learner_fine(settings.env_tasks, settings.min_env_tasks),
     "multiple_learners": lambda settings: multiple_learners(settings.learn_tasks),
     "gpu_only": lambda settings: gpu_only(settings.learn_tasks),
-    "environments": lambda settings: environments(settings.env_tasks, settings.learn_tasks),
+    "environments": lambda settings: environments(settings.env_tasks, settings.learn_tasks, settings.min_env_tasks),
     "central": lambda settings: central(settings.learn_tasks),
     "learner_over_storage": lambda _: learner_over_storage(),
 }
@@ -178,6 +185,8 @@ def own_policy(settings: PlacementSettings) -> DistributionPolicy:
             frozenset(role.fragments),
             role.replicas if isinstance(role.replicas, int) else getattr(settings, role.replicas),
             tuple(sorted(role.resources.items())) or _usual_resources(frozenset(role.fragments)),
+            # Who learns or syncs has as many replicas as the run began with: sums are rounded by it.
+            None if {"learn", "sync"} & {*role.fragments} else getattr(settings, f"min_{role.replicas}", None),
         )
         for role_name, role in settings.roles.items()
     )

@@ -24,6 +24,7 @@ from tasks.reduce import SERVER_GROUP, learner_names, reducing, server_name
 from tasks.replay_rounds import ReplayRounds
 from tasks.server import serve_round
 from tasks.snapshots import SnapshotPublisher
+from tasks.spans import Spans
 from tasks.streams import Purpose, seed_of
 from tasks.sync import move_state, parameters_digest
 from tasks.window import RoundWindow
@@ -60,12 +61,15 @@ def replay(
     tally = StageTally()
     rounds = context.rounds_of(assignment.stage)
     learn_seconds, update_rows, env_steps, all_steps = 0.0, 0, 0, 0
+    spans = Spans(assignment.replica)
     with (
         reducing(assignment, context, membership, meeting) as reduction,
         StoredFeed(assignment, context, membership, device) as feed,
     ):
         for round_ in rounds:
+            waited = feed.wait_seconds
             batch = feed.next_round(state)
+            spans.add("wait", feed.wait_seconds - waited)
             membership.check()
             round_started = time.perf_counter()
             own, row_count = feed.rounds.share_of(round_)
@@ -75,12 +79,15 @@ def replay(
             update_rows += rows
             env_steps += len(own)
             all_steps += row_count
-            learn_seconds += time.perf_counter() - round_started
+            learned = time.perf_counter() - round_started
+            spans.add("learn", learned)
+            learn_seconds += learned
             if assignment.replica == 0:
                 membership.tell(
                     "progress",
                     round=round_,
                     env_steps=all_steps,
+                    missed_shards=0,
                     episode_return=None,
                     wait_share=feed.wait_seconds / (time.perf_counter() - started),
                     queue_depth=feed.tally().queue_depth,
@@ -110,6 +117,7 @@ def replay(
         "learn_seconds": learn_seconds,
         "wait_seconds": tallied.wait_seconds,
         "update_rows": update_rows,
+        "spans": spans.to_json(),
         "edges": reduction.edges.to_json(),
         "pipeline": tallied.to_json(),
         "cache": feed.cache_tally.to_json(),

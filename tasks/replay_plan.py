@@ -270,29 +270,22 @@ def _good_segments(
 ) -> dict[tuple[int, int], list[int]]:
     """Steps of episodes with at least a return, by (round, tile): triples of environment, first and last step.
 
-    An episode may have begun shards before the one that tells its end.
+    An episode may have begun shards before the one that tells its end. What of it is not there does not count: of
+    earlier stages than are read, or in a shard that came too late to be learned from, and before that one.
     """
-    there = {(ref.round, ref.tile) for ref in refs}
+    before: dict[tuple[int, int], int] = {}
     found: dict[tuple[int, int], list[int]] = {}
-    for round_, tile, env, end, length in _good_episodes(run, refs, min_return):
-        last = round_ * steps + end
-        first = last - length + 1
-        for covered in range(max(0, first) // steps, round_ + 1):
-            if (covered, tile) in there:
-                start = covered * steps
-                triple = [env, max(first - start, 0), min(last - start, steps - 1)]
-                found.setdefault((covered, tile), []).extend(triple)
-    return found
-
-
-def _good_episodes(
-    run: RunFolder, refs: Sequence[ShardRef], min_return: float
-) -> Iterator[tuple[int, int, int, int, int]]:
-    """(round, tile, environment of the tile, last step, length) of each such episode, in order of shard."""
     with ThreadPoolExecutor(_INDEX_THREADS, thread_name_prefix="episode-index") as threads:
         infos = threads.map(lambda ref: open_shard(run.store, ref).info, refs)
         for ref, info in zip(refs, infos, strict=True):
+            before[ref.round, ref.tile] = info.round_before
             episodes = info.episodes
             for index in np.flatnonzero(episodes.return_ >= min_return).tolist():
-                end, env = divmod(int(episodes.row[index]), info.envs)
-                yield ref.round, ref.tile, env, end, int(episodes.length[index])
+                last, env = divmod(int(episodes.row[index]), info.envs)
+                round_, left = ref.round, int(episodes.length[index])
+                while left > 0 and (round_, ref.tile) in before:
+                    first = max(0, last + 1 - left)
+                    found.setdefault((round_, ref.tile), []).extend([env, first, last])
+                    left -= last + 1 - first
+                    round_, last = before[round_, ref.tile], steps - 1
+    return found

@@ -24,10 +24,14 @@ class PartSeconds:
 
     step: float
     """Stepping a tile's native environments once."""
+    step_cpu: float
+    """The same, as far as a processor is busy with it: an environment that waits needs less."""
     infer: float
     """Acting on a tile's observations once, rows written."""
     write: float
     """Making and storing a tile's shard and state."""
+    take: float
+    """Reading and verifying a tile's shard and making training rows of it, where it lies on this node."""
     torch_round: float | None
     """A tile's whole round with environments in torch; None if there are none."""
     update: float

@@ -77,6 +77,18 @@ class SnapshotReader:
         self._current = (version, params)
         return params, waited
 
+    @property
+    def newest(self) -> int:
+        """The newest version that was announced, or that the commit before names; -1 if there was none."""
+        announced = [max(self._known, default=-1)]
+
+        def look(hints: Mapping[str, Any]) -> bool:
+            announced.extend(int(key.removeprefix(_KEY)) for key in hints if key.startswith(_KEY))
+            return True
+
+        self._membership.wait_hint(look, 0.0)
+        return max(announced)
+
     def close(self) -> None:
         """Fetch nothing early any more; does not wait for a fetch under way, which does no harm."""
         self._closed = True

@@ -13,8 +13,9 @@ from tasks.columns import check_stored_as
 from tasks.config import TrainConfig
 from tasks.environments import make_pool
 from tasks.own_probe import ask
-from tasks.placement import check_supported
+from tasks.placement import check_clusters, check_supported
 from tasks.policies import AUTO
+from tasks.quorum import check_quorum
 from tasks.replay_config import ReplayConfig
 from tasks.replay_plan import in_environment_of_sources
 from tasks.torch_environments import check_torch_environment
@@ -53,7 +54,23 @@ def check_placement(config: RunConfig) -> DistributionPolicy:
         )
     if policy.pools == "torch":
         check_torch_environment(config.environment.id, config.environment.settings)
+    check_quorum(config, policy)
     return policy
+
+
+def check_reach(config: RunConfig) -> None:
+    """Check that a new run's roles can have the clusters that they name.
+
+    Raises:
+        ConfigError: as `check_clusters`, or the roles are not known before a policy is chosen.
+    """
+    if config.placement.policy != AUTO or config.placement.roles:
+        check_clusters(config.policy, config.cluster)
+    elif config.cluster.schedulers:
+        raise ConfigError(
+            f"cluster.schedulers names {', '.join(sorted(config.cluster.schedulers))}, and placement.policy = '{AUTO}' "
+            f"chooses the roles for one cluster; name a policy, or leave cluster.schedulers out"
+        )
 
 
 def check_start(config: RunConfig, if_exists: IfExists) -> int | None:
@@ -83,10 +100,9 @@ def check_start(config: RunConfig, if_exists: IfExists) -> int | None:
                 f"takes {_KINDS[kind]}; choose another algorithm, such as ppo"
             )
     probe(root)
-    if config.name is None:
-        return None
-    run = RunFolder(root, config.name)
-    if not run.exists():
+    run = RunFolder(root, config.name) if config.name else None
+    if run is None or not run.exists():
+        check_reach(config)
         return None
     if if_exists == "refuse":
         raise RunExistsError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import torch
 
 from native import fill_noise
 from storage.shards import ShardColumns, allocate
+from tasks.begun_with import FIRST_VERSION, BegunWith
 from tasks.remote_pool import RemotePool
 from tasks.streams import Purpose, environment_seeds
 
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from native import EnvironmentPool, RoundEnd
     from tasks.algorithm import Params
     from tasks.context import RunContext
+
+
+_BESIDE_THE_POOL = ("carry", FIRST_VERSION)
+"""What a tile's state has that the pool did not save."""
 
 
 class RoundBuffers:
@@ -50,6 +55,10 @@ class ActedRound:
     buffers: RoundBuffers
     end: RoundEnd
     state: dict[str, NDArray[Any]]
+    follows_round: int | None = None
+    """As `storage.shards.ShardInfo`."""
+    first_versions: NDArray[np.int64] | None = None
+    """Of the episodes that ended, the versions with which they began; None where no round is left out, which tells."""
 
 
 class TileActor:
@@ -65,24 +74,32 @@ class TileActor:
         self._carry = context.algorithm.initial_carry(len(self._env_ids))
         self.tile = tile
         self.next_round = 0
+        self._last_round = -1
+        self._begun_with = None if context.config.waits_for_all else BegunWith(len(self._env_ids))
         self.round_steps = context.config.schedule.round_steps * len(self._env_ids)
 
     def start(self) -> None:
         """First episodes of the run."""
         self._pool.reset_ids(environment_seeds(self._context.config.seed, Purpose.ENVIRONMENT, env_ids=self._env_ids))
 
-    def restart(self, next_round: int) -> None:
+    def restart(self, next_round: int, last_round: int | None = None) -> None:
         """First episodes of a later stage, where environments can't give their state (`RunContext.restarts`)."""
         seed = self._context.config.seed
         self._pool.reset_ids(environment_seeds(seed, Purpose.RESTART, next_round, env_ids=self._env_ids))
-        self.next_round = next_round
+        self._go_on(next_round, last_round)
 
-    def restore(self, state: Mapping[str, NDArray[Any]], next_round: int) -> None:
-        """Go on from a stored state."""
-        self._pool.restore({name: value for name, value in state.items() if name != "carry"})
+    def restore(self, state: Mapping[str, NDArray[Any]], next_round: int, last_round: int | None = None) -> None:
+        """Go on from a state that was stored after `last_round`, by default the one before `next_round`."""
+        self._pool.restore({name: value for name, value in state.items() if name not in _BESIDE_THE_POOL})
         if self._carry is not None:
             self._carry = torch.from_numpy(np.array(state["carry"]))
+        if self._begun_with is not None:
+            self._begun_with.versions = np.array(state[FIRST_VERSION])
+        self._go_on(next_round, last_round)
+
+    def _go_on(self, next_round: int, last_round: int | None) -> None:
         self.next_round = next_round
+        self._last_round = next_round - 1 if last_round is None else last_round
 
     def close(self) -> None:
         """Let the environments go."""
@@ -116,6 +133,11 @@ class TileActor:
         if self._carry is not None:
             state["carry"] = self._carry.numpy()
         acted = ActedRound(self.tile, self.next_round, version, buffers, end, state)
+        if self._begun_with is not None:
+            first_versions = self._begun_with.end_round(version, end.episodes, len(arrays["reward"]))
+            state[FIRST_VERSION] = self._begun_with.versions
+            acted = replace(acted, follows_round=self._last_round, first_versions=first_versions)
+        self._last_round = self.next_round
         self.next_round += 1
         return acted
 

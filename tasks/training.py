@@ -8,15 +8,14 @@ from __future__ import annotations
 import logging
 import os
 import socket
-import tempfile
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from storage.cache import default_cache_folder
 from storage.digest import canonical_json
-from storage.errors import ConfigError, CorruptObjectError
+from storage.errors import ConfigError, CorruptObjectError, SchedulerLostError
 from storage.lease import acquire
 from storage.run import RunFolder
 from storage.store import open_store
@@ -24,14 +23,16 @@ from tasks.admission import shortages
 from tasks.assignment import Assignment
 from tasks.auto_policy import choose
 from tasks.calibrate import timed
-from tasks.cluster import connected
-from tasks.config import PlacementSettings, RunConfig, merge
+from tasks.cluster import connected, connected_to
+from tasks.config import MOVABLE, PlacementSettings, RunConfig, merge
 from tasks.environments import make_pool
 from tasks.fingerprint import differences, fingerprint
 from tasks.floorplan_blocks import with_digests
 from tasks.own_probe import completed, own_files, source_of
+from tasks.placement import check_clusters
 from tasks.places import read_places
 from tasks.policies import AUTO, unused_counts
+from tasks.recovery import is_lost
 from tasks.replay_config import ReplayConfig, build_stored_config
 from tasks.replay_plan import claimed, pin
 from tasks.stage import StageDriver
@@ -47,13 +48,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 FORMAT = "penstock-run/1"
-_MOVABLE = ("act_tasks", "env_tasks")
-"""Of the placement, what may change from one drive to the next."""
 
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """A run that this process drives, its lease held and its cluster connected."""
+    """A run that this process drives, its lease held and its clusters connected."""
 
     config: RunConfig
     run: RunFolder
@@ -64,10 +63,23 @@ class Training:
     """Why its policy was chosen, if that was left to us, now."""
 
     def stages(self) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-        """Run what is left: a commit and its timings a stage, until a commit says that the run is finished."""
+        """Run what is left: a commit and its timings a stage, until a commit says that the run is finished.
+
+        Raises:
+            SchedulerLostError: the cluster's scheduler is gone; the run goes on when it is driven anew.
+            PenstockError: a stage failed for good.
+        """
         commit = self.newest
         while commit is None or commit["finished"] is None:
-            commit, timings = self.driver.run_stage(commit)
+            try:
+                commit, timings = self.driver.run_stage(commit, is_first=commit is self.newest)
+            except Exception as error:
+                if not is_lost(self.config, self.driver.clusters, error):
+                    raise
+                raise SchedulerLostError(
+                    f"the Dask scheduler of run '{self.run.name}' was lost ({type(error).__name__}). The last commit "
+                    f"stands: start it and its workers, then `penstock resume {self.run.name}`"
+                ) from error
             stage = timings["stage"]
             self.run.store.write(
                 f"timings/{stage:08d}-{self.driver.template.generation:08d}.json", [canonical_json(timings)]
@@ -80,8 +92,7 @@ def driving(config: RunConfig, if_exists: IfExists, on_event: Callable[[dict[str
     """Drive a new run, or one that exists; leaves its tasks and its lease in order whatever happens inside.
 
     Args:
-        config: of a new run; of one that exists only name, store, cluster, placement.act_tasks and placement.env_tasks
-            count.
+        config: of a new run; of one that exists only name, store, cluster and what of the placement is movable count.
         if_exists: whether an existing run is an error or goes on.
         on_event: gets members' progress and log events, in a thread of Dask's.
 
@@ -96,7 +107,7 @@ def driving(config: RunConfig, if_exists: IfExists, on_event: Callable[[dict[str
     lease = acquire(run.store, f"{socket.gethostname()}/{os.getpid()}", config.cluster.lease_seconds)
     try:
         newest = run.log.newest(committed)
-        with connected(config) as client:
+        with connected(config) as clusters:
             policy = config.policy
             for name in unused_counts(config.placement):
                 logger.warning(
@@ -109,7 +120,7 @@ def driving(config: RunConfig, if_exists: IfExists, on_event: Callable[[dict[str
                 config=config,
                 run=run,
                 policy=policy,
-                client=client,
+                clusters=clusters,
                 lease=lease,
                 genesis=run.genesis(),
                 template=Assignment(
@@ -140,11 +151,6 @@ def driving(config: RunConfig, if_exists: IfExists, on_event: Callable[[dict[str
         lease.release()
 
 
-def default_cache_folder() -> str:
-    """One for all runs of a user on a node."""
-    return str(Path(tempfile.gettempdir()) / f"penstock-cache-{os.getuid()}")
-
-
 def _settled(root: Store, config: RunConfig) -> tuple[RunConfig, Choice | None]:
     """The configuration with a policy that was chosen, if that is left to us: of a run that goes on, its own."""
     if config.placement.policy != AUTO or config.placement.roles:
@@ -155,7 +161,7 @@ def _settled(root: Store, config: RunConfig) -> tuple[RunConfig, Choice | None]:
         return config.model_copy(update={"placement": placement}), None
     config = completed(config)
     if config.cluster.scheduler:
-        with connected(config) as client:
+        with connected_to(config.cluster.scheduler) as client:
             sizes, parts = timed(config, client)
             places = client.run_on_scheduler(read_places)
             choice = choose(config, sizes, parts, lambda policy: shortages(policy, places, "all"))
@@ -188,14 +194,23 @@ def describe_run(config: RunConfig) -> dict[str, Any]:
         "config": config.model_dump(mode="json", exclude={"store", "cluster"}),
         "identity": config.identity(),
         "made_with": {**fingerprint(), **source_of(config)},
-        "promise": {
-            "same_bytes": True,
-            "because": f"quorum 1.0, {_continuation(config)}, deterministic kernels"
-            if config.acts
-            else "the shards that it reads are pinned, deterministic kernels",
-            "where": "with the versions and instruction sets of made_with; on a GPU, with the same kind of GPU",
-        },
+        "promise": _promise(config),
     }
+
+
+def _promise(config: RunConfig) -> dict[str, Any]:
+    if not config.acts:
+        because = "the shards that it reads are pinned, deterministic kernels"
+    elif config.waits_for_all:
+        because = f"quorum 1.0, {_continuation(config)}, deterministic kernels"
+    else:
+        because = (
+            f"quorum {config.placement.quorum:g}: which shards a round is learned from depends on which are there in "
+            f"time. Within this run the stored choices are followed, so what was learned is learned again with the "
+            f"same bytes; another run may choose otherwise. {_continuation(config)}"
+        )
+    where = "with the versions and instruction sets of made_with; on a GPU, with the same kind of GPU"
+    return {"same_bytes": config.waits_for_all or not config.acts, "because": because, "where": where}
 
 
 def _continuation(config: RunConfig) -> str:
@@ -222,7 +237,7 @@ def _stored_config(run: RunFolder, config: RunConfig) -> RunConfig:
             f"by another version of Penstock, resume it with that"
         )
     now = {"name": run.name, "store": config.store, "cluster": config.cluster.model_dump(mode="json")}
-    movable = {"placement": {name: getattr(config.placement, name) for name in _MOVABLE}}
+    movable = {"placement": {name: getattr(config.placement, name) for name in MOVABLE}}
     stored = build_stored_config(merge({**description["config"], **now}, movable))
     wanted, learners = config.placement, stored.placement.learn_tasks
     if "learn_tasks" in wanted.model_fields_set and wanted.learn_tasks != learners:
@@ -238,4 +253,5 @@ def _stored_config(run: RunFolder, config: RunConfig) -> RunConfig:
             f"run.json of '{run.name}' was altered: its 'config' and 'identity' say different things. Restore it, or "
             f"start another run with the settings that you want"
         )
+    check_clusters(stored.policy, stored.cluster)
     return stored

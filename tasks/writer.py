@@ -82,8 +82,8 @@ class RoundWriter:
             pending.result()
         self._pending.clear()
         self._uploads.finish()
-        last = self._context.rounds_of(self._assignment.stage)[-1]
-        kept = {tile: self._sized(ref) for (round_, tile), ref in self._states.items() if round_ == last}
+        # The newest of each tile: where a tile may leave rounds out, the stage's last one may be among them.
+        kept = {tile: self._sized(ref) for (_, tile), ref in sorted(self._states.items())}
         self._context.run.store.sync([ref.name for ref in (*self._shards.values(), *kept.values())])
         return kept
 
@@ -129,6 +129,9 @@ class RoundWriter:
     def _store(
         self, acted: ActedRound, shard: ShardRef, parts: list[memoryview], *, before: Future[None] | None
     ) -> None:
+        if before is not None and not self._context.config.waits_for_all:
+            # What is stored tells a restarted task which rounds the tile has acted: no shard without those before it.
+            before.result()
         if parts:
             self._context.run.store.write(shard.name, parts)
             parts.clear()
@@ -148,9 +151,9 @@ class RoundWriter:
             context.cache.put(context.run.store, ref, [data])  # whoever acts the next stage on this node begins with it
         context.run.store.write(name, [memoryview(data)])
         self._states[acted.round, acted.tile] = ref
-        old = self._states.pop((acted.round - _STATES_KEPT, acted.tile), None)
-        if old:
-            context.run.store.delete([old.name])
+        rounds = sorted(round_ for round_, tile in list(self._states) if tile == acted.tile)
+        for round_ in rounds[:-_STATES_KEPT]:
+            context.run.store.delete([self._states.pop((round_, acted.tile)).name])
 
     def _shard_of(self, acted: ActedRound) -> tuple[ShardRef, list[memoryview]]:
         """A round's shard, its parts still in the round's buffers."""
@@ -180,6 +183,7 @@ class RoundWriter:
                 first_policy_version=self._first_versions(acted),
                 last_policy_version=np.full(len(ended["row"]), acted.version),
             ),
+            follows_round=acted.follows_round,
         )
         encoded = encode_shard(acted.buffers.columns, acted.end.bootstrap_rows, acted.end.bootstrap_observation, info)
         content = encoded.digest
@@ -195,7 +199,10 @@ class RoundWriter:
         return ref, encoded.parts
 
     def _first_versions(self, acted: ActedRound) -> NDArray[np.int64]:
-        """The versions that acted the first steps of the episodes that ended: every round has all steps of its tile."""
+        """The versions that acted the first steps of the episodes that ended."""
+        if acted.first_versions is not None:
+            return acted.first_versions
+        # Every round has all steps of its tile.
         steps, envs = acted.buffers.columns.shape
         ended = acted.end.episodes
         rounds = (acted.round * steps + ended["row"] // envs + 1 - ended["length"]) // steps

@@ -31,6 +31,9 @@ class AlgorithmSettings(Settings):
     action_kinds: ClassVar[tuple[str, ...]] = ("discrete", "box")
     """What it can choose between: one of some choices, vectors, or both."""
 
+    learns_from_window: ClassVar[bool] = False
+    """Whether it learns from rows of many rounds; of one's own algorithm, `tasks.own_probe` knows."""
+
     name: str
 
     @property

@@ -14,6 +14,7 @@ class DQNSettings(AlgorithmSettings):
     """DQN: values of choices, learned from rows that were drawn from a window of the newest rounds."""
 
     action_kinds: ClassVar[tuple[str, ...]] = ("discrete",)
+    learns_from_window: ClassVar[bool] = True
     later: ClassVar[tuple[str, ...]] = ("final_learning_rate", "anneal_rounds")
 
     name: Literal["dqn"] = Field("dqn", description="The algorithm.", json_schema_extra=at(0))

@@ -14,6 +14,7 @@ class SACSettings(AlgorithmSettings):
     """SAC: an actor and twin critics, learned from rows that were drawn from a window of the newest rounds."""
 
     action_kinds: ClassVar[tuple[str, ...]] = ("box",)
+    learns_from_window: ClassVar[bool] = True
     later: ClassVar[tuple[str, ...]] = ("normalize_observation",)
 
     name: Literal["sac"] = Field("sac", description="The algorithm.", json_schema_extra=at(0))

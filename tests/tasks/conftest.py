@@ -8,6 +8,7 @@ import pytest
 
 from storage.run import RunFolder
 from storage.store import open_store
+from tasks.assignment import Assignment
 from tasks.config import build_config, merge
 from tasks.context import RunContext, _load
 
@@ -20,6 +21,16 @@ SMALL: dict[str, Any] = {
 }
 
 MakeContext = Callable[..., RunContext]
+
+
+def first_stage_of(role: str, replicas: int = 1, **changed: Any) -> Assignment:
+    """What the first member of a role is told of the first stage of `SMALL`."""
+    return Assignment(
+        **{
+            "store": "", "run": "small", "stage": 0, "attempt": 0, "gang": "", "generation": 1, "role": role,
+            "replica": 0, "replicas": replicas, "task_run": "", "cache_folder": "", "device": "cpu", **changed,
+        }
+    )  # fmt: skip
 
 
 @pytest.fixture

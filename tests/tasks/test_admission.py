@@ -3,6 +3,8 @@
 import itertools
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import dask
@@ -11,7 +13,8 @@ from distributed import Client, Event, Scheduler, SpecCluster, Worker
 
 from storage.errors import GangRefusedError
 from tasks import admission
-from tasks.admission import admitted, shortages
+from tasks.admission import Seats, admitted, seated, shortages
+from tasks.cluster import Cluster, Clusters
 from tasks.policies import DistributionPolicy, Role, central, single_learner_coarse
 
 LONG_SECONDS = 30.0
@@ -99,6 +102,42 @@ def test_counting_changes_no_worker():
     assert places == [worker(actor=1.0, learner=1.0)]
 
 
+def test_members_are_shared_out_among_clusters():
+    """Each goes where its role has the fewest, of those with room; a role sees no place of a cluster not its own."""
+    policy = single_learner_coarse(4)
+    places = [[worker(actor=1.0)], [worker(actor=2.0), worker(actor=5.0)], [worker(learner=1.0, actor=9.0)]]
+    may_use = {"act": [0, 1], "learn": [2]}
+    found = seated(policy, may_use, places, "free")
+    assert (found.seats, found.lacking) == ({"act": [0, 1, 1, 1], "learn": [2]}, [])
+    short = seated(policy, {"act": [0], "learn": [1]}, places, "free", ["a", "b", "c"])
+    assert short.lacking == [
+        "4 places with actor=1 for 'act', and there are 1 at a",
+        "1 places with learner=1 for 'learn', and there are 0 at b",
+    ]
+
+
+def test_roles_that_may_shrink_take_what_is_left():
+    """As few as needed where there is no more, as many as there are otherwise, and never what another role needs."""
+    policy = single_learner_coarse(4, 2)
+    assert shortages(policy, [worker(actor=1.0, learner=1.0)], "free") == [
+        "2 places with actor=1 for 'act', and there are 1"
+    ]
+    may_use = {"act": [0], "learn": [0]}
+    for places, members in ((2, 2), (3, 3), (9, 4)):
+        found = seated(policy, may_use, [[worker(actor=float(places), learner=1.0)]], "free")
+        assert (len(found.seats["act"]), found.lacking) == (members, [])
+    act, learn = policy.roles
+    shared = replace(
+        policy,
+        roles=(
+            replace(act, resources=(("slot", 1.0),), fewest=1),
+            replace(learn, replicas=2, resources=(("slot", 1.0),)),
+        ),
+    )
+    found = seated(shared, may_use, [[worker(slot=4.0)]], "free")
+    assert {role: len(taken) for role, taken in found.seats.items()} == {"act": 2, "learn": 2}
+
+
 # On a cluster
 
 
@@ -147,6 +186,18 @@ def other_gang(client: Client) -> Iterator[Event]:
     future.result(LONG_SECONDS)
 
 
+@contextmanager
+def admitted_to(
+    client: Client, policy: DistributionPolicy, run: str, seconds: float, *, was_large_enough: bool = False
+) -> Iterator[Seats]:
+    """Where all roles are on the cluster."""
+    told = client.scheduler_info(n_workers=0)
+    cluster = Cluster(client, told["id"], told["address"])
+    clusters = Clusters({role.name: (cluster,) for role in policy.roles})
+    with admitted(clusters, policy, run, seconds, was_large_enough=was_large_enough) as seats:
+        yield seats
+
+
 def hold(leave: str, entered: str) -> None:
     Event(entered).set()
     Event(leave).wait()
@@ -155,25 +206,46 @@ def hold(leave: str, entered: str) -> None:
 def test_a_gang_that_fits_gets_in(client: Client):
     """Again and again: each leaves the lock as it found it, also when what is inside fails."""
     for _ in range(2):
-        with admitted(client, single_learner_coarse(2), "mine", LONG_SECONDS):
+        with admitted_to(client, single_learner_coarse(2), "mine", LONG_SECONDS):
             pass
     with (
         pytest.raises(ZeroDivisionError),
-        admitted(client, single_learner_coarse(2), "mine", LONG_SECONDS),
+        admitted_to(client, single_learner_coarse(2), "mine", LONG_SECONDS),
     ):
         _ = 1 / 0
-    with admitted(client, single_learner_coarse(2), "mine", LONG_SECONDS):
+    with admitted_to(client, single_learner_coarse(2), "mine", LONG_SECONDS):
         pass
 
 
 def test_a_cluster_that_is_too_small_refuses(client: Client, monkeypatch: pytest.MonkeyPatch):
     """With what is lacking, long before the time for waiting is over, once no worker could still be restarting."""
     monkeypatch.setattr(admission, "_RESTART_SECONDS", 0.2)
-    with pytest.raises(GangRefusedError) as caught, admitted(client, single_learner_coarse(3), "mine", LONG_SECONDS):
+    with pytest.raises(GangRefusedError) as caught, admitted_to(client, single_learner_coarse(3), "mine", LONG_SECONDS):
         pass
     said = str(caught.value)
     assert "run 'mine' needs 3 places with actor=1 for 'act', and there are 2 on the cluster at inproc://" in said
     assert "even when it is idle" in said
+
+
+def test_a_cluster_that_was_large_enough_is_waited_for(client: Client, monkeypatch: pytest.MonkeyPatch):
+    """A worker that was told to end may be replaced. Meanwhile others get in; at last it is refused with what lacks."""
+    monkeypatch.setattr(admission, "_RESTART_SECONDS", 0.2)
+    refused: list[str] = []
+
+    def wait() -> None:
+        policy = single_learner_coarse(3)
+        inside = admitted_to(client, policy, "mine", 3.0, was_large_enough=True)
+        with pytest.raises(GangRefusedError) as caught, inside:
+            pass
+        refused.append(str(caught.value))
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    for _ in range(2):
+        with admitted_to(client, single_learner_coarse(2), "other", LONG_SECONDS):
+            assert not refused
+    thread.join(LONG_SECONDS)
+    assert "3 places with actor=1 for 'act', and there are 2" in refused[0]
 
 
 def test_a_gang_waits_for_its_places(client: Client, other_gang: Event):
@@ -182,13 +254,13 @@ def test_a_gang_waits_for_its_places(client: Client, other_gang: Event):
     looks = threading.Semaphore(0)
     places = admission._places
 
-    def watched(asked: Client) -> list[dict[str, Any]]:
-        found = places(asked)
+    def watched(cluster: Cluster) -> list[dict[str, Any]]:
+        found = places(cluster)
         looks.release()
         return found
 
     def get_in() -> None:
-        with admitted(client, single_learner_coarse(2), "mine", LONG_SECONDS):
+        with admitted_to(client, single_learner_coarse(2), "mine", LONG_SECONDS):
             happened.append("in")
 
     thread = threading.Thread(target=get_in)
@@ -205,7 +277,7 @@ def test_a_gang_waits_for_its_places(client: Client, other_gang: Event):
 
 def test_whoever_takes_the_places_is_named(client: Client, other_gang: Event):
     """When the time is over: the run in the way, what is lacking, and what to do."""
-    with pytest.raises(GangRefusedError) as caught, admitted(client, single_learner_coarse(2), "mine", 0.2):
+    with pytest.raises(GangRefusedError) as caught, admitted_to(client, single_learner_coarse(2), "mine", 0.2):
         pass
     said = str(caught.value)
     assert "run 'mine' waited 0.2 s for 2 places with actor=1 for 'act', and there are 1" in said
@@ -215,18 +287,18 @@ def test_whoever_takes_the_places_is_named(client: Client, other_gang: Event):
 
 def test_a_gang_beside_another_gets_in_if_both_fit(client: Client, other_gang: Event):
     """One actor's place is left, and one is wanted."""
-    with admitted(client, single_learner_coarse(1), "mine", LONG_SECONDS):
+    with admitted_to(client, single_learner_coarse(1), "mine", LONG_SECONDS):
         pass
 
 
 def test_gangs_are_admitted_one_after_the_other(client: Client):
     """While one is being admitted another waits for its turn, though there are places for both as yet."""
-    inside = admitted(client, single_learner_coarse(1), "first", LONG_SECONDS)
+    inside = admitted_to(client, single_learner_coarse(1), "first", LONG_SECONDS)
     with (
         inside,
         pytest.raises(GangRefusedError, match=r"run 'second' waited 0\.2 s for its turn"),
-        admitted(client, single_learner_coarse(1), "second", 0.2),
+        admitted_to(client, single_learner_coarse(1), "second", 0.2),
     ):
         pass
-    with admitted(client, single_learner_coarse(1), "second", LONG_SECONDS):
+    with admitted_to(client, single_learner_coarse(1), "second", LONG_SECONDS):
         pass

@@ -16,12 +16,13 @@ from tasks.start import check_start
 
 SIZES = Sizes(
     action_bytes=64, observation_bytes=128, frame_bytes=96, end_bytes=2000, start_bytes=1000, greeting_bytes=20,
-    welcome_bytes=1, shard_bytes=50_000, snapshot_bytes=5000, updates=8, gradient_bytes=40_000, returned=8,
-    returned_bytes=40_000, sums=1, sums_bytes=24, judged=0, judged_bytes=0, followed=0, followed_bytes=0,
+    welcome_bytes=1, shard_bytes=50_000, state_bytes=1000, snapshot_bytes=5000, checkpoint_bytes=15_000, updates=8,
+    gradient_bytes=40_000, returned=8, returned_bytes=40_000,
+    sums=1, sums_bytes=24, judged=0, judged_bytes=0, followed=0, followed_bytes=0,
 )  # fmt: skip
 EVEN = PartSeconds(
-    step=1e-4, infer=1e-4, write=1e-3, torch_round=1.0, update=0.01, update_row=1e-6, message=2e-5, collective=5e-4,
-    cores=8,
+    step=1e-4, step_cpu=1e-4, infer=1e-4, write=1e-3, take=1e-4, torch_round=1.0, update=0.01, update_row=1e-6,
+    message=2e-5, collective=5e-4, cores=8,
 )  # fmt: skip
 
 

@@ -61,7 +61,7 @@ def refusal(values: dict[str, Any]) -> str:
         ("schedule.lag", 9, "less than or equal to 8"),
         ("placement.act_tasks", 0, "greater than or equal to 1"),
         ("placement.device", "tpu", "'auto', 'cpu' or 'cuda'"),
-        ("placement.quorum", 0.9, "greater than or equal to 1"),
+        ("placement.quorum", 1.1, "less than or equal to 1"),
         ("cluster.lease_seconds", 0, "greater than 0"),
         ("shards.compression.observation", "gzip", "'lz4' or 'zstd'"),
     ],

@@ -21,7 +21,8 @@ if __name__ == "__main__":
     told = []
     for late in ("first", "second"):
         os.environ["LATE"] = late
-        with connected(build_config(load_preset("cartpole"))) as client:
+        with connected(build_config(load_preset("cartpole"))) as clusters:
+            (client,) = (cluster.client for cluster in clusters.every)
             told.append(list(client.run(look).values()))
     print(json.dumps(told))
 """

@@ -3,7 +3,8 @@
 import pytest
 
 from storage.errors import ConfigError
-from tasks.placement import EDGES, check_supported, cut_edges, tiles_of, works_in_step
+from tasks.config import ClusterSettings
+from tasks.placement import EDGES, check_clusters, check_supported, cut_edges, tiles_of, works_in_step
 from tasks.policies import FRAGMENTS, DistributionPolicy, Fragment, Role
 
 
@@ -149,3 +150,35 @@ def test_tiles_are_shared_out_whole_and_evenly(tiles: int):
         sizes = {len(part) for part in owned}
         assert min(sizes) >= 1
         assert max(sizes) - min(sizes) <= 1
+
+
+# Several clusters
+
+
+def test_only_what_goes_through_storage_may_lie_on_several_clusters():
+    """Actors anywhere, and learners apart from them; commas and lists name the same."""
+    check_clusters(COARSE, ClusterSettings(scheduler="c", schedulers={"actors": "a, b"}))
+    check_clusters(COARSE, ClusterSettings(schedulers={"actors": ["a", "b"], "learner": None}))
+    trainers = DistributionPolicy(
+        "own", (COARSE.roles[0], role("trainers", 2, "buffer", "learn", "sync")), reduce="allreduce"
+    )
+    check_clusters(trainers, ClusterSettings(schedulers={"actors": ["a", "b"], "trainers": ["c"]}))
+    for policy in (FINE, MULTIPLE, GPU_ONLY, ENVIRONMENTS, CENTRAL):
+        check_clusters(policy, ClusterSettings(scheduler="a", schedulers={policy.roles[0].name: "a"}))
+
+
+@pytest.mark.parametrize(
+    ("policy", "schedulers", "said"),
+    [
+        (FINE, {"envs": "b"}, "puts envs and learner on a, b, and policy 'single_learner_fine' has 'env -> act"),
+        (MULTIPLE, {"worker": "a,b"}, "puts worker on a, b, and policy 'multiple_learners' has 'learn -> learn"),
+        (CENTRAL, {"server": ""}, "puts worker and server on a, this machine, and policy 'central' has 'learn -> sync"),
+        (COARSE, {"actor": "b"}, "names actor: policy 'single_learner_coarse' has the roles actors, learner"),
+    ],
+    ids=lambda value: getattr(value, "name", None),
+)
+def test_what_happens_within_a_round_has_one_cluster(policy: DistributionPolicy, schedulers: dict, said: str):
+    """Links and collectives need one, and a role must be there: refused with roles, places, the edge and what to do."""
+    with pytest.raises(ConfigError) as caught:
+        check_clusters(policy, ClusterSettings(scheduler="a", schedulers=schedulers))
+    assert said in str(caught.value)

@@ -9,7 +9,7 @@ import dask
 import pytest
 from distributed import Client, Event, Nanny, Scheduler, SpecCluster
 
-from tasks.places import move_blocked, read_places
+from tasks.places import move_blocked, placeless, read_places
 
 PATIENCE_SECONDS = 30.0
 _numbers = itertools.count()
@@ -47,7 +47,10 @@ def begins(folder, name):
 
 
 def test_a_member_that_waits_on_a_full_worker_is_moved_and_no_other(client, tmp_path):
-    """Whichever of the two tasks the scheduler happens to list first: the one that runs stays, and runs once."""
+    """Whichever of the two tasks the scheduler happens to list first: the one that runs stays, and runs once.
+
+    The other is without a place as long as there is no room for it.
+    """
     cluster = client.cluster
     for attempt in range(6):
         topic = f"topic-{next(_numbers)}"
@@ -67,10 +70,13 @@ def test_a_member_that_waits_on_a_full_worker_is_moved_and_no_other(client, tmp_
         while [place["free"] for place in client.run_on_scheduler(read_places)] != [{"actor": -1.0}]:
             assert time.monotonic() < deadline
         assert client.run_on_scheduler(move_blocked, topic=topic) == []
+        while client.run_on_scheduler(placeless, topic=topic) != [f"{blocked} {topic} run"]:
+            assert time.monotonic() < deadline
         cluster.worker_spec[1] = worker()
         cluster.sync(cluster._correct_state)
         client.wait_for_workers(2, timeout=PATIENCE_SECONDS)
         assert client.run_on_scheduler(move_blocked, topic="another") == []
+        assert client.run_on_scheduler(placeless, topic=topic) == []
         moved = []
         while not moved:
             assert time.monotonic() < deadline

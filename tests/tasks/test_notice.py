@@ -1,0 +1,65 @@
+"""A worker that is told to end hands its members back, and nobody counts that as a failure."""
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import dask
+import pytest
+from distributed import Client, Scheduler, SpecCluster, Worker, get_worker
+
+from tasks import notice
+from tasks.mailbox import MAILBOX
+from tasks.notice import LEFT, is_ending
+
+PATIENCE_SECONDS = 60.0
+TOPIC = "penstock/run/0.0/gang"
+began = threading.Event()
+
+
+@pytest.fixture
+def client() -> Iterator[Client]:
+    """Two workers with a place each, and a scheduler that gives a task up when one worker is lost under it."""
+    here = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
+    worker = {"cls": Worker, "options": {**here, "nthreads": 1, "resources": {"actor": 1.0}}}
+    scheduler = {"cls": Scheduler, "options": {**here, "protocol": "inproc://", "allowed_failures": 0}}
+    with (
+        dask.config.set({"distributed.admin.system-monitor.gil.enabled": False}),
+        SpecCluster(workers={0: worker, 1: worker}, scheduler=scheduler, silence_logs=50) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        client.wait_for_workers(2, timeout=PATIENCE_SECONDS)
+        yield client
+
+
+def play() -> str:
+    """A member: where it begins first it works until it is told to leave, elsewhere it is done at once."""
+    worker = get_worker()
+    MAILBOX.open(TOPIC)
+    try:
+        notice.install(worker)
+        if not began.is_set():
+            began.set()
+            assert MAILBOX.wait(TOPIC, lambda hints: "leave" in hints, PATIENCE_SECONDS)
+            assert is_ending(worker)
+        return str(worker.address)
+    finally:
+        MAILBOX.close(TOPIC)
+
+
+@pytest.mark.parametrize("how", ["closed", "retired"])
+def test_a_member_goes_on_elsewhere_when_its_worker_is_told_to_end(client: Client, how: str):
+    """It is told to leave, Dask runs it on the other worker as if it never had been here, and the flow hears of it."""
+    began.clear()
+    heard: list[dict[str, Any]] = []
+    client.subscribe_topic(TOPIC, lambda stamped: heard.append(stamped[1]))
+    future = client.submit(play, key=f"act-0 {TOPIC} run", resources={"actor": 1.0}, pure=False)
+    assert began.wait(PATIENCE_SECONDS)
+    first = next(worker for worker in client.cluster.workers.values() if worker.active_threads)
+    assert not is_ending(first)
+    if how == "closed":  # as a nanny does it that gets SIGTERM
+        client.cluster.sync(first.close, timeout=8, nanny=False)
+    else:
+        client.retire_workers([first.address])
+    assert future.result(PATIENCE_SECONDS) not in {None, first.address}
+    assert (LEFT, "act-0") in {(event["event"], event["member"]) for event in heard}
