@@ -1,12 +1,14 @@
 """As much of S3 as the benchmarks need, in memory and in a process of its own: fast enough to leave the client visible.
 
-Knows no users and checks no signatures, so it listens on loopback alone. `ObjectServer` starts and ends it.
+Knows no users and checks no signatures, so it listens on loopback alone. `ObjectServer` starts and ends it, and says
+what was asked of it: `GET /` without a bucket gives every request so far as lines of JSON.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import multiprocessing
 import re
 import socket
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 LISTED_AT_ONCE = 1_000
 Answer = tuple[str, dict[str, str], Any]
 NOTHING: Answer = ("404 Not Found", {}, b"<Error><Code>NoSuchKey</Code><Message>nothing there</Message></Error>")
+BEYOND: Answer = ("416 Range Not Satisfiable", {}, b"<Error><Code>InvalidRange</Code><Message>no</Message></Error>")
 REFUSED: Answer = (
     "412 Precondition Failed",
     {},
@@ -61,6 +64,11 @@ class ObjectServer:
     def __exit__(self, *_: object) -> None:
         self._process.terminate()
         self._process.join()
+
+    def requests(self) -> list[tuple[float, str, str, int]]:
+        """Of every request since the last call: Unix time, kind (get, put, list, head, delete), key, bytes moved."""
+        with urllib.request.urlopen(f"{self.endpoint}/", timeout=60) as answer:
+            return [tuple(json.loads(line)) for line in answer.read().splitlines()]
 
 
 def _serve(ready: Connection, request_seconds: float) -> None:
@@ -140,11 +148,23 @@ class _Objects:
         self._content: dict[str, bytearray] = {}
         self._uploads: dict[str, dict[int, bytearray]] = {}
         self._count = itertools.count()
+        self._asked: list[tuple[float, str, str, int]] = []
 
     def answer(self, method: str, target: str, headers: dict[str, str], body: bytearray) -> Answer:
         path, _, text = target.partition("?")
         asked = dict(urllib.parse.parse_qsl(text, keep_blank_values=True))
         key = urllib.parse.unquote(path).lstrip("/")
+        if not key:
+            told, self._asked = self._asked, []
+            return "200 OK", {}, "\n".join(map(json.dumps, told)).encode()
+        found = self._answer(method, key, asked, headers, body)
+        lists = method == "GET" and "/" not in key.rstrip("/")
+        kind = "list" if lists else {"POST": "delete"}.get(method, method.lower())
+        moved = len(body) if method == "PUT" else len(found[2]) if method == "GET" and not lists else 0
+        self._asked.append((time.time(), kind, asked.get("prefix", "") if lists else key, moved))
+        return found
+
+    def _answer(self, method: str, key: str, asked: dict[str, str], headers: dict[str, str], body: bytearray) -> Answer:
         if method in {"GET", "HEAD"}:
             if "/" not in key.rstrip("/"):
                 return self._list(key.rstrip("/"), asked)
@@ -156,7 +176,8 @@ class _Objects:
             return self._write(key, headers, body)
         if method == "POST":
             return self._post(key, asked, body)
-        self._content.pop(key, None)
+        with self._lock:
+            self._content.pop(key, None)
         return "204 No Content", {}, b""
 
     def _read(self, key: str, headers: dict[str, str]) -> Answer:
@@ -166,6 +187,8 @@ class _Objects:
         wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", headers.get("range", ""))
         if not wanted:
             return "200 OK", {"Accept-Ranges": "bytes"}, content
+        if int(wanted[1]) >= len(content):
+            return BEYOND
         start, stop = int(wanted[1]), min(len(content), int(wanted[2] or len(content)) + 1)
         where = {"Content-Range": f"bytes {start}-{stop - 1}/{len(content)}"}
         return "206 Partial Content", where, memoryview(content)[start:stop]
@@ -181,8 +204,9 @@ class _Objects:
         if "delete" in asked:
             bucket = key.rstrip("/")
             names = re.findall(r"<Key>(.*?)</Key>", body.decode())
-            for name in names:
-                self._content.pop(f"{bucket}/{name}", None)
+            with self._lock:
+                for name in names:
+                    self._content.pop(f"{bucket}/{name}", None)
             gone = "".join(f"<Deleted><Key>{name}</Key></Deleted>" for name in names)
             return "200 OK", {}, f"<DeleteResult>{gone}</DeleteResult>".encode()
         if "uploads" in asked:
@@ -192,7 +216,9 @@ class _Objects:
             said = f"<Bucket>{bucket}</Bucket><Key>{escape(name)}</Key><UploadId>{upload}</UploadId>"
             return "200 OK", {}, f"<InitiateMultipartUploadResult>{said}</InitiateMultipartUploadResult>".encode()
         parts = self._uploads.pop(asked["uploadId"])
-        self._content[key] = bytearray().join(parts[number] for number in sorted(parts))
+        whole = bytearray().join(parts[number] for number in sorted(parts))
+        with self._lock:
+            self._content[key] = whole
         said = '<CompleteMultipartUploadResult><ETag>"0"</ETag></CompleteMultipartUploadResult>'
         return "200 OK", {}, said.encode()
 
@@ -204,7 +230,7 @@ class _Objects:
         cut, page = len(page) > LISTED_AT_ONCE, page[:LISTED_AT_ONCE]
         found = "".join(
             f"<Contents><Key>{escape(name)}</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified>"
-            f"<Size>{len(self._content[f'{bucket}/{name}'])}</Size><ETag>0</ETag></Contents>"
+            f"<Size>{len(self._content.get(f'{bucket}/{name}', b''))}</Size><ETag>0</ETag></Contents>"
             for name in page
         )
         more = f"<NextContinuationToken>{escape(page[-1])}</NextContinuationToken>" if cut else ""

@@ -1,0 +1,250 @@
+"""What `penstock scale` predicts, beside what runs with 1 to 512 light actors need: all in one table.
+
+The actors' environment waits in every step instead of computing (`waiting_env/`), so that hundreds fit on one machine.
+They are members of a few processes, under a real Dask scheduler and a real Prefect server, on an S3 server in memory
+(`object_server.py`). Messages of the scheduler, requests of the store and calls of Prefect are counted where they
+arrive, with their bytes, in stages that are neither the first nor the last. Counts do not depend on what else the
+machine does; times do.
+
+    python benchmarks/scale.py                        # minutes; most of them with 512 actors
+    python benchmarks/scale.py --actors 1 8 --lag 1
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent / "peers"))
+from measure import machine
+from object_server import ObjectServer
+from prefect_tally import PrefectTally
+from tables import write_table
+
+from flows.scaling import deployment_of, tried_config, values
+from flows.server import PrefectServer
+from storage.store import open_store
+from tasks.calibrate import timed
+from tasks.capacity import Prediction, predict
+from tasks.capacity_constants import with_assumptions
+from tasks.capacity_counts import StageSeconds, prefect_calls, scheduler_messages, store_requests
+from tasks.config import TrainConfig, build_config
+
+if TYPE_CHECKING:
+    from tasks.cost import Sizes
+
+HERE = Path(__file__).resolve().parent
+PENSTOCK = str(Path(sys.executable).parent / "penstock")
+TALLY = "PENSTOCK_SCHEDULER_TALLY"
+TRIED_TILES = 64
+KINDS = ("get", "put", "list", "head", "delete")
+HEAD = ("a stage's", "actors", "predicted", "at the times that were measured", "measured", "ratio")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--actors", type=int, nargs="+", default=[1, 8, 64, 512])
+    parser.add_argument("--act-workers", type=int, default=4)
+    parser.add_argument("--wait-milliseconds", type=float, default=20.0)
+    parser.add_argument("--round-steps", type=int, default=16)
+    parser.add_argument("--rounds", type=int, default=6, help="of a stage")
+    parser.add_argument("--stages", type=int, default=4)
+    parser.add_argument("--lag", type=int, default=0)
+    parser.add_argument("--client", choices=["s3", "s3+obstore", "folder"], default="s3")
+    parser.add_argument("--results", type=Path)
+    args = parser.parse_args()
+    with_waiting_environment()
+    found = []
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder, ObjectServer() as server:
+        os.environ |= {"PREFECT_HOME": f"{folder}/prefect", **server.environment}
+        with PrefectServer() as prefect:
+            prefect.wait_ready()
+            sizes, parts = timed(tried_config(config_of(args, 1, folder), TRIED_TILES), None)
+            given = [f"cores_per_node={parts.cores}", f"request_seconds={request_seconds(args, folder)}"]
+            constants = values(with_assumptions(given))
+            with PrefectTally(int(prefect.ui_url.rpartition(":")[2])) as tally:
+                os.environ["PREFECT_API_URL"] = tally.api_url
+                for actors in args.actors:
+                    config = config_of(args, actors, folder)
+                    prediction = predict(deployment_of(config, actors, 1, actors), sizes, parts, constants)
+                    counted = measure(config, server, tally, folder)
+                    found.append({"actors": actors, **compare(prediction, sizes, constants, counted)})
+                    print(json.dumps(found[-1]), flush=True)
+    report(args, found, {"sizes": sizes.to_json(), "parts": parts.to_json(), "constants": constants})
+
+
+def with_waiting_environment() -> None:
+    """Let every process that is started find `Waiting-v0`."""
+    path = [str(HERE / "waiting_env"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    os.environ["PYTHONPATH"] = os.pathsep.join(path)
+
+
+def request_seconds(args: argparse.Namespace, folder: str) -> float:
+    """Of a small object, until it is written."""
+    store, taken = open_store(store_of(args, folder)), []
+    for number in range(40):
+        started = time.perf_counter()
+        store.write(f"latency/{number}", [b"small"])
+        taken.append(time.perf_counter() - started)
+    return median(taken)
+
+
+def store_of(args: argparse.Namespace, folder: str) -> str:
+    return f"{folder}/runs" if args.client == "folder" else f"{args.client}://bench/runs"
+
+
+def config_of(args: argparse.Namespace, actors: int, folder: str) -> TrainConfig:
+    """One environment and one tile an actor."""
+    return build_config(
+        {
+            "name": f"actors-{actors}",
+            "store": store_of(args, folder),
+            "environment": {
+                "id": "Waiting-v0",
+                "num_envs": actors,
+                "envs_per_tile": 1,
+                "settings": {"wait_milliseconds": args.wait_milliseconds},
+            },
+            "algorithm": {"hidden": [16], "epochs": 1, "minibatches": 1},
+            "schedule": {
+                "round_steps": args.round_steps,
+                "rounds_per_stage": args.rounds,
+                "max_stages": args.stages,
+                "lag": args.lag,
+                "evaluation_episodes": 1,
+                "evaluate_every_stages": 1_000_000,
+            },
+            "placement": {"act_tasks": actors},
+            "cluster": {
+                "act_workers": min(actors, args.act_workers),
+                "gang_seconds": 300.0,
+                "cache_folder": f"{folder}/cache",
+            },
+        }
+    )
+
+
+def measure(config: TrainConfig, server: ObjectServer, tally: PrefectTally, folder: str) -> dict[str, float]:
+    """Train as a user does; what a stage needed, the mean of those between the first and the last."""
+    preset, told = Path(folder) / f"{config.name}.toml", Path(folder) / f"{config.name}-scheduler.jsonl"
+    preset.write_text(toml(config), encoding="utf-8")
+    environment = {
+        **os.environ,
+        TALLY: str(told),
+        "DASK_DISTRIBUTED__SCHEDULER__PRELOAD": json.dumps([str(HERE / "scheduler_tally.py")]),
+    }
+    server.requests()
+    tally.seen.clear()
+    command = [PENSTOCK, "train", str(preset), "--json"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"{shlex.join(command)} ended with {done.returncode}:\n{done.stderr}")
+    store = open_store(config.store).at(str(config.name))
+    stages = [json.loads(store.read(name)) for name in store.list("timings/")]
+    begin, end, count = stages[1]["started_at"], stages[-1]["started_at"], len(stages) - 2
+    counted: Counter[str] = Counter(
+        {
+            "seconds": end - begin,
+            "round seconds": sum(stage["roles_seconds"] for stage in stages[1:-1]) / config.schedule.rounds_per_stage,
+            "snapshot wait": sum(
+                part["wait_seconds"] / len(stage["act"]) / config.schedule.rounds_per_stage
+                for stage in stages[1:-1]
+                for part in stage["act"]
+            ),
+            "acting": sum(max(part["act_seconds"] for part in stage["act"]) for stage in stages[1:-1]),
+            "learning": sum(stage["learn"][0]["learn_seconds"] for stage in stages[1:-1]),
+            "members' own": sum(max(part["task_seconds"] for part in stage["act"]) for stage in stages[1:-1]),
+            "orchestration": sum(
+                stage["stage_seconds"] - max(part["task_seconds"] for part in stage["act"] + stage["learn"])
+                for stage in stages[1:-1]
+            ),
+        }
+    )
+    for at, kind, key, nbytes in server.requests():
+        if begin <= at < end:
+            counted[kind] += 1
+            counted[
+                f"{kind} {key.removeprefix('bench/').removeprefix('runs/').partition('/')[2].partition('/')[0]}"
+            ] += 1
+            counted[f"{kind} bytes"] += nbytes
+    for line in told.read_text(encoding="utf-8").splitlines():
+        at, kind, operation = json.loads(line)
+        if begin <= at < end:
+            counted[f"messages {kind}"] += 1
+            counted[f"message {kind} {operation}"] += 1
+    for at, what in tally.seen:
+        if begin <= at < end:
+            counted["calls"] += 1
+            counted[f"call {what}"] += 1
+    return {name: value / count for name, value in counted.items()}
+
+
+def toml(config: TrainConfig) -> str:
+    """The configuration as a preset, for those of its settings that differ from the defaults."""
+    lines = [f'name = "{config.name}"', f'store = "{config.store}"']
+    for section in ("environment", "algorithm", "schedule", "placement", "cluster"):
+        lines.append(f"[{section}]")
+        given = getattr(config, section).model_dump(mode="json", exclude_defaults=True)
+        for name, value in given.items():
+            shown = json.dumps(value)
+            if isinstance(value, dict):
+                shown = "{" + ", ".join(f"{key} = {json.dumps(item)}" for key, item in value.items()) + "}"
+            lines.append(f"{name} = {shown}")
+    return "\n".join(lines)
+
+
+def compare(prediction: Prediction, sizes: Sizes, constants: dict[str, float], counted: dict[str, float]) -> Any:
+    """By what is compared: predicted, predicted at the times that were measured where counts depend on these, found."""
+    d = prediction.deployment
+    rows, seconds = d.round_rows * d.rounds_per_stage, counted["seconds"]
+    asked = store_requests(d, sizes, StageSeconds(seconds, counted["snapshot wait"], counted["round seconds"]))
+    messages = sum(counted.get(f"messages {kind}", 0) for kind in ("in", "out", "call"))
+    pairs = {
+        "env steps/s": (prediction.steps_per_second, None, rows / seconds),
+        "seconds": (prediction.stage_seconds, None, seconds),
+        "seconds of a round": (prediction.round_seconds, None, counted["round seconds"]),
+        "scheduler messages": (prediction.messages, scheduler_messages(d, seconds), messages),
+        "Prefect calls": (prediction.calls, prefect_calls(seconds, constants), counted.get("calls", 0)),
+        "requests": (
+            sum(prediction.requests.values()),
+            sum(asked.values()),
+            sum(counted.get(kind, 0) for kind in KINDS),
+        ),
+        **{kind: (prediction.requests[kind], asked[kind], counted.get(kind, 0)) for kind in KINDS},
+        "bytes written": (prediction.written_bytes, None, counted.get("put bytes", 0)),
+        "bytes read": (prediction.read_bytes, None, counted.get("get bytes", 0)),
+    }
+    return {"pairs": pairs, "counted": counted, "parts": prediction.parts, "first bottleneck": prediction.bottleneck}
+
+
+def report(args: argparse.Namespace, found: list[dict[str, Any]], raw: dict[str, Any]) -> None:
+    rows = [
+        (what, str(run["actors"]), number(mine), number(timed), number(theirs), f"{(timed or mine) / theirs:.2f}")
+        for what in found[0]["pairs"]
+        for run in found
+        for mine, timed, theirs in [run["pairs"][what]]
+        if theirs
+    ]
+    everything = {"runs": found, **raw, "machine": machine(["penstock", "prefect", "distributed", "s3fs"])}
+    command = shlex.join(["python", "benchmarks/scale.py", *sys.argv[1:]])
+    results = args.results or Path(tempfile.mkdtemp())
+    print(write_table(results, "scale", command, rows, everything, head=HEAD))
+
+
+def number(value: float | None) -> str:
+    return "" if value is None else f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,172 @@
+"""`penstock scale`: what it refuses, what it prints, and that a real run needs what the model counts."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from flows.scaling import deployment_of, scale
+from storage.errors import ConfigError
+from tasks.capacity_counts import StageSeconds, scheduler_messages, store_requests
+from tasks.config import build_config, load_preset
+
+from ..tasks.test_auto_policy import SIZES  # noqa: TID252  (tests are no package)
+from .conftest import Settings
+
+if TYPE_CHECKING:
+    from .processes import Cluster
+
+SETTINGS = Settings(stages=3, rounds=4, tiles=4, act_tasks=2)
+# What an evaluation is to the scheduler: its graph, its start, its end, its result, which is had and forgotten.
+EVALUATION_MESSAGES = 7
+# The flow's client comes, hears two topics of Dask's own, and goes.
+CLIENT_MESSAGES = 4
+PERIODIC = {"log-event", "event", "heartbeat-client", "adjust-heartbeat-interval", "keep-alive", "long-running"}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"actors": "0"}, "--actors 0: expected numbers from 1"),
+        ({"actors": "1,,8"}, "as in --actors 1,8,64"),
+        ({"actors": "many"}, "--actors many"),
+        ({"actors": "8", "learners": 0}, "--learners 0"),
+        ({"actors": "8", "actors_per_node": 0}, "--actors-per-node 0"),
+        ({"actors": "8", "assumed": ["vcpu_hour=1"]}, "did you mean vcpu_hour_price"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_is_tried(options: dict[str, Any], said: str):
+    """Each argument by its name, with what would be right."""
+    with pytest.raises(ConfigError) as caught:
+        scale(build_config({}), **options)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"placement": {"policy": "multiple_learners"}}, "single_learner_coarse alone"),
+        ({"placement": {"quorum": 0.5}}, "placement.quorum = 0.5"),
+        ({"environment": {"num_envs": 192}, "placement": {"act_tasks": 2}}, "3 tiles for placement.act_tasks = 2"),
+    ],
+)
+def test_what_the_model_does_not_cover_is_refused(settings: dict[str, Any], said: str):
+    """Other policies, rounds without stragglers, and actors with unlike numbers of tiles."""
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        scale(build_config(settings), "8")
+
+
+def test_the_command_prints_rows_constants_and_what_it_tried(bench):
+    """JSON and nothing else on stdout: a row a number of actors, each with its parts, and a source for every number."""
+    small = bench.preset(Settings())
+    command = bench.penstock(
+        "scale",
+        small,
+        "--actors",
+        "1,10000",
+        "--lag",
+        "1",
+        "--json",
+        "--assume",
+        "kept_months=3",
+        "--assume",
+        "update=2",
+    )
+    found = json.loads(command.succeed())
+    assert [row["actors"] for row in found["rows"]] == [1, 10_000]
+    for row in found["rows"]:
+        assert row["parts"][row["first bottleneck"]] == max(row["parts"].values())
+        assert row["env steps/s"] > 0
+    assert {row["name"]: row["source"] for row in found["constants"]}["kept_months"] == "given by --assume"
+    assert {row["name"]: row["value"] for row in found["measured"]}["update"] == 2.0
+    assert found["rows"][0]["parts"]["learner"] >= Settings().rounds * 2.0
+    assert all(row["source"] for row in (*found["constants"], *found["measured"]))
+
+
+def test_a_run_needs_the_requests_and_messages_that_are_predicted(bench, cluster, s3_server, s3_url: str):
+    """Writes, removals and reads on a real S3 server, and messages of a real scheduler, are equal to the prediction.
+
+    But for what the clock decides (the lease, looks while waiting, heartbeats, how results are batched).
+    """
+    store = s3_url.replace("/runs", "/capacity")
+    asked_before = s3_server.log.stat().st_size
+    _count_messages(cluster)
+    bench.train("counted", SETTINGS, store=store).succeed()
+    messages = _counted_messages(cluster, "counted")
+    preset = build_config(load_preset(bench.preset(SETTINGS)))
+    config = preset.model_copy(update={"store": store})
+    cluster_of = deployment_of(config, actors=2, learners=1, actors_per_node=2)
+    predicted = store_requests(cluster_of, SIZES, StageSeconds(0.0, 0.0, 0.0))
+    with s3_server.log.open("rb") as log:
+        log.seek(asked_before)
+        asked = _requests(log.read().decode(), "/capacity/counted/")
+    stages, members, looks = SETTINGS.stages, cluster_of.members, cluster_of.processes
+    # Version 0 comes first; where nothing is before the first stage, nothing of it is read.
+    assert asked["PUT"] == stages * predicted["put"] + 1
+    assert asked["POST"] == stages * predicted["delete"] + 2  # two probes, before anything is started and after
+    before_first = 1 + cluster_of.learners + members
+    assert asked["GET"] == stages * (predicted["get"] - looks) - before_first
+    calls_and_batches = 5 + members
+    once = scheduler_messages(cluster_of, 0.0) - calls_and_batches
+    assert messages.total() == stages * (once + EVALUATION_MESSAGES) + CLIENT_MESSAGES, messages
+
+
+def _requests(log: str, folder: str) -> Counter[str]:
+    """By method, of what a run has stored, without what the clock decides; removals name no object."""
+    found = Counter[str]()
+    for method, path in re.findall(r'"(GET|PUT|POST) (\S+) HTTP', log):
+        name = path.partition("?")[0]
+        if (
+            method == "POST"
+            or (folder in name and not name.endswith(("lease.json", "run.json", "latest.json")))
+            or (folder in name and name.endswith("latest.json") and method == "PUT")
+        ):
+            found[method] += 1
+    return found
+
+
+def _count_messages(cluster: Cluster) -> None:
+    """Let the scheduler count what streams in and out."""
+
+    def begin(dask_scheduler: Any) -> None:
+        from distributed.batched import BatchedSend
+
+        seen: list[str] = []
+
+        class Told(dict[str, Any]):
+            def __getitem__(self, operation: str) -> Any:
+                seen.append(operation)
+                return super().__getitem__(operation)
+
+        original, handlers = BatchedSend.send, dask_scheduler.stream_handlers
+
+        def tell(self: Any, *messages: Any) -> None:
+            if self in (*dask_scheduler.stream_comms.values(), *dask_scheduler.client_comms.values()):
+                seen.extend(message["op"] for message in messages)
+            original(self, *messages)
+
+        BatchedSend.send, dask_scheduler.stream_handlers = tell, Told(handlers)
+        dask_scheduler.counted_for_capacity = (seen, original, handlers)
+
+    cluster.members.client.run_on_scheduler(begin)
+
+
+def _counted_messages(cluster: Cluster, run: str) -> Counter[str]:
+    """Of a run, in and out, by operation; a report that was repeated because the gang was slow counts once."""
+
+    def end(dask_scheduler: Any, run: str) -> tuple[list[str], list[str]]:
+        from distributed.batched import BatchedSend
+
+        seen, BatchedSend.send, dask_scheduler.stream_handlers = dask_scheduler.counted_for_capacity
+        topics = [topic for topic in dask_scheduler._broker._topics if topic.startswith(f"penstock/{run}/")]
+        events = [str({**event, "topic": topic}) for topic in topics for _, event in dask_scheduler.get_events(topic)]
+        return seen, events
+
+    seen, events = cluster.members.client.run_on_scheduler(end, run=run)
+    found = Counter(operation for operation in seen if operation not in PERIODIC)
+    found["events"] = 2 * len(set(events))
+    return found
