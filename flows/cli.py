@@ -8,17 +8,17 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
+from flows.copying import copy
 from flows.floorplans import commands as placement_commands
+from flows.report import report
+from flows.scale_command import scale
+from flows.terminal_tables import print_table
 from storage.errors import ConfigError, PenstockError
-
-if TYPE_CHECKING:
-    from tasks.config import TrainConfig
 
 app = typer.Typer(
     name="penstock",
@@ -29,11 +29,14 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(placement_commands)
+app.command()(copy)
+app.command()(report)
 
 # What typer makes of Ctrl-C.
 _INTERRUPTED = 130
 
 _OVERRIDES = {"allow_extra_args": True, "ignore_unknown_options": True}
+app.command(context_settings=_OVERRIDES)(scale)
 _TRAIN_HELP = (
     "Every other setting can be given as an option as well, by its full name or, where that is unique, by its last "
     "part: --schedule.lag 1, --lag 1, --algorithm.learning-rate 1e-3. `penstock settings` lists them all."
@@ -56,9 +59,10 @@ def train(
 ) -> None:
     """Train from the beginning."""
     from flows.drive import drive
+    from flows.overrides import configured
 
     given = {"name": name, "seed": seed, "store": store, "cluster": {"scheduler": scheduler} if scheduler else None}
-    config = _configured(preset, context.args, {key: value for key, value in given.items() if value is not None})
+    config = configured(preset, context.args, {key: value for key, value in given.items() if value is not None})
     _print_result(drive(config, "refuse", as_json=as_json), as_json)
 
 
@@ -118,21 +122,18 @@ def resume(
     """
     from flows.drive import drive
     from flows.overrides import parse_overrides
-    from storage.run import RunFolder
-    from storage.store import open_store
-    from tasks.config import merge
-    from tasks.replay_config import build_stored_config
+    from flows.resuming import stored_config
+    from tasks.config import MOVABLE
 
-    folder = RunFolder(open_store(store or "runs"), run)
     overrides = parse_overrides(context.args)
     fixed = sorted(set(overrides) - {"cluster", "placement"})
-    fixed += sorted(f"placement.{key}" for key in set(overrides.get("placement", {})) - {"act_tasks"})
+    fixed += sorted(f"placement.{key}" for key in set(overrides.get("placement", {})) - {*MOVABLE})
     if fixed:
         raise ConfigError(f"{', '.join(fixed)}: can't change when a run goes on; only where it runs can")
-    values = merge({**folder.load("config")["config"], "name": run, "store": store or "runs"}, overrides)
     if scheduler is not None:
-        values = merge(values, {"cluster": {"scheduler": scheduler}})
-    _print_result(drive(build_stored_config(values), "resume", as_json=as_json), as_json)
+        overrides = {**overrides, "cluster": {**overrides.get("cluster", {}), "scheduler": scheduler}}
+    config = stored_config(store or "runs", run, overrides)
+    _print_result(drive(config, "resume", as_json=as_json), as_json)
 
 
 @app.command()
@@ -140,6 +141,7 @@ def runs(store: Store = None, as_json: AsJson = False) -> None:
     """List the runs in a store."""
     from dataclasses import asdict
 
+    from flows.summary import told_return
     from storage.run import list_runs
     from storage.store import open_store
 
@@ -150,7 +152,10 @@ def runs(store: Store = None, as_json: AsJson = False) -> None:
     if not found:
         Console().print(f"no runs in {store or 'runs'}; start one with `penstock train cartpole`", highlight=False)
         return
-    _print_table(found)
+    for row in found:
+        if row["evaluation_return"] is not None:
+            row["evaluation_return"] = told_return(row["evaluation_return"])
+    print_table(found)
 
 
 @app.command()
@@ -167,7 +172,7 @@ def show(
     console = Console()
     console.print(f"run {run} in {store or 'runs'}: {description['outcome']}", highlight=False)
     if description["stages"]:
-        _print_table(description["stages"])
+        print_table(description["stages"])
     for command in description["next"]:
         console.print(f"  {command}", highlight=False)
 
@@ -240,12 +245,17 @@ def gc(
 @app.command("export")
 def export(
     run: Annotated[str, typer.Argument(help="Name of the run.")],
-    path: Annotated[Path, typer.Argument(help="Where the dataset shall be; a folder that is not there.")],
-    to: Annotated[str, typer.Option(help="Its format: minari.")] = "minari",
+    path: Annotated[
+        Path, typer.Argument(help="Where it shall be: for a dataset a folder that is not there; TensorBoard's logdir.")
+    ],
+    to: Annotated[str, typer.Option(help="Its format: minari or tensorboard.")] = "minari",
     store: Store = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a run's committed episodes, whole, as a dataset that other tools train from."""
+    """Write a run's committed episodes, whole, as a dataset that other tools train from; or its curves for TensorBoard.
+
+    TensorBoard gets FOLDER/RUN, over environment steps, and the settings as hparams. Exporting again replaces it.
+    """
     from flows.exchange import export_to
 
     _print_exchange("exported", export_to(to, store or "runs", run, path), as_json)
@@ -274,6 +284,21 @@ def ui(port: Annotated[int, typer.Option(help="Port on loopback; 0 takes a free 
         server.wait_ready()
         Console().print(f"Prefect UI: {server.ui_url}  (Ctrl-C ends it)", highlight=False)
         server.wait()
+
+
+@app.command()
+def serve(
+    store: Store = None,
+    file: Annotated[
+        Path | None, typer.Option(help="Describes the deployments.", show_default="deploy/prefect.yaml")
+    ] = None,
+    port: Annotated[int, typer.Option(help="Of a Prefect server of its own, without PREFECT_API_URL.")] = 4200,
+) -> None:
+    """Run schedules, event triggers and what people start in Prefect's UI, in one process, until Ctrl-C."""
+    from flows.serving import PREFECT_FILE
+    from flows.serving import serve as serve_deployments
+
+    serve_deployments(store, file or PREFECT_FILE, port, lambda text: Console().print(text, highlight=False))
 
 
 @app.command("check-env")
@@ -340,9 +365,10 @@ def plan(
 
     Takes the settings that `penstock train` takes.
     """
+    from flows.overrides import configured
     from flows.planning import plan as made_plan
 
-    config = _configured(preset, context.args, {})
+    config = configured(preset, context.args, {})
     # What takes longest is to import torch there, and everything takes longer on a machine that is busy.
     typer.echo("trying two rounds of it in another process: some seconds", err=True)
     found = made_plan(config)
@@ -353,9 +379,9 @@ def plan(
     console.print(f"policy {found['policy']}", highlight=False)
     if "why" in found:
         console.print(found["why"], highlight=False)
-    _print_table(found["roles"])
+    print_table(found["roles"])
     if found["edges"]:
-        _print_table(found["edges"])
+        print_table(found["edges"])
     else:
         console.print("nothing crosses processes", highlight=False)
     console.print(f"stored under any policy: {found['stored_bytes_a_round']:,} bytes a round", highlight=False)
@@ -366,31 +392,29 @@ def plan(
 @app.command()
 def settings(
     replay: Annotated[bool, typer.Option("--replay", help="Those of `penstock replay`.")] = False,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print all of them as docs/settings.md has them.")
+    ] = False,
 ) -> None:
     """List every setting, its default and what it means."""
+    if markdown:
+        from flows.setting_reference import reference
+
+        typer.echo(reference(), nl=False)
+        return
     from flows.overrides import describe_settings
     from tasks.config import TrainConfig
     from tasks.replay_config import ReplayConfig
 
-    _print_table(describe_settings(ReplayConfig if replay else TrainConfig))
-
-
-def _configured(preset: str, arguments: list[str], given: dict[str, Any]) -> TrainConfig:
-    """A preset, with what was given as options laid over it."""
-    from flows.overrides import parse_overrides
-    from tasks.config import build_config, laid_over, load_preset, merge
-
-    if preset.startswith("-"):
-        # No preset was named, and the first setting was taken for it.
-        arguments, preset = [preset, *arguments], "cartpole"
-    values = merge(load_preset(preset), given)
-    overrides = parse_overrides(arguments, algorithm=str(values.get("algorithm", {}).get("name", "")))
-    return build_config(laid_over(values, overrides))
+    print_table(describe_settings(ReplayConfig if replay else TrainConfig))
 
 
 def _print_exchange(verb: str, counts: dict[str, int], as_json: bool) -> None:
     if as_json:
         _print_json(counts)
+        return
+    if "scalars" in counts:
+        typer.echo(f"{verb} {counts['scalars']:,} scalars of {counts['stages']:,} stages")
         return
     Console().print(
         f"{verb} {counts['episodes']} episodes, {counts['steps']:,} steps; {counts['cut_episodes']} of the episodes "
@@ -439,12 +463,3 @@ def _evaluation_line(result: dict[str, Any]) -> str:
 
 def _print_json(value: Any) -> None:
     typer.echo(json.dumps(value, indent=2))
-
-
-def _print_table(rows: list[dict[str, Any]]) -> None:
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for column in rows[0]:
-        table.add_column(column.replace("_", " "))
-    for row in rows:
-        table.add_row(*("" if value is None else str(value) for value in row.values()))
-    Console().print(table)

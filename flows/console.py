@@ -92,7 +92,7 @@ class LivePanel(Panel):
             Text(
                 f"stage {self._stage}  round {round_}/{self._rounds_per_stage}  "
                 f"{self._base_env_steps + event['env_steps']:,} env steps  {event['env_steps'] / seconds:,.0f}/s  "
-                f"return {episode_return}  learner waits {event['wait_share']:.0%}  "
+                f"return {episode_return}  learner waits {event['wait_share']:.0%}{_missed(event['missed_shards'])}  "
                 f"{event['queue_depth']:.1f} shards ahead  lag {event['lag']}"
             )
         )
@@ -104,7 +104,8 @@ class LivePanel(Panel):
         self._console.print(
             f"stage {shown['stage']:>3}  {shown['env steps']:>9,} env steps  {shown['steps/s']:>7,}/s  "
             f"return {shown['return']:>7}  evaluation {shown['evaluation']:>7}  "
-            f"learner waits {row['wait share'] or 0:>4.0%}  {shown['seconds']:.2f} s",
+            f"learner waits {row['wait share'] or 0:>4.0%}{_missed(row.get('missed shards', 0))}  "
+            f"{shown['seconds']:.2f} s",
             highlight=False,
         )
         self._base_env_steps = commit["env_steps"]
@@ -115,6 +116,10 @@ class LivePanel(Panel):
         """Leave the terminal as it was."""
         if self._console.is_terminal:
             self._live.stop()
+
+
+def _missed(shards: int) -> str:
+    return f", misses {shards} shards" if shards else ""
 
 
 _panels: list[Panel] = [Panel()]

@@ -105,8 +105,10 @@ def _quiet() -> None:
     """Dask says when workers come and go, at length; a person wants to know what fails."""
     for name in ("distributed", "distributed.worker", "distributed.nanny", "distributed.core"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    # An error to the scheduler is a message that did not reach a worker that died; gangs expect it and go on.
-    logging.getLogger("distributed.scheduler").setLevel(logging.CRITICAL)
+    # An error to the scheduler is a message that did not reach a worker that died; gangs expect it and go on. One to a
+    # client is a scheduler that is gone, which the run says itself.
+    for name in ("distributed.scheduler", "distributed.client"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 class _PanelHandler(logging.Handler):

@@ -1,4 +1,4 @@
-"""The evaluation flow: follows a run, and evaluates every commit beside training; one task run a commit.
+"""The evaluation flow: evaluates every commit of a run beside its training; one task run a commit.
 
 Needs nothing in the environment; uses `PREFECT_API_URL`, and the usual credentials if the store is on S3.
 """
@@ -20,7 +20,12 @@ from tasks.following import evaluate_stage
 
 @flow(name="evaluate", flow_run_name="evaluate {run}", persist_result=False, validate_parameters=True)
 def evaluate(
-    run: str, store: str = "runs", episodes: int = 100, key: int = 1_000_000, idle_seconds: float = 3600.0
+    run: str,
+    store: str = "runs",
+    episodes: int = 100,
+    key: int = 1_000_000,
+    idle_seconds: float = 3600.0,
+    follow: bool = True,
 ) -> list[dict[str, Any]]:
     """Evaluate every commit of a run, greedily, on fresh seeds, until the run is finished; results are in evaluations/.
 
@@ -32,9 +37,11 @@ def evaluate(
         episodes: Episodes of each evaluation, each on a seed of its own.
         key: Which set of seeds.
         idle_seconds: Fail where the run commits nothing for so long and is not finished.
+        follow: Wait for further commits until the run is finished; otherwise only what is committed by now.
     """
     results = []
-    for commit in commits_to_evaluate(RunFolder(open_store(store), run), episodes, key, idle_seconds):
+    wait_seconds = idle_seconds if follow else None
+    for commit in commits_to_evaluate(RunFolder(open_store(store), run), episodes, key, wait_seconds):
         results.append(evaluate_stage(store, run, commit["stage"], episodes, key))
         current_panel().evaluation(results[-1])
         create_table_artifact(results, key=artifact_key(run, "evaluations"), description="Evaluations")

@@ -28,8 +28,12 @@ def flow_run_name() -> str:
     """`train cartpole-1`: readable in the UI."""
     kind = flow_run.flow_name or "train"
     config: Any = flow_run.parameters.get("config")
-    name = config.name if isinstance(config, RunConfig) else (config or {}).get("name")
-    return f"{kind} {name}" if name else f"{kind} {str(flow_run.id)[-8:]}"
+    return f"{kind} {named(config).name if isinstance(config, RunConfig) else (config or {}).get('name')}"
+
+
+def resume_name() -> str:
+    """`resume cartpole-1`, or whatever is found."""
+    return f"resume {flow_run.parameters.get('run') or 'what is not finished'}"
 
 
 def artifact_key(run: str, kind: str) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from flows.summary import next_steps, outcome, stage_row
 from storage.errors import ConfigError
 from storage.run import RunFolder
 from storage.store import open_store
+from tasks.history import newest_timings
 
 
 def describe_run(store: str, name: str) -> dict[str, Any]:
@@ -21,9 +21,10 @@ def describe_run(store: str, name: str) -> dict[str, Any]:
     run = RunFolder(open_store(store), name)
     description = run.load("config", "made_with", "promise")
     newest = run.log.newest()
-    timings = _newest_timings(run)
+    stages = range(newest["stage"] + 1 if newest else 0)
+    timings = newest_timings(run, stages)
     rows = []
-    for stage in range(newest["stage"] + 1 if newest else 0):
+    for stage in stages:
         commit = run.log.read(stage)
         if stage in timings:
             rows.append(stage_row(commit, timings[stage]))
@@ -60,13 +61,3 @@ def evaluate_run(store: str, name: str, episodes: int, stage: int | None, key: i
     from tasks.evaluations import evaluate_commit
 
     return evaluate_commit(run, newest if stage is None else run.log.read(stage), episodes, key)
-
-
-def _newest_timings(run: RunFolder) -> dict[int, dict[str, Any]]:
-    found: dict[int, dict[str, Any]] = {}
-    for name in run.store.list("timings/"):
-        timings = json.loads(run.store.read(name))
-        earlier = found.get(timings["stage"])
-        if earlier is None or earlier["started_at"] < timings["started_at"]:
-            found[timings["stage"]] = timings
-    return found

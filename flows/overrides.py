@@ -7,17 +7,14 @@ import tomllib
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, get_origin
 
-from pydantic import BaseModel
-from pydantic_core import PydanticUndefined
-
+from flows.setting_list import settings_of
 from storage.errors import ConfigError
-from tasks.config import RunConfig, TrainConfig, choices_of, merge
+from tasks.config import TrainConfig, build_config, laid_over, load_preset, merge
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from pydantic.fields import FieldInfo
-
+    from tasks.config import RunConfig
 
 _NAME = "algorithm.name"
 
@@ -47,7 +44,7 @@ def parse_overrides(
         name, equals, text = option[2:].partition("=")
         path = name.replace("-", "_")
         if not (is_own and path.startswith("algorithm.")):
-            path = _resolve(path, kind)
+            path = resolve_setting(path, kind)
         if not equals:
             if not waiting:
                 raise ConfigError(f"--{name} needs a value")
@@ -57,6 +54,19 @@ def parse_overrides(
             nested = {part: nested}
         values = merge(values, nested)
     return values
+
+
+def configured(preset: str, arguments: Sequence[str], given: Mapping[str, Any]) -> TrainConfig:
+    """A preset, with what was given as options laid over it; a first setting where the preset should be is one.
+
+    Raises:
+        ConfigError: the preset is none, or the settings are wrong.
+    """
+    if preset.startswith("-"):
+        arguments, preset = [preset, *arguments], "cartpole"
+    values = merge(load_preset(preset), given)
+    overrides = parse_overrides(arguments, algorithm=str(values.get("algorithm", {}).get("name", "")))
+    return build_config(laid_over(values, overrides))
 
 
 def parse_bounds(option: str, text: str | None) -> dict[str, int]:
@@ -79,30 +89,21 @@ def describe_settings(kind: type[RunConfig] = TrainConfig) -> list[dict[str, Any
     """Every setting of a kind of run with its default and description."""
     return [
         {
-            "setting": path,
-            "default": "" if field.default in (None, PydanticUndefined) else field.default,
-            "meaning": f"{choice}: {field.description}" if choice else field.description or "",
+            "setting": setting.path,
+            "default": setting.told_default,
+            "meaning": f"{setting.algorithm}: {setting.meaning}" if setting.algorithm else setting.meaning,
         }
-        for path, field, choice in _leaves(kind)
+        for setting in settings_of(kind)
     ]
 
 
-def _leaves(model: type[BaseModel], prefix: str = "", choice: str = "") -> Iterator[tuple[str, FieldInfo, str]]:
-    """Path and field of every setting, and to which of several algorithms it belongs."""
-    for name, field in model.model_fields.items():
-        choices = choices_of(field.annotation)
-        for chosen, member in choices.items():
-            yield from _leaves(member, f"{prefix}{name}.", chosen)
-        if choices:
-            continue
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            yield from _leaves(field.annotation, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", field, choice
+def resolve_setting(name: str, kind: type[RunConfig] = TrainConfig) -> str:
+    """The full name of a setting that is named by it or, where that is unique, by its last part.
 
-
-def _resolve(name: str, kind: type[RunConfig]) -> str:
-    fields = {path: field for path, field, _ in _leaves(kind)}
+    Raises:
+        ConfigError: there is none, or several.
+    """
+    fields = {setting.path: setting.field for setting in settings_of(kind)}
     paths = list(fields)
     if name in paths:
         return name

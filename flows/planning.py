@@ -8,7 +8,7 @@ from tasks.auto_policy import choose
 from tasks.calibrate import timed, tried
 from tasks.cost import edge_costs
 from tasks.policies import AUTO
-from tasks.start import check_placement
+from tasks.start import check_placement, check_reach
 
 if TYPE_CHECKING:
     from tasks.config import RunConfig
@@ -22,6 +22,7 @@ def plan(config: RunConfig) -> dict[str, Any]:
     Raises:
         ConfigError: the configuration is wrong, or can't be tried.
     """
+    check_reach(config)
     chosen: dict[str, Any] = {}
     if config.placement.policy == AUTO and not config.placement.roles:
         found, parts = timed(config, None)
@@ -45,6 +46,7 @@ def plan(config: RunConfig) -> dict[str, Any]:
                 "fragments": " ".join(sorted(role.fragments)),
                 "replicas": role.replicas,
                 "takes": " ".join(f"{name}={amount:g}" for name, amount in role.resources),
+                "on": " ".join(address or "this machine" for address in config.cluster.schedulers_of(role.name)),
             }
             for role in policy.roles
         ],

@@ -13,9 +13,11 @@ import socket
 import ssl
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
+from collections import deque
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Self
 
@@ -28,6 +30,7 @@ _READY_SECONDS = 120.0
 _ANSWER_SECONDS = 10.0
 _END_SECONDS = 10.0
 _PR_SET_PDEATHSIG = 1
+_KEPT_LINES = 50
 
 
 class PrefectServer:
@@ -54,6 +57,10 @@ class PrefectServer:
             start_new_session=True,
             preexec_fn=_die_with_parent,  # noqa: PLW1509  (one system call, and no other thread runs yet)
         )
+        # Read on and on: a server that can't write down its errors stands still.
+        self._said: deque[bytes] = deque(maxlen=_KEPT_LINES)
+        self._reader = threading.Thread(target=self._read_errors, name="prefect-errors", daemon=True)
+        self._reader.start()
 
     @property
     def api_url(self) -> str:
@@ -73,10 +80,11 @@ class PrefectServer:
     ) -> None:
         self._process.terminate()
         try:
-            self._process.communicate(timeout=_END_SECONDS)
+            self._process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.communicate()
+            self._process.wait()
+        self._reader.join(_END_SECONDS)
 
     def wait_ready(self) -> None:
         """Wait until it answers.
@@ -87,7 +95,8 @@ class PrefectServer:
         deadline = time.monotonic() + _READY_SECONDS
         while time.monotonic() < deadline:
             if self._process.poll() is not None:
-                said = (self._process.stderr.read() if self._process.stderr else b"").decode(errors="replace").strip()
+                self._reader.join(_END_SECONDS)
+                said = b"".join(self._said).decode(errors="replace").strip()
                 raise PenstockError(
                     f"Prefect's server ended at its start with {self._process.returncode}: "
                     f"{said.splitlines()[-1] if said else 'it said nothing'}. Try `prefect server start`, or set "
@@ -106,6 +115,11 @@ class PrefectServer:
     def wait(self) -> None:
         """Until it ends."""
         self._process.wait()
+
+    def _read_errors(self) -> None:
+        if self._process.stderr is not None:
+            with self._process.stderr as lines:
+                self._said.extend(lines)
 
 
 def require_prefect(api_url: str) -> None:

@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tasks.config import RunConfig
+
+
+_CARD_COLUMNS, _CARD_STAGES = 8, 15
+"""As many as have room on the card; the table of stages has all."""
 
 
 def stage_row(commit: dict[str, Any], timings: dict[str, Any]) -> dict[str, Any]:
@@ -17,7 +23,7 @@ def stage_row(commit: dict[str, Any], timings: dict[str, Any]) -> dict[str, Any]
     evaluation = commit["evaluation"]
     # Stages of earlier versions have none.
     pipeline = learn.get("pipeline", {"queue_depth": 0.0, "retries": 0, "hedges": 0})
-    episode_return = commit["metrics"].get("episode_return")
+    episode_return = stage_return(commit)
     return {
         "stage": commit["stage"],
         "env steps": commit["env_steps"],
@@ -25,15 +31,25 @@ def stage_row(commit: dict[str, Any], timings: dict[str, Any]) -> dict[str, Any]
         "return": None if episode_return is None else told_return(episode_return),
         "evaluation": None if evaluation is None else told_return(evaluation["mean_return"]),
         "wait share": round(learn["wait_seconds"] / busy, 3) if busy else None,
+        # Only of runs with a quorum below 1.
+        **({"missed shards": timings["missed_shards"]} if "missed_shards" in timings else {}),
+        # A commit names the snapshot of its last round and those that rounds after it still act with.
+        "lag": len(commit["snapshots"]) - 1,
+        "shard bytes": sum(shard["nbytes"] for shard in commit["shards"]),
         "queue depth": round(pipeline["queue_depth"], 1),
         "seconds": round(timings["stage_seconds"], 3),
         "act seconds": round(act_seconds, 3),
         "learn seconds": round(learn["learn_seconds"], 3),
-        "shard bytes": sum(shard["nbytes"] for shard in commit["shards"]),
         "retries": pipeline["retries"],
         "hedges": pipeline["hedges"],
         "attempt": timings["attempt"],
     }
+
+
+def stage_return(commit: Mapping[str, Any]) -> float | None:
+    """Mean return of the episodes that ended while a stage acted; None if none did, or nothing acted."""
+    value = commit["metrics"].get("episode_return")
+    return None if value is None else float(value)
 
 
 def told_return(value: float) -> float:
@@ -67,9 +83,9 @@ def next_steps(run: str, store: str, finished: bool) -> list[str]:
 
 
 def summary_markdown(
-    config: RunConfig, commit: dict[str, Any] | None, rows: list[dict[str, Any]], error: str | None
+    config: RunConfig, commit: dict[str, Any] | None, rows: list[dict[str, Any]], curve: str, error: str | None
 ) -> str:
-    """The run's card."""
+    """The run's card: what was reached, its newest stages, why it stopped if it did, and what to do next."""
     finished = commit is not None and commit["finished"] is not None
     lines = [
         f"# Run {config.name}",
@@ -83,11 +99,16 @@ def summary_markdown(
     ]
     if error:
         lines += [f"Stopped by {error}", ""]
+    if curve:
+        lines += [curve, ""]
     if rows:
-        columns = list(rows[0])
+        columns = list(rows[0])[:_CARD_COLUMNS]
+        rows = rows[-_CARD_STAGES:]
         lines += [f"| {' | '.join(columns)} |", f"|{' --- |' * len(columns)}"]
         lines += [f"| {' | '.join('' if row[name] is None else str(row[name]) for name in columns)} |" for row in rows]
         lines.append("")
     lines += ["What to do next:", ""]
     lines += [f"- `{command}`" for command in next_steps(str(config.name), config.store, finished)]
+    if not finished:
+        lines.append("- or, if a deployment started it: *Retry* on the flow run's page goes on from the last commit")
     return "\n".join(lines)

@@ -10,11 +10,10 @@ from typing import Any
 from prefect import flow
 from prefect.task_runners import ThreadPoolTaskRunner
 
-from flows.artifacts import RunReport
-from flows.identity import exists_policy, flow_run_name, named
+from flows.identity import flow_run_name
+from flows.reported import reported
 from tasks.config import TrainConfig  # noqa: TC001  (Prefect reads the annotation when it runs)
 from tasks.start import IfExists  # noqa: TC001
-from tasks.training import driving
 
 
 @flow(
@@ -34,9 +33,4 @@ def train(config: TrainConfig, if_exists: IfExists = "refuse") -> dict[str, Any]
         config: Everything about the run. To resume, its name, store and cluster are enough.
         if_exists: What to do if the run is in the store already: refuse, or resume it.
     """
-    config = named(config)
-    with RunReport(config) as report, driving(config, exists_policy(if_exists), report.hear) as training:
-        report.begin(training)
-        for commit, timings in training.stages():
-            report.stage(commit, timings)
-        return report.summary()
+    return reported(config, if_exists)

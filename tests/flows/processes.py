@@ -210,7 +210,8 @@ class Members:
 class Cluster:
     """A scheduler, workers to act, to learn and to serve parameters, each a process that a nanny watches over.
 
-    If `cold`, started by Dask's commands, as one that somebody has; otherwise as `cluster_process.py` says.
+    If `cold`, started by Dask's commands, as one that somebody has; otherwise as `cluster_process.py` says. If `apart`,
+    each worker that acts has a scheduler of its own, as if there were several clusters.
     """
 
     def __init__(
@@ -222,6 +223,7 @@ class Cluster:
         learners: int = 1,
         servers: int = 0,
         *,
+        apart: bool = False,
         cold: bool = False,
     ) -> None:
         self.workers = act_workers + learners + servers
@@ -235,6 +237,8 @@ class Cluster:
         self._file = folder / "scheduler.json"
         self._processes: list[subprocess.Popen[bytes]] = []
         workers = [_worker("act", index, places, "actor") for index in range(act_workers)]
+        for index, worker in enumerate(workers, 1):
+            worker["scheduler"] = index * apart
         workers += [_worker("learn", index, 1, "learner") for index in range(learners)]
         workers += [_worker("server", index, 1, "server") for index in range(servers)]
         if cold:
@@ -243,7 +247,12 @@ class Cluster:
             self._start("cluster", str(CLUSTER_PROGRAM), str(self._file), json.dumps(workers))
         self.members: Members = wait_until(self._connect, self._said)
         self.address = self.members.address
-        self.members.wait_whole(self.workers)
+        self.members.wait_whole(self.workers - act_workers * apart)
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """`addresses` of all schedulers, and `pids` of those beside the first."""
+        return dict(json.loads(self._file.read_text()))
 
     def _connect(self) -> Members | None:
         assert all(process.poll() is None for process in self._processes), self._said()
@@ -265,7 +274,13 @@ class Cluster:
             name = ("--name", worker["name"], "--death-timeout", "60")
             self._start(worker["name"], "-m", "dask", "worker", *file, *places, *name)
 
-    def _start(self, name: str, *arguments: str) -> None:
+    def join(self, scheduler: str) -> subprocess.Popen[bytes]:
+        """`dask worker` with a place to act, as it is started anywhere; it is there when the scheduler says so."""
+        places = ("--nthreads", "1", "--resources", "actor=1", "--memory-limit", "0")
+        where = ("--host", "127.0.0.1", "--no-dashboard", "--death-timeout", "60")
+        return self._start(f"joined-{len(self._processes)}", "-m", "dask", "worker", scheduler, *where, *places)
+
+    def _start(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
         with (self._folder / f"{name}.log").open("wb") as log:
             self._processes.append(
                 subprocess.Popen(
@@ -278,11 +293,13 @@ class Cluster:
                     start_new_session=True,
                 )
             )
+        return self._processes[-1]
 
     def close(self) -> None:
         self.members.close()
         for process in self._processes:
-            os.killpg(process.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
             process.wait(10)
 
 

@@ -76,16 +76,18 @@ def test_a_prefect_server_that_nobody_runs_is_said(tmp_path, references):
 
 
 def test_what_is_not_there_is_said(bench, cluster):
-    """A store that can't be written, a gang that can't fit, a scheduler that does not answer: each is named."""
+    """A store that can't be written, a gang that can't fit, a scheduler that is not there or secret: each is named."""
     blocked = bench.folder / "a-file"
     blocked.write_text("no folder")
     too_many = Settings(tiles=8, envs_per_tile=1, act_tasks=cluster.places + 1)
     store = bench.train("unwritable", BRIEF, store=str(blocked / "runs"))
     gang = bench.train("large", too_many, "--gang-seconds", "5", "--admission-seconds", "20")
     scheduler = bench.train("lonely", BRIEF, "--cluster.scheduler", "tcp://127.0.0.1:1")
+    certificates = bench.train("bare", BRIEF, "--cluster.scheduler", "tls://127.0.0.1:1")
     store.refuse(str(blocked))
     gang.refuse("actor=1", "act", "large")
     scheduler.refuse("tcp://127.0.0.1:1")
+    certificates.refuse("tls://127.0.0.1:1", "DASK_CONFIG")
 
 
 @pytest.fixture(scope="module")

@@ -120,6 +120,30 @@ def test_learners_of_a_replay_end_as_one(runs, places, algorithm):
     assert max(float(np.abs(after[name] - before[name]).max()) for name in before) > 100 * TOLERANCE
 
 
+def test_a_replay_that_loses_a_learner_changes_no_byte(runs, bench, places):
+    """Whenever that is: before the learners meet, while they do, while they learn, or between two stages."""
+    source = runs.of("ppo", ALONE)
+    rows = ("--from", source.name, "--shards-per-round", "5", "--algorithm.name", "iql", "--hidden", "[8]")
+    portions = ("--rounds-per-stage", "4", "--max-stages", "3", "--evaluation-episodes", "1")
+    where = (
+        "--store",
+        source.url,
+        "--scheduler",
+        places.address,
+        "--policy",
+        "multiple_learners",
+        "--learn-tasks",
+        "2",
+    )
+    for name, losses in (("whole", 0), ("disturbed", 2)):
+        flow = bench.penstock("replay", name, *rows, *portions, *where)
+        for _ in range(losses):
+            places.members.wait_whole(places.workers)
+            os.kill(places.members.pid_of("worker-1", name), signal.SIGKILL)
+        flow.succeed()
+    assert_same(StoredRun(source.url, "disturbed"), StoredRun(source.url, "whole").content())
+
+
 @pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if policies_of(name) == NATIVE])
 def test_what_torch_can_not_step_is_refused(algorithm):
     """Before anything starts, with the environments that it can."""

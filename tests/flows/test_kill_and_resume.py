@@ -126,9 +126,6 @@ def test_a_laptop_run_survives_its_workers_and_itself(bench, references):
     started = flow.descendants()
     flow.kill()
     wait_until(lambda: not any(process.is_running() for process in started), "the end of the flow's own workers", 30)
-    flow = bench.penstock("resume", "alone", "--store", bench.store, cold=True)
-    run.wait_for_round(30, flow)
-    flow.kill_group()
     bench.penstock("resume", "alone", "--store", bench.store, cold=True).succeed()
     assert_undisturbed(run, references, OVERLAPPED)
 

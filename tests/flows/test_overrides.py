@@ -1,13 +1,20 @@
 """Settings of several algorithms: as options of the command line, in the list of settings, and in Prefect's form."""
 
+from pathlib import Path
+
 import pytest
 from prefect.utilities.schema_tools.validation import validate
+from pydantic_core import to_jsonable_python
 
+import tasks
 from flows.overrides import describe_settings, parse_overrides
+from flows.setting_list import flat_settings, settings_of, told_setting
+from flows.setting_reference import reference
 from flows.train import train
 from storage.errors import ConfigError
 from tasks.algorithm_settings.own import OWN
-from tasks.config import TrainConfig, build_config, choices_of
+from tasks.config import RunConfig, TrainConfig, build_config, choices_of
+from tasks.replay_config import ReplayConfig
 
 
 def test_a_setting_of_any_algorithm_is_an_option():
@@ -20,11 +27,27 @@ def test_a_setting_of_any_algorithm_is_an_option():
         parse_overrides(["--rho-limits", "2"])
 
 
+def test_the_reference_is_up_to_date():
+    """docs/settings.md is what the typed configuration gives; `penstock settings --markdown` writes it anew."""
+    assert (Path(tasks.__path__[0]).parent / "docs/settings.md").read_text() == reference()
+
+
+@pytest.mark.parametrize("kind", [TrainConfig, ReplayConfig])
+def test_defaults_are_those_of_a_run_that_was_given_nothing(kind: type[RunConfig]):
+    """Also where a kind of run has others than its tables of settings; so what is marked as changed was changed."""
+    given = {"source": {"runs": ["some-run"]}} if kind is ReplayConfig else {}
+    values = flat_settings(kind.model_validate(given).model_dump(mode="json"))
+    defaults = {one.path: one.default for one in settings_of(kind) if one.algorithm in {"", values["algorithm.name"]}}
+    assert {path: value for path, value in values.items() if value != defaults[path]} == (
+        {"source.runs": ["some-run"]} if given else {}
+    )
+
+
 def test_the_list_says_whose_setting_it_is():
     """Each algorithm's fields with their own defaults, in the order of the form."""
     found = [row for row in describe_settings() if row["setting"].startswith("algorithm.")]
     expected = [
-        (f"algorithm.{name}", "" if field.default is None else field.default, f"{chosen}: {field.description}")
+        (f"algorithm.{name}", told_setting(to_jsonable_python(field.default)), f"{chosen}: {field.description}")
         for chosen, model in choices_of(TrainConfig.model_fields["algorithm"].annotation).items()
         if chosen != OWN
         for name, field in model.model_fields.items()

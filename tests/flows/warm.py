@@ -9,7 +9,7 @@ What a warm start does not show, and tests that are about it ask for `cold=True`
 - that the start script is there, and that what a command needs is imported in the order in which it needs it;
 - an embedded Prefect server, without `PREFECT_API_URL`: such commands are always started cold;
 - settings that are read when modules are imported. A command whose environment differs from the first one's in
-  anything but `READ_LATE` is started cold, so a `PYTHONPATH` works as ever;
+  anything but `READ_LATE` is started cold;
 - that bytes do not depend on the hashes of strings: all that are forked share their seed. Dask workers have other
   seeds than commands, and runs that were started cold are compared with warm ones.
 """
@@ -31,7 +31,16 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import IO
 
-READ_LATE = ("AWS_", "PENSTOCK_", "PYTEST_", "PREFECT_API_URL", "PREFECT_HOME", "DO_NOT_TRACK", "COLUMNS")
+READ_LATE = (
+    "AWS_",
+    "PENSTOCK_",
+    "PYTEST_",
+    "PYTHONPATH",
+    "PREFECT_API_URL",
+    "PREFECT_HOME",
+    "DO_NOT_TRACK",
+    "COLUMNS",
+)
 PENSTOCK = Path(sys.executable).with_name("penstock")
 PROGRAM = Path(__file__).with_name("warm_process.py")
 

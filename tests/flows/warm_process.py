@@ -125,10 +125,16 @@ def prepare(order: dict[str, Any], out: int, err: int) -> None:
     for source, target in ((out, 1), (err, 2)):
         os.dup2(source, target)
         os.close(source)
+    before = python_path()
     os.environ.clear()
     os.environ.update(order["environment"])
+    sys.path[1:] = [*python_path(), *(folder for folder in sys.path[1:] if folder not in before)]
     if order["cwd"] is not None:
         os.chdir(order["cwd"])
+
+
+def python_path() -> list[str]:
+    return [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
 
 
 def become(order: dict[str, Any]) -> None:

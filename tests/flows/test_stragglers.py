@@ -1,0 +1,91 @@
+"""Runs that go on without stragglers: what they learned from is stored, and learned from again after a kill."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flows.inspection import describe_run
+from storage.choices import Choice, stored_choices
+from storage.gc import collect
+from storage.refs import ShardRef, parse_shard_name
+from storage.shard_reader import open_shard
+
+from .conftest import Settings
+from .processes import wait_until
+
+if TYPE_CHECKING:
+    from .stored import StoredRun
+
+SETTINGS = Settings(stages=2, rounds=24, tiles=4, act_tasks=4, lag=1)
+ROUNDS = SETTINGS.rounds
+QUORUM = 0.5
+MADE_AGAIN = ("commits", "checkpoints", "snapshots", "timings", "latest.json", "lease.json")
+
+
+def choices_of(run: StoredRun, stage: int) -> dict[int, Choice]:
+    named = stored_choices(run.store, stage, 0)
+    return {round_: Choice.decode(run.store.read(name), name) for round_, name in named.items()}
+
+
+def test_learning_goes_on_without_stragglers_and_a_killed_learner_follows_its_choices(bench, cluster):
+    """One of two act processes is stopped, with two of four tiles: rounds are learned from the other two.
+
+    The learner is killed meanwhile, after choices and before the commit. Each commit names what was chosen. A run that
+    has these shards and choices, and nothing else, ends with the same commits. No row is older than the lag allows.
+    """
+    flow, run = bench.train("late", SETTINGS, "--quorum", str(QUORUM)), bench.run("late")
+    straggler = cluster.members.pid_of("act-3", "late")
+    learner = cluster.members.pid_of("learn-0", "late")
+    run.wait_for_round(0, flow)
+    os.kill(straggler, signal.SIGSTOP)
+    try:
+        wait_until(lambda: 16 in stored_choices(run.store, 0, 0), "a choice of round 16")
+        os.kill(learner, signal.SIGKILL)
+        assert not run.commits()
+        wait_until(lambda: ROUNDS - 1 in stored_choices(run.store, 0, 0), "a choice of the stage's last round")
+    finally:
+        os.kill(straggler, signal.SIGCONT)
+    said = flow.succeed()
+    assert "misses" in said
+    for stage, commit in enumerate(run.commits()):
+        learned = {(ref["round"], ref["tile"]): ref["digest"] for ref in commit["shards"]}
+        chosen = choices_of(run, stage)
+        assert learned == {(r, tile): digest for r, one in chosen.items() for tile, digest in one.digests.items()}
+        assert sorted(chosen) == list(range(ROUNDS * stage, ROUNDS * (stage + 1)))
+        steps_before = run.commits()[0]["env_steps"] if stage else 0
+        assert commit["env_steps"] - steps_before == sum(ref["rows"] for ref in commit["shards"])
+        assert run.timings()[stage]["missed_shards"] == ROUNDS * SETTINGS.tiles - len(learned)
+    assert len(choices_of(run, 0)[20].digests) == 2
+    for name in run.store.list("shards/"):
+        parsed = parse_shard_name(name)
+        info = open_shard(run.store, ShardRef(name, parsed.digest, 0, parsed.round, parsed.tile, 0)).info
+        assert info.round - 1 <= info.min_policy_version <= info.max_policy_version
+    again = follow(bench, run)
+    assert commits(again) == commits(run)
+    missed = [row["missed shards"] for row in describe_run(bench.store, "late")["stages"]]
+    assert missed == [timings["missed_shards"] for timings in run.timings()]
+    collect(run.folder)
+    assert {ref["name"] for commit in run.commits() for ref in commit["shards"]} == set(run.store.list("shards/"))
+    assert not run.store.list("choices/")
+
+
+def follow(bench, run: StoredRun) -> StoredRun:
+    """Another run with the shards, states and choices of this one, driven to its end."""
+    folder = Path(run.url) / "again"
+    shutil.copytree(Path(run.url) / run.name, folder)
+    for name in MADE_AGAIN:
+        path = folder / name
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    bench.resume("again").succeed()
+    return bench.run("again")
+
+
+def commits(run: StoredRun) -> list[bytes]:
+    return [run.store.read(name) for name in run.store.list("commits/")]
