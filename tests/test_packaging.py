@@ -129,7 +129,7 @@ def test_flow_files_hold_flows_and_nothing_else():
             flow_files.append(path.name)
             others = [ast.unparse(node) for node in body if not (is_flow(node) or is_import_or_text(node))]
             assert others == [], path
-    assert flow_files == ["evaluate.py", "replay.py", "train.py"]
+    assert flow_files == ["collect.py", "evaluate.py", "replay.py", "resume.py", "sweep.py", "train.py"]
 
 
 def is_flow(node: ast.stmt) -> bool:
@@ -195,7 +195,7 @@ def test_light_modules_stay_light(module: str, absent: set[str], tmp_path: Path)
     assert loaded & absent == set()
 
 
-@pytest.mark.parametrize("flow", ["train", "replay"])
+@pytest.mark.parametrize("flow", ["train", "replay", "resume", "sweep", "collect"])
 def test_what_the_flow_imports_needs_no_torch(tmp_path: Path, flow: str):
     """Torch costs seconds and 200 MB, and the process that drives a run computes nothing."""
     loaded = loaded_after(f"import flows.{flow}", tmp_path)
