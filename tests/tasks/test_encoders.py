@@ -136,7 +136,8 @@ def test_parts_of_a_minibatch_of_sequences_add_up(context: RunContext):
     for loss in algorithm.losses:
         whole, _ = minibatch_gradient(loss, state, batch, stats, 100)
         parts, outputs = minibatch_gradient(loss, state, batch, stats, 2)
-        torch.testing.assert_close(parts, whole, rtol=1e-4, atol=1e-6)
+        # A small entry is a sum of large ones: it is as exact as they are.
+        torch.testing.assert_close(parts, whole, rtol=1e-4, atol=1e-6 * max(1.0, float(whole.abs().max())))
         assert whole.abs().max() > 0
         assert {values.shape for values in outputs.values()} == {(6,)}
 

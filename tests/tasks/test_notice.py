@@ -1,12 +1,14 @@
 """A worker that is told to end hands its members back, and nobody counts that as a failure."""
 
+import os
 import threading
 from collections.abc import Iterator
 from typing import Any
 
 import dask
+import psutil
 import pytest
-from distributed import Client, Scheduler, SpecCluster, Worker, get_worker
+from distributed import Client, LocalCluster, Scheduler, SpecCluster, Worker, get_worker
 
 from tasks import notice
 from tasks.mailbox import MAILBOX
@@ -63,3 +65,28 @@ def test_a_member_goes_on_elsewhere_when_its_worker_is_told_to_end(client: Clien
         client.retire_workers([first.address])
     assert future.result(PATIENCE_SECONDS) not in {None, first.address}
     assert (LEFT, "act-0") in {(event["event"], event["member"]) for event in heard}
+
+
+def wait_in_a_thread(end_seconds: float) -> int:
+    """What no closing of a worker ends: a thread that waits, for what never comes. The process's number."""
+    notice.install(get_worker(), end_seconds)
+    threading.Thread(target=threading.Event().wait).start()
+    return os.getpid()
+
+
+def test_a_worker_that_closed_ends_whatever_its_threads_wait_for(capfd: pytest.CaptureFixture[str]):
+    """Its process is gone, and says what they waited for; without a time to end in it stays as long as they do."""
+    with (
+        LocalCluster(2, threads_per_worker=1, dashboard_address=None, silence_logs=50) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        waiting = {}
+        for address, seconds in zip(client.scheduler_info()["workers"], (0.1, 600.0), strict=True):
+            pid = client.submit(wait_in_a_thread, seconds, workers=[address], pure=False).result(PATIENCE_SECONDS)
+            waiting[seconds] = psutil.Process(pid)
+        client.retire_workers(list(client.scheduler_info()["workers"]), close_workers=True)
+        waiting[0.1].wait(PATIENCE_SECONDS)
+        assert waiting[600.0].is_running()
+        waiting[600.0].kill()
+    assert ", in wait_in_a_thread" not in (said := capfd.readouterr().err)
+    assert "threading.py" in said
