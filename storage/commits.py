@@ -10,11 +10,14 @@ from __future__ import annotations
 import json
 import logging
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from storage.commit_form import decode_commit, encode_commit
+from storage.contents import check_content
 from storage.digest import canonical_json, digest
 from storage.errors import CommitConflictError, CorruptObjectError, ObjectNotFoundError, StoreError
+from storage.refs import Ref
 from storage.rollups import (
     PREFIX,
     WIDE_ROWS_LIMIT,
@@ -29,10 +32,11 @@ from storage.rollups import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     import pyarrow as pa
 
+    from storage.cache import NodeCache
     from storage.refs import ShardRef
     from storage.store import Store
 
@@ -44,6 +48,24 @@ _log = logging.getLogger(__name__)
 def commit_name(stage: int) -> str:
     """`commits/<stage>.json`."""
     return f"commits/{stage:08d}.json"
+
+
+def commit_ref(commit: Mapping[str, Any]) -> Ref:
+    """What names a commit to somebody else; its digest is what the next commit says as its `parent`."""
+    data = encode_commit(commit)
+    return Ref(commit_name(int(commit["stage"])), digest(data), len(data))
+
+
+def read_commit(cache: NodeCache, store: Store, ref: Ref) -> dict[str, Any]:
+    """The commit that was named, read once by each node.
+
+    Raises:
+        ObjectNotFoundError: it is gone.
+        CorruptObjectError: it was altered, or another one stands there.
+    """
+    data = cache.get_buffer(store, ref)
+    check_content(data, ref, store.url)
+    return decode_commit(bytes(data), ref.name, int(Path(ref.name).stem))
 
 
 class CommitLog:

@@ -154,11 +154,11 @@ def _resume_all(
     """
     store, stage, attempt = context.run.store, assignment.stage, assignment.attempt
     with ThreadPoolExecutor(_REQUESTS_AT_ONCE, thread_name_prefix="resume") as threads:
-        committed = threads.submit(context.run.log.read, stage - 1) if stage else None
+        committed = threads.submit(context.commit_before, assignment)
         for tries_left in reversed(range(_TRIES)):
             listed = threads.submit(stored_states, store, stage, attempt)
             shards, states = stored_shards(store, stage, attempt), listed.result()
-            before = committed.result() if committed else None
+            before = committed.result()
             starts = [_start_of(context, tile, before, shards, states) for tile in tiles]
             try:
                 buffers = list(threads.map(partial(_state_of, context), starts))

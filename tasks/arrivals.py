@@ -35,14 +35,14 @@ class Found(Generic[RefT]):
     waited_seconds: float
 
 
-def tell_made(membership: Membership, fragment: Fragment, key: str, ref: Ref) -> None:
-    """Say that it lies in this node's cache and will be stored."""
-    membership.hint(fragment, _MADE + key, ref.to_json())
+def tell_made(membership: Membership, fragment: Fragment, key: str, ref: Ref, replica: int) -> None:
+    """Say to the one who waits for it that it lies in this node's cache and will be stored."""
+    membership.hint(fragment, _MADE + key, ref.to_json(), replica)
 
 
-def tell_stored(membership: Membership, fragment: Fragment, key: str, ref: Ref) -> None:
-    """Say that it is stored."""
-    membership.hint(fragment, key, ref.to_json())
+def tell_stored(membership: Membership, fragment: Fragment, key: str, ref: Ref, replica: int) -> None:
+    """Say to the one who waits for it that it is stored."""
+    membership.hint(fragment, key, ref.to_json(), replica)
 
 
 def wait_for(

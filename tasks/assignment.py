@@ -25,6 +25,8 @@ class Assignment:
     """Prefect task run under which the member logs."""
     cache_folder: str
     device: str
+    before: dict[str, Any] | None = field(default=None, hash=False)
+    """Reference to the commit that the stage goes on from; None for the first stage."""
     gang_seconds: float = 60.0
     """How long a member waits for another one that it works in step with."""
     cache_limit_bytes: int = 4 << 30

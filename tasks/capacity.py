@@ -45,7 +45,7 @@ REMEDIES = {
     "scheduler": "more rounds a stage (schedule.rounds_per_stage), more environments an actor and fewer actors",
     "object store requests": "fewer and larger shards, --store s3+obstore://, a store that takes more",
     "bandwidth": "columns stored smaller (shards.compression, shards.stacked), more learners, faster networks",
-    "commit": "fewer and larger shards: a commit names each, and every member reads it",
+    "commit": "fewer and larger shards: a commit names each, and every member parses it",
     "snapshot fan-out": "schedule.lag 1, --snapshot-dtype bfloat16 or int8, more actors a node",
     "Prefect": "more rounds a stage; Prefect's server on Postgres",
 }
@@ -196,7 +196,7 @@ def _ends(d: Deployment, constants: Mapping[str, float]) -> dict[str, float]:
     commit = constants["commit_ref_seconds"] * refs + crowd * constants["read_ref_seconds"] * refs
     if d.client:
         commit += _STAGE_ROUND_TRIPS * constants["request_seconds"]
-        commit += 8 * d.members * commit_bytes(d) / constants["store_bits_per_second"]
+        commit += 8 * d.caches * commit_bytes(d) / constants["store_bits_per_second"]
     begins = d.tiles_per_actor * constants["begin_seconds"]
     if d.client:
         begins += begin_requests(d) * _request_cpu_seconds(d, constants)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from storage.digest import canonical_json
 from storage.ranges import PART_BYTES
 from storage.refs import ShardRef, SnapshotRef, StateRef, shard_name, snapshot_name, state_name
+from tasks.looks import first_pause_seconds, next_pause_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from tasks.cost import Sizes
 
 _LOOKS_PER_TTL = 3
-_FIRST_LOOK_SECONDS, _LOOK_AT_MOST_SECONDS = 0.25, 2.0
 _LISTED_AT_ONCE = 1_000
 _STATES_KEPT = 2
 _COMMIT_BYTES = 650
@@ -83,6 +83,11 @@ class Deployment:
         return self.nodes > 1
 
     @property
+    def caches(self) -> int:
+        """Nodes, of actors and of learners."""
+        return self.nodes + self.learners if self.apart else 1
+
+    @property
     def members(self) -> int:
         """Dask tasks of a stage."""
         return self.actors + self.learners
@@ -128,11 +133,11 @@ def store_requests(deployment: Deployment, sizes: Sizes, seconds: StageSeconds) 
     # Actors list shards and states, learners shards: all find nothing yet. The first learner lists snapshots.
     empty = _empty_listings(d.client, 2 * d.actors + d.learners)
     # Who waits for a hint looks into storage, ever more seldom.
-    looked = d.actors * looks(seconds.snapshot_wait) * _pages(rounds)
-    looked += d.learners * looks(seconds.shard_wait) * _pages(d.tiles * rounds // 2)
+    looked = d.actors * looks(seconds.snapshot_wait, d.actors) * _pages(rounds)
+    looked += d.learners * looks(seconds.shard_wait, d.learners) * _pages(d.tiles * rounds // 2)
     return {
-        # Which attempt it is, and the digest of the commit before, which all members read; learners the checkpoint too.
-        "get": 2 + leases + d.members + d.learners + d.moved_states + fetched,
+        # Which attempt it is; the commit before, once a node; learners read the checkpoint.
+        "get": 1 + leases + d.caches + d.learners + d.moved_states + fetched,
         # Commit, hint and timings; a shard and a state each, a round; versions and the checkpoint.
         "put": 3 + renewals + 2 * d.tiles * rounds + rounds + 1,
         "list": empty["list"] + 1 + rounds * looked,
@@ -145,19 +150,20 @@ def store_requests(deployment: Deployment, sizes: Sizes, seconds: StageSeconds) 
 def begin_requests(deployment: Deployment) -> float:
     """Requests with which an actor begins a stage: the commit, two listings, states that are elsewhere."""
     listings = sum(_empty_listings(deployment.client or "", 2).values())
-    return 1 + listings + deployment.moved_states / deployment.actors
+    return deployment.caches / deployment.members + listings + deployment.moved_states / deployment.actors
 
 
-def looks(wait_seconds: float) -> float:
-    """How often somebody who waits about so long for a hint looks into storage, on average.
+def looks(wait_seconds: float, members: int) -> float:
+    """How often one of so many members who waits about so long for a hint looks into storage, on average.
 
-    After 0.25 s, 0.5 s more, 1 s, and then every 2 s. Waits differ: at each look, half of them are over.
+    Waits differ: at each look (`tasks.looks`), half of them are over.
     """
-    count, left = min(0.5, wait_seconds / _FIRST_LOOK_SECONDS / 2), wait_seconds - _FIRST_LOOK_SECONDS
-    pause = 2 * _FIRST_LOOK_SECONDS
+    pause = first_pause_seconds(members)
+    count, left = min(0.5, wait_seconds / pause / 2), wait_seconds - pause
     while left > 0:
+        pause = next_pause_seconds(pause, members)
         count += min(1.0, left / pause)
-        left, pause = left - pause, min(2 * pause, _LOOK_AT_MOST_SECONDS)
+        left -= pause
     return count
 
 
@@ -201,7 +207,7 @@ def read_bytes(deployment: Deployment, sizes: Sizes) -> float:
     d = deployment
     if d.client is None:
         return 0.0
-    commits = (d.members + 1) * commit_bytes(d)
+    commits = d.caches * commit_bytes(d)
     read = commits + d.learners * sizes.checkpoint_bytes + d.moved_states * sizes.state_bytes
     if d.apart:
         read += d.rounds_per_stage * (d.tiles * sizes.shard_bytes + d.nodes * sizes.snapshot_bytes)
@@ -214,13 +220,13 @@ def node_reads(deployment: Deployment) -> tuple[int, int]:
     return deployment.node_actors * deployment.rounds_per_stage, of_store
 
 
-def hints(deployment: Deployment) -> tuple[int, int]:
-    """Messages between workers in a round: those that each learner gets, and those that all actors' processes get.
+def hints(deployment: Deployment) -> tuple[float, int]:
+    """Messages between workers in a round: those that a learner gets, and those that all actors' processes get.
 
     Of a shard, that it is made and that it is stored; where the store is a folder, these are one.
     """
     told = 1 if deployment.client is None else 2
-    return told * deployment.tiles, deployment.processes - deployment.learners
+    return told * deployment.tiles / deployment.learners, deployment.processes - deployment.learners
 
 
 def scheduler_messages(deployment: Deployment, stage_seconds: float) -> float:

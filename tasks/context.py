@@ -6,9 +6,11 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from storage.cache import LIMIT_BYTES, NodeCache
+from storage.commits import read_commit
+from storage.refs import Ref
 from storage.run import RunFolder
 from storage.store import open_store
 from tasks.algorithm_settings.behaviour_cloning import BehaviourCloningSettings
@@ -87,6 +89,17 @@ class RunContext:
     def acting_version(self, round_: int) -> int:
         """The parameters that a round acts with; staleness is bounded here and nowhere else."""
         return max(0, round_ - self.config.schedule.lag)
+
+    def commit_before(self, assignment: Assignment) -> dict[str, Any] | None:
+        """The commit that an assignment's stage goes on from, read once by each node; None before the first.
+
+        Raises:
+            ObjectNotFoundError: it is gone.
+            CorruptObjectError: it was altered, or another one stands there.
+        """
+        if assignment.before is None:
+            return None
+        return read_commit(self.cache, self.run.store, Ref.from_json(assignment.before))
 
     def envs_of(self, tile: int) -> range:
         """Environment ids of a tile."""

@@ -23,6 +23,7 @@ from distributed.scheduler import KilledWorker
 from storage.errors import GangError, MemberLeftError, MemberLostError, PenstockError
 from tasks import mailbox
 from tasks.admission import asked
+from tasks.notice import LEFT
 from tasks.placement import works_in_step
 from tasks.places import move_blocked, placeless, worker_addresses
 from tasks.replica import run_member
@@ -309,7 +310,7 @@ class Gang:
     def _hear(self, cluster: Cluster, stamped: tuple[float, dict[str, Any]]) -> None:
         """Runs in the client's event loop: quick, and never raising."""
         event = stamped[1]
-        if event["event"] == "left":
+        if event["event"] == LEFT:
             self._left(event["member"])
             return
         if event["event"] != "reported":

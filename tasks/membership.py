@@ -14,6 +14,7 @@ from distributed import Reschedule, Status, get_worker
 from storage.errors import GangError, LeaseLostError
 from storage.lease import LeaseWatcher
 from tasks import mailbox, notice
+from tasks.looks import first_pause_seconds, next_pause_seconds
 from tasks.mailbox import MAILBOX
 
 if TYPE_CHECKING:
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
     from tasks.assignment import Assignment
     from tasks.policies import DistributionPolicy, Fragment
 
-_LOOK_SECONDS = 0.25
-_FAR_LOOK_SECONDS = 0.05
-_LOOK_AT_MOST_SECONDS = 2.0
 _CLOSING = {Status.closing, Status.closed}
 
 _watchers: dict[tuple[str, str, int], tuple[LeaseWatcher, int]] = {}
@@ -100,11 +98,14 @@ class Membership:
         """Tell the flow something; small, lossy and at once."""
         self._worker.log_event(self._topic, {"event": event, "member": self.assignment.member, **facts})
 
-    def hint(self, fragment: Fragment, key: str, value: Any) -> None:
-        """Hint all members on this cluster that hold a fragment, this one included if it does."""
+    def hint(self, fragment: Fragment, key: str, value: Any, replica: int | None = None) -> None:
+        """Hint the members on this cluster that hold a fragment, this one included if it does; or one replica alone."""
         roster: dict[str, str] = MAILBOX.get(self._topic, "roster")
-        roles = {role.name for role in self._policy.roles if fragment in role.fragments}
-        addresses = (address for member, address in roster.items() if member.rsplit("-", 1)[0] in roles)
+        role = self._policy.role_of(fragment).name
+        if replica is None:
+            addresses = [address for member, address in roster.items() if member.rsplit("-", 1)[0] == role]
+        else:
+            addresses = [roster[member]] if (member := f"{role}-{replica}") in roster else []
         mailbox.send(self._worker, addresses, self._topic, {key: value})
 
     def offered(self, member: str, name: str) -> Any:
@@ -172,12 +173,13 @@ class Membership:
         """
         start = time.perf_counter()
         # What is made on another cluster is not hinted here, so looking is all there is.
-        pause = _FAR_LOOK_SECONDS if MAILBOX.get(self._topic, "elsewhere") else _LOOK_SECONDS
+        members = self.assignment.replicas
+        pause = first_pause_seconds(members, far=bool(MAILBOX.get(self._topic, "elsewhere")))
         while not MAILBOX.wait(self._topic, lambda hints: "leave" in hints or hinted(hints), pause):
             self.check()
             if look():
                 break
-            pause = min(2 * pause, _LOOK_AT_MOST_SECONDS)
+            pause = next_pause_seconds(pause, members)
         self.check()
         return time.perf_counter() - start
 

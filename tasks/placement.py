@@ -202,3 +202,8 @@ def _is_reduced(edge: Edge, policy: DistributionPolicy) -> bool:
 def tiles_of(replica: int, replicas: int, tiles: int) -> range:
     """Tiles that a replica owns: contiguous, whole, and as even as can be."""
     return range(replica * tiles // replicas, (replica + 1) * tiles // replicas)
+
+
+def owner_of(tile: int, replicas: int, tiles: int) -> int:
+    """The replica that owns a tile, as `tiles_of` has it."""
+    return ((tile + 1) * replicas - 1) // tiles

@@ -147,8 +147,8 @@ def serve_replay(assignment: Assignment, context: RunContext, membership: Member
 
 
 def _begin(assignment: Assignment, context: RunContext, device: torch.device) -> State:
-    if assignment.stage:
-        before = context.run.log.read(assignment.stage - 1)
+    before = context.commit_before(assignment)
+    if before is not None:
         return read_checkpoint(context.run.store, Ref.from_json(before["checkpoint"]), device)
     state = context.algorithm.init(seed_of(context.config.seed, Purpose.PARAMETERS))
     move_state(state, device)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from storage.commit_form import FORMAT
+from storage.commits import commit_ref
 from storage.errors import CorruptObjectError, MemberLeftError, MemberLostError, ObjectNotFoundError, StageMismatchError
 from tasks.admission import admitted
 from tasks.agreement import check_agreement, check_sources
@@ -92,7 +93,9 @@ class StageDriver:
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         started, started_at = time.perf_counter(), time.time()
         cluster = self.config.cluster
-        gang = Gang(self.clusters, self.policy, self._assignment(stage, attempt), self.on_event)
+        reference = commit_ref(before) if before else None
+        assignment = replace(self._assignment(stage, attempt), before=reference.to_json() if reference else None)
+        gang = Gang(self.clusters, self.policy, assignment, self.on_event)
         gang.listen()
         try:
             where = (self.clusters, self.policy, self.run.name, cluster.admission_seconds)
@@ -194,7 +197,7 @@ class StageDriver:
         return {
             "format": FORMAT,
             "stage": stage,
-            "parent": self.run.log.digest_of(stage - 1) if before else self.genesis,
+            "parent": commit_ref(before).digest if before else self.genesis,
             "rounds": [stage * rounds, (stage + 1) * rounds - 1],
             "version": learned["version"],
             "env_steps": learned["env_steps"] + (before["env_steps"] if before else 0),

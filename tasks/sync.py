@@ -49,11 +49,11 @@ def begin_stage(assignment: Assignment, context: RunContext, device: torch.devic
         CorruptObjectError: the checkpoint is damaged, or another stage's.
     """
     spec, rounds = window_spec(context.algorithm), context.rounds_of(assignment.stage).start
-    if not assignment.stage:
+    before = context.commit_before(assignment)
+    if before is None:
         state = context.algorithm.init(seed_of(context.config.seed, Purpose.PARAMETERS))
         move_state(state, device)
         return Begun(state, reader_at(context, 0), [], RoundWindow(spec, context.round_rows))
-    before = context.run.log.read(assignment.stage - 1)
     ref = Ref.from_json(before["checkpoint"])
     checkpoint = load_checkpoint(context.run.store, ref, device)
     reader = check_reader(context, assignment.stage, checkpoint.reader, ref.name)

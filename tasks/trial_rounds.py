@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class Nobody:
     """Stands where a gang would be: nobody is there to be hinted."""
 
-    def hint(self, fragment: str, key: str, value: Any) -> None:
+    def hint(self, fragment: str, key: str, value: Any, replica: int | None = None) -> None:
         """Drop it."""
 
 

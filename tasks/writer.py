@@ -23,7 +23,7 @@ from storage.shards import ShardInfo, encode_shard
 from storage.tensors import save_tensors
 from storage.uploads import Uploads
 from tasks.arrivals import tell_made, tell_stored
-from tasks.placement import tiles_of
+from tasks.placement import owner_of, tiles_of
 from tasks.tile import RoundBuffers
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class RoundWriter:
             self.made_bytes += shard.nbytes
         if stored is None and self._remote:
             context.cache.put(context.run.store, shard, parts)
-            tell_made(self._membership, "buffer", _key(acted), shard)
+            tell_made(self._membership, "buffer", _key(acted), shard, self._learner_of(acted.tile))
         work = partial(self._store, acted, shard, [] if stored else parts, before=self._latest.get(acted.tile))
         nbytes = shard.nbytes + sum(array.nbytes for array in acted.state.values())
         self._latest[acted.tile] = self._uploads.submit(nbytes, work)
@@ -135,11 +135,15 @@ class RoundWriter:
         if parts:
             self._context.run.store.write(shard.name, parts)
             parts.clear()
-        tell_stored(self._membership, "buffer", _key(acted), shard)
+        tell_stored(self._membership, "buffer", _key(acted), shard, self._learner_of(acted.tile))
         self._free[acted.tile].append(acted.buffers)
         if before is not None:
             before.result()
         self._store_state(acted)
+
+    def _learner_of(self, tile: int) -> int:
+        learners = self._context.policy.role_of("buffer").replicas
+        return owner_of(tile, learners, self._context.config.environment.tiles)
 
     def _store_state(self, acted: ActedRound) -> None:
         context, assignment = self._context, self._assignment

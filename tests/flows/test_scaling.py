@@ -108,7 +108,7 @@ def test_a_run_needs_the_requests_and_messages_that_are_predicted(bench, cluster
     # Version 0 comes first; where nothing is before the first stage, nothing of it is read.
     assert asked["PUT"] == stages * predicted["put"] + 1
     assert asked["POST"] == stages * predicted["delete"] + 2  # two probes, before anything is started and after
-    before_first = 1 + cluster_of.learners + members
+    before_first = cluster_of.caches + cluster_of.learners
     assert asked["GET"] == stages * (predicted["get"] - looks) - before_first
     calls_and_batches = 5 + members
     once = scheduler_messages(cluster_of, 0.0) - calls_and_batches

@@ -6,7 +6,9 @@ import pickle
 
 import pytest
 
-from storage.commits import LATEST, CommitLog, commit_name
+from storage.cache import NodeCache
+from storage.commit_form import encode_commit
+from storage.commits import LATEST, CommitLog, commit_name, commit_ref, read_commit
 from storage.digest import canonical_json, digest
 from storage.errors import CommitConflictError, CorruptObjectError, ObjectNotFoundError
 from storage.refs import ShardRef
@@ -58,6 +60,28 @@ def log(store):
 
 def expected_shards(stages):
     return [ShardRef.from_json(ref) for stage in range(stages) for ref in make_commit(stage, GENESIS)["shards"]]
+
+
+def test_a_commit_that_is_named_is_that_one_or_an_error(log, store, s3_url, tmp_path):
+    """By its digest, which the next one says as its parent; read once a node; never what stands there instead."""
+    fill(log, 2)
+    ref = commit_ref(log.read(1))
+    assert ref.digest == log.digest_of(1)
+    assert ref.nbytes == len(store.read(ref.name))
+    cache = NodeCache(tmp_path / "cache")
+    assert read_commit(cache, store, ref) == log.read(1)
+    remote = open_store(f"{s3_url}/named")
+    remote.write(ref.name, [store.read(ref.name)])
+    assert read_commit(cache, remote, ref) == log.read(1)
+    remote.delete([ref.name])
+    assert read_commit(cache, remote, ref) == log.read(1)
+
+    store.write(ref.name, [encode_commit(log.read(1) | {"episodes": 7})])
+    with pytest.raises(CorruptObjectError, match="has the digest"):
+        read_commit(cache, store, ref)
+    store.delete([ref.name])
+    with pytest.raises(ObjectNotFoundError):
+        read_commit(cache, store, ref)
 
 
 def test_an_empty_log_has_no_newest_commit_and_no_shards(log):

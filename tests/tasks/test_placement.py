@@ -4,7 +4,7 @@ import pytest
 
 from storage.errors import ConfigError
 from tasks.config import ClusterSettings
-from tasks.placement import EDGES, check_clusters, check_supported, cut_edges, tiles_of, works_in_step
+from tasks.placement import EDGES, check_clusters, check_supported, cut_edges, owner_of, tiles_of, works_in_step
 from tasks.policies import FRAGMENTS, DistributionPolicy, Fragment, Role
 
 
@@ -147,6 +147,7 @@ def test_tiles_are_shared_out_whole_and_evenly(tiles: int):
     for replicas in range(1, tiles + 1):
         owned = [tiles_of(replica, replicas, tiles) for replica in range(replicas)]
         assert [tile for part in owned for tile in part] == list(range(tiles))
+        assert all(tile in owned[owner_of(tile, replicas, tiles)] for tile in range(tiles))
         sizes = {len(part) for part in owned}
         assert min(sizes) >= 1
         assert max(sizes) - min(sizes) <= 1

@@ -40,10 +40,12 @@ class Hints:
 
     def __init__(self) -> None:
         self.told: dict[str, Any] = {}
+        self.replicas: dict[str, set[int]] = {}
 
-    def hint(self, fragment: str, key: str, value: Any) -> None:
+    def hint(self, fragment: str, key: str, value: Any, replica: int) -> None:
         assert fragment == "buffer"
         self.told[key] = value
+        self.replicas.setdefault(key, set()).add(replica)
 
     def hinted(self, key: str) -> Any:
         return self.told.get(key)
@@ -211,6 +213,16 @@ def test_whichever_write_fails_a_restart_ends_with_the_same_bytes(context: RunCo
         # A state that the failing start could not remove any more is left over, and harmless.
         assert {name: found[name] for name in expected} == expected
         assert all("states/" in name for name in found.keys() - expected.keys())
+
+
+@pytest.mark.parametrize("learners", [1, 2])
+def test_a_shard_is_told_to_the_learner_that_takes_its_tile(make_context, root, tmp_path: Path, learners: int):
+    """And to no other, however many there are."""
+    placement = {"policy": "multiple_learners", "learn_tasks": learners}
+    acting = Acting(make_context({"placement": placement}), root("store"), tmp_path / "cache")
+    acting.act(1)
+    assert acting.hints.replicas["shard/0/0"] == {0}
+    assert acting.hints.replicas["shard/0/1"] == {learners - 1}
 
 
 def test_what_is_stored_is_told_and_compared(context: RunContext, root, tmp_path: Path):
