@@ -10,6 +10,7 @@ from typing import Any
 from prefect import flow
 from prefect.task_runners import ThreadPoolTaskRunner
 
+from flows.deployed import as_deployed
 from flows.identity import flow_run_name
 from flows.reported import reported
 from tasks.replay_config import ReplayConfig  # noqa: TC001  (Prefect reads the annotation when it runs)
@@ -30,7 +31,8 @@ def replay(config: ReplayConfig, if_exists: IfExists = "refuse") -> dict[str, An
     to the same bytes: retry this flow run, or start another with `if_exists = resume`.
 
     Args:
-        config: Everything about the replay. To resume, its name, sources, store and cluster are enough.
+        config: Everything about the replay; store and cluster are the deployment's unless they are given. To resume,
+            its name, sources, store and cluster are enough.
         if_exists: What to do if the run is in the store already: refuse, or resume it.
     """
-    return reported(config, if_exists)
+    return reported(as_deployed(config), if_exists)

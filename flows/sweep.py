@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from prefect import flow
 from pydantic import Field
 
+from flows.deployed import as_deployed
 from flows.shown import shown_table
 from flows.sweeping import grid_points, train_points
 from tasks.config import TrainConfig
@@ -30,7 +31,7 @@ def sweep(
     Args:
         name: Name of the sweep; its runs begin with it.
         grid: Values by the name of a setting, such as {"learning_rate": [0.01, 0.003], "seed": [1, 2]}.
-        config: What the runs have in common.
+        config: What the runs have in common; store and cluster are the deployment's unless they are given.
         runs_at_once: So many are trained at the same time.
     """
-    return train_points(name, grid_points(name, grid, config), runs_at_once, shown_table(name, "sweep"))
+    return train_points(name, grid_points(name, grid, as_deployed(config)), runs_at_once, shown_table(name, "sweep"))

@@ -10,6 +10,7 @@ from typing import Any
 from prefect import flow
 from prefect.task_runners import ThreadPoolTaskRunner
 
+from flows.deployed import as_deployed
 from flows.identity import flow_run_name
 from flows.reported import reported
 from tasks.config import TrainConfig  # noqa: TC001  (Prefect reads the annotation when it runs)
@@ -30,7 +31,8 @@ def train(config: TrainConfig, if_exists: IfExists = "refuse") -> dict[str, Any]
     retry this flow run, or start another with `if_exists = resume`.
 
     Args:
-        config: Everything about the run. To resume, its name, store and cluster are enough.
+        config: Everything about the run; store and cluster are the deployment's unless they are given. To resume, its
+            name, store and cluster are enough.
         if_exists: What to do if the run is in the store already: refuse, or resume it.
     """
-    return reported(config, if_exists)
+    return reported(as_deployed(config), if_exists)

@@ -101,11 +101,13 @@ class Membership:
     def hint(self, fragment: Fragment, key: str, value: Any, replica: int | None = None) -> None:
         """Hint the members on this cluster that hold a fragment, this one included if it does; or one replica alone."""
         roster: dict[str, str] = MAILBOX.get(self._topic, "roster")
-        role = self._policy.role_of(fragment).name
-        if replica is None:
-            addresses = [address for member, address in roster.items() if member.rsplit("-", 1)[0] == role]
-        else:
-            addresses = [roster[member]] if (member := f"{role}-{replica}") in roster else []
+        # Nobody holds act in a replay.
+        holders = {role.name for role in self._policy.roles if fragment in role.fragments}
+        addresses = [
+            address
+            for (role, _, number), address in ((member.rpartition("-"), roster[member]) for member in roster)
+            if role in holders and replica in {None, int(number)}
+        ]
         mailbox.send(self._worker, addresses, self._topic, {key: value})
 
     def offered(self, member: str, name: str) -> Any:

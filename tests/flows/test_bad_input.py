@@ -55,7 +55,7 @@ def test_bad_preset_files_are_refused_by_name(tmp_path):
     unknown.write_text("[schedule]\nround_stepz = 3\n")
     try:
         for path, mentioned in ((torn, str(torn)), (unknown, "schedule.round_stepz")):
-            bench.penstock("train", str(path), "--store", bench.store, cold=True).refuse(mentioned, seconds=60)
+            bench.penstock("train", str(path), "--store", bench.store).refuse(mentioned, seconds=60)
     finally:
         bench.close()
 
@@ -69,7 +69,7 @@ def test_a_prefect_server_that_nobody_runs_is_said(tmp_path, references):
             ("train", "cartpole", "--store", bench.store),
             ("evaluate", run.name, "--follow", "--store", run.url),
         ):
-            bench.penstock(*arguments, cold=True).refuse("PREFECT_API_URL", "http://127.0.0.1:1/api", seconds=60)
+            bench.penstock(*arguments).refuse("PREFECT_API_URL", "http://127.0.0.1:1/api", seconds=60)
         assert not list(Path(bench.store).rglob("run.json"))
     finally:
         bench.close()

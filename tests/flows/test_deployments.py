@@ -96,9 +96,17 @@ class Served:
     def start(self, name: str, parameters: dict[str, Any] | None = None) -> str:
         """Start a deployment's flow run, with its own parameters but for those that are given; its id."""
         found = ask(self.api, "deployments/filter", {"deployments": {"name": {"any_": [name]}}})
-        body = {"parameters": merge(found[0]["parameters"], parameters or {})}
-        self._started[name] = str(ask(self.api, f"deployments/{found[0]['id']}/create_flow_run", body)["id"])
+        self._started[name] = self._create(found[0], merge(found[0]["parameters"], parameters or {}))
         return self._started[name]
+
+    def start_with(self, name: str, parameters: dict[str, Any]) -> str:
+        """As `prefect deployment run --param`, which replaces parameters whole."""
+        found = ask(self.api, "deployments/filter", {"deployments": {"name": {"any_": [name]}}})
+        return self._create(found[0], found[0]["parameters"] | parameters)
+
+    def _create(self, deployment: dict[str, Any], parameters: dict[str, Any]) -> str:
+        answer = ask(self.api, f"deployments/{deployment['id']}/create_flow_run", {"parameters": parameters})
+        return str(answer["id"])
 
     def set_state(self, flow_run: str, state: dict[str, Any]) -> None:
         """What the buttons of a flow run's page send."""
@@ -249,9 +257,13 @@ def test_a_sweep_trains_each_point_once(served):
 
 
 def test_a_run_is_cancelled_and_tried_again(served):
-    """Cancelling ends the flow's process and frees its run; a retry goes on from the commits, and changes none."""
-    endless = {"name": "endless", "schedule": {"max_stages": 100_000}}
-    flow_run = served.start("train", {"config": endless})
+    """Cancelling ends the flow's process and frees its run; a retry goes on from the commits, and changes none.
+
+    Its settings were typed, without a store or a cluster: both are the deployment's.
+    """
+    endless = merge(SMALL, {"name": "endless", "schedule": {"max_stages": 100_000}})
+    assert not {"store", "cluster"} & endless.keys()
+    flow_run = served.start_with("train", {"config": endless})
     run = StoredRun(served.store, "endless")
     wait_until(lambda: run.store.exists("commits/00000000.json"), "a commit", poll_seconds=0.5)
     served.cancel(flow_run)
