@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_WHERE = {"scheduler", "schedulers"}
+"""Who names one place means no other."""
+
 
 def as_deployed(config: ConfigT) -> ConfigT:
     """A configuration with `store` and settings of `cluster` that it leaves out as the flow run's deployment has them.
@@ -33,6 +36,8 @@ def as_deployed(config: ConfigT) -> ConfigT:
     if "store" in table and "store" not in config.model_fields_set:
         changed["store"] = table["store"]
     given = config.cluster.model_fields_set
+    if given & _WHERE:
+        given = given | _WHERE
     left_out = {name: value for name, value in table.get("cluster", {}).items() if name not in given}
     if left_out:
         cluster = config.cluster.model_dump(exclude_unset=True)

@@ -103,11 +103,12 @@ class Membership:
         roster: dict[str, str] = MAILBOX.get(self._topic, "roster")
         # Nobody holds act in a replay.
         holders = {role.name for role in self._policy.roles if fragment in role.fragments}
-        addresses = [
-            address
-            for (role, _, number), address in ((member.rpartition("-"), roster[member]) for member in roster)
-            if role in holders and replica in {None, int(number)}
-        ]
+
+        def is_told(member: str) -> bool:
+            role, _, number = member.rpartition("-")
+            return role in holders and replica in {None, int(number)}
+
+        addresses = [address for member, address in roster.items() if is_told(member)]
         mailbox.send(self._worker, addresses, self._topic, {key: value})
 
     def offered(self, member: str, name: str) -> Any:

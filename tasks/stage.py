@@ -121,7 +121,8 @@ class StageDriver:
         worked_seconds = time.perf_counter() - started
         evaluation = self._evaluate(stage, attempt, learned, gang.seats)
         evaluated_seconds = time.perf_counter() - started
-        commit = self._commit(stage, before, learned, acted, evaluation)
+        parent = reference.digest if reference else self.genesis
+        commit = self._commit(stage, parent, before, learned, acted, evaluation)
         self.run.log.append(commit)
         timings = {
             "stage": stage,
@@ -182,6 +183,7 @@ class StageDriver:
     def _commit(
         self,
         stage: int,
+        parent: str,
         before: dict[str, Any] | None,
         learned: dict[str, Any],
         acted: list[dict[str, Any]],
@@ -197,7 +199,7 @@ class StageDriver:
         return {
             "format": FORMAT,
             "stage": stage,
-            "parent": commit_ref(before).digest if before else self.genesis,
+            "parent": parent,
             "rounds": [stage * rounds, (stage + 1) * rounds - 1],
             "version": learned["version"],
             "env_steps": learned["env_steps"] + (before["env_steps"] if before else 0),

@@ -95,7 +95,7 @@ def test_a_run_needs_the_requests_and_messages_that_are_predicted(bench, cluster
     store = s3_url.replace("/runs", "/capacity")
     asked_before = s3_server.log.stat().st_size
     _count_messages(cluster)
-    # The node's own cache may have a commit already: the same run gives the same bytes, here or in another session.
+    # The node's own cache may have a commit already: the same run gives the same bytes, whenever it is.
     bench.train("counted", SETTINGS, "--cache-folder", str(bench.folder / "cache"), store=store).succeed()
     messages = _counted_messages(cluster, "counted")
     preset = build_config(load_preset(bench.preset(SETTINGS)))
