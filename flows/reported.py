@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from flows.artifacts import RunReport
 from flows.identity import exists_policy, named
 from storage.errors import SchedulerLostError
-from tasks.recovery import wait_for_cluster
+from tasks.recovery import wait_for_clusters
 from tasks.training import driving
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ _LOSSES = 5
 def reported(config: RunConfig, if_exists: IfExists) -> dict[str, Any]:
     """Drive a run inside a flow run; returns what was reached, and raises as `tasks.training.driving`.
 
-    Where the cluster's scheduler goes away, wait for it and go on as `penstock resume` does.
+    Where a cluster's scheduler goes away, wait for it and go on as `penstock resume` does.
     """
     config, exists = named(config), exists_policy(if_exists)
     with RunReport(config) as report:
@@ -36,6 +36,6 @@ def reported(config: RunConfig, if_exists: IfExists) -> dict[str, Any]:
             except SchedulerLostError:
                 if not losses_left:
                     raise
-                wait_for_cluster(config)
+                wait_for_clusters(config)
                 exists = "resume"
         raise AssertionError("the loop returns or raises")

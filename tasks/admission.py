@@ -125,7 +125,7 @@ class Seating:
 
 
 def seated(
-    policy: DistributionPolicy,
+    roles: Sequence[Role],
     may_use: Mapping[str, Sequence[int]],
     places: Sequence[Places],
     kind: str,
@@ -136,18 +136,18 @@ def seated(
     A role gets as many places as there are, up to its replicas; lacking is what no stage begins without.
 
     Args:
-        policy: whose roles want places.
+        roles: those that want places.
         may_use: the clusters of a role, in order of preference.
         places: of every cluster.
         kind: `all` or `free`: whether what is taken now counts.
         names: of the clusters, to say where something is lacking.
     """
     left = [[dict(place[kind]) for place in workers] for workers in places]
-    seats: dict[str, list[int]] = {role.name: [] for role in policy.roles}
-    for role in policy.roles:
+    seats: dict[str, list[int]] = {role.name: [] for role in roles}
+    for role in roles:
         _take(left, seats[role.name], role, may_use[role.name], role.needed)
     lacking = []
-    for role in policy.roles:
+    for role in roles:
         found = len(seats[role.name])
         if found < role.needed:
             told = ", ".join(f"{name}={amount:g}" for name, amount in role.resources)
@@ -156,7 +156,7 @@ def seated(
                 there += f" at {' and '.join(names[cluster] for cluster in may_use[role.name])}"
             lacking.append(f"{role.needed} places with {told} for '{role.name}', and {there}")
     # Only when every role has what it needs does one get more.
-    for role in policy.roles:
+    for role in roles:
         _take(left, seats[role.name], role, may_use[role.name], role.replicas)
     return Seating(seats, lacking)
 
@@ -180,7 +180,7 @@ def _take(
 
 def shortages(policy: DistributionPolicy, places: Places, kind: str) -> list[str]:
     """What a policy lacks on the workers of one cluster, a line a role; empty if its gang fits."""
-    return seated(policy, {role.name: [0] for role in policy.roles}, [places], kind).lacking
+    return seated(policy.roles, {role.name: [0] for role in policy.roles}, [places], kind).lacking
 
 
 def asked(cluster: Cluster, question: Callable[[], Any]) -> Any:
@@ -208,7 +208,7 @@ def _look(clusters: Clusters, policy: DistributionPolicy) -> Callable[[str], Sea
     every = clusters.every
     places = [_places(cluster) for cluster in every]
     may_use = {role: [every.index(cluster) for cluster in used] for role, used in clusters.by_role.items()}
-    return lambda kind: seated(policy, may_use, places, kind, [cluster.address for cluster in every])
+    return lambda kind: seated(policy.roles, may_use, places, kind, [cluster.address for cluster in every])
 
 
 def _refusal(clusters: Clusters, policy: DistributionPolicy, run: str, waited_seconds: float) -> GangRefusedError:

@@ -65,6 +65,8 @@ class Cluster:
     """Which one it is, wherever it is asked from."""
     address: str
     """Of the scheduler, as it tells it."""
+    is_here: bool = False
+    """Whether it was started for the run, in this process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +198,9 @@ def connected(config: RunConfig) -> Iterator[Clusters]:
             loop = client.loop
             told = client.scheduler_info(n_workers=0)
             same = (cluster for cluster in found.values() if cluster.scheduler == told["id"])
-            found[address] = next(same, None) or Cluster(client, str(told["id"]), str(told["address"]))
+            found[address] = next(same, None) or Cluster(
+                client, str(told["id"]), str(told["address"]), is_here=address is None
+            )
         yield Clusters(
             {role: tuple(dict.fromkeys(found[address] for address in named)) for role, named in where.items()}
         )

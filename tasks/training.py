@@ -32,7 +32,7 @@ from tasks.own_probe import completed, own_files, source_of
 from tasks.placement import check_clusters
 from tasks.places import read_places
 from tasks.policies import AUTO, unused_counts
-from tasks.recovery import is_lost
+from tasks.recovery import lost_schedulers
 from tasks.replay_config import ReplayConfig, build_stored_config
 from tasks.replay_plan import claimed, pin
 from tasks.stage import StageDriver
@@ -66,7 +66,7 @@ class Training:
         """Run what is left: a commit and its timings a stage, until a commit says that the run is finished.
 
         Raises:
-            SchedulerLostError: the cluster's scheduler is gone; the run goes on when it is driven anew.
+            SchedulerLostError: a cluster's scheduler is gone; the run goes on when it is driven anew.
             PenstockError: a stage failed for good.
         """
         commit = self.newest
@@ -74,11 +74,12 @@ class Training:
             try:
                 commit, timings = self.driver.run_stage(commit, is_first=commit is self.newest)
             except Exception as error:
-                if not is_lost(self.config, self.driver.clusters, error):
+                lost = lost_schedulers(self.driver.clusters, error)
+                if not lost:
                     raise
                 raise SchedulerLostError(
-                    f"the Dask scheduler of run '{self.run.name}' was lost ({type(error).__name__}). The last commit "
-                    f"stands: start it and its workers, then `penstock resume {self.run.name}`"
+                    f"run '{self.run.name}' lost the Dask scheduler at {' and '.join(lost)} ({type(error).__name__}). "
+                    f"The last commit stands: start it and its workers, then `penstock resume {self.run.name}`"
                 ) from error
             stage = timings["stage"]
             self.run.store.write(

@@ -280,6 +280,11 @@ class Cluster:
         where = ("--host", "127.0.0.1", "--no-dashboard", "--death-timeout", "60")
         return self._start(f"joined-{len(self._processes)}", "-m", "dask", "worker", scheduler, *where, *places)
 
+    def begin(self, scheduler: str) -> None:
+        """`dask scheduler` at an address that nobody has any more."""
+        where = ("--host", "127.0.0.1", "--port", scheduler.rpartition(":")[2], "--no-dashboard", "--no-show")
+        self._start(f"begun-{len(self._processes)}", "-m", "dask", "scheduler", *where)
+
     def _start(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
         with (self._folder / f"{name}.log").open("wb") as log:
             self._processes.append(

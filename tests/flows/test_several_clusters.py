@@ -80,13 +80,27 @@ def test_workers_join_and_are_told_to_end(apart, clusters, references):
     assert [sum(name.startswith("act-") for name in timings["members"]) for timings in run.timings()] == [1, 1]
 
 
-def test_a_cluster_that_is_lost_is_named_and_the_run_goes_on_without_it(apart, clusters, references):
-    """The scheduler of half of the actors is killed: the run ends by name, and on what is left to the same bytes."""
+def test_a_scheduler_that_comes_back_is_waited_for(apart, clusters, references):
+    """That of half of the actors is killed, and another started at its address: the same flow, and the same bytes."""
     _, left, lost = clusters.told["addresses"]
     where = ("--act-tasks", "2", "--cluster.schedulers.act", f"{left},{lost}")
-    flow, run = apart.train("lost", BRIEF, *where), apart.run("lost")
+    flow, run = apart.train("back", BRIEF, *where), apart.run("back")
     run.wait_for_round(2, flow)
     os.kill(clusters.told["pids"][1], signal.SIGKILL)
-    flow.refuse(lost, "resume")
+    clusters.begin(lost)
+    clusters.join(lost)
+    flow.succeed()
+    assert "run=back lost a Dask scheduler; it goes on from the last commit when there is one at" in flow.output
+    assert_same(run, references.content(BRIEF))
+
+
+def test_one_that_stays_away_is_named_and_the_run_goes_on_without_it(apart, clusters, references):
+    """The run ends by name once it has waited, and on what is left to the same bytes."""
+    _, lost, left = clusters.told["addresses"]
+    where = ("--act-tasks", "2", "--cluster.schedulers.act", f"{left},{lost}", "--cluster.admission-seconds", "5")
+    flow, run = apart.train("lost", BRIEF, *where), apart.run("lost")
+    run.wait_for_round(2, flow)
+    os.kill(clusters.told["pids"][0], signal.SIGKILL)
+    flow.refuse(f"waited 5 s for a Dask scheduler at {lost}", "resume")
     apart.resume("lost", "--act-tasks", "1", "--cluster.schedulers.act", left).succeed()
     assert_same(run, references.content(BRIEF))

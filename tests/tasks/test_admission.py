@@ -107,9 +107,9 @@ def test_members_are_shared_out_among_clusters():
     policy = single_learner_coarse(4)
     places = [[worker(actor=1.0)], [worker(actor=2.0), worker(actor=5.0)], [worker(learner=1.0, actor=9.0)]]
     may_use = {"act": [0, 1], "learn": [2]}
-    found = seated(policy, may_use, places, "free")
+    found = seated(policy.roles, may_use, places, "free")
     assert (found.seats, found.lacking) == ({"act": [0, 1, 1, 1], "learn": [2]}, [])
-    short = seated(policy, {"act": [0], "learn": [1]}, places, "free", ["a", "b", "c"])
+    short = seated(policy.roles, {"act": [0], "learn": [1]}, places, "free", ["a", "b", "c"])
     assert short.lacking == [
         "4 places with actor=1 for 'act', and there are 1 at a",
         "1 places with learner=1 for 'learn', and there are 0 at b",
@@ -124,7 +124,7 @@ def test_roles_that_may_shrink_take_what_is_left():
     ]
     may_use = {"act": [0], "learn": [0]}
     for places, members in ((2, 2), (3, 3), (9, 4)):
-        found = seated(policy, may_use, [[worker(actor=float(places), learner=1.0)]], "free")
+        found = seated(policy.roles, may_use, [[worker(actor=float(places), learner=1.0)]], "free")
         assert (len(found.seats["act"]), found.lacking) == (members, [])
     act, learn = policy.roles
     shared = replace(
@@ -134,7 +134,7 @@ def test_roles_that_may_shrink_take_what_is_left():
             replace(learn, replicas=2, resources=(("slot", 1.0),)),
         ),
     )
-    found = seated(shared, may_use, [[worker(slot=4.0)]], "free")
+    found = seated(shared.roles, may_use, [[worker(slot=4.0)]], "free")
     assert {role: len(taken) for role, taken in found.seats.items()} == {"act": 2, "learn": 2}
 
 
