@@ -51,15 +51,15 @@ def test_who_is_gone_is_named_where_that_may_be_why():
 
 def test_all_that_are_named_are_waited_for_with_their_places(monkeypatch: pytest.MonkeyPatch):
     """For a scheduler, then for its worker; not longer than is allowed, and then with what was lacking."""
-    monkeypatch.setattr(tasks.cluster, "_CONNECT_SECONDS", 1)
+    monkeypatch.setattr(tasks.cluster, "_CONNECT_SECONDS", 3)
     with cluster(learner=1.0) as learner:
         with cluster() as actors:
-            short = config_of(learner, actors, 1.0)
+            short = config_of(learner, actors, 3.0)
             with pytest.raises(
                 SchedulerLostError, match=f"1 places with actor=1 for 'act', and there are 0 at {actors}"
             ):
                 wait_for_clusters(short)
-        with pytest.raises(SchedulerLostError, match=f"waited 1 s for a Dask scheduler at {actors}"):
+        with pytest.raises(SchedulerLostError, match=f"waited 3 s for a Dask scheduler at {actors}"):
             wait_for_clusters(short)
         waiting = threading.Thread(target=wait_for_clusters, args=(config_of(learner, actors, PATIENCE_SECONDS),))
         waiting.start()
