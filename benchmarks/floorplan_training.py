@@ -1,6 +1,7 @@
-"""Training a macro placer against annealing, on one block and with the same CPU time.
+r"""Training a macro placer against annealing, on one block and with the same CPU time.
 
-    python benchmarks/floorplan_training.py [--netlist NETLIST --placement PLC] [--minutes 60] [--seeds 5] [--out DIR]
+    python benchmarks/floorplan_training.py [--netlist NETLIST --placement PLC] [--minutes 60] [--seeds 1 2 3 4 5] \
+        [--anneal-rounds 0] [--out DIR]
 
 Each seed is a `penstock train floorplan` of that many minutes, with everything that belongs to it, and then an
 annealing of as many CPU seconds as all processes of the training took. Both have the evaluator that episodes are played
@@ -9,6 +10,9 @@ its own defaults, which were best on another block (`benchmarks/floorplan_anneal
 and at last the means; `--out` keeps runs, placements, pictures and each half of a seed's figures, and the same command
 goes on from there: five hours of training and as much annealing need not be one night. Without a netlist it is the
 block that is made up.
+
+With `--anneal-rounds`, the step size of training falls to 0 in as many rounds; how many an hour has is a matter of the
+machine (1,700 of Ariane133 on two cores).
 """
 
 from __future__ import annotations
@@ -30,7 +34,7 @@ import psutil
 from native.floorplan import PlacementCost, anneal, create_placement_cost, draw, generate_block
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 WEIGHTS = (1.0, 1.0, 0.5)
 POLL_SECONDS = 2.0
@@ -68,7 +72,9 @@ class Processes:
         return [self._root, *self._root.children(recursive=True)]
 
 
-def trained(netlist: Path, placement: Path, macros: int, seed: int, seconds: float, out: Path) -> dict[str, Any]:
+def trained(
+    netlist: Path, placement: Path, macros: int, seed: int, seconds: float, anneal_rounds: int, out: Path
+) -> dict[str, Any]:
     """Train for so long, and place the best again; the last stage may not be committed."""
     name, store = f"seed-{seed}", str(out / "runs")
     # A half that was begun and not kept is begun again: it may have had another machine's minutes.
@@ -78,11 +84,10 @@ def trained(netlist: Path, placement: Path, macros: int, seed: int, seconds: flo
     # A round holds whole episodes, and about as many rows as in the preset.
     envs = max(8, ROUND_ROWS // macros // 8 * 8)
     command += ["--round-steps", str(macros), "--num-envs", str(envs), "--envs-per-tile", str(envs), "--lag", "1"]
+    command += ["--anneal-rounds", str(anneal_rounds), "--max-stages", "100000", "--json"]
     penstock = [sys.executable, "-c", "from flows.cli import main; main()"]
     with (out / f"{name}.log").open("wb") as log:
-        process = subprocess.Popen(
-            [*penstock, *command, "--max-stages", "100000", "--anneal-rounds", "0", "--json"], stdout=log, stderr=log
-        )
+        process = subprocess.Popen([*penstock, *command], stdout=log, stderr=log)
         all_of_it, started, spent = Processes(process.pid), time.monotonic(), 0.0
         while time.monotonic() - started < seconds and process.poll() is None:
             time.sleep(POLL_SECONDS)
@@ -124,7 +129,9 @@ def annealed(start: PlacementCost, seed: int, seconds: float, path: Path) -> dic
     return {"cost": weighted(plc), "cpu_seconds": spent, "moves": moves}
 
 
-def compare(netlist: Path, placement: Path, seeds: int, seconds: float, out: Path) -> None:
+def compare(
+    netlist: Path, placement: Path, seeds: Sequence[int], seconds: float, anneal_rounds: int, out: Path
+) -> None:
     start = create_placement_cost(netlist, placement)
     if not start.legalize(only_hard=True):
         raise SystemExit(f"{placement}: no legal placement near it, from which annealing could begin")
@@ -132,9 +139,10 @@ def compare(netlist: Path, placement: Path, seeds: int, seconds: float, out: Pat
     macros = sum(not start.is_node_soft_macro(m) and not start.is_node_fixed(m) for m in start.get_macro_indices())
     print(json.dumps({"start": weighted(start)}))
     costs: dict[str, list[float]] = {"trained": [], "annealed": []}
-    for seed in range(1, seeds + 1):
+    for seed in seeds:
         one = kept(
-            out / f"trained-{seed}.json", lambda seed=seed: trained(netlist, placement, macros, seed, seconds, out)
+            out / f"trained-{seed}.json",
+            lambda seed=seed: trained(netlist, placement, macros, seed, seconds, anneal_rounds, out),
         )
         other = kept(
             out / f"annealed-{seed}.json",
@@ -151,14 +159,15 @@ def main() -> None:
     parser.add_argument("--netlist", type=Path)
     parser.add_argument("--placement", type=Path)
     parser.add_argument("--minutes", type=float, default=60.0)
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
+    parser.add_argument("--anneal-rounds", type=int, default=0)
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         out = given.out or Path(folder)
         out.mkdir(parents=True, exist_ok=True)
         files = (given.netlist, given.placement) if given.netlist else generate_block(out / "block")
-        compare(*files, given.seeds, 60.0 * given.minutes, out)
+        compare(*files, given.seeds, 60.0 * given.minutes, given.anneal_rounds, out)
 
 
 if __name__ == "__main__":

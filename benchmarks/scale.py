@@ -3,8 +3,10 @@
 The actors' environment waits in every step instead of computing (`waiting_env/`), so that hundreds fit on one machine.
 They are members of a few processes, under a real Dask scheduler and a real Prefect server, on an S3 server in memory
 (`object_server.py`). Messages of the scheduler, requests of the store and calls of Prefect are counted where they
-arrive, with their bytes, in stages that are neither the first nor the last. Counts do not depend on what else the
-machine does; times do.
+arrive, with their bytes, in stages that are neither the first nor the last.
+
+Here the servers share the machine with the actors, and on it nothing else may run: seconds are also predicted for the
+processors that the servers and the flow left, and what actors and learner take of processors is compared by itself.
 
     python benchmarks/scale.py                        # minutes; most of them with 512 actors
     python benchmarks/scale.py --actors 1 8 --lag 1
@@ -27,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent / "peers"))
+from cpu_tally import CpuTally
 from measure import machine
 from object_server import ObjectServer
 from prefect_tally import PrefectTally
@@ -36,20 +39,21 @@ from flows.scaling import deployment_of, tried_config, values
 from flows.server import PrefectServer
 from storage.store import open_store
 from tasks.calibrate import timed
-from tasks.capacity import Prediction, predict
+from tasks.capacity import Prediction, actor_cpu_seconds, learner_cpu_seconds, predict
 from tasks.capacity_constants import with_assumptions
 from tasks.capacity_counts import StageSeconds, prefect_calls, scheduler_messages, store_requests
 from tasks.config import TrainConfig, build_config
 
 if TYPE_CHECKING:
     from tasks.cost import Sizes
+    from tasks.round_time import PartSeconds
 
 HERE = Path(__file__).resolve().parent
 PENSTOCK = str(Path(sys.executable).parent / "penstock")
 TALLY = "PENSTOCK_SCHEDULER_TALLY"
 TRIED_TILES = 64
 KINDS = ("get", "put", "list", "head", "delete")
-HEAD = ("a stage's", "actors", "predicted", "at the times that were measured", "measured", "ratio")
+HEAD = ("a stage's", "actors", "predicted", "with times or processors as measured", "measured", "ratio")
 
 
 def main() -> None:
@@ -79,7 +83,7 @@ def main() -> None:
                     config = config_of(args, actors, folder)
                     prediction = predict(deployment_of(config, actors, 1, actors), sizes, parts, constants)
                     counted = measure(config, server, tally, folder)
-                    found.append({"actors": actors, **compare(prediction, sizes, constants, counted)})
+                    found.append({"actors": actors, **compare(prediction, sizes, parts, constants, counted)})
                     print(json.dumps(found[-1]), flush=True)
     report(args, found, {"sizes": sizes.to_json(), "parts": parts.to_json(), "constants": constants})
 
@@ -147,7 +151,8 @@ def measure(config: TrainConfig, server: ObjectServer, tally: PrefectTally, fold
     server.requests()
     tally.seen.clear()
     command = [PENSTOCK, "train", str(preset), "--json"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    with CpuTally() as cpu:
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"{shlex.join(command)} ended with {done.returncode}:\n{done.stderr}")
     store = open_store(config.store).at(str(config.name))
@@ -171,6 +176,10 @@ def measure(config: TrainConfig, server: ObjectServer, tally: PrefectTally, fold
             ),
         }
     )
+    pids = {member: facts["pid"] for stage in stages for member, facts in stage["members"].items()}
+    acting = {pid for member, pid in pids.items() if member.startswith("act-")}
+    for pid, seconds in cpu.seconds(begin, end).items():
+        counted["cpu act" if pid in acting else "cpu learn" if pid in pids.values() else "cpu beside"] += seconds
     for at, kind, key, nbytes in server.requests():
         if begin <= at < end:
             counted[kind] += 1
@@ -204,16 +213,26 @@ def toml(config: TrainConfig) -> str:
     return "\n".join(lines)
 
 
-def compare(prediction: Prediction, sizes: Sizes, constants: dict[str, float], counted: dict[str, float]) -> Any:
-    """By what is compared: predicted, predicted at the times that were measured where counts depend on these, found."""
+def compare(
+    prediction: Prediction, sizes: Sizes, parts: PartSeconds, constants: dict[str, float], counted: dict[str, float]
+) -> Any:
+    """By what is compared: predicted; at the times that were measured, or with the processors that were left; found."""
     d = prediction.deployment
     rows, seconds = d.round_rows * d.rounds_per_stage, counted["seconds"]
+    left = constants["cores_per_node"] - counted["cpu beside"] / seconds
+    with_left = predict(d, sizes, parts, constants | {"cores_per_node": left})
     asked = store_requests(d, sizes, StageSeconds(seconds, counted["snapshot wait"], counted["round seconds"]))
     messages = sum(counted.get(f"messages {kind}", 0) for kind in ("in", "out", "call"))
     pairs = {
-        "env steps/s": (prediction.steps_per_second, None, rows / seconds),
-        "seconds": (prediction.stage_seconds, None, seconds),
-        "seconds of a round": (prediction.round_seconds, None, counted["round seconds"]),
+        "env steps/s": (prediction.steps_per_second, with_left.steps_per_second, rows / seconds),
+        "seconds": (prediction.stage_seconds, with_left.stage_seconds, seconds),
+        "seconds of a round": (prediction.round_seconds, with_left.round_seconds, counted["round seconds"]),
+        "processor seconds of actors": (actor_cpu_seconds(d, parts, constants), None, counted["cpu act"]),
+        "processor seconds of the learner": (
+            learner_cpu_seconds(d, sizes, parts, constants),
+            None,
+            counted["cpu learn"],
+        ),
         "scheduler messages": (prediction.messages, scheduler_messages(d, seconds), messages),
         "Prefect calls": (prediction.calls, prefect_calls(seconds, constants), counted.get("calls", 0)),
         "requests": (

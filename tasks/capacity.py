@@ -131,6 +131,23 @@ def predict(deployment: Deployment, sizes: Sizes, parts: PartSeconds, constants:
     )
 
 
+def actor_cpu_seconds(deployment: Deployment, parts: PartSeconds, constants: Mapping[str, float]) -> float:
+    """Of processors, for a stage: what all actors' processes take together."""
+    d, rounds = deployment, deployment.rounds_per_stage
+    begins = d.actors * (_begin_seconds(d, constants) + d.tiles * rounds * constants["read_ref_seconds"])
+    told = hints(d)[1] * constants["hint_seconds"]
+    return begins + rounds * (d.tiles * _tile_cpu_seconds(d, parts, constants) + told)
+
+
+def learner_cpu_seconds(
+    deployment: Deployment, sizes: Sizes, parts: PartSeconds, constants: Mapping[str, float]
+) -> float:
+    """Of processors, for a stage: what all learners' processes take together."""
+    d, rounds = deployment, deployment.rounds_per_stage
+    read = d.tiles * rounds * constants["read_ref_seconds"]
+    return d.learners * (rounds * sum(_learning(d, sizes, parts, constants).values()) + read)
+
+
 def _acting(d: Deployment, parts: PartSeconds, constants: Mapping[str, float]) -> dict[str, float]:
     """Seconds of a round: of an actor by itself, of all on a node's cores, or of all in a process, whichever is most.
 
@@ -170,8 +187,12 @@ def _shared(d: Deployment, parts: PartSeconds, learn: float, constants: Mapping[
     """Of a round, where one node does everything: what acting and learning together need of its cores."""
     if d.apart:
         return 0.0
-    of_tile = d.round_steps * (parts.step_cpu + parts.infer) + _writing(d, parts, constants)
-    return (d.actors * d.tiles_per_actor * of_tile + d.learners * learn) / constants["cores_per_node"]
+    return (d.tiles * _tile_cpu_seconds(d, parts, constants) + d.learners * learn) / constants["cores_per_node"]
+
+
+def _tile_cpu_seconds(d: Deployment, parts: PartSeconds, constants: Mapping[str, float]) -> float:
+    """Of a processor, for a round of a tile: what it steps, infers and writes."""
+    return d.round_steps * (parts.step_cpu + parts.infer) + _writing(d, parts, constants)
 
 
 def _fan_out(d: Deployment, sizes: Sizes, constants: Mapping[str, float]) -> float:
@@ -197,10 +218,15 @@ def _ends(d: Deployment, constants: Mapping[str, float]) -> dict[str, float]:
     if d.client:
         commit += _STAGE_ROUND_TRIPS * constants["request_seconds"]
         commit += 8 * d.caches * commit_bytes(d) / constants["store_bits_per_second"]
+    return {"scheduler": starts + max(1.0, crowd) * _begin_seconds(d, constants), "commit": commit}
+
+
+def _begin_seconds(d: Deployment, constants: Mapping[str, float]) -> float:
+    """Of an actor's process, at a stage's beginning."""
     begins = d.tiles_per_actor * constants["begin_seconds"]
     if d.client:
         begins += begin_requests(d) * _request_cpu_seconds(d, constants)
-    return {"scheduler": starts + max(1.0, crowd) * begins, "commit": commit}
+    return begins
 
 
 def _beside(
