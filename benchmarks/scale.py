@@ -7,6 +7,7 @@ arrive, with their bytes, in stages that are neither the first nor the last.
 
 Here the servers share the machine with the actors, and on it nothing else may run: seconds are also predicted for the
 processors that the servers and the flow left, and what actors and learner take of processors is compared by itself.
+Those constants that a processor's speed decides are measured anew first, all but Prefect's and those of a stage.
 
     python benchmarks/scale.py                        # minutes; most of them with 512 actors
     python benchmarks/scale.py --actors 1 8 --lag 1
@@ -33,6 +34,7 @@ from cpu_tally import CpuTally
 from measure import machine
 from object_server import ObjectServer
 from prefect_tally import PrefectTally
+from scale_constants import begin_seconds, commit_seconds, hint_seconds
 from tables import write_table
 
 from flows.scaling import deployment_of, tried_config, values
@@ -52,6 +54,7 @@ HERE = Path(__file__).resolve().parent
 PENSTOCK = str(Path(sys.executable).parent / "penstock")
 TALLY = "PENSTOCK_SCHEDULER_TALLY"
 TRIED_TILES = 64
+REQUESTS = 100
 KINDS = ("get", "put", "list", "head", "delete")
 HEAD = ("a stage's", "actors", "predicted", "with times or processors as measured", "measured", "ratio")
 
@@ -75,8 +78,10 @@ def main() -> None:
         with PrefectServer() as prefect:
             prefect.wait_ready()
             sizes, parts = timed(tried_config(config_of(args, 1, folder), TRIED_TILES), None)
-            given = [f"cores_per_node={parts.cores}", f"request_seconds={request_seconds(args, folder)}"]
-            constants = values(with_assumptions(given))
+            here = {"cores_per_node": parts.cores, **request_seconds(args, folder)}
+            for measured in (hint_seconds, commit_seconds, begin_seconds):
+                here |= measured()
+            constants = values(with_assumptions(f"{name}={value}" for name, value in here.items()))
             with PrefectTally(int(prefect.ui_url.rpartition(":")[2])) as tally:
                 os.environ["PREFECT_API_URL"] = tally.api_url
                 for actors in args.actors:
@@ -94,14 +99,17 @@ def with_waiting_environment() -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(path)
 
 
-def request_seconds(args: argparse.Namespace, folder: str) -> float:
-    """Of a small object, until it is written."""
+def request_seconds(args: argparse.Namespace, folder: str) -> dict[str, float]:
+    """Of a small object: until it is written, and of this process's processors."""
     store, taken = open_store(store_of(args, folder)), []
-    for number in range(40):
+    began = time.process_time()
+    for number in range(REQUESTS):
         started = time.perf_counter()
         store.write(f"latency/{number}", [b"small"])
         taken.append(time.perf_counter() - started)
-    return median(taken)
+    busy = (time.process_time() - began) / REQUESTS
+    client = "obstore" if args.client == "s3+obstore" else "s3fs"
+    return {"request_seconds": median(taken)} | ({} if args.client == "folder" else {f"{client}_request_seconds": busy})
 
 
 def store_of(args: argparse.Namespace, folder: str) -> str:
