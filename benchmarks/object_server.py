@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
 LISTED_AT_ONCE = 1_000
+# Whoever accepts them waits for its turn among hundreds of threads.
+CONNECTIONS_WAITING = 4_096
 Answer = tuple[str, dict[str, str], Any]
 NOTHING: Answer = ("404 Not Found", {}, b"<Error><Code>NoSuchKey</Code><Message>nothing there</Message></Error>")
 BEYOND: Answer = ("416 Range Not Satisfiable", {}, b"<Error><Code>InvalidRange</Code><Message>no</Message></Error>")
@@ -73,7 +75,7 @@ class ObjectServer:
 
 def _serve(ready: Connection, request_seconds: float) -> None:
     objects = _Objects()
-    with socket.create_server(("127.0.0.1", 0), backlog=256) as listener:
+    with socket.create_server(("127.0.0.1", 0), backlog=CONNECTIONS_WAITING) as listener:
         ready.send(listener.getsockname()[1])
         while True:
             connection, _ = listener.accept()

@@ -62,7 +62,7 @@ HEAD = ("a stage's", "actors", "predicted", "with times or processors as measure
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--actors", type=int, nargs="+", default=[1, 8, 64, 512])
-    parser.add_argument("--act-workers", type=int, default=4)
+    parser.add_argument("--act-workers", type=int, default=16, help="processes that actors share")
     parser.add_argument("--wait-milliseconds", type=float, default=20.0)
     parser.add_argument("--round-steps", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=6, help="of a stage")
@@ -141,6 +141,8 @@ def config_of(args: argparse.Namespace, actors: int, folder: str) -> TrainConfig
             "cluster": {
                 "act_workers": min(actors, args.act_workers),
                 "gang_seconds": 300.0,
+                # All of it is on one machine: a flow that hundreds of members keep from its processor is not gone.
+                "lease_seconds": 60.0,
                 "cache_folder": f"{folder}/cache",
             },
         }
