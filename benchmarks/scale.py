@@ -12,7 +12,7 @@ Those constants that a processor's speed decides are measured anew first, all bu
     python benchmarks/scale.py --rounds 4 --stages 3  # minutes
     python benchmarks/scale.py --actors 1 8 --lag 1
 
-512 actors need more than two cores: there, connections to the store time out before their turn comes.
+512 actors did not finish on two cores; `docs/capacity.md` says how they ended.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from storage.errors import ConfigError
-from tasks.capacity import REMEDIES, predict
+from tasks.capacity import REMEDIES, actor_cpu_seconds, learner_cpu_seconds, predict
 from tasks.capacity_constants import constants, with_assumptions
 from tasks.capacity_counts import (
     Deployment,
@@ -53,6 +53,19 @@ def test_a_node_of_its_own_needs_no_reads_of_shards_snapshots_and_states():
     assert read_bytes(one, SIZES) == commit_bytes(one) + SIZES.checkpoint_bytes
     asked = store_requests(replace(one, client=None), SIZES, StageSeconds(10.0, 1.0, 1.0))
     assert set(asked.values()) == {0}
+
+
+def test_processors_are_busy_with_what_members_do():
+    """In a folder, by hand: four actors begin two tiles each, eight tiles act ten rounds, and are learned."""
+    one = replace(FOUR, actors_per_node=4, client=None)
+    read = 80 * GIVEN["read_ref_seconds"]
+    acted = 64 * (EVEN.step_cpu + EVEN.infer) + EVEN.write
+    begun = 4 * (2 * GIVEN["begin_seconds"] + read)
+    told = 10 * GIVEN["hint_seconds"]  # of each version, the one process of all actors
+    assert actor_cpu_seconds(one, EVEN, GIVEN) == pytest.approx(begun + 80 * acted + told)
+    learned = EVEN.update + 8 * 8 * 64 * EVEN.update_row
+    taken = 8 * (EVEN.take + GIVEN["hint_seconds"])
+    assert learner_cpu_seconds(one, SIZES, EVEN, GIVEN) == pytest.approx(10 * (learned + taken) + read)
 
 
 def test_an_empty_listing_of_s3fs_is_three_requests():
