@@ -101,10 +101,10 @@ class FsspecStore(RemoteStore):
                 raise
             return False
 
-    def _paths_below(self, client: Any, folder: str) -> Iterable[str]:
+    def _paths_from(self, client: Any, start: str) -> Iterable[str]:
         client.invalidate_cache()
         try:
-            return list(client.find(folder))
+            return _list_s3(client, start) if self._is_s3 else list(client.find(start.rpartition("/")[0]))
         except FileNotFoundError as error:
             if _code(error) == NO_BUCKET:
                 raise
@@ -142,6 +142,19 @@ def _status(error: OSError) -> int | None:
 
 def _code(error: OSError) -> Any:
     return _answer(error).get("Error", {}).get("Code")
+
+
+def _list_s3(system: Any, start: str) -> list[str]:
+    """In as few requests as there are pages: s3fs' own listing takes three where nothing is."""
+    bucket, key, _ = system.split_path(start)
+    asked: dict[str, Any] = {"Bucket": bucket, "Prefix": key, **system.req_kw}
+    paths: list[str] = []
+    while True:
+        page = system.call_s3("list_objects_v2", **asked)
+        paths.extend(f"{bucket}/{found['Key']}" for found in page.get("Contents", []))
+        if not page.get("IsTruncated"):
+            return paths
+        asked["ContinuationToken"] = page["NextContinuationToken"]
 
 
 def _delete_s3(system: Any, paths: Sequence[str]) -> None:

@@ -113,8 +113,10 @@ class ObstoreStore(RemoteStore):
             return False
         return True
 
-    def _paths_below(self, client: S3Store, folder: str) -> builtins.list[str]:
-        chunks = obstore.list(client, folder or None, chunk_size=_LISTED_AT_ONCE)
+    def _paths_from(self, client: S3Store, start: str) -> builtins.list[str]:
+        # The client takes whole folders alone; what comes before `start` in one need not be listed.
+        folder, _, begun = start.rpartition("/")
+        chunks = obstore.list(client, folder or None, offset=start if begun else None, chunk_size=_LISTED_AT_ONCE)
         return [str(meta["path"]) for chunk in chunks for meta in chunk]
 
     def _remove(self, client: S3Store, paths: Sequence[str]) -> None:

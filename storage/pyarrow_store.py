@@ -77,8 +77,8 @@ class PyarrowStore(FsspecStore):
     def _has(self, client: _Clients, path: str) -> bool:
         return super()._has(client.s3fs, path)
 
-    def _paths_below(self, client: _Clients, folder: str) -> Iterable[str]:
-        return super()._paths_below(client.s3fs, folder)
+    def _paths_from(self, client: _Clients, start: str) -> Iterable[str]:
+        return super()._paths_from(client.s3fs, start)
 
     def _fault(self, error: Exception) -> Fault:
         named = _NAMED.search(str(error))

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 from storage.counts import RequestCounter, RequestCounts
 from storage.errors import ConfigError, ObjectExistsError, ObjectNotFoundError, StoreError
 from storage.names import check_name, check_range
+from storage.shared_calls import SharedCalls
 
 if TYPE_CHECKING:
     import builtins
@@ -32,7 +33,8 @@ ATTEMPTS = 5
 FIRST_WAIT_SECONDS = 0.2
 """Doubled before each further attempt, and shortened at random by up to a half so that clients spread out."""
 RETRY_SECONDS = 20.0
-"""No attempt starts later than this after the first one."""
+"""No attempt but the second starts later than this after the first one: one connection that hangs is no reason to give
+up."""
 CONNECT_SECONDS = 4.0
 READ_SECONDS = 30.0
 """An attempt that hears nothing for so long has failed."""
@@ -73,6 +75,7 @@ class RemoteStore(ABC):
         self._opened: Any = None
         self._opened_by = 0
         self._large_writes = threading.Semaphore(_LARGE_AT_ONCE)
+        self._listings: SharedCalls[list[str]] = SharedCalls()
 
     def __reduce__(self) -> tuple[type[Self], tuple[str, dict[str, Any]]]:
         secret = sorted(_credentials(self._options))
@@ -137,11 +140,14 @@ class RemoteStore(ABC):
         return self._call("look for", name, lambda client: self._has(client, path))
 
     def list(self, prefix: str = "") -> builtins.list[str]:
-        """Names that start with `prefix`, sorted; lists the folder that holds them."""
-        folder = (self._base + prefix.rpartition("/")[0]).rstrip("/")
-        found = self._call("list", f"{prefix}*", lambda client: list(self._paths_below(client, folder)))
+        """Names that start with `prefix`, sorted. Threads that ask for the same at once share requests."""
         start = self._base + prefix
-        return sorted(path[len(self._base) :] for path in found if path.startswith(start))
+
+        def ask() -> builtins.list[str]:
+            found = self._call("list", f"{prefix}*", lambda client: list(self._paths_from(client, start)))
+            return sorted(path[len(self._base) :] for path in found if path.startswith(start))
+
+        return list(self._listings.ask(start, ask))
 
     def delete(self, names: Iterable[str]) -> None:
         """Remove objects, up to 1000 at once where the service takes that."""
@@ -190,8 +196,11 @@ class RemoteStore(ABC):
     def _has(self, client: Any, path: str) -> bool: ...
 
     @abstractmethod
-    def _paths_below(self, client: Any, folder: str) -> Iterable[str]:
-        """All objects of a folder and its folders, read from the service."""
+    def _paths_from(self, client: Any, start: str) -> Iterable[str]:
+        """All objects whose path begins with `start`, in which a folder may end anywhere, read from the service.
+
+        There may be others among them, such as all of the folder's.
+        """
 
     @abstractmethod
     def _remove(self, client: Any, paths: Sequence[str]) -> None:
@@ -220,8 +229,8 @@ class RemoteStore(ABC):
             try:
                 return operation(self._client())
             except Exception as error:  # noqa: BLE001  (each client has errors of its own; all end as StoreError)
-                last = attempt == ATTEMPTS or time.monotonic() + wait_seconds > give_up_at
-                if last or self._fault(error) is not Fault.TRANSIENT:
+                late = attempt > 1 and time.monotonic() + wait_seconds > give_up_at
+                if late or attempt == ATTEMPTS or self._fault(error) is not Fault.TRANSIENT:
                     self._fail(verb, name, error, attempt)
             time.sleep(wait_seconds * random.uniform(0.5, 1.0))  # noqa: S311  (no secret)
             wait_seconds *= 2

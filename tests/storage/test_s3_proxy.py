@@ -64,6 +64,17 @@ class TestThroughTheProxy(StoreContract):
         return open_store(s3_url)
 
 
+def test_an_attempt_that_took_all_the_time_is_not_the_last(store: Store, proxy: S3Proxy, monkeypatch):
+    """As of a connection that hangs until it times out: there is a second one, whatever the time, and then an error."""
+    monkeypatch.setattr("storage.remote_store.RETRY_SECONDS", 0.0)
+    proxy.add(Fault("refuse", ("PUT",)))
+    store.write("object", [b"content"])
+    assert store.read("object") == b"content"
+    proxy.add(Fault("refuse", ("PUT",), calls=2))
+    with pytest.raises(StoreError, match="after 2 attempts"):
+        store.write("object", [b"content"])
+
+
 @pytest.mark.parametrize("kind", ["delay", "drop", "lose", "refuse", "repeat", "truncate"])
 def test_every_fault_is_survived_by_trying_again(store: Store, proxy: S3Proxy, kind: str):
     """One fault on every method, and each call still does what it promises."""

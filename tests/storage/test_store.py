@@ -11,7 +11,9 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -404,3 +406,23 @@ os._exit(0)
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
     assert ran.returncode == 0, ran.stderr
     assert outcome in ran.stdout
+
+
+def test_a_listing_asks_for_its_prefix_alone(s3_server, s3_url: str):
+    """More than a page of a folder comes whole; one object, or none, of a full folder comes with one request."""
+    names = [f"stage/{number:08d}-shard" for number in range(1_003)]
+    writer = open_store(s3_url)
+    with ThreadPoolExecutor(16) as threads:
+        list(threads.map(lambda name: writer.write(name, [b""]), names))
+    for scheme in ("s3", "s3+pyarrow", *(["s3+obstore"] if find_spec("obstore") else [])):
+        store = open_store(s3_url.replace("s3", scheme, 1))
+        assert store.list("stage/") == names
+        before = s3_server.log.stat().st_size
+        assert store.list("stage/00001001-") == [names[1_001]]
+        assert store.list("stage/00009999-") == []
+        assert store.list("nothing/") == []
+        with s3_server.log.open() as log:
+            log.seek(before)
+            asked = [line for line in log if '"GET ' in line or '"HEAD ' in line]
+        assert len(asked) == 3, asked
+        assert all("list-type=2" in line for line in asked)
