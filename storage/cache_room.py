@@ -1,9 +1,11 @@
 """A folder of cached files within a number of bytes: what comes in whole, and what goes when there is no room for it.
 
 Processes of a node share the folder. How many bytes lie there is kept in a small file beside the locks, so that a file
-that comes in costs the same however many are there. The folder itself is counted when that file is missing, when a
-process comes to it for the first time, and when something has to go. A count that is off is always too high, so it
-costs a look and never the limit.
+that comes in costs the same however many are there. Each process takes a little more from that account than it needs,
+and asks again when that is used up: otherwise hundreds of actors on a node would wait for each other with every shard.
+The folder itself is counted when the account is missing, when a process comes to it for the first time, and when
+something has to go. What processes have taken and not used is no part of such a count, so a part of the limit is kept
+free for that; in everything else a count that is off is too high, and costs a look.
 """
 
 from __future__ import annotations
@@ -13,7 +15,9 @@ import errno
 import fcntl
 import itertools
 import os
+import threading
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,8 +33,11 @@ LOCKS_FOLDER = "locks"
 _PART = ".part"
 _USED = "used"
 _LOW_WATER = 0.9  # of the limit: what is left when something has to go, so that not every file that comes counts all
+_AHEAD = 1 / 1024  # of the limit, for one process
+_FREE = 1 / 16  # of the limit, for what is taken ahead: enough for 64 processes
 _LOCK_SECONDS = 10.0  # a count and some removals take less; whoever can't wait any longer goes on and is not exact
 _LOCK_POLL_SECONDS = 0.002
+_LOCK_POLL_AT_MOST_SECONDS = 0.02
 _STARTING_SECONDS = 60.0  # between a part file's creation and its lock
 _LEFTOVER_SECONDS = 3_600.0  # where the file system has no locks, so that nobody can tell whether a writer lives
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
@@ -47,6 +54,8 @@ class CacheRoom:
         self._folder = folder
         self._limit_bytes = limit_bytes
         self._counted = False
+        self._here = threading.Lock()
+        self._ahead_bytes = 0
 
     def keep(self, name: str, parts: Sequence[Buffer]) -> None:
         """Write a file, whole or not at all; what was not used for longest makes room for it.
@@ -75,22 +84,30 @@ class CacheRoom:
     def _begin(self, name: str, nbytes: int) -> tuple[Path, int]:
         """A part file of that size, which its writer holds locked while it lives; it counts from now on."""
         part = self._folder / f"{name}.{os.getpid()}-{next(_COUNTER)}{_PART}"
-        with self._lock():
-            used = self._read_used()
-            if used is None or not self._counted or used + nbytes > self._limit_bytes:
-                used = self._make_room(nbytes)
-                self._counted = True
+        with self._here, nullcontext() if nbytes <= self._ahead_bytes else self._lock():
+            if nbytes > self._ahead_bytes:
+                self._take(nbytes)
+            self._ahead_bytes -= nbytes
             descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
             try:
                 with contextlib.suppress(OSError):
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                os.truncate(descriptor, nbytes)
-                self._write_used(used + nbytes)
+                os.truncate(descriptor, nbytes)  # while nobody counts: from now on it is seen with its size
             except BaseException:
                 os.close(descriptor)
                 part.unlink()
                 raise
         return part, descriptor
+
+    def _take(self, nbytes: int) -> None:
+        """Have room for as many bytes, and for some more."""
+        wanted = nbytes - self._ahead_bytes + int(_AHEAD * self._limit_bytes)
+        used = self._read_used()
+        if used is None or not self._counted or used + wanted > (1 - _FREE) * self._limit_bytes:
+            used = self._make_room(wanted)
+            self._counted = True
+        self._write_used(used + wanted)
+        self._ahead_bytes += wanted
 
     def _make_room(self, nbytes: int) -> int:
         """Remove leftovers, and what was not used for longest until `nbytes` more fit; bytes that are there then."""
@@ -107,7 +124,7 @@ class CacheRoom:
                     Path(entry.path).unlink()
                     continue
                 used += status.st_size
-        if used + nbytes > self._limit_bytes:
+        if used + nbytes > (1 - _FREE) * self._limit_bytes:
             for _, size, path in sorted(files):
                 if used + nbytes <= _LOW_WATER * self._limit_bytes:
                     break
@@ -127,12 +144,25 @@ class CacheRoom:
 
     @contextlib.contextmanager
     def _lock(self) -> Iterator[None]:
+        """One process of this node at a time."""
+        give_up_at = time.monotonic() + _LOCK_SECONDS
         folder = self._folder / LOCKS_FOLDER
         folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder / "room", timeout=_LOCK_SECONDS)
-        with contextlib.suppress(Timeout, NotImplementedError):
-            lock.acquire(poll_interval=_LOCK_POLL_SECONDS)
+        lock = FileLock(folder / "room")
+        pause = _LOCK_POLL_SECONDS
         try:
+            while True:
+                try:
+                    lock.acquire(blocking=False)
+                except Timeout:
+                    if time.monotonic() > give_up_at:
+                        break
+                    time.sleep(pause)
+                    pause = min(2 * pause, _LOCK_POLL_AT_MOST_SECONDS)
+                except NotImplementedError:  # the file system has no locks
+                    break
+                else:
+                    break
             yield
         finally:
             lock.release()

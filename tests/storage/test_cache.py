@@ -256,6 +256,19 @@ for _ in range(40):
     assert all(digest(file.read_bytes()) == file.name for file in files)
 
 
+def test_small_files_come_in_without_asking_the_other_processes(store: Store, cache: NodeCache):
+    """A process takes a little room ahead and asks again when that is used up; what it took is never too little."""
+    account = cache.folder / "locks" / "used"
+    seen, used_bytes = set[int](), 0
+    for number in range(100):
+        content = number.to_bytes(100, "little")
+        cache.put(store, Ref("object", digest(content), len(content)), [content])
+        used_bytes += len(content)
+        seen.add(int(account.read_bytes()))
+        assert used_bytes <= max(seen) <= used_bytes + LIMIT_BYTES // 1024
+    assert len(seen) < 15, "of a thousandth of the limit each, and a file's"
+
+
 @pytest.mark.parametrize("text", [b"", b"nonsense", b"-5", b"999999999"])
 def test_a_wrong_count_of_the_cache_is_put_right(store: Store, cache: NodeCache, text: bytes):
     """The file that counts what lies in the cache may be lost or wrong: a process that starts counts anew."""
