@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,6 +49,21 @@ if TYPE_CHECKING:
     from tasks.policies import DistributionPolicy
 
 
+class RecentCommit:
+    """The commit that was read last, for all members of a process: each names every shard of its stage."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._last: tuple[str, dict[str, Any]] | None = None
+
+    def get(self, content: str, read: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """The commit of that digest, read by one thread while the others wait."""
+        with self._lock:
+            if self._last is None or self._last[0] != content:
+                self._last = content, read()
+            return self._last[1]
+
+
 @dataclass(frozen=True, slots=True)
 class RunContext:
     """A run as its members see it."""
@@ -59,6 +75,7 @@ class RunContext:
     algorithm: Algorithm
     restarts: bool = False
     """Whether every stage begins with new episodes, because environments can't give their state."""
+    recent: RecentCommit = field(default_factory=RecentCommit)
 
     @property
     def columns(self) -> dict[str, Spec]:
@@ -91,7 +108,9 @@ class RunContext:
         return max(0, round_ - self.config.schedule.lag)
 
     def commit_before(self, assignment: Assignment) -> dict[str, Any] | None:
-        """The commit that an assignment's stage goes on from, read once by each node; None before the first.
+        """The commit that an assignment's stage goes on from; None before the first.
+
+        Read once by each node and parsed once by each process, whose members share it: change nothing in it.
 
         Raises:
             ObjectNotFoundError: it is gone.
@@ -99,7 +118,8 @@ class RunContext:
         """
         if assignment.before is None:
             return None
-        return read_commit(self.cache, self.run.store, Ref.from_json(assignment.before))
+        ref = Ref.from_json(assignment.before)
+        return self.recent.get(ref.digest, lambda: read_commit(self.cache, self.run.store, ref))
 
     def envs_of(self, tile: int) -> range:
         """Environment ids of a tile."""

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ class Mailbox:
         self._changed = threading.Condition()
         self._topics: dict[str, dict[str, Any]] = {}
         self._members: dict[str, int] = {}
+        self._looked_at: dict[tuple[str, str], float] = {}
 
     def open(self, topic: str) -> None:
         """Accept hints of a topic; every `open` needs a `close`."""
@@ -44,6 +47,7 @@ class Mailbox:
             self._members[topic] -= 1
             if not self._members[topic]:
                 del self._members[topic], self._topics[topic]
+                self._looked_at = {key: at for key, at in self._looked_at.items() if key[0] != topic}
 
     def post(self, topic: str, entries: Mapping[str, Any]) -> None:
         """Store entries and wake who waits; a topic that nobody opened is ignored."""
@@ -61,6 +65,15 @@ class Mailbox:
         """Wait until `ready(entries of the topic)`; False when the time is over. A topic that is closed has none."""
         with self._changed:
             return self._changed.wait_for(lambda: ready(self._topics.get(topic, {})), timeout_seconds)
+
+    def may_look(self, topic: str, key: str, pause_seconds: float) -> bool:
+        """Whether nobody here has looked into storage for a hint's object for so long; who is told True does now."""
+        now = time.monotonic()
+        with self._changed:
+            if now - self._looked_at.get((topic, key), -math.inf) < pause_seconds:
+                return False
+            self._looked_at[topic, key] = now
+            return True
 
 
 MAILBOX = Mailbox()
@@ -92,10 +105,29 @@ async def _send_all(worker: Worker, addresses: frozenset[str], topic: str, entri
     await asyncio.gather(*(_send(worker, address, topic, entries) for address in addresses))
 
 
+_unsent: dict[tuple[str, str, str], dict[str, Any]] = {}
+"""By sender, receiver and topic: what has gathered since a message went out that is not answered yet."""
+
+
 async def _send(worker: Worker, address: str, topic: str, entries: dict[str, Any]) -> None:
+    """One message at a time to each receiver: what many members of a process have to say goes together."""
     if address == worker.address:
         MAILBOX.post(topic, entries)
         return
+    way = worker.address, address, topic
+    if way in _unsent:
+        _unsent[way].update(entries)
+        return
+    try:
+        while entries:
+            _unsent[way] = {}
+            await _tell(worker, address, topic, entries)
+            entries = _unsent[way]
+    finally:
+        del _unsent[way]
+
+
+async def _tell(worker: Worker, address: str, topic: str, entries: dict[str, Any]) -> None:
     try:
         await getattr(worker.rpc(address), _HANDLER)(topic=topic, entries=entries)
     except (TimeoutError, OSError, RuntimeError) as error:  # the last of a worker that is closing

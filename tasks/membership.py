@@ -64,6 +64,7 @@ class Membership:
         self._worker = get_worker()
         self._task = self._worker.get_current_task()
         self._offers = offer(_host_of(self._worker.address)) if offer else {}
+        self._known: tuple[Any, dict[tuple[frozenset[str], int | None], frozenset[str]]] = None, {}
 
     def __enter__(self) -> Self:
         mailbox.install(self._worker)
@@ -100,16 +101,23 @@ class Membership:
 
     def hint(self, fragment: Fragment, key: str, value: Any, replica: int | None = None) -> None:
         """Hint the members on this cluster that hold a fragment, this one included if it does; or one replica alone."""
-        roster: dict[str, str] = MAILBOX.get(self._topic, "roster")
         # Nobody holds act in a replay.
-        holders = {role.name for role in self._policy.roles if fragment in role.fragments}
+        holders = frozenset(role.name for role in self._policy.roles if fragment in role.fragments)
+        mailbox.send(self._worker, self._processes(holders, replica), self._topic, {key: value})
 
-        def is_told(member: str) -> bool:
-            role, _, number = member.rpartition("-")
-            return role in holders and replica in {None, int(number)}
-
-        addresses = [address for member, address in roster.items() if is_told(member)]
-        mailbox.send(self._worker, addresses, self._topic, {key: value})
+    def _processes(self, roles: frozenset[str], replica: int | None = None) -> frozenset[str]:
+        """Addresses of those on this cluster that such members share. A roster of thousands is gone through once."""
+        roster: dict[str, str] = MAILBOX.get(self._topic, "roster")
+        known_of, known = self._known
+        if known_of is not roster:  # one that was begun again is elsewhere
+            known = {}
+            self._known = roster, known
+        if (roles, replica) not in known:
+            parted = ((member.rpartition("-"), address) for member, address in roster.items())
+            known[roles, replica] = frozenset(
+                address for (role, _, number), address in parted if role in roles and replica in {None, int(number)}
+            )
+        return known[roles, replica]
 
     def offered(self, member: str, name: str) -> Any:
         """What a member offered before the start."""
@@ -127,6 +135,10 @@ class Membership:
     def abandon(self, reason: str) -> None:
         """Tell whoever plays another half of a gang's member in this process to leave."""
         MAILBOX.post(self._topic, {"leave": reason})
+
+    def found(self, key: str, value: Any) -> None:
+        """Hint the members in this process: what a look into storage has found for all of them."""
+        MAILBOX.post(self._topic, {key: value})
 
     def hinted(self, key: str) -> Any:
         """The latest hint of that key, or None."""
@@ -164,25 +176,27 @@ class Membership:
                 f"{self._watcher.reason}; `penstock resume {self.assignment.run}` goes on from the last commit"
             )
 
-    def wait(self, hinted: Callable[[Any], bool], look: Callable[[], bool]) -> float:
+    def wait(self, hinted: Callable[[Any], bool], look: Callable[[], bool], *, of_all: str | None = None) -> float:
         """Wait until a hint satisfies, or a look into storage does; leave when told to.
 
         Args:
             hinted: judges the topic's hints.
-            look: looks into storage; called at once if nothing was hinted, then ever more seldom.
+            look: looks into storage; called if nothing was hinted for a while, then ever more seldom.
+            of_all: the hint's key, where all members of the role wait for the same: one in each process looks, and
+                says to the others what was `found`.
 
         Returns:
             Seconds waited.
         """
         start = time.perf_counter()
+        lookers = len(self._processes(frozenset({self.assignment.role}))) if of_all else self.assignment.replicas
         # What is made on another cluster is not hinted here, so looking is all there is.
-        members = self.assignment.replicas
-        pause = first_pause_seconds(members, far=bool(MAILBOX.get(self._topic, "elsewhere")))
+        pause = first_pause_seconds(lookers, far=bool(MAILBOX.get(self._topic, "elsewhere")))
         while not MAILBOX.wait(self._topic, lambda hints: "leave" in hints or hinted(hints), pause):
             self.check()
-            if look():
+            if (of_all is None or MAILBOX.may_look(self._topic, of_all, pause)) and look():
                 break
-            pause = next_pause_seconds(pause, members)
+            pause = next_pause_seconds(pause, lookers)
         self.check()
         return time.perf_counter() - start
 

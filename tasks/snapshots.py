@@ -67,7 +67,8 @@ class SnapshotReader:
             return self._current[1], 0.0
         waited = 0.0
         if version not in self._known:
-            waited = self._membership.wait(lambda hints: _key(version) in hints, lambda: self._look(version))
+            key = _key(version)
+            waited = self._membership.wait(lambda hints: key in hints, lambda: self._look(version), of_all=key)
             if version not in self._known:
                 self._known[version] = SnapshotRef.from_json(self._membership.hinted(_key(version)))
         self._seen = max(self._seen, version)
@@ -98,6 +99,7 @@ class SnapshotReader:
         ref = stored_snapshot(self._context.run.store, version, self._attempt)
         if ref:
             self._known[version] = ref
+            self._membership.found(_key(version), ref.to_json())
         return ref is not None
 
     def _fetch_early(self) -> None:

@@ -4,8 +4,9 @@ import asyncio
 import threading
 
 import pytest
+from distributed import Scheduler, Worker
 
-from tasks.mailbox import MAILBOX, Mailbox, deliver
+from tasks.mailbox import MAILBOX, Mailbox, deliver, install, send
 
 LONG_SECONDS = 30.0
 
@@ -103,3 +104,56 @@ def test_what_a_worker_receives_is_posted():
         assert MAILBOX.get("test-topic", "roster") == {"act-0": "tcp://1"}
     finally:
         MAILBOX.close("test-topic")
+
+
+def test_one_of_a_process_looks():
+    """Who asks within the pause after another's look is told not to; other objects, and later gangs, are their own."""
+    mailbox = Mailbox()
+    mailbox.open("a")
+    assert mailbox.may_look("a", "snapshot/1", LONG_SECONDS)
+    assert not mailbox.may_look("a", "snapshot/1", LONG_SECONDS)
+    assert mailbox.may_look("a", "snapshot/2", LONG_SECONDS)
+    assert mailbox.may_look("a", "snapshot/1", 0.0)
+    mailbox.close("a")
+    mailbox.open("a")
+    assert mailbox.may_look("a", "snapshot/1", LONG_SECONDS)
+
+
+def test_hints_to_one_receiver_go_together():
+    """While a message is on its way, what threads have to say gathers and is the next: none is lost, few are sent."""
+    hints, topic = 200, "test-topic"
+    arrived: list[dict[str, int]] = []
+
+    async def exchange() -> None:
+        # In the order in which they must end.
+        async with (
+            Scheduler(host="127.0.0.1", port=0, dashboard_address="127.0.0.1:0") as scheduler,
+            Worker(scheduler.address, host="127.0.0.1", dashboard_address=None) as sender,
+            Worker(scheduler.address, host="127.0.0.1", dashboard_address=None) as receiver,
+        ):
+            install(receiver)
+            receive = receiver.handlers["penstock_post"]
+
+            async def counted(topic: str, entries: dict[str, int]) -> None:
+                arrived.append(entries)
+                await asyncio.sleep(0.01)
+                await receive(topic=topic, entries=entries)
+
+            receiver.handlers["penstock_post"] = counted
+
+            def say(first: int) -> None:
+                for number in range(first, hints, 4):
+                    send(sender, [receiver.address], topic, {f"shard/{number}": number})
+
+            await asyncio.gather(*(asyncio.to_thread(say, first) for first in range(4)))
+            all_there = asyncio.to_thread(MAILBOX.wait, topic, lambda found: len(found) == hints, LONG_SECONDS)
+            assert await all_there
+
+    MAILBOX.open(topic)
+    try:
+        asyncio.run(exchange())
+        assert MAILBOX.get(topic, "shard/7") == 7
+    finally:
+        MAILBOX.close(topic)
+    assert sum(len(entries) for entries in arrived) == hints
+    assert len(arrived) < hints / 4

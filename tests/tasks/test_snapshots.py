@@ -45,7 +45,11 @@ class Members:
     def hinted(self, key: str) -> Any:
         return self.mailbox.get(TOPIC, key)
 
-    def wait(self, hinted: Callable[[Any], bool], look: Callable[[], bool]) -> float:
+    def found(self, key: str, value: Any) -> None:
+        self.mailbox.post(TOPIC, {key: value})
+
+    def wait(self, hinted: Callable[[Any], bool], look: Callable[[], bool], *, of_all: str) -> float:
+        assert of_all
         while not self.mailbox.wait(TOPIC, hinted, 0.05) and not look():
             pass
         return 0.0
