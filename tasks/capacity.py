@@ -134,7 +134,8 @@ def predict(deployment: Deployment, sizes: Sizes, parts: PartSeconds, constants:
 def actor_cpu_seconds(deployment: Deployment, parts: PartSeconds, constants: Mapping[str, float]) -> float:
     """Of processors, for a stage: what all actors' processes take together."""
     d, rounds = deployment, deployment.rounds_per_stage
-    begins = d.actors * (_begin_seconds(d, constants) + d.tiles * rounds * constants["read_ref_seconds"])
+    begins = d.actors * _begin_seconds(d, constants)
+    begins += d.act_processes * d.tiles * rounds * constants["read_ref_seconds"]
     told = hints(d)[1] * constants["hint_seconds"]
     return begins + rounds * (d.tiles * _tile_cpu_seconds(d, parts, constants) + told)
 
@@ -214,7 +215,8 @@ def _ends(d: Deployment, constants: Mapping[str, float]) -> dict[str, float]:
     crowd = d.node_actors / min(constants["cores_per_node"], d.node_processes)
     refs = d.tiles * d.rounds_per_stage
     starts = constants["stage_seconds"] + constants["member_seconds"] * d.members
-    commit = constants["commit_ref_seconds"] * refs + crowd * constants["read_ref_seconds"] * refs
+    parse = max(1.0, d.node_processes / constants["cores_per_node"]) * constants["read_ref_seconds"]
+    commit = (constants["commit_ref_seconds"] + parse) * refs
     if d.client:
         commit += _STAGE_ROUND_TRIPS * constants["request_seconds"]
         commit += 8 * d.caches * commit_bytes(d) / constants["store_bits_per_second"]

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _LOOKS_PER_TTL = 3
 _LISTED_AT_ONCE = 1_000
 _STATES_KEPT = 2
+_LISTINGS_OF_A_CROWD = 8
+"""Of either kind, of 32 actors that begin in one process: 5 to 18 were counted (`benchmarks/scale.py`)."""
 _COMMIT_BYTES = 650
 """Of a commit, beside its shards, states and snapshots."""
 _STAGE_MESSAGES = 11
@@ -73,9 +75,14 @@ class Deployment:
         return min(self.processes_per_node, self.node_actors)
 
     @property
+    def act_processes(self) -> int:
+        """Worker processes of actors."""
+        return min(self.actors, self.nodes * self.processes_per_node)
+
+    @property
     def processes(self) -> int:
         """Worker processes of actors and learners."""
-        return min(self.actors, self.nodes * self.processes_per_node) + self.learners
+        return self.act_processes + self.learners
 
     @property
     def apart(self) -> bool:
@@ -130,18 +137,17 @@ def store_requests(deployment: Deployment, sizes: Sizes, seconds: StageSeconds) 
     # Shards, in parts if they are large, and a version for each node, once.
     parts = max(1, math.ceil(sizes.shard_bytes / PART_BYTES))
     fetched = rounds * (d.tiles * parts + d.nodes) if d.apart else 0
-    # Actors list shards and states, learners shards: all find nothing yet. The first learner lists snapshots.
-    empty = _empty_listings(d.client, 2 * d.actors + d.learners)
-    # Who waits for a hint looks into storage, ever more seldom.
-    looked = d.actors * looks(seconds.snapshot_wait, d.actors) * _pages(rounds)
-    looked += d.learners * looks(seconds.shard_wait, d.learners) * _pages(d.tiles * rounds // 2)
+    # Who waits for a hint looks into storage, ever more seldom: for a version, one of a process; for a round's shards.
+    looked = d.act_processes * looks(seconds.snapshot_wait, d.act_processes)
+    looked += d.learners * looks(seconds.shard_wait, d.learners) * _pages(d.tiles)
     return {
         # Which attempt it is; the commit before, once a node; learners read the checkpoint.
         "get": 1 + leases + d.caches + d.learners + d.moved_states + fetched,
         # Commit, hint and timings; a shard and a state each, a round; versions and the checkpoint.
         "put": 3 + renewals + 2 * d.tiles * rounds + rounds + 1,
-        "list": empty["list"] + 1 + rounds * looked,
-        "head": 1 + empty["head"],
+        # Actors list shards and states, learners shards; the first learner lists snapshots.
+        "list": _begin_listings(d) + d.learners + 1 + rounds * looked,
+        "head": 1,
         # Of states the last two stay.
         "delete": d.tiles * max(0, rounds - _STATES_KEPT),
     }
@@ -149,19 +155,25 @@ def store_requests(deployment: Deployment, sizes: Sizes, seconds: StageSeconds) 
 
 def begin_requests(deployment: Deployment) -> float:
     """Requests with which an actor begins a stage: the commit, two listings, states that are elsewhere."""
-    listings = sum(_empty_listings(deployment.client or "", 2).values())
+    listings = _begin_listings(deployment) / deployment.actors
     return deployment.caches / deployment.members + listings + deployment.moved_states / deployment.actors
 
 
-def looks(wait_seconds: float, members: int) -> float:
-    """How often one of so many members who waits about so long for a hint looks into storage, on average.
+def _begin_listings(deployment: Deployment) -> int:
+    """Of actors, two each; those of a process that begin together share them (`storage.shared_calls`)."""
+    crowd = -(-deployment.actors // deployment.act_processes)
+    return 2 * deployment.act_processes * min(crowd, _LISTINGS_OF_A_CROWD)
+
+
+def looks(wait_seconds: float, lookers: int) -> float:
+    """How often one of so many who wait about so long for a hint looks into storage, on average.
 
     Waits differ: at each look (`tasks.looks`), half of them are over.
     """
-    pause = first_pause_seconds(members)
+    pause = first_pause_seconds(lookers)
     count, left = min(0.5, wait_seconds / pause / 2), wait_seconds - pause
     while left > 0:
-        pause = next_pause_seconds(pause, members)
+        pause = next_pause_seconds(pause, lookers)
         count += min(1.0, left / pause)
         left -= pause
     return count
@@ -170,12 +182,6 @@ def looks(wait_seconds: float, members: int) -> float:
 def _pages(objects: int) -> int:
     """Requests of a listing."""
     return max(1, math.ceil(objects / _LISTED_AT_ONCE))
-
-
-def _empty_listings(client: str, listings: int) -> dict[str, int]:
-    """Of folders in which nothing is; s3fs then looks for an object of that name, and for one below it."""
-    again = 0 if client == "s3+obstore" else listings
-    return {"list": listings + again, "head": again}
 
 
 def commit_bytes(deployment: Deployment) -> int:

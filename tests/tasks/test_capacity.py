@@ -37,8 +37,8 @@ def test_requests_of_a_stage_are_those_of_its_members():
         # the flow's three; the lease; shards and states; versions and the checkpoint
         "put": 3 + 2 + 2 * 80 + 11,
         "head": 1,
-        # shards and states at the beginning, snapshots; who waits looks 1.75 times, or 0.6 times
-        "list": 2 * 4 + 1 + 1 + 4 * 10 * 1.75 + 10 * 0.6,
+        # shards and states at the beginning, snapshots; who waits, two processes and a learner, looks 1.75 or 0.6 times
+        "list": 2 * 4 + 1 + 1 + 2 * 10 * 1.75 + 10 * 0.6,
         # all states but the last two
         "delete": 8 * 8,
     }
@@ -56,11 +56,11 @@ def test_a_node_of_its_own_needs_no_reads_of_shards_snapshots_and_states():
 
 
 def test_processors_are_busy_with_what_members_do():
-    """In a folder, by hand: four actors begin two tiles each, eight tiles act ten rounds, and are learned."""
+    """In a folder, by hand: one process of four actors begins two tiles each, eight act ten rounds, and are learned."""
     one = replace(FOUR, actors_per_node=4, client=None)
     read = 80 * GIVEN["read_ref_seconds"]
     acted = 64 * (EVEN.step_cpu + EVEN.infer) + EVEN.write
-    begun = 4 * (2 * GIVEN["begin_seconds"] + read)
+    begun = 4 * 2 * GIVEN["begin_seconds"] + read
     told = 10 * GIVEN["hint_seconds"]  # of each version, the one process of all actors
     assert actor_cpu_seconds(one, EVEN, GIVEN) == pytest.approx(begun + 80 * acted + told)
     learned = EVEN.update + 8 * 8 * 64 * EVEN.update_row
@@ -68,13 +68,14 @@ def test_processors_are_busy_with_what_members_do():
     assert learner_cpu_seconds(one, SIZES, EVEN, GIVEN) == pytest.approx(10 * (learned + taken) + read)
 
 
-def test_an_empty_listing_of_s3fs_is_three_requests():
-    """It lists, looks for an object of that name, and lists once more."""
-    plain, s3fs = (
-        store_requests(replace(FOUR, client=client), SIZES, StageSeconds(10.0, 0.0, 0.0))
-        for client in ("s3+obstore", "s3")
-    )
-    assert (s3fs["list"] - plain["list"], s3fs["head"] - plain["head"]) == (9, 9)
+def test_actors_of_a_process_share_listings_and_looks():
+    """Of 1,000 actors in ten processes, no process lists more than eight times; and each looks as one."""
+    waits = StageSeconds(stage=0.0, snapshot_wait=1.0, shard_wait=0.0)
+    many = replace(FOUR, actors=1_000, actors_per_node=1_000, processes_per_node=10)
+    found = store_requests(many, SIZES, waits)["list"]
+    assert found == pytest.approx(2 * 10 * 8 + 1 + 1 + 10 * 10 * 1.75)
+    alone = store_requests(replace(many, processes_per_node=1_000), SIZES, waits)["list"]
+    assert alone == pytest.approx(2 * 1_000 + 1 + 1 + 10 * 1_000 * looks(1.0, 1_000))
 
 
 @pytest.mark.parametrize(
@@ -87,7 +88,7 @@ def test_who_waits_looks_ever_more_seldom(seconds: float, count: float):
 
 @pytest.mark.parametrize("members", [1, 62, 500, 2000, 10_000, 100_000])
 def test_however_many_wait_they_look_no_oftener_together(members: int):
-    """250 times a second at most, of all members of a role; and each looks more than once if it has to."""
+    """250 times a second at most, of all processes of a role; and each looks more than once if it has to."""
     waited = 4 * max(2.0, members / 250)
     assert 2 < looks(waited, members) <= 250 * waited / members
 
