@@ -169,7 +169,7 @@ def served(flow_environment, cluster, prefect_api, tmp_path_factory) -> Iterator
     deployments = {each["name"]: each for each in described["deployments"]}
     config = {**SMALL, "cluster": {"scheduler": cluster.address, "lease_seconds": 6.0, "stall_seconds": 0.01}}
     deployments["train"]["parameters"]["config"] = config
-    deployments["sweep"]["parameters"] |= {"config": config, "grid": GRID, "name": "rates"}
+    deployments["sweep"]["parameters"] |= {"config": config, "grid": GRID, "name": "rates", "runs_at_once": 2}
     deployments["replay"]["parameters"]["config"] |= {
         "name": "clone",
         "source": {"runs": ["nightly"]},
@@ -243,7 +243,7 @@ def test_a_replay_is_started(served):
 
 
 def test_a_sweep_trains_each_point_once(served):
-    """One run a point, named after its settings, compared in a table; started again, it trains nothing."""
+    """One run a point, two at once, named after its settings, compared in a table; started again, it trains nothing."""
     of_sweep = {"flow_runs": {"id": {"any_": [served.ended("sweep")["id"]]}}}
     (table,) = [json.loads(each["data"]) for each in ask(served.api, "artifacts/filter", of_sweep)]
     assert sorted(row["algorithm.learning_rate"] for row in table) == sorted(GRID["learning_rate"])
@@ -251,6 +251,7 @@ def test_a_sweep_trains_each_point_once(served):
     of_points = {"flow_runs": {"tags": {"all_": ["rates"]}}}
     trained = ask(served.api, "flow_runs/filter", of_points)
     assert sorted(each["name"] for each in trained) == sorted(f"train {row['run']}" for row in table)
+    assert max(each["start_time"] for each in trained) < min(each["end_time"] for each in trained)
     config = build_config({**SMALL, "store": served.store})
     assert train_points("rates", grid_points("rates", GRID, config), 1, lambda rows: None) == table
     assert len(ask(served.api, "flow_runs/filter", of_points)) == len(GRID["learning_rate"])
