@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
-from pathlib import Path
-from typing import TYPE_CHECKING
+
+import pytest
 
 from flows.inspection import describe_run
 from storage.choices import Choice, stored_choices
@@ -16,9 +15,7 @@ from storage.shard_reader import open_shard
 
 from .conftest import Settings
 from .processes import wait_until
-
-if TYPE_CHECKING:
-    from .stored import StoredRun
+from .stored import StoredRun
 
 SETTINGS = Settings(stages=2, rounds=24, tiles=4, act_tasks=4, lag=1)
 ROUNDS = SETTINGS.rounds
@@ -31,13 +28,23 @@ def choices_of(run: StoredRun, stage: int) -> dict[int, Choice]:
     return {round_: Choice.decode(run.store.read(name), name) for round_, name in named.items()}
 
 
-def test_learning_goes_on_without_stragglers_and_a_killed_learner_follows_its_choices(bench, cluster):
+@pytest.fixture(params=["a folder", "S3"])
+def late(request, bench, s3_server, s3_url) -> StoredRun:
+    """Where the run with the straggler is stored."""
+    if request.param == "a folder":
+        return bench.run("late")
+    bench.environment = {**bench.environment, **s3_server.environment}
+    return StoredRun(s3_url, "late")
+
+
+def test_learning_goes_on_without_stragglers_and_a_killed_learner_follows_its_choices(bench, cluster, late):
     """One of two act processes is stopped, with two of four tiles: rounds are learned from the other two.
 
     The learner is killed meanwhile, after choices and before the commit. Each commit names what was chosen. A run that
     has these shards and choices, and nothing else, ends with the same commits. No row is older than the lag allows.
     """
-    flow, run = bench.train("late", SETTINGS, "--quorum", str(QUORUM)), bench.run("late")
+    run = late
+    flow = bench.train("late", SETTINGS, "--quorum", str(QUORUM), store=run.url)
     straggler = cluster.members.pid_of("act-3", "late")
     learner = cluster.members.pid_of("learn-0", "late")
     run.wait_for_round(0, flow)
@@ -66,7 +73,7 @@ def test_learning_goes_on_without_stragglers_and_a_killed_learner_follows_its_ch
         assert info.round - 1 <= info.min_policy_version <= info.max_policy_version
     again = follow(bench, run)
     assert commits(again) == commits(run)
-    missed = [row["missed shards"] for row in describe_run(bench.store, "late")["stages"]]
+    missed = [row["missed shards"] for row in describe_run(run.url, "late")["stages"]]
     assert missed == [timings["missed_shards"] for timings in run.timings()]
     collect(run.folder)
     assert {ref["name"] for commit in run.commits() for ref in commit["shards"]} == set(run.store.list("shards/"))
@@ -75,16 +82,12 @@ def test_learning_goes_on_without_stragglers_and_a_killed_learner_follows_its_ch
 
 def follow(bench, run: StoredRun) -> StoredRun:
     """Another run with the shards, states and choices of this one, driven to its end."""
-    folder = Path(run.url) / "again"
-    shutil.copytree(Path(run.url) / run.name, folder)
-    for name in MADE_AGAIN:
-        path = folder / name
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
-    bench.resume("again").succeed()
-    return bench.run("again")
+    again = StoredRun(run.url, "again")
+    for name in run.store.list():
+        if name.partition("/")[0] not in MADE_AGAIN:
+            again.store.write(name, [run.store.read(name)])
+    bench.resume("again", store=run.url).succeed()
+    return again
 
 
 def commits(run: StoredRun) -> list[bytes]:
