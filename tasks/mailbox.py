@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _HANDLER = "penstock_post"
+_ANSWER_SECONDS = 5.0
 
 
 class Mailbox:
@@ -129,6 +130,7 @@ async def _send(worker: Worker, address: str, topic: str, entries: dict[str, Any
 
 async def _tell(worker: Worker, address: str, topic: str, entries: dict[str, Any]) -> None:
     try:
-        await getattr(worker.rpc(address), _HANDLER)(topic=topic, entries=entries)
+        # A host that fell silent would otherwise keep back all that is said after this, when it is there again too.
+        await asyncio.wait_for(getattr(worker.rpc(address), _HANDLER)(topic=topic, entries=entries), _ANSWER_SECONDS)
     except (TimeoutError, OSError, RuntimeError) as error:  # the last of a worker that is closing
         logger.debug("hint lost topic=%s to=%s error=%s", topic, address, error)

@@ -1,7 +1,9 @@
 """Hints in one process: kept by topic while somebody listens, handed to who waits, and forgotten with the last."""
 
 import asyncio
+import contextlib
 import threading
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from distributed import Scheduler, Worker
@@ -119,19 +121,32 @@ def test_one_of_a_process_looks():
     assert mailbox.may_look("a", "snapshot/1", LONG_SECONDS)
 
 
-def test_hints_to_one_receiver_go_together():
+@contextlib.asynccontextmanager
+async def two_workers() -> AsyncIterator[tuple[Worker, Worker]]:
+    """In the order in which they must end."""
+    async with (
+        Scheduler(host="127.0.0.1", port=0, dashboard_address="127.0.0.1:0") as scheduler,
+        Worker(scheduler.address, host="127.0.0.1", dashboard_address=None) as sender,
+        Worker(scheduler.address, host="127.0.0.1", dashboard_address=None) as receiver,
+    ):
+        install(receiver)
+        yield sender, receiver
+
+
+@pytest.fixture
+def topic() -> Iterator[str]:
+    MAILBOX.open("test-topic")
+    yield "test-topic"
+    MAILBOX.close("test-topic")
+
+
+def test_hints_to_one_receiver_go_together(topic: str):
     """While a message is on its way, what threads have to say gathers and is the next: none is lost, few are sent."""
-    hints, topic = 200, "test-topic"
+    hints = 200
     arrived: list[dict[str, int]] = []
 
     async def exchange() -> None:
-        # In the order in which they must end.
-        async with (
-            Scheduler(host="127.0.0.1", port=0, dashboard_address="127.0.0.1:0") as scheduler,
-            Worker(scheduler.address, host="127.0.0.1", dashboard_address=None) as sender,
-            Worker(scheduler.address, host="127.0.0.1", dashboard_address=None) as receiver,
-        ):
-            install(receiver)
+        async with two_workers() as (sender, receiver):
             receive = receiver.handlers["penstock_post"]
 
             async def counted(topic: str, entries: dict[str, int]) -> None:
@@ -146,14 +161,33 @@ def test_hints_to_one_receiver_go_together():
                     send(sender, [receiver.address], topic, {f"shard/{number}": number})
 
             await asyncio.gather(*(asyncio.to_thread(say, first) for first in range(4)))
-            all_there = asyncio.to_thread(MAILBOX.wait, topic, lambda found: len(found) == hints, LONG_SECONDS)
-            assert await all_there
+            assert await asyncio.to_thread(MAILBOX.wait, topic, lambda found: len(found) == hints, LONG_SECONDS)
 
-    MAILBOX.open(topic)
-    try:
-        asyncio.run(exchange())
-        assert MAILBOX.get(topic, "shard/7") == 7
-    finally:
-        MAILBOX.close(topic)
+    asyncio.run(exchange())
+    assert MAILBOX.get(topic, "shard/7") == 7
     assert sum(len(entries) for entries in arrived) == hints
     assert len(arrived) < hints / 4
+
+
+def test_a_receiver_that_falls_silent_hears_what_is_said_later(topic: str, monkeypatch):
+    """A hint that is never answered is lost after a while, and keeps none of those behind it back."""
+    monkeypatch.setattr("tasks.mailbox._ANSWER_SECONDS", 0.2)
+
+    async def exchange() -> None:
+        async with two_workers() as (sender, receiver):
+            receive, silent = receiver.handlers["penstock_post"], asyncio.Event()
+
+            async def fall_silent(topic: str, entries: dict[str, int]) -> None:
+                if "first" in entries:
+                    silent.set()
+                    await asyncio.sleep(LONG_SECONDS)
+                await receive(topic=topic, entries=entries)
+
+            receiver.handlers["penstock_post"] = fall_silent
+            send(sender, [receiver.address], topic, {"first": 1})
+            await asyncio.wait_for(silent.wait(), LONG_SECONDS)
+            send(sender, [receiver.address], topic, {"later": 2})
+            assert await asyncio.to_thread(MAILBOX.wait, topic, lambda found: "later" in found, LONG_SECONDS / 2)
+
+    asyncio.run(exchange())
+    assert MAILBOX.get(topic, "first") is None
