@@ -12,20 +12,19 @@ import mmap
 import os
 import tempfile
 import threading
-import time
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from filelock import FileLock, Timeout
-
 from storage.cache_room import LOCKS_FOLDER, CacheRoom
 from storage.contents import check_content
 from storage.errors import CorruptObjectError, StoreError
+from storage.node_lock import node_lock
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
+    from contextlib import AbstractContextManager
 
     from typing_extensions import Buffer
 
@@ -38,8 +37,6 @@ LIMIT_BYTES = 4 << 30
 _LOG = logging.getLogger(__name__)
 _LOCKS = 256  # lock files stay for ever, so there is a fixed number of them
 _LOCK_SECONDS = 300.0  # a download that takes longer than this is done twice
-_LOCK_POLL_SECONDS = 0.002
-_LOCK_POLL_AT_MOST_SECONDS = 0.02
 _MAP_ATTEMPTS = 3  # another process may evict a file between its download and its mapping
 _CHECKED_AT_MOST = 65_536  # digests remembered; forgetting them costs another check
 
@@ -248,33 +245,15 @@ class NodeCache:
             self._warned = True
             _LOG.warning("the cache '%s' fails (%s); objects are read from the store instead", self.folder, error)
 
-    @contextlib.contextmanager
-    def _lock(self, name: str) -> Iterator[None]:
+    def _lock(self, name: str) -> AbstractContextManager[None]:
         """One download of an object at a time on this node; going on without the lock costs a second download.
 
         Whoever waits looks for the file as well: many that wait then need not have the lock one after the other.
         """
         folder = self.folder / LOCKS_FOLDER
         folder.mkdir(exist_ok=True)
-        lock = FileLock(folder / f"{int(name[:4], 16) % _LOCKS:02x}")
-        give_up_at = time.monotonic() + _LOCK_SECONDS
-        pause = _LOCK_POLL_SECONDS
-        while time.monotonic() < give_up_at:  # beyond: the other download hangs
-            try:
-                lock.acquire(blocking=False)
-            except Timeout:
-                if (self.folder / name).exists():
-                    break
-                time.sleep(pause)
-                pause = min(2 * pause, _LOCK_POLL_AT_MOST_SECONDS)
-            except NotImplementedError:  # the file system has no locks
-                break
-            else:
-                break
-        try:
-            yield
-        finally:
-            lock.release()
+        lock = folder / f"{int(name[:4], 16) % _LOCKS:02x}"
+        return node_lock(lock, _LOCK_SECONDS, (self.folder / name).exists)
 
 
 class _NotKeptError(OSError):

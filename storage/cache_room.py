@@ -21,10 +21,11 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from filelock import FileLock, Timeout
+from storage.node_lock import node_lock
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
+    from contextlib import AbstractContextManager
 
     from typing_extensions import Buffer
 
@@ -36,8 +37,6 @@ _LOW_WATER = 0.9  # of the limit: what is left when something has to go, so that
 _AHEAD = 1 / 1024  # of the limit, for one process
 _FREE = 1 / 16  # of the limit, for what is taken ahead: enough for 64 processes
 _LOCK_SECONDS = 10.0  # a count and some removals take less; whoever can't wait any longer goes on and is not exact
-_LOCK_POLL_SECONDS = 0.002
-_LOCK_POLL_AT_MOST_SECONDS = 0.02
 _STARTING_SECONDS = 60.0  # between a part file's creation and its lock
 _LEFTOVER_SECONDS = 3_600.0  # where the file system has no locks, so that nobody can tell whether a writer lives
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
@@ -142,30 +141,11 @@ class CacheRoom:
     def _write_used(self, used: int) -> None:
         (self._folder / LOCKS_FOLDER / _USED).write_bytes(b"%d" % used)
 
-    @contextlib.contextmanager
-    def _lock(self) -> Iterator[None]:
+    def _lock(self) -> AbstractContextManager[None]:
         """One process of this node at a time."""
-        give_up_at = time.monotonic() + _LOCK_SECONDS
         folder = self._folder / LOCKS_FOLDER
         folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder / "room")
-        pause = _LOCK_POLL_SECONDS
-        try:
-            while True:
-                try:
-                    lock.acquire(blocking=False)
-                except Timeout:
-                    if time.monotonic() > give_up_at:
-                        break
-                    time.sleep(pause)
-                    pause = min(2 * pause, _LOCK_POLL_AT_MOST_SECONDS)
-                except NotImplementedError:  # the file system has no locks
-                    break
-                else:
-                    break
-            yield
-        finally:
-            lock.release()
+        return node_lock(folder / "room", _LOCK_SECONDS)
 
 
 def _is_leftover(part: str, age_seconds: float) -> bool:
