@@ -212,7 +212,7 @@ class Gang:
             self.error = self.error or error
             self._changed.notify_all()
         if first:
-            self.leave(str(error))
+            self.leave(str(error) or type(error).__name__)  # an interrupt says nothing of itself
 
     def _cause_of(self, error: BaseException) -> BaseException:
         """Why a member lost another one: what the other one failed with, or who is gone from the cluster.

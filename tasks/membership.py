@@ -160,7 +160,7 @@ class Membership:
                 f"{self.assignment.member} leaves stage {self.assignment.stage}: its worker was told to end"
             )
         reason = MAILBOX.get(self._topic, "leave")
-        if reason:
+        if reason is not None:
             raise GangError(f"{self.assignment.member} leaves stage {self.assignment.stage}: {reason}")
         if self._worker.status in _CLOSING:
             # As when its scheduler is gone. Dask waits half a minute for the task before it ends the process.

@@ -10,6 +10,7 @@ import dask
 import pytest
 from distributed import Client, Scheduler, SpecCluster, Worker
 
+from storage.errors import GangError
 from storage.store import open_store
 from tasks.assignment import Assignment
 from tasks.config import build_config, merge
@@ -83,8 +84,8 @@ def wait_for_its_own(member: dict[str, Any]) -> int:
         return len(storage.looks)
 
 
-def play(client: Client, url: str, work: Callable[[dict[str, Any]], Any]) -> list[Any]:
-    """Begin all members, say to them that all are there, and have what `work` returned for each."""
+def play(client: Client, url: str, work: Callable[[dict[str, Any]], Any], **said: str) -> list[Any]:
+    """Begin all members, say to them that all are there, and what else is said; have what `work` returned for each."""
     members = [first_stage_of("act", MEMBERS, replica=replica, store=url, gang="g") for replica in range(MEMBERS)]
     topic, reported = members[0].topic, set[str]()
     client.subscribe_topic(topic, lambda stamped: reported.add(stamped[1]["member"]))
@@ -95,6 +96,7 @@ def play(client: Client, url: str, work: Callable[[dict[str, Any]], Any]) -> lis
         time.sleep(0.01)
     (address,) = client.scheduler_info()["workers"]
     MAILBOX.post(topic, {"roster": {member.member: address for member in members}, "offers": {}})
+    MAILBOX.post(topic, said)
     return client.gather(futures)
 
 
@@ -112,3 +114,11 @@ def test_who_waits_for_something_else_looks_alone(client: Client, tmp_path):
     """A look that is not for all is each member's own."""
     storages.update({replica: Storage() for replica in range(MEMBERS)})
     assert play(client, str(tmp_path), wait_for_its_own) == [FOUND_AFTER_LOOKS] * MEMBERS
+
+
+@pytest.mark.parametrize("reason", ["its flow ends", ""])
+def test_who_is_told_to_leave_never_takes_that_for_what_it_waits_for(client: Client, tmp_path, reason: str):
+    """However little is said with it: an interrupt of the flow has no text."""
+    storages.update({replica: Storage() for replica in range(MEMBERS)})
+    with pytest.raises(GangError, match=f"act-\\d leaves stage 0: {reason}$"):
+        play(client, str(tmp_path), wait_for_its_own, leave=reason)
