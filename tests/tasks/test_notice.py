@@ -82,7 +82,7 @@ def wait_in_a_thread(end_seconds: float) -> int:
 def test_a_worker_that_closed_ends_whatever_its_threads_wait_for(capfd: pytest.CaptureFixture[str]):
     """Its process is gone, and says what they waited for; without a time to end in it stays as long as they do."""
     with (
-        LocalCluster(2, threads_per_worker=1, dashboard_address=None, silence_logs=50) as cluster,
+        LocalCluster(2, threads_per_worker=1, dashboard_address="127.0.0.1:0", silence_logs=50) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
         waiting = {}
