@@ -75,7 +75,7 @@ class RunContext:
     algorithm: Algorithm
     restarts: bool = False
     """Whether every stage begins with new episodes, because environments can't give their state."""
-    recent: RecentCommit = field(default_factory=RecentCommit)
+    recent_commit: RecentCommit = field(default_factory=RecentCommit)
 
     @property
     def columns(self) -> dict[str, Spec]:
@@ -119,7 +119,7 @@ class RunContext:
         if assignment.before is None:
             return None
         ref = Ref.from_json(assignment.before)
-        return self.recent.get(ref.digest, lambda: read_commit(self.cache, self.run.store, ref))
+        return self.recent_commit.get(ref.digest, lambda: read_commit(self.cache, self.run.store, ref))
 
     def envs_of(self, tile: int) -> range:
         """Environment ids of a tile."""

@@ -56,7 +56,7 @@ def wait_until(true: Callable[[], bool]) -> None:
 
 
 def test_who_comes_while_it_is_asked_shares_the_next_answer():
-    """Eight threads behind the first cost one more call, and none of them gets an answer from before it asked."""
+    """Eight threads behind the first cost fewer calls than threads, and none gets an answer from before it asked."""
     calls, asked = SharedCalls[int](), Asked()
     with ThreadPoolExecutor(9) as threads:
         answers = ask_behind(calls, asked, threads, 8)
