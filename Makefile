@@ -14,9 +14,9 @@ export PREFECT_SERVER_ANALYTICS_ENABLED := false
 train: $(VENV)/.ready
 	$(BIN)/penstock train cartpole $(ARGS)
 
-# Tests of clusters of several hosts or schedulers take minutes of their own: make test ARGS="-m cluster" runs those.
+# Two parts are left out, since they take minutes: make test ARGS="-m cluster" and make test ARGS="-m slow" run them.
 test: $(VENV)/.ready-test
-	$(BIN)/python -m pytest -m "not cluster" --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest -m "not cluster and not slow" --numprocesses auto --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: $(VENV)/.ready-lint
 	$(BIN)/ruff check .

@@ -1,8 +1,8 @@
-"""Acting alone, with Penstock's own tiles: environment steps a second, with and without writing shards.
+"""Measures acting alone, with Penstock's own tiles: environment steps per second, with and without writing shards.
 
-Writing is the real thing: encoded, hashed and stored in a folder by the round writer, behind the actor's back, while
-the next round is acted. Only the hint to a learner is left out, because there is none. Both ways take turns, window by
-window.
+Shards are written as in a run: the round writer encodes, hashes and stores them in a folder in the background, while
+the next round is acted. Only the notification of a learner is omitted, because there is no learner. The two variants
+alternate, window by window.
 
     python benchmarks/acting.py --num-envs 64 1024
 """
@@ -15,28 +15,31 @@ import tempfile
 import time
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "peers"))
 from measure import machine, print_result
 
-from storage.run import RunFolder
-from storage.store import open_store
-from tasks.assignment import Assignment
-from tasks.config import TrainConfig, build_config
-from tasks.context import RunContext, load_context
-from tasks.tile import RoundBuffers, TileActor
-from tasks.training import describe_run
-from tasks.writer import RoundWriter
+from penstock.storage.runs.run import RunFolder
+from penstock.storage.stores.open import open_store
+from penstock.tasks.driver.run import describe_run
+from penstock.tasks.roles.acting.shard_writer import RoundWriter
+from penstock.tasks.roles.acting.tile import RoundBuffers, TileActor
+from penstock.tasks.runtime.assignment import Assignment
+from penstock.tasks.runtime.run_context import RunContext, load_context
+from penstock.tasks.setup.config.loading import build_config
+
+if TYPE_CHECKING:
+    from penstock.tasks.setup.config.run import TrainConfig
 
 
 class NoLearner:
-    """Stands where a gang would be: nobody is there to be hinted."""
+    """A membership without a gang: notifications are dropped."""
 
-    def hint(self, fragment: str, key: str, value: Any) -> None:
-        """Drop it."""
+    def notify(self, fragment: str, key: str, value: Any) -> None:
+        """Drop the notification."""
 
 
 def main() -> None:
@@ -56,7 +59,7 @@ def main() -> None:
             "environment": "CartPole-v1",
             "round_steps": args.round_steps,
             "by_num_envs": results,
-            "machine": machine(["penstock", "torch", "numpy", "pyarrow"]),
+            "machine": machine(["penstock-rl", "torch", "numpy", "pyarrow"]),
         }
     )
 

@@ -1,8 +1,8 @@
-"""What `--policy auto` is worth: its throughput as a share of the best policy's, on four workloads.
+"""Measures `--policy auto`: its throughput as a share of the best policy's, on four workloads.
 
-Every candidate that it compares is trained in turn, in processes of its own, and its rounds of one stage are timed
-(acting and learning, without start and evaluation). Then what auto chose is looked up among them. Predicted and found
-seconds of a round stand side by side.
+Every candidate that `auto` compares is trained in turn, in its own processes, and its rounds of one stage are timed
+(acting and learning, without start and evaluation). The choice of `auto` is then looked up among them. The output has
+both the predicted and the measured seconds per round.
 
     python benchmarks/auto_policy.py --tasks 2
 """
@@ -21,7 +21,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent / "peers"))
 from measure import machine, print_result
 
-from flows.server import PrefectServer
+from penstock.flows.cli.prefect_server import PrefectServer
 
 PENSTOCK = str(Path(sys.executable).parent / "penstock")
 COUNTS = ("act_tasks", "env_tasks", "learn_tasks")
@@ -37,8 +37,8 @@ ENOUGH = ["--target-return", "none", "--evaluation-episodes", "1", "--max-stages
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tasks", type=int, default=1, help="At most so many act, environment and learn tasks.")
-    parser.add_argument("--rounds", type=int, default=10, help="In the stage that is timed.")
+    parser.add_argument("--tasks", type=int, default=1, help="Maximum number of act, environment and learn tasks.")
+    parser.add_argument("--rounds", type=int, default=10, help="Rounds of the timed stage.")
     parser.add_argument("--only", nargs="+", choices=list(WORKLOADS), default=list(WORKLOADS))
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
@@ -55,18 +55,18 @@ def main() -> None:
             "tasks": args.tasks,
             "smallest_share": min(workload["share"] for workload in found.values()),
             "workloads": found,
-            "machine": machine(["penstock", "torch", "distributed"]),
+            "machine": machine(["penstock-rl", "torch", "distributed"]),
         }
     )
 
 
 def measure(workload: list[str], args: argparse.Namespace, folder: str) -> dict[str, Any]:
     settings = [*workload, "--rounds-per-stage", str(args.rounds), *ENOUGH]
-    counts = [text for name in COUNTS for text in (f"--placement.{name}", str(args.tasks))]
+    counts = [text for name in COUNTS for text in (f"--distribution.{name}", str(args.tasks))]
     planned = json.loads(run("plan", *settings, *counts, "--policy", "auto", "--json"))
     rows = []
     for number, candidate in enumerate(planned["chosen"]["candidates"]):
-        chosen = [text for name in COUNTS for text in (f"--placement.{name}", str(candidate[name]))]
+        chosen = [text for name in COUNTS for text in (f"--distribution.{name}", str(candidate[name]))]
         run("train", *settings, *chosen, "--policy", candidate["policy"], "--store", folder, "--name", str(number))
         timings = json.loads(max((Path(folder) / str(number) / "timings").glob("*.json")).read_text())
         rows.append({**candidate, "found_seconds": timings["roles_seconds"] / args.rounds})

@@ -1,8 +1,8 @@
-"""S3 clients on the same work against one server in one run: s3fs, obstore and pyarrow behind Penstock's own protocol.
+"""Compares S3 clients on the same work and server, in one run: s3fs, obstore and pyarrow behind Penstock's protocol.
 
-Every client does every work once a round, in an order that changes from round to round. A ratio is the median over
-rounds of s3fs' time by the client's within a round, so more than 1 is faster than s3fs. By default the server is one
-on loopback that keeps objects in memory; `--endpoint` takes any other, with the usual credentials.
+Every client does every work once per round, in an order that changes from round to round. A ratio is the median over
+rounds of s3fs' time divided by the client's time in the same round; more than 1 is faster than s3fs. By default the
+server runs on loopback and keeps objects in memory. `--endpoint` names another server; it needs the usual credentials.
 
     python benchmarks/clients.py                     # 7 rounds, about two minutes
     python benchmarks/clients.py --rounds 2 --scale 0.25
@@ -26,12 +26,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from object_server import ObjectServer
 from tables import write_table
 
-from storage.store import open_store
+from penstock.storage.stores.open import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from storage.store import Store
+    from penstock.storage.stores.protocol import Store
 
 HERE = Path(__file__).resolve().parent
 CLIENTS = {"s3fs": "s3", "obstore": "s3+obstore", "pyarrow": "s3+pyarrow"}
@@ -41,7 +41,7 @@ PARALLEL = 4
 
 
 class Work(NamedTuple):
-    """Something that a client does; `prepare` is not measured."""
+    """One kind of work of a client; `prepare` is not measured."""
 
     prepare: Callable[[Store, int], Any]
     do: Callable[[Store, int], Any]
@@ -50,7 +50,7 @@ class Work(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """What one work took one client."""
+    """The time of one workload with one client."""
 
     seconds: float
     cpu_seconds: float

@@ -1,4 +1,4 @@
-"""What each process under this one took of the processors, over time; so that a part of it can be told afterwards."""
+"""Records the CPU time of each descendant process over time, so that any interval can be evaluated afterwards."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LOOK_SECONDS = 0.5
 
 
 class CpuTally:
-    """A context manager: looks at this process and all below it twice a second."""
+    """A context manager that samples this process and its descendants twice a second."""
 
     def __init__(self) -> None:
         self._seen: dict[int, list[tuple[float, float]]] = {}
@@ -29,7 +29,7 @@ class CpuTally:
         self._looking.join()
 
     def seconds(self, begin: float, end: float) -> dict[int, float]:
-        """Of each process, between two moments (Unix time)."""
+        """Return the CPU seconds of each process between two Unix times."""
         return {pid: _at(seen, end) - _at(seen, begin) for pid, seen in self._seen.items()}
 
     def _look(self) -> None:
@@ -44,7 +44,7 @@ class CpuTally:
 
 
 def _at(seen: list[tuple[float, float]], moment: float) -> float:
-    """Between two looks it goes on evenly; before the first and after the last it stands still."""
+    """Interpolate linearly between samples; constant before the first and after the last."""
     index = bisect_left(seen, (moment,))
     if index == 0:
         return seen[0][1]

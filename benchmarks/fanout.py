@@ -1,10 +1,10 @@
-"""Many readers of one snapshot, and many writers of shards, before an origin of 20 ms a request and 1 GB/s for all.
+"""Measures many readers of one snapshot, and many writers of shards, at an origin with 20 ms per request and 1 GB/s.
 
-Readers and writers are threads of a few processes that stand for a node; all of them start at once and go through
-Penstock's own store and cache. The origin (`origin.py`) is a process of its own. Latency is a caller's: from its call
-to the bytes. Without the cache, each reader asks the store. The origin's queue has an ideal mean latency, which is
-printed beside what was measured: where the machine can't move 1 GB/s, what was measured is larger, and the ratio to
-the ideal queue is the careful one. Writers share one buffer, and nobody holds more than one body at a time.
+Readers and writers are threads of a few processes that represent a node. All start at once and use Penstock's own store
+and cache. The origin (`origin.py`) is a separate process; its bandwidth is shared. Latency is measured per caller, from
+the call to the bytes. Without the cache, each reader reads from the store. The output has the ideal mean latency of the
+origin's queue next to the measured one. If the machine can't move 1 GB/s, the measured latency is larger, and the ratio
+to the ideal queue is the conservative one. Writers share one buffer, and no caller holds more than one body at a time.
 
     python benchmarks/fanout.py                                          # about 5 minutes
     python benchmarks/fanout.py --object-bytes 1000000 --callers 64 --rounds 1        # a smoke run
@@ -27,10 +27,10 @@ from typing import TYPE_CHECKING, Any, Self
 from origin import Origin
 from tables import write_table
 
-from storage.cache import CacheTally, NodeCache
-from storage.digest import digest
-from storage.refs import Ref
-from storage.store import open_store
+from penstock.storage.cache.node_cache import CacheTally, NodeCache
+from penstock.storage.digest import digest
+from penstock.storage.refs import Ref
+from penstock.storage.stores.open import open_store
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "peers"))
 from measure import PeakPss, machine
@@ -58,7 +58,7 @@ def main() -> None:
     args = parser.parse_args()
     content = os.urandom(args.object_bytes)
     rows: list[Row] = []
-    raw: dict[str, Any] = {"machine": machine(["penstock", "s3fs"])}
+    raw: dict[str, Any] = {"machine": machine(["penstock-rl", "s3fs"])}
     with Origin(content, REQUEST_SECONDS, BYTES_PER_SECOND) as origin, tempfile.TemporaryDirectory() as folder:
         os.environ.update(origin.environment)
         with Node(args.processes, f"{args.client}://bucket/runs", folder, args.object_bytes) as node, PeakPss() as peak:
@@ -73,7 +73,7 @@ def main() -> None:
 
 
 def read(node: Node, origin: Origin, content: bytes, args: argparse.Namespace, raw: dict[str, Any]) -> list[Row]:
-    """Fresh versions for each measurement: the cache knows none of them."""
+    """Measure reads. Each measurement uses new versions that the cache does not have."""
     rows: list[Row] = []
     found: dict[str, Any] = {"origin_reads": {}, "without": [], "with": []}
     wanted, many, rounds = digest(content), args.callers, args.rounds
@@ -105,7 +105,7 @@ def read(node: Node, origin: Origin, content: bytes, args: argparse.Namespace, r
 
 
 def write(node: Node, origin: Origin, args: argparse.Namespace, raw: dict[str, Any]) -> list[Row]:
-    """Both numbers of writers take turns."""
+    """Measure writes; the two numbers of writers alternate."""
     few, many, nbytes, rounds = FEW_WRITERS, args.callers, args.object_bytes, args.rounds
     both = (few, many)
     found: dict[int, list[float]] = {writers: [] for writers in both}
@@ -129,12 +129,12 @@ def write(node: Node, origin: Origin, args: argparse.Namespace, raw: dict[str, A
 
 
 def ideal_seconds(clients: int, nbytes: int) -> float:
-    """Mean latency of that many bodies that are asked for at once, one after the other through the pipe."""
+    """Return the mean latency of that many bodies, requested at once and sent one after the other."""
     return REQUEST_SECONDS + (clients + 1) / 2 * nbytes / BYTES_PER_SECOND
 
 
 class Node:
-    """Processes with threads that do the same thing at once."""
+    """Processes with threads that all do the same work at once."""
 
     def __init__(self, processes: int, url: str, folder: str, nbytes: int) -> None:
         self._settings = (url, folder, nbytes)
@@ -157,7 +157,7 @@ class Node:
             process.join()
 
     def work(self, what: str, callers: int, ref: Ref) -> list[float]:
-        """Latencies of all callers, who are spread over the processes and start together."""
+        """Return the latencies of all callers. They are spread over the processes and start together."""
         busy = self._members[: min(callers, self._count)]
         for index, (_, channel) in enumerate(busy):
             threads = callers // len(busy) + (index < callers % len(busy))
@@ -205,7 +205,7 @@ def _member(channel: Connection, url: str, folder: str, nbytes: int) -> None:
                     got = ref.nbytes if store.exists(ref.name) else -1
                 if got != ref.nbytes:
                     errors.append(f"{what} of '{ref.name}' gave {got} bytes")  # noqa: B023  (joined below)
-            except Exception as error:  # noqa: BLE001  (told to who ordered it)
+            except Exception as error:  # noqa: BLE001  (reported to the parent process)
                 errors.append(repr(error))  # noqa: B023
             latencies.append(time.perf_counter() - started)  # noqa: B023
 
@@ -221,7 +221,7 @@ def _member(channel: Connection, url: str, folder: str, nbytes: int) -> None:
 
 
 def spread(values: list[float]) -> str:
-    """Median, and the range where there are several."""
+    """Return the median, and the range if there are several values."""
     around = f" ({min(values):.2f} to {max(values):.2f})" if len(values) > 1 else ""
     return f"{median(values):.2f}{around}"
 

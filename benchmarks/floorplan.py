@@ -1,10 +1,11 @@
-"""How fast placements are evaluated and annealed, in CPU seconds of one core.
+"""Measures the evaluation and annealing of placements, in CPU seconds of one core.
 
     python benchmarks/floorplan.py NETLIST PLC [--seconds 3]
 
-prints JSON: milliseconds a full evaluation (three costs), milliseconds a schedule of soft macros, annealing moves
-judged a second, and hard macros placed a second in a pool, each on its first allowed cell, with mask and wirelength
-after it: without, and with what an episode's end costs. CPU time is counted; a busy machine still makes it longer.
+Prints JSON: milliseconds per full evaluation (three costs), milliseconds per schedule of soft macros, annealing moves
+evaluated per second, and hard macros placed per second in a pool. Each macro goes to its first allowed cell; mask and
+wirelength are computed after it. The rate is given without and with the cost of an episode's end. Figures are CPU time,
+but a busy machine still increases it.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ import tempfile
 import time
 from typing import TYPE_CHECKING
 
-from native import make
-from native.floorplan import PlacementCost, anneal, create_placement_cost, load_environment, open_placement
+from penstock.native import make
+from penstock.native.floorplan import PlacementCost, anneal, create_placement_cost, load_environment, open_placement
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
 def cpu_seconds_each(call: Callable[[], object], seconds: float) -> float:
-    """Least of the batches that fit into that time."""
+    """Return the CPU seconds per call of the fastest batch that ran within `seconds`."""
     call()
     best, begun = float("inf"), time.process_time()
     while time.process_time() - begun < seconds:
@@ -36,7 +37,7 @@ def cpu_seconds_each(call: Callable[[], object], seconds: float) -> float:
 
 
 def placed_a_second(netlist: str, placement: str, environments: int = 4, episodes: int = 3) -> dict[str, float]:
-    """Of one thread; an episode that ends early, because no cell is left, counts by the macros that it placed."""
+    """Return the rates of one thread; an episode that ends early counts with the macros that it placed."""
     with tempfile.TemporaryDirectory() as folder:
         load_environment(create_placement_cost(netlist, placement), "Floorplan-bench-v0", folder)
         pool = make("Floorplan-bench-v0", environments, autoreset_mode="SameStep")
@@ -62,7 +63,7 @@ def placed_a_second(netlist: str, placement: str, environments: int = 4, episode
 
 
 def annealed_a_second(plc: PlacementCost, moves: int) -> float:
-    """At the temperatures that are annealing's defaults, after the placements of soft macros were taken off."""
+    """Return moves per second at annealing's default temperatures, without the time of placing soft macros."""
     trial = PlacementCost(plc)
     begun = time.process_time()
     trial.place_soft_macros()
@@ -82,7 +83,7 @@ def main() -> None:
     plc.legalize(only_hard=True)
     found["soft_schedule_ms"] = 1e3 * cpu_seconds_each(plc.place_soft_macros, given.seconds)
     found["annealing_moves_a_second"] = annealed_a_second(plc, 20_000)
-    # Episodes have a finer grid of congestion, which is smoothed.
+    # Episodes use a finer congestion grid, which is smoothed.
     played = create_placement_cost(given.netlist, given.placement)
     played.legalize(only_hard=True)
     played.place_soft_macros()

@@ -1,10 +1,10 @@
-"""Settings of annealing, tried on a made-up block of Ariane133's size, which is never Ariane133 itself.
+"""Compares settings of annealing on a synthetic block of Ariane133's size, never on Ariane133 itself.
 
     python benchmarks/floorplan_annealing.py [--moves 100000] [--seeds 4] [--first 0.001 ...] [--last 1e-6 ...]
 
-tries each first and last temperature and each number of placements of soft macros (`--soft`) with one seed, and the
-best two with all seeds. Prints a line of JSON each: the mean weighted cost that annealing leaves, the costs of the
-seeds, and CPU seconds a seed; at last the curve of the best: moves, temperature, cost, best cost so far.
+Tries each first and last temperature and each number of placements of soft macros (`--soft`) with one seed, and the
+best two with all seeds. Prints a line of JSON for each: the mean weighted cost after annealing, the cost of each seed,
+and CPU seconds per seed. The last lines are the best one's curve: moves, temperature, cost, best cost so far.
 """
 
 from __future__ import annotations
@@ -17,7 +17,14 @@ import tempfile
 import time
 from dataclasses import asdict, dataclass, field
 
-from native.floorplan import AnnealResult, BlockSpec, PlacementCost, anneal, create_placement_cost, generate_block
+from penstock.native.floorplan import (
+    AnnealResult,
+    BlockSpec,
+    PlacementCost,
+    anneal,
+    create_placement_cost,
+    generate_block,
+)
 
 BLOCK = BlockSpec(
     hard_macros=133, soft_macros=780, ports=495, columns=24, rows=21, nets_per_macro=13, hard_share=0.3, side=1433.0
@@ -27,7 +34,7 @@ FINALISTS = 2
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Of annealing, as `anneal` takes them."""
+    """Settings of annealing, as `anneal` takes them."""
 
     moves: int
     first_temperature: float
@@ -37,18 +44,18 @@ class Settings:
 
 @dataclass(slots=True)
 class Trial:
-    """Of settings, with a few seeds."""
+    """The costs of one set of settings with several seeds."""
 
     settings: Settings
     results: list[AnnealResult] = field(default_factory=list)
     cpu_seconds: float = 0.0
 
     def cost(self) -> float:
-        """The mean."""
+        """Return the mean cost."""
         return statistics.fmean(result.cost for result in self.results)
 
     def add(self, start: PlacementCost, seeds: int) -> None:
-        """More of them, until there are so many; prints what is known then."""
+        """Anneal with further seeds until there are `seeds` results, and print the figures."""
         begun = time.process_time()
         for seed in range(len(self.results), seeds):
             self.results.append(anneal(PlacementCost(start), points=20, seed=seed, **asdict(self.settings)))

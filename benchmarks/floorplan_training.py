@@ -1,18 +1,17 @@
-r"""Training a macro placer against annealing, on one block and with the same CPU time.
+r"""Compares training a macro placer with annealing, on one block and with the same CPU time.
 
     python benchmarks/floorplan_training.py [--netlist NETLIST --placement PLC] [--minutes 60] [--seeds 1 2 3 4 5] \
         [--anneal-rounds 0] [--out DIR]
 
-Each seed is a `penstock train floorplan` of that many minutes, with everything that belongs to it, and then an
-annealing of as many CPU seconds as all processes of the training took. Both have the evaluator that episodes are played
-with; soft macros are placed by the same schedule. Annealing begins at the placement that is given, legalised, and has
-its own defaults, which were best on another block (`benchmarks/floorplan_annealing.py`). Prints a line of JSON a seed
-and at last the means; `--out` keeps runs, placements, pictures and each half of a seed's figures, and the same command
-goes on from there: five hours of training and as much annealing need not be one night. Without a netlist it is the
-block that is made up.
+For each seed, the script runs the complete `penstock train floorplan` for that many minutes, and then annealing for as
+many CPU seconds as all processes of the training used. Both use the evaluator of the episodes; the same schedule places
+soft macros. Annealing starts from the given placement, legalised, with its own defaults, which were best on another
+block (`benchmarks/floorplan_annealing.py`). Prints a line of JSON per seed and finally the means. `--out` keeps runs,
+placements, pictures and each half of a seed's figures. The same command resumes from there, so five hours of training
+and as many of annealing may be split. Without a netlist, the synthetic block is used.
 
-With `--anneal-rounds`, the step size of training falls to 0 in as many rounds; how many an hour has is a matter of the
-machine (1,700 of Ariane133 on two cores).
+With `--anneal-rounds`, the learning rate falls to 0 in that many rounds. The number of rounds per hour depends on the
+machine (1,700 with Ariane133 on two cores).
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from native.floorplan import PlacementCost, anneal, create_placement_cost, draw, generate_block
+from penstock.native.floorplan import PlacementCost, anneal, create_placement_cost, draw, generate_block
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -46,14 +45,14 @@ def weighted(plc: PlacementCost) -> float:
 
 
 class Processes:
-    """A process and all that it starts."""
+    """A process and all its descendants."""
 
     def __init__(self, pid: int) -> None:
         self._root = psutil.Process(pid)
         self._seen: dict[tuple[int, float], float] = {}
 
     def seconds(self) -> float:
-        """Of CPU, so far; what a process took between the last look and its end is not counted."""
+        """Return the CPU seconds so far; a process's time between the last poll and its end is not counted."""
         for process in self._all():
             try:
                 spent = process.cpu_times()
@@ -63,7 +62,7 @@ class Processes:
         return sum(self._seen.values())
 
     def kill(self) -> None:
-        """End them all at once: what is committed stands."""
+        """Kill all processes at once; commits stand."""
         for process in self._all():
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
@@ -75,17 +74,17 @@ class Processes:
 def trained(
     netlist: Path, placement: Path, macros: int, seed: int, seconds: float, anneal_rounds: int, out: Path
 ) -> dict[str, Any]:
-    """Train for so long, and place the best again; the last stage may not be committed."""
+    """Train for `seconds`, then make the best placement again; the last stage may remain uncommitted."""
     name, store = f"seed-{seed}", str(out / "runs")
-    # A half that was begun and not kept is begun again: it may have had another machine's minutes.
+    # Restart an unfinished half from scratch: it may have used minutes on another machine.
     shutil.rmtree(out / "runs" / name, ignore_errors=True)
     blocks = f'[{{netlist = "{netlist}", placement = "{placement}"}}]'
     command = ["train", "floorplan", "--name", name, "--seed", str(seed), "--store", store, "--blocks", blocks]
-    # A round holds whole episodes, and about as many rows as in the preset.
+    # A round has whole episodes, and about as many rows as in the preset.
     envs = max(8, ROUND_ROWS // macros // 8 * 8)
     command += ["--round-steps", str(macros), "--num-envs", str(envs), "--envs-per-tile", str(envs), "--lag", "1"]
     command += ["--anneal-rounds", str(anneal_rounds), "--max-stages", "100000", "--json"]
-    penstock = [sys.executable, "-c", "from flows.cli import main; main()"]
+    penstock = [sys.executable, "-c", "from penstock.flows.cli.main import main; main()"]
     with (out / f"{name}.log").open("wb") as log:
         process = subprocess.Popen([*penstock, *command], stdout=log, stderr=log)
         all_of_it, started, spent = Processes(process.pid), time.monotonic(), 0.0
@@ -96,7 +95,7 @@ def trained(
             raise SystemExit(f"training ended by itself; {log.name} says why")
         all_of_it.kill()
         process.wait()
-    best = [*penstock, "placement", "best", name, str(out / name), "--store", store, "--greedy", "--json"]
+    best = [*penstock, "floorplan", "best", name, str(out / name), "--store", store, "--greedy", "--json"]
     (found,) = json.loads(subprocess.run(best, check=True, capture_output=True, text=True).stdout)
     shown = subprocess.run(
         [*penstock, "show", name, "--store", store, "--json"], check=True, capture_output=True, text=True
@@ -106,7 +105,7 @@ def trained(
 
 
 def kept(path: Path, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What was measured, now or when this command last ran."""
+    """Return the figures, measured now or by an earlier run of this command."""
     if not path.exists():
         found = measure()
         path.write_text(json.dumps(found) + "\n", encoding="utf-8")
@@ -114,9 +113,9 @@ def kept(path: Path, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 
 def annealed(start: PlacementCost, seed: int, seconds: float, path: Path) -> dict[str, Any]:
-    """As many moves as take so long."""
+    """Anneal with as many moves as fit into `seconds`."""
     moves = 20_000
-    # Twice, since moves take less time where fewer are accepted, as in a longer annealing.
+    # Estimate twice: moves take less time when fewer are accepted, as in a longer annealing.
     for share in (0.1, 1.0):
         trial, begun = PlacementCost(start), time.process_time()
         anneal(trial, moves=moves, seed=seed)

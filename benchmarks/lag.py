@@ -1,11 +1,11 @@
-"""What it costs to act with old parameters: returns at lag 0, 1, 2 and 4, of PPO and of IMPALA with V-trace.
+"""Measures the cost of acting with old parameters: returns at lag 0, 1, 2 and 4, of PPO and of IMPALA with V-trace.
 
-CartPole-v1; the protocol is that of `learning.py`. Both get the same environments, rounds, network, step size and
-number of updates, so that what differs is the correction. PPO's clipped ratio compares with the parameters that acted,
-and its advantages take the returns of old actions as if they were new; V-trace weighs them.
+The environment is CartPole-v1, and the protocol that of `learning.py`. Both algorithms use the same environments,
+rounds, network, learning rate and number of updates, and differ only in the correction. PPO's clipped ratio compares
+with the parameters that acted, and its advantages treat the returns of old actions as new; V-trace weights them.
 
-Three numbers: the mean return over all ten stages, which tells how soon it learned, that of the last stage, and that of
-100 greedy episodes at the end.
+Three numbers are reported: the mean return over all ten stages, which shows how early it learned, that of the last
+stage, and that of 100 greedy episodes at the end.
 
     python benchmarks/lag.py --seeds 3
 """
@@ -49,7 +49,7 @@ def main() -> None:
     raw: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as home:
         os.environ["PREFECT_HOME"] = home
-        from flows.server import PrefectServer  # noqa: PLC0415  (Prefect reads PREFECT_HOME when it is imported)
+        from penstock.flows.cli.prefect_server import PrefectServer  # noqa: PLC0415  (Prefect reads PREFECT_HOME when it is imported)
 
         with PrefectServer() as server:
             server.wait_ready()

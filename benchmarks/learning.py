@@ -1,11 +1,11 @@
-"""What the algorithms reach in a fixed number of environment steps, over several seeds, beside published results.
+"""Compares the algorithms' returns after a fixed number of environment steps with published results.
 
-The protocol: `penstock train PRESET` with one seed after the other, each with the same settings and steps. Two numbers
-a seed: the mean return of the episodes that ended in the last tenth of training, as they were acted (with exploration),
-and the mean return of 100 greedy episodes on seeds that training never saw, with the last snapshot. The first is what
-the published numbers are compared with, unless they are greedy themselves.
+The protocol runs `penstock train PRESET` with one seed after the other, all with the same settings and steps. Two
+numbers are reported per seed: the mean return of the episodes that ended in the last tenth of training, as acted (with
+exploration), and the mean return of 100 greedy episodes with the last snapshot, on seeds that training never used.
+Published numbers are compared with the first, unless they are greedy themselves.
 
-Writes a table to `benchmarks/results/<date>-learning.md` and the raw results beside it.
+Writes a table to `benchmarks/results/<date>-learning.md`, and the raw results next to it.
 
     python benchmarks/learning.py                                # everything, about an hour on two cores
     python benchmarks/learning.py --only ppo-acrobot --seeds 7
@@ -26,8 +26,8 @@ from typing import Any
 
 from tables import write_table
 
-from flows.overrides import parse_overrides
-from tasks.config import build_config, load_preset, merge
+from penstock.flows.settings.options import parse_overrides
+from penstock.tasks.setup.config.loading import build_config, load_preset, merge
 
 HERE = Path(__file__).resolve().parent
 _STAGES = 10
@@ -35,14 +35,14 @@ _STAGES = 10
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A preset, how long it is trained, and what others report."""
+    """A preset, its number of environment steps, and the published result."""
 
     preset: str
     env_steps: int
     reference: str
     reach: float
     greedy: bool = False
-    """Whether the reference is a greedy evaluation's."""
+    """True if the reference is from a greedy evaluation."""
     settings: tuple[str, ...] = ()
 
 
@@ -70,7 +70,7 @@ def main() -> None:
     rows = []
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as home:
         os.environ["PREFECT_HOME"] = home
-        from flows.server import PrefectServer  # noqa: PLC0415  (Prefect reads PREFECT_HOME when it is imported)
+        from penstock.flows.cli.prefect_server import PrefectServer  # noqa: PLC0415  (Prefect reads PREFECT_HOME when it is imported)
 
         with PrefectServer() as server:
             server.wait_ready()
@@ -85,14 +85,14 @@ def main() -> None:
 
 
 def train(task: Task, seed: int, store: str) -> dict[str, Any]:
-    """One seed; all of its steps."""
+    """Train one seed for all its steps."""
     config = build_config(merge(load_preset(task.preset), parse_overrides(task.settings)))
     round_rows = config.environment.num_envs * config.schedule.round_steps
     rounds = task.env_steps // (round_rows * _STAGES)
     command = [str(Path(sys.executable).parent / "penstock"), "train", task.preset, *task.settings]
     command += ["--rounds-per-stage", str(rounds), "--max-stages", str(_STAGES), "--target-return", "none"]
     command += ["--evaluate-every-stages", str(_STAGES), "--evaluation-episodes", "100"]
-    # Returns do not depend on how busy the machine is; only patience does.
+    # A busy machine does not change returns, so only the timeouts are longer.
     command += ["--cluster.gang-seconds", "600", "--cluster.lease-seconds", "60"]
     command += ["--store", store, "--name", f"seed-{seed}", "--seed", str(seed), "--json"]
     outcome = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
@@ -109,7 +109,7 @@ def train(task: Task, seed: int, store: str) -> dict[str, Any]:
 
 
 def row(name: str, task: Task, results: list[dict[str, Any]]) -> tuple[str, ...]:
-    """A line of the table."""
+    """Return a row of the table."""
     steps = results[0]["env_steps"]
     acted, greedy = (
         [result[kind] for result in results if result[kind] is not None] for kind in ("acted_return", "greedy_return")
@@ -126,7 +126,7 @@ def row(name: str, task: Task, results: list[dict[str, Any]]) -> tuple[str, ...]
 
 
 def spread(values: list[float]) -> str:
-    """Mean and standard deviation."""
+    """Return the mean and the standard deviation."""
     if not values:
         return "no episode ended"
     return f"{mean(values):.1f}" + (f" ± {stdev(values):.1f}" if len(values) > 1 else "")

@@ -1,10 +1,10 @@
-"""A very long run: what it costs to go on from its end, and to plan a replay of it.
+"""Measures the cost of resuming a very long run, and of planning a replay of it.
 
-The log is generated in bulk, but it is a real one: canonical commits, each chained to the one before by its digest, and
-the roll-ups that training would have written. Shards, states and snapshots are named and not there. What is measured is
-what `penstock resume` does until the first stage could be submitted: settings checked, store probed, lease taken,
-newest commit found, its checkpoint loaded. Requests are counted as an object store would bill them: a listing is one
-for each 1,000 names.
+The commit log is generated in bulk, but it is valid: canonical commits, each with its predecessor's digest, and the
+roll-ups that training would have written. The commits name shards, states and snapshots that do not exist. The
+measurement covers `penstock resume` until it could submit the first stage: it checks the settings, probes the store,
+acquires the lease, finds the newest commit and loads its checkpoint. Requests are counted as an object store bills
+them: a listing is one request per 1,000 names.
 
     python benchmarks/log.py                                    # 100,000 commits, 1,000,000 shards, a local folder
     python benchmarks/log.py --commits 2000 --store s3://bucket/runs     # with AWS_ENDPOINT_URL and credentials set
@@ -21,21 +21,21 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-import tasks.start
-import tasks.training
-from storage.commit_form import encode_commit
-from storage.commits import LATEST, CommitLog, commit_name
-from storage.digest import canonical_json, digest
-from storage.lease import acquire
-from storage.refs import shard_name
-from storage.rollups import Span, concat_tables, encode_rollup, shard_table, spans_ending
-from storage.run import RunFolder
-from storage.store import open_store
-from tasks.attempts import current_attempt
-from tasks.config import TrainConfig
-from tasks.start import check_start
-from tasks.stored import stored_shards, stored_states
-from tasks.training import describe_run
+import penstock.tasks.driver.run
+import penstock.tasks.setup.planning.resolve
+from penstock.storage.digest import canonical_json, digest
+from penstock.storage.refs import Ref, ShardRef, SnapshotRef, StateRef, checkpoint_name, shard_name, snapshot_name
+from penstock.storage.runs.commit_schema import Commit, encode_commit
+from penstock.storage.runs.commits import LATEST, CommitLog, commit_name
+from penstock.storage.runs.lease import acquire
+from penstock.storage.runs.rollups import Span, concat_tables, encode_rollup, shard_table, spans_ending
+from penstock.storage.runs.run import RunFolder
+from penstock.storage.stores.open import open_store
+from penstock.tasks.driver.run import describe_run
+from penstock.tasks.driver.stage import current_attempt
+from penstock.tasks.runtime.stored_objects import stored_shards, stored_states
+from penstock.tasks.setup.config.run import TrainConfig
+from penstock.tasks.setup.planning.resolve import resolve
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "peers"))
 from measure import machine
@@ -44,7 +44,7 @@ from tables import write_table
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from storage.store import Store
+    from penstock.storage.stores.protocol import Store
 
 HERE = Path(__file__).resolve().parent
 INTERVAL = 100
@@ -53,7 +53,7 @@ REACH = {"resume": 40, "plan": 1100}
 
 
 class CountingStore:
-    """A store, and all that are opened below it: how many requests an object store would have seen, and the bytes."""
+    """A store that counts the requests and bytes an object store would see, including stores opened below it."""
 
     def __init__(self, inner: Store, counts: dict[str, int] | None = None) -> None:
         self._inner = inner
@@ -65,7 +65,7 @@ class CountingStore:
             return function
 
         def counted(*arguments: Any, **options: Any) -> Any:
-            self.counts["requests"] += 1  # also where it is refused
+            self.counts["requests"] += 1  # refused requests count too
             result = function(*arguments, **options)
             self.counts["requests"] += (len(result) - 1) // LISTED_AT_ONCE if name == "list" and result else 0
             self.counts["read_bytes"] += memoryview(result).nbytes if name in {"read", "view", "read_range"} else 0
@@ -74,7 +74,7 @@ class CountingStore:
         return counted
 
     def at(self, prefix: str) -> CountingStore:
-        """The same counts below a folder."""
+        """Return the store of a folder, with the same counts."""
         return CountingStore(self._inner.at(prefix), self.counts)
 
 
@@ -82,7 +82,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--commits", type=int, default=100_000)
     parser.add_argument("--shards-per-commit", type=int, default=10)
-    parser.add_argument("--store", help="Where the run is generated; default: a temporary folder, removed afterwards.")
+    parser.add_argument("--store", help="Store of the generated run; default: a temporary folder, removed afterwards.")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--results", type=Path, default=HERE / "results")
     args = parser.parse_args()
@@ -100,7 +100,7 @@ def main() -> None:
 
 
 def generate(config: TrainConfig, commits: int, shards_per_commit: int) -> None:
-    """The run's folder as training would have left it, but for the objects that commits name."""
+    """Write the run's folder as training would have left it, except the objects that commits name."""
     run = RunFolder(open_store(config.store), str(config.name))
     run.create(describe_run(config))
     checkpoint = b"no checkpoint that anything loads"
@@ -112,7 +112,7 @@ def generate(config: TrainConfig, commits: int, shards_per_commit: int) -> None:
         run.store.write(commit_name(stage), [data])
         parents.append(parent)
         parent = digest(data)
-        tables.append(shard_table(stage, commit["shards"]))
+        tables.append(shard_table(stage, commit.shards))
         for span in spans_ending(stage, INTERVAL):
             if span.last - span.first < INTERVAL:
                 narrow.append(concat_tables(tables))
@@ -120,7 +120,7 @@ def generate(config: TrainConfig, commits: int, shards_per_commit: int) -> None:
             else:
                 table, narrow = concat_tables(narrow), []
             write_rollup(run, table, span, parents[span.first], parent)
-    run.store.write(commit["checkpoint"]["name"], [checkpoint])
+    run.store.write(commit.checkpoint.name, [checkpoint])
     run.store.write(LATEST, [canonical_json({"stage": commits - 1}) + b"\n"])
 
 
@@ -128,30 +128,28 @@ def write_rollup(run: RunFolder, table: pa.Table, span: Span, parent: str, commi
     run.store.write(span.name, [encode_rollup(table, span, parent, commit)])
 
 
-def make_commit(stage: int, parent: str, shards: int, checkpoint: bytes) -> dict[str, Any]:
-    def ref(name: str, content: str, **numbers: int) -> dict[str, Any]:
-        return {"name": name, "digest": content, "nbytes": 1 << 20, **numbers}
-
+def make_commit(stage: int, parent: str, shards: int, checkpoint: bytes) -> Commit:
     contents = [digest(f"{stage}/{index}".encode()) for index in range(shards)]
-    named = [ref(shard_name(stage, 0, stage, i, c), c, round=stage, tile=i, rows=4096) for i, c in enumerate(contents)]
     content = digest(checkpoint)
     snapshot, state = digest(f"snapshot {stage}".encode()), digest(f"state {stage}".encode())
-    return {
-        "format": "penstock-commit/1",
-        "stage": stage,
-        "parent": parent,
-        "rounds": [stage, stage],
-        "version": stage + 1,
-        "env_steps": 4096 * shards * (stage + 1),
-        "episodes": 10 * (stage + 1),
-        "shards": named,
-        "states": [ref(f"states/{stage:08d}/{stage:08d}-0000-{state}.safetensors", state, round=stage, tile=0)],
-        "snapshots": [ref(f"snapshots/{stage + 1:08d}-{snapshot}.safetensors", snapshot, version=stage + 1)],
-        "checkpoint": ref(f"checkpoints/{stage:08d}-{content}.safetensors", content),
-        "metrics": {"episode_return": 20.0 + stage / 1000},
-        "evaluation": None,
-        "finished": None,
-    }
+    return Commit(
+        stage=stage,
+        parent=parent,
+        rounds=(stage, stage),
+        version=stage + 1,
+        env_steps=4096 * shards * (stage + 1),
+        episodes=10 * (stage + 1),
+        shards=tuple(
+            ShardRef(shard_name(stage, 0, stage, i, one), one, 1 << 20, stage, i, 4096)
+            for i, one in enumerate(contents)
+        ),
+        states=(StateRef(f"states/{stage:08d}/{stage:08d}-0000-{state}.safetensors", state, 1 << 20, stage, 0),),
+        snapshots=(SnapshotRef(snapshot_name(stage + 1, snapshot), snapshot, 1 << 20, stage + 1),),
+        checkpoint=Ref(checkpoint_name(stage, content), content, 1 << 20),
+        metrics={"episode_return": 20.0 + stage / 1000},
+        evaluation=None,
+        finished=None,
+    )
 
 
 def measure(config: TrainConfig, commits: int, rounds: int) -> list[dict[str, Any]]:
@@ -183,21 +181,21 @@ def row(name: str, taken: list[tuple[float, CountingStore]], kind: str) -> dict[
 
 
 def resume(config: TrainConfig, commits: int) -> tuple[float, CountingStore]:
-    """What `tasks.training.driving` and the first stage's members do before there is work."""
+    """Do what `penstock.tasks.driver.run.drive_run` and the first stage's members do before any work starts."""
     root = CountingStore(open_store(config.store))
     started = time.perf_counter()
     with opened_as(root):
-        committed = check_start(config, "resume")
-        run, _ = tasks.training._open_run(root, config)  # noqa: SLF001  (what driving does, but for the cluster)
+        resolved = resolve(config, "resume")
+        run = penstock.tasks.driver.run.open_run(resolved).run  # as drive_run does, without the cluster
         with acquire(run.store, "benchmark", config.cluster.lease_seconds):
-            newest = run.log.newest(committed)
+            newest = run.log.newest(resolved.newest_stage)
             assert newest is not None
-            assert newest["stage"] == commits - 1
+            assert newest.stage == commits - 1
             run.genesis()
             attempt = current_attempt(run, commits)
             stored_shards(run.store, commits, attempt)
             stored_states(run.store, commits, attempt)
-            run.store.read(newest["checkpoint"]["name"])
+            run.store.read(newest.checkpoint.name)
             seconds = time.perf_counter() - started
     return seconds, root
 
@@ -213,21 +211,21 @@ def plan(config: TrainConfig) -> tuple[float, CountingStore]:
 
 
 class opened_as:  # noqa: N801  (reads as a statement)
-    """Within it, whoever opens a store by its url gets this one."""
+    """A context manager in which opening a store by its URL returns this one."""
 
     def __init__(self, root: CountingStore) -> None:
         self._root: Any = root
 
     def __enter__(self) -> None:
-        self._before = tasks.start.open_store
-        tasks.start.open_store = lambda _: self._root
+        self._before = penstock.tasks.setup.planning.resolve.open_store
+        penstock.tasks.setup.planning.resolve.open_store = lambda _: self._root
 
     def __exit__(self, *_: object) -> None:
-        tasks.start.open_store = self._before
+        penstock.tasks.setup.planning.resolve.open_store = self._before
 
 
 def write(args: argparse.Namespace, rows: list[dict[str, Any]], raw: dict[str, Any]) -> None:
-    about = machine(["penstock", "pyarrow"])
+    about = machine(["penstock-rl", "pyarrow"])
     command = f"python benchmarks/log.py --commits {args.commits} --rounds {args.rounds}"
     notes = [
         f"{args.commits:,} commits and {args.commits * args.shards_per_commit:,} shards; most requests, median seconds",

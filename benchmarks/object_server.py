@@ -1,7 +1,7 @@
-"""As much of S3 as the benchmarks need, in memory and in a process of its own: fast enough to leave the client visible.
+"""Serves the part of S3 that the benchmarks need, in memory and in its own process: fast enough to measure clients.
 
-Knows no users and checks no signatures, so it listens on loopback alone. `ObjectServer` starts and ends it, and says
-what was asked of it: `GET /` without a bucket gives every request so far as lines of JSON.
+The server has no users and checks no signatures, so it listens on loopback only. `ObjectServer` starts and ends it, and
+reports its requests: `GET /` without a bucket returns every request so far as lines of JSON.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
 LISTED_AT_ONCE = 1_000
-# Whoever accepts them waits for its turn among hundreds of threads.
+# The accepting thread competes with hundreds of other threads, so connections queue up.
 CONNECTIONS_WAITING = 4_096
 Answer = tuple[str, dict[str, str], Any]
 NOTHING: Answer = ("404 Not Found", {}, b"<Error><Code>NoSuchKey</Code><Message>nothing there</Message></Error>")
@@ -38,10 +38,10 @@ REFUSED: Answer = (
 
 
 class ObjectServer:
-    """A context manager: the server, and the environment with which clients find it.
+    """A context manager for the server and the environment variables of its clients.
 
     Args:
-        request_seconds: that every request takes more, however many come at once.
+        request_seconds: the additional latency of every request, independent of concurrency.
     """
 
     def __init__(self, request_seconds: float = 0.0) -> None:
@@ -68,7 +68,7 @@ class ObjectServer:
         self._process.join()
 
     def requests(self) -> list[tuple[float, str, str, int]]:
-        """Of every request since the last call: Unix time, kind (get, put, list, head, delete), key, bytes moved."""
+        """Return all requests since the last call: Unix time, kind (get, put, list, head, delete), key, bytes."""
         with urllib.request.urlopen(f"{self.endpoint}/", timeout=60) as answer:
             return [tuple(json.loads(line)) for line in answer.read().splitlines()]
 
@@ -133,7 +133,7 @@ def _exactly(incoming: BufferedReader, nbytes: int) -> bytearray:
 
 
 def _without_framing(body: bytearray) -> bytearray:
-    """What AWS's own clients send in chunks with checksums between, put together."""
+    """Join a body that AWS's clients send in chunks, with checksums between the chunks."""
     content, at = bytearray(), 0
     while True:
         end = body.index(b"\r\n", at)

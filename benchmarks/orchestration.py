@@ -1,7 +1,7 @@
-"""What orchestration costs a stage: its wall time less the longest of its act and learn tasks.
+"""Measures the cost of orchestration per stage: its wall time minus the longest of its act and learn tasks.
 
-Runs the real flow, Prefect on, act and learn in separate processes, with so little learning that the rest shows; the
-first stage, which waits for imports, is left out. Eight act tasks, then sixty-four, each a Dask task of its own.
+Runs the real flow with Prefect, with act and learn in separate processes, and so little learning that orchestration
+dominates. The first stage waits for imports and is omitted. Eight act tasks, then sixty-four, are separate Dask tasks.
 
     python benchmarks/orchestration.py --act-tasks 8 64
 """
@@ -21,7 +21,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent / "peers"))
 from measure import machine, print_result
 
-from flows.server import PrefectServer
+from penstock.flows.cli.prefect_server import PrefectServer
 
 STAGES = 9
 
@@ -47,7 +47,7 @@ def main() -> None:
             "benchmark": "orchestration of a stage",
             "by_act_tasks": rows,
             "seconds_more_per_act_task": more / (many - few) if many > few else None,
-            "machine": machine(["penstock", "prefect", "distributed"]),
+            "machine": machine(["penstock-rl", "prefect", "distributed"]),
         }
     )
 
@@ -62,7 +62,7 @@ def measure(act_tasks: int, act_workers: int, folder: str) -> dict[str, Any]:
     subprocess.run(command, check=True, capture_output=True)
     timings = Path(folder) / "runs" / f"tasks-{act_tasks}" / "timings"
     stages = [json.loads(path.read_text()) for path in sorted(timings.glob("*.json"))]
-    # The first waits for imports, the last is evaluated.
+    # Omit the first stage, which waits for imports, and the last, which is evaluated.
     spent = [
         stage["stage_seconds"] - max(part["task_seconds"] for part in stage["act"] + stage["learn"])
         for stage in stages[1:-1]

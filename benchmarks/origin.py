@@ -1,11 +1,11 @@
-"""An origin with a known cost: a fixed time for each request, and one pipe that all bodies go through, both ways.
+"""Serves an origin with a known cost: a fixed time per request, and one pipe for all bodies in both directions.
 
-Speaks as much of S3 as reading and writing whole objects takes. Every object has the same content, and what is written
-is counted and dropped, so that 512 bodies of 16 MB occupy one. Bodies go through the pipe in the order in which their
-requests came, a few at a time, which for equal sizes gives the smallest mean latency that the bandwidth allows:
+It implements the part of S3 for reading and writing whole objects. Every object has the same content. Written bodies
+are counted and dropped, so 512 bodies of 16 MB use the memory of one. Bodies pass through the pipe in the order of
+their requests, a few at a time. For equal sizes this gives the smallest mean latency that the bandwidth allows:
 with n at once, `request_seconds + (n + 1) / 2 * body_bytes / bytes_per_second`.
 
-Knows no users and checks no signatures, so it listens on loopback alone. `Origin` starts and ends it.
+The server has no users and checks no signatures, so it listens on loopback only. `Origin` starts and ends it.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
 AT_ONCE = 4
-"""Bodies under way at a time: one client that is slow to take its bytes does not leave the pipe empty."""
+"""Concurrent bodies; with several, one slow client does not leave the pipe idle."""
 
 _PIECE_BYTES = 1 << 18
 
 
 class Origin:
-    """A context manager: the server in a process of its own, and the environment with which clients find it."""
+    """A context manager for the server, in its own process, and the environment variables of its clients."""
 
     def __init__(self, content: bytes, request_seconds: float, bytes_per_second: float) -> None:
         self._settings = (content, request_seconds, bytes_per_second)
@@ -52,7 +52,7 @@ class Origin:
         self._process.join()
 
     def requests(self) -> Counter[str]:
-        """How often each object was asked for since the last call: `GET /bucket/name`."""
+        """Return the requests per object since the last call: `GET /bucket/name`."""
         self._channel.send("requests")
         counted: Counter[str] = self._channel.recv()
         return counted
@@ -67,7 +67,7 @@ class _Pipe:
         self._queue: list[threading.Event] = []
 
     def carry(self, nbytes: int, move: Callable[[], None]) -> None:
-        """Move a body in its turn, in no less time than the bandwidth allows."""
+        """Move a body in its turn, at most at the given bandwidth."""
         turn = threading.Event()
         with self._order:
             if self._under_way < AT_ONCE:
@@ -110,7 +110,7 @@ class _Server(ThreadingHTTPServer):
         self.counted: Counter[str] = Counter()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that left is no news."""
+        """Ignore clients that disconnected."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -121,7 +121,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self._begin()
         content = self.server.content
-        # The last byte leaves when the pipe has carried the body; what a client holds by then is the whole of it.
+        # The last byte leaves when the pipe has carried the body; the client then has all of it.
         self.server.pipe.carry(len(content), lambda: self._answer(content))
 
     def do_HEAD(self) -> None:
@@ -135,11 +135,11 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(b"")
 
     def handle_expect_100(self) -> bool:
-        """A body is asked for when the pipe takes it."""
+        """Defer the answer: `_drop` requests the body when the pipe is free."""
         return True
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  (the base class's name)
-        """Requests are counted, not printed."""
+        """Print nothing; requests are counted."""
 
     def _begin(self) -> None:
         with self.server.counting:

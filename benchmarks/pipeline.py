@@ -1,7 +1,7 @@
-"""The input pipeline: how long a learner waits for a store that is far away, and how much memory reading takes.
+"""Measures the input pipeline: a learner's wait for a distant store, and the memory that reading uses.
 
-Every figure is measured in a process of its own, contenders in turn. Writes a table to
-`benchmarks/results/<date>-pipeline.md` and the raw results beside it.
+Every figure is measured in its own process, and the contenders alternate. Writes a table to
+`benchmarks/results/<date>-pipeline.md`, and the raw results next to it.
 
     python benchmarks/pipeline.py                              # all, about ten minutes; needs 1 GB of disk
     python benchmarks/pipeline.py --only wait --rounds 3
@@ -28,12 +28,12 @@ from tables import write_table
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from storage.refs import ShardRef
-    from storage.store import Store
+    from penstock.storage.refs import ShardRef
+    from penstock.storage.stores.protocol import Store
 
 LATENCY_SECONDS, BYTES_PER_SECOND = 0.05, 100e6
 LEARN_SLACK = 1.1
-"""The learner needs so much longer for a shard than the pipe needs to bring it: the fetch could keep up."""
+"""Ratio of the learner's time per shard to the pipe's transfer time. Above 1, fetching can keep up."""
 MIB = 1 << 20
 
 Row = tuple[str, str, str, str]
@@ -114,12 +114,12 @@ FIGURES: dict[str, Callable[[argparse.Namespace], tuple[list[Row], Any]]] = {
 
 
 def measure_wait(shard_mib: float, count: float, ahead: float) -> dict[str, Any]:
-    """A learner that sleeps for as long as it would compute, so that it takes no core from the pipeline."""
+    """Measure the wait of a learner that sleeps instead of computing, so that it uses no core of the pipeline's."""
     from pipeline_shards import DistantStore, make_shards  # noqa: PLC0415
 
-    from storage.shards import decode_shard  # noqa: PLC0415
-    from storage.store import open_store  # noqa: PLC0415
-    from tasks.pipeline import ShardPipeline  # noqa: PLC0415
+    from penstock.storage.shards.codec import decode_shard  # noqa: PLC0415
+    from penstock.storage.stores.open import open_store  # noqa: PLC0415
+    from penstock.tasks.data.input.pipeline import ShardPipeline  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         inner = open_store(folder)
@@ -160,8 +160,8 @@ def measure_memory(gigabytes: float, far: float) -> dict[str, Any]:
     """Read without pause, touching every byte of every shard, and sample the process's PSS meanwhile."""
     from pipeline_shards import DistantStore, make_shards  # noqa: PLC0415
 
-    from storage.store import open_store  # noqa: PLC0415
-    from tasks.pipeline import BUDGET_BYTES, ShardPipeline  # noqa: PLC0415
+    from penstock.storage.stores.open import open_store  # noqa: PLC0415
+    from penstock.tasks.data.input.pipeline import BUDGET_BYTES, ShardPipeline  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         inner = open_store(folder)
@@ -169,7 +169,7 @@ def measure_memory(gigabytes: float, far: float) -> dict[str, Any]:
         count = max(8, round(gigabytes * 1e9 / distinct[0].nbytes))
         refs = (distinct[index % len(distinct)] for index in range(count))
         store: Store | Any = DistantStore(inner) if far else inner
-        # Libraries load what they need at their first use, which is not the pipeline's memory.
+        # Libraries load modules at their first use; that is not the pipeline's memory.
         with ShardPipeline(distinct[:1], store) as warming:
             warming.take().trajectory.columns["observation"].sum()
         del warming
@@ -203,7 +203,7 @@ MEASURES: dict[str, Callable[..., dict[str, Any]]] = {"wait": measure_wait, "mem
 
 
 class Samples:
-    """PSS of this process, every 50 ms."""
+    """Samples the PSS of this process every 50 ms."""
 
     def __init__(self) -> None:
         self.taken: list[int] = []
@@ -218,7 +218,7 @@ class Samples:
         self._thread.join()
 
     def take(self) -> int:
-        """One now; samples go on from here."""
+        """Take one sample now and start the periodic ones."""
         self.taken.append(self._now())
         self._thread.start()
         return self.taken[0]

@@ -1,17 +1,18 @@
-"""The input pipeline onto a GPU: what arrives, through which memory, and whether copies run beside the learner.
+"""Checks and measures the input pipeline to a GPU: the bytes that arrive, staging memory, and overlapping copies.
 
-Checks, on a machine with a GPU and a torch that can use it, and ends with an error where one fails:
-- every column arrives on the device bit for bit, though staging memory is used again and again;
-- staging buffers are pinned, and few for many shards;
-- the copies' stream is not the learner's, and copies go on while the learner's kernels run.
+Needs a GPU and a torch that can use it. Ends with an error if one of these checks fails:
+- every column arrives on the device bit for bit, although staging memory is reused;
+- staging buffers are pinned, and few serve many shards;
+- copies use another stream than the learner and continue while the learner's kernels run.
 
-And measures bytes a second onto the device, staged beside a busy learner against pageable copies in the learner's turn.
+Also measures bytes per second to the device: staged copies concurrent with a busy learner, and pageable copies that
+alternate with the learner.
 
     python benchmarks/pipeline_gpu.py
     python benchmarks/pipeline_gpu.py --json --shards 64 --shard-mib 16
-    python benchmarks/pipeline_gpu.py --device cpu             # the same code without a GPU: a check of this script
+    python benchmarks/pipeline_gpu.py --device cpu             # the same code without a GPU, to check this script
 
-Needs the repository, torch with CUDA, numpy, pyarrow, blake3 and orjson; nothing has to be compiled.
+Requires the repository, torch with CUDA, numpy, pyarrow, blake3 and orjson. Nothing has to be compiled.
 """
 
 from __future__ import annotations
@@ -23,21 +24,21 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-# Also where Penstock is not installed: the pipeline needs none of its compiled modules.
+# Penstock need not be installed, because the pipeline uses none of its compiled modules.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 from peers.measure import print_result
 from pipeline_shards import COLUMNS, DistantStore, make_shards
 
-from storage.shards import decode_shard
-from storage.store import open_store
-from tasks.pipeline import ShardPipeline
-from tasks.staging import DeviceCopies, StagingBuffers
+from penstock.storage.shards.codec import decode_shard
+from penstock.storage.stores.open import open_store
+from penstock.tasks.data.input.device_staging import DeviceCopies, StagingBuffers
+from penstock.tasks.data.input.pipeline import ShardPipeline
 
 if TYPE_CHECKING:
-    from storage.refs import ShardRef
-    from storage.store import Store
+    from penstock.storage.refs import ShardRef
+    from penstock.storage.stores.protocol import Store
 
 MIB = 1 << 20
 
@@ -73,7 +74,7 @@ def main() -> None:
 
 
 def check_rows(store: Store, refs: list[ShardRef], device: torch.device, budget_bytes: int) -> dict[str, Any]:
-    """Every bit, from a mapped file and through ranged reads, while the learner's stream is busy."""
+    """Compare every bit, read from a mapped file and by ranged reads, while the learner's stream is busy."""
     compared, tallies = 0, []
     for source in (store, DistantStore(store)):
         with ShardPipeline(
@@ -86,7 +87,7 @@ def check_rows(store: Store, refs: list[ShardRef], device: torch.device, budget_
                 for name, array in expected.columns.items():
                     found = loaded.trajectory.columns[name]
                     need(found.device.type == device.type, f"column {name} lies on {found.device}")
-                    # Multiplied by one on the learner's stream, so that it is a kernel there that reads the column.
+                    # The multiplication by one makes a kernel on the learner's stream read the column.
                     same = (found * 1).cpu().numpy().tobytes() == array.tobytes()
                     need(same, f"column {name} of {ref.name} arrived with other bits")
                     compared += array.nbytes
@@ -106,7 +107,7 @@ def check_rows(store: Store, refs: list[ShardRef], device: torch.device, budget_
 
 
 def check_staging(device: torch.device) -> dict[str, Any]:
-    """Staging memory of a pipeline to a GPU is pinned, and stays so when it is used again."""
+    """Check that staging memory of a pipeline to a GPU is pinned, and stays pinned when it is reused."""
     staging = StagingBuffers(64 * MIB, pinned=device.type == "cuda")
     pinned = []
     for _ in range(4):
@@ -119,7 +120,7 @@ def check_staging(device: torch.device) -> dict[str, Any]:
 
 
 def check_overlap(device: torch.device) -> dict[str, Any]:
-    """A copy ends while a kernel that began before it still runs on the learner's stream."""
+    """Check that a copy ends while an earlier kernel still runs on the learner's stream."""
     if device.type != "cuda":
         return {"overlaps": None}
     copies = DeviceCopies(device, StagingBuffers(256 * MIB, pinned=True))
@@ -142,7 +143,7 @@ def check_overlap(device: torch.device) -> dict[str, Any]:
 
 
 def measure(store: Store, refs: list[ShardRef], device: torch.device, budget_bytes: int) -> dict[str, Any]:
-    """Bytes a second of shards taken by a learner that computes on each; the same work in both."""
+    """Return the bytes per second of shards that a learner computes on. Both variants do the same work."""
     nbytes = sum(ref.nbytes for ref in refs)
 
     def staged() -> float:
@@ -178,7 +179,7 @@ def consume(observation: torch.Tensor, device: torch.device) -> None:
 
 
 def keep_busy(device: torch.device) -> None:
-    """Some kernels on the learner's stream."""
+    """Start some kernels on the learner's stream."""
     if device.type == "cuda":
         square = torch.ones(2048, 2048, device=device)
         for _ in range(4):

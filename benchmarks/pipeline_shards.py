@@ -1,4 +1,4 @@
-"""Shards for the pipeline's benchmarks, and a store that is as far away as it is told to be."""
+"""Shards for the pipeline's benchmarks, and a store with a given latency and bandwidth."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from storage.episodes import Episodes
-from storage.refs import ShardRef, shard_name
-from storage.shards import ShardColumns, ShardInfo, allocate, encode_shard
-from storage.specs import Spec
+from penstock.storage.refs import ShardRef, shard_name
+from penstock.storage.shards.codec import ShardColumns, ShardInfo, allocate, encode_shard
+from penstock.storage.shards.episode_index import Episodes
+from penstock.storage.shards.specs import Spec
 
 if TYPE_CHECKING:
-    from storage.store import Store
+    from penstock.storage.stores.protocol import Store
 
 ENVS = 64
 COLUMNS = {
@@ -28,7 +28,7 @@ ROW_BYTES = 255 * 4 + 4 + 1 + 1 + 8
 
 
 def make_shards(store: Store, count: int, nbytes: int) -> list[ShardRef]:
-    """So many shards of about so many bytes, of random numbers."""
+    """Write `count` shards of about `nbytes` bytes each, with random numbers."""
     steps = max(1, nbytes // ROW_BYTES // ENVS)
     arrays = allocate(COLUMNS, steps, ENVS)
     columns = ShardColumns(COLUMNS, arrays)
@@ -51,7 +51,7 @@ def make_shards(store: Store, count: int, nbytes: int) -> list[ShardRef]:
 
 
 class DistantStore:
-    """A store that is taken for a remote one: every read waits, then its bytes pass through one pipe that all share."""
+    """A store that appears remote: every read waits, then its bytes pass through one shared pipe."""
 
     def __init__(self, inner: Store, latency_seconds: float = 0.0, bytes_per_second: float = float("inf")) -> None:
         self._inner = inner
@@ -65,18 +65,18 @@ class DistantStore:
         return getattr(self._inner, name)
 
     def path(self, name: str) -> None:
-        """No local file."""
+        """Return None: there is no local file."""
 
     def read(self, name: str) -> bytes:
-        """Whole object, late."""
+        """Return the whole object, delayed."""
         return self._late(self._inner.read(name))
 
     def view(self, name: str) -> memoryview:
-        """Whole object in memory of its own, late."""
+        """Return the whole object in its own memory, delayed."""
         return memoryview(bytearray(self.read(name)))
 
     def read_range(self, name: str, start: int, stop: int) -> memoryview:
-        """A part of an object, late."""
+        """Return a part of an object, delayed."""
         return self._late(self._inner.read_range(name, start, stop))
 
     def _late(self, content: Any) -> Any:

@@ -1,7 +1,7 @@
-"""The pool beside EnvPool, PufferLib's Ocean and bare loops: every contender once a round, in one process tree.
+"""Compares the pool with EnvPool, PufferLib's Ocean and bare loops: each contender once per round, in one process tree.
 
-Each contender steps with as many threads as serve it best (1 or 2), found in a round that is not counted. A ratio is
-the median over rounds of the ratio within a round. Peers live in `.venv-peers/pool`, made on the first use.
+Each contender uses its best number of threads (1 or 2), found in a round that is not counted. A ratio is the median
+over rounds of the ratio within a round. Peers are installed in `.venv-peers/pool` on first use.
 
     python benchmarks/pool.py                     # everything, 5 rounds: about a quarter of an hour
     python benchmarks/pool.py --only cartpole-1024 cartpole-64 --rounds 7
@@ -27,19 +27,19 @@ BARE_CARTPOLE, BARE_MUJOCO = HERE / "bare" / "cartpole.cpp", HERE / "bare" / "mu
 
 @dataclass(frozen=True)
 class Task:
-    """What is stepped, and what its peers have to be beaten by."""
+    """An environment to step, and the required ratios to its peers."""
 
     id: str
     num_envs: int
     actions: str
     peers: dict[str, float | None]
-    """Contender: the ratio to reach, or None for one who does less work than Penstock does and is shown beside."""
+    """Required ratio by contender; None for one that does less work than Penstock and is shown for comparison."""
     mode: str = "sync"
     their_id: str = ""
     threads: tuple[int, ...] = (1, 2)
 
 
-# ale-py, which Penstock steps Atari with, resizes by area, as EnvPool does unless told otherwise.
+# Penstock steps Atari with ale-py, which resizes by area, as EnvPool does by default.
 CHEAPER = "envpool, bilinear resize"
 ATARI_PEERS: dict[str, float | None] = {"envpool": 1.05, CHEAPER: None}
 TASKS = {
@@ -52,7 +52,7 @@ TASKS = {
     "pong-64": Task("ALE/Pong-v5", 64, "discrete:6", ATARI_PEERS, their_id="Pong-v5", threads=(2,)),
     "breakout-64": Task("ALE/Breakout-v5", 64, "discrete:4", ATARI_PEERS, their_id="Breakout-v5", threads=(2,)),
 }
-# Model, frame skip, bound of the controls, healthy heights (none if equal), reset noise: as the tasks have them.
+# Model, frame skip, bound of the controls, healthy heights (none if equal) and reset noise of each task.
 MUJOCO = {
     "Ant-v5": ("ant.xml", 5, 1.0, 0.2, 1.0, 0.1),
     "HalfCheetah-v5": ("half_cheetah.xml", 5, 1.0, 0.0, 0.0, 0.1),
@@ -78,7 +78,7 @@ def main() -> None:
 
 def stepping(task: Task, rounds: int, seconds: float) -> tuple[list[tuple[str, str, str, str]], Any]:
     contenders = ["penstock", *task.peers]
-    # EnvPool's two modes are two contenders on Atari, where the better one counts.
+    # On Atari, EnvPool has two modes; the better one counts.
     modes = dict.fromkeys(contenders, ("sync",))
     if task.id.startswith("ALE/"):
         modes |= dict.fromkeys(ATARI_PEERS, ("sync", "async"))
@@ -119,7 +119,7 @@ def rate(name: str, task: Task, mode: str, threads: int, seconds: float) -> floa
     elif task.id in MUJOCO:
         result = bare_mujoco(task, threads, seconds)
     else:
-        # The best of its short stretches, where the others are means: it is a floor, not a contender.
+        # This is the best of short intervals, while the others are means: it is a baseline, not a contender.
         return float(run([compiled(BARE_CARTPOLE), str(task.num_envs), str(threads)], None))
     return float(result["env_steps_per_second"])
 

@@ -1,4 +1,4 @@
-"""Penstock's pool stepped alone, in the loop that its peers are stepped in (`peers/stepping.py`).
+"""Measures Penstock's pool alone, in the same stepping loop as its peers (`peers/stepping.py`).
 
 python benchmarks/pool_stepping.py --id CartPole-v1 --num-envs 1024 --num-threads 2 --actions discrete:2
 """
@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / "peers"))
 from measure import print_result, process_pss_bytes
 from stepping import measure, random_actions
 
-import native
+from penstock import native
 
 
 def main() -> None:

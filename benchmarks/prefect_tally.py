@@ -1,4 +1,4 @@
-"""Stands between a run and Prefect's server, and counts what is asked of it: requests, and events over web sockets."""
+"""A proxy between a run and Prefect's server that counts requests, and events over WebSockets."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _DATA_FRAMES = {1, 2}
 
 
 class PrefectTally:
-    """A context manager: listens on loopback, passes everything on to a port of this machine.
+    """A context manager that listens on loopback and forwards everything to a port of this machine.
 
     Attributes:
-        seen: of every request and event, Unix time and what it was: `POST /api/logs/`, `event`.
+        seen: Unix time and kind of every request and event: `POST /api/logs/`, `event`.
     """
 
     def __init__(self, port: int) -> None:
@@ -61,7 +61,7 @@ class PrefectTally:
                 end.shutdown(socket.SHUT_RDWR)
 
     def _read_frames(self, frames: bytearray) -> None:
-        """Take whole frames of a client, which are masked, from the front."""
+        """Remove complete frames of a client, which are masked, from the front."""
         while len(frames) >= 2:
             kind, nbytes, head = frames[0] & 0x0F, frames[1] & 0x7F, 6
             if nbytes >= 126:

@@ -1,7 +1,7 @@
-"""All figures beside their peers, in one process tree: Penstock and a peer take turns, seed by seed.
+"""Compares all figures with those of peers, in one process tree: Penstock and a peer alternate, seed by seed.
 
-Each peer has an environment of its own under `.venv-peers/`, made on the first use from `peers/requirements-*.txt`.
-Writes a table to `benchmarks/results/<date>.md` and the raw results beside it.
+Each peer has its own environment under `.venv-peers/`, created on first use from `peers/requirements-*.txt`. Writes a
+table to `benchmarks/results/<date>.md`, and the raw results next to it.
 
     python benchmarks/run.py                      # everything, about half an hour on two cores
     python benchmarks/run.py --only acting solve --seeds 3
@@ -43,7 +43,7 @@ def main() -> None:
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as home:
         os.environ["PREFECT_HOME"] = home
-        from flows.server import PrefectServer  # noqa: PLC0415  (Prefect reads PREFECT_HOME when it is imported)
+        from penstock.flows.cli.prefect_server import PrefectServer  # noqa: PLC0415  (Prefect reads PREFECT_HOME when it is imported)
 
         with PrefectServer() as server:
             server.wait_ready()
@@ -80,7 +80,7 @@ def acting(seeds: int) -> tuple[list[Row], Any]:
 
 
 def solve(seeds: int) -> tuple[list[Row], Any]:
-    # One unmeasured run each: files that nobody has read yet are nobody's merit.
+    # Run each once unmeasured, so that neither is slowed by files that are not in the page cache.
     penstock("training.py", "--seed", 0)
     peer("sb3", "sb3_cartpole.py", "--seed", 0)
     rounds = [
@@ -141,7 +141,7 @@ FIGURES: dict[str, Callable[[int], tuple[list[Row], Any]]] = {
 
 
 def penstock(script: str, *arguments: object, with_server: bool = True) -> Result:
-    """Run one of our scripts; without a server it starts its own, whose memory then counts."""
+    """Run one of our scripts; without a server it starts its own, and that server's memory counts."""
     environment = dict(os.environ)
     if not with_server:
         del environment["PREFECT_API_URL"]
@@ -174,7 +174,7 @@ def run(command: list[str], environment: dict[str, str] | None) -> Result:
 
 
 def ratio(values: list[float]) -> str:
-    """Median, and the range where there are several."""
+    """Return the median, and the range if there are several values."""
     spread = f" ({min(values):.2f} to {max(values):.2f})" if len(values) > 1 else ""
     return f"{median(values):.2f}{spread}"
 

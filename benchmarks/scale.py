@@ -1,13 +1,13 @@
-"""What `penstock scale` predicts, beside what runs with 1 to 512 light actors need: all in one table.
+"""Compares the predictions of `penstock scale` with runs of 1 to 512 light actors, in one table.
 
-The actors' environment waits in every step instead of computing (`waiting_env/`), so that hundreds fit on one machine.
-They are members of a few processes, under a real Dask scheduler and a real Prefect server, on an S3 server in memory
-(`object_server.py`). Messages of the scheduler, requests of the store and calls of Prefect are counted where they
-arrive, with their bytes, in stages that are neither the first nor the last.
+The actors' environment waits in every step instead of computing (`waiting_env/`), so hundreds of actors fit on one
+machine. They run in a few processes, with a real Dask scheduler and a real Prefect server, on an S3 server in memory
+(`object_server.py`). Scheduler messages, store requests and Prefect calls are counted where they arrive, with their
+bytes, in all stages except the first and the last.
 
-Here the servers share the machine with the actors, and on it nothing else may run: seconds are also predicted for the
-processors that the servers and the flow left, and what actors and learner take of processors is compared by itself.
-Those constants that a processor's speed decides are measured anew first, all but Prefect's and those of a stage.
+The servers share the machine with the actors, and nothing else may run on it. Seconds are therefore also predicted for
+the processor time that the servers and the flow leave, and the processor time of actors and learner is compared
+separately. Constants that depend on the processor's speed are measured first, except Prefect's and those of a stage.
 
     python benchmarks/scale.py --rounds 4 --stages 3  # ten minutes
     python benchmarks/scale.py --actors 1 8 --lag 1
@@ -37,18 +37,24 @@ from prefect_tally import PrefectTally
 from scale_constants import begin_seconds, commit_seconds, hint_seconds
 from tables import write_table
 
-from flows.scaling import deployment_of, tried_config, values
-from flows.server import PrefectServer
-from storage.store import open_store
-from tasks.calibrate import timed
-from tasks.capacity import Prediction, actor_cpu_seconds, learner_cpu_seconds, predict
-from tasks.capacity_constants import with_assumptions
-from tasks.capacity_counts import StageSeconds, prefect_calls, scheduler_messages, store_requests
-from tasks.config import TrainConfig, build_config
+from penstock.flows.cli.prefect_server import PrefectServer
+from penstock.flows.support.capacity_table import deployment_of, tried_config, values
+from penstock.storage.stores.open import open_store
+from penstock.tasks.setup.config.loading import build_config
+from penstock.tasks.setup.planning.capacity_model import Prediction, actor_cpu_seconds, learner_cpu_seconds, predict
+from penstock.tasks.setup.planning.measured_constants import with_assumptions
+from penstock.tasks.setup.planning.operation_counts import (
+    StageSeconds,
+    prefect_calls,
+    scheduler_messages,
+    store_requests,
+)
+from penstock.tasks.setup.planning.run_calibration import measure_parts
 
 if TYPE_CHECKING:
-    from tasks.cost import Sizes
-    from tasks.round_time import PartSeconds
+    from penstock.tasks.setup.config.run import TrainConfig
+    from penstock.tasks.setup.planning.round_time import PartSeconds
+    from penstock.tasks.setup.planning.traffic import Sizes
 
 HERE = Path(__file__).resolve().parent
 PENSTOCK = str(Path(sys.executable).parent / "penstock")
@@ -77,7 +83,7 @@ def main() -> None:
         os.environ |= {"PREFECT_HOME": f"{folder}/prefect", **server.environment}
         with PrefectServer() as prefect:
             prefect.wait_ready()
-            sizes, parts = timed(tried_config(config_of(args, 1, folder), TRIED_TILES), None)
+            sizes, parts = measure_parts(tried_config(config_of(args, 1, folder), TRIED_TILES), None)
             here = {"cores_per_node": parts.cores, **request_seconds(args, folder)}
             for measured in (hint_seconds, commit_seconds, begin_seconds):
                 here |= measured()
@@ -94,13 +100,13 @@ def main() -> None:
 
 
 def with_waiting_environment() -> None:
-    """Let every process that is started find `Waiting-v0`."""
+    """Let every started process find `Waiting-v0`."""
     path = [str(HERE / "waiting_env"), *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ["PYTHONPATH"] = os.pathsep.join(path)
 
 
 def request_seconds(args: argparse.Namespace, folder: str) -> dict[str, float]:
-    """Of a small object: until it is written, and of this process's processors."""
+    """Return the latency of writing a small object, and the CPU seconds of this process for it."""
     store, taken = open_store(store_of(args, folder)), []
     began = time.process_time()
     for number in range(REQUESTS):
@@ -117,7 +123,7 @@ def store_of(args: argparse.Namespace, folder: str) -> str:
 
 
 def config_of(args: argparse.Namespace, actors: int, folder: str) -> TrainConfig:
-    """One environment and one tile an actor."""
+    """Return a configuration with one environment and one tile per actor."""
     return build_config(
         {
             "name": f"actors-{actors}",
@@ -137,7 +143,7 @@ def config_of(args: argparse.Namespace, actors: int, folder: str) -> TrainConfig
                 "evaluation_episodes": 1,
                 "evaluate_every_stages": 1_000_000,
             },
-            "placement": {"act_tasks": actors},
+            "distribution": {"act_tasks": actors},
             "cluster": {
                 "act_workers": min(actors, args.act_workers),
                 "gang_seconds": 300.0,
@@ -148,7 +154,7 @@ def config_of(args: argparse.Namespace, actors: int, folder: str) -> TrainConfig
 
 
 def measure(config: TrainConfig, server: ObjectServer, tally: PrefectTally, folder: str) -> dict[str, float]:
-    """Train as a user does; what a stage needed, the mean of those between the first and the last."""
+    """Train as a user does. Return what a stage needed: the mean over stages between the first and the last."""
     preset, told = Path(folder) / f"{config.name}.toml", Path(folder) / f"{config.name}-scheduler.jsonl"
     preset.write_text(toml(config), encoding="utf-8")
     environment = {
@@ -208,9 +214,9 @@ def measure(config: TrainConfig, server: ObjectServer, tally: PrefectTally, fold
 
 
 def toml(config: TrainConfig) -> str:
-    """The configuration as a preset, for those of its settings that differ from the defaults."""
+    """Return the configuration's non-default settings as a preset."""
     lines = [f'name = "{config.name}"', f'store = "{config.store}"']
-    for section in ("environment", "algorithm", "schedule", "placement", "cluster"):
+    for section in ("environment", "algorithm", "schedule", "distribution", "cluster"):
         lines.append(f"[{section}]")
         given = getattr(config, section).model_dump(mode="json", exclude_defaults=True)
         for name, value in given.items():
@@ -224,7 +230,7 @@ def toml(config: TrainConfig) -> str:
 def compare(
     prediction: Prediction, sizes: Sizes, parts: PartSeconds, constants: dict[str, float], counted: dict[str, float]
 ) -> Any:
-    """By what is compared: predicted; at the times that were measured, or with the processors that were left; found."""
+    """Return three values per figure: predicted; predicted from measured times or remaining processors; measured."""
     d = prediction.deployment
     rows, seconds = d.round_rows * d.rounds_per_stage, counted["seconds"]
     left = constants["cores_per_node"] - counted["cpu beside"] / seconds
@@ -263,7 +269,7 @@ def report(args: argparse.Namespace, found: list[dict[str, Any]], raw: dict[str,
         for mine, timed, theirs in [run["pairs"][what]]
         if theirs
     ]
-    everything = {"runs": found, **raw, "machine": machine(["penstock", "prefect", "distributed", "s3fs"])}
+    everything = {"runs": found, **raw, "machine": machine(["penstock-rl", "prefect", "distributed", "s3fs"])}
     command = shlex.join(["python", "benchmarks/scale.py", *sys.argv[1:]])
     results = args.results or Path(tempfile.mkdtemp())
     print(write_table(results, "scale", command, rows, everything, head=HEAD))

@@ -1,7 +1,7 @@
-"""Those constants of `penstock scale` that need a cluster or a Prefect server: measured here, kept in the package.
+"""Measures the constants of `penstock scale` that need a cluster or a Prefect server; the package stores them.
 
-Seconds are those that processors were busy, as the kernel counts them for each process, so what else the machine does
-matters little. `--write` puts the values, with date, machine and command, into `tasks/capacity_constants.json`.
+Seconds are CPU seconds, as the kernel counts them per process, so other load on the machine matters little. `--write`
+stores the values, with date, machine and command, in `tasks/setup/planning/measured_constants.json`.
 
     python benchmarks/scale_constants.py --write
 """
@@ -23,15 +23,15 @@ from typing import TYPE_CHECKING, Any
 import psutil
 from distributed import Client, LocalCluster, get_worker
 
-from flows.server import PrefectServer
-from storage.commit_form import FORMAT, decode_commit, encode_commit
-from storage.digest import digest
-from storage.refs import ShardRef, shard_name
-from tasks import mailbox
-from tasks.capacity_constants import FILE
-from tasks.config import build_config
-from tasks.tile import TileActor
-from tasks.trial_rounds import trial_run
+from penstock.flows.cli.prefect_server import PrefectServer
+from penstock.storage.digest import digest
+from penstock.storage.refs import Ref, ShardRef, shard_name
+from penstock.storage.runs.commit_schema import Commit, decode_commit, encode_commit
+from penstock.tasks.roles.acting.tile import TileActor
+from penstock.tasks.runtime import mailbox
+from penstock.tasks.setup.config.loading import build_config
+from penstock.tasks.setup.planning.dry_run import trial_run
+from penstock.tasks.setup.planning.measured_constants import FILE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def hint_seconds() -> dict[str, float]:
-    """Of the process that gets a message from another worker, for each."""
+    """Return the CPU seconds per message of the process that receives it from another worker."""
     with (
         LocalCluster(n_workers=2, threads_per_worker=2, dashboard_address="127.0.0.1:0") as cluster,
         Client(cluster) as client,
@@ -102,12 +102,12 @@ def _refs(count: int) -> list[dict[str, Any]]:
 
 
 def commit_seconds() -> dict[str, float]:
-    """Of the flow, for each shard that a commit names: encoded, and read again for its digest. And of each reader."""
-    commit = {
-        "format": FORMAT, "stage": 0, "parent": "0" * 32, "rounds": [0, 99], "version": 100, "env_steps": 1,
-        "episodes": 1, "shards": _refs(REFS), "states": [], "snapshots": [], "metrics": {}, "evaluation": None,
-        "finished": None, "checkpoint": {"name": f"a-{'0' * 32}", "digest": "0" * 32, "nbytes": 1},
-    }  # fmt: skip
+    """Return the CPU seconds per shard of a commit: of the flow that encodes and digests it, and of a reader."""
+    commit = Commit(
+        stage=0, parent="0" * 32, rounds=(0, 99), version=100, env_steps=1, episodes=1,
+        shards=tuple(map(ShardRef.from_json, _refs(REFS))), states=(), snapshots=(),
+        checkpoint=Ref(f"a-{'0' * 32}", "0" * 32, 1), metrics={}, evaluation=None, finished=None,
+    )  # fmt: skip
     data = encode_commit(commit)
     return {
         "commit_ref_seconds": busy(lambda: digest(encode_commit(commit))) / REFS,
@@ -116,7 +116,7 @@ def commit_seconds() -> dict[str, float]:
 
 
 def begin_seconds() -> dict[str, float]:
-    """Of an actor's process, for a tile whose environments are made anew at a stage's beginning."""
+    """Return the CPU seconds of an actor's process for creating a tile's environments at the start of a stage."""
     config = build_config({"environment": {"num_envs": 8, "envs_per_tile": 8}})
     with trial_run(config) as (_, context):
 
@@ -130,7 +130,7 @@ def begin_seconds() -> dict[str, float]:
 
 
 def prefect_seconds() -> dict[str, float]:
-    """Of Prefect's server, for a request that writes something, and for each log record."""
+    """Return the CPU seconds of Prefect's server per writing request and per log record."""
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         os.environ["PREFECT_HOME"] = folder
         with PrefectServer() as server:
@@ -172,7 +172,7 @@ def post(server: PrefectServer, path: str, body: Any) -> None:
 
 
 def busy(work: Callable[[], Any]) -> float:
-    """Seconds of this process's processors, the least of three tries."""
+    """Return the CPU seconds of this process for `work`, the minimum of three tries."""
     taken = []
     for _ in range(3):
         started = time.process_time()

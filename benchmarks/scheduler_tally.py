@@ -1,7 +1,7 @@
-"""A preload of Dask's scheduler: every message that reaches it or leaves it, with its time, for `scale.py`.
+"""A preload of Dask's scheduler that records every incoming and outgoing message, with its time, for `scale.py`.
 
 Writes lines of JSON, `[unix seconds, "in" or "out" or "call", operation]`, to the file that PENSTOCK_SCHEDULER_TALLY
-names: messages of the streams from and to workers and clients, and calls, whose answers are not counted again.
+names. Recorded are stream messages from and to workers and clients, and calls. Replies to calls are not counted again.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 _seen: list[tuple[float, str, str]] = []
 
 
-class _Told(dict[str, Any]):
-    """Handlers by operation, each look-up of which is a message."""
+class _RecordedHandlers(dict[str, Any]):
+    """Handlers by operation; each look-up is one message."""
 
     def __init__(self, kind: str, handlers: dict[str, Any]) -> None:
         super().__init__(handlers)
@@ -33,16 +33,16 @@ class _Told(dict[str, Any]):
 
 
 def dask_setup(scheduler: Scheduler) -> None:
-    scheduler.stream_handlers = _Told("in", scheduler.stream_handlers)
-    scheduler.handlers = _Told("call", scheduler.handlers)
+    scheduler.stream_handlers = _RecordedHandlers("in", scheduler.stream_handlers)
+    scheduler.handlers = _RecordedHandlers("call", scheduler.handlers)
     send = BatchedSend.send
 
-    def tell(self: BatchedSend, *messages: Any) -> None:
+    def record_and_send(self: BatchedSend, *messages: Any) -> None:
         if self in scheduler.stream_comms.values() or self in scheduler.client_comms.values():
             _seen.extend((time.time(), "out", str(message.get("op"))) for message in messages)
         send(self, *messages)
 
-    BatchedSend.send = tell  # type: ignore[method-assign]
+    BatchedSend.send = record_and_send  # type: ignore[method-assign]
 
 
 def dask_teardown(scheduler: Scheduler) -> None:

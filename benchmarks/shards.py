@@ -1,10 +1,10 @@
-"""Trajectory shards beside what the hardware does, and beside other formats that training data is kept in.
+"""Compares trajectory shards with the limits of the hardware, and with other storage formats for training data.
 
-Write: a shard is made and stored in a folder on a RAM disk, beside one `write` of the same bytes. Read: a stored shard
-is mapped, verified and handed over as tensors, beside a copy of the same bytes between two warm buffers; on the CPU the
-mapped columns are the batch, and the last row copies them into a batch's memory as well. Rows a second: all rows of a
-run as torch batches (`tasks.dataset`), beside each library in an environment of its own under `.venv-peers/`, which
-writes the same trajectories by its own writer.
+Write: encode a shard and store it in a folder on a RAM disk, compared with one `write` of the same bytes. Read: map a
+stored shard, verify it and return tensors, compared with a copy of the same bytes between two warm buffers. On the CPU
+the mapped columns are the batch; the last row also copies them into a batch's memory. Rows per second: all rows of a
+run as torch batches (`tasks.data.datasets.torch_dataset`), compared with each library. Every library has its own
+environment under `.venv-peers/` and writes the same trajectories with its own writer.
 
     python benchmarks/shards.py                                        # about 15 minutes
     python benchmarks/shards.py --rows 20000 --frames 500 --repeats 2 --shard-mib 16 --peers parquet   # a smoke run
@@ -26,15 +26,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from storage.commit_form import FORMAT
-from storage.episodes import Episodes
-from storage.refs import Ref, ShardRef, checkpoint_name, shard_name
-from storage.run import RunFolder
-from storage.shards import ShardColumns, ShardInfo, allocate, decode_shard, encode_shard
-from storage.specs import Spec
-from storage.store import open_store
-from tasks.dataset import TrajectoryDataset
-from tasks.pipeline import ShardPipeline
+from penstock.storage.refs import Ref, ShardRef, checkpoint_name, shard_name
+from penstock.storage.runs.commit_schema import Commit
+from penstock.storage.runs.run import RunFolder
+from penstock.storage.shards.codec import ShardColumns, ShardInfo, allocate, decode_shard, encode_shard
+from penstock.storage.shards.episode_index import Episodes
+from penstock.storage.shards.specs import Spec
+from penstock.storage.stores.open import open_store
+from penstock.tasks.data.datasets.torch_dataset import TrajectoryDataset
+from penstock.tasks.data.input.pipeline import ShardPipeline
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "peers"))
 from measure import machine
@@ -48,14 +48,14 @@ HERE = Path(__file__).resolve().parent
 ENVS = 64
 LIBRARIES = ("webdataset", "streaming", "litdata", "minari", "parquet")
 SLOW_LIBRARIES, SLOW_SHARE = ("webdataset", "streaming", "litdata"), 10
-"""These read and write row by row, for minutes: they get the first tenth of the rows."""
+"""Libraries that read and write row by row take minutes, so they get only the first tenth of the rows."""
 FORMS = {"CartPole-like rows": Spec("float32", (4,)), "84x84 frames": Spec("uint8", (84, 84))}
 EPISODE_STEPS = 200
 AHEAD_SHARDS = 16
 
 
 def columns_of(observation: Spec) -> dict[str, Spec]:
-    """What every library stores."""
+    """Return the columns that every library stores."""
     return {
         "observation": observation,
         "reward": Spec("float32"),
@@ -71,7 +71,7 @@ def no_episodes() -> Episodes:
 
 
 def filled(observation: Spec, steps: int, envs: int) -> dict[str, Any]:
-    """Random trajectories, `[T, B, ...]`."""
+    """Return random trajectories, `[T, B, ...]`."""
     rng = np.random.default_rng(0)
     arrays = allocate(columns_of(observation), steps, envs)
     for name in ("observation", "reward", "action"):
@@ -82,7 +82,7 @@ def filled(observation: Spec, steps: int, envs: int) -> dict[str, Any]:
 
 
 def encoder(observation: Spec, arrays: dict[str, Any]) -> Callable[[], Any]:
-    """What makes the arrays a shard, again and again."""
+    """Return a function that encodes the arrays as a shard."""
     steps, envs = arrays["reward"].shape
     columns = ShardColumns(columns_of(observation), arrays)
     info = ShardInfo(0, 0, 0, 0, steps, envs, 0, 0, "made", {}, no_episodes())
@@ -98,7 +98,7 @@ def seconds(function: Callable[[], Any]) -> float:
 
 
 def against_hardware(mib: int, repeats: int, ram_disk: Path) -> list[tuple[str, list[float]]]:
-    """Ratios of the peer's time to ours, round by round."""
+    """Return the ratios of the peer's time to ours, round by round."""
     observation = Spec("uint8", (84, 84))
     steps = max(1, (mib << 20) // (84 * 84 + 14) // ENVS)
     encode = encoder(observation, filled(observation, steps, ENVS))
@@ -144,7 +144,7 @@ def against_hardware(mib: int, repeats: int, ram_disk: Path) -> list[tuple[str, 
                     loaded.release()
 
         for repeat in range(repeats + 1):
-            # Who writes second gets the memory that the first has just given back: they take turns.
+            # The second writer reuses memory that the first has just released, so the order alternates.
             taken = {}
             for write in (write_once, write_shard) if repeat % 2 else (write_shard, write_once):
                 taken[write] = seconds(write)
@@ -160,7 +160,7 @@ def against_hardware(mib: int, repeats: int, ram_disk: Path) -> list[tuple[str, 
 
 
 def own_rows(observation: Spec, arrays: dict[str, Any], folder: Path, batch_rows: int, epochs: int) -> list[float]:
-    """Rows a second through `TrajectoryDataset`."""
+    """Return the rows per second through `TrajectoryDataset`."""
     run_folder = RunFolder(open_store(folder), "made")
     run_folder.create({"format": "penstock-run/1", "identity": {}})
     shard = encoder(observation, arrays)()
@@ -168,22 +168,21 @@ def own_rows(observation: Spec, arrays: dict[str, Any], folder: Path, batch_rows
     run_folder.store.write(name, shard.parts)
     rows = arrays["reward"].size
     run_folder.log.append(
-        {
-            "format": FORMAT,
-            "stage": 0,
-            "parent": run_folder.genesis(),
-            "rounds": [0, 0],
-            "version": 1,
-            "env_steps": rows,
-            "episodes": 0,
-            "states": [],
-            "snapshots": [],
-            "metrics": {},
-            "evaluation": None,
-            "shards": [ShardRef(name, shard.digest, shard.nbytes, 0, 0, rows).to_json()],
-            "checkpoint": Ref(checkpoint_name(0, "0" * 32), "0" * 32, 1).to_json(),
-            "finished": "made",
-        }
+        Commit(
+            stage=0,
+            parent=run_folder.genesis(),
+            rounds=(0, 0),
+            version=1,
+            env_steps=rows,
+            episodes=0,
+            shards=(ShardRef(name, shard.digest, shard.nbytes, 0, 0, rows),),
+            states=(),
+            snapshots=(),
+            checkpoint=Ref(checkpoint_name(0, "0" * 32), "0" * 32, 1),
+            metrics={},
+            evaluation=None,
+            finished="made",
+        )
     )
     names = tuple(columns_of(observation))
     found = []
@@ -228,7 +227,7 @@ def main() -> None:
             for share in (1, SLOW_SHARE):
                 (Path(folder) / f"data-{share}").mkdir()
                 for name, array in arrays.items():
-                    # One environment's rows after the other's: so others see episodes in order.
+                    # Store one environment's rows after the other's, so that other libraries read episodes in order.
                     column = array.swapaxes(0, 1).reshape(-1, *array.shape[2:])
                     np.save(Path(folder) / f"data-{share}" / name, column[: len(column) // share])
             raw[f"penstock, {form}"] = own

@@ -1,9 +1,9 @@
-"""The whole loop on a store that takes 20 ms a request, over the same loop on a local folder.
+"""Compares the whole loop on a store with 20 ms per request with the same loop on a local folder.
 
-`penstock train` as a user runs it, lag 1, turn by turn on both: a local folder, and an S3 server in memory that sleeps
-in every request (`object_server.py`). Counted from the first environment step to the last commit, with all stages'
-beginnings, ends and evaluations in between. Both must end with the same commits, bytes and all. The figure holds where
-a round takes at least 200 ms; what it took on the local folder is in the table.
+Runs `penstock train` as a user does, at lag 1, alternately on both stores: a local folder, and an S3 server in memory
+that sleeps in every request (`object_server.py`). Time is counted from the first environment step to the last commit,
+including the start, end and evaluations of all stages. Both runs must end with the same commits, byte for byte. The
+figure holds if a round takes at least 200 ms; the table has the round's time on the local folder.
 
     python benchmarks/slow_store.py
     python benchmarks/slow_store.py --pairs 1 --stages 2 --rounds 4 --round-steps 64
@@ -29,9 +29,9 @@ from measure import machine
 from object_server import ObjectServer
 from tables import write_table
 
-from flows.server import PrefectServer
-from storage.run import RunFolder
-from storage.store import open_store
+from penstock.flows.cli.prefect_server import PrefectServer
+from penstock.storage.runs.run import RunFolder
+from penstock.storage.stores.open import open_store
 
 BUCKET = "bench"
 
@@ -41,7 +41,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--request-seconds", type=float, default=0.02)
     parser.add_argument("--stages", type=int, default=3)
-    parser.add_argument("--rounds", type=int, default=10, help="of a stage")
+    parser.add_argument("--rounds", type=int, default=10, help="rounds per stage")
     parser.add_argument("--round-steps", type=int, default=512)
     parser.add_argument("--results", type=Path)
     args = parser.parse_args()
@@ -58,7 +58,7 @@ def main() -> None:
                 pair = {name: train(args, folder, store, f"run-{number}") for name, store in stores.items()}
                 if pair["local"].pop("commits") != pair["slow"].pop("commits"):
                     sys.exit("the two runs differ: both must end with the same commits")
-                if number:  # the first pair is unmeasured: files that nobody has read yet are nobody's merit
+                if number:  # the first pair is unmeasured, because its files are not in the page cache yet
                     pairs.append(pair)
                     print(json.dumps(pair), flush=True)
     report(args, pairs)
@@ -113,7 +113,7 @@ def report(args: argparse.Namespace, pairs: list[dict[str, Any]]) -> None:
     row = (title, value, ">= 0.8", f"a round took {round_ms[0]:.0f} and {round_ms[1]:.0f} ms")
     print(*row, sep=" | ")
     if args.results:
-        raw = {"pairs": pairs, "machine": machine(["penstock", "torch", "s3fs", "distributed"])}
+        raw = {"pairs": pairs, "machine": machine(["penstock-rl", "torch", "s3fs", "distributed"])}
         write_table(args.results, "slow-store", shlex.join(["python", *sys.argv]), [row], raw)
 
 

@@ -1,8 +1,8 @@
-"""What snapshots of fewer bits save and cost: bytes, reading, acting, and the return of runs that act with them.
+"""Measures the savings and costs of snapshots with fewer bits: bytes, reading, acting, and the runs' returns.
 
-Runs are trained by the command as a user does it, for a fixed number of stages, each kind and seed in turn; the return
-is that of the last evaluation (100 episodes on fresh seeds, acting with the snapshot as it is stored). Reading is a
-stored file to parameters, its digest verified; acting is the policy's perceptron on 64 rows, with one thread.
+Runs are trained with the user's command for a fixed number of stages, alternating dtypes and seeds. The return is that
+of the last evaluation (100 episodes on fresh seeds, acting with the snapshot as stored). Reading converts a stored file
+to parameters and verifies its digest. Acting is the policy's perceptron on 64 rows, with one thread.
 
     python benchmarks/snapshots.py                                       # about 5 minutes
     python benchmarks/snapshots.py --seeds 1 --stages 1                  # a smoke run
@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import torch
 
-from storage.digest import digest
-from storage.refs import SnapshotRef
-from tasks.networks import init_mlp, mlp
-from tasks.quantize import SnapshotDtype, encode_params
-from tasks.snapshots import load_snapshot
+from penstock.storage.digest import digest
+from penstock.storage.refs import SnapshotRef
+from penstock.tasks.data.snapshots.exchange import load_snapshot
+from penstock.tasks.data.snapshots.quantize import SnapshotDtype, encode_params
+from penstock.tasks.model.nn.layers import init_mlp, mlp
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "peers"))
 from measure import machine
@@ -53,7 +53,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=["files", "returns"], default=["files", "returns"])
     parser.add_argument("--results", type=Path, default=Path(__file__).resolve().parent / "results")
     args = parser.parse_args()
-    raw: dict[str, Any] = {"machine": machine(["penstock", "torch", "safetensors"])}
+    raw: dict[str, Any] = {"machine": machine(["penstock-rl", "torch", "safetensors"])}
     rows: list[Row] = []
     if "files" in args.only:
         rows += files(args.windows, raw)
@@ -92,7 +92,7 @@ def files(windows: int, raw: dict[str, Any]) -> list[Row]:
 
 @torch.inference_mode()
 def seconds_of(calls: dict[str, Callable[[], Any]], windows: int) -> dict[str, float]:
-    """Seconds of a call, medians over windows in which the kinds take turns."""
+    """Return the seconds per call: medians over windows in which the dtypes alternate."""
     counts = {}
     for dtype, call in calls.items():
         call()
@@ -114,7 +114,7 @@ def returns(seeds: int, stages: int | None, raw: dict[str, Any]) -> list[Row]:
     raw["returns"] = {}
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         os.environ["PREFECT_HOME"] = f"{folder}/prefect"
-        from flows.server import PrefectServer  # noqa: PLC0415  (Prefect reads PREFECT_HOME when it is imported)
+        from penstock.flows.cli.prefect_server import PrefectServer  # noqa: PLC0415  (Prefect reads PREFECT_HOME when it is imported)
 
         with PrefectServer() as server:
             server.wait_ready()
@@ -130,7 +130,7 @@ def returns(seeds: int, stages: int | None, raw: dict[str, Any]) -> list[Row]:
 
 
 def train(folder: str, preset: str, stages: int, seed: int, dtype: str) -> float:
-    """Mean return of the evaluation after the last stage."""
+    """Train, and return the mean return of the evaluation after the last stage."""
     name = f"{preset}-{dtype}-{seed}"
     command = [str(Path(sys.executable).parent / "penstock"), "train", preset, "--name", name, "--json"]
     command += ["--store", f"{folder}/runs", "--seed", str(seed), "--max-stages", str(stages)]
@@ -144,7 +144,7 @@ def train(folder: str, preset: str, stages: int, seed: int, dtype: str) -> float
 
 
 def spread(values: list[float]) -> str:
-    """Mean over the seeds and its standard error."""
+    """Return the mean over the seeds and its standard error."""
     error = f" ± {stdev(values) / len(values) ** 0.5:.1f}" if len(values) > 1 else ""
     return f"{mean(values):.1f}{error}"
 

@@ -1,9 +1,9 @@
-"""What a tile that is four times slower costs: at quorum 1, and at a quorum that goes on without it.
+"""Measures the cost of a tile that is four times slower, at quorum 1 and at a quorum that continues without it.
 
-`penstock train` as a user runs it, at lag 1, with a tile in each of four act tasks, on environments that pause in every
-step, in one tile four times as long (`straggling_environment.py`). Both learn the same number of rounds. The first
-stage, in which processes start, does not count, and neither do evaluations. Pauses are long, so that the figure depends
-little on how fast the machine is.
+Runs `penstock train` as a user does, at lag 1, with one tile in each of four act tasks. The environments pause in every
+step, in one tile four times as long (`straggling_environment.py`). Both runs learn the same number of rounds. The first
+stage, in which processes start, does not count; neither do evaluations. Pauses are long, so the figure depends little
+on the machine's speed.
 
     python benchmarks/stragglers.py
     python benchmarks/stragglers.py --pairs 1 --quorum 0.5
@@ -28,9 +28,9 @@ from measure import machine
 from straggling_environment import ID
 from tables import write_table
 
-from flows.server import PrefectServer
-from storage.run import RunFolder
-from storage.store import open_store
+from penstock.flows.cli.prefect_server import PrefectServer
+from penstock.storage.runs.run import RunFolder
+from penstock.storage.stores.open import open_store
 
 SEED, TILES, TILE_ENVS = 1, 4, 8
 KINDS = (
@@ -108,11 +108,11 @@ def train(args: argparse.Namespace, folder: str, quorum: str, name: str) -> dict
     waited, learned = (sum(s["learn"][0][f"{kind}_seconds"] for s in counted) for kind in ("wait", "learn"))
     return {
         "rounds_per_second": len(counted) * args.rounds / seconds,
-        "learned_steps_per_second": sum(ref["rows"] for commit in commits for ref in commit["shards"]) / seconds,
+        "learned_steps_per_second": sum(ref.rows for commit in commits for ref in commit.shards) / seconds,
         "wait_share": waited / (waited + learned),
         "missed_share": sum(stage.get("missed_shards", 0) for stage in counted) / planned,
         "late_share": sum(stage.get("late_shards", 0) for stage in counted) / planned,
-        "training_return": commits[-1]["metrics"].get("episode_return", 0.0),
+        "training_return": commits[-1].metrics.get("episode_return", 0.0),
         "seconds": seconds,
     }
 
@@ -126,7 +126,7 @@ def report(args: argparse.Namespace, raw: dict[str, list[dict[str, Any]]]) -> No
     for row in (head, *rows):
         print(*row, sep=" | ")
     if args.results:
-        said = {"runs": raw, "machine": machine(["penstock", "torch", "distributed"])}
+        said = {"runs": raw, "machine": machine(["penstock-rl", "torch", "distributed"])}
         round_ms = 1e3 * args.pause_seconds * args.round_steps
         note = f"A tile pauses for {round_ms:.0f} ms in a round, the slow one for {args.slower * round_ms:.0f} ms."
         notes = [f"Medians of {args.pairs}. {note}"]

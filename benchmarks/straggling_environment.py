@@ -1,7 +1,7 @@
-"""CartPole that takes its time, and in one environment of the run more of it: what `stragglers.py` trains on.
+"""A slow CartPole for `stragglers.py`, which is slower still in one environment of the run.
 
-It pauses in every step of an environment that is the first of its tile, as a simulator would that takes so long. Which
-environment one is, it knows by its seed.
+It pauses in every step of the first environment of each tile, like a slow simulator. An environment derives its place
+in the run from its seed.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.classic_control import CartPoleEnv
 
-from tasks.streams import Purpose, environment_seeds
+from penstock.tasks.seeds import Purpose, environment_seeds
 
 ID = "straggling_environment:Straggling-v0"
 
 
 class Straggling(gymnasium.Wrapper):
-    """Settings: pauses in seconds a step, and the numbers of the run by which seeds are told."""
+    """CartPole with pauses in seconds per step. The other settings are the run's numbers that determine seeds."""
 
     def __init__(
         self,
@@ -38,14 +38,14 @@ class Straggling(gymnasium.Wrapper):
         self._pause = 0.0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        """As Gymnasium's; a seed tells which environment of the run this is."""
+        """Reset as Gymnasium does; a seed identifies the environment within the run."""
         if seed is not None:
             self._pause = self._pauses.get(seed, 0.0)
             seed %= 2**32
         return super().reset(seed=seed, options=options)
 
     def step(self, action: Any) -> Any:
-        """As Gymnasium's, after the pause."""
+        """Pause, then step as Gymnasium does."""
         if self._pause:
             time.sleep(self._pause)
         return super().step(action)
@@ -55,7 +55,7 @@ class Straggling(gymnasium.Wrapper):
 def _pauses(
     pause_seconds: float, slow_pause_seconds: float, run_seed: int, tile_envs: int, tiles: int, rounds: int, stages: int
 ) -> dict[int, float]:
-    """By seed; stages begin with new episodes, since nobody can ask the environment for its state."""
+    """Return the pauses by seed. Stages begin with new episodes, because the environment's state can't be saved."""
     pauses = {}
     for tile in range(tiles):
         pause = pause_seconds if tile else slow_pause_seconds

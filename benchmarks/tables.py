@@ -1,4 +1,4 @@
-"""A benchmark's dated results: a table for people, beside everything that was measured as JSON."""
+"""Write a benchmark's dated results: a readable table, and all measurements as JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FIGURES = ("figure", "measured", "reach", "")
-"""Columns of most tables: what, its value, what it should reach, and a remark."""
+"""Columns of most tables: figure, value, target and remark."""
 
 
 def write_table(
@@ -27,12 +27,12 @@ def write_table(
     """Write `<results>/<date>[-<name>].md` and `.json`, in place of what is there.
 
     Args:
-        results: a folder, made if need be.
-        name: of the benchmark; may be empty.
-        command: that made the results.
-        rows: a cell for each of `head`.
-        raw: what can be said in JSON.
-        head: titles of the columns.
+        results: the folder, created if it does not exist.
+        name: the benchmark's name; may be empty.
+        command: the command that made the results.
+        rows: the table's rows, each with a cell per column of `head`.
+        raw: the measurements, in types that JSON has.
+        head: the columns' titles.
         notes: paragraphs below the table.
 
     Returns:

@@ -1,10 +1,10 @@
-"""Environment steps a second of the whole training loop, beside peers and beside the least that training can cost.
+"""Compares environment steps per second of the whole training loop with peers, and with the minimal cost of training.
 
 Penstock is `penstock train` at lag 1, on its own workers: shards are stored, snapshots published, stages committed. The
-rate is that of all stages but the first, commits included, evaluations not. Peers run at the same network, epochs, rows
-a round and rows a minibatch (Sample Factory has no rounds), with one or two torch threads, whichever is faster.
-`bare/training.py` is one process that acts and updates with Penstock's own functions, and stores nothing. They take
-turns, round by round.
+rate covers all stages except the first, with commits and without evaluations. Peers use the same network, epochs, rows
+per round and rows per minibatch (Sample Factory has no rounds), with one or two torch threads, whichever is faster.
+`bare/training.py` is one process that acts and updates with Penstock's own functions and stores nothing. All alternate,
+round by round.
 
     python benchmarks/throughput.py --rounds 3
 """
@@ -25,15 +25,15 @@ from typing import Any
 from run import peer, ratio, run
 from tables import write_table
 
-from flows.overrides import parse_overrides
-from tasks.config import build_config, load_preset, merge
+from penstock.flows.settings.options import parse_overrides
+from penstock.tasks.setup.config.loading import build_config, load_preset, merge
 
 HERE = Path(__file__).resolve().parent
 
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """What each peer is told beside sizes, with its own name of the environment, if that is another."""
+    """Arguments of each peer besides sizes, including its own name of the environment if that differs."""
 
     cleanrl: tuple[str, ...] = ()
     sb3: tuple[str, ...] = ()
@@ -42,7 +42,7 @@ class Peers:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A preset with settings, and how far ahead of the peers it should be."""
+    """A preset with settings, and the required ratio to the best peer."""
 
     preset: str
     settings: tuple[str, ...]
@@ -54,7 +54,7 @@ class Workload:
 
 WORKLOADS = {
     "cartpole": Workload("cartpole", ("--hidden", "[64, 64]"), 60, 5.0, Peers()),
-    # Epochs, rows of a round and of a minibatch are those of Sample Factory's MuJoCo example.
+    # Epochs, rows per round and rows per minibatch are those of Sample Factory's MuJoCo example.
     "halfcheetah": Workload(
         "halfcheetah",
         (
@@ -63,18 +63,18 @@ WORKLOADS = {
         ),
         20,
         3.0,
-        # Two of them come with an older Gymnasium.
+        # Two of the peers come with an older Gymnasium.
         Peers(
             cleanrl=("--script", "ppo_continuous_action", "--environment", "HalfCheetah-v4"),
             sb3=("--normalize",),
             sample_factory=("--normalize", "--environment", "HalfCheetah-v4"),
         ),
     ),
-    # Frames by four, which everybody makes with wrappers or a pool of its own.
+    # Frames are stacked by four; each system does so with its own wrappers or pool.
     "pong": Workload(
         "pong",
         ("--environment.settings.repeat-action-probability", "0.0"),
-        # ale-py takes seconds to begin new episodes, as each stage does: few stages, and long ones.
+        # Each stage begins new episodes, which takes ale-py seconds; hence few long stages.
         40,
         2.0,
         Peers(
@@ -97,7 +97,7 @@ def main() -> None:
     rows: list[tuple[str, ...]] = []
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as home:
         os.environ["PREFECT_HOME"] = home
-        from flows.server import PrefectServer  # noqa: PLC0415  (Prefect reads PREFECT_HOME when it is imported)
+        from penstock.flows.cli.prefect_server import PrefectServer  # noqa: PLC0415  (Prefect reads PREFECT_HOME when it is imported)
 
         with PrefectServer() as server:
             server.wait_ready()
@@ -110,7 +110,7 @@ def main() -> None:
 
 
 def measure(workload: Workload, store: str) -> dict[str, float]:
-    """One turn of everybody: environment steps a second."""
+    """Run every system once and return its environment steps per second."""
     config = build_config(merge(load_preset(workload.preset), parse_overrides(workload.settings)))
     algorithm: Any = config.algorithm
     environment, schedule = config.environment, config.schedule
@@ -129,7 +129,7 @@ def measure(workload: Workload, store: str) -> dict[str, float]:
             found[f"stable-baselines3{kind}, {threads} threads"] = rate(
                 peer("sb3", "sb3_training.py", *options, *hidden, *told.sb3, *processes)
             )
-        # Its scripts have two layers of 64 units, as the workloads do, or the Nature convolutions.
+        # CleanRL's scripts have two layers of 64 units, like the workloads, or the Nature convolutions.
         found[f"CleanRL, {threads} threads"] = rate(peer("cleanrl", "cleanrl_training.py", *options, *told.cleanrl))
     found["Sample Factory"] = rate(
         peer("sample-factory", "sample_factory_training.py", *own, *same, *hidden, *told.sample_factory)
@@ -138,12 +138,12 @@ def measure(workload: Workload, store: str) -> dict[str, float]:
 
 
 def rate(result: dict[str, Any]) -> float:
-    """What a peer or the bare loop has printed."""
+    """Return the output of a peer or of the bare loop."""
     return float(result["env_steps_per_second"])
 
 
 def train(workload: Workload, store: str) -> float:
-    """Of `penstock train`, all stages but the first."""
+    """Return the steps per second of `penstock train`, without its first stage."""
     command = [str(Path(sys.executable).parent / "penstock"), "train", workload.preset, *workload.settings]
     command += ["--lag", "1", "--rounds-per-stage", str(workload.rounds_per_stage)]
     command += ["--max-stages", str(workload.stages), "--target-return", "none", "--evaluation-episodes", "1"]
@@ -155,7 +155,7 @@ def train(workload: Workload, store: str) -> float:
 
 
 def compare(name: str, workload: Workload, turns: list[dict[str, float]]) -> list[tuple[str, ...]]:
-    """Ratios to the best peer and to the bare loop, turn by turn."""
+    """Return the rows with the ratios to the best peer and to the bare loop, round by round."""
     ours = [turn["penstock"] for turn in turns]
     others = [kind for kind in turns[0] if not kind.startswith(("penstock", "bare"))]
     best = max(others, key=lambda kind: median(turn[kind] for turn in turns))

@@ -1,8 +1,8 @@
-"""Training as a user does it: `penstock train` in a process of its own, on a Prefect server that runs already.
+"""Measures training as a user does it: `penstock train` in its own process, on a running Prefect server.
 
-Prints when CartPole was solved, counted from the start of the process and from the first environment step, the loop's
-environment steps a second, and the peak memory of everything together (the command, its Dask workers and Prefect's
-server). Solved means a deterministic mean return of at least 475 over 100 fresh seeds, evaluation time included.
+Prints the time until CartPole was solved, from the start of the process and from the first environment step, the loop's
+environment steps per second, and the total peak memory (the command, its Dask workers and Prefect's server). Solved
+means a deterministic mean return of at least 475 over 100 fresh seeds, evaluation time included.
 
     python benchmarks/training.py --seed 1 -- cartpole --max-stages 30
 """
@@ -22,7 +22,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent / "peers"))
 from measure import PeakPss, machine, print_result
 
-from flows.server import PrefectServer
+from penstock.flows.cli.prefect_server import PrefectServer
 
 
 def main() -> None:
@@ -40,7 +40,7 @@ def main() -> None:
                 os.environ["PREFECT_API_URL"] = server.api_url
                 result = train(args, folder)
     result |= {"peak_pss_bytes": memory.peak_bytes, "peak_pss_by_process": memory.by_process}
-    print_result(result | {"machine": machine(["penstock", "torch", "prefect", "distributed"])})
+    print_result(result | {"machine": machine(["penstock-rl", "torch", "prefect", "distributed"])})
 
 
 def train(args: argparse.Namespace, folder: str) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def train(args: argparse.Namespace, folder: str) -> dict[str, Any]:
     stages = [json.loads(path.read_text()) for path in sorted((run / "timings").glob("*.json"))]
     first_step_at = min(part["first_step_at"] for part in stages[0]["act"])
     solved_at = stages[-1]["started_at"] + stages[-1]["stage_seconds"]
-    # From the first step on: the first stage's start holds what the command's own start is, imports above all.
+    # Count from the first step: the first stage's start includes the command's start, mostly imports.
     loop_seconds = solved_at - first_step_at - sum(stage["evaluate_seconds"] for stage in stages)
     learned = [part for stage in stages for part in stage["learn"]]
     algorithm = config["algorithm"]

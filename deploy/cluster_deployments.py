@@ -1,12 +1,12 @@
-"""The deployments of prefect.yaml, for a cluster: prints them with another store and a Dask scheduler.
+"""Print the deployments of prefect.yaml for a cluster: with another store and a Dask scheduler.
 
-Without this they train on the machine of Prefect's worker, into its folder `runs`.
+As they are in prefect.yaml, they train on the machine of Prefect's worker, into its folder `runs`.
 
     PENSTOCK_STORE=s3://bucket/runs PENSTOCK_SCHEDULER=tls://scheduler:8786 \
         python deploy/cluster_deployments.py > deploy/prefect-cluster.yaml
     prefect --no-prompt deploy --all --prefect-file deploy/prefect-cluster.yaml
 
-PENSTOCK_CACHE_FOLDER may name the folder of the nodes' cache.
+PENSTOCK_CACHE_FOLDER optionally names the folder of the node cache.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FILE = Path(__file__).with_name("prefect.yaml")
 
 
 def for_cluster(described: dict[str, Any], store: str, cluster: dict[str, str]) -> dict[str, Any]:
-    """The same deployments, and whatever trains does so with the settings `cluster`, into `store`."""
+    """Return the same deployments; those that train use `store` and the settings `cluster`."""
     described = deepcopy(described)
     described.pop("definitions", None)
     for deployment in described["deployments"]:
@@ -35,14 +35,14 @@ def for_cluster(described: dict[str, Any], store: str, cluster: dict[str, str]) 
         if deployment["name"] == "resume":
             parameters["cluster"] = cluster
         for trigger in deployment.get("triggers", ()):
-            # What a trigger says replaces what the deployment says, name by name; an event knows its own store.
+            # A trigger's parameters replace the deployment's, name by name. An event names its own store.
             if "{{" not in trigger["parameters"]["store"]:
                 trigger["parameters"]["store"] = store
     return described
 
 
 def main() -> int:
-    """Print them; 2 if a variable is missing."""
+    """Print the deployments. Return 2 if a variable is missing."""
     missing = [name for name in ("PENSTOCK_STORE", "PENSTOCK_SCHEDULER") if not os.environ.get(name)]
     if missing:
         sys.stderr.write(f"{' and '.join(missing)} not set; for example s3://bucket/runs and tls://scheduler:8786\n")

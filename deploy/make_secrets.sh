@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes what compose.yaml needs and nobody commits: passwords in deploy/secrets/, certificates in deploy/secrets/tls/,
-# and deploy/.env with the user that the containers run as, who has to be able to read the certificates' key.
+# Creates files for compose.yaml that git ignores: passwords in deploy/secrets/, certificates in deploy/secrets/tls/,
+# and deploy/.env with the containers' user id. That user must be able to read the certificates' key.
 #   deploy/make_secrets.sh
 set -eu
 
@@ -11,7 +11,7 @@ fi
 here=$(cd "$(dirname "$0")" && pwd)
 secrets=$here/secrets
 if [ -e "$secrets" ]; then
-  echo "$0: $secrets is there already; remove it to make new secrets, which no database or store made before accepts" >&2
+  echo "$0: $secrets already exists; remove it to make new secrets. Existing databases and stores reject them" >&2
   exit 1
 fi
 umask 077
@@ -29,11 +29,11 @@ printf 'ROOT_ACCESS_KEY_ID=%s\nROOT_SECRET_ACCESS_KEY=%s\n' "$access" "$store" >
 printf 'AWS_ACCESS_KEY_ID=%s\nAWS_SECRET_ACCESS_KEY=%s\n' "$access" "$store" > "$secrets/s3-client.env"
 "$here/tls/make_certificates.sh" "$secrets/tls" > /dev/null
 
-# Containers never run as root, whoever makes this.
+# Containers never run as root, even if root runs this script.
 user=$(id -u)
 if [ "$user" -eq 0 ]; then
   user=10001
   chown -R "$user:$user" "$secrets/tls"
 fi
 printf 'PENSTOCK_UID=%s\n' "$user" > "$here/.env"
-echo "$secrets: made; containers run as user $user. The UI's name and password are in prefect-client.env"
+echo "$secrets: created; containers run as user $user. The UI's user name and password are in prefect-client.env"

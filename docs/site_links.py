@@ -1,4 +1,4 @@
-"""For the site: links from its pages to the repository's other files, which lie outside of it.
+"""Adds to the site the repository files outside docs/ that its pages link to.
 
 A Markdown file that is linked, such as a benchmark's results, becomes a page below `repository/`; of any other file the
 name is shown. A link to a file that is not there ends a strict build.

@@ -1,21 +1,19 @@
-"""The evaluation flow: evaluates every commit of a run beside its training; one task run a commit.
+"""The evaluation flow: evaluates every commit of a run concurrently with its training; one task run per commit.
 
 Needs nothing in the environment; uses `PREFECT_API_URL`, and the usual credentials if the store is on S3.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 from prefect import flow
 from prefect.artifacts import create_table_artifact
 
-from flows.console import current_panel
-from flows.identity import artifact_key
-from storage.run import RunFolder
-from storage.store import open_store
-from tasks.evaluations import commits_to_evaluate
-from tasks.following import evaluate_stage
+from penstock.flows.display.console import current_panel
+from penstock.flows.display.naming import artifact_key
+from penstock.storage.runs.run import RunFolder
+from penstock.storage.stores.open import open_store
+from penstock.tasks.analysis.evaluation import commits_to_evaluate
+from penstock.tasks.driver.evaluation_task import evaluate_stage
 
 
 @flow(name="evaluate", flow_run_name="evaluate {run}", persist_result=False, validate_parameters=True)
@@ -26,23 +24,23 @@ def evaluate(
     key: int = 1_000_000,
     idle_seconds: float = 3600.0,
     follow: bool = True,
-) -> list[dict[str, Any]]:
+) -> list[dict[str, float]]:
     """Evaluate every commit of a run, greedily, on fresh seeds, until the run is finished; results are in evaluations/.
 
-    What was evaluated before with the same seeds is left out, so this may be retried, and started again at will.
+    Commits evaluated before with the same seeds are skipped, so the flow may be retried and started again at will.
 
     Args:
         run: Name of the run.
         store: Folder or s3:// address that holds it.
-        episodes: Episodes of each evaluation, each on a seed of its own.
-        key: Which set of seeds.
-        idle_seconds: Fail where the run commits nothing for so long and is not finished.
-        follow: Wait for further commits until the run is finished; otherwise only what is committed by now.
+        episodes: Episodes of each evaluation, each on its own seed.
+        key: Selects the set of seeds.
+        idle_seconds: Fail when an unfinished run commits nothing for this long.
+        follow: Wait for further commits until the run is finished; otherwise evaluate only what is committed by now.
     """
     results = []
     wait_seconds = idle_seconds if follow else None
     for commit in commits_to_evaluate(RunFolder(open_store(store), run), episodes, key, wait_seconds):
-        results.append(evaluate_stage(store, run, commit["stage"], episodes, key))
+        results.append(evaluate_stage(store, run, commit.stage, episodes, key))
         current_panel().evaluation(results[-1])
         create_table_artifact(results, key=artifact_key(run, "evaluations"), description="Evaluations")
     return results

@@ -1,20 +1,19 @@
-"""The replay flow: learning from the shards of earlier runs; one task run a role and stage, as in training.
+"""The replay flow: learns from the shards of earlier runs; one task run per role and stage, as in training.
 
 Needs nothing in the environment; uses `PREFECT_API_URL`, and the usual credentials if the store is on S3.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 from prefect import flow
 from prefect.task_runners import ThreadPoolTaskRunner
 
-from flows.deployed import as_deployed
-from flows.identity import flow_run_name
-from flows.reported import reported
-from tasks.replay_config import ReplayConfig  # noqa: TC001  (Prefect reads the annotation when it runs)
-from tasks.start import IfExists  # noqa: TC001
+from penstock.flows.display.naming import flow_run_name
+from penstock.flows.display.summary import FlowResult  # noqa: TC001  (Prefect reads annotations when it runs)
+from penstock.flows.support.deployment import with_deployment_defaults
+from penstock.flows.support.execution import execute_run
+from penstock.tasks.setup.config.replay import ReplayConfig  # noqa: TC001  (Prefect reads the annotation when it runs)
+from penstock.tasks.setup.planning.resolve import IfExists  # noqa: TC001
 
 
 @flow(
@@ -24,15 +23,15 @@ from tasks.start import IfExists  # noqa: TC001
     persist_result=False,
     validate_parameters=True,
 )
-def replay(config: ReplayConfig, if_exists: IfExists = "refuse") -> dict[str, Any]:
+def replay(config: ReplayConfig, if_exists: IfExists = "refuse") -> FlowResult:
     """Learn stage by stage from what earlier runs have stored, until the target return or the last stage is reached.
 
-    Which shards are read is settled when the replay begins. One that was stopped anywhere goes on from its last commit,
-    to the same bytes: retry this flow run, or start another with `if_exists = resume`.
+    The set of shards is fixed when the replay begins. A replay that was stopped anywhere resumes from its last
+    commit, to the same bytes: retry this flow run, or start another with `if_exists = resume`.
 
     Args:
-        config: Everything about the replay; store and cluster are the deployment's unless they are given. To resume,
+        config: Everything about the replay; store and cluster default to the deployment's. To resume,
             its name, sources, store and cluster are enough.
-        if_exists: What to do if the run is in the store already: refuse, or resume it.
+        if_exists: Action if the run is in the store already: refuse, or resume it.
     """
-    return reported(as_deployed(config), if_exists)
+    return execute_run(with_deployment_defaults(config), if_exists)

@@ -6,6 +6,8 @@ from typing import Any, Literal, NotRequired, SupportsIndex, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.native.interface import Infos
+
 class Description(TypedDict):
     id: str
     max_episode_steps: int | None
@@ -73,7 +75,7 @@ class Pool:
     def reset(self, seeds: NDArray[np.uint64], seeded: NDArray[np.bool_], mask: NDArray[np.bool_]) -> None: ...
     def step(
         self, actions: Any
-    ) -> tuple[NDArray[Any], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any] | None]: ...
+    ) -> tuple[NDArray[Any], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], Infos | None]: ...
     def step_rows(self, actions: Any, environments: NDArray[np.int32]) -> tuple[NDArray[Any], ...]: ...
     def ended(
         self, rows: NDArray[np.int64]

@@ -1,10 +1,20 @@
-# Types of the extension module that native/src/floorplan*.cpp builds. native.floorplan.PlacementCost documents them.
+# Types of the extension module that native/src/floorplan builds. native.floorplan.PlacementCost documents them.
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TypedDict
+
+from penstock.native.floorplan.placement_cost import BlockComments
 
 # A netlist or a placement is not what was expected: names file, line, what was found and what was expected.
 class BlockFileError(ValueError): ...
+
+# The fields of native.floorplan.searching.AnnealResult.
+class AnnealFields(TypedDict):
+    cost: float
+    proposed: int
+    judged: int
+    accepted: int
+    curve: list[tuple[int, float, float, float]]
 
 class Evaluator:
     def __init__(self, named_texts: Sequence[tuple[str, str]] | Evaluator) -> None: ...
@@ -103,8 +113,8 @@ class Evaluator:
         repel_factor: Sequence[float],
     ) -> None: ...
     def _netlist_text(self) -> str: ...
-    def _netlist_comments(self) -> dict[str, Any]: ...
-    def _read_plc(self, text: str, file: str) -> dict[str, Any]: ...
+    def _netlist_comments(self) -> BlockComments: ...
+    def _read_plc(self, text: str, file: str) -> BlockComments: ...
     def _restore(self, text: str, file: str) -> None: ...
     def _plc_lines(self) -> str: ...
     def _descend(
@@ -127,4 +137,4 @@ class Evaluator:
         seed: int,
         chances: Sequence[float],
         weights: Sequence[float],
-    ) -> dict[str, Any]: ...
+    ) -> AnnealFields: ...

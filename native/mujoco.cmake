@@ -1,5 +1,5 @@
 # Gymnasium's MuJoCo tasks: a library without Python, linked to the shared library that the mujoco wheel brings. The
-# file's name says for which version it was compiled; native/mujoco.py loads it with that one alone.
+# file's name says for which version it was compiled; native/pool/mujoco_library.py loads it with that one alone.
 execute_process(
   COMMAND "${Python_EXECUTABLE}" -c
           "import importlib.util as u; s = u.find_spec('mujoco'); print(s.submodule_search_locations[0] if s else '')"
@@ -12,17 +12,17 @@ endif()
 string(REGEX REPLACE ".*libmujoco\\.so\\." "" PENSTOCK_MUJOCO_VERSION "${PENSTOCK_MUJOCO_LIBRARY}")
 message(STATUS "MuJoCo ${PENSTOCK_MUJOCO_VERSION} from ${PENSTOCK_MUJOCO_FOLDER}")
 
-add_library(penstock_mujoco MODULE src/mujoco.cpp src/mujoco_guard.cpp)
+add_library(penstock_mujoco MODULE src/mujoco/library.cpp src/mujoco/guard.cpp)
 set_target_properties(
   penstock_mujoco
   PROPERTIES OUTPUT_NAME "penstock_mujoco-${PENSTOCK_MUJOCO_VERSION}"
              CXX_VISIBILITY_PRESET hidden
              BUILD_RPATH "${PENSTOCK_MUJOCO_FOLDER}"
-             INSTALL_RPATH "$ORIGIN/../mujoco")
+             INSTALL_RPATH "$ORIGIN/../../mujoco")
 target_compile_features(penstock_mujoco PRIVATE cxx_std_20)
 target_include_directories(penstock_mujoco PRIVATE include)
 target_include_directories(penstock_mujoco SYSTEM PRIVATE "${PENSTOCK_MUJOCO_FOLDER}/include")
 target_link_libraries(penstock_mujoco PRIVATE Threads::Threads "${PENSTOCK_MUJOCO_LIBRARY}")
 penstock_compile_options(penstock_mujoco)
 
-install(TARGETS penstock_mujoco DESTINATION native)
+install(TARGETS penstock_mujoco DESTINATION penstock/native)

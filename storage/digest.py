@@ -1,7 +1,8 @@
-"""Content digests and canonical JSON: the same thing has the same bytes and the same name in every process."""
+"""Computes content digests and canonical JSON, so that equal content has equal bytes and names in every process."""
 
 import json
-from typing import Any, TypeAlias
+import math
+from typing import Any, NoReturn, TypeAlias
 
 from blake3 import blake3
 
@@ -12,7 +13,7 @@ DIGEST_BYTES = 16
 
 
 def digest(*parts: Buffer) -> str:
-    """BLAKE3 of the concatenated parts, cut to 128 bits, as 32 hex characters. Releases the GIL for large parts."""
+    """Return BLAKE3 of the joined parts, cut to 128 bits, as 32 hex characters. Releases the GIL for large parts."""
     if len(parts) == 1:
         return blake3(parts[0]).hexdigest(length=DIGEST_BYTES)
     hasher = blake3()
@@ -22,10 +23,33 @@ def digest(*parts: Buffer) -> str:
 
 
 def canonical_json(obj: Any) -> bytes:
-    """JSON with sorted keys, no spaces and ASCII only: equal objects give equal bytes.
+    """Encode as JSON with sorted keys, no spaces and ASCII only: equal objects give equal bytes.
 
     Raises:
         ValueError: for NaN and infinities, which JSON can't express.
         TypeError: for values that are not JSON; NumPy scalars are not, convert them first.
     """
     return json.dumps(obj, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
+
+
+def parse_json(data: str | bytes | bytearray) -> Any:
+    """Parse JSON that anyone may have written: every fault of it is a ValueError, and every number is finite.
+
+    Raises:
+        ValueError: not JSON, not UTF-8, nested too deeply, or with NaN, infinity or a number beyond float64.
+    """
+    try:
+        return json.loads(data, parse_constant=_refuse_constant, parse_float=_finite)
+    except RecursionError:
+        raise ValueError(f"{len(data)} bytes of JSON that is nested too deeply") from None
+
+
+def _refuse_constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is not a number of JSON")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text[:40]} is beyond float64")
+    return number

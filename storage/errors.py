@@ -1,25 +1,25 @@
-"""Every error that Penstock raises on purpose.
+"""Defines every error that Penstock raises on purpose.
 
     PenstockError
     ├── ConfigError                 a setting is wrong; refused before anything starts
     ├── StoreError                  the store can't be reached or written; names the store
     │   ├── ObjectNotFoundError     no object of that name
-    │   └── ObjectExistsError       create() was refused: the object is there
+    │   └── ObjectExistsError       create() was refused: the object exists
     ├── CorruptObjectError          checksum mismatch, cut short or malformed; names the file
     ├── SpecMismatchError           columns are not what was expected
     ├── RunExistsError              a run of that name was created before
     ├── RunNotFoundError            no run of that name
     ├── RunFinishedError            the run has reached its end; nothing is left to do
-    ├── RunIdleError                the run that somebody follows commits nothing, and is not finished
-    ├── CommitConflictError         another writer's commit stands at that number
-    ├── LeaseHeldError              somebody else drives the run
-    ├── LeaseLostError              this process drives the run no longer
+    ├── RunIdleError                a followed run commits nothing, and is not finished
+    ├── CommitConflictError         another writer's commit has that number
+    ├── LeaseHeldError              another process drives the run
+    ├── LeaseLostError              this process no longer drives the run
     ├── GangError                   a gang did not start, or lost a member
-    │   ├── GangRefusedError        the cluster can't hold the gang, or could not in time
-    │   ├── MemberLostError         members that work in step lost one of them; all begin the stage again
-    │   │   └── MemberLeftError     one had to leave, which is no failure; the same
-    │   └── SchedulerLostError      the Dask scheduler went away, and its gang with it
-    └── StageMismatchError          a re-run made other bytes for the same (stage, round, tile)
+    │   ├── GangRefusedError        the cluster has too few slots, or too few free in time
+    │   ├── MemberLostError         members that synchronise lost one of them; all restart the stage
+    │   │   └── MemberLeftError     one was preempted, which is not a failure; all restart the stage
+    │   └── SchedulerLostError      the Dask scheduler and its gang were lost
+    └── StageMismatchError          a repetition gave other bytes for the same (stage, round, tile)
 
 All take one message, so they cross process borders by pickle unchanged. A message says what was found, what was
 expected and what to do next; it never holds credentials.
@@ -27,15 +27,15 @@ expected and what to do next; it never holds credentials.
 
 
 class PenstockError(Exception):
-    """Base of all errors that Penstock raises on purpose."""
+    """This class is the base of all errors that Penstock raises on purpose."""
 
 
 class ConfigError(PenstockError):
-    """A setting is wrong: names the field, the value and what would be right."""
+    """A setting is wrong. The message names the field, the value and the expectation."""
 
 
 class StoreError(PenstockError):
-    """The store can't be reached, read or written: names the store."""
+    """The store can't be reached, read or written. The message names the store."""
 
 
 class ObjectNotFoundError(StoreError):
@@ -47,11 +47,11 @@ class ObjectExistsError(StoreError):
 
 
 class CorruptObjectError(PenstockError):
-    """An object is not what was written: names the file."""
+    """An object differs from what was written. The message names the file."""
 
 
 class SpecMismatchError(PenstockError):
-    """Columns differ from the specification: names the columns and both sides."""
+    """Columns differ from the specification. The message names the columns and both sides."""
 
 
 class RunExistsError(PenstockError):
@@ -67,15 +67,15 @@ class RunFinishedError(PenstockError):
 
 
 class RunIdleError(PenstockError):
-    """A run that somebody waits for commits nothing, and is not finished."""
+    """A followed run commits nothing, and is not finished."""
 
 
 class CommitConflictError(PenstockError):
-    """Another writer's commit stands where this one should go."""
+    """Another writer's commit already has this one's number."""
 
 
 class LeaseHeldError(PenstockError):
-    """Somebody else drives the run: names owner, host and process."""
+    """Another process drives the run. The message names owner, host and process."""
 
 
 class LeaseLostError(PenstockError):
@@ -87,20 +87,20 @@ class GangError(PenstockError):
 
 
 class GangRefusedError(GangError):
-    """The cluster can't hold the gang, or could not within the time allowed."""
+    """The cluster has too few slots for the gang, or too few were free within the time allowed."""
 
 
 class MemberLostError(GangError):
-    """One of several members that work in step was lost, so all have to leave and begin again: names who."""
+    """One of several members that synchronise was lost, so all leave and restart the stage. The message names it."""
 
 
 class MemberLeftError(MemberLostError):
-    """A member had to leave because its worker was told to end; the stage begins again, as often as that happens."""
+    """A member left because its worker was preempted; the stage restarts, as often as that happens."""
 
 
 class SchedulerLostError(GangError):
-    """The Dask scheduler that a run's tasks were with is there no more; the last commit stands."""
+    """The Dask scheduler of a run's tasks was lost; the last commit is intact."""
 
 
 class StageMismatchError(PenstockError):
-    """Something done again gave other bytes for the same (stage, round, tile)."""
+    """Repeated work gave other bytes for the same (stage, round, tile)."""

@@ -1,4 +1,4 @@
-"""References to stored objects, and the names of those objects. Pure: nothing here reads or writes.
+"""Defines references to stored objects, and the names of those objects. Nothing here reads or writes.
 
 A reference holds everything that is needed to read an object and to know that it is the right one.
 """
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
-from storage.errors import CorruptObjectError
+from penstock.storage.errors import CorruptObjectError
 
 _DIGEST = "[0-9a-f]{32}"
 _STAGED = re.compile(
@@ -21,32 +21,32 @@ _CHECKPOINT = re.compile(rf"checkpoints/(\d{{8,}})-({_DIGEST})\.safetensors")
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """One object: its name, the digest of its bytes and their number."""
+    """A reference names one object and has the digest and number of its bytes."""
 
     name: str
     digest: str
     nbytes: int
 
-    def to_json(self) -> dict[str, Any]:
-        """A JSON-able form; `from_json` of the same class reads it."""
+    def to_json(self) -> dict[str, str | int]:
+        """Return a JSON-able form; `from_json` of the same class reads it."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """Read what `to_json` gave.
+        """Parse the result of `to_json`.
 
         Raises:
             ValueError: if fields are missing, unknown or of another type.
         """
         names = {field.name for field in fields(cls)}
         if not isinstance(value, Mapping) or set(value) != names:
-            raise ValueError(f"{value!r} is no {cls.__name__}: expected exactly the fields {', '.join(sorted(names))}.")
+            raise ValueError(f"{value!r} is not a {cls.__name__}: expected the fields {', '.join(sorted(names))}.")
         return cls(**value)
 
 
 @dataclass(frozen=True, slots=True)
 class ShardRef(Ref):
-    """A shard: one tile's rows of one round."""
+    """This reference is to a shard: one tile's rows of one round."""
 
     round: int
     tile: int
@@ -55,7 +55,7 @@ class ShardRef(Ref):
 
 @dataclass(frozen=True, slots=True)
 class StateRef(Ref):
-    """The environment state of one tile after one round."""
+    """This reference is to the environment state of one tile after one round."""
 
     round: int
     tile: int
@@ -63,14 +63,14 @@ class StateRef(Ref):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRef(Ref):
-    """The parameters that actors need, after `version` learned rounds."""
+    """This reference is to the parameters that actors need, after `version` learned rounds."""
 
     version: int
 
 
 @dataclass(frozen=True, slots=True)
 class StagedName:
-    """What the name of a shard or state says."""
+    """These fields are parsed from the name of a shard or state."""
 
     stage: int
     attempt: int
@@ -81,7 +81,7 @@ class StagedName:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotName:
-    """What the name of a snapshot says."""
+    """These fields are parsed from the name of a snapshot."""
 
     version: int
     digest: str
@@ -89,54 +89,54 @@ class SnapshotName:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointName:
-    """What the name of a checkpoint says."""
+    """These fields are parsed from the name of a checkpoint."""
 
     stage: int
     digest: str
 
 
 def stage_folder(kind: str, stage: int, attempt: int) -> str:
-    """The prefix of everything of one attempt: `shards/00000003/`, from the second attempt on `shards/00000003.1/`."""
+    """Return the prefix of an attempt's objects: `shards/00000003/`, from the second one on `shards/00000003.1/`."""
     return f"{kind}/{stage:08d}.{attempt}/" if attempt else f"{kind}/{stage:08d}/"
 
 
 def shard_name(stage: int, attempt: int, round_: int, tile: int, digest: str) -> str:
-    """`shards/00000003/00000150-0002-<digest>.arrow`."""
+    """Return `shards/00000003/00000150-0002-<digest>.arrow`."""
     return f"{stage_folder('shards', stage, attempt)}{round_:08d}-{tile:04d}-{digest}.arrow"
 
 
 def state_name(stage: int, attempt: int, round_: int, tile: int, digest: str) -> str:
-    """`states/00000003/00000150-0002-<digest>.safetensors`."""
+    """Return `states/00000003/00000150-0002-<digest>.safetensors`."""
     return f"{stage_folder('states', stage, attempt)}{round_:08d}-{tile:04d}-{digest}.safetensors"
 
 
 def choice_name(stage: int, attempt: int, round_: int) -> str:
-    """`choices/00000003/00000150.json`."""
+    """Return `choices/00000003/00000150.json`."""
     return f"{stage_folder('choices', stage, attempt)}{round_:08d}.json"
 
 
 def snapshot_name(version: int, digest: str) -> str:
-    """`snapshots/00000150-<digest>.safetensors`."""
+    """Return `snapshots/00000150-<digest>.safetensors`."""
     return f"snapshots/{version:08d}-{digest}.safetensors"
 
 
 def checkpoint_name(stage: int, digest: str) -> str:
-    """`checkpoints/00000003-<digest>.safetensors`."""
+    """Return `checkpoints/00000003-<digest>.safetensors`."""
     return f"checkpoints/{stage:08d}-{digest}.safetensors"
 
 
 def parse_shard_name(name: str) -> StagedName:
-    """What `shard_name` put into the name. Raises CorruptObjectError if it is not a shard's."""
+    """Parse a name that `shard_name` composed. Raises CorruptObjectError if it is not a shard's."""
     return _parse_staged("shards", "arrow", name)
 
 
 def parse_state_name(name: str) -> StagedName:
-    """What `state_name` put into the name. Raises CorruptObjectError if it is not a state's."""
+    """Parse a name that `state_name` composed. Raises CorruptObjectError if it is not a state's."""
     return _parse_staged("states", "safetensors", name)
 
 
 def parse_choice_name(name: str) -> int:
-    """The round in a choice's name. Raises CorruptObjectError if it is not a choice's."""
+    """Return the round in a round choice's name. Raises CorruptObjectError if it is not one's."""
     match = _CHOICE.fullmatch(name)
     if match is None:
         raise _unknown(name, "choices/<stage>/<round>.json")
@@ -144,7 +144,7 @@ def parse_choice_name(name: str) -> int:
 
 
 def parse_snapshot_name(name: str) -> SnapshotName:
-    """What `snapshot_name` put into the name, also under the folder of a later attempt.
+    """Parse a name that `snapshot_name` composed, also in the folder of a later attempt.
 
     Raises:
         CorruptObjectError: if it is not a snapshot's.
@@ -156,11 +156,58 @@ def parse_snapshot_name(name: str) -> SnapshotName:
 
 
 def parse_checkpoint_name(name: str) -> CheckpointName:
-    """What `checkpoint_name` put into the name. Raises CorruptObjectError if it is not a checkpoint's."""
+    """Parse a name that `checkpoint_name` composed. Raises CorruptObjectError if it is not a checkpoint's."""
     match = _CHECKPOINT.fullmatch(name)
     if match is None:
         raise _unknown(name, "checkpoints/<stage>-<digest>.safetensors")
     return CheckpointName(int(match[1]), match[2])
+
+
+def ref_of_name(name: str) -> Ref:
+    """Return the reference that a shard's, state's, snapshot's or checkpoint's name makes; its sizes are 0.
+
+    Raises:
+        CorruptObjectError: it is not the name of such an object.
+    """
+    kind = name.partition("/")[0]
+    if kind == "shards":
+        shard = parse_shard_name(name)
+        return ShardRef(name, shard.digest, 0, shard.round, shard.tile, 0)
+    if kind == "states":
+        state = parse_state_name(name)
+        return StateRef(name, state.digest, 0, state.round, state.tile)
+    if kind == "snapshots":
+        snapshot = parse_snapshot_name(name)
+        return SnapshotRef(name, snapshot.digest, 0, snapshot.version)
+    return Ref(name, parse_checkpoint_name(name).digest, 0)
+
+
+def check_ref(ref: Ref) -> None:
+    """Check that a reference that was read names an object as its other fields do, in that object's folder of a run.
+
+    A name or digest from a damaged or hostile store could otherwise lead out of the folders of the run and the cache.
+    A reference of no more specific type is a checkpoint's.
+
+    Raises:
+        CorruptObjectError: another name, digest, round, tile or version was expected.
+    """
+    named: tuple[object, ...]
+    expected: tuple[object, ...]
+    if isinstance(ref, ShardRef | StateRef):
+        staged = parse_shard_name(ref.name) if isinstance(ref, ShardRef) else parse_state_name(ref.name)
+        named, expected = (staged.round, staged.tile, staged.digest), (ref.round, ref.tile, ref.digest)
+    elif isinstance(ref, SnapshotRef):
+        snapshot = parse_snapshot_name(ref.name)
+        named, expected = (snapshot.version, snapshot.digest), (ref.version, ref.digest)
+    else:
+        named, expected = (parse_checkpoint_name(ref.name).digest,), (ref.digest,)
+    if named != expected:
+        raise CorruptObjectError(f"{ref.name!r} names {named}, and its reference {expected}: expected the same.")
+
+
+def is_digest(text: str) -> bool:
+    """Return whether a text is a digest in the form that names of objects have: 32 hexadecimal digits."""
+    return re.fullmatch(_DIGEST, text) is not None
 
 
 def _parse_staged(kind: str, ending: str, name: str) -> StagedName:

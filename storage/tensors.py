@@ -1,16 +1,15 @@
-"""Named tensors as safetensors: snapshots, checkpoints and environment state. Same tensors, same bytes."""
+"""Stores named tensors as safetensors: snapshots, checkpoints, environment states. Equal tensors give equal bytes."""
 
 from __future__ import annotations
 
-import json
 import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from safetensors.numpy import save
 
-from storage.digest import canonical_json, digest
-from storage.errors import CorruptObjectError
+from penstock.storage.digest import canonical_json, digest, parse_json
+from penstock.storage.errors import CorruptObjectError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 FORMAT = "penstock-tensors/1"
 
 BFLOAT16 = np.dtype([("bits", "<u2")])
-"""What bfloat16 is read as, a type that NumPy lacks: the upper half of a float32."""
+"""This stands for bfloat16, a type that NumPy lacks: the upper half of a float32."""
 
 # safetensors writes its metadata in no stable order, so all of ours is one canonical string under one key.
 _META_KEY = "penstock"
@@ -43,25 +42,25 @@ _DTYPES: dict[str, Any] = {
 
 
 def save_tensors(tensors: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]) -> bytes:
-    """One safetensors file, as bytes.
+    """Encode one safetensors file.
 
     Args:
         tensors: by name; any NumPy number type.
-        meta: JSON-able facts that travel with them.
+        meta: JSON-able facts to store with them.
     """
     contiguous = {name: np.asarray(array, order="C") for name, array in tensors.items()}
     return save(contiguous, metadata=tensors_metadata(meta))
 
 
 def tensors_metadata(meta: Mapping[str, Any]) -> dict[str, str]:
-    """Facts as a file's metadata, for who writes tensors that NumPy has no type for."""
+    """Encode facts as a file's metadata, for callers with tensors of types that NumPy lacks."""
     return {_META_KEY: canonical_json({"format": FORMAT, **meta}).decode()}
 
 
 def load_tensors(
     buffer: memoryview, name: str, expected_digest: str | None = None
 ) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-    """Read what `save_tensors` wrote, without copying: the arrays are views of `buffer`.
+    """Parse a file that `save_tensors` made, without copying: the arrays are views of `buffer`.
 
     Args:
         buffer: the whole file.
@@ -77,12 +76,14 @@ def load_tensors(
     if expected_digest is not None and digest(buffer) != expected_digest:
         raise CorruptObjectError(
             f"'{name}' has {buffer.nbytes} bytes with digest {digest(buffer)}, expected {expected_digest}: it was "
-            f"altered or cut short. Remove it, and resume: what no commit names is made again"
+            f"altered or cut short. Remove it, and resume the run: objects that no commit names are made again"
         )
     try:
         return _parse(buffer)
     except (ValueError, KeyError, TypeError, IndexError) as error:
-        raise CorruptObjectError(f"'{name}' ({buffer.nbytes} bytes) is no safetensors file of ours: {error}") from error
+        raise CorruptObjectError(
+            f"'{name}' ({buffer.nbytes} bytes) is not a safetensors file that Penstock wrote: {error}"
+        ) from error
 
 
 def _parse(buffer: memoryview) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
@@ -91,8 +92,8 @@ def _parse(buffer: memoryview) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]
     body = _LENGTH_BYTES + int.from_bytes(buffer[:_LENGTH_BYTES], "little")
     if body > buffer.nbytes:
         raise ValueError("its header is cut short")
-    header = json.loads(bytes(buffer[_LENGTH_BYTES:body]))
-    meta = json.loads(header.pop("__metadata__")[_META_KEY])
+    header = parse_json(bytes(buffer[_LENGTH_BYTES:body]))
+    meta = parse_json(header.pop("__metadata__")[_META_KEY])
     if meta.pop("format") != FORMAT:
         raise ValueError(f"its format is not {FORMAT}")
     tensors = {}

@@ -1,1 +1,1 @@
-"""What a stage is made of: roles, algorithms, placement, and the gang of Dask tasks that plays them."""
+"""The parts of a stage: roles, algorithms, distribution policies, and the gang of Dask tasks that runs them."""

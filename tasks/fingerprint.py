@@ -1,4 +1,4 @@
-"""What besides its configuration a run's bytes depend on: versions and the processor. Kept in `run.json`."""
+"""The fingerprint of a run: what its bytes depend on besides its configuration, stored in `run.json`."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
-_PACKAGES = ("penstock", "torch", "numpy", "pyarrow", "safetensors")
+_PACKAGES = ("torch", "numpy", "pyarrow", "safetensors")
 _INSTRUCTION_SETS = ("avx", "avx2", "fma", "avx512f", "avx512vl", "avx512_bf16", "amx_tile", "amx_bf16", "asimd", "sve")
 
 
 def fingerprint() -> dict[str, str]:
-    """Versions of what computes and stores, and the instruction sets that its kernels choose between."""
+    """Return versions of libraries that compute and store, and the instruction sets that their kernels choose from."""
     return {
+        "penstock": version("penstock-rl"),
         **{package: version(package) for package in _PACKAGES},
         "python": platform.python_version(),
         "machine": platform.machine(),
@@ -22,7 +23,7 @@ def fingerprint() -> dict[str, str]:
 
 
 def differences(before: dict[str, str], now: dict[str, str]) -> list[str]:
-    """`torch 2.12.0 -> 2.13.0`: a line for everything that changed."""
+    """Return a line for every change, such as `torch 2.12.0 -> 2.13.0`."""
     names = sorted(set(before) | set(now))
     return [
         f"{name} {before.get(name, 'none')} -> {now.get(name, 'none')}"
@@ -33,7 +34,7 @@ def differences(before: dict[str, str], now: dict[str, str]) -> list[str]:
 
 @cache
 def instruction_sets() -> tuple[str, ...]:
-    """Those of this processor that kernels choose between."""
+    """Return the instruction sets of this processor that kernels choose from."""
     cpuinfo = Path("/proc/cpuinfo")
     if not cpuinfo.exists():
         return ()

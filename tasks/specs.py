@@ -1,4 +1,4 @@
-"""The types by which an algorithm, an environment and the runtime describe data to each other.
+"""The types with which algorithms, environments and the runtime describe data to each other.
 
 This module and the pure-torch helpers (networks, returns, optimizers: `docs/algorithm.md` names them) are all that an
 algorithm may import of Penstock. Nothing here knows a process, a device or a file.
@@ -7,45 +7,63 @@ algorithm may import of Penstock. Nothing here knows a process, a device or a fi
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from storage.specs import Spec
+from penstock.storage.shards.specs import Spec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+Batch: TypeAlias = dict[str, Tensor]
+"""Rows by column name; the first axis of every column is the row."""
+
+Params: TypeAlias = Mapping[str, Mapping[str, Tensor]]
+"""Parameters by group, and then by name."""
+
+LossResult: TypeAlias = tuple[Tensor, dict[str, Tensor]]
+"""A loss's scalar, and outputs per row by name."""
+
+LossFunction: TypeAlias = "Callable[[Params, LossInputs], LossResult]"
+"""Computes a loss: `loss(params, batch)`."""
 
 __all__ = [
     "ActionSpec",
     "Batch",
     "EnvironmentSpec",
     "Facts",
+    "LossFunction",
+    "LossInputs",
+    "LossResult",
     "NoiseSpec",
     "ParameterGroup",
+    "Params",
     "Spec",
     "State",
     "Trajectory",
 ]
 
-Batch: TypeAlias = dict[str, Tensor]
-"""Rows by column name; the first axis of every column is the row."""
-
 
 @dataclass(frozen=True, slots=True)
 class ActionSpec:
-    """What an environment accepts: one of `n` choices (`discrete`), or a vector within bounds (`box`)."""
+    """The actions of an environment: one of `n` choices (`discrete`), or a vector within bounds (`box`)."""
 
     kind: Literal["discrete", "box"]
     n: int = 0
     """Number of choices of a discrete action, for each agent where there are several; 0 for a box."""
     shape: tuple[int, ...] = ()
-    """Of a box; with several agents the first axis is theirs, and a discrete action has that axis alone."""
+    """Shape of a box; with several agents the first axis is theirs, and a discrete action has that axis alone."""
     low: tuple[float, ...] = ()
-    """Of a box, one bound a number, in row-major order."""
+    """Lower bounds of a box, one per number, in row-major order."""
     high: tuple[float, ...] = ()
+    """Upper bounds, likewise."""
 
     @property
     def spec(self) -> Spec:
@@ -54,9 +72,9 @@ class ActionSpec:
 
 
 class Facts(Mapping[str, NDArray[np.float64]]):
-    """What an environment says of itself in arrays of numbers, which are the same in every episode.
+    """Constant arrays that describe an environment, the same in every episode.
 
-    Hashed by identity, so that what is worked out from them can be kept.
+    Hashed by identity, so that results computed from them can be cached.
     """
 
     def __init__(self, values: Mapping[str, NDArray[np.float64]]) -> None:
@@ -79,7 +97,7 @@ class Facts(Mapping[str, NDArray[np.float64]]):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, *_: Any) -> Any:
-        """An algorithm may be a pydantic model: there these stay what they are."""
+        """Accept instances as they are, since an algorithm may be a pydantic model."""
         from pydantic_core import core_schema  # noqa: PLC0415  (algorithms need none of it)
 
         return core_schema.is_instance_schema(cls)
@@ -87,7 +105,7 @@ class Facts(Mapping[str, NDArray[np.float64]]):
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentSpec:
-    """What an algorithm may know of an environment."""
+    """The facts about an environment that an algorithm may use."""
 
     name: str
     observation: Spec
@@ -96,29 +114,29 @@ class EnvironmentSpec:
     reward_threshold: float | None
     agents: int = 0
     """Length of the agent axis, the first one of observation, action and reward; 0 where there is none."""
-    behind_mask: Spec | None = None
-    """Of an environment that forbids some of its choices at times: what it shows beside that. Its `observation` is then
-    flat: 0 or 1 for each choice, of one agent after the other, whether it is allowed, and behind that mask these
-    numbers. None where all is allowed.
+    unmasked_observation: Spec | None = None
+    """The observation without the action mask, of an environment that forbids some of its choices at times. Its
+    `observation` is then flat: 0 or 1 for each choice, of one agent after the other, whether it is allowed, followed by
+    these numbers. None if all choices are always allowed.
     """
     facts: Facts | None = None
-    """Of an environment that has any, such as the netlist of a block that is placed."""
+    """Constant arrays of the environment, such as the netlist of a block that is placed; None if it has none."""
 
     @property
-    def seen(self) -> Spec:
-        """What networks see of an observation: all of it but the mask."""
-        return self.behind_mask or self.observation
+    def policy_input(self) -> Spec:
+        """The part of an observation that networks take: all of it but the action mask."""
+        return self.unmasked_observation or self.observation
 
     def split(self, observation: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Take observations `[rows, *observation]` apart: `[rows, *seen]`, and what is allowed, bool `[rows, n]`.
+        """Split observations `[rows, *observation]` into `[rows, *policy_input]` and the mask, bool `[rows, n]`.
 
-        With several agents the latter is `[rows, agents, n]`; without a mask it is None.
+        The mask is True for allowed choices, `[rows, agents, n]` with several agents, and None if nothing is masked.
         """
-        if self.behind_mask is None:
+        if self.unmasked_observation is None:
             return observation, None
         each = (*self.action.shape, self.action.n)
-        mask, shown = observation.tensor_split([math.prod(each)], dim=1)
-        return shown.unflatten(1, self.behind_mask.shape), (mask != 0).unflatten(1, each)
+        mask, unmasked = observation.tensor_split([math.prod(each)], dim=1)
+        return unmasked.unflatten(1, self.unmasked_observation.shape), (mask != 0).unflatten(1, each)
 
     @property
     def reward(self) -> Spec:
@@ -126,8 +144,8 @@ class EnvironmentSpec:
         return Spec("float32", (self.agents,) if self.agents else ())
 
     @classmethod
-    def from_pool(cls, name: str, described: dict[str, Any]) -> EnvironmentSpec:
-        """Read what `native.Pool.environment` says of an environment."""
+    def from_pool(cls, name: str, described: Mapping[str, Any]) -> EnvironmentSpec:
+        """Read the description of an environment that `native.Pool.environment` gives."""
         action, observation = described["action"], described["observation"]
         behind_mask = observation.get("behind_mask")
         return cls(
@@ -143,21 +161,21 @@ class EnvironmentSpec:
             max_episode_steps=described["max_episode_steps"],
             reward_threshold=described["reward_threshold"],
             agents=int(described["agents"]),
-            behind_mask=None if behind_mask is None else Spec(observation["dtype"], tuple(behind_mask)),
+            unmasked_observation=None if behind_mask is None else Spec(observation["dtype"], tuple(behind_mask)),
             facts=Facts(described["facts"]) if "facts" in described else None,
         )
 
 
 @dataclass(frozen=True, slots=True)
 class NoiseSpec:
-    """The random numbers that one row needs. All-zero noise must make `act` deterministic (evaluation relies on it)."""
+    """Distribution and shape of a row's random numbers. Zero noise must make `act` greedy: evaluation relies on it."""
 
     kind: Literal["uniform", "normal", "gumbel"]
     shape: tuple[int, ...] = ()
 
 
 class ParameterGroup(Mapping[str, Tensor]):
-    """Named parameters that lie in one vector, so that an optimizer step is a few operations and not a few a tensor.
+    """Named parameters stored in one vector, so that an optimizer step is a few operations and not a few per tensor.
 
     The tensors are leaves that share the vector's memory: write to the vector, without gradients, and they change.
     """
@@ -171,7 +189,7 @@ class ParameterGroup(Mapping[str, Tensor]):
             for (name, tensor), piece in zip(tensors.items(), pieces, strict=True)
         }
         self.leaves = tuple(self._views.values())
-        """The tensors, in the same order; gradients are taken by these."""
+        """The tensors, in the same order; gradients are taken with respect to these."""
 
     def __getitem__(self, name: str) -> Tensor:
         return self._views[name]
@@ -183,7 +201,7 @@ class ParameterGroup(Mapping[str, Tensor]):
         return len(self._views)
 
     def to(self, device: torch.device) -> ParameterGroup:
-        """The same parameters on a device."""
+        """Copy the parameters to a device."""
         return ParameterGroup({name: tensor.detach().to(device) for name, tensor in self.items()})
 
 
@@ -195,16 +213,46 @@ class State:
     """
 
     params: dict[str, ParameterGroup]
-    """Parameters by group. A loss is differentiated by one group."""
+    """Parameters by group. A loss is differentiated with respect to one group."""
     optimizer: dict[str, dict[str, Tensor]] = field(default_factory=dict)
     """Optimizer state by group; names are the algorithm's own."""
     targets: dict[str, Tensor] = field(default_factory=dict)
-    """What losses read and no gradient reaches: target networks, schedules' counters, normalisers."""
+    """Tensors that losses read and no gradient reaches: target networks, schedules' counters, normalisers' moments."""
+
+
+@dataclass(frozen=True, slots=True)
+class LossInputs:
+    """The rows of a minibatch, or of a part of it, and everything besides parameters that a loss may read.
+
+    `batch["action"]` is a column `[rows, ...]`; `batch.get("allowed")` is one that may be missing.
+    """
+
+    rows: Batch
+    """Training rows, as `post` made them."""
+    count: int
+    """Rows of the whole minibatch; larger than the number of `rows` where these are a part of it."""
+    stats: Mapping[str, float] = field(default_factory=dict)
+    """Totals of `Algorithm.stats` over the round."""
+    targets: Mapping[str, Tensor] = field(default_factory=dict)
+    """The state's targets; no gradient reaches them."""
+    noise: Tensor | None = None
+    """Random numbers `[rows, *shape]` of the loss's `NoiseSpec`; None if it declares none."""
+
+    def __getitem__(self, column: str) -> Tensor:
+        return self.rows[column]
+
+    def get(self, column: str) -> Tensor | None:
+        """Return a column, or None if the rows do not have it."""
+        return self.rows.get(column)
+
+    def mean(self, values: Tensor) -> Tensor:
+        """Return the share of `values`, `[rows, ...]`, in their mean over the whole minibatch: parts of it add up."""
+        return values.sum() / (self.count * values.shape[1:].numel())
 
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """One tile's round as `post` sees it.
+    """One tile's round, the argument of `post`.
 
     Attributes:
         columns: name -> `[T, B, ...]`, time-major; the environment's and the algorithm's row columns.

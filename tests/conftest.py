@@ -1,7 +1,9 @@
-"""S3 servers on this machine, each a process of its own: moto, and Swift, which keeps its data when it is stopped."""
+"""Start S3 servers for tests, each in its own process: moto, and Swift, which keeps its data while it is stopped."""
 
 import itertools
+import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -13,9 +15,13 @@ from typing import NamedTuple
 import pytest
 from s3fs import S3FileSystem
 
-from .storage.swift_server import NoSwiftError, SwiftServer
+from .support.swift_server import NoSwiftError, SwiftServer
 
-START_SECONDS = 60
+# A shell starts background jobs with SIGINT ignored, which children inherit; tests send it to commands.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+START_SECONDS = 300
 BUCKETS = itertools.count()
 
 
@@ -25,7 +31,7 @@ class Server(NamedTuple):
 
     @property
     def environment(self) -> dict[str, str]:
-        """With which any process finds the server, and nobody's own credentials."""
+        """Return the environment variables of the server's clients, without any credentials of the user."""
         return {
             "AWS_ENDPOINT_URL": self.endpoint,
             "AWS_ACCESS_KEY_ID": "testing",
@@ -35,6 +41,24 @@ class Server(NamedTuple):
             "AWS_CONFIG_FILE": "/dev/null",
             "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
         }
+
+
+BARE_NAMES = frozenset(("flows", "tasks", "storage", "native"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def bare_names_stay_unimported() -> Iterator[None]:
+    """Fail at the end if a test imported `tasks` instead of `penstock.tasks`: that loads a second copy of a module.
+
+    A fixture fails in the workers of xdist too, whose exit status is not read.
+    """
+    yield
+    assert BARE_NAMES & set(sys.modules) == set()
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Run one process more than there are cores, since tests wait for leases and for other processes."""
+    return min(4, len(os.sched_getaffinity(0)) + 1)
 
 
 @pytest.fixture(scope="session")
@@ -55,12 +79,12 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
                 process.wait(10)
             except subprocess.TimeoutExpired:
                 process.kill()
-            S3FileSystem.clear_instance_cache()  # they are bound to this server
+            S3FileSystem.clear_instance_cache()  # cached instances are bound to this server
 
 
 @pytest.fixture(scope="session")
 def swift_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SwiftServer]:
-    """OpenStack Swift. A test that stops it starts it again."""
+    """Start OpenStack Swift. A test that stops it must restart it."""
     try:
         server = SwiftServer(tmp_path_factory.mktemp("swift"))
     except NoSwiftError as reason:
@@ -71,7 +95,7 @@ def swift_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SwiftServ
 
 @pytest.fixture
 def swift_url(swift_server: SwiftServer, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A new folder in a bucket, found by other processes as well."""
+    """Return the URL of a new folder in a bucket; the environment has credentials and endpoint for other processes."""
     _use(swift_server.environment, monkeypatch)
     system = S3FileSystem()
     if not system.exists("bucket"):
@@ -82,7 +106,7 @@ def swift_url(swift_server: SwiftServer, monkeypatch: pytest.MonkeyPatch) -> str
 def _use(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     for system in list(S3FileSystem._cache.values()):
         if system.s3.meta.endpoint_url != environment["AWS_ENDPOINT_URL"]:
-            S3FileSystem.clear_instance_cache()  # each is bound to the server that it first met
+            S3FileSystem.clear_instance_cache()  # each is bound to the server that it first connected to
             break
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
@@ -92,10 +116,10 @@ def _use(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def s3_url(s3_server: Server, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A new bucket; credentials and the endpoint are in the environment, so that other processes find it as well."""
+    """Return the URL of a new bucket; the environment has credentials and endpoint for other processes."""
     _use(s3_server.environment, monkeypatch)
     bucket = f"bucket-{next(BUCKETS)}"
     request = urllib.request.Request(f"{s3_server.endpoint}/{bucket}", method="PUT")
-    with urllib.request.urlopen(request, timeout=30) as answer:
+    with urllib.request.urlopen(request, timeout=150) as answer:
         assert answer.status == 200
     return f"s3://{bucket}/runs"

@@ -1,53 +1,65 @@
-"""How the packages lie together: who owns their names, who imports whom, what is light, and what travels to workers."""
+"""The packages: ownership of names, direction of imports, light modules, and objects that travel to workers."""
 
 import ast
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from importlib.metadata import distributions
-from importlib.util import find_spec
+from importlib.metadata import distributions, version
 from pathlib import Path
 
 import cloudpickle
 import pytest
 
-import tasks
-from storage.errors import CommitConflictError
-from storage.refs import Ref, ShardRef, SnapshotRef, StateRef
-from storage.run import RunFolder
-from storage.specs import Spec
-from storage.store import open_store
-from tasks import mailbox, places, replica
-from tasks.algorithms.ppo import PPO
-from tasks.assignment import Assignment
-from tasks.config import TrainConfig
-from tasks.policies import single_learner_coarse
-from tasks.specs import ActionSpec, EnvironmentSpec
+import penstock
+from penstock import tasks
+from penstock.storage.errors import CommitConflictError
+from penstock.storage.refs import Ref, ShardRef, SnapshotRef, StateRef
+from penstock.storage.runs.run import RunFolder
+from penstock.storage.shards.specs import Spec
+from penstock.storage.stores.open import open_store
+from penstock.tasks.driver import worker_slots
+from penstock.tasks.model.algorithms.ppo import PPO
+from penstock.tasks.roles.worker import entrypoint
+from penstock.tasks.runtime import mailbox
+from penstock.tasks.runtime.assignment import Assignment
+from penstock.tasks.setup.config.on_policy import PPOSettings
+from penstock.tasks.setup.config.run import TrainConfig
+from penstock.tasks.setup.distribution.policies import single_learner_coarse
+from penstock.tasks.specs import ActionSpec, EnvironmentSpec
 
-ROOT = Path(tasks.__path__[0]).parent
+ROOT = Path(tasks.__path__[0]).resolve().parent
 PACKAGES = ("flows", "tasks", "storage", "native")
-BELOW = {
-    "flows": {"flows", "tasks", "storage", "native"},
-    "tasks": {"tasks", "storage", "native"},
-    "storage": {"storage"},
-    "native": {"native"},
-}
+STORAGE = ("storage", "stores", "shards", "transfer", "cache", "runs", "testing")
+TASKS = (
+    "tasks",
+    *("model.nn", "setup.distribution", "setup.config", "environments", "model.algorithms", "runtime"),
+    *("data.snapshots", "data.input", "data.replay", "data.datasets", "roles.stepping", "roles.acting", "analysis"),
+    *("roles.learning", "setup.planning", "roles.worker", "conformance", "driver"),
+)
+NATIVE = ("native", "pool", "adapters", "registry", "compile", "floorplan", "trainers", "conformance")
+FLOWS = ("settings", "display", "report", "support", "flows", "cli")
+"""Rooms (subpackages) from the lowest to the highest: one may import those before it and none after it. A package's own
+name stands for the modules directly in it."""
 FOR_ALGORITHMS = {
     "tasks.specs",
-    "tasks.algorithm",
-    "tasks.distributions",
-    "tasks.encoders",
-    "tasks.surrogate",
-    "tasks.networks",
-    "tasks.normalizers",
-    "tasks.convolutions",
-    "tasks.floorplan_network",
-    "tasks.recurrence",
-    "tasks.modules",
-    "tasks.returns",
-    "tasks.optimizers",
+    "tasks.model.algorithms.contract",
+    "tasks.model.nn.distributions",
+    "tasks.model.nn.network",
+    "tasks.model.nn.surrogate",
+    "tasks.model.nn.layers",
+    "tasks.model.nn.normalizers",
+    "tasks.model.nn.placement_network",
+    "tasks.model.nn.functional",
+    "tasks.model.nn.returns",
+    "tasks.model.nn.optimizers",
 }
+HYPER_PARAMETERS = {
+    f"tasks.setup.config.{module}" for module in ("algorithm_base", "on_policy", "off_policy", "offline")
+}
+"""Settings of algorithms, without torch."""
+AROUND_ALGORITHMS = {"custom", "custom_probe", "registry", "source_digest"}
+"""Modules that find and make algorithms."""
 UNPICKLERS = {"pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
 UNPICKLING_CALLS = {"torch.load", "torch.save", "np.load", "numpy.load", "distributed.protocol.deserialize"}
 
@@ -81,7 +93,21 @@ def imported(path: Path) -> Iterator[str]:
 
 
 def ours(path: Path) -> set[str]:
-    return {name for name in imported(path) if name.split(".")[0] in PACKAGES}
+    """Modules of ours that a file imports, without the leading `penstock.`."""
+    found = set()
+    for name in imported(path):
+        top, _, rest = name.partition(".")
+        if top == "penstock" and rest.partition(".")[0] in PACKAGES:
+            found.add(rest)
+    return found
+
+
+def room_of(module: str) -> str:
+    """The room of a module, `tasks.data.input.pipeline` -> `tasks.data.input`, or the package itself."""
+    parts = module.split(".")
+    while not ROOT.joinpath(*parts).is_dir():
+        parts.pop()
+    return ".".join(parts[: 3 if parts[0] == "tasks" and ".".join(parts[1:3]) in TASKS else 2])
 
 
 def loaded_after(statement: str, folder: Path) -> set[str]:
@@ -92,29 +118,14 @@ def loaded_after(statement: str, folder: Path) -> set[str]:
     return set(done.stdout.split())
 
 
-def test_no_other_distribution_owns_our_names():
-    """A dependency that installs a package called `tasks` or `storage` would be imported in place of ours, or mixed."""
-    owners = set()
-    for distribution in distributions():
-        for line in (distribution.read_text("RECORD") or "").splitlines():
-            if line.split(",")[0].split("/")[0].removesuffix(".py") in PACKAGES:
-                owners.add(distribution.name)
-    assert owners == {"penstock"}
-    for package in PACKAGES:
-        spec = find_spec(package)
-        assert spec is not None, package
-        assert spec.origin is not None, f"{package} has no __init__.py, so any folder of that name could mix in"
-        assert Path(spec.origin).parent == ROOT / package
-
-
 def test_penstock_is_installed_once():
     """Two installed copies would make it a matter of path order which code a worker runs."""
-    assert [distribution.name for distribution in distributions() if distribution.name == "penstock"] == ["penstock"]
+    assert [distribution.name for distribution in distributions() if "penstock" in distribution.name] == ["penstock-rl"]
 
 
 def test_no_module_of_flows_shadows_another():
     """Prefect puts a flow file's folder first on the path: a module named `queue` there would replace Python's own."""
-    stems = {path.stem for path in modules("flows")} - {"__init__"}
+    stems = {path.stem for path in (ROOT / "flows").iterdir()} - {"__init__", "__pycache__"}
     taken = set(sys.stdlib_module_names) | {path.name for path in ROOT.iterdir() if path.is_dir()}
     assert stems & taken == set()
 
@@ -129,7 +140,7 @@ def test_flow_files_hold_flows_and_nothing_else():
             flow_files.append(path.name)
             others = [ast.unparse(node) for node in body if not (is_flow(node) or is_import_or_text(node))]
             assert others == [], path
-    assert flow_files == ["collect.py", "evaluate.py", "replay.py", "resume.py", "sweep.py", "train.py"]
+    assert flow_files == ["collect_garbage.py", "evaluate.py", "replay.py", "resume.py", "sweep.py", "train.py"]
 
 
 def is_flow(node: ast.stmt) -> bool:
@@ -146,33 +157,75 @@ def is_import_or_text(node: ast.stmt) -> bool:
     return text or isinstance(node, ast.Import | ast.ImportFrom)
 
 
-@pytest.mark.parametrize("package", PACKAGES)
-def test_imports_run_downwards(package: str):
-    """Flows know tasks, tasks know storage and native, and these know neither each other nor anything above."""
+@pytest.mark.parametrize(
+    ("package", "rooms", "below"),
+    [
+        ("native", NATIVE, ()),
+        ("storage", STORAGE, ()),
+        ("tasks", TASKS, ("storage", "native")),
+        ("flows", FLOWS, PACKAGES),
+    ],
+)
+def test_rooms_import_downwards(package: str, rooms: tuple[str, ...], below: tuple[str, ...]):
+    """Packages know those below them, rooms those before them in the table; so there is no cycle anywhere."""
+    order = [room if room == package else f"{package}.{room}" for room in rooms]
     for path in modules(package):
-        above = {name for name in ours(path) if name.split(".")[0] not in BELOW[package]}
-        assert above == set(), path
+        room = room_of(module_name(path))
+        if path.name == "__init__.py" and room not in order[1:]:
+            continue  # the package's own interface re-exports from its rooms; a group of rooms holds nothing
+        assert room in order, f"{path}: name the room {room} in the table"
+        for name in ours(path):
+            other = room_of(name)
+            if name.split(".")[0] != package:
+                assert name.split(".")[0] in below, f"{path} imports {name}"
+            else:
+                assert order.index(other) <= order.index(room), f"{path} imports {name}, which is above it"
 
 
-def test_algorithms_know_nothing_of_who_runs_them():
+def test_rooms_are_small():
+    """At most fifteen modules and subpackages in a folder, besides its `__init__`: a person sees what is in it."""
+    for package in PACKAGES:
+        for folder in {path.parent for path in modules(package)}:
+            modules_there = [path for path in folder.glob("*.py") if path.name != "__init__.py"]
+            rooms_there = [path.parent for path in folder.glob("*/__init__.py")]
+            assert len(modules_there) + len(rooms_there) <= 15, folder
+
+
+def test_bare_names_are_not_imported():
+    """The folders stand at the top of the checkout, so `import tasks` works there, and would load a second copy."""
+    assert set(PACKAGES) & set(sys.modules) == set()
+
+
+def test_algorithms_import_no_runtime():
     """An algorithm knows no rank, device, file or cluster; so neither it nor its helpers import anything that does."""
-    for path in modules("tasks/algorithms"):
-        assert ours(path) <= FOR_ALGORITHMS, path
+    for path in modules("tasks/model/algorithms"):
+        if path.stem in AROUND_ALGORITHMS:
+            continue
+        assert ours(path) <= FOR_ALGORITHMS | HYPER_PARAMETERS, path
     for name in FOR_ALGORITHMS:
         path = ROOT.joinpath(*name.split(".")).with_suffix(".py")
-        assert ours(path) <= FOR_ALGORITHMS | {"storage.specs"}, path
+        assert ours(path) <= FOR_ALGORITHMS | {"storage.shards.specs"}, path
 
 
-def test_the_tutorials_algorithm_needs_no_more_than_ours(tmp_path: Path):
-    """What is written outside the repository gets by with what algorithms may import here."""
-    text = (ROOT / "docs" / "own_algorithm.md").read_text(encoding="utf-8")
+def test_the_tutorials_algorithm_needs_only_public_names(tmp_path: Path):
+    """A custom algorithm needs `penstock` and `penstock.nn`, which hold what algorithms may import here."""
+    text = (ROOT / "docs" / "custom_algorithm.md").read_text(encoding="utf-8")
     file = tmp_path / "actor_critic.py"
     file.write_text(text.partition("```python\n")[2].partition("```")[0], encoding="utf-8")
-    assert ours(file) <= FOR_ALGORITHMS
-    assert "tasks.algorithm" in ours(file)
+    assert {name for name in imported(file) if name.startswith("penstock")} == {"penstock", "penstock.nn"}
+    named = [
+        alias.name
+        for node in ast.parse(file.read_text()).body
+        if isinstance(node, ast.ImportFrom)
+        if node.module == "penstock"
+        for alias in node.names
+    ]
+    assert "Algorithm" in named
+    assert set(named) <= set(penstock.__all__)
+    assert ours(ROOT / "penstock" / "nn.py") <= FOR_ALGORITHMS
 
 
-def test_storage_is_free_of_what_runs_above_it():
+def test_storage_imports_nothing_above_it():
     """Data outlives the software that made it: storage needs no torch, Dask or Prefect to be read."""
     for path in modules("storage"):
         assert {name.split(".")[0] for name in imported(path)} & {"torch", "dask", "distributed", "prefect"} == set()
@@ -181,31 +234,31 @@ def test_storage_is_free_of_what_runs_above_it():
 @pytest.mark.parametrize(
     ("module", "absent"),
     [
-        ("flows.cli", {"torch", "prefect", "dask", "distributed", "numpy", "pyarrow"}),
-        ("tasks.replica", {"torch", "prefect"}),
-        ("tasks.torch_environments", {"torch", "prefect", "dask", "distributed", "numpy"}),
-        ("tasks.config", {"torch", "prefect", "dask", "distributed"}),
-        ("tasks.own_probe", {"torch", "prefect", "dask", "distributed"}),
+        ("penstock.flows.cli.main", {"torch", "prefect", "dask", "distributed", "numpy", "pyarrow"}),
+        ("penstock.tasks.roles.worker.entrypoint", {"torch", "prefect"}),
+        ("penstock.tasks.environments.torch.registry", {"torch", "prefect", "dask", "distributed", "numpy"}),
+        ("penstock.tasks.setup.config.run", {"torch", "prefect", "dask", "distributed"}),
+        ("penstock.tasks.model.algorithms.custom_probe", {"torch", "prefect", "dask", "distributed"}),
     ],
 )
 def test_light_modules_stay_light(module: str, absent: set[str], tmp_path: Path):
     """The command answers at once, and the process that drives a run never pays for torch."""
     loaded = loaded_after(f"import {module}", tmp_path)
-    assert module.split(".", maxsplit=1)[0] in loaded
+    assert "penstock" in loaded
     assert loaded & absent == set()
 
 
-@pytest.mark.parametrize("flow", ["train", "replay", "resume", "sweep", "collect"])
-def test_what_the_flow_imports_needs_no_torch(tmp_path: Path, flow: str):
+@pytest.mark.parametrize("flow", ["train", "replay", "resume", "sweep", "collect_garbage"])
+def test_modules_of_the_flow_need_no_torch(tmp_path: Path, flow: str):
     """Torch costs seconds and 200 MB, and the process that drives a run computes nothing."""
-    loaded = loaded_after(f"import flows.{flow}", tmp_path)
+    loaded = loaded_after(f"import penstock.flows.{flow}", tmp_path)
     assert "prefect" in loaded
     assert "torch" not in loaded
 
 
 def test_writing_a_shard_imports_no_pandas(tmp_path: Path):
     """`pyarrow.array` does where it is installed; that costs every process that acts a second and 60 MB."""
-    cases = (ROOT / "tests" / "storage" / "shard_cases.py").read_text(encoding="utf-8")
+    cases = (ROOT / "tests" / "support" / "shard_cases.py").read_text(encoding="utf-8")
     loaded = loaded_after(f"{cases}\na_shard({{'observation': Spec('float32', (4,))}}, 4, 2)", tmp_path)
     assert "pyarrow" in loaded
     assert "pandas" not in loaded
@@ -213,15 +266,17 @@ def test_writing_a_shard_imports_no_pandas(tmp_path: Path):
 
 @pytest.mark.parametrize("package", ["storage", "tasks", "flows"])
 def test_nothing_is_unpickled(package: str):
-    """Who can write into a store must not be able to run code in whoever reads it."""
+    """A writer of a store must not be able to run code in its readers."""
     for path in modules(package):
+        if path.parent.name == "testing":
+            continue  # the store contract has a test that a store survives pickling
         assert {name.split(".")[0] for name in imported(path)} & UNPICKLERS == set(), path
         tree = ast.parse(path.read_text(encoding="utf-8"))
         calls = {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
         assert calls & UNPICKLING_CALLS == set(), path
 
 
-def test_what_travels_loads_in_a_fresh_process(tmp_path: Path):
+def test_objects_for_workers_load_in_a_fresh_process(tmp_path: Path):
     """Whatever crosses to a worker, or comes back, loads where only the installed packages are."""
     environment = EnvironmentSpec("CartPole-v1", Spec("float32", (4,)), ActionSpec("discrete", n=2), 500, 475.0)
     plain = [
@@ -246,16 +301,16 @@ def test_what_travels_loads_in_a_fresh_process(tmp_path: Path):
             device="cpu",
         ),
         single_learner_coarse(2),
-        PPO(environment=environment),
+        PPO(PPOSettings(), environment),
     ]
     functions = [
-        replica.run_member,
-        replica.run_evaluation,
-        replica.warm_up,
+        entrypoint.run_member,
+        entrypoint.run_evaluation,
+        entrypoint.warm_up,
         mailbox.deliver,
-        places.read_places,
-        places.worker_addresses,
-        places.move_blocked,
+        worker_slots.read_slots,
+        worker_slots.worker_addresses,
+        worker_slots.reschedule_blocked,
     ]
     root = open_store(str(tmp_path / "root"))
     folder = RunFolder(root, "small")
@@ -276,3 +331,26 @@ def test_what_travels_loads_in_a_fresh_process(tmp_path: Path):
     assert functions_back == functions
     assert (root_back.url, repr(folder_back), str(error_back)) == (root.url, repr(folder), str(error))
     assert type(error_back) is CommitConflictError
+
+
+def test_version_of_the_command_and_of_the_package_agree(tmp_path: Path):
+    """`penstock --version` prints `penstock.__version__`, which is that of the installed distribution."""
+    program = "import sys; sys.argv = ['penstock', '--version']; from penstock.flows.cli.main import main; main()"
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, f"penstock {penstock.__version__}\n"), done.stderr
+    assert penstock.__version__ == version("penstock-rl")
+
+
+def test_public_names_are_sorted_and_resolve():
+    """Every name in `penstock.__all__` exists, is documented and is the object that its module defines."""
+    assert penstock.__all__ == sorted(penstock.__all__)
+    for name in penstock.__all__:
+        assert getattr(penstock, name).__doc__, name
+    with pytest.raises(AttributeError, match=r"its names are .*TrainConfig"):
+        _ = penstock.no_such_name
+
+
+def test_storage_needs_no_pytest(tmp_path: Path):
+    """Only `penstock.storage.testing`, which ships the store contract, imports pytest."""
+    assert "pytest" not in loaded_after("import penstock.storage, penstock.storage.stores.open", tmp_path)
+    assert "pytest" in loaded_after("from penstock.storage.testing import StoreContract", tmp_path)

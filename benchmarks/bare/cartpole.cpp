@@ -1,10 +1,10 @@
-// The bare loop that the pool is compared with: CartPole-v1's physics and nothing else, in double precision with the C
-// library's sine and cosine, states side by side in one array, each thread on a part of its own without ever waiting
-// for another. No Python, time limit, checks of actions, seeds or infos: what is left is the price of the physics.
+// This bare loop is the pool's reference: CartPole-v1's physics and nothing else, in double precision with the C
+// library's sine and cosine. States are in one array; each thread steps its own part and never waits for another.
+// There is no Python, no time limit, no action check, no seeds and no infos. The remaining cost is the physics.
 //
 //     c++ -std=c++20 -O3 -ffp-contract=off -pthread benchmarks/bare/cartpole.cpp -o cartpole && ./cartpole 1024 2
 //
-// Prints the best rate of several stretches in environment steps a second, resets not counted as steps.
+// Prints the best rate of several intervals in environment steps per second, without resets.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -39,7 +39,7 @@ void reset(State& state, std::minstd_rand& random) {
   state = {near_zero(random), near_zero(random), near_zero(random), near_zero(random)};
 }
 
-/// One step of every environment; those that fell before are reset instead. How many were stepped.
+/// Steps every environment, or resets it if it has terminated. Returns the number of stepped environments.
 std::size_t step(Batch& batch, const std::int64_t* actions, std::minstd_rand& random) {
   std::size_t stepped = 0;
   for (std::size_t env = 0; env < batch.states.size(); ++env) {
@@ -49,7 +49,7 @@ std::size_t step(Batch& batch, const std::int64_t* actions, std::minstd_rand& ra
       batch.rewards[env] = 0.0;
       batch.terminated[env] = 0;
     } else {
-      // No branches on what no processor predicts.
+      // Unpredictable branches are avoided.
       const double force = static_cast<double>(2 * actions[env] - 1) * force_mag;
       const double cosine = std::cos(s.angle), sine = std::sin(s.angle);
       const double push = (force + polemass_length * (s.angle_dot * s.angle_dot) * sine) / total_mass;

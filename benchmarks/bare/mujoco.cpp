@@ -1,5 +1,5 @@
-// The floor under a MuJoCo pool: mj_step and mj_rnePostConstraint alone, random controls, many simulations on a few
-// threads. Prints environment steps a second.
+// This loop is the baseline of a MuJoCo pool: mj_step and mj_rnePostConstraint alone, random controls, many simulations
+// on a few threads. Prints environment steps per second.
 //
 //     mujoco MODEL.xml SIMULATIONS THREADS FRAME_SKIP SECONDS CONTROL_BOUND HEALTHY_Z_MIN HEALTHY_Z_MAX NOISE
 #include <mujoco/mujoco.h>

@@ -1,7 +1,7 @@
-"""The least that training can cost: one process that acts and updates in turns, with nothing stored and nothing sent.
+"""Measures the minimal cost of training: one process alternates acting and updating, and stores and sends nothing.
 
-Same algorithm object, environment pool, network, epochs and minibatches as `penstock train` with the same settings.
-What is missing is the pipeline: no shards, snapshots or commits, no other processes, no acting beside learning.
+The algorithm object, environment pool, network, epochs and minibatches are those of `penstock train` with the same
+settings. The pipeline is missing: no shards, snapshots or commits, no other processes, no acting during learning.
 
     python benchmarks/bare/training.py --torch-threads 2 --seconds 10 -- cartpole
 """
@@ -19,16 +19,17 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "peers"))
 from measure import machine, print_result
 
-from flows.overrides import parse_overrides
-from tasks.config import build_config, load_preset, merge
-from tasks.learn import plan_round
-from tasks.tile import ActedRound, RoundBuffers, TileActor, act_together
-from tasks.trial_rounds import training_rows, trial_run
-from tasks.window import RoundWindow
+from penstock.flows.settings.options import parse_overrides
+from penstock.tasks.roles.acting.tile import ActedRound, RoundBuffers, TileActor, act_together
+from penstock.tasks.roles.learning.round_update import plan_round
+from penstock.tasks.roles.learning.window import RoundWindow
+from penstock.tasks.setup.config.loading import build_config, load_preset, merge
+from penstock.tasks.setup.planning.dry_run import training_rows, trial_run
+from penstock.tasks.specs import LossInputs
 
 if TYPE_CHECKING:
-    from tasks.context import RunContext
-    from tasks.specs import Batch, State
+    from penstock.tasks.runtime.run_context import RunContext
+    from penstock.tasks.specs import Batch, State
 
 
 def main() -> None:
@@ -58,7 +59,7 @@ def main() -> None:
             "env_steps_per_second": rounds * context.round_rows / seconds,
             "rounds": rounds,
             "torch_threads": args.torch_threads,
-            "machine": machine(["penstock", "torch"]),
+            "machine": machine(["penstock-rl", "torch"]),
         }
     )
 
@@ -66,7 +67,7 @@ def main() -> None:
 def train_round(
     context: RunContext, state: State, round_: int, actors: list[TileActor], buffers: list[RoundBuffers]
 ) -> State:
-    """Act a round of all tiles, and learn it."""
+    """Act a round of all tiles, and learn from it."""
     algorithm = context.algorithm
     acted: list[ActedRound] = []
     act_together(actors, round_, state.params, lambda actor: buffers[actor.tile], acted.append)
@@ -77,11 +78,11 @@ def train_round(
         batch: Batch = {name: torch.cat([part[name] for part in batches]) for name in batches[0]}
     totals = {name: value.item() for name, value in stats.items() if not value.dim()}
     window = RoundWindow.of_round(len(next(iter(batch.values()))))
-    # On-policy algorithms plan index arrays alone.
+    # On-policy algorithms plan only index arrays.
     for index in plan_round(context, round_, window):
         rows = {name: column[index] for name, column in batch.items()}
         for loss in algorithm.losses:
-            scalar, _ = loss.function(state.params, state.targets, rows, None, totals, len(index))
+            scalar, _ = loss.function(state.params, LossInputs(rows, len(index), totals, targets=state.targets))
             leaves = state.params[loss.group].leaves
             gradient = torch.cat([part.reshape(-1) for part in torch.autograd.grad(scalar, leaves)])
             with torch.no_grad():

@@ -1,4 +1,4 @@
-"""A small policy in eager torch, and how acting with it is timed: shared by the scripts that measure acting alone."""
+"""A small policy in eager torch, and the timing of acting with it, for the scripts that measure acting alone."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What CleanRL's `ppo_continuous_action.py` learns at its own settings in an environment that came after it.
+"""Measures learning by CleanRL's `ppo_continuous_action.py`, at its own settings, in an environment newer than it.
 
-Its published returns are of MuJoCo's v4 environments; v5 differs. The script runs as it is, on a Gymnasium that is
-newer than the one that it was written for: three names of that are given their older meaning here.
+Its published returns are of MuJoCo's v4 environments; v5 differs. The script runs unmodified on a newer Gymnasium than
+it was written for. This module restores the older meaning of three of Gymnasium's names.
 
     .venv-peers/cleanrl-v5/bin/python benchmarks/peers/cleanrl_learning.py --environment HalfCheetah-v5 --seed 1
 """
@@ -25,8 +25,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from measure import machine, print_result
 
 
-class NotesReturns(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Stands for RecordEpisodeStatistics: keeps the environment's own returns, with the step at which each was made."""
+class ReturnRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Replaces RecordEpisodeStatistics: records the environment's own returns, with the step of each."""
 
     ended: list[tuple[int, float]] = []  # noqa: RUF012  (there is one environment)
 
@@ -35,7 +35,7 @@ class NotesReturns(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._steps, self._return = 0, 0.0
 
     def step(self, action: Any) -> Any:
-        """Note the end of an episode."""
+        """Step, and record the end of an episode."""
         stepped = super().step(action)
         self._steps += 1
         self._return += float(stepped[1])
@@ -45,14 +45,14 @@ class NotesReturns(gymnasium.Wrapper[Any, Any, Any, Any]):
         return stepped
 
 
-class ResetsAtOnce(SyncVectorEnv):
-    """Ends an episode and begins the next in one step; what a script would print of it is noted elsewhere."""
+class SameStepVectorEnv(SyncVectorEnv):
+    """Ends an episode and begins the next in one step; the returns that a script would print are recorded elsewhere."""
 
     def __init__(self, made: Any) -> None:
         super().__init__(made, autoreset_mode=AutoresetMode.SAME_STEP)
 
     def step(self, actions: Any) -> Any:
-        """Without the last info, whose form is another today."""
+        """Step without the last info, which has another format in newer versions."""
         *stepped, infos = super().step(actions)
         infos.pop("final_info", None)
         return (*stepped, infos)
@@ -68,12 +68,12 @@ def main() -> None:
     torch.set_num_threads(1)
     transform: Any = gymnasium.wrappers.TransformObservation
     names: dict[str, Any] = {
-        "RecordEpisodeStatistics": NotesReturns,
+        "RecordEpisodeStatistics": ReturnRecorder,
         "TransformObservation": lambda env, function: transform(env, function, env.observation_space),
     }
     for name, meant in names.items():
         setattr(gymnasium.wrappers, name, meant)
-    setattr(gymnasium.vector, "SyncVectorEnv", ResetsAtOnce)  # noqa: B010  (a type checker knows the name)
+    setattr(gymnasium.vector, "SyncVectorEnv", SameStepVectorEnv)  # noqa: B010  (a type checker knows the name)
     found = importlib.util.find_spec("cleanrl.ppo_continuous_action")
     if found is None or found.origin is None:
         raise SystemExit("cleanrl is missing: install requirements-cleanrl-v5-alone.txt")
@@ -89,7 +89,7 @@ def main() -> None:
             sys.stdout = printed
     tenth = args.env_steps // 10
     by_tenth = [
-        [value for at, value in NotesReturns.ended if part * tenth < at <= (part + 1) * tenth] for part in range(10)
+        [value for at, value in ReturnRecorder.ended if part * tenth < at <= (part + 1) * tenth] for part in range(10)
     ]
     result = {
         "benchmark": "learning",

@@ -1,8 +1,8 @@
-"""CleanRL's PPO scripts, as they are, for some rounds: environment steps a second, after the first round.
+"""Measures CleanRL's unmodified PPO scripts for some rounds: environment steps per second, after the first round.
 
-`ppo.py` for discrete actions, `ppo_continuous_action.py` for continuous ones, whose wrappers normalise observations and
-rewards: both have two layers of 64 units. `ppo_atari_envpool.py` has EnvPool's environments and Nature's convolutions.
-All clip the value's loss.
+`ppo.py` has discrete actions. `ppo_continuous_action.py` has continuous actions; its wrappers normalise observations
+and rewards. Both have two layers of 64 units. `ppo_atari_envpool.py` has EnvPool's environments and Nature's
+convolutions. All clip the value loss.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ import numpy as np
 import torch
 from measure import machine, print_result
 
-# gym 0.23.1 asks NumPy for a name that is another's alias today.
+# gym 0.23.1 needs NumPy's former alias of `bool_`.
 np.bool8 = np.bool_
 
 
 class RoundTimes:
-    """Stands for standard output: a script prints a line `SPS: ...` at the end of each round."""
+    """Replaces standard output: a script prints a line `SPS: ...` at the end of each round."""
 
     def __init__(self) -> None:
         self.at: list[float] = []
 
     def write(self, text: str) -> int:
-        """Note the time, and print nothing."""
+        """Record the time, and print nothing."""
         if text.startswith("SPS:"):
             self.at.append(time.perf_counter())
         return len(text)
 
     def flush(self) -> None:
-        """Nothing is kept back."""
+        """Do nothing; there is no buffer."""
 
 
 def main() -> None:
@@ -73,7 +73,7 @@ def main() -> None:
         os.chdir(folder)
         sys.stdout = times  # type: ignore[assignment]
         try:
-            # As `python ppo.py` does, but in this process, whose torch threads are set.
+            # Run it like `python ppo.py`, but in this process, which has set torch's threads.
             runpy.run_path(script, run_name="__main__")
         finally:
             sys.stdout = printed

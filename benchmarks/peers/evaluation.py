@@ -1,7 +1,7 @@
-"""CartPole evaluation: the deterministic mean return over the starts of given seeds, all stepped together.
+"""Evaluate CartPole: the deterministic mean return over the starts of given seeds, all stepped together.
 
 The starts equal those of `gymnasium.make("CartPole-v1").reset(seed=seed)`, one per seed; the steps are Gymnasium's
-NumPy vector environment. An evaluation ends early once the threshold is out of reach, so that failing is cheap.
+NumPy vector environment. An evaluation ends early once the threshold is unreachable, so failed ones are cheap.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MAX_EPISODE_STEPS = 500
 
 
 class CartPoleEvaluator:
-    """Evaluates policies on as many CartPole environments as each evaluation has seeds."""
+    """Evaluates policies on CartPole environments, one per seed of an evaluation."""
 
     def __init__(self, episodes: int) -> None:
         self._env = gym.make_vec("CartPole-v1", num_envs=episodes, vectorization_mode="vector_entry_point")

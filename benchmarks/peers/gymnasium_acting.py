@@ -1,6 +1,7 @@
-"""Gymnasium's NumPy CartPole-v1 vector environment acting alone with a 2 x 64 tanh policy in eager torch.
+"""Measures acting alone in Gymnasium's NumPy vector environment of CartPole-v1, with a 2 x 64 tanh policy in torch.
 
-Nothing is stored or learned. Every row counts as an environment step, also those that only carry a reset.
+The policy runs in eager mode. Nothing is stored or learned. Every row counts as an environment step, including rows
+that only carry a reset.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def stepping(env: Any, policy: Policy, seed: int) -> Callable[[], int]:
-    """Return what steps all environments once."""
+    """Return a function that steps all environments once."""
     observation, _ = env.reset(seed=seed)
 
     def advance() -> int:

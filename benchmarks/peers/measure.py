@@ -1,8 +1,8 @@
-"""What every benchmark measures with: a process's own start, and the memory of a whole process tree.
+"""Measurements for all benchmarks: seconds since a process's start, and the memory of a whole process tree.
 
-Seconds are counted from the process's start as the kernel recorded it, so that the interpreter's start and all imports
+Seconds are counted from the process's start as the kernel recorded it, so the interpreter's start and all imports
 count. Memory is the proportional set size (PSS): a page that several processes share is divided among them, so the sum
-over a tree is what the tree really occupies.
+over a tree is the memory that it really occupies.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def process_pss_bytes(pid: int) -> int:
     """Return the PSS of one process in bytes, 0 if it has ended.
 
     Raises:
-        PermissionError: if the process belongs to somebody else.
+        PermissionError: if the process belongs to another user.
     """
     try:
         with Path(f"/proc/{pid}/smaps_rollup").open("rb") as file:
@@ -136,7 +136,7 @@ def _sum_by_name(sizes: Mapping[int, int]) -> dict[str, int]:
 
 
 def machine(packages: Iterable[str]) -> dict[str, Any]:
-    """Return what a figure depends on: processor, usable cores, Python and the versions of the named packages."""
+    """Return the processor, usable cores, Python version and versions of the named packages."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return {

@@ -1,4 +1,4 @@
-"""EnvPool's environments stepped alone: synchronous, or asynchronous with a third of them in each batch.
+"""Measures EnvPool's environments alone: synchronous, or asynchronous with a third of them in each batch.
 
 python pool_envpool.py --id CartPole-v1 --num-envs 1024 --num-threads 2 --actions discrete:2
 """
@@ -40,7 +40,7 @@ def settings(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def dtype_of(pool: Any) -> str:
-    """Its action space says int64 and takes int32; boxes are as it says."""
+    """Return the dtype of actions. EnvPool declares int64 but takes int32; boxes are as declared."""
     return "int32" if pool.action_space.dtype.kind == "i" else str(pool.action_space.dtype)
 
 

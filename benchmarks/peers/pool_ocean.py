@@ -1,8 +1,8 @@
-"""PufferLib Ocean's CartPole (float32, no truncation, not Gymnasium's physics) stepped alone, as its own binding does.
+"""Measures PufferLib Ocean's CartPole (float32, no truncation, not Gymnasium's physics) alone, with its own binding.
 
-PufferLib's setup script downloads simulators when pip merely asks for its name, so its sources are kept as pip unpacks
-them, and its CartPole is compiled with the flags of its own release build. Sources and binary stay beside the virtual
-environment that runs this.
+PufferLib's setup script downloads simulators even when pip only requests its name. The script therefore keeps the
+sources that pip unpacks, and compiles CartPole with the flags of PufferLib's release build. Sources and binary are next
+to the virtual environment that runs this script.
 
     python pool_ocean.py --num-envs 1024
 """
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def load_binding() -> Any:
-    """The extension module of its CartPole, built on the first use."""
+    """Return the extension module of Ocean's CartPole, built on first use."""
     module = HOME / f"binding{sysconfig.get_config_var('EXT_SUFFIX')}"
     if not module.exists():
         build(module)
@@ -75,7 +75,7 @@ def build(module: Path) -> None:
         [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-build-isolation", RELEASE],
         cwd=HOME,
         env=environment,
-        check=False,  # it fails behind the point at which the sources are there
+        check=False,  # it fails after it has unpacked the sources
         capture_output=True,
     )
     cartpole = sources / "pufferlib" / "ocean" / "cartpole"

@@ -1,9 +1,9 @@
-"""RLlib's PPO on CartPole-v1: the peak memory of everything it runs together, on two cores.
+"""Measures RLlib's PPO on CartPole-v1: the total peak memory of all its processes, on two cores.
 
 Peak memory is the proportional set size summed over this process and all its descendants (Ray's daemons, the
 environment runners), sampled while it runs. The settings are those of RLlib's own CartPole example, with the learner
 in this process as by default and one remote environment runner (RLlib's default is two, which need more memory). Stops
-when solved by RLlib's own measure (the mean return of the last training episodes), or when the time is over.
+when solved by RLlib's own measure (the mean return of the last training episodes), or when time runs out.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Sample Factory's asynchronous PPO: environment steps per second of the whole loop, and peak memory.
+"""Measures Sample Factory's asynchronous PPO: environment steps per second of the whole loop, and peak memory.
 
-Acting and learning run at once in separate processes, without waiting for each other. The settings are those of Sample
-Factory's own Gymnasium and MuJoCo examples, with one rollout worker per core and a tanh network, or with `--atari`
-those of its Atari example. The rate counts from the first report after `--warm-up-seconds` of training to the last one.
+Acting and learning run concurrently in separate processes, without waiting for each other. The settings are those of
+Sample Factory's own Gymnasium and MuJoCo examples, with one rollout worker per core and a tanh network, or with
+`--atari` those of its Atari example. The rate counts from the first report after `--warm-up-seconds` of training to the
+last one.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ from sf_examples.atari.atari_utils import make_atari_env
 
 
 class Reports(AlgoObserver):
-    """Notes when each training step was reported and how many environment steps had been made."""
+    """Records the time and the number of environment steps of each reported training step."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
         self.env_steps: list[int] = []
 
     def on_training_step(self, runner: Any, training_iteration_since_resume: int) -> None:  # noqa: ARG002
-        """Note the report, and tell the runner how long it has trained, which ends the run when it is long enough."""
+        """Record the report, and give the runner its training time, which ends the run when it is long enough."""
         self.seconds.append(time.perf_counter())
         self.env_steps.append(runner.total_env_steps_since_resume)
-        # Sample Factory 2.1.1 compares this with --train_for_seconds but never counts it up itself.
+        # Sample Factory 2.1.1 compares this with --train_for_seconds but never increments it.
         runner.total_train_seconds = self.seconds[-1] - self.seconds[0]
 
 
@@ -42,13 +43,13 @@ def make_env(name: str, _cfg: Any = None, _env_config: Any = None, render_mode: 
 
 
 def make_frames(name: str, cfg: Any = None, env_config: Any = None, render_mode: str | None = None) -> gym.Env:
-    import ale_py  # noqa: F401, PLC0415  (registers its games; comes with Atari alone)
+    import ale_py  # noqa: F401, PLC0415  (registers its games; installed only for Atari)
 
     return make_atari_env(name, cfg, env_config, render_mode)
 
 
 def dense_options(args: argparse.Namespace) -> list[str]:
-    """Perceptrons for vectors."""
+    """Return the options of perceptrons for vector observations."""
     return [
         "--use_rnn=False",
         "--recurrence=1",
@@ -63,7 +64,7 @@ def dense_options(args: argparse.Namespace) -> list[str]:
 
 
 def atari_options() -> list[str]:
-    """What its example leaves to the general defaults, and steps counted as steps, not as frames."""
+    """Return options that its example leaves at the general defaults; steps count as steps, not as frames."""
     return ["--encoder_conv_mlp_layers", "512", "--summaries_use_frameskip=False"]
 
 

@@ -1,18 +1,20 @@
-"""Stable-Baselines3's PPO on CartPole-v1 until solved, with the hyperparameters of the RL zoo.
+"""Train Stable-Baselines3's PPO on CartPole-v1 until solved, with the RL zoo's settings or those of Penstock's preset.
 
 Solved: a deterministic mean return of at least 475 over 100 evaluation seeds that no training environment has and no
-earlier check used. Evaluation runs during training and its time counts. It is arranged in Stable-Baselines3's favour: a
-vectorised evaluation that calls the policy's layers directly and gives up early, only when the last training episodes
-were long enough, and the run ends at once when solved. One more evaluation after the clock has stopped, on other
-seeds, says whether the result holds.
+earlier check used. Evaluation runs during training and its time counts. The setup favours Stable-Baselines3: the
+vectorised evaluation calls the policy's layers directly, stops early, and runs only when the last training episodes
+were long enough; the run ends as soon as it is solved. After the clock has stopped, one more evaluation on other seeds
+shows whether the result holds.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
+import gymnasium
 import numpy as np
 import torch
 from evaluation import CartPoleEvaluator
@@ -24,13 +26,21 @@ from stable_baselines3.common.env_util import make_vec_env
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-ENVS = 8
-STEPS_PER_ROLLOUT = 32
-EPOCHS = 20
-MINIBATCH_ROWS = 256
 TOTAL_STEPS = 100_000
 SOLVED_RETURN = 475.0
 EVALUATION_EPISODES = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Hyperparameters of one comparison."""
+
+    envs: int
+    steps_per_rollout: int
+    epochs: int
+    minibatch_rows: int
+    reward_scale: float
+    options: dict[str, Any]
 
 
 def linear(initial: float) -> Callable[[float], float]:
@@ -38,8 +48,54 @@ def linear(initial: float) -> Callable[[float], float]:
     return lambda progress_remaining: progress_remaining * initial
 
 
+SETTINGS = {
+    "zoo": Settings(
+        envs=8,
+        steps_per_rollout=32,
+        epochs=20,
+        minibatch_rows=256,
+        reward_scale=1.0,
+        options={
+            "gae_lambda": 0.8,
+            "gamma": 0.98,
+            "ent_coef": 0.0,
+            "learning_rate": linear(1e-3),
+            "clip_range": linear(0.2),
+        },
+    ),
+    # These are the settings of Penstock's preset cartpole.toml.
+    "preset": Settings(
+        envs=32,
+        steps_per_rollout=128,
+        epochs=4,
+        minibatch_rows=1024,
+        reward_scale=0.05,
+        options={
+            "gae_lambda": 0.98,
+            "gamma": 0.99,
+            "ent_coef": 0.005,
+            "learning_rate": 1e-2,
+            "clip_range": 0.2,
+            "policy_kwargs": {"net_arch": [32, 32]},
+        },
+    ),
+}
+
+
+class ScaledReward(gymnasium.RewardWrapper):
+    """Scales rewards for the learner; Monitor, below it, still records the environment's own returns."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any], scale: float) -> None:
+        super().__init__(env)
+        self._scale = scale
+
+    def reward(self, reward: Any) -> float:
+        """Return the scaled reward."""
+        return float(reward) * self._scale
+
+
 class UntilSolved(BaseCallback):
-    """Evaluates between rollouts and ends training when solved; keeps the clocks."""
+    """Evaluates between rollouts, ends training when solved, and measures the times."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         super().__init__()
@@ -71,7 +127,7 @@ class UntilSolved(BaseCallback):
             return self._evaluator.mean_return(act, seeds, at_least)[0]
 
     def _on_rollout_start(self) -> None:
-        # Called before each rollout, so with the parameters that the last update left.
+        # This runs before each rollout, with the parameters of the last update.
         if self.rollouts == 0:
             self.first_step_seconds = seconds_since_process_start()
         elif self.rollouts % self._every == 0 and self._looks_solved():
@@ -96,6 +152,7 @@ class UntilSolved(BaseCallback):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--settings", choices=list(SETTINGS), default="zoo")
     parser.add_argument("--torch-threads", type=int, default=1)
     parser.add_argument("--check-every-rollouts", type=int, default=4)
     parser.add_argument("--check-from-return", type=float, default=150.0, help="mean of the last training episodes")
@@ -103,24 +160,28 @@ def main() -> None:
     args = parser.parse_args()
 
     torch.set_num_threads(args.torch_threads)
+    settings = SETTINGS[args.settings]
+    environments = make_vec_env(
+        "CartPole-v1",
+        n_envs=settings.envs,
+        seed=args.seed,
+        wrapper_class=ScaledReward,
+        wrapper_kwargs={"scale": settings.reward_scale},
+    )
     model = PPO(
         "MlpPolicy",
-        make_vec_env("CartPole-v1", n_envs=ENVS, seed=args.seed),
-        n_steps=STEPS_PER_ROLLOUT,
-        batch_size=MINIBATCH_ROWS,
-        n_epochs=EPOCHS,
-        gae_lambda=0.8,
-        gamma=0.98,
-        ent_coef=0.0,
-        learning_rate=linear(1e-3),
-        clip_range=linear(0.2),
+        environments,
+        n_steps=settings.steps_per_rollout,
+        batch_size=settings.minibatch_rows,
+        n_epochs=settings.epochs,
         device="cpu",
         seed=args.seed,
+        **settings.options,
     )
     until_solved = UntilSolved(args)
     model.learn(TOTAL_STEPS, callback=until_solved)
     end_seconds = until_solved.solved_seconds if until_solved.solved else seconds_since_process_start()
-    # The callback ends training one vector step after the check: that step is neither counted nor timed.
+    # The callback ends training one vector step after the check; that step is neither counted nor timed.
     steps = until_solved.solved_steps if until_solved.solved else model.num_timesteps
     loop_seconds = end_seconds - until_solved.first_step_seconds - until_solved.evaluation_seconds
     result = {
@@ -136,16 +197,17 @@ def main() -> None:
         "start_up_seconds": until_solved.first_step_seconds,
         "env_steps": steps,
         "env_steps_per_second": steps / loop_seconds,
-        "update_rows_per_second": steps * EPOCHS / loop_seconds,
+        "update_rows_per_second": steps * settings.epochs / loop_seconds,
         "loop_seconds": loop_seconds,
         "evaluation_seconds": until_solved.evaluation_seconds,
         "evaluations": until_solved.checks,
         "evaluation_mean_return": until_solved.mean_return,
         "confirmation_mean_return": until_solved.evaluate(),
-        "envs": ENVS,
-        "steps_per_rollout": STEPS_PER_ROLLOUT,
-        "epochs": EPOCHS,
-        "minibatch_rows": MINIBATCH_ROWS,
+        "settings": args.settings,
+        "envs": settings.envs,
+        "steps_per_rollout": settings.steps_per_rollout,
+        "epochs": settings.epochs,
+        "minibatch_rows": settings.minibatch_rows,
         "torch_threads": args.torch_threads,
         "machine": machine(["stable-baselines3", "gymnasium", "torch", "numpy"]),
     }

@@ -1,6 +1,6 @@
-"""Stable-Baselines3's PPO for some seconds: environment steps a second of acting and updating, after one rollout.
+"""Measures Stable-Baselines3's PPO for some seconds: steps per second of acting and updating, after one rollout.
 
-Network, epochs, rows of a rollout and of a minibatch are options, so that they can be those of another system.
+Network, epochs, rows per rollout and rows per minibatch are options, so they can match those of another system.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv,
 
 
 class Rate(BaseCallback):
-    """Notes the time at each rollout's start, and ends training when it has been long enough."""
+    """Records the time at each rollout's start, and ends training after the given time."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__()
@@ -33,10 +33,10 @@ class Rate(BaseCallback):
 
 
 def environments_of(args: argparse.Namespace) -> VecEnv:
-    """As Stable-Baselines3 makes them, with its wrappers."""
+    """Return the environments that Stable-Baselines3 makes, with its wrappers."""
     kind, options = (SubprocVecEnv, {"start_method": "fork"}) if args.subprocesses else (DummyVecEnv, {})
     if args.atari:
-        import ale_py  # noqa: PLC0415  (comes with Atari alone)
+        import ale_py  # noqa: PLC0415  (installed only for Atari)
 
         gymnasium.register_envs(ale_py)
         made = make_atari_env(args.environment, n_envs=args.envs, seed=1, vec_env_cls=kind, vec_env_kwargs=options)

@@ -1,9 +1,10 @@
-"""Trajectories written by one library's own writer, then read as its documentation says, into torch batches.
+"""Measures one library's reading: its own writer stores trajectories, and torch batches are read as it documents.
 
     python benchmarks/peers/shards_read.py LIBRARY DATA OUT --batch-rows 1024 --epochs 3
 
-DATA is a folder with one .npy file a column, rows in order of time. Every library reads one process's worth: no worker
-processes, no shuffling. The first epoch is not timed. Prints one line of JSON: rows a second of each epoch.
+DATA is a folder with one .npy file per column, with rows in order of time. Every library reads in one process, without
+worker processes and without shuffling. The first epoch is not timed. Prints one line of JSON: rows per second of each
+epoch.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def webdataset(columns: Columns, out: Path, batch_rows: int) -> Callable[[], Ite
 
 
 def _without_torchvision() -> None:
-    """Stand in for torchvision where its build does not fit torch's: `streaming` needs it for image datasets alone."""
+    """Replace torchvision if its build does not match torch's; `streaming` needs it only for image datasets."""
     try:
         import torchvision  # noqa: F401, PLC0415
     except (ImportError, RuntimeError):
@@ -108,7 +109,7 @@ def litdata(columns: Columns, out: Path, batch_rows: int) -> Callable[[], Iterab
 
 
 def minari(columns: Columns, out: Path, batch_rows: int) -> Callable[[], Iterable[Any]]:
-    """Its reader gives episodes, which are joined to batches of at least so many rows."""
+    """Join the episodes that Minari's reader returns to batches of at least `batch_rows` rows."""
     import minari as library  # noqa: PLC0415  (only in its own environment)
     from gymnasium import spaces  # noqa: PLC0415
     from minari.data_collector import EpisodeBuffer  # noqa: PLC0415
@@ -184,7 +185,7 @@ def parquet(columns: Columns, out: Path, batch_rows: int) -> Callable[[], Iterab
             for name, shape in shapes.items():
                 column = batch.column(name)
                 values = column.flatten() if shape else column
-                # Tensors of their own memory, as everybody else's are.
+                # Copy into tensors with their own memory, as the other libraries do.
                 found[name] = torch.tensor(values.to_numpy(zero_copy_only=False).reshape(-1, *shape))
             yield found
 

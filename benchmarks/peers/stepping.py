@@ -1,8 +1,8 @@
-"""What every contender of `benchmarks/pool.py` steps with: the same loop, the same actions, steps that reset left out.
+"""The stepping loop of all contenders in `benchmarks/pool.py`: same loop, same actions, resets not counted.
 
 A contender is a function that steps its environments once with given actions and returns the terminated and truncated
-flags. It steps as fast as it can for a while with actions drawn beforehand; how many of its steps were automatic resets
-is counted in a second pass that is not timed.
+flags. It steps as fast as it can for a given time, with actions drawn beforehand. A second pass without timing counts
+the steps that were automatic resets.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Step = "Callable[[Any], tuple[Any, Any]]"
 
 
 def random_actions(space: str, num_envs: int, dtype: str) -> list[NDArray[Any]]:
-    """Batches of actions for `discrete:N`, or `box:WIDTH:BOUND` (shape [num_envs, WIDTH])."""
+    """Return batches of actions for `discrete:N`, or `box:WIDTH:BOUND` (shape [num_envs, WIDTH])."""
     generator = np.random.default_rng(0)
     kind, *numbers = space.split(":")
     if kind == "discrete":
@@ -35,7 +35,7 @@ def random_actions(space: str, num_envs: int, dtype: str) -> list[NDArray[Any]]:
 
 
 def steps_per_second(step: Callable[[Any], Any], actions: Sequence[Any], num_envs: int, seconds: float) -> float:
-    """Environment steps a second, whatever they are."""
+    """Return the environment steps per second, resets included."""
     count, burst = len(actions), max(1, min(256, 65_536 // num_envs))
     steps = 0
     started = time.perf_counter()
@@ -47,7 +47,7 @@ def steps_per_second(step: Callable[[Any], Any], actions: Sequence[Any], num_env
 
 
 def reset_share(step: Callable[[Any], tuple[Any, Any]], actions: Sequence[Any], num_envs: int) -> float:
-    """Of all steps, those that were the reset after an episode's end; for contenders that reset in the next step."""
+    """Return the share of steps that were resets, for contenders that reset in the step after an episode's end."""
     ended, steps = 0, min(COUNTED_STEPS, max(200, 2_000_000 // num_envs))
     for index in range(steps):
         terminated, truncated = step(actions[index % len(actions)])
@@ -63,7 +63,7 @@ def measure(
     *,
     resets_take_a_step: bool,
 ) -> float:
-    """Environment steps a second, resets not counted."""
+    """Return the environment steps per second, without resets."""
     for index in range(32):
         step(actions[index])
     rate = steps_per_second(step, actions, num_envs, seconds)

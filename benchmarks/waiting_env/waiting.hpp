@@ -1,4 +1,4 @@
-// An environment that waits in each step and computes next to nothing: many of them stand for a cluster's actors.
+// This environment waits in each step and computes next to nothing: many of them simulate a cluster's actors.
 #include <chrono>
 #include <thread>
 

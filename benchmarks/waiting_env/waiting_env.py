@@ -1,12 +1,12 @@
-"""Brings `Waiting-v0` to every process that has this folder on its path: beside it lies what says so."""
+"""Provide `Waiting-v0` to every process with this folder on its path; the entry point is next to this file."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import native
+from penstock import native
 
 
 def load() -> None:
-    """Compile it, or find what was compiled before."""
+    """Compile the environment, or load the earlier build."""
     native.load(Path(__file__).with_name("waiting.hpp"))

@@ -1,12 +1,11 @@
-"""A Dask cluster on Slurm: the scheduler in this process, on a login or head node, and a job for each worker.
+"""Start a Dask cluster on Slurm: the scheduler in this process, on a login or head node, and a job per worker.
 
     export DASK_CONFIG=$PWD/tls                              # deploy/README.md: Certificates for Dask
     python deploy/slurm/workers.py --actor-jobs 4 --actor-places 16 --learner-gres gpu:1 --interface ib0
     penstock train cartpole --scheduler tls://10.0.0.1:8786 --store /scratch/runs      # elsewhere, same DASK_CONFIG
 
-Everything lies at the same path on all nodes: this environment, DASK_CONFIG, the store if it is a folder. Ctrl-C
-cancels the jobs; a job that reaches its walltime is not started again. `--show` prints the job scripts and submits
-nothing.
+This environment, DASK_CONFIG, and the store if it is a folder must have the same path on all nodes. Ctrl-C cancels the
+jobs. A job that reaches its walltime is not restarted. `--show` prints the job scripts and submits nothing.
 """
 
 from __future__ import annotations
@@ -22,27 +21,27 @@ from distributed import Scheduler, Security, SpecCluster
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    """What the command line says."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--actor-jobs", type=_positive, default=2, help="jobs that act")
-    parser.add_argument("--actor-places", type=_positive, default=8, help="act tasks of a job, a core each")
+    parser.add_argument("--actor-places", type=_positive, default=8, help="act tasks of a job, one core each")
     parser.add_argument("--actor-memory", default="16GB")
     parser.add_argument("--learner-jobs", type=_positive, default=1, help="jobs that learn, one learner each")
     parser.add_argument("--learner-cores", type=_positive, default=4)
     parser.add_argument("--learner-memory", default="32GB")
-    parser.add_argument("--learner-gres", help="what a learner asks for beside cores, such as gpu:1")
+    parser.add_argument("--learner-gres", help="generic resources that a learner requests besides cores, such as gpu:1")
     parser.add_argument("--queue", help="Slurm's partition")
     parser.add_argument("--account")
     parser.add_argument("--walltime", default="04:00:00")
-    parser.add_argument("--interface", help="network interface that nodes reach each other by, such as ib0")
+    parser.add_argument("--interface", help="network interface that connects the nodes, such as ib0")
     parser.add_argument("--port", type=_positive, default=8786)
-    parser.add_argument("--scheduler-file", help="write the scheduler's address into it, as JSON, for Dask's own tools")
-    parser.add_argument("--show", action="store_true", help="print the job scripts and end")
+    parser.add_argument("--scheduler-file", help="write the scheduler's address to this JSON file, for Dask's tools")
+    parser.add_argument("--show", action="store_true", help="print the job scripts and exit")
     return parser.parse_args(arguments)
 
 
 def job_options(settings: argparse.Namespace, security: Security) -> dict[str, dict[str, Any]]:
-    """What `SLURMJob` gets, by the name of the worker."""
+    """Return the arguments of `SLURMJob` by worker name."""
     common = {
         "queue": settings.queue,
         "account": settings.account,
@@ -62,7 +61,7 @@ def job_options(settings: argparse.Namespace, security: Security) -> dict[str, d
         "memory": settings.actor_memory,
         "worker_extra_args": ["--no-dashboard", "--resources", f"actor={settings.actor_places}"],
     }
-    # A learner is alone in its process: one thread takes tasks, torch takes the cores.
+    # Each learner has its own process: one thread runs tasks, torch uses the cores.
     learner = common | {
         "job_name": "penstock-learner",
         "cores": 1,
@@ -77,7 +76,7 @@ def job_options(settings: argparse.Namespace, security: Security) -> dict[str, d
 
 
 def main() -> int:
-    """Start the scheduler, submit the jobs and wait; 2 if there are no certificates."""
+    """Start the scheduler, submit the jobs and wait for a signal. Return 2 if there are no certificates."""
     settings = parse(sys.argv[1:])
     security = Security()
     if not (security.require_encryption and security.tls_ca_file):
@@ -116,6 +115,6 @@ def _positive(text: str) -> int:
 
 
 if __name__ == "__main__":
-    # Before any thread starts, so that none of them takes the signal.
+    # Block signals before any thread starts, so that no thread receives them.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     sys.exit(main())

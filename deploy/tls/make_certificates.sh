@@ -1,9 +1,10 @@
 #!/bin/sh
-# Makes a certificate authority and one certificate for a Dask cluster: ca.pem, cert.pem, key.pem in FOLDER.
+# Creates a certificate authority and one certificate for a Dask cluster: ca.pem, cert.pem, key.pem in FOLDER.
 #   deploy/tls/make_certificates.sh FOLDER [DAYS]
-# Scheduler, workers and whoever starts runs hold the same pair: Dask asks of a peer only that this authority signed it,
-# and who is let in may run code everywhere, so certificates of their own would part nothing from anything.
-# The authority's key is thrown away. To let nobody in any longer who had the old pair, make a new one.
+# The scheduler, the workers and the machines that start runs share one certificate and key. Dask only checks that this
+# authority signed a peer's certificate, and every authenticated peer may run code everywhere. Separate certificates
+# would therefore isolate nothing. The authority's key is deleted. To revoke the old certificate, make a new authority
+# and certificate.
 set -eu
 
 if [ "$#" -lt 1 ] || [ "$#" -gt 2 ]; then
@@ -17,7 +18,7 @@ case $days in
 esac
 for name in ca.pem cert.pem key.pem; do
   if [ -e "$folder/$name" ]; then
-    echo "$0: $folder/$name is there already; remove it to make new certificates, which every machine then needs" >&2
+    echo "$0: $folder/$name already exists; remove it to make new certificates. Every machine then needs them" >&2
     exit 1
   fi
 done
@@ -27,7 +28,7 @@ mkdir -p "$folder"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# Python 3.13 and newer refuse certificates that don't say what they are for.
+# Python 3.13 and newer reject certificates that don't state their usage.
 cat > "$work/extensions" <<'END'
 [authority]
 basicConstraints = critical, CA:TRUE, pathlen:0

@@ -1,5 +1,5 @@
 # Builds libraries of environments for those who ship some. Configure with
-#   -Dpenstock_DIR=$(python -c "import native; print(native.cmake_dir())")
+#   -Dpenstock_DIR=$(python -c "from penstock import native; print(native.cmake_dir())")
 #
 #   find_package(penstock REQUIRED)
 #   penstock_add_environments(target header... [ENVIRONMENTS name...])
@@ -42,7 +42,7 @@ function(penstock_add_environments target)
   target_link_libraries(${target} PRIVATE penstock::headers)
   set_target_properties(${target} PROPERTIES PREFIX "" SUFFIX ".so" CXX_VISIBILITY_PRESET hidden
     POSITION_INDEPENDENT_CODE ON CXX_EXTENSIONS OFF)
-  # As native.load compiles: bit for bit the same everywhere, and two versions side by side in one process.
+  # As penstock.native.load compiles: bit for bit the same everywhere, and two versions side by side in one process.
   target_compile_options(${target} PRIVATE -ffp-contract=off -fno-fast-math $<$<NOT:$<CONFIG:Debug>>:-O3>
     $<$<CXX_COMPILER_ID:GNU>:-fno-gnu-unique>)
 endfunction()

@@ -1,18 +1,23 @@
 """Macro placement on a chip's canvas: netlists and placements read, costs evaluated, positions searched.
 
 `PlacementCost` is the evaluator; `open_placement` reads a finished placement with the settings in its header, and
-`create_placement_cost` makes the evaluator that episodes are played on. `generate_block` makes up a block. The word
-here is floorplan, since a placement in `tasks` is that of fragments on workers.
+`create_placement_cost` makes the evaluator that episodes are played on. `generate_block` makes a synthetic block. The
+word here is floorplan, since a placement in `tasks` is that of fragments on workers.
 """
 
-from native._floorplan import BlockFileError
-from native.floorplan.bookshelf import import_bookshelf
-from native.floorplan.drawing import draw
-from native.floorplan.environment import load_environment
-from native.floorplan.features import Observer
-from native.floorplan.placement_cost import PlacementCost, create_placement_cost, open_placement, read_blockages
-from native.floorplan.searching import AnnealResult, anneal, descend
-from native.floorplan.synthetic import BlockSpec, generate_block
+from penstock.native._floorplan import BlockFileError
+from penstock.native.floorplan.bookshelf import import_bookshelf
+from penstock.native.floorplan.drawing import draw
+from penstock.native.floorplan.environment import load_environment
+from penstock.native.floorplan.features import Observer
+from penstock.native.floorplan.placement_cost import (
+    PlacementCost,
+    create_placement_cost,
+    open_placement,
+    read_blockages,
+)
+from penstock.native.floorplan.searching import AnnealResult, anneal, descend
+from penstock.native.floorplan.synthetic import BlockSpec, generate_block
 
 __all__ = [
     "AnnealResult",

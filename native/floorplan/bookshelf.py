@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from native._floorplan import BlockFileError
-from native.floorplan.files import read_text, write_text
+from penstock.native._floorplan import BlockFileError
+from penstock.native.floorplan.files import read_text, write_text
 
 if TYPE_CHECKING:
     import os
@@ -33,7 +33,7 @@ class _Cell:
 class _Design:
     cells: dict[str, _Cell] = field(default_factory=dict)
     nets: list[list[tuple[str, str, float, float]]] = field(default_factory=list)
-    """Of each net its pins: cell, I, O or B, and the offset from the cell's centre."""
+    """The pins of each net: cell, I, O or B, and the offset from the cell's centre."""
     rows: list[tuple[float, float, float, float]] = field(default_factory=list)
     """x0, y0, x1, y1."""
     row_height: float = 0.0
@@ -49,11 +49,11 @@ def import_bookshelf(stem: str | os.PathLike[str], folder: str | os.PathLike[str
     float32 when the netlist is read, positions are not.
 
     Args:
-        stem: Path of the four files without their endings; one of the files, or an .aux beside them, will do.
-        folder: Made if it is not there.
+        stem: Path of the four files without their endings; one of the files, or an .aux next to them, will do.
+        folder: Created if missing.
 
     Raises:
-        BlockFileError: A file is not there, or has something else than expected; the message has file and line.
+        BlockFileError: A file is missing, or has unexpected content; the message has file and line.
     """
     given = Path(stem)
     base = given.with_suffix("") if given.suffix in {".aux", ".nodes", ".nets", ".pl", ".scl"} else given
@@ -71,7 +71,7 @@ def import_bookshelf(stem: str | os.PathLike[str], folder: str | os.PathLike[str
 
 
 class _Lines:
-    """The lines of a file that say something, as words; colons part words."""
+    """The lines of a file with content, as words; colons separate words."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -195,7 +195,7 @@ def _converted(design: _Design) -> tuple[str, str]:
     x0, y0 = min(row[0] for row in design.rows), min(row[1] for row in design.rows)
     width, height = max(row[2] for row in design.rows) - x0, max(row[3] for row in design.rows) - y0
     if not (width > 0 and height > 0):
-        raise BlockFileError(f"the rows cover {width} x {height}, expected an area; look at the .scl file")
+        raise BlockFileError(f"the rows cover {width} x {height}, expected an area; check the .scl file")
     kinds = {name: _kind(cell, design.row_height) for name, cell in design.cells.items()}
     names = {name: f"Grp_{name}" if kind == "soft" else f"cell_{name}" if name.startswith("Grp") else name
              for name, kind in kinds.items()}  # fmt: skip

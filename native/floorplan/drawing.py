@@ -13,7 +13,7 @@ import numpy as np
 if TYPE_CHECKING:
     import os
 
-    from native.floorplan.placement_cost import PlacementCost
+    from penstock.native.floorplan.placement_cost import PlacementCost
 
 _HARD, _SOFT, _PORT, _NET, _EDGE = (70, 110, 170), (150, 190, 140), (40, 40, 40), (90, 60, 130), (30, 40, 60)
 _MOST_NETS = 2000
@@ -42,7 +42,7 @@ def draw(plc: PlacementCost, path: str | os.PathLike[str], width_pixels: int = 9
         width_pixels: Of the picture; its height follows from the canvas.
 
     Raises:
-        ValueError: Another ending, or a width that cannot be.
+        ValueError: Another ending, or an invalid width.
     """
     ending = Path(path).suffix.lower()
     if ending not in {".svg", ".png"}:
@@ -141,7 +141,7 @@ class _Svg:
 
 
 class _Png:
-    """The same, in pixels without smoothing; without text, so that no font is needed."""
+    """Draw in pixels without smoothing; without text, so that no font is needed."""
 
     def __init__(self, width: int, height: int, scale: float) -> None:
         self._pixels = np.full((height, width, 3), 255.0, dtype=np.float32)
@@ -162,7 +162,7 @@ class _Png:
         steps = int(min(4 * (width + height), max(abs(x1 - x0), abs(y1 - y0)) * self._scale)) + 2
         columns = np.rint(np.linspace(x0, x1, steps) * self._scale).astype(np.int64)
         lines = np.rint(height - np.linspace(y0, y1, steps) * self._scale).astype(np.int64)
-        # What lies a pixel beyond the edge is the edge itself, rounded.
+        # A coordinate one pixel beyond the edge is the edge itself, rounded.
         inside = (columns >= 0) & (columns <= width) & (lines >= 0) & (lines <= height)
         at = np.unique(np.minimum(lines[inside], height - 1) * width + np.minimum(columns[inside], width - 1))
         flat = self._pixels.reshape(-1, 3)

@@ -7,18 +7,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from native import _core, _floorplan
-from native.floorplan.files import write_text
-from native.floorplan.placement_cost import PlacementCost
-from native.load import Library, cache_dir
-from native.registration import register
+from penstock.native import _core, _floorplan
+from penstock.native.compile.load import Library, cache_dir
+from penstock.native.floorplan.files import write_text
+from penstock.native.floorplan.placement_cost import PlacementCost
+from penstock.native.registry.gymnasium_ids import register
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Sequence
 
 _MOST_CELLS = 254
-"""Columns and rows are told in a byte each, of which 255 says that a macro is not placed."""
+"""Columns and rows are encoded in a byte each, of which 255 says that a macro is not placed."""
 _MOST_BLOCKS = 255
 
 

@@ -1,4 +1,4 @@
-"""What an agent sees of a placement: the published observation, unpadded or padded."""
+"""Computes an agent's observation of a placement: the published one, unpadded or padded."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from native.floorplan.placement_cost import PlacementCost
+    from penstock.native.floorplan.placement_cost import PlacementCost
 
 Features = dict[str, "NDArray[Any]"]
 
@@ -62,7 +62,7 @@ class Observer:
         )
 
     def observe(self, current: int | None) -> Features:
-        """All fields, where the macro of that node index is the next to place; None at the end."""
+        """Return all fields, where the macro of that node index is the next to place; None at the end."""
         plc, half = self.plc, sum(self._canvas)
         x, y, placed = self._x.copy(), self._y.copy(), self._placed.copy()
         for number in np.flatnonzero(self.hard).tolist():

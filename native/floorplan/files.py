@@ -7,7 +7,7 @@ import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from native._floorplan import BlockFileError
+from penstock.native._floorplan import BlockFileError
 
 if TYPE_CHECKING:
     import os
@@ -16,7 +16,7 @@ _GZIP = b"\x1f\x8b"
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
-    """A file's text; gzip is told by its first bytes, whatever the file is called.
+    """Return a file's text; gzip is detected by its first bytes, whatever the file's name.
 
     Raises:
         BlockFileError: There is no such file, or it is neither text in UTF-8 nor that in gzip.

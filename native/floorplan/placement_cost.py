@@ -1,14 +1,13 @@
-"""The evaluator with its files: netlists are read, placements restored and saved."""
+"""The evaluator with file access: reads netlists, restores and saves placements."""
 
 from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict, cast
 
-from native._floorplan import BlockFileError, Evaluator
-from native.floorplan.files import read_text, write_text
-from native.floorplan.plc_header import plc_header
+from penstock.native._floorplan import BlockFileError, Evaluator
+from penstock.native.floorplan.files import read_text, write_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,15 +15,30 @@ if TYPE_CHECKING:
 _EDGES = ("minx", "miny", "maxx", "maxy")
 
 
+class BlockComments(TypedDict, total=False):
+    """Settings in the comments of a netlist or a placement; a key is there if its comment is. Lengths are in um."""
+
+    canvas: list[float]
+    grid: list[int]
+    congestion_grid: list[int]
+    routes: list[float]
+    macro_routes: list[float]
+    smoothing: float
+    overlap_threshold: float
+    blockages: list[list[float]]
+    block: str
+    project: str
+
+
 class PlacementCost(Evaluator):
     """Costs of macro placements, under the names that circuit_training's users know.
 
     Lengths are in um. Nodes are counted from 0 in the order of the netlist's file, a node called `__metadata__` left
-    out; cells are `row * columns + column`, from the lower left. `docs/chip_placement.md` says what each cost is.
+    out; cells are `row * columns + column`, from the lower left. `docs/chip_placement.md` defines each cost.
     A copy (`PlacementCost(other)`) shares the netlist and nothing else. One thread at a time.
 
     Raises:
-        ValueError: A node, a cell, a position or a setting that cannot be.
+        ValueError: An invalid node, cell, position or setting.
         BlockFileError: A file that cannot be read; the message has file and line.
     """
 
@@ -52,11 +66,11 @@ class PlacementCost(Evaluator):
         self.set_macro_macro_spacing(macro_macro_x_spacing, macro_macro_y_spacing)
 
     def get_source_filename(self) -> str:
-        """What was read, with commas between several files."""
+        """Return the files that were read, separated by commas."""
         return self.source_filename
 
     def get_block_name(self) -> str:
-        """The block's name."""
+        """Return the block's name."""
         return self.block_name
 
     def set_block_name(self, name: str) -> None:
@@ -64,32 +78,33 @@ class PlacementCost(Evaluator):
         self.block_name = name
 
     def get_project_name(self) -> str:
-        """The project's name."""
+        """Return the project's name."""
         return self.project_name
 
     def set_project_name(self, name: str) -> None:
         """Name the project, for the headers of saved placements."""
         self.project_name = name
 
-    def netlist_comments(self) -> dict[str, Any]:
-        """Settings in the comments of the netlist's files; those that are there."""
+    def netlist_comments(self) -> BlockComments:
+        """Return the settings in the comments of the netlist's files; those that are there."""
         return self._netlist_comments()
 
-    def placement_comments(self, filename: str | os.PathLike[str]) -> dict[str, Any]:
-        """Settings in a placement's comments; those that are there. Nothing is changed."""
+    def placement_comments(self, filename: str | os.PathLike[str]) -> BlockComments:
+        """Return the settings in a placement's comments; those that are there. Nothing is changed."""
         return self._read_plc(read_text(filename), os.fspath(filename))
 
-    def apply_comments(self, comments: dict[str, Any]) -> None:
+    def apply_comments(self, comments: BlockComments) -> None:
         """Take over settings as `netlist_comments` and `placement_comments` give them; others stay."""
-        for key, take in (
-            ("canvas", self.set_canvas_size),
-            ("grid", self.set_placement_grid),
-            ("congestion_grid", self.set_congestion_grid),
-            ("routes", self.set_routes_per_micron),
-            ("macro_routes", self.set_macro_routing_allocation),
-        ):
-            if key in comments:
-                take(*comments[key])
+        if "canvas" in comments:
+            self.set_canvas_size(*comments["canvas"])
+        if "grid" in comments:
+            self.set_placement_grid(*comments["grid"])
+        if "congestion_grid" in comments:
+            self.set_congestion_grid(*comments["congestion_grid"])
+        if "routes" in comments:
+            self.set_routes_per_micron(*comments["routes"])
+        if "macro_routes" in comments:
+            self.set_macro_routing_allocation(*comments["macro_routes"])
         if "smoothing" in comments:
             self.set_congestion_smooth_range(comments["smoothing"])
         if "overlap_threshold" in comments:
@@ -101,7 +116,7 @@ class PlacementCost(Evaluator):
         self.project_name = comments.get("project", self.project_name)
 
     def restore_placement(self, filename: str | os.PathLike[str]) -> None:
-        """Put the nodes of a .plc file where it says, fixed where it says; others stay as they are.
+        """Put the nodes of a .plc file at its positions, fixed if it fixes them; others stay as they are.
 
         Its settings are not taken over: `open_placement` does that.
         """
@@ -109,10 +124,10 @@ class PlacementCost(Evaluator):
 
     def save_placement(self, filename: str | os.PathLike[str], user_comments: str = "") -> None:
         """Write a .plc file: settings and costs as comments, then a line for each placed node."""
-        write_text(filename, plc_header(self, user_comments) + self._plc_lines())
+        write_text(filename, _plc_header(self, user_comments) + self._plc_lines())
 
     def netlist_text(self) -> str:
-        """The netlist as it was read, in the form that `PlacementCost` reads; comments are left out."""
+        """Return the netlist as it was read, in the form that `PlacementCost` reads; comments are left out."""
         return self._netlist_text()
 
     def save_netlist(self, filename: str | os.PathLike[str]) -> None:
@@ -120,7 +135,7 @@ class PlacementCost(Evaluator):
         write_text(filename, self.netlist_text())
 
     def evaluate(self) -> dict[str, float]:
-        """Wirelength in um, and the three costs."""
+        """Return the wirelength in um and the three costs."""
         wirelength_cost, density_cost, congestion_cost = self.get_costs()
         return {
             "wirelength": self.get_wirelength(),
@@ -131,7 +146,7 @@ class PlacementCost(Evaluator):
 
 
 def open_placement(netlist_file: str | os.PathLike[str], plc_file: str | os.PathLike[str]) -> PlacementCost:
-    """A finished placement, under the settings in its header (and in the netlist's comments, where that has none)."""
+    """Open a finished placement, with the settings in its header, or else in the netlist's comments."""
     plc = PlacementCost(netlist_file)
     plc.apply_comments(plc.netlist_comments())
     plc.apply_comments(plc.placement_comments(plc_file))
@@ -140,7 +155,7 @@ def open_placement(netlist_file: str | os.PathLike[str], plc_file: str | os.Path
 
 
 def read_blockages(filename: str | os.PathLike[str]) -> list[list[float]]:
-    """Blockages of a file with lines `x0 y0 x1 y1`, each with the rate 0.99, where nothing may be.
+    """Read the blockages of a file with lines `x0 y0 x1 y1`, each with the rate 0.99, where nothing may be.
 
     Raises:
         BlockFileError: A line of another form.
@@ -174,7 +189,7 @@ def create_placement_cost(
     legacy_congestion_grid: bool = False,
     fixed_macros: str | None = None,
 ) -> PlacementCost:
-    """An evaluator as episodes are played on: canvas and grid from comments, everything else from here.
+    """Make the evaluator of episodes: canvas and grid from comments, everything else from here.
 
     Args:
         netlist_file: One file or several, with commas between them.
@@ -196,7 +211,8 @@ def create_placement_cost(
         plc.create_blockage(*blockage)
     sources = [plc.netlist_comments()] + ([plc.placement_comments(init_placement)] if init_placement else [])
     for comments in sources:
-        plc.apply_comments({key: comments[key] for key in ("blockages", "canvas", "grid", "block") if key in comments})
+        chosen = {key: value for key, value in comments.items() if key in {"blockages", "canvas", "grid", "block"}}
+        plc.apply_comments(cast("BlockComments", chosen))
     plc.set_routes_per_micron(*routes_per_micron)
     plc.set_macro_routing_allocation(*macro_routes)
     plc.set_congestion_smooth_range(smooth_range)
@@ -214,3 +230,55 @@ def create_placement_cost(
         if named and not plc.is_node_soft_macro(macro):
             plc.fix_node_coord(macro)
     return plc
+
+
+def _plc_header(plc: PlacementCost, user_comments: str) -> str:
+    """Return the comments that a saved placement begins with: settings, costs and counts, one per line."""
+    columns, rows = plc.get_grid_num_columns_rows()
+    congestion_columns, congestion_rows = plc.get_congestion_grid_num_columns_rows()
+    width, height = plc.get_canvas_width_height()
+    across, up = plc.get_routes_per_micron()
+    macro_across, macro_up = plc.get_macro_routing_allocation()
+    wirelength_cost, density_cost, congestion_cost = plc.get_costs()
+    hard, soft = plc.get_hard_macros_count(), plc.get_soft_macros_count()
+    hard_pins, soft_pins = plc.get_hard_macro_pins_count(), plc.get_soft_macro_pins_count()
+    lines = [
+        "Placement file for Circuit Training",
+        f"Source input file(s) : {plc.get_source_filename()}",
+        f"Columns : {columns}  Rows : {rows}",
+        f"Congestion Columns : {congestion_columns}  Congestion Rows : {congestion_rows}",
+        f"Width : {_shortest(width)}  Height : {_shortest(height)}",
+        f"Area (stdcell+macros) : {plc.get_area()}",
+        f"Wirelength : {plc.get_wirelength():.3f}",
+        f"Wirelength cost : {wirelength_cost:.4f}",
+        f"Congestion cost : {congestion_cost:.4f}",
+        f"Density cost : {density_cost:.4f}",
+        f"Fake net cost : {plc.get_fake_net_cost():.4f}",
+        f"Project : {plc.get_project_name()}",
+        f"Block : {plc.get_block_name()}",
+        f"Routes per micron, hor : {across:.3f}  ver : {up:.3f}",
+        f"Routes used by macros, hor : {macro_across:.3f}  ver : {macro_up:.3f}",
+        f"Smoothing factor : {_shortest(plc.get_congestion_smooth_range())}",
+        f"Overlap threshold : {_shortest(plc.get_overlap_threshold())}",
+        *(f"Blockage : {' '.join(map(_shortest, blockage))}" for blockage in plc.get_blockages()),
+        "",
+        "Counts of node types:",
+        f"HARD_MACROs     : {hard:9d}",
+        f"HARD_MACRO_PINs : {hard_pins:9d}",
+        f"MACROs          : {hard + soft:9d}",
+        f"MACRO_PINs      : {hard_pins + soft_pins:9d}",
+        f"PORTs           : {plc.get_ports_count():9d}",
+        f"SOFT_MACROs     : {soft:9d}",
+        f"SOFT_MACRO_PINs : {soft_pins:9d}",
+        f"STDCELLs        : {plc.get_stdcells_count():9d}",
+        "",
+        *(["User comments:", *user_comments.splitlines(), ""] if user_comments else []),
+        "node_index x y orientation fixed",
+    ]
+    # A name with a line break in it stays one comment, and does not become a line of its own.
+    return "".join(f"# {' '.join(line.splitlines())}".rstrip() + "\n" for line in lines)
+
+
+def _shortest(value: float) -> str:
+    """Return the shortest text that parses to the same number, without a point for whole numbers."""
+    return str(int(value)) if value == int(value) else repr(value)

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from native.floorplan.placement_cost import PlacementCost
+    from penstock.native.floorplan.placement_cost import PlacementCost
 
 DEFAULT_WEIGHTS = (1.0, 1.0, 0.5)
-"""Of wirelength, density and congestion."""
+"""Weights of wirelength, density and congestion."""
 PUBLISHED_MOVES = {"swap": 0.24, "shift": 0.24, "flip": 0.04, "move": 0.24, "shuffle": 0.24}
 
 
 @dataclass(frozen=True, slots=True)
 class AnnealResult:
-    """What an annealing did."""
+    """The result of an annealing."""
 
     cost: float
     """Weighted, of the placement that it left."""
@@ -39,7 +39,7 @@ def descend(
     seed: int = 0,
     weights: tuple[float, float, float] = DEFAULT_WEIGHTS,
 ) -> list[float]:
-    """Coordinate descent: each free hard macro, in random order, takes the best orientation and cell near its own.
+    """Run coordinate descent: each free hard macro, in random order, takes the best orientation and cell near its own.
 
     Args:
         plc: Changed in place.
@@ -72,11 +72,11 @@ def anneal(
     chances: dict[str, float] | None = None,
     weights: tuple[float, float, float] = DEFAULT_WEIGHTS,
 ) -> AnnealResult:
-    """Simulated annealing of the free hard macros by swap, shift, flip, move and shuffle.
+    """Anneal the free hard macros by swap, shift, flip, move and shuffle.
 
     A move that would be illegal is not judged; legal means as in an episode, when soft macros are not placed yet. The
-    layout left is the best one, its soft macros placed anew where that is better. The same seed gives the same result.
-    The defaults are what was best of a few on a made-up block of Ariane133's size (benchmarks/floorplan_annealing.py).
+    layout left is the best one, its soft macros placed again where that is better. The same seed gives the same result.
+    The defaults were the best of a few on a synthetic block of Ariane133's size (benchmarks/floorplan_annealing.py).
 
     Args:
         plc: Changed in place; its free hard macros must be placed.

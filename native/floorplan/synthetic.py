@@ -1,4 +1,4 @@
-"""Small blocks that are made up, for tests, examples and tuning: nothing has to be fetched."""
+"""Generates small synthetic blocks for tests, examples and tuning, without a download."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from native.floorplan.files import write_text
-from native.floorplan.placement_cost import PlacementCost
+from penstock.native.floorplan.files import write_text
+from penstock.native.floorplan.placement_cost import PlacementCost
 
 if TYPE_CHECKING:
     import os
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BlockSpec:
-    """What a block is made of. The same spec gives the same bytes."""
+    """Parameters of a synthetic block. The same spec gives the same bytes."""
 
     hard_macros: int = 12
     soft_macros: int = 40
@@ -28,10 +28,10 @@ class BlockSpec:
     rows: int = 16
     nets_per_macro: int = 6
     hard_share: float = 0.3
-    """Of the canvas's area."""
+    """Share of the canvas's area."""
     soft_share: float = 0.3
     side: float = 400.0
-    """Of the canvas, in um."""
+    """Side of the canvas, in um."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -45,10 +45,10 @@ class BlockSpec:
 
 
 def generate_block(folder: str | os.PathLike[str], spec: BlockSpec | None = None) -> tuple[Path, Path]:
-    """Write a block's `netlist.pb.txt` and a legal `initial.plc` into a folder, which is made if it is not there.
+    """Write a block's `netlist.pb.txt` and a legal `initial.plc` into a folder, which is created if missing.
 
     Hard macros come in four shapes and are tied more to near numbers than to far ones, so that there is something to be
-    found; ports stand around the edge.
+    found; ports are placed around the edge.
 
     Raises:
         ValueError: The hard macros find no legal positions: a smaller `hard_share` or a finer grid helps.
@@ -67,7 +67,7 @@ def generate_block(folder: str | os.PathLike[str], spec: BlockSpec | None = None
 
 
 def netlist_text(spec: BlockSpec) -> str:
-    """The block's netlist; the comments hold canvas and grid."""
+    """Return the block's netlist; the comments hold canvas and grid."""
     rng = np.random.Generator(np.random.PCG64(spec.seed))
     macros = [f"M{i}" for i in range(spec.hard_macros)] + [f"Grp_{i}" for i in range(spec.soft_macros)]
     sizes = np.concatenate([_hard_sizes(spec, rng), _soft_sizes(spec, rng)])
@@ -124,7 +124,7 @@ def _scaled(shapes: NDArray[np.float64], area: float) -> NDArray[np.float64]:
 
 
 def _edge(at: float, side: float) -> tuple[str, float, float]:
-    """A point of the canvas's edge, from the lower left around."""
+    """Return a point of the canvas's edge, from the lower left around."""
     edge, along = divmod(4.0 * at, 1.0)
     along *= side
     corners = (

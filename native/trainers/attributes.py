@@ -14,11 +14,11 @@ _SHARED = {
     "spec": "spec",
     "metadata": "metadata",
 }
-"""What every vector environment holds once for all of its environments."""
+"""Attributes that a vector environment holds once for all of its environments."""
 
 
 def get_attribute(pool: Any, name: str, rows: Iterable[int]) -> list[Any]:
-    """One value for each of these environments, as `Pool.get_attr` finds it.
+    """Return one value for each of these environments, as `Pool.get_attr` finds it.
 
     Raises:
         AttributeError: There is no such value; also before the first reset, if it belongs to an episode.
@@ -30,7 +30,7 @@ def get_attribute(pool: Any, name: str, rows: Iterable[int]) -> list[Any]:
         return [getattr(pool, _SHARED[name]) for _ in rows]
     try:
         values = pool.get_attr(name)
-    except RuntimeError as error:  # trainers probe for attributes, and take no other error for a no
+    except RuntimeError as error:  # trainers probe for attributes, and catch no other error
         raise AttributeError(f"{pool} has no attribute {name!r} to give: {error}") from error
     return [values[row] for row in rows]
 
@@ -65,5 +65,5 @@ def call_method(pool: Any, name: str, rows: Iterable[int], *args: Any, **kwargs:
 
 
 def _holder(pool: Any) -> Any:
-    """Whose attributes they are: the pool's, or those of the vector environment that it wraps."""
+    """Return the owner of the attributes: the pool, or the vector environment that it wraps."""
     return pool if hasattr(pool, "get_attr") else getattr(pool, "vector_env", pool)

@@ -1,4 +1,4 @@
-"""The infos of a vector environment, row by row, for trainers that want one dictionary an environment."""
+"""Splits the infos of a vector environment by row, for trainers that want one dictionary per environment."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from penstock.native.interface import Infos
 
-def split_infos(infos: Mapping[str, Any], num_envs: int) -> list[dict[str, Any]]:
-    """One dictionary for each environment, each with the names whose mask `_name` holds for it.
+
+def split_infos(infos: Mapping[str, Any], num_envs: int) -> list[Infos]:
+    """Return one dictionary for each environment, each with the names whose mask `_name` holds for it.
 
     Every dictionary is a new one, because trainers and their wrappers write into them. With no infos this is all that
     it costs.
@@ -23,7 +25,7 @@ def split_infos(infos: Mapping[str, Any], num_envs: int) -> list[dict[str, Any]]
             mask bool [num_envs]. In nested dictionaries a name without a mask holds for all.
         num_envs: How many dictionaries.
     """
-    rows: list[dict[str, Any]] = [{} for _ in range(num_envs)]
+    rows: list[Infos] = [{} for _ in range(num_envs)]
     for name, value in infos.items():
         if name.startswith("_") and name[1:] in infos:
             continue
@@ -42,8 +44,8 @@ def _items(value: Any, chosen: NDArray[np.intp], num_envs: int) -> list[Any]:
     return picked.tolist() if picked.ndim == 1 else list(picked)
 
 
-def pop_ended(row: dict[str, Any]) -> tuple[Any, dict[str, Any], dict[str, Any] | None]:
-    """Take what SAME_STEP says of the episode that ended out of a row; what stays there is the reset's info.
+def pop_ended(row: Infos) -> tuple[NDArray[Any], Infos, Infos | None]:
+    """Remove the ended episode's entries, as SAME_STEP adds them, from a row; the reset's info stays there.
 
     Returns:
         Its last observation, the info of its last step, and its statistics (`r`, `l`) if they are recorded.

@@ -1,4 +1,4 @@
-"""A pool as Stable-Baselines3's vectorised environment: what its algorithms, wrappers and callbacks take."""
+"""A pool behind Stable-Baselines3's VecEnv interface, for its algorithms, wrappers and callbacks."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-import native
-from native.trainers.attributes import call_method, get_attribute, set_attribute
-from native.trainers.infos import pop_ended, split_infos
-from native.trainers.missing import missing
+from penstock import native
+from penstock.native.trainers.attributes import call_method, get_attribute, set_attribute
+from penstock.native.trainers.common import missing
+from penstock.native.trainers.infos import pop_ended, split_infos
 
 try:
     from stable_baselines3.common.monitor import Monitor
@@ -20,10 +20,12 @@ except ModuleNotFoundError as error:
     raise missing("Stable-Baselines3", error) from error
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from gymnasium.vector import VectorEnv
     from numpy.typing import NDArray
+
+    from penstock.native.interface import Infos
 
 
 def make(id: str, num_envs: int, num_threads: int = 1, **options: Any) -> PoolVecEnv:  # noqa: A002
@@ -86,7 +88,7 @@ class PoolVecEnv(VecEnv):
         """Take the actions of the next `step_wait`, which makes the step: the pool's threads start within it."""
         self._actions = actions
 
-    def step_wait(self) -> tuple[NDArray[Any], NDArray[np.float32], NDArray[np.bool_], list[dict[str, Any]]]:
+    def step_wait(self) -> tuple[NDArray[Any], NDArray[np.float32], NDArray[np.bool_], list[Infos]]:
         """Make the step. The arrays are the caller's for as long as they are kept."""
         observation, reward, terminated, truncated, infos = self.pool.step(self._actions)
         self._actions = None
@@ -107,11 +109,11 @@ class PoolVecEnv(VecEnv):
         self.pool.close()
 
     def get_images(self) -> Sequence[NDArray[np.uint8] | None]:
-        """One image an environment."""
+        """Return one image an environment."""
         return list(self.pool.render() or [None] * self.num_envs)
 
     def get_attr(self, attr_name: str, indices: int | Iterable[int] | None = None) -> list[Any]:
-        """One value for each of these environments, as `Pool.get_attr` finds it.
+        """Return one value for each of these environments, as `Pool.get_attr` finds it.
 
         Raises:
             AttributeError: There is no such value; also before the first reset, if it belongs to an episode.
@@ -137,12 +139,12 @@ class PoolVecEnv(VecEnv):
         return call_method(self.pool, method_name, self._get_indices(indices), *method_args, **method_kwargs)
 
     def env_is_wrapped(self, wrapper_class: type[Any], indices: int | Iterable[int] | None = None) -> list[bool]:
-        """Whether infos carry what the wrapper would add: true of Monitor where the pool records episodes."""
+        """Return whether infos carry what the wrapper would add: true for Monitor if the pool records episodes."""
         recorded = wrapper_class is Monitor and bool(getattr(self.pool, "records_episode_statistics", False))
         return [recorded for _ in self._get_indices(indices)]
 
     @staticmethod
-    def _one_for_all(options: list[dict[str, Any]]) -> dict[str, Any] | None:
+    def _one_for_all(options: Sequence[Mapping[str, object]]) -> Mapping[str, object] | None:
         if any(one != options[0] for one in options):
             raise ValueError("a pool takes the same reset options for all environments; they differ")
         return options[0] or None

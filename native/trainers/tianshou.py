@@ -1,4 +1,4 @@
-"""A pool as Tianshou's vectorised environment: what its collectors and trainers take."""
+"""A pool behind Tianshou's BaseVectorEnv interface, for its collectors and trainers."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-import native
-from native.trainers.attributes import get_attribute, set_attribute
-from native.trainers.infos import split_infos
-from native.trainers.missing import missing
-from native.trainers.rows import step_rows
+from penstock import native
+from penstock.native.trainers.attributes import get_attribute, set_attribute
+from penstock.native.trainers.common import missing, step_rows
+from penstock.native.trainers.infos import split_infos
 
 try:
     from tianshou.env import BaseVectorEnv
@@ -22,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
+
+    from penstock.native.interface import Infos
 
 
 def make(id: str, num_envs: int, num_threads: int = 1, **options: Any) -> PoolVectorEnv:  # noqa: A002
@@ -118,7 +119,7 @@ class PoolVectorEnv(BaseVectorEnv):
         return [[one] for one in seeds]
 
     def get_env_attr(self, key: str, id: int | Sequence[int] | NDArray[Any] | None = None) -> list[Any]:  # noqa: A002
-        """One value for each of these environments, as `Pool.get_attr` finds it."""
+        """Return one value for each of these environments, as `Pool.get_attr` finds it."""
         self._assert_is_not_closed()
         return get_attribute(self.pool, key, self._rows(id).tolist())
 
@@ -133,7 +134,7 @@ class PoolVectorEnv(BaseVectorEnv):
         set_attribute(self.pool, key, value, self._rows(id).tolist())
 
     def render(self, **_: Any) -> list[Any]:
-        """One image an environment, if the pool draws any."""
+        """Return one image an environment, if the pool draws any."""
         self._assert_is_not_closed()
         return list(self.pool.render() or [None] * self.env_num)
 
@@ -149,7 +150,7 @@ class PoolVectorEnv(BaseVectorEnv):
         return np.atleast_1d(np.asarray(numbers, dtype=np.int32))
 
 
-def _objects(rows: list[dict[str, Any]]) -> NDArray[np.object_]:
+def _objects(rows: list[Infos]) -> NDArray[np.object_]:
     array = np.empty(len(rows), dtype=object)
     array[:] = rows
     return array

@@ -1,4 +1,4 @@
-"""What a pool's step gives as torch tensors, in the same memory.
+"""Views the arrays of a pool's step as torch tensors, in the same memory.
 
 The other way needs nothing: `Pool.step` takes CPU tensors as actions, and copies none that have its type and layout.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from native.trainers.missing import missing
+from penstock.native.trainers.common import missing
 
 try:
     import torch
@@ -16,6 +16,8 @@ except ModuleNotFoundError as error:
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from penstock.native.interface import Infos
 
 
 class StepTensors(NamedTuple):
@@ -26,13 +28,13 @@ class StepTensors(NamedTuple):
     """float64, as Gymnasium's; most losses want `reward.float()`."""
     terminated: torch.Tensor
     truncated: torch.Tensor
-    infos: dict[str, Any]
+    infos: Infos
 
 
 def as_tensors(
-    step: tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any], dict[str, Any]],
+    step: tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any], Infos],
 ) -> StepTensors:
-    """The arrays of `Pool.step` as tensors that share their memory.
+    """Return the arrays of `Pool.step` as tensors that share their memory.
 
     A tensor keeps its memory for as long as it lives: later steps go elsewhere, so it may be kept, written to, and
     handed on. Dropping it is what lets the pool use the memory again. A slice or view of it keeps all of the step's

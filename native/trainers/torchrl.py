@@ -1,4 +1,4 @@
-"""A pool as a batched TorchRL environment: TensorDicts in and out, with one row an environment."""
+"""A pool as a batched TorchRL environment: TensorDicts in and out, with one row per environment."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode
 
-import native
-from native.trainers.missing import missing
-from native.trainers.rows import step_rows
+from penstock import native
+from penstock.native.trainers.common import missing, step_rows
 
 try:
     import torch
@@ -77,7 +76,7 @@ class PoolEnv(EnvBase):
 
     @property
     def pool(self) -> native.EnvironmentPool:
-        """The pool itself."""
+        """Return the pool itself."""
         return self._pool
 
     def _reset(self, tensordict: TensorDictBase | None, **_: Any) -> TensorDict:
@@ -96,7 +95,7 @@ class PoolEnv(EnvBase):
             return self._stepped(*self._pool.step(action)[:4])
         mask = chosen.reshape(self.batch_size)
         rows = np.flatnonzero(mask.numpy())
-        # Where nothing is stepped everything stays as it is, and the reward, of which nobody makes use, is 0.
+        # Where nothing is stepped everything stays as it is, and the reward, which is unused, is 0.
         kept = {name: tensordict.get(name).clone() for name in ("observation", "done", "terminated", "truncated")}
         result = TensorDict({**kept, "reward": torch.zeros((*self.batch_size, 1))}, batch_size=self.batch_size)
         result[mask] = self._stepped(*step_rows(self._pool, action[rows], rows)[:4])
@@ -124,7 +123,7 @@ class PoolEnv(EnvBase):
 
 
 def _spec(space: Space[Any], count: int) -> TensorSpec:
-    """Of `count` environments with this space."""
+    """Return the spec of `count` environments with this space."""
     if isinstance(space, Discrete) and space.start == 0:
         return Categorical(int(space.n), shape=(count,), dtype=torch.int64)
     if isinstance(space, Box):

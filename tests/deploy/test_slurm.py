@@ -8,27 +8,27 @@ from pathlib import Path
 import pytest
 import yaml
 
-import tasks
+from penstock import tasks
 
-DEPLOY = Path(tasks.__path__[0]).parent / "deploy"
+DEPLOY = Path(tasks.__path__[0]).resolve().parent / "deploy"
 
 
 def show(folder, *arguments):
     command = [sys.executable, DEPLOY / "slurm/workers.py", "--show", *arguments]
     environment = {**os.environ, "DASK_CONFIG": str(folder), "DASK_ROOT_CONFIG": str(folder)}
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environment)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=150, env=environment)
 
 
 @pytest.fixture
 def folder(tmp_path):
-    """What DASK_CONFIG names."""
+    """Return a folder for DASK_CONFIG."""
     settings = yaml.safe_load((DEPLOY / "tls/dask.yaml").read_text(encoding="utf-8"))
     (tmp_path / "dask.yaml").write_text(yaml.safe_dump(settings))
     return tmp_path
 
 
-def test_jobs_are_scripts_that_offer_places_over_tls(folder):
-    """One a worker, which bash reads: actors with a thread a place, a learner alone with its cores and its GPU."""
+def test_jobs_are_scripts_that_offer_slots_over_tls(folder):
+    """Each worker has a bash script: actors with a thread for each slot, a learner alone with its cores and its GPU."""
     shown = show(folder, "--actor-jobs", "2", "--actor-places", "16", "--learner-gres", "gpu:1", "--queue", "long")
     assert shown.returncode == 0, shown.stderr
     scripts = shown.stdout.split("#!/usr/bin/env bash")[1:]

@@ -1,4 +1,4 @@
-"""An environment that does what tests of the framework need, compiled once."""
+"""Compile the environment for tests of the framework, once."""
 
 import os
 import shutil
@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-import native
-from native import _core
+from penstock import native
+from penstock.native import _core
 
 
 @pytest.fixture(scope="session")
 def counting(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The id of the environment of counting.cpp, compiled and loaded."""
+    """Return the id of the environment in counting.cpp, compiled and loaded."""
     compiler = os.environ.get("CXX") or shutil.which("c++")
     assert compiler, "the package is built from C++; so is this environment: install a compiler or set CXX"
     source, library = Path(__file__).parent / "counting.cpp", tmp_path_factory.mktemp("counting") / "counting.so"

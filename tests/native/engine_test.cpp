@@ -11,9 +11,10 @@
 #include <new>
 
 #include "fuse.hpp"
-#include "penstock/async.hpp"
-#include "penstock/numpy_math.hpp"
-#include "penstock/pool.hpp"
+#include "penstock/engine/async_pool.hpp"
+#include "penstock/random/numpy_math.hpp"
+#include "penstock/engine/catalog_entry.hpp"
+#include "penstock/engine/pool.hpp"
 
 namespace {
 
@@ -167,7 +168,7 @@ struct Async {
   std::unique_ptr<AnyPool> pool;
   std::size_t batch;
   std::vector<std::unique_ptr<Rows>> placed;  // before the driver, whose threads write to them
-  AsyncDriver driver;
+  AsyncPool driver;
   std::vector<std::vector<float>> seen{Run::envs};
   std::vector<std::int32_t> order;
 

@@ -19,7 +19,7 @@ struct Common {
   void observe(std::span<float, 2> out) const { out[0] = out[1] = float(state.x); }
 };
 
-/// What it depends on lies beside its state, and outlives a reset.
+/// Depends on a member outside its state, which outlives a reset.
 struct Forgetful : Common {
   static constexpr Info info{.id = "Forgetful-v0", .max_episode_steps = 20};
   double speed = 0.01;

@@ -4,7 +4,7 @@
 #include <stdexcept>
 
 #include "penstock/env.hpp"
-#include "penstock/threads.hpp"
+#include "penstock/threads/spin_wait.hpp"
 
 namespace penstock {
 

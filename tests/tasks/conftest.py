@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from storage.run import RunFolder
-from storage.store import open_store
-from tasks.assignment import Assignment
-from tasks.config import build_config, merge
-from tasks.context import RunContext, _load
+from penstock.storage.runs.run import RunFolder
+from penstock.storage.stores.open import open_store
+from penstock.tasks.runtime.assignment import Assignment
+from penstock.tasks.runtime.run_context import RunContext, _load
+from penstock.tasks.setup.config.loading import build_config, merge
 
 SMALL: dict[str, Any] = {
     "name": "small",
@@ -24,7 +24,7 @@ MakeContext = Callable[..., RunContext]
 
 
 def first_stage_of(role: str, replicas: int = 1, **changed: Any) -> Assignment:
-    """What the first member of a role is told of the first stage of `SMALL`."""
+    """Return the assignment of a role's first member in the first stage of `SMALL`."""
     return Assignment(
         **{
             "store": "", "run": "small", "stage": 0, "attempt": 0, "gang": "", "generation": 1, "role": role,
@@ -35,11 +35,11 @@ def first_stage_of(role: str, replicas: int = 1, **changed: Any) -> Assignment:
 
 @pytest.fixture
 def make_context(tmp_path: Path) -> MakeContext:
-    """Creates a run with the given settings laid over `SMALL`, and loads it as a worker does."""
+    """Return a function that creates a run with settings merged over `SMALL`, and loads it as a worker does."""
 
     def make(values: dict[str, Any] | None = None, name: str = "small") -> RunContext:
         values = values or {}
-        # Settings of one algorithm are no settings of another.
+        # Another algorithm does not accept the algorithm settings of `SMALL`.
         small = SMALL if "name" not in values.get("algorithm", {}) else {**SMALL, "algorithm": {}}
         config = build_config(merge(small, values))
         root = open_store(str(tmp_path / "root"))

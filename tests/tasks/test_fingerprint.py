@@ -1,9 +1,9 @@
-"""What bytes depend on besides the configuration is said, and a change of it is named."""
+"""The fingerprint names what bytes depend on besides the configuration, and every change of it."""
 
 from importlib.metadata import version
 
-from storage.digest import canonical_json
-from tasks.fingerprint import differences, fingerprint
+from penstock.storage.digest import canonical_json
+from penstock.tasks.fingerprint import differences, fingerprint
 
 
 def test_a_fingerprint_is_plain_and_stable():
@@ -11,7 +11,7 @@ def test_a_fingerprint_is_plain_and_stable():
     found = fingerprint()
     assert found == fingerprint()
     assert found["torch"] == version("torch")
-    assert found["penstock"] == version("penstock")
+    assert found["penstock"] == version("penstock-rl")
     assert canonical_json(found)
     assert differences(found, fingerprint()) == []
 

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-import native
-from storage.specs import Spec
-from tasks.specs import ActionSpec, EnvironmentSpec, ParameterGroup
+from penstock import native
+from penstock.storage.shards.specs import Spec
+from penstock.tasks.specs import ActionSpec, EnvironmentSpec, ParameterGroup
 
 
 def test_a_groups_tensors_are_its_vector():
@@ -36,7 +36,7 @@ def test_a_group_owns_its_memory():
 
 @pytest.mark.parametrize("name", native.environment_ids())
 def test_every_environment_of_the_pool_can_be_described(name: str):
-    """What the pool says of itself is what algorithms get to know, as plain Python numbers."""
+    """Algorithms get the pool's description as plain Python numbers."""
     pool = native.make(name, 2, max_episode_steps=9)
     spec = EnvironmentSpec.from_pool(name, dict(pool.environment))
     assert (spec.name, spec.max_episode_steps) == (name, 9)

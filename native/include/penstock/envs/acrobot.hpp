@@ -1,6 +1,6 @@
 /// Acrobot-v1, equal to gymnasium.envs.classic_control.acrobot step for step: the order of operations is Gymnasium's.
 ///
-/// What Gymnasium has as class attributes is configuration here, by the same names in small letters; `nips` is
+/// Gymnasium's class attributes are configuration here, by the same names in small letters; `nips` is
 /// Gymnasium's `book_or_nips = "nips"`.
 #pragma once
 
@@ -12,7 +12,7 @@
 #include <string>
 
 #include "penstock/env.hpp"
-#include "penstock/numpy_math.hpp"
+#include "penstock/random/numpy_math.hpp"
 
 namespace penstock {
 

@@ -1,5 +1,5 @@
 /// Connect four against an opponent who moves at random: the board, the rules and the observation are those of
-/// PettingZoo's connect_four_v3. A coin decides who begins; a move that is forbidden loses, as in PettingZoo.
+/// PettingZoo's connect_four_v3. A coin decides which player begins; a move that is forbidden loses, as in PettingZoo.
 #pragma once
 
 #include <algorithm>

@@ -7,7 +7,7 @@
 #include <cmath>
 
 #include "penstock/env.hpp"
-#include "penstock/numpy_math.hpp"
+#include "penstock/random/numpy_math.hpp"
 
 namespace penstock {
 

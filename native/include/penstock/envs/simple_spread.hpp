@@ -9,7 +9,7 @@
 #include <type_traits>
 
 #include "penstock/env.hpp"
-#include "penstock/numpy_math.hpp"
+#include "penstock/random/numpy_math.hpp"
 
 namespace penstock {
 
@@ -30,7 +30,7 @@ struct SimpleSpreadOf {
   using Action = typename std::remove_cvref_t<decltype(action)>::Argument;
 
   struct Config {
-    double local_ratio = 0.5;  ///< how much of a reward is the agent's own; the rest is the team's
+    double local_ratio = 0.5;  ///< share of a reward that is the agent's own; the rest is the team's
     PENSTOCK_FIELDS(Config, local_ratio)
     [[nodiscard]] const char* problem() const {
       return local_ratio >= 0 && local_ratio <= 1 ? nullptr : "local_ratio must be between 0 and 1";

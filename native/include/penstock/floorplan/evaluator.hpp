@@ -3,9 +3,9 @@
 
 #include <utility>
 
-#include "penstock/floorplan/adjacency.hpp"
-#include "penstock/floorplan/anneal.hpp"
-#include "penstock/floorplan/plc.hpp"
+#include "penstock/floorplan/costs/adjacency.hpp"
+#include "penstock/floorplan/search/anneal.hpp"
+#include "penstock/floorplan/io/plc.hpp"
 
 namespace penstock::floorplan {
 
@@ -121,7 +121,7 @@ class Evaluator {
     check_free(node);
     if (!std::isfinite(x) || !std::isfinite(y)) throw std::invalid_argument("coordinates must be finite");
     if (boundary_check && setting.grid.cell_of({x, y}) < 0)
-      throw std::invalid_argument("the position lies outside the canvas; set_canvas_boundary_check(False) lets it");
+      throw std::invalid_argument("the position is outside the canvas; set_canvas_boundary_check(False) lets it");
     layout.move(std::int32_t(node), {x, y});
   }
   void unplace(std::int64_t node) {

@@ -1,4 +1,4 @@
-/// Where the nodes of a block are: positions, orientations, sizes, and who is placed or fixed.
+/// The layout of a block: positions, orientations and sizes of nodes, and which nodes are placed or fixed.
 #pragma once
 
 #include <memory>
@@ -35,7 +35,7 @@ constexpr Point rotated(Orientation orientation, double x, double y) {
   return {x, y};
 }
 
-/// Every array has one entry a node. A pin has none of its own but the owner and the offset: it is where its macro is.
+/// Every array has one entry a node. A pin has only an owner and an offset: it is where its macro is.
 class Layout {
  public:
   explicit Layout(std::shared_ptr<const Netlist> netlist) : netlist_(std::move(netlist)) {
@@ -57,9 +57,9 @@ class Layout {
   std::vector<double> x, y, width, height;
   std::vector<double> dx, dy;  ///< a pin's offset as its macro is turned; 0 for other nodes
   std::vector<std::int32_t> owner;
-  std::vector<std::uint8_t> placed, fixed;  ///< of owners
+  std::vector<std::uint8_t> placed, fixed;  ///< flags of owners
   std::vector<Orientation> orientation;
-  std::vector<std::vector<std::int32_t>> pins;  ///< of each macro, ascending
+  std::vector<std::vector<std::int32_t>> pins;  ///< pins of each macro, ascending
 
   [[nodiscard]] const Netlist& netlist() const { return *netlist_; }
   [[nodiscard]] Point position(std::int32_t node) const {

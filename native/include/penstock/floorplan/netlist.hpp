@@ -24,7 +24,8 @@ inline std::optional<Orientation> orientation_of(std::string_view name) {
   return std::nullopt;
 }
 
-/// Whether a macro that began in one may be turned to the other: N, FN, S and FS go together, and the rest.
+/// Returns whether a macro may be turned from the first orientation to the second: N, FN, S and FS go together, and the
+/// rest.
 constexpr bool same_group(Orientation a, Orientation b) {
   return (a >= Orientation::E) == (b >= Orientation::E);
 }
@@ -34,7 +35,7 @@ struct Blockage {
   double x0 = 0, y0 = 0, x1 = 0, y1 = 0, rate = 0;
 };
 
-/// What comments of a netlist or a placement say. Lengths are in um, routes in tracks per um.
+/// Settings in the comments of a netlist or a placement. Lengths are in um, routes in tracks per um.
 struct Comments {
   std::optional<std::array<std::int64_t, 2>> grid, congestion_grid;   ///< columns, rows
   std::optional<std::array<double, 2>> canvas, routes, macro_routes;  ///< width, height; horizontal, vertical
@@ -52,7 +53,7 @@ struct Node {
   bool soft = false;        ///< a macro that is a cluster of standard cells
   bool positioned = false;  ///< the file gives x and y
   Orientation orientation = Orientation::N;
-  std::int32_t macro = -1;  ///< of a pin, the node that it belongs to
+  std::int32_t macro = -1;  ///< the owner of a pin
   double width = 0, height = 0, x = 0, y = 0, x_offset = 0, y_offset = 0, weight = 1;
   std::string side;
 };

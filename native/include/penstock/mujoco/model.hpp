@@ -14,7 +14,7 @@
 
 namespace penstock::mujoco {
 
-/// Arrays of mjData beside the integration state that a task reads before MuJoCo computes them anew, in an observation
+/// Arrays of mjData outside the integration state that a task reads before MuJoCo computes them anew, in an observation
 /// or as the position before a step. They are saved with the state.
 enum Derived : unsigned {
   body_positions = 1,
@@ -33,10 +33,10 @@ struct Robot {
   int frame_skip;
   float control_limit;
   unsigned derived = 0;
-  std::array<const char*, 3> bodies{};  ///< that the task looks up by name
+  std::array<const char*, 3> bodies{};  ///< names that the task looks up
 };
 
-/// Whether NumPy's dot product of two short vectors fuses; native/mujoco.py asks NumPy and says so here.
+/// Set by native/pool/mujoco_library.py: whether NumPy's dot product of two short vectors fuses multiply and add.
 inline std::atomic<bool> dot_is_fused{false};
 
 template <const Robot& robot>

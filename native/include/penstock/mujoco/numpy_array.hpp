@@ -39,8 +39,8 @@ inline double clip(double value, double low, double high) noexcept {
   return raised < high ? raised : high;
 }
 
-/// `np.linalg.norm(vector)`. It squares through the dot product of NumPy's BLAS, which fuses multiplication and addition
-/// where the processor can: `fused` says whether it does here.
+/// `np.linalg.norm(vector)`. It squares through the dot product of NumPy's BLAS, which fuses multiplication and
+/// addition where the processor can: `fused` is true if it does here.
 template <std::size_t Size>
 double norm(const std::array<double, Size>& vector, bool fused) noexcept {
   double sum = 0.0;

@@ -1,4 +1,4 @@
-/// What the tasks have in common: one mjData an environment, resets and steps as Gymnasium's MujocoEnv makes them, and
+/// The base of all tasks: one mjData per environment, resets and steps as Gymnasium's MujocoEnv makes them, and
 /// the state, saved bit for bit.
 #pragma once
 
@@ -11,7 +11,7 @@
 #include "penstock/env.hpp"
 #include "penstock/mujoco/model.hpp"
 #include "penstock/mujoco/numpy_array.hpp"
-#include "penstock/numpy_math.hpp"
+#include "penstock/random/numpy_math.hpp"
 
 namespace penstock::mujoco {
 
@@ -128,7 +128,7 @@ class Simulation {
     });
   }
 
-  /// How far a coordinate is above where the model has it.
+  /// Returns a coordinate's offset from its position in the model.
   [[nodiscard]] double rise(std::size_t coordinate) const { return qpos()[coordinate] - (*model)->qpos0[coordinate]; }
   [[nodiscard]] double speed(double before, double after) const { return (after - before) / model->step_seconds; }
 

@@ -1,0 +1,89 @@
+"""`penstock check-env` and `check-algorithm`: run the checks, and print their reports."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock.flows.settings.options import parse_overrides
+from penstock.native.compile.compiler import CompilerNotFoundError
+from penstock.native.conformance.runner import check_header, check_id
+from penstock.storage.errors import ConfigError
+from penstock.tasks.conformance.runner import check_algorithm
+from penstock.tasks.model.algorithms.custom import name_in_file
+from penstock.tasks.setup.config.custom_algorithm import CUSTOM
+from penstock.tasks.setup.config.loading import build_config, choices_of
+from penstock.tasks.setup.config.replay import ReplayConfig, build_replay_config
+from penstock.tasks.setup.config.run import TrainConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+    from penstock.native.conformance.runner import Report
+
+
+_MARKS = {"pass": "[green]ok  [/]", "fail": "[red]FAIL[/]", "skip": "[yellow]skip[/]"}
+
+
+def check(target: str, *, resources: str, sanitize: bool, **options: Any) -> list[Report]:
+    """Check the environment that the user names: a file if there is one of that name, otherwise an id.
+
+    Raises:
+        ConfigError: There is neither, or no compiler.
+    """
+    if Path(target).is_file():
+        try:
+            return check_header(Path(target), resources=resources, sanitize=sanitize, **options)
+        except CompilerNotFoundError as error:
+            raise ConfigError(str(error)) from error
+    if Path(target).suffix in {".hpp", ".h", ".hh", ".hxx"}:
+        raise ConfigError(f"there is no header {target!r}")
+    try:
+        return [check_id(target)]
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def print_reports(reports: list[Report], console: Console) -> None:
+    """Print one line per check, with its detail, and the verdict."""
+    for report in reports:
+        if report.id:
+            console.print(report.id, style="bold", highlight=False)
+        for line in report.checks:
+            detail = f": {line.detail}" if line.detail else ""
+            console.print(f"  {_MARKS[line.outcome]} ", end="")
+            console.print(f"{line.name}{detail}", highlight=False, markup=False, soft_wrap=True)
+        if report.speed:
+            step, call = report.speed["ns_per_step"], report.speed["ns_per_call"]
+            console.print(
+                f"       {step:,.0f} ns a step; a call costs {call:,.0f} ns on top of its steps, which is "
+                f"{call / (call + 64 * step):.0%} of a call that steps 64 environments",
+                highlight=False,
+                soft_wrap=True,
+            )
+        failed = sum(line.outcome == "fail" for line in report.checks)
+        console.print(f"{failed} failed" if failed else "all is well", style="red" if failed else "green")
+
+
+def check_one_algorithm(target: str, environment_id: str, options: Sequence[str]) -> Report:
+    """Check the algorithm that the user names: a file, `file.py:Class`, `module:Class`, or a built-in algorithm.
+
+    Raises:
+        ConfigError: it does not exist, its settings are wrong, or it can't be constructed.
+    """
+    file, _, class_name = target.partition(":")
+    name = name_in_file(Path(file), class_name) if Path(file).suffix == ".py" else target
+    trained, replayed = (choices_of(kind.model_fields["algorithm"].annotation) for kind in (TrainConfig, ReplayConfig))
+    if ":" not in name and name not in trained | replayed:
+        known = ", ".join(known for known in trained | replayed if known != CUSTOM)
+        raise ConfigError(
+            f"there is no algorithm '{name}'; expected one of {known}, a file with a custom algorithm "
+            f"(my_file.py), or module:Class"
+        )
+    settings = parse_overrides(options, algorithm=name).get("algorithm", {})
+    values = {"algorithm": {**settings, "name": name}}
+    if name in replayed:
+        return check_algorithm(build_replay_config({"source": {"runs": ["any"]}, **values}), environment_id)
+    return check_algorithm(build_config(values), environment_id)

@@ -1,0 +1,130 @@
+"""Drives a run from the command line: starts the slow services concurrently, and shows their progress."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from penstock.flows.cli.prefect_server import PrefectServer, require_prefect
+from penstock.flows.display.console import LivePanel, Panel, use_panel
+from penstock.storage.stores.open import without_password
+from penstock.tasks.setup.planning.resolve import already_resolved, resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.flows.display.summary import FlowResult
+    from penstock.tasks.setup.config.run import RunConfig
+    from penstock.tasks.setup.planning.resolve import IfExists, ResolvedRun
+
+_FLUSH_SECONDS = 5.0
+
+
+def run_from_cli(config: RunConfig, if_exists: IfExists, *, as_json: bool) -> FlowResult:
+    """Run the training flow in this process, on Prefect's server at `PREFECT_API_URL` or on an embedded one.
+
+    Raises:
+        PenstockError: anything that keeps the run from finishing; its message is for the user.
+    """
+    resolved = resolve(config, if_exists)
+    quieten_prefect()
+    panel: Panel = Panel() if as_json else LivePanel(Console())
+    use_panel(panel)
+    with contextlib.ExitStack() as stack:
+        stack.callback(panel.end)
+        server = None
+        if "PREFECT_API_URL" not in os.environ:
+            panel.note("starting Prefect's server, Dask workers and the rest")
+            server = stack.enter_context(PrefectServer())
+            os.environ["PREFECT_API_URL"] = server.api_url
+        else:
+            require_prefect(os.environ["PREFECT_API_URL"])
+            shown = without_password(os.environ["PREFECT_API_URL"])
+            panel.note(f"starting Dask workers and the rest; Prefect is at {shown}")
+        workers = _start_workers(resolved)
+        run_flow = _flow_of(config)
+        _quiet()
+        _show_warnings(panel)
+        if server is not None:
+            server.wait_ready()
+            panel.note(f"Prefect's UI while this runs: {server.ui_url}")
+        workers.join()
+        stack.callback(flush_prefect)
+        with already_resolved(resolved):
+            result: FlowResult = run_flow(config, if_exists)
+    return result
+
+
+def quieten_prefect() -> None:
+    """Set Prefect's settings in the environment unless they are set there; Prefect reads them when it is imported.
+
+    The panel shows what users need; Prefect's own lines stay in its UI. Failures also leave the flow as an exception,
+    and are reported once, by the command.
+    """
+    os.environ.setdefault("DO_NOT_TRACK", "1")
+    os.environ.setdefault("PREFECT_LOGGING_EXTRA_LOGGERS", "penstock")
+    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
+
+
+def _flow_of(config: RunConfig) -> Callable[..., FlowResult]:
+    """Return the flow of a kind of run; importing it takes seconds."""
+    if config.has_actors:
+        from penstock.flows.train import train
+
+        return train
+    from penstock.flows.replay import replay
+
+    return replay
+
+
+def flush_prefect() -> None:
+    """Flush Prefect's queues to the server before it is stopped."""
+    from prefect.events.worker import EventsWorker
+    from prefect.logging.handlers import APILogWorker
+
+    for service in (EventsWorker, APILogWorker):
+        service.drain_all(timeout=_FLUSH_SECONDS)
+
+
+def _start_workers(resolved: ResolvedRun) -> threading.Thread:
+    """Start local workers in a thread; where this fails, the flow starts them itself and raises."""
+
+    def start() -> None:
+        from penstock.tasks.driver.cluster import start_configured_cluster
+
+        if resolved.policy is not None:
+            with contextlib.suppress(Exception):
+                start_configured_cluster(resolved.policy, resolved.config.cluster)
+
+    thread = threading.Thread(target=start, name="start-workers", daemon=True)
+    thread.start()
+    return thread
+
+
+def _quiet() -> None:
+    """Silence Dask's log of workers that join and leave; errors are shown."""
+    for name in ("distributed", "distributed.worker", "distributed.nanny", "distributed.core"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    # An error of the scheduler is a message that did not reach a dead worker; gangs expect it and continue. An error of
+    # a client is a lost scheduler, which the run reports itself.
+    for name in ("distributed.scheduler", "distributed.client"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+
+
+class _PanelHandler(logging.Handler):
+    def __init__(self, panel: Panel) -> None:
+        super().__init__(logging.WARNING)
+        self._panel = panel
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._panel.warn(record.getMessage())
+
+
+def _show_warnings(panel: Panel) -> None:
+    """Show Penstock's warnings to the user of the command."""
+    logging.getLogger("penstock").addHandler(_PanelHandler(panel))

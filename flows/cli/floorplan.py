@@ -1,0 +1,248 @@
+"""`penstock floorplan`: evaluates, draws and anneals placements of macros, and generates and imports blocks."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.storage.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock.native.floorplan import PlacementCost
+
+commands = typer.Typer(
+    name="floorplan",
+    help="Macro placement: costs, pictures and annealing of a chip's floorplan.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the commands to `app`, under `floorplan`, and for one version under their old name, `placement`."""
+    app.add_typer(commands)
+    app.add_typer(commands, name="placement", hidden=True, callback=_renamed)
+
+
+def _renamed() -> None:
+    typer.echo("note: `penstock placement` was renamed to `penstock floorplan`; the next version drops it", err=True)
+
+
+Netlist = Annotated[str, typer.Argument(help="Netlist (.pb.txt, also gzip); several with commas between them.")]
+Placement = Annotated[Path, typer.Argument(help="Placement (.plc); its header gives canvas, grid, routes, smoothing.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
+Weights = Annotated[
+    tuple[float, float, float],
+    typer.Option("--weights", help="Weights of wirelength, density and congestion in the cost."),
+]
+
+_WEIGHTS = (1.0, 1.0, 0.5)
+
+
+@commands.command()
+def cost(netlist: Netlist, placement: Placement, weights: Weights = _WEIGHTS, as_json: AsJson = False) -> None:
+    """Print the costs of a placement, with the settings that they were computed with."""
+    with _files():
+        plc = _opened(netlist, placement)
+        found = _costs(plc, weights)
+    if as_json:
+        typer.echo(json.dumps({**found, "settings": _settings(plc), "counts": _counts(plc)}, indent=2))
+        return
+    for name, value in found.items():
+        typer.echo(f"{name:20} {value!r}" if isinstance(value, float) else f"{name:20} {value}")
+    for name, fact in {**_settings(plc), **_counts(plc)}.items():
+        typer.echo(f"  {name:18} {fact}")
+
+
+@commands.command()
+def draw(
+    netlist: Netlist,
+    placement: Placement,
+    out: Annotated[Path, typer.Argument(help="Picture; its name ends in .svg or .png.")],
+    width: Annotated[int, typer.Option(help="Width of the picture in pixels.")] = 900,
+) -> None:
+    """Draw a placement: congestion red, soft macros green, hard macros blue, ports black, heavy ties as lines."""
+    from penstock.native.floorplan import draw as draw_to
+
+    with _files():
+        draw_to(_opened(netlist, placement), out, width)
+
+
+@commands.command()
+def anneal(
+    netlist: Netlist,
+    placement: Placement,
+    out: Annotated[Path, typer.Argument(help="The .plc file for the placement that is found.")],
+    moves: Annotated[int, typer.Option(min=0, help="Moves to judge.")] = 1_000_000,
+    first_temperature: Annotated[float, typer.Option(help="In units of the weighted cost.")] = 0.0002,
+    last_temperature: Annotated[float, typer.Option(help="Temperatures between are geometric.")] = 1e-6,
+    soft_every: Annotated[
+        int | None,
+        typer.Option(min=0, help="Moves between placements of soft macros; default: a fiftieth; 0: at the end."),
+    ] = None,
+    legalise: Annotated[bool, typer.Option(help="Make the hard macros legal first, soft ones placed anew.")] = True,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed, the same placement.")] = 0,
+    weights: Weights = _WEIGHTS,
+    as_json: AsJson = False,
+) -> None:
+    """Search for a better placement by simulated annealing, with the published moves."""
+    from penstock.native.floorplan import anneal as search
+
+    with _files():
+        plc = _opened(netlist, placement)
+        if legalise:
+            if not plc.legalize(only_hard=True):
+                raise ConfigError(f"{placement}: no legal placement was found near it; start from another")
+            plc.place_soft_macros()
+        before = _costs(plc, weights)
+        found = search(
+            plc,
+            moves=moves,
+            first_temperature=first_temperature,
+            last_temperature=last_temperature,
+            soft_every=soft_every,
+            seed=seed,
+            weights=weights,
+        )
+        plc.save_placement(out, f"Annealed: {found.judged} moves, seed {seed}.")
+    after = _costs(plc, weights)
+    if as_json:
+        curve = [{"moves": m, "temperature": t, "cost": c, "best": b} for m, t, c, b in found.curve]
+        counts = {"proposed": found.proposed, "judged": found.judged, "accepted": found.accepted}
+        typer.echo(json.dumps({"before": before, "after": after, **counts, "curve": curve}, indent=2))
+        return
+    typer.echo(f"weighted cost {before['weighted_cost']:.6f} -> {after['weighted_cost']:.6f}, {out}")
+    typer.echo(f"{found.proposed:,} moves proposed, {found.judged:,} legal and judged, {found.accepted:,} accepted")
+
+
+@commands.command()
+def generate(
+    folder: Annotated[Path, typer.Argument(help="Folder for netlist.pb.txt and initial.plc.")],
+    hard_macros: Annotated[int, typer.Option(min=0, help="Hard macros.")] = 12,
+    soft_macros: Annotated[int, typer.Option(min=0, help="Soft macros.")] = 40,
+    ports: Annotated[int, typer.Option(min=0, help="Ports.")] = 24,
+    columns: Annotated[int, typer.Option(min=1, help="Size of the grid.")] = 16,
+    rows: Annotated[int, typer.Option(min=1, help="Size of the grid.")] = 16,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed, the same block.")] = 0,
+) -> None:
+    """Generate a small synthetic block."""
+    from penstock.native.floorplan import BlockSpec, generate_block
+
+    with _files():
+        spec = BlockSpec(hard_macros, soft_macros, ports, columns, rows, seed=seed)
+        for path in generate_block(folder, spec):
+            typer.echo(str(path))
+
+
+@commands.command("import")
+def import_(
+    bookshelf: Annotated[Path, typer.Argument(help="Path of .nodes, .nets, .pl and .scl without their endings.")],
+    folder: Annotated[Path, typer.Argument(help="Folder for netlist.pb.txt and initial.plc.")],
+) -> None:
+    """Import a block from Bookshelf files."""
+    from penstock.native.floorplan import import_bookshelf
+
+    with _files():
+        for path in import_bookshelf(bookshelf, folder):
+            typer.echo(str(path))
+
+
+@commands.command()
+def best(
+    run: Annotated[str, typer.Argument(help="Name of a run that places macros.")],
+    out: Annotated[Path, typer.Argument(help="Folder for best.plc and best.png; created if it does not exist.")],
+    each_stage: Annotated[
+        bool, typer.Option("--each-stage", help="Write the best placement of each stage that improved it.")
+    ] = False,
+    greedy: Annotated[
+        bool, typer.Option("--greedy", help="Include the greedy placements of the newest snapshot.")
+    ] = False,
+    width: Annotated[int, typer.Option(help="Width of a picture in pixels.")] = 900,
+    store: Annotated[str | None, typer.Option(help="Folder or s3:// address that holds runs.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write the best placement that a run has committed: placed again from its shards, with exact costs, and drawn."""
+    from penstock.native.floorplan import draw as draw_to
+    from penstock.storage.runs.run import RunFolder
+    from penstock.storage.stores.open import open_store
+    from penstock.tasks.analysis.best_placements import best_placements, placed_again, run_weights
+
+    if greedy and each_stage:
+        raise ConfigError("--greedy and --each-stage: only the newest snapshot is sure to exist; leave one out")
+    folder = RunFolder(open_store(store or "runs"), run)
+    placements = best_placements(folder, each_stage=each_stage)
+    if greedy:
+        from penstock.tasks.analysis.best_placements import greedy_placements
+
+        both = zip(placements, greedy_placements(folder), strict=True)
+        placements = [max(of_block, key=lambda one: one.episode_return) for of_block in both]
+    several = len({placement.block for placement in placements}) > 1
+    found = []
+    with _files():
+        out.mkdir(parents=True, exist_ok=True)
+        for placement in placements:
+            plc = placed_again(folder, placement)
+            name = f"stage-{placement.stage:05}" if each_stage else "best"
+            path = out / f"{name}{f'-{placement.block}' if several else ''}.plc"
+            plc.save_placement(path, f"Best of run {run} until stage {placement.stage}.")
+            draw_to(plc, path.with_suffix(".png"), width)
+            costs = _costs(plc, run_weights(folder))
+            found.append({"placement": str(path), "stage": placement.stage, "block": placement.block, **costs})
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+        return
+    for one in found:
+        typer.echo(f"stage {one['stage']}  weighted cost {one['weighted_cost']:.6f}  {one['placement']}")
+
+
+@contextmanager
+def _files() -> Iterator[None]:
+    """Convert errors about files and values into the command's own."""
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        raise ConfigError(str(error)) from None
+
+
+def _opened(netlist: str, placement: Path) -> PlacementCost:
+    from penstock.native.floorplan import open_placement
+
+    return open_placement(netlist, placement)
+
+
+def _costs(plc: PlacementCost, weights: tuple[float, float, float]) -> dict[str, float | list[float]]:
+    found = plc.evaluate()
+    parts = (found["wirelength_cost"], found["density_cost"], found["congestion_cost"])
+    weighted = sum(weight * part for weight, part in zip(weights, parts, strict=True))
+    return {**found, "weighted_cost": weighted, "weights": list(weights)}
+
+
+def _settings(plc: PlacementCost) -> dict[str, object]:
+    return {
+        "canvas": list(plc.get_canvas_width_height()),
+        "grid": list(plc.get_grid_num_columns_rows()),
+        "congestion_grid": list(plc.get_congestion_grid_num_columns_rows()),
+        "routes_per_micron": list(plc.get_routes_per_micron()),
+        "macro_routes": list(plc.get_macro_routing_allocation()),
+        "smoothing": plc.get_congestion_smooth_range(),
+        "overlap_threshold": plc.get_overlap_threshold(),
+        "blockages": plc.get_blockages(),
+    }
+
+
+def _counts(plc: PlacementCost) -> dict[str, int | float]:
+    return {
+        "nodes": plc.get_node_count(),
+        "ports": plc.get_ports_count(),
+        "hard_macros": plc.get_hard_macros_count(),
+        "soft_macros": plc.get_soft_macros_count(),
+        "nets": plc.get_net_count(),
+        "net_weight": plc.get_total_net_weight(),
+        "area": plc.get_area(),
+    }

@@ -1,0 +1,337 @@
+"""The `penstock` command. Imports are light: commands import Prefect, Dask and torch themselves, while servers start.
+
+Local workers also import this module when they are spawned.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path  # noqa: TC003  (typer reads annotations)
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+import penstock
+from penstock.flows.cli import floorplan
+from penstock.flows.cli.exchange import copy, export, import_
+from penstock.flows.cli.report import report
+from penstock.flows.cli.scale import scale
+from penstock.flows.cli.training import TRAIN_HELP, AsJson, Store, replay, resume, train
+from penstock.flows.cli.verify import verify
+from penstock.flows.display.console import print_table
+from penstock.storage.errors import ConfigError, PenstockError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+app = typer.Typer(
+    name="penstock",
+    help="Reinforcement learning as a durable, resumable data pipeline.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+floorplan.add_to(app)
+app.command()(copy)
+app.command()(report)
+app.command()(verify)
+
+# Exit status of typer after Ctrl-C.
+_INTERRUPTED = 130
+
+_OVERRIDES = {"allow_extra_args": True, "ignore_unknown_options": True}
+app.command(context_settings=_OVERRIDES)(scale)
+
+
+def _print_version(value: bool) -> None:
+    if value:
+        typer.echo(f"penstock {penstock.__version__}")
+        raise typer.Exit
+
+
+_Version = Annotated[
+    bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+]
+
+
+@app.callback()
+def main_options(*, version: _Version = False) -> None:
+    """Reinforcement learning as a durable, resumable data pipeline."""
+
+
+app.command(context_settings=_OVERRIDES, epilog=TRAIN_HELP)(train)
+app.command(context_settings=_OVERRIDES)(replay)
+app.command(context_settings=_OVERRIDES)(resume)
+
+
+@app.command()
+def runs(store: Store = None, as_json: AsJson = False) -> None:
+    """List the runs in a store."""
+    from dataclasses import asdict
+
+    from penstock.flows.display.summary import round_return
+    from penstock.storage.runs.run import list_runs
+    from penstock.storage.stores.open import open_store
+
+    found = [asdict(summary) for summary in list_runs(open_store(store or "runs"))]
+    if as_json:
+        _print_json(found)
+        return
+    if not found:
+        Console().print(f"no runs in {store or 'runs'}; start one with `penstock train cartpole`", highlight=False)
+        return
+    for row in found:
+        if row["evaluation_return"] is not None:
+            row["evaluation_return"] = round_return(row["evaluation_return"])
+    print_table(found)
+
+
+@app.command()
+def show(
+    run: Annotated[str, typer.Argument(help="Name of the run.")], store: Store = None, as_json: AsJson = False
+) -> None:
+    """Show the committed stages of a run."""
+    from penstock.flows.cli.runs import describe_run
+
+    description = describe_run(store or "runs", run)
+    if as_json:
+        _print_json(description)
+        return
+    console = Console()
+    console.print(f"run {run} in {store or 'runs'}: {description['outcome']}", highlight=False)
+    if description["stages"]:
+        print_table(description["stages"])
+    for command in description["next"]:
+        console.print(f"  {command}", highlight=False)
+
+
+@app.command()
+def evaluate(
+    run: Annotated[str, typer.Argument(help="Name of the run.")],
+    episodes: Annotated[int, typer.Option(min=1, help="Episodes, each on its own seed.")] = 100,
+    stage: Annotated[int | None, typer.Option(min=0, help="Stage whose last snapshot is evaluated.")] = None,
+    key: Annotated[int, typer.Option(min=0, help="Selects the set of seeds.")] = 1_000_000,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Evaluate every commit as it appears, until the run is finished.")
+    ] = False,
+    idle_seconds: Annotated[
+        float, typer.Option(min=0, help="With --follow: end when the run commits nothing for this long.")
+    ] = 3600.0,
+    store: Store = None,
+    as_json: AsJson = False,
+) -> None:
+    """Evaluate a run's newest snapshot, greedily, on fresh seeds; the result is kept in evaluations/.
+
+    With --follow, evaluate concurrently with training, in this process, without effect on the run. Commits evaluated
+    before with the same seeds are skipped; --json prints one line per evaluation. With PREFECT_API_URL, it is a flow
+    run.
+    """
+    from penstock.flows.cli.follow import follow as follow_run
+    from penstock.flows.cli.runs import evaluate_run
+
+    if follow and stage is not None:
+        raise ConfigError("--stage and --follow: one stage or all of them; leave one of the options out")
+    if follow:
+        show = json.dumps if as_json else _evaluation_line
+        follow_run(store or "runs", run, episodes, key, idle_seconds, lambda result: typer.echo(show(result)))
+        return
+    result = evaluate_run(store or "runs", run, episodes, stage, key)
+    if as_json:
+        _print_json(result)
+    else:
+        typer.echo(_evaluation_line(result))
+
+
+@app.command()
+def gc(
+    run: Annotated[str, typer.Argument(help="Name of the run.")],
+    keep_checkpoints: Annotated[int, typer.Option(min=1, help="Newest commits whose checkpoints stay.")] = 1,
+    drop_shards_before: Annotated[
+        int | None, typer.Option(min=0, help="Remove the shards of earlier stages too, permanently.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be removed, and keep it.")] = False,
+    store: Store = None,
+    as_json: AsJson = False,
+) -> None:
+    """Remove what no commit names, and checkpoints that newer ones replace.
+
+    Committed shards stay, unless --drop-shards-before is given; so do objects that are being read.
+    """
+    from penstock.storage.runs.gc import collect
+    from penstock.storage.runs.run import RunFolder
+    from penstock.storage.stores.open import open_store
+
+    report = collect(RunFolder(open_store(store or "runs"), run), keep_checkpoints, dry_run, drop_shards_before)
+    if as_json:
+        _print_json(
+            {"objects": report.objects, "bytes": report.nbytes, "names": list(report.names), "dry_run": dry_run}
+        )
+        return
+    verb = "would remove" if dry_run else "removed"
+    Console().print(f"{verb} {report.objects} objects, {report.nbytes:,} bytes", highlight=False)
+
+
+app.command("export")(export)
+app.command("import")(import_)
+
+
+@app.command()
+def ui(port: Annotated[int, typer.Option(help="Port on loopback; 0 chooses a free one.")] = 4200) -> None:
+    """Serve Prefect's UI with the records of earlier runs, until Ctrl-C."""
+    from penstock.flows.cli.prefect_server import PrefectServer
+
+    with PrefectServer(port) as server:
+        server.wait_ready()
+        Console().print(f"Prefect UI: {server.ui_url}  (Ctrl-C ends it)", highlight=False)
+        server.wait()
+
+
+@app.command()
+def serve(
+    store: Store = None,
+    file: Annotated[
+        Path | None, typer.Option(help="File that describes the deployments.", show_default="deploy/prefect.yaml")
+    ] = None,
+    port: Annotated[int, typer.Option(help="Port of the embedded Prefect server, without PREFECT_API_URL.")] = 4200,
+) -> None:
+    """Run schedules, event triggers and flow runs started in Prefect's UI, in one process, until Ctrl-C."""
+    from penstock.flows.cli.serve import PREFECT_FILE
+    from penstock.flows.cli.serve import serve as serve_deployments
+
+    serve_deployments(store, file or PREFECT_FILE, port, lambda text: Console().print(text, highlight=False))
+
+
+@app.command("check-env")
+def check_env(
+    target: Annotated[str, typer.Argument(help="A header with environments, or the id of a registered one.")],
+    environment: Annotated[list[str] | None, typer.Option(help="C++ name, for a header that exports none.")] = None,
+    flag: Annotated[list[str] | None, typer.Option(help="Compiler flag; may be repeated: --flag=-O1.")] = None,
+    include_dir: Annotated[list[Path] | None, typer.Option(help="Folder of other headers; may be repeated.")] = None,
+    library: Annotated[list[str] | None, typer.Option(help="Library to link; may be repeated.")] = None,
+    resources: Annotated[str, typer.Option(help="Folder that the environments' library is loaded with.")] = "",
+    sanitize: Annotated[bool, typer.Option(help="Run the header's environments under sanitizers too.")] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Check an environment: its contract, its spaces, its seeds, saving, threads, memory and speed."""
+    from penstock.flows.cli.check import check, print_reports
+
+    reports = check(
+        target,
+        environments=environment or (),
+        flags=flag or (),
+        include_dirs=include_dir or (),
+        libraries=library or (),
+        resources=resources,
+        sanitize=sanitize,
+    )
+    if as_json:
+        _print_json([report.as_json() for report in reports])
+    else:
+        print_reports(reports, Console())
+    if not all(report.passed for report in reports):
+        raise typer.Exit(1)
+
+
+@app.command("check-algorithm", context_settings=_OVERRIDES)
+def check_algorithm(
+    context: typer.Context,
+    target: Annotated[str, typer.Argument(help="module:Class, a file, file.py:Class, or a built-in one.")],
+    env: Annotated[str, typer.Option(help="Environment that provides the rows.")] = "CartPole-v1",
+    as_json: AsJson = False,
+) -> None:
+    """Check an algorithm on rows that it acts itself: ratio, purity, statistics, parts, bootstraps, greedy actions.
+
+    Its settings can be given as options: --algorithm.discount 0.9.
+    """
+    from penstock.flows.cli.check import check_one_algorithm, print_reports
+
+    report = check_one_algorithm(target, env, context.args)
+    if as_json:
+        _print_json(report.as_json())
+    else:
+        print_reports([report], Console())
+    if not report.passed:
+        raise typer.Exit(1)
+
+
+@app.command(context_settings=_OVERRIDES)
+def plan(
+    context: typer.Context,
+    preset: Annotated[str, typer.Argument(help="Name of a preset, or path of a TOML file.")] = "cartpole",
+    as_json: AsJson = False,
+) -> None:
+    """Predict roles, traffic between processes and its bytes; only a trial of two rounds is started.
+
+    Takes the settings that `penstock train` takes.
+    """
+    from penstock.flows.cli.plan import plan as predict_traffic
+    from penstock.flows.settings.options import configured
+
+    config = configured(preset, context.args, {})
+    # Importing torch takes longest; on a busy machine everything takes longer.
+    typer.echo("running a trial of two rounds in another process: some seconds", err=True)
+    found = predict_traffic(config)
+    if as_json:
+        _print_json(found)
+        return
+    console = Console()
+    console.print(f"policy {found['policy']}", highlight=False)
+    if "why" in found:
+        console.print(found["why"], highlight=False)
+    print_table(found["roles"])
+    if found["edges"]:
+        print_table(found["edges"])
+    else:
+        console.print("nothing crosses processes", highlight=False)
+    console.print(f"stored under any policy: {found['stored_bytes_a_round']:,} bytes a round", highlight=False)
+    if "note" in found:
+        console.print(found["note"], highlight=False)
+
+
+@app.command()
+def settings(
+    replay: Annotated[bool, typer.Option("--replay", help="List the settings of `penstock replay`.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print docs/settings.md.")] = False,
+) -> None:
+    """List every setting, its default and its meaning."""
+    if markdown:
+        from penstock.flows.settings.listing import reference
+
+        typer.echo(reference(), nl=False)
+        return
+    from penstock.flows.settings.options import describe_settings
+    from penstock.tasks.setup.config.replay import ReplayConfig
+    from penstock.tasks.setup.config.run import TrainConfig
+
+    print_table(describe_settings(ReplayConfig if replay else TrainConfig))
+
+
+def main() -> None:
+    """Run the command; an error that Penstock raises on purpose is one message, never a traceback."""
+    try:
+        app()
+    except PenstockError as error:
+        for line in str(error).splitlines():
+            typer.secho(f"error: {line}", err=True, fg=typer.colors.RED)
+        sys.exit(1)
+    except SystemExit as end:
+        if end.code == _INTERRUPTED:
+            typer.secho("stopped; the last commit is intact, `penstock resume RUN` resumes from it", err=True)
+        raise
+
+
+def _evaluation_line(result: Mapping[str, float]) -> str:
+    from penstock.flows.display.summary import round_return
+
+    mean, least, most = (round_return(result[f"{kind}_return"]) for kind in ("mean", "min", "max"))
+    return (
+        f"version {result['version']}: mean return {mean} over {result['episodes']} episodes (from {least} to {most}) "
+        f"in {result['seconds']:.2f} s"
+    )
+
+
+def _print_json(value: object) -> None:
+    typer.echo(json.dumps(value, indent=2))

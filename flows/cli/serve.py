@@ -1,0 +1,135 @@
+"""`penstock serve`: serves the deployments of `deploy/prefect.yaml` in one process, without work pool and worker."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from penstock import flows
+from penstock.flows.cli.prefect_server import PrefectServer, require_prefect
+from penstock.storage.errors import ConfigError, PenstockError
+from penstock.storage.stores.open import open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from prefect.deployments.runner import RunnerDeployment
+    from prefect.schedules import Schedule
+
+_FLOWS = Path(flows.__path__[0]).resolve()
+_INSTALLED = _FLOWS / "prefect.yaml"
+PREFECT_FILE = _INSTALLED if _INSTALLED.exists() else _FLOWS.parent / "deploy" / "prefect.yaml"
+"""Default description of the deployments; a wheel holds a copy of the file of `deploy`."""
+_NEEDED = {"name", "entrypoint"}
+
+_Described = dict[str, Any]
+"""A deployment as YAML describes it."""
+
+
+def serve(store: str | None, path: Path, port: int, note: Callable[[str], None]) -> None:
+    """Serve the deployments until Ctrl-C, on Prefect's server at `PREFECT_API_URL` or on one that is started.
+
+    Raises:
+        ConfigError: the file can't be read, or describes no deployments.
+        PenstockError: no server answers at `PREFECT_API_URL`, or the server does not start.
+    """
+    described = [_with_stores(each, store) for each in _read(path)]
+    # Each flow run is its own process, and inherits these.
+    os.environ.setdefault("DO_NOT_TRACK", "1")
+    os.environ.setdefault("PREFECT_LOGGING_EXTRA_LOGGERS", "penstock")
+    if "PREFECT_API_URL" in os.environ:
+        require_prefect(os.environ["PREFECT_API_URL"])
+        _serve(described, note)
+        return
+    with PrefectServer(port) as server:
+        os.environ["PREFECT_API_URL"] = server.api_url
+        server.wait_ready()
+        note(f"Prefect's UI: {server.ui_url}")
+        _serve(described, note)
+
+
+def _serve(described: list[_Described], note: Callable[[str], None]) -> None:
+    import prefect
+    from prefect.exceptions import MissingFlowError, PrefectHTTPStatusError
+
+    deployments = []
+    for each in described:
+        try:
+            deployments.append(_deployment(each))
+        except (OSError, ImportError, AttributeError, KeyError, ValueError, MissingFlowError) as error:
+            raise ConfigError(f"--file: deployment '{each['name']}' can't be served: {error!r}; correct it") from error
+    note(f"serving {', '.join(each.name for each in deployments)} until Ctrl-C")
+    try:
+        prefect.serve(*deployments, print_starting_message=False)
+    except PrefectHTTPStatusError as error:
+        said = error.response.text
+        raise PenstockError(f"Prefect's server refused a deployment: {said[:500]}; correct it in --file") from error
+
+
+def _read(path: Path) -> list[_Described]:
+    try:
+        described = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"--file {path}: can't be read as deployments: {error}") from error
+    found = described.get("deployments") if isinstance(described, dict) else None
+    if not isinstance(found, list) or not all(isinstance(each, dict) and each.keys() >= _NEEDED for each in found):
+        raise ConfigError(
+            f"--file {path}: describes no deployments, expected `deployments`, each with name and entrypoint, as in "
+            f"deploy/prefect.yaml"
+        )
+    return found
+
+
+def _deployment(described: _Described) -> RunnerDeployment:
+    from prefect.client.schemas.objects import ConcurrencyLimitConfig
+    from prefect.deployments.runner import RunnerDeployment
+    from prefect.events import DeploymentTriggerTypes
+    from pydantic import TypeAdapter
+
+    name = described["name"]
+    triggers = [{"name": f"{name} {number}", **each} for number, each in enumerate(described.get("triggers", []))]
+    known = TypeAdapter(list[DeploymentTriggerTypes])
+    limit = described.get("concurrency_limit")
+    return RunnerDeployment.from_entrypoint(
+        described["entrypoint"],
+        name=name,
+        description=described.get("description"),
+        tags=described.get("tags"),
+        parameters=described["parameters"],
+        schedules=[_schedule(number, each) for number, each in enumerate(described.get("schedules", []))],
+        triggers=[*known.validate_python(triggers)],
+        concurrency_limit=ConcurrencyLimitConfig.model_validate(limit) if limit else None,
+        # Otherwise it stays paused, as the last process that served it left it.
+        paused=False,
+    )
+
+
+def _with_stores(described: _Described, store: str | None) -> _Described:
+    """Return a deployment with another store, or with its own as a full path, since its flow runs start elsewhere."""
+    triggers = []
+    for trigger in described.get("triggers", []):
+        parameters = trigger.get("parameters", {})
+        triggers.append({**trigger, "parameters": _with_store(parameters, store)} if "store" in parameters else trigger)
+    return {**described, "parameters": _with_store(described.get("parameters", {}), store), "triggers": triggers}
+
+
+def _with_store(parameters: Mapping[str, Any], store: str | None) -> Mapping[str, object]:
+    table = parameters.get("config", parameters)
+    named = table.get("store", "runs")
+    placed = {**table, "store": named if "{{" in named else open_store(store or named).url}
+    return {**parameters, "config": placed} if "config" in parameters else placed
+
+
+def _schedule(number: int, described: _Described) -> Schedule:
+    from prefect.schedules import Cron, Interval
+
+    known = {name: value for name, value in described.items() if name in {"timezone", "active", "parameters", "slug"}}
+    # Without a slug, the schedules of an existing deployment can't be updated.
+    known.setdefault("slug", f"schedule-{number}")
+    if "cron" in described:
+        return Cron(described["cron"], **known)
+    return Interval(timedelta(seconds=described["interval"]), **known)

@@ -1,0 +1,132 @@
+"""`penstock train`, `replay` and `resume`: the commands that drive a run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from penstock.storage.errors import ConfigError
+
+if TYPE_CHECKING:
+    from penstock.flows.display.summary import FlowResult
+
+TRAIN_HELP = (
+    "Every other setting can be given as an option as well, by its full name or, where that is unique, by its last "
+    "part: --schedule.lag 1, --lag 1, --algorithm.learning-rate 1e-3. `penstock settings` lists them all."
+)
+
+
+Store = Annotated[str | None, typer.Option(help="Folder or s3:// address that holds runs.", show_default="runs")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
+Scheduler = Annotated[str | None, typer.Option(help="Address of a Dask scheduler; default: workers on this machine.")]
+
+
+def train(
+    context: typer.Context,
+    preset: Annotated[str, typer.Argument(help="Name of a preset, or path of a TOML file.")] = "cartpole",
+    name: Annotated[str | None, typer.Option(help="The run's name; default: generated.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
+    store: Store = None,
+    scheduler: Scheduler = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train from the beginning."""
+    from penstock.flows.cli.drive import run_from_cli
+    from penstock.flows.settings.options import configured
+
+    given = {"name": name, "seed": seed, "store": store, "cluster": {"scheduler": scheduler} if scheduler else None}
+    config = configured(preset, context.args, {key: value for key, value in given.items() if value is not None})
+    print_result(run_from_cli(config, "refuse", as_json=as_json), as_json=as_json)
+
+
+def replay(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="Name of the replay, which is a new run.")],
+    source: Annotated[list[str], typer.Option("--from", help="Runs whose shards are read: --from RUN [RUN ...].")],
+    stages: Annotated[str | None, typer.Option(help="Stages to read, both ends included: 3:9, 3: or :9.")] = None,
+    versions: Annotated[str | None, typer.Option(help="Policy versions that acted, both ends included.")] = None,
+    min_return: Annotated[float | None, typer.Option(help="Only whole episodes with at least this return.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
+    store: Store = None,
+    scheduler: Scheduler = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train a policy from the shards of earlier runs, without acting except for evaluation.
+
+    It learns by behaviour cloning, or by implicit Q-learning (--algorithm.name iql), which also uses rewards.
+
+    Every other setting can be given as an option as well: --shards-per-round 32, --algorithm.learning-rate 1e-3.
+    `penstock settings --replay` lists them all.
+    """
+    from penstock.flows.cli.drive import run_from_cli
+    from penstock.flows.settings.options import parse_bounds, parse_overrides
+    from penstock.tasks.setup.config.loading import merge
+    from penstock.tasks.setup.config.replay import ReplayConfig, build_replay_config
+
+    arguments = list(context.args)
+    more = 0
+    while more < len(arguments) and not arguments[more].startswith("-"):
+        more += 1
+    values: dict[str, Any] = {"name": name, "source": {"runs": [*source, *arguments[:more]]}}
+    values |= {key: value for key, value in {"seed": seed, "store": store}.items() if value is not None}
+    selection = {"stages": parse_bounds("--stages", stages), "versions": parse_bounds("--versions", versions)}
+    values["source"] |= {key: value for key, value in selection.items() if value} | {"min_return": min_return}
+    if scheduler is not None:
+        values["cluster"] = {"scheduler": scheduler}
+    overrides = parse_overrides(arguments[more:], ReplayConfig)
+    fixed = sorted(set(overrides) & {"environment", "plan"})
+    if fixed:
+        raise ConfigError(f"{', '.join(fixed)}: determined by the runs that are read; leave it out")
+    print_result(
+        run_from_cli(build_replay_config(merge(values, overrides)), "refuse", as_json=as_json), as_json=as_json
+    )
+
+
+def resume(
+    context: typer.Context,
+    run: Annotated[str, typer.Argument(help="Name of the run.")],
+    store: Store = None,
+    scheduler: Scheduler = None,
+    as_json: AsJson = False,
+) -> None:
+    """Resume a run from its last commit.
+
+    Its cluster and numbers of tasks may change (--scheduler, --act-tasks, --cluster.lease-seconds ...); its result
+    may not.
+    """
+    from penstock.flows.cli.drive import run_from_cli
+    from penstock.flows.settings.options import parse_overrides
+    from penstock.flows.support.find_resumable import stored_config
+    from penstock.tasks.setup.config.run import MOVABLE
+
+    overrides = parse_overrides(context.args)
+    fixed = sorted(set(overrides) - {"cluster", "distribution"})
+    fixed += sorted(f"distribution.{key}" for key in set(overrides.get("distribution", {})) - {*MOVABLE})
+    if fixed:
+        raise ConfigError(
+            f"{', '.join(fixed)}: can't change when a run is resumed; only cluster settings and numbers of act and env "
+            f"tasks can"
+        )
+    if scheduler is not None:
+        overrides = {**overrides, "cluster": {**overrides.get("cluster", {}), "scheduler": scheduler}}
+    config = stored_config(store or "runs", run, overrides)
+    print_result(run_from_cli(config, "resume", as_json=as_json), as_json=as_json)
+
+
+def print_result(result: FlowResult, *, as_json: bool) -> None:
+    """Print a flow's result, where it is stored, and the next commands."""
+    if as_json:
+        typer.echo(json.dumps(result, indent=2))
+        return
+    from penstock.flows.display.summary import next_steps, outcome_line
+
+    console = Console()
+    console.print(f"run {result['run']}: {outcome_line(result)}", highlight=False)
+    where = result["store"] if "://" in result["store"] else str(Path(result["store"]).resolve())
+    console.print(f"everything is in {where}/{result['run']}", highlight=False, soft_wrap=True)
+    for command in next_steps(result["run"], result["store"], result["finished"] is not None):
+        console.print(f"  {command}", highlight=False)

@@ -1,0 +1,56 @@
+"""`penstock verify`: checks everything that a run has stored against its digests."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+
+from penstock.flows.cli.training import AsJson, Store  # noqa: TC001  (typer reads annotations)
+
+
+def verify(
+    run: Annotated[str, typer.Argument(help="Name of the run.")],
+    repair: Annotated[bool, typer.Option("--repair", help="Remove damaged objects that a resume makes again.")] = False,
+    since: Annotated[int, typer.Option(help="First stage whose commit and objects are verified.")] = 0,
+    store: Store = None,
+    as_json: AsJson = False,
+) -> None:
+    """Verify the chain of a run's commits, and every stored object against its digest; exits with 1 if one is damaged.
+
+    The run may be driven meanwhile, but not with --repair.
+    """
+    from penstock.storage.runs.run import RunFolder
+    from penstock.storage.runs.verification import repair as remove_damaged
+    from penstock.storage.runs.verification import verify_run
+    from penstock.storage.stores.open import open_store
+
+    folder = RunFolder(open_store(store or "runs"), run)
+    progress = Progress(console=Console(stderr=True), transient=True, disable=as_json or not Console().is_terminal)
+    with progress:
+        task = progress.add_task(f"verifying {run}", total=None)
+        found = verify_run(folder, since, lambda done, total: progress.update(task, completed=done, total=total))
+    removed = remove_damaged(folder, found.faults) if repair else []
+    left = [fault for fault in found.faults if fault.name not in removed]
+    if as_json:
+        typer.echo(json.dumps({**asdict(found), "removed": removed}, indent=2))
+    else:
+        console = Console(soft_wrap=True, highlight=False, markup=False)
+        for fault in found.faults:
+            problem = "removed, a resume makes it again" if fault.name in removed else fault.problem
+            remedy = " (a commit names it: restore it from a copy)" if fault.committed else ""
+            console.print(f"{fault.name}: {problem}{remedy}")
+        console.print(
+            f"verified {found.commits:,} commits and {found.objects:,} objects of run {run}: "
+            f"{f'{len(left)} damaged or missing' if left else 'intact'}"
+            f"{f', {len(removed)} removed' if removed else ''}"
+            f"{f', {found.foreign} files of other programs' if found.foreign else ''}"
+        )
+        if any(not fault.committed for fault in left):
+            console.print(f"some are named by no commit: `penstock verify {run} --repair` removes them")
+    if left:
+        raise typer.Exit(1)

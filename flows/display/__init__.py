@@ -1,0 +1,1 @@
+"""Shows a run while it is driven: the terminal's panel, Prefect artifacts, curves, stall warnings."""

@@ -1,0 +1,60 @@
+"""Artifacts of a flow run that are updated in place, so that its page shows one version of each."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
+from prefect.runtime import flow_run
+
+from penstock.flows.display.naming import artifact_key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+logger = logging.getLogger(__name__)
+
+
+class LiveArtifact:
+    """One artifact; `show` raises the errors of Prefect's client where its server does not answer.
+
+    Args:
+        kind: Prefect's kind: `progress`, `table`, `image` or `markdown`.
+        key: the UI lists versions under it, one per flow run.
+        description: text above the artifact in the UI.
+        flow_run_id: the flow run that it belongs to.
+    """
+
+    def __init__(self, kind: str, key: str, description: str, flow_run_id: str) -> None:
+        self._created = ArtifactCreate(type=kind, key=key, description=description, flow_run_id=UUID(flow_run_id))
+        self._id: UUID | None = None
+
+    def show(self, data: float | str) -> None:
+        """Replace the content: percents of progress, Markdown, the address of an image, or a table's JSON."""
+        with get_client(sync_client=True) as client:
+            if self._id is None:
+                self._id = client.create_artifact(self._created.model_copy(update={"data": data})).id
+            else:
+                client.update_artifact(self._id, ArtifactUpdate(data=data))
+
+
+def table_json(rows: Sequence[Mapping[str, object]]) -> str:
+    """Return rows as a table's data."""
+    return json.dumps([dict(row) for row in rows])
+
+
+def table_artifact(run: str, name: str) -> Callable[[Sequence[Mapping[str, object]]], None]:
+    """Create a table of this flow run; return a function that replaces its rows and raises nothing."""
+    table = LiveArtifact("table", artifact_key(run, name), name.capitalize(), str(flow_run.id))
+
+    def show(rows: Sequence[Mapping[str, object]]) -> None:
+        try:
+            table.show(table_json(rows))
+        except Exception as error:  # noqa: BLE001  (a failure of Prefect's server must not stop the work)
+            logger.warning("could not update an artifact in Prefect: %s", error)
+
+    return show

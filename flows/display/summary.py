@@ -1,0 +1,133 @@
+"""Summaries of stages and runs, as rows and as Markdown: the terminal and Prefect's UI show the same words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypedDict
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from penstock.storage.runs.commit_schema import Commit
+    from penstock.storage.runs.timings import StageTimings
+    from penstock.tasks.setup.config.run import RunConfig
+
+
+_CARD_COLUMNS, _CARD_STAGES = 8, 15
+"""Limits of the card; the table of stages has all columns and stages."""
+
+Cell = str | int | float | None
+Row = dict[str, Cell]
+"""A row of a printed table; None is an empty cell."""
+
+
+class FlowResult(TypedDict):
+    """Result of a flow that drives a run: how far the run is."""
+
+    run: str
+    store: str
+    stages: int
+    version: int
+    env_steps: int
+    episodes: int
+    evaluation: Mapping[str, float] | None
+    finished: str | None
+    """Why the run ended; None if it can continue."""
+    seconds: float
+
+
+def stage_row(commit: Commit, timings: StageTimings) -> Row:
+    """Return a stage as a row of the table of stages."""
+    act_seconds = max((part.act_seconds for part in timings.act), default=0.0)
+    learn = timings.learn[0]
+    acted = sum(part.env_steps for part in timings.act or timings.learn)
+    busy = learn.learn_seconds + learn.wait_seconds
+    evaluation = commit.evaluation
+    episode_return = stage_return(commit)
+    return {
+        "stage": commit.stage,
+        "env steps": commit.env_steps,
+        "steps/s": round(acted / timings.stage_seconds),
+        "return": None if episode_return is None else round_return(episode_return),
+        "evaluation": None if evaluation is None else round_return(evaluation["mean_return"]),
+        "wait share": round(learn.wait_seconds / busy, 3) if busy else None,
+        # Only runs with a quorum below 1 have it.
+        **({} if timings.missed_shards is None else {"missed shards": timings.missed_shards}),
+        # A commit names the snapshot of its last round and those that later rounds still act with.
+        "lag": len(commit.snapshots) - 1,
+        "shard bytes": sum(shard.nbytes for shard in commit.shards),
+        "queue depth": round(learn.pipeline.queue_depth, 1),
+        "seconds": round(timings.stage_seconds, 3),
+        "act seconds": round(act_seconds, 3),
+        "learn seconds": round(learn.learn_seconds, 3),
+        "retries": learn.pipeline.retries,
+        "hedges": learn.pipeline.hedges,
+        "attempt": timings.attempt,
+    }
+
+
+def stage_return(commit: Commit) -> float | None:
+    """Return the mean return of the episodes that ended in a stage; None if none did, or nothing acted."""
+    value = commit.metrics.get("episode_return")
+    return None if value is None else float(value)
+
+
+def round_return(value: float) -> float:
+    """Round a return for display: to one decimal, or to three where it is below 10."""
+    return round(value, 1 if abs(value) >= 10.0 else 3)
+
+
+def outcome(commit: Commit | None) -> str:
+    """Return one line that says how far a run is."""
+    if commit is None:
+        return "nothing was committed"
+    return _outcome_line(commit.evaluation, commit.env_steps, commit.stage + 1, commit.finished)
+
+
+def outcome_line(result: FlowResult) -> str:
+    """Return the same line for a flow's result."""
+    return _outcome_line(result["evaluation"], result["env_steps"], result["stages"], result["finished"])
+
+
+def _outcome_line(evaluation: Mapping[str, float] | None, env_steps: int, stages: int, finished: str | None) -> str:
+    reached = "not evaluated yet"
+    if evaluation:
+        reached = f"mean return {round_return(evaluation['mean_return'])} over {evaluation['episodes']} episodes"
+    return f"{reached} after {env_steps:,} environment steps, {stages} stages ({finished or 'not finished'})"
+
+
+def next_steps(run: str, store: str, finished: bool) -> list[str]:
+    """Return the commands to type next."""
+    where = "" if store == "runs" else f" --store {store}"
+    if finished:
+        return [f"penstock show {run}{where}", f"penstock evaluate {run}{where}", "penstock ui"]
+    return [f"penstock resume {run}{where}", f"penstock show {run}{where}"]
+
+
+def summary_markdown(config: RunConfig, commit: Commit | None, rows: list[Row], curve: str, error: str | None) -> str:
+    """Return the run's card: its outcome, its newest stages, the error that stopped it, and the next steps."""
+    finished = commit is not None and commit.finished is not None
+    lines = [
+        f"# Run {config.name}",
+        "",
+        f"**{outcome(commit)}**",
+        "",
+        f"- {config.summary}",
+        f"- seed {config.seed}, distribution {config.distribution.policy}",
+        f"- store: `{config.store}/{config.name}`",
+        "",
+    ]
+    if error:
+        lines += [f"Stopped by {error}", ""]
+    if curve:
+        lines += [curve, ""]
+    if rows:
+        columns = list(rows[0])[:_CARD_COLUMNS]
+        rows = rows[-_CARD_STAGES:]
+        lines += [f"| {' | '.join(columns)} |", f"|{' --- |' * len(columns)}"]
+        lines += [f"| {' | '.join('' if row[name] is None else str(row[name]) for name in columns)} |" for row in rows]
+        lines.append("")
+    lines += ["What to do next:", ""]
+    lines += [f"- `{command}`" for command in next_steps(str(config.name), config.store, finished)]
+    if not finished:
+        lines.append("- or, if a deployment started it: *Retry* on the flow run's page resumes from the last commit")
+    return "\n".join(lines)

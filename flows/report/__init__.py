@@ -1,0 +1,1 @@
+"""The HTML report of stored runs, and their export for TensorBoard."""

@@ -1,0 +1,1 @@
+"""Turns settings into command-line options, a listing and the reference page."""

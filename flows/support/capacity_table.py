@@ -1,0 +1,203 @@
+"""`penstock scale`: predictions for many actors and learners, from a trial of the configuration on this machine."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from penstock.storage.errors import ConfigError
+from penstock.tasks.setup.distribution.policies import single_learner_coarse
+from penstock.tasks.setup.planning.capacity_model import REMEDIES, predict
+from penstock.tasks.setup.planning.measured_constants import Constant, cost, with_assumptions
+from penstock.tasks.setup.planning.operation_counts import Deployment
+from penstock.tasks.setup.planning.preflight import check_distribution
+from penstock.tasks.setup.planning.round_time import PartSeconds
+from penstock.tasks.setup.planning.run_calibration import measure_parts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from penstock.tasks.setup.config.run import ConfigT, RunConfig
+    from penstock.tasks.setup.planning.capacity_model import Prediction
+    from penstock.tasks.setup.planning.traffic import Sizes
+
+_TRIED_TILES = 8
+_POLICY = single_learner_coarse(1).name
+MOST_ACTORS = 1_000_000
+
+Row = dict[str, object]
+
+
+class CapacityTable(TypedDict):
+    """Predictions, and the numbers that they use."""
+
+    rows: list[Row]
+    """One per number of actors: see `as_row`."""
+    measured: list[Row]
+    """Sizes and times of the trial rounds: see `facts`."""
+    constants: list[Row]
+
+
+def scale(
+    config: RunConfig,
+    actors: str,
+    *,
+    learners: int = 1,
+    actors_per_node: int = 8,
+    assumed: Iterable[str] = (),
+) -> CapacityTable:
+    """Predict the throughput of a configuration for each number of actors.
+
+    Each actor has as many environments as in the configuration. Runs a few trial rounds in another process.
+
+    Args:
+        config: its policy must be single_learner_coarse.
+        actors: numbers of actors, such as `1,8,64`.
+        learners: number of learners that share the learning.
+        actors_per_node: number of actors that share a node, and its cache.
+        assumed: `NAME=VALUE` each; replaces a constant, or the measured time of a part of a round.
+
+    Returns:
+        The predictions, and the numbers that they use.
+
+    Raises:
+        ConfigError: an argument or the configuration is wrong, or its trial fails.
+    """
+    counts, assumed = _counts(actors), list(assumed)
+    with_assumptions(assumed, [_part(field.name, 1.0) for field in fields(PartSeconds)])
+    if learners < 1 or actors_per_node < 1:
+        raise ConfigError(
+            f"--learners {learners}, --actors-per-node {actors_per_node}: expected whole numbers of 1 or more"
+        )
+    _check(config)
+    sizes, parts = measure_parts(tried_config(config), None)
+    of_parts = {name: _part(name, value) for name, value in parts.to_json().items() if value is not None}
+    constants = with_assumptions(assumed, of_parts.values())
+    of_parts = {name: constants.pop(name) for name in of_parts}
+    assumed_parts: dict[str, Any] = {**parts.to_json(), **values(of_parts)}
+    parts = PartSeconds(**assumed_parts)
+    rows = []
+    for count in counts:
+        deployment = deployment_of(config, count, learners, actors_per_node)
+        rows.append(as_row(predict(deployment, sizes, parts, values(constants)), sizes, values(constants)))
+    measured = [facts(item) for item in (*_sizes(sizes), *of_parts.values())]
+    return {"rows": rows, "measured": measured, "constants": [facts(item) for item in constants.values()]}
+
+
+def values(constants: Mapping[str, Constant]) -> dict[str, float]:
+    """Return the values of constants by name."""
+    return {name: constant.value for name, constant in constants.items()}
+
+
+def facts(constant: Constant) -> Row:
+    """Return a constant as a row of a table."""
+    return {name: getattr(constant, name) for name in ("name", "value", "unit", "meaning", "source")}
+
+
+_TRIED = "tried just now on this machine (planning/calibration_process.py)"
+
+
+def _part(name: str, value: float) -> Constant:
+    """Return a measured part of a round as a constant; planning/round_time.py describes each."""
+    return Constant(
+        name,
+        value,
+        "cores" if name == "cores" else "s",
+        "a part of a round: planning/round_time.py",
+        _TRIED,
+    )
+
+
+def _sizes(sizes: Sizes) -> list[Constant]:
+    return [
+        Constant(name, value, "", "a size of a round: planning/traffic.py", _TRIED)
+        for name, value in sizes.to_json().items()
+    ]
+
+
+def tried_config(config: ConfigT, tiles: int = _TRIED_TILES) -> ConfigT:
+    """Return the configuration with enough tiles to separate the cost of a row from the cost of a round."""
+    envs = config.environment.envs_per_tile * max(tiles, _tiles_per_actor(config))
+    environment = config.environment.model_copy(update={"num_envs": envs})
+    distribution = config.distribution.model_copy(update={"act_tasks": 1})
+    return config.model_copy(update={"environment": environment, "distribution": distribution})
+
+
+def deployment_of(config: RunConfig, actors: int, learners: int, actors_per_node: int) -> Deployment:
+    """Return a deployment with this many actors, each with an act task's environments of the configuration."""
+    environment, schedule = config.environment, config.schedule
+    scheme, _, rest = config.store.partition("://")
+    return Deployment(
+        actors=actors,
+        learners=learners,
+        actors_per_node=actors_per_node,
+        processes_per_node=config.cluster.act_workers or actors_per_node,
+        tiles_per_actor=_tiles_per_actor(config),
+        envs_per_tile=environment.envs_per_tile,
+        round_steps=schedule.round_steps,
+        rounds_per_stage=schedule.rounds_per_stage,
+        lag=schedule.lag,
+        lease_seconds=config.cluster.lease_seconds,
+        client=scheme if rest and scheme != "file" else None,
+        gpu=config.distribution.device == "cuda",
+    )
+
+
+def as_row(prediction: Prediction, sizes: Sizes, constants: Mapping[str, float]) -> Row:
+    """Return a prediction per second, hour and stage, as a row of a table."""
+    money = cost(prediction, sizes, constants)
+    return {
+        "actors": prediction.deployment.actors,
+        "learners": prediction.deployment.learners,
+        "nodes": prediction.deployment.nodes,
+        "env steps/s": prediction.steps_per_second,
+        "stage seconds": prediction.stage_seconds,
+        "first bottleneck": prediction.bottleneck,
+        "remedy": REMEDIES[prediction.bottleneck],
+        "requests/s": prediction.per_second(sum(prediction.requests.values())),
+        "written MB/s": prediction.per_second(prediction.written_bytes) / 1e6,
+        "read MB/s": prediction.per_second(prediction.read_bytes) / 1e6,
+        "scheduler messages/s": prediction.per_second(prediction.messages),
+        "Prefect calls/s": prediction.per_second(prediction.calls),
+        "cache hits": prediction.cache_hits,
+        "money/hour": money.hour,
+        "money/1e6 steps": money.million_steps,
+        "parts": prediction.parts,
+        "requests a stage": prediction.requests,
+        "cost an hour": {"machines": money.machines, "requests": money.requests, "storage": money.storage},
+    }
+
+
+def _counts(text: str) -> list[int]:
+    try:
+        counts = [int(part) for part in text.split(",")]
+    except ValueError:
+        counts = []
+    if not counts or any(not 1 <= count <= MOST_ACTORS for count in counts):
+        raise ConfigError(
+            f"--actors {text}: expected numbers from 1 to {MOST_ACTORS:,} with commas between, as in --actors 1,8,64"
+        )
+    return counts
+
+
+def _check(config: RunConfig) -> None:
+    if config.distribution.policy != _POLICY or config.distribution.roles:
+        raise ConfigError(
+            f"distribution.policy = '{config.distribution.policy}': capacity is predicted for {_POLICY} alone, with "
+            f"any number of --learners; leave it out. `penstock plan` says what other policies send"
+        )
+    if config.distribution.quorum < 1.0:
+        raise ConfigError(
+            f"distribution.quorum = {config.distribution.quorum:g}: capacity is predicted for rounds that wait for all "
+            f"their shards; leave it out"
+        )
+    check_distribution(config)
+    if config.environment.tiles % config.distribution.act_tasks:
+        raise ConfigError(
+            f"environment: {config.environment.tiles} tiles for distribution.act_tasks = "
+            f"{config.distribution.act_tasks}; choose a number of environments that gives every actor as many tiles"
+        )
+
+
+def _tiles_per_actor(config: RunConfig) -> int:
+    return config.environment.tiles // config.distribution.act_tasks

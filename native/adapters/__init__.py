@@ -1,0 +1,1 @@
+"""Environments that other libraries step, behind the pool's interface."""

@@ -1,0 +1,86 @@
+"""Saves the state of environments that cannot report it, as their seeds and actions since, which `restore` replays.
+
+It grows with every step, and resuming takes as long as the steps took. So it is for bounded periods of acting, after
+which the caller seeds again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from blake3 import blake3
+
+from penstock.native.interface import EnvironmentPool, StateNotSupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+SEED, ACTION, SHOWN = "repeated.seed", "repeated.action", "repeated.shown"
+_SHOWN_BYTES = 16
+_ROUND_STEPS = 32
+"""Steps per replayed round, which bounds the memory of their observations."""
+
+
+class ActionRecord:
+    """The seeds of environments and every action since."""
+
+    def __init__(self, seeds: NDArray[np.uint64]) -> None:
+        self._seeds = seeds.copy()
+        self._actions: list[NDArray[np.generic]] = []
+
+    def add(self, action: NDArray[np.generic]) -> None:
+        """Append a copy of one step's actions, `[num_envs, ...]`."""
+        self._actions.append(action.copy())
+
+    def state(self, observation: NDArray[np.generic]) -> dict[str, NDArray[np.generic]]:
+        """Return uint64 seeds `[num_envs]`, actions `[num_envs, T, ...]`, digests uint8 `[num_envs, 16]`."""
+        state: dict[str, NDArray[np.generic]] = {SEED: self._seeds.copy(), SHOWN: _digests(observation)}
+        if self._actions:
+            state[ACTION] = np.stack(self._actions, 1)
+        return state
+
+
+def repeat(pool: EnvironmentPool, name: str, state: Mapping[str, NDArray[np.generic]]) -> None:
+    """Seed a pool's environments and replay all actions of a saved state.
+
+    Raises:
+        StateNotSupportedError: it is not such a state, or the observations differ after the same actions.
+    """
+    if SEED not in state or SHOWN not in state:
+        raise StateNotSupportedError(
+            f"the state of {name} cannot be restored from {', '.join(sorted(state)) or 'nothing'}: expected "
+            f"{SEED}, {SHOWN} and {ACTION}, as a pool of the same environment saves them"
+        )
+    pool.reset_ids(np.asarray(state[SEED], dtype=np.uint64))
+    actions = np.swapaxes(state[ACTION], 0, 1) if ACTION in state else np.empty((0, pool.num_envs))
+    for start in range(0, len(actions), _ROUND_STEPS):
+        _repeat_round(pool, actions[start : start + _ROUND_STEPS])
+    differing = np.flatnonzero((_digests(pool.observation) != state[SHOWN]).any(1))
+    if len(differing):
+        raise StateNotSupportedError(
+            f"{name}: environment {differing[0]} differs after the same {len(actions)} actions from the "
+            f"same seed, expected the same bytes: it depends on more than these (a clock, a generator of its own that "
+            f"reset(seed=...) does not set), so no pool can resume from this state"
+        )
+
+
+def _repeat_round(pool: EnvironmentPool, actions: NDArray[np.generic]) -> None:
+    shape, observation = (len(actions), pool.num_envs), pool.environment["observation"]
+    pool.begin_round(
+        np.empty((*shape, *observation["shape"]), dtype=observation["dtype"]),
+        np.empty(shape, dtype=np.float32),
+        np.empty(shape, dtype=np.uint8),
+        np.empty(shape, dtype=np.uint8),
+        np.empty(shape, dtype=np.int32),
+    )
+    for t, action in enumerate(actions):
+        pool.step_round(t, np.ascontiguousarray(action))
+    pool.end_round()
+
+
+def _digests(observation: NDArray[np.generic]) -> NDArray[np.uint8]:
+    shown = [blake3(np.ascontiguousarray(row).tobytes()).digest(length=_SHOWN_BYTES) for row in observation]
+    return np.frombuffer(b"".join(shown), dtype=np.uint8).reshape(len(shown), _SHOWN_BYTES)

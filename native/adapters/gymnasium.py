@@ -1,0 +1,89 @@
+"""Adapts every other environment in Gymnasium's registry, stepped by one of Gymnasium's vectorisers."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+from gymnasium.vector import AutoresetMode
+
+from penstock.native.adapters.vector_env import WrappedSource
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gymnasium.envs.registration import EnvSpec
+    from gymnasium.vector import VectorEnv
+
+PREFIX = "gymnasium/"
+MODES = ("sync", "async", "vector_entry_point")
+
+
+def gymnasium_knows(env_id: str) -> bool:
+    """Return whether Gymnasium's registry has the id; `module:id` imports the module first, as Gymnasium does."""
+    return ":" in env_id or env_id in gymnasium.registry
+
+
+def near_misses(env_id: str) -> list[str]:
+    """Return ids of Gymnasium's registry that look like this one."""
+    return get_close_matches(env_id, list(gymnasium.registry), n=3)
+
+
+def gymnasium_source(
+    env_id: str, num_envs: int, num_threads: int, max_episode_steps: int | None, settings: Mapping[str, Any]
+) -> WrappedSource:
+    """Return an environment by its id in Gymnasium's registry.
+
+    `vectorization_mode` is 'sync' (the default: one after the other), 'async' (a process each) or 'vector_entry_point'
+    (the vector environment that the id brings). It, `vector_kwargs` and `wrappers` are those of `gymnasium.make_vec`;
+    other settings go to the environment.
+
+    Raises:
+        ValueError: No such id, mode, setting or value, or something that the environment needs is not installed.
+    """
+    if num_threads != 1:
+        raise ValueError(
+            f"{env_id} is stepped by Gymnasium, which has no threads: leave num_threads at 1, or choose "
+            f"vectorization_mode='async' for a process each"
+        )
+    spec = _spec(env_id)
+    own_only = spec.entry_point is None and spec.vector_entry_point is not None
+    values = dict(settings)
+    mode = values.pop("vectorization_mode", "vector_entry_point" if own_only else "sync")
+    if mode not in MODES:
+        raise ValueError(f"vectorization_mode is {mode!r}, expected one of {', '.join(map(repr, MODES))}")
+    if max_episode_steps is not None:
+        values["max_episode_steps"] = max_episode_steps
+
+    def build(autoreset_mode: AutoresetMode) -> VectorEnv[Any, Any, Any]:
+        arguments = dict(values)
+        if mode != "vector_entry_point":
+            arguments["vector_kwargs"] = dict(values.get("vector_kwargs", {})) | {"autoreset_mode": autoreset_mode}
+        try:
+            made = gymnasium.make_vec(env_id, num_envs, vectorization_mode=mode, **arguments)
+        except (gymnasium.error.Error, ImportError, TypeError, ValueError) as error:
+            raise ValueError(f"Gymnasium cannot make {env_id} with {values}: {error}") from error
+        found = made.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
+        if found != autoreset_mode:
+            made.close()
+            raise ValueError(
+                f"the vector environment that {env_id} brings resets as {found.value}, and {autoreset_mode.value} is "
+                f"needed; choose vectorization_mode='sync' or 'async'"
+            )
+        return made
+
+    limit = spec.max_episode_steps if max_episode_steps is None else max_episode_steps
+    return WrappedSource(env_id, build, None if limit == -1 else limit, spec.reward_threshold)
+
+
+def _spec(env_id: str) -> EnvSpec:
+    module, _, name = env_id.rpartition(":")
+    try:
+        if module:
+            __import__(module)
+        return gymnasium.spec(name)
+    except (gymnasium.error.Error, ImportError) as error:
+        near = near_misses(name)
+        hint = f"; similar: {', '.join(near)}" if near else ""
+        raise ValueError(f"Gymnasium has no environment {env_id!r}: {error}{hint}") from error

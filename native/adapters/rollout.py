@@ -1,0 +1,154 @@
+"""A round of wrapped environments: the caller's buffers, and the rest of its result."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from penstock.native.interface import RoundEnd
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+_DTYPES = {"reward": np.float32, "terminated": np.uint8, "truncated": np.uint8, "episode_id": np.int32}
+_EPISODES: dict[str, type[np.generic]] = dict.fromkeys(("row", "env", "episode_id", "length"), np.int64)
+_EPISODES |= {"return": np.float64, "terminated": np.uint8, "truncated": np.uint8}
+
+
+class EpisodeCounts:
+    """The current episode of every environment: its id, length and return so far."""
+
+    def __init__(self, num_envs: int) -> None:
+        self.episode_id = np.zeros(num_envs, dtype=np.int64)
+        self.length = np.zeros(num_envs, dtype=np.int64)
+        self.total = np.zeros(num_envs, dtype=np.float64)
+        self._started_seconds = np.zeros(num_envs)
+
+    def begin(self, mask: NDArray[np.bool_], seeded: NDArray[np.bool_]) -> None:
+        """Start the episodes of a reset; a seed restarts the count of episodes."""
+        self.episode_id[mask] = np.where(seeded, 0, self.episode_id + 1)[mask]
+        self._start(mask)
+
+    def add(self, reward: NDArray[Any], counted: NDArray[np.bool_] | bool = True) -> None:
+        """Count one step of the environments in `counted`."""
+        self.length += counted
+        np.add(self.total, reward, out=self.total, where=counted)
+
+    def end(self, mask: NDArray[np.bool_]) -> None:
+        """Count the ended episodes and start the next ones."""
+        self.episode_id[mask] += 1
+        self._start(mask)
+
+    def statistics(self, over: NDArray[np.bool_]) -> dict[str, NDArray[Any]]:
+        """Report return, length and seconds of the episodes that ended, laid out as by RecordEpisodeStatistics."""
+        seconds = np.round(time.perf_counter() - self._started_seconds, 6)
+        return {
+            "r": np.where(over, self.total, 0.0),
+            "l": np.where(over, self.length, 0),
+            "t": np.where(over, seconds, 0.0),
+        }
+
+    def _start(self, mask: NDArray[np.bool_]) -> None:
+        self.length[mask], self.total[mask] = 0, 0.0
+        self._started_seconds[mask] = time.perf_counter()
+
+
+class OpenRound:
+    """The buffers of a round, checked, and the index of its episodes."""
+
+    def __init__(self, buffers: Mapping[str, NDArray[Any]], current: NDArray[Any]) -> None:
+        check_buffers(buffers, current)
+        self._steps, self._num_envs = buffers["reward"].shape
+        self._buffers = dict(buffers)
+        self._next = 0
+        self._rows: list[NDArray[np.int64]] = []
+        self._final: list[NDArray[Any]] = []
+        self._episodes: list[tuple[NDArray[Any], ...]] = []
+        self._buffers["observation"][0] = current
+
+    def check_turn(self, t: int) -> None:
+        """Refuse a step that is not the next one."""
+        if t != self._next or t == self._steps:
+            expected = "end_round()" if self._next == self._steps else str(self._next)
+            raise ValueError(f"step_round got t={t}, expected {expected}")
+
+    def write(
+        self,
+        observation: NDArray[Any],
+        reward: NDArray[Any],
+        terminated: NDArray[np.bool_],
+        truncated: NDArray[np.bool_],
+        infos: Mapping[str, Any],
+        counts: EpisodeCounts,
+    ) -> None:
+        """Write a step made in same-step mode; `counts` includes it and still shows the episodes that ended."""
+        t, buffers = self._next, self._buffers
+        buffers["reward"][t], buffers["episode_id"][t] = reward, counts.episode_id
+        buffers["terminated"][t], buffers["truncated"][t] = terminated, truncated
+        last = t + 1 == self._steps
+        if not last:
+            buffers["observation"][t + 1] = observation
+        ended = np.flatnonzero(terminated | truncated)
+        final = [np.asarray(infos["final_obs"][env], dtype=observation.dtype) for env in ended.tolist()]
+        if len(ended):
+            row = t * self._num_envs + ended
+            self._episodes.append(
+                (
+                    row,
+                    ended,
+                    *(values[ended] for values in (counts.episode_id, counts.length, counts.total)),
+                    *(buffers[name][t, ended] for name in ("terminated", "truncated")),
+                )
+            )
+        if last:
+            everyone = observation.copy()
+            for env, value in zip(ended.tolist(), final, strict=True):
+                everyone[env] = value
+            self._rows.append(t * self._num_envs + np.arange(self._num_envs))
+            self._final.append(everyone)
+        elif len(ended):
+            self._rows.append(row)
+            self._final.append(np.stack(final))
+        self._next = t + 1
+
+    def end(self) -> RoundEnd:
+        """Return the rest of the round's result."""
+        if self._next != self._steps:
+            raise RuntimeError(f"the round has {self._steps} steps, only {self._next} were made")
+        columns = zip(*self._episodes, strict=True) if self._episodes else [[np.empty(0)]] * len(_EPISODES)
+        episodes = {
+            name: np.concatenate(column).astype(dtype)
+            for (name, dtype), column in zip(_EPISODES.items(), columns, strict=True)
+        }
+        return RoundEnd(np.concatenate(self._rows), np.concatenate(self._final), episodes)
+
+
+def check_buffers(buffers: Mapping[str, NDArray[Any]], current: NDArray[Any]) -> None:
+    """Refuse buffers that cannot hold rounds of environments that now show `current`.
+
+    Raises:
+        ValueError: One has another dtype or shape, is read-only or not C-contiguous, or they are of no step.
+    """
+    steps = buffers["reward"].shape[0] if buffers["reward"].ndim else 0
+    shape = (steps, len(current))
+    _check("observation", buffers["observation"], current.dtype, (*shape, *current.shape[1:]))
+    for name, dtype in _DTYPES.items():
+        _check(name, buffers[name], np.dtype(dtype), shape)
+    if not steps:
+        raise ValueError("a round needs at least one step, got buffers of 0")
+
+
+def _check(name: str, array: NDArray[Any], dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+    found = None
+    if array.dtype != dtype or array.shape != shape:
+        found = f"{array.dtype} {array.shape}"
+    elif not array.flags.writeable:
+        found = "one that is read-only"
+    elif not array.flags.c_contiguous:
+        found = "one that is not C-contiguous"
+    if found:
+        raise ValueError(f"{name}: expected a writable C-contiguous {dtype} array of shape {shape}, got {found}")

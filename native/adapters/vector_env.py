@@ -1,0 +1,396 @@
+"""A pool over another library's vector environment: Gymnasium's vectorisers, ale-py's Atari, an id's own.
+
+The Gymnasium API passes everything through. Rounds need a vector environment that resets in the same step; one of
+another mode is created again in that mode, which only a reset by ids allows, as no state is lost then.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
+from gymnasium.vector import AutoresetMode
+
+from penstock.native.adapters.action_replay import ActionRecord, repeat
+from penstock.native.adapters.rollout import EpisodeCounts, OpenRound
+from penstock.native.interface import EnvironmentPool, EnvironmentSpec, RoundEnd, StateNotSupportedError
+from penstock.native.pool.arguments import checked_seed, one_seed_each
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from gymnasium.spaces import Space
+    from gymnasium.vector import VectorEnv
+    from numpy.typing import NDArray
+
+    from penstock.native.interface import ActionFormat, Infos
+
+
+class WrappedActions:
+    """The actions of `num_envs` environments with the action space `space`."""
+
+    def __init__(self, space: Space[Any], num_envs: int) -> None:
+        self._first = 0
+        self._count = 0
+        self._dtype: np.dtype[Any] | None = None
+        self._shape: tuple[int, ...] = (num_envs,)
+        self._round_dtype: np.dtype[Any] = np.dtype(np.int64)
+        self.spec: ActionFormat | None = None
+        """The action space as plain data; None if a round cannot hold such actions."""
+        if isinstance(space, Discrete):
+            self._first, self._count, self._dtype = int(space.start), int(space.n), np.dtype(np.int64)
+            self.spec = {"kind": "discrete", "dtype": "int64", "shape": (), "n": self._count}
+        elif isinstance(space, Box) and np.issubdtype(space.dtype, np.floating):
+            self._dtype, self._shape = np.dtype(space.dtype), (num_envs, *space.shape)
+            self._round_dtype = np.dtype(np.float32)
+            low, high = space.low.tolist(), space.high.tolist()
+            self.spec = {"kind": "box", "dtype": "float32", "shape": space.shape, "low": low, "high": high}
+
+    def for_step(self, actions: Any) -> Any:
+        """Check and convert the actions of `step`; unchanged unless the space is Discrete or a float Box."""
+        if self._dtype is None:
+            return actions
+        array = np.asarray(actions)
+        kinds, name = ("iu", "integers") if self._count else ("fiu", "floats")
+        if array.dtype.kind not in kinds or array.shape != self._shape:
+            raise ValueError(f"expected {name} of shape {self._shape} as actions, got {array.dtype} of {array.shape}")
+        self._check_values(array, self._first)
+        return array.astype(self._dtype, copy=False)
+
+    def for_round(self, action: NDArray[Any]) -> NDArray[Any]:
+        """Check the actions of `step_round`: int64 that counts from 0, or float32."""
+        if action.dtype != self._round_dtype or action.shape != self._shape or not action.flags.c_contiguous:
+            raise ValueError(
+                f"actions: expected a C-contiguous {self._round_dtype} array of shape {self._shape}, got "
+                f"{action.dtype} {action.shape}"
+            )
+        self._check_values(action, 0)
+        return action + self._first if self._first else action.astype(self._dtype, copy=False)
+
+    def _check_values(self, array: NDArray[Any], first: int) -> None:
+        if self._count:
+            last = first + self._count - 1
+            if array.min() < first or array.max() > last:
+                wrong = int(np.flatnonzero((array < first) | (array > last))[0])
+                raise ValueError(
+                    f"action {array[wrong]} of environment {wrong} is out of range: expected {first} to {last}"
+                )
+        elif not np.isfinite(array).all():
+            wrong = int(np.argwhere(~np.isfinite(array))[0][0])
+            raise ValueError(f"action of environment {wrong} is not finite: got {array[wrong]}")
+
+
+@dataclass(frozen=True, slots=True)
+class WrappedSource:
+    """The constructor of a vector environment, and the facts that it does not report itself."""
+
+    id: str
+    build: Callable[[AutoresetMode], VectorEnv[Any, Any, Any]]
+    """Makes it; raises ValueError where the mode is one that it does not have."""
+    max_episode_steps: int | None
+    reward_threshold: float | None
+
+
+class WrappedPool(EnvironmentPool):
+    """Environments that another library steps. Made by `native.make`.
+
+    `vector_env` is the library's object, for what only it has (`call`, `get_attr`). The array of observations that
+    `step` and `reset` return is not copied: a round that begins next starts from it, so do not write into it before.
+    """
+
+    restores_by_replay = True
+
+    def __init__(
+        self,
+        source: WrappedSource,
+        autoreset_mode: AutoresetMode,
+        *,
+        record_episode_statistics: bool = False,
+    ) -> None:
+        self._source = source
+        self.autoreset_mode = autoreset_mode
+        self.records_episode_statistics = record_episode_statistics
+        self.vector_env = source.build(autoreset_mode)
+        self._mode = autoreset_mode
+        inner = self.vector_env
+        self.num_envs = inner.num_envs
+        self.metadata = dict(inner.metadata) | {"autoreset_mode": autoreset_mode}
+        self.render_mode = inner.render_mode
+        self.spec = inner.spec
+        self.single_observation_space = inner.single_observation_space
+        self.single_action_space = inner.single_action_space
+        self.observation_space = inner.observation_space
+        self.action_space = inner.action_space
+        self._actions = WrappedActions(inner.single_action_space, self.num_envs)
+        self._counts = EpisodeCounts(self.num_envs)
+        self._over = np.zeros(self.num_envs, dtype=np.bool_)
+        self._current: Any = None
+        self._seeds: list[int] | None = None
+        self._record: ActionRecord | None = None
+        self._round: OpenRound | None = None
+        self._busy = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._source.id}, num_envs={self.num_envs})"
+
+    @property
+    def environment(self) -> EnvironmentSpec:
+        """Return the action and observation format of one environment, as plain data.
+
+        Raises:
+            ValueError: Its spaces are none that a round's buffers can hold; `reset` and `step` take any.
+        """
+        space = self.single_observation_space
+        if not isinstance(space, (Box, Discrete, MultiBinary, MultiDiscrete)):
+            raise ValueError(self._unfit("observation", space, "one array of numbers, such as Box"))  # noqa: TRY004
+        if self._actions.spec is None:
+            raise ValueError(self._unfit("action", self.single_action_space, "Discrete or a Box of floats"))
+        return EnvironmentSpec(
+            id=self._source.id,
+            observation={"dtype": str(space.dtype), "shape": tuple(space.shape or ())},
+            action=self._actions.spec,
+            agents=0,
+            max_episode_steps=self._source.max_episode_steps,
+            reward_threshold=self._source.reward_threshold,
+        )
+
+    # The Gymnasium API
+
+    def reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[Any, Infos]:
+        """Start episodes, as the vector environment does.
+
+        Args:
+            seed: An int gives environment i the seed `seed + i`; a sequence gives one seed, or None, an environment.
+            options: As Gymnasium's: `reset_mask` resets those alone, the rest goes to the environments.
+
+        Raises:
+            ValueError: A seed is not in [0, 2**64), or their number is wrong.
+        """
+        given = one_seed_each(seed, self.num_envs)
+        seeds = [None if value is None else checked_seed(value, index) for index, value in enumerate(given)]
+        with self._alone():
+            if "reset_mask" in (options or {}):
+                self._be_in(self.autoreset_mode)
+            elif self._mode != self.autoreset_mode:
+                self._rebuild(self.autoreset_mode)
+            return self._reset(seeds, options)
+
+    def step(self, actions: Any) -> tuple[Any, NDArray[Any], NDArray[np.bool_], NDArray[np.bool_], Infos]:
+        """Step every environment; returns the results of the vector environment, uncopied.
+
+        Raises:
+            ValueError: Type, shape or value of an action; nothing was stepped.
+            RuntimeError: An environment failed, or nothing was reset yet.
+        """
+        converted = self._actions.for_step(actions)
+        with self._alone():
+            self._be_ready()
+            if self._round is not None:
+                raise RuntimeError("a round is open: end_round() or reset before step()")
+            self._be_in(self.autoreset_mode)
+            self._record = None
+            observation, reward, terminated, truncated, infos = self._advance(converted)
+            over = np.logical_or(terminated, truncated)
+            if self._mode == AutoresetMode.NEXT_STEP:
+                self._counts.end(self._over)
+                self._counts.add(reward, ~self._over)
+            else:
+                self._counts.add(reward)
+            if self.records_episode_statistics and over.any():
+                infos |= {"episode": self._counts.statistics(over), "_episode": over.copy()}
+            if self._mode == AutoresetMode.SAME_STEP:
+                self._counts.end(over)
+            self._over = over
+            return observation, reward, terminated, truncated, infos
+
+    def render(self) -> Any:
+        """Render as the vector environment does."""
+        return self.vector_env.render()
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Close the vector environment; every later call raises that the pool is closed."""
+        self._current = None
+        self.vector_env.close(**kwargs)
+
+    # The rollout API
+
+    def reset_ids(self, seeds: NDArray[np.uint64]) -> None:
+        """Seed environment b with `seeds[b]`, as `reset(seed=seeds)` does; its first episode has the id 0.
+
+        Raises:
+            ValueError: Not uint64 [num_envs].
+        """
+        if seeds.dtype != np.uint64 or seeds.shape != (self.num_envs,):
+            raise ValueError(f"seeds: expected uint64 of shape ({self.num_envs},), got {seeds.dtype} {seeds.shape}")
+        with self._alone():
+            self._seeds = None
+            self._reset(seeds.tolist(), None)
+            self._seeds, self._record = seeds.tolist(), ActionRecord(seeds)
+
+    @property
+    def observation(self) -> NDArray[Any]:
+        """Return a copy of the current observations, [num_envs, *observation]."""
+        self._be_ready()
+        return np.array(self._current)
+
+    def begin_round(
+        self,
+        observation: NDArray[Any],
+        reward: NDArray[np.float32],
+        terminated: NDArray[np.uint8],
+        truncated: NDArray[np.uint8],
+        episode_id: NDArray[np.int32],
+    ) -> None:
+        """Take the buffers of a round, all [T, num_envs] and `observation` [T, num_envs, *observation].
+
+        They are written in place until `end_round`, and the current observations now, into row 0. A reset gives the
+        round up.
+
+        Raises:
+            ValueError: A buffer has another dtype or shape, is read-only or not C-contiguous; or the environment's
+                spaces are none that buffers can hold.
+            RuntimeError: The environments were stepped or reset in another autoreset mode.
+        """
+        spec = self.environment
+        with self._alone():
+            self._be_ready()
+            self._be_in(AutoresetMode.SAME_STEP)
+            buffers = {"observation": observation, "reward": reward, "terminated": terminated, "truncated": truncated}
+            current = np.asarray(self._current, dtype=spec["observation"]["dtype"])
+            self._round = OpenRound(buffers | {"episode_id": episode_id}, current)
+
+    def step_round(self, t: int, action: NDArray[Any]) -> None:
+        """Make step t of the round: int64 [num_envs] that counts from 0, or float32 [num_envs, *action].
+
+        Writes row t of reward, terminated, truncated and episode_id, and row t + 1 of the observations. Nothing is
+        stepped unless t is next and all actions are valid.
+
+        Raises:
+            ValueError: Another t is next, or type, shape or value of an action.
+            RuntimeError: An environment failed, which gives the round up.
+        """
+        with self._alone():
+            rows = self._open_round()
+            rows.check_turn(t)
+            observation, reward, terminated, truncated, infos = self._advance(self._actions.for_round(action))
+            if self._record is not None:
+                self._record.add(action)
+            self._counts.add(reward)
+            rows.write(observation, reward, terminated, truncated, infos, self._counts)
+            self._over = np.logical_or(terminated, truncated)
+            self._counts.end(self._over)
+
+    def end_round(self) -> RoundEnd:
+        """Release the buffers and return the rest of the round's result. All T steps must have been made."""
+        with self._alone():
+            end = self._open_round().end()
+            self._round = None
+            return end
+
+    def save(self) -> dict[str, NDArray[Any]]:
+        """Return the seeds of `reset_ids` and every action since: these libraries have no state that could be read.
+
+        Raises:
+            StateNotSupportedError: The environments were stepped or reset by the Gymnasium API since, or not at all
+                by this one.
+            RuntimeError: A round is open.
+        """
+        with self._alone():
+            self._be_ready()
+            if self._round is not None:
+                raise RuntimeError("a round is open: end_round() before save()")
+            if self._record is None:
+                raise StateNotSupportedError(
+                    f"the state of {self._source.id} cannot be saved: the library that steps it gives no access to it, "
+                    f"so only the seeds of reset_ids() and the actions of later rounds can be saved, but reset() or "
+                    f"step() was called since; start from reset_ids() and act in rounds"
+                )
+            return self._record.state(np.asarray(self._current))
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Resume from a saved state by making all of its steps again.
+
+        Raises:
+            StateNotSupportedError: It is not a state of such a pool, or the environments are not deterministic.
+        """
+        repeat(self, self._source.id, state)
+
+    def _unfit(self, kind: str, space: Any, wanted: str) -> str:
+        return (
+            f"{self._source.id} has the {kind} space {space}, and a round holds {wanted}; use reset() and step(), or "
+            f"wrap the environment: make(..., wrappers=[gymnasium.wrappers.FlattenObservation])"
+        )
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        if not self._busy.acquire(blocking=False):
+            raise RuntimeError("this pool is being used by another thread: a pool is for one thread at a time")
+        try:
+            if self.closed:
+                raise RuntimeError("this pool is closed: make a new one")
+            yield
+        finally:
+            self._busy.release()
+
+    def _be_ready(self) -> None:
+        if self.closed:
+            raise RuntimeError("this pool is closed: make a new one")
+        if self._current is None:
+            raise RuntimeError("not every environment is ready: reset() or reset_ids() first")
+
+    def _open_round(self) -> OpenRound:
+        if self._round is None:
+            raise RuntimeError("no round is open: call begin_round() first")
+        return self._round
+
+    def _be_in(self, mode: AutoresetMode) -> None:
+        """Switch the environments to this autoreset mode. After reset_ids nothing is lost by making them again."""
+        if self._mode == mode:
+            return
+        if self._seeds is None:
+            raise RuntimeError(
+                f"these environments are running in autoreset mode {self._mode.value}, and this call needs "
+                f"{mode.value}: reset_ids() first, or make the pool with autoreset_mode={mode.value!r}"
+            )
+        seeds, record = self._seeds, self._record
+        self._rebuild(mode)
+        self._reset(seeds, None)
+        self._record = record
+
+    def _rebuild(self, mode: AutoresetMode) -> None:
+        self._current, self._seeds = None, None
+        self.vector_env.close()
+        self.vector_env = self._source.build(mode)
+        self._mode = mode
+
+    def _reset(self, seeds: Sequence[int | None], options: Mapping[str, Any] | None) -> tuple[Any, Infos]:
+        """Reset; `options` stay the caller's, as Gymnasium's vectorisers take the mask out of theirs."""
+        self._round, self._seeds, self._record = None, None, None
+        mask = (options or {}).get("reset_mask")
+        chosen = np.ones(self.num_envs, dtype=np.bool_) if mask is None else mask
+        self._current, infos = self.vector_env.reset(
+            seed=list(seeds),  # type: ignore[arg-type]
+            options=None if options is None else dict(options),
+        )
+        self._counts.begin(chosen, np.array([seed is not None for seed in seeds]))
+        self._over = self._over & ~chosen
+        return self._current, infos
+
+    def _advance(self, actions: Any) -> tuple[Any, NDArray[Any], NDArray[np.bool_], NDArray[np.bool_], Infos]:
+        self._seeds = None
+        try:
+            result = self.vector_env.step(actions)
+        except Exception as error:
+            self._current, self._round, self._record = None, None, None
+            raise RuntimeError(
+                f"{self._source.id}: an environment failed in step(): {type(error).__name__}: {error}; reset first, or "
+                f"make a new pool"
+            ) from error
+        self._current = result[0]
+        return result

@@ -1,0 +1,1 @@
+"""Compiles and loads custom environments, and explains the compiler's errors."""

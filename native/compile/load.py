@@ -1,0 +1,310 @@
+"""Compiles custom environments: a header becomes a library that is cached and loaded into this process.
+
+A library is kept in `$PENSTOCK_CACHE_DIR` (or `penstock` in the user's cache folder) under the digest of all that made
+it: the source and what it includes, Penstock's headers among that, flags and compiler. Loading a cached one takes
+milliseconds. Nothing is removed from that folder automatically; it may be deleted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import re
+import shutil
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict
+
+import gymnasium
+from filelock import FileLock
+
+from penstock.native import _core
+from penstock.native.compile.compiler import CompileError, Compiler, find_compiler, include_dir
+from penstock.native.registry.gymnasium_ids import register
+from penstock.native.registry.registry import make_native
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from penstock.native.pool.pool import Pool
+
+_EXPORT = re.compile(r"^\s*PENSTOCK_LIBRARY\s*\(", re.MULTILINE)
+# They change which files a compiler finds, and are not on its command line.
+_SEARCH_PATHS = ("CPATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH")
+# Compilations of a source that changes meanwhile, before that is an error.
+_ATTEMPTS = 3
+
+_loaded: dict[str, str] = {}
+"""Path of every library that this process has loaded, with the digest that its file had."""
+
+
+class BuildOptions(TypedDict):
+    """Options of a build other than its flags, as `load` takes them."""
+
+    environments: Sequence[str]
+    include_dirs: Sequence[str | os.PathLike[str]]
+    libraries: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """A library whose environments `native.make` now knows."""
+
+    path: Path
+    environment_ids: tuple[str, ...]
+    compiled: bool = False
+    """False if it was found in the cache, or was a library already."""
+    seconds: float = 0.0
+    """Time to find, compile and load it."""
+
+    def make(self, num_envs: int, *, id: str | None = None, **options: Any) -> Pool:  # noqa: A002
+        """Make a pool: `native.make` with this library's environment.
+
+        Args:
+            num_envs: How many.
+            id: Which environment, where the library has several.
+            options: As `native.make` takes them: num_threads, max_episode_steps, configuration, ...
+
+        Raises:
+            ValueError: The library has several environments and `id` names none of them.
+        """
+        if id is None and len(self.environment_ids) == 1:
+            id = self.environment_ids[0]  # noqa: A001
+        if id not in self.environment_ids:
+            raise ValueError(f"id is {id!r}; this library's environments: {', '.join(self.environment_ids)}")
+        return make_native(id, num_envs, **options)
+
+
+def load(
+    source: str | os.PathLike[str],
+    *,
+    environments: Sequence[str] = (),
+    flags: Sequence[str] = (),
+    include_dirs: Sequence[str | os.PathLike[str]] = (),
+    libraries: Sequence[str] = (),
+    resources: str | os.PathLike[str] = "",
+) -> Library:
+    """Compile environments, unless that was done before, and load them: for `make`, and for Gymnasium as `penstock/ID`.
+
+    An id that an earlier library brought is replaced: the newest library wins, and earlier pools remain valid.
+
+    Args:
+        source: Path of a header, or its text (anything with a line break in it).
+        environments: C++ names of the environments in it, where it has no `PENSTOCK_LIBRARY(...)` line of its own.
+        flags: For the compiler, after Penstock's own: `["-O2", "-DNDEBUG"]`. Not -ffast-math: results would differ.
+        include_dirs: Folders of other headers.
+        libraries: What to link: a name as for `-l`, or a path.
+        resources: Folder that an environment with something shared is made from.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        CompilerNotFoundError: There is no compiler.
+        CompileError: It does not compile; the message names the place and the expectation.
+        ValueError: It exports no environment, or one whose id is a built-in's or nothing that Gymnasium accepts.
+    """
+    started = time.perf_counter()
+    build = build_of(source, environments, ["-O3", *flags], include_dirs, libraries)
+    built, compiled = build.result()
+    ids = _load(built, resources)
+    return Library(built, ids, compiled, time.perf_counter() - started)
+
+
+def load_library(path: str | os.PathLike[str], resources: str | os.PathLike[str] = "") -> Library:
+    """Load a shared library of environments: one that CMake built (`native.cmake_dir`), say.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        RuntimeError: It is not a library of environments, or was compiled for another Penstock.
+        ValueError: The id of an environment in it is a built-in's, or nothing that Gymnasium accepts.
+    """
+    started = time.perf_counter()
+    file = Path(path).resolve()
+    if not file.is_file():
+        raise FileNotFoundError(f"there is no library {str(file)!r}")
+    digest = _digest([file.read_bytes()])
+    if _loaded.setdefault(str(file), digest) != digest:
+        # The dynamic loader knows a library by its path, and would give back the one it has.
+        copy = cache_dir() / "copies" / f"{digest}-{file.name}"
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        _replace(copy, file)
+        file = copy
+    ids = _load(file, resources)
+    return Library(Path(path).resolve(), ids, seconds=time.perf_counter() - started)
+
+
+def build_of(
+    source: str | os.PathLike[str],
+    environments: Sequence[str],
+    flags: Sequence[str],
+    include_dirs: Sequence[str | os.PathLike[str]],
+    libraries: Sequence[str],
+    program: str = "",
+) -> Build:
+    """Return the build that `load` would run, with these flags added to those of every environment."""
+    folders = [part for folder in include_dirs for part in ("-I", str(Path(folder).resolve()))]
+    path = _source_file(source)
+    return Build(path, tuple(environments), (*flags, *folders), tuple(libraries), find_compiler(), program)
+
+
+def cache_dir() -> Path:
+    """Return the folder of compiled libraries, logs and manifests; it is created if missing."""
+    given = os.environ.get("PENSTOCK_CACHE_DIR")
+    if given:
+        folder = Path(given)
+    else:
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock" / "libraries"
+    # Its files are executed: no other user may write to it.
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder.resolve()
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """One source with everything that determines its binary. The same build gives the same file."""
+
+    source: Path
+    environments: tuple[str, ...]
+    arguments: tuple[str, ...]
+    link: tuple[str, ...]
+    compiler: Compiler
+    program: str = ""
+    """Text of a main(): then a program is built, not a library."""
+
+    def result(self) -> tuple[Path, bool]:
+        """Path of what was built; and whether it had to be compiled."""
+        folder = cache_dir()
+        request = _digest(
+            [
+                self.source.read_bytes(),
+                repr((str(self.source), self.environments, self.arguments, self.link, self.program)).encode(),
+                repr((self.compiler, [os.environ.get(name) for name in _SEARCH_PATHS], platform.machine())).encode(),
+                # `native` means another instruction set on another machine.
+                platform.node().encode() if any("native" in flag for flag in self.arguments) else b"",
+            ]
+        )
+        # Names which files a request read when it was last built; if none has changed, it would read the same ones.
+        manifest = folder / f"{request}.json"
+        if (known := self._known(folder, manifest)) is not None:
+            return known, False
+        with FileLock(folder / f"{request}.lock"):
+            if (known := self._known(folder, manifest)) is not None:
+                return known, False
+            for _ in range(_ATTEMPTS):
+                with tempfile.TemporaryDirectory(dir=folder) as scratch:
+                    files, built = self._compile(Path(scratch), folder / "logs" / f"{request}.log")
+                    target = self._target(folder, request, files)
+                    if target != built:  # a file was saved meanwhile: what was compiled is neither state
+                        continue
+                    (Path(scratch) / "built").replace(target)
+                    listed = Path(scratch) / "manifest"
+                    listed.write_text(json.dumps([str(file) for file in files]), encoding="utf-8")
+                    listed.replace(manifest)
+                    return target, True
+        raise RuntimeError(f"{self.source} changed while it was compiled, {_ATTEMPTS} times; save it and try again")
+
+    def _known(self, folder: Path, manifest: Path) -> Path | None:
+        try:
+            files = [Path(name) for name in json.loads(manifest.read_text(encoding="utf-8"))]
+            target = self._target(folder, manifest.stem, files)
+        except (OSError, ValueError):
+            return None
+        return target if target.exists() else None
+
+    def _target(self, folder: Path, request: str, files: Iterable[Path]) -> Path:
+        contents = (part for file in files for part in (str(file).encode(), file.read_bytes()))
+        return folder / (_digest([request.encode(), *contents]) + (".out" if self.program else ".so"))
+
+    def _compile(self, scratch: Path, log: Path) -> tuple[list[Path], Path]:
+        """Compile into `scratch`; the files that were read, and the target as they were before."""
+        unit = scratch / "unit.cpp"
+        export = f"PENSTOCK_LIBRARY({', '.join(self.environments)})\n" if self.environments else ""
+        unit.write_text(
+            f'#include <penstock/library.hpp>\n#include "{self.source}"\n{export}{self.program}', encoding="utf-8"
+        )
+        listing = self.compiler.run([*self.arguments, "-MM", str(unit)], [self.source], log, scratch)
+        files = sorted({file for file in _listed(listing) if file != unit})
+        files += [Path(name).resolve() for name in self.link if os.sep in name]
+        target = self._target(log.parent.parent, log.stem, files)
+        sources = [self.source, *(file for file in files if file != self.source and not _is_ours(file))]
+        self._check_export(sources)
+        linked = [part for name in self.link for part in _link_arguments(name)]
+        kind = [] if self.program else ["-shared"]
+        out = ["-o", str(scratch / "built")]
+        self.compiler.run([*self.arguments, *kind, str(unit), *out, *linked], sources, log, scratch)
+        return files, target
+
+    def _check_export(self, sources: Iterable[Path]) -> None:
+        exports = any(_EXPORT.search(file.read_text(encoding="utf-8", errors="replace")) for file in sources)
+        if exports and self.environments:
+            raise ValueError(
+                f"{self.source.name} has a PENSTOCK_LIBRARY line of its own, which lists its exports: leave out "
+                f"environments={list(self.environments)}"
+            )
+        if not exports and not self.environments:
+            raise ValueError(
+                f"{self.source.name} exports no environment: write PENSTOCK_LIBRARY(YourEnvironment) at its end, or "
+                "pass environments=['YourEnvironment']"
+            )
+
+
+def _load(file: Path, resources: str | os.PathLike[str]) -> tuple[str, ...]:
+    ids = tuple(_core.load_library(str(file), str(resources)))
+    for environment_id in ids:
+        try:
+            register(environment_id)
+        except gymnasium.error.Error as error:
+            raise ValueError(f"Gymnasium does not accept the id {environment_id!r}: {error}") from error
+    return ids
+
+
+def _source_file(source: str | os.PathLike[str]) -> Path:
+    if isinstance(source, str) and "\n" in source:
+        file = cache_dir() / "sources" / f"{_digest([source.encode()])}.hpp"
+        if not file.exists():
+            file.parent.mkdir(exist_ok=True)
+            with tempfile.NamedTemporaryFile("w", dir=file.parent, delete=False, encoding="utf-8") as out:
+                out.write(source)
+            Path(out.name).replace(file)
+        return file
+    file = Path(source).resolve()
+    if not file.is_file():
+        raise FileNotFoundError(f"there is no header {str(file)!r}; load() takes a path, or the text of a header")
+    return file
+
+
+def _listed(rule: str) -> list[Path]:
+    """Return the files of a make rule, where a backslash hides a line break or a blank."""
+    names = re.findall(r"(?:\\.|[^\s\\])+", rule.split(": ", 1)[1].replace("\\\n", " "))
+    return [Path(re.sub(r"\\(.)", r"\1", name).replace("$$", "$")).resolve() for name in names]
+
+
+def _link_arguments(name: str) -> list[str]:
+    if os.sep not in name:
+        return [f"-l{name}"]
+    file = Path(name).resolve()
+    return [str(file), f"-Wl,-rpath,{file.parent}"]
+
+
+def _is_ours(file: Path) -> bool:
+    return file.is_relative_to(include_dir().resolve())
+
+
+def _digest(parts: Iterable[bytes]) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "little"))
+        digest.update(part)
+    return digest.hexdigest()
+
+
+def _replace(target: Path, file: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+        shutil.copy2(file, Path(scratch) / "copy")
+        (Path(scratch) / "copy").replace(target)
+
+
+__all__ = ["Build", "CompileError", "Library", "build_of", "cache_dir", "load", "load_library"]

@@ -1,0 +1,1 @@
+"""Checks an environment against its contract: the checks behind `penstock check-env`."""

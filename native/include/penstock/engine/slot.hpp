@@ -1,0 +1,121 @@
+/// One environment of a pool with the framework's bookkeeping for it.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <numeric>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "penstock/engine/any_pool.hpp"
+
+namespace penstock {
+
+/// Padded to cache lines, so that two threads never write to the same one. What only a reset needs stands last, where a
+/// step does not load it.
+template <Environment E>
+struct alignas(64) Slot {
+  using Value = ObservationValue<E>;
+
+  explicit Slot(E made) : env(std::move(made)) {}
+
+  E env;
+  std::int64_t elapsed_steps = 0;
+  double total_reward = 0.0;
+  bool started = false;  ///< there was a reset, and no step has failed since
+  bool ended = false;    ///< the episode is over, and the next one has not begun
+  bool seeded = false;   ///< rng is the caller's
+  std::int64_t episode_id = 0;
+  Rng rng;
+
+  void begin_episode(std::int64_t id) {
+    started = false;  // a reset that throws leaves nothing that could be stepped
+    env.reset(rng);
+    elapsed_steps = 0;
+    total_reward = 0.0;
+    episode_id = id;
+    ended = false;
+    started = true;
+  }
+
+  StepOf<E> step(typename ActionSpace<E>::Argument action, std::int64_t max_episode_steps) {
+    StepOf<E> result = [&] {
+      if constexpr (StepsAtRandom<E>) return env.step(action, rng);
+      else return env.step(action);
+    }();
+    ++elapsed_steps;
+    if constexpr (agents_of<E> > 0)
+      total_reward += std::accumulate(result.rewards.begin(), result.rewards.end(), 0.0) / agents_of<E>;
+    else
+      total_reward += result.reward;
+    // As Gymnasium's TimeLimit: the limit says nothing about `terminated`, so both can hold on the last allowed step.
+    if (max_episode_steps > 0 && elapsed_steps >= max_episode_steps) result.truncated = true;
+    return result;
+  }
+
+  /// Values of an observation's row.
+  [[nodiscard]] std::size_t width() const {
+    if constexpr (SizesItself<E>) return env.row_size();
+    else return row_size<E>;
+  }
+
+  void observe(void* rows, std::size_t row) const {
+    Value* out = static_cast<Value*>(rows) + row * width();
+    if constexpr (SizesItself<E>) {
+      env.observe(std::span<Value>(out, width()));
+    } else {
+      if constexpr (MasksActions<E>) {
+        std::array<bool, mask_size<E>> allowed{};
+        env.action_mask(allowed);
+        out = std::copy(allowed.begin(), allowed.end(), out);
+      }
+      env.observe(std::span<Value, observation_size<E>>(out, observation_size<E>));
+    }
+  }
+
+  void report(double* rows, std::size_t row) const {
+    if constexpr (Reports<E>) {
+      double* out = rows + row * std::tuple_size_v<decltype(E::Report::fields())>;
+      for_each_field<typename E::Report>([&](const auto& field) { *out++ = env.report.*field.member; });
+    }
+  }
+};
+
+/// Writes the rewards of a step to row `row`.
+template <Environment E, class T>
+void put_reward(const StepOf<E>& step, T* rows, std::size_t row) {
+  if constexpr (agents_of<E> > 0)
+    for (std::size_t agent = 0; agent < agents_of<E>; ++agent)
+      rows[row * agents_of<E> + agent] = static_cast<T>(step.rewards[agent]);
+  else
+    rows[row] = static_cast<T>(step.reward);
+}
+
+/// Sets the fields of a configuration from one double each and refuses what the environment cannot run with. Infinite
+/// is only a field that is by default: a limit that is none.
+template <HasFields Config>
+void configure(Config& config, std::size_t env, std::span<const std::vector<double>> values) {
+  std::size_t index = 0;
+  for_each_field<Config>([&](const auto& field) {
+    using T = typename std::remove_cvref_t<decltype(field)>::Type;
+    const double value = values[index++][env];
+    const auto preset = static_cast<double>(Config{}.*field.member);
+    if (std::isnan(value) || (std::isinf(value) && std::isfinite(preset)))
+      throw std::invalid_argument(std::string(field.name) + " of environment " + std::to_string(env) +
+                                  " is not finite: got " + std::to_string(value));
+    static_assert(FieldType<T>, "a configuration holds single values");
+    config.*field.member = static_cast<T>(value);
+  });
+  if constexpr (ChecksItself<Config>)
+    if (const char* problem = config.problem())
+      throw std::invalid_argument("configuration of environment " + std::to_string(env) + ": " + problem);
+}
+
+}  // namespace penstock

@@ -1,0 +1,169 @@
+/// Pool: stepping of single environments and of blocks of them, and what follows when one throws.
+#pragma once
+
+#include "penstock/engine/pool.hpp"
+
+namespace penstock {
+
+template <Environment E>
+inline std::size_t Pool<E>::step(const void* actions, const StepBuffers& out) {
+  require_started();
+  if (next_step_ != no_round) throw std::logic_error("a round is open: end_round() or reset before step()");
+  check_actions<Action>(actions, slots_.size());
+  if (autoreset_ == Autoreset::disabled)
+    for (std::size_t env = 0; env < slots_.size(); ++env) require_going(env);
+  const StepBuffers rows = out;  // a local copy, which the compiler knows that no environment writes to
+  each_block([&, rows](std::size_t first, std::size_t last, ThreadStats& stats, BlockLog&) {
+    std::size_t ended = 0;
+    each_environment(first, last, stats, [&](std::size_t env) { ended += step_row(slots_[env], actions, env, env, rows); });
+    stats.ended += ended;
+  });
+  std::size_t ended = 0;
+  for (ThreadStats& stats : stats_) ended += std::exchange(stats.ended, 0);
+  return ended;
+}
+
+template <Environment E>
+inline void Pool<E>::check_rows(const void* actions, std::span<const std::int32_t> environments) {
+  if (next_step_ != no_round) throw std::logic_error("a round is open: end_round() or reset before send()");
+  for (const std::int32_t env : environments)
+    if (!slots_[static_cast<std::size_t>(env)].started) [[unlikely]]
+      throw std::logic_error("environment " + std::to_string(env) + " is not ready: reset it first");
+  check_actions<Action>(actions, environments.size(), environments.data());
+  if (autoreset_ == Autoreset::disabled)
+    for (const std::int32_t env : environments) require_going(static_cast<std::size_t>(env));
+  ready_ = false;  // threads will not say so here if an environment fails
+}
+
+template <Environment E>
+inline std::size_t Pool<E>::block_size(const PoolSettings& settings) {
+  const std::size_t blocks = 8 * static_cast<std::size_t>(settings.num_threads);
+  const std::size_t needed = (settings.size + ThreadTeam::max_blocks - 1) / ThreadTeam::max_blocks;
+  const std::size_t size = std::max((settings.size + blocks - 1) / blocks, needed);
+  return size < 32 ? size : (size + 63) / 64 * 64;
+}
+
+template <Environment E>
+inline void Pool<E>::reset_row(Slot<E>& slot, std::size_t row, const StepBuffers& out) {
+  slot.begin_episode(slot.episode_id + 1);
+  for (std::size_t i = 0; i < reward_size<E>; ++i) out.reward[row * reward_size<E> + i] = 0.0;
+  out.terminated[row] = out.truncated[row] = false;
+  out.fresh[row] = true;
+  slot.observe(out.observation, row);
+  slot.report(out.report, row);
+}
+
+template <Environment E>
+inline bool Pool<E>::step_row(Slot<E>& slot, const void* actions, std::size_t action, std::size_t row,
+                              const StepBuffers& out) {
+  if (slot.ended) {  // only Autoreset::next_step gets here
+    reset_row(slot, row, out);
+    return false;
+  }
+  const StepOf<E> step = slot.step(action_of<Action>(actions, action), max_episode_steps_);
+  put_reward<E>(step, out.reward, row);
+  out.terminated[row] = step.terminated;
+  out.truncated[row] = step.truncated;
+  const bool ended = step.terminated || step.truncated;
+  const bool resets = ended && autoreset_ == Autoreset::same_step;
+  out.fresh[row] = resets;
+  if (ended) {
+    out.episode_return[row] = slot.total_reward;
+    out.episode_length[row] = slot.elapsed_steps;
+    if (resets) {
+      slot.observe(out.final_observation, row);
+      slot.report(out.final_report, row);
+      slot.begin_episode(slot.episode_id + 1);
+    } else {
+      slot.ended = true;
+    }
+  }
+  slot.observe(out.observation, row);
+  slot.report(out.report, row);
+  return ended;
+}
+
+template <Environment E>
+template <class Body>
+inline std::size_t Pool<E>::each_row(std::span<const std::int32_t> environments, std::exception_ptr& error,
+                                     Body&& body) noexcept {
+  for (std::size_t index = 0; index < environments.size(); ++index) {
+    const auto env = static_cast<std::size_t>(environments[index]);
+    try {
+      body(env, index);
+    } catch (...) {
+      slots_[env].started = false;
+      error = explained(env, std::current_exception());
+      return index;
+    }
+  }
+  return environments.size();
+}
+
+template <Environment E>
+template <class Body>
+inline void Pool<E>::each_block(Body&& body) {
+  team_.run(
+      [&](std::size_t member, std::size_t first, std::size_t last) noexcept {
+        for (std::size_t block = first; block < last; ++block) {
+          const std::size_t begin = block * block_size_, end = std::min(begin + block_size_, slots_.size());
+          if (given_up_.load(std::memory_order_relaxed)) [[unlikely]]
+            for (std::size_t env = begin; env < end; ++env) slots_[env].started = false;
+          else
+            body(begin, end, stats_[member], logs_[block]);
+        }
+      },
+      [&] {
+        if (interrupted_ != nullptr && interrupted_()) given_up_.store(true, std::memory_order_relaxed);
+      });
+  if (given_up_.exchange(false)) [[unlikely]] {
+    forget_step();
+    throw Interrupted();
+  }
+  for (const ThreadStats& stats : stats_)
+    if (stats.error) [[unlikely]] fail();
+}
+
+template <Environment E>
+template <class Body>
+inline void Pool<E>::each_environment(std::size_t first, std::size_t last, ThreadStats& stats, Body&& body) noexcept {
+  for (std::size_t env = first; env < last; ++env) {
+    try {
+      body(env);
+    } catch (...) {
+      slots_[env].started = false;
+      stats.note_failure(env);
+    }
+  }
+}
+
+template <Environment E>
+inline void Pool<E>::fail() {
+  const ThreadStats* first = nullptr;
+  for (const ThreadStats& stats : stats_)
+    if (stats.error && (first == nullptr || stats.failed < first->failed)) first = &stats;
+  const std::exception_ptr error = explained(first->failed, first->error);
+  forget_step();
+  std::rethrow_exception(error);
+}
+
+template <Environment E>
+inline void Pool<E>::forget_step() noexcept {
+  for (ThreadStats& stats : stats_) stats = ThreadStats();
+  next_step_ = no_round;
+  ready_ = false;
+}
+
+template <Environment E>
+inline std::exception_ptr Pool<E>::explained(std::size_t env, const std::exception_ptr& error) noexcept {
+  const std::string who = "environment " + std::to_string(env) + " of " + E::info.id + " failed: ";
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& reason) {
+    return std::make_exception_ptr(std::runtime_error(who + reason.what()));
+  } catch (...) {
+    return std::make_exception_ptr(std::runtime_error(who + "it threw something that is not a std::exception"));
+  }
+}
+
+}  // namespace penstock

@@ -1,0 +1,138 @@
+/// The contract of env.hpp, point by point, each with a sentence that states the requirement. The compiler prints the
+/// sentence instead of a page about templates; the word before its colon is the member that it is about.
+#pragma once
+
+#include <tuple>
+#include <type_traits>
+
+#include "penstock/env/description.hpp"
+
+namespace penstock {
+
+template <class T>
+inline constexpr bool is_box = false;
+template <class T, std::size_t... Dimensions>
+inline constexpr bool is_box<BoxOf<T, Dimensions...>> = true;
+
+template <class E>
+concept HasInfo = requires {
+  { &E::info } -> std::convertible_to<const Info*>;
+};
+template <class E>
+concept HasAction = requires {
+  requires is_discrete<std::remove_cvref_t<decltype(*&E::action)>> ||
+      is_multi_discrete<std::remove_cvref_t<decltype(*&E::action)>> ||
+      std::same_as<typename std::remove_cvref_t<decltype(*&E::action)>::Value, float>;
+};
+template <class E>
+concept HasObservation = requires { requires is_box<std::remove_cvref_t<decltype(*&E::observation)>>; };
+
+template <class E>
+concept HasConfig = requires(E e) {
+  { e.config } -> std::same_as<typename E::Config&>;
+  requires HasFields<typename E::Config>;
+};
+template <class E>
+concept Resets = requires(E e, Rng& rng) {
+  { e.reset(rng) } -> std::same_as<void>;
+};
+template <class E>
+concept Observes = requires(const E e, std::span<ObservationValue<E>, observation_size<E>> out) {
+  { e.observe(out) } -> std::same_as<void>;
+};
+
+/// Has a member of that name, whatever it is.
+template <class E>
+concept NamesActionMask = requires { &E::action_mask; };
+
+/// Stands for a value of any member's type, to count how many an aggregate takes.
+struct AnyMember {
+  template <class T>
+  operator T() const;
+};
+
+template <class S, std::size_t... Index>
+consteval bool takes_members(std::index_sequence<Index...>) {
+  return requires { S{(static_cast<void>(Index), AnyMember{})...}; };
+}
+
+/// Returns whether PENSTOCK_FIELDS lists as many members as the struct has; true where that cannot be known.
+template <HasFields S>
+consteval bool lists_all_members() {
+  constexpr std::size_t listed = std::tuple_size_v<decltype(S::fields())>;
+  if constexpr (std::is_aggregate_v<S>) return !takes_members<S>(std::make_index_sequence<listed + 1>{});
+  else return true;
+}
+
+template <HasFields S>
+consteval bool holds_arrays() {
+  bool holds = false;
+  for_each_field<S>(
+      [&](const auto& field) { holds = holds || is_field_array<typename std::remove_cvref_t<decltype(field)>::Type>; });
+  return holds;
+}
+
+/// Bounds that are in order, and not both 0: which is what is left of those that symmetric() was not given.
+template <class B>
+consteval bool has_bounds(const B& box) {
+  if constexpr (B::size <= 4096)  // compilers limit how long constant evaluation may take
+    for (std::size_t i = 0; i < B::size; ++i)
+      if (!(box.low[i] <= box.high[i]) || (box.low[i] == 0 && box.high[i] == 0)) return false;
+  return true;
+}
+
+/// Compiles if E fulfils the contract; otherwise the error says what is missing.
+template <class E>
+consteval void check_environment() {
+  static_assert(HasInfo<E>, "penstock: info: an environment says who it is: "
+                            "static constexpr penstock::Info info{.id = \"Mine-v0\", .max_episode_steps = 200};");
+  static_assert(HasAction<E>,
+                "penstock: action: an environment says which actions it takes: static constexpr penstock::Discrete<2> "
+                "action{}; or MultiDiscrete<2, agents>, or a float32 Box<1>");
+  static_assert(HasObservation<E>,
+                "penstock: observation: an environment says what it shows: static constexpr auto observation = "
+                "penstock::Box<4>::symmetric({1, 1, 2, 2}); or BoxOf<std::uint8_t, 84, 84>::filled(0, 255)");
+  static_assert(HasConfig<E>,
+                "penstock: config: an environment has a plain struct with defaults and names: "
+                "struct Config { double gravity = 9.8; PENSTOCK_FIELDS(Config, gravity) } config; or, with "
+                "nothing to configure, struct Config { PENSTOCK_FIELDS(Config) } config;");
+  static_assert(PlainState<E> || SavesItself<E>,
+                "penstock: state: an environment has a plain struct with names: struct State { double x; "
+                "PENSTOCK_FIELDS(State, x) } state; or it has state_size(), save(out) and load(in)");
+  if constexpr (HasConfig<E>) {
+    static_assert(lists_all_members<typename E::Config>(),
+                  "penstock: Config: PENSTOCK_FIELDS must list every member of Config; what is left out cannot be "
+                  "configured, and is not saved");
+    static_assert(!holds_arrays<typename E::Config>(),
+                  "penstock: Config: a configuration holds single values, double, bool or std::int64_t; arrays belong "
+                  "into State");
+  }
+  if constexpr (PlainState<E>)
+    static_assert(lists_all_members<typename E::State>(),
+                  "penstock: State: PENSTOCK_FIELDS must list every member of State; what is left out is not saved");
+  static_assert(std::movable<E> && (SharesSomething<E> || std::default_initializable<E>),
+                "penstock: constructor: the framework makes an environment without arguments (or from `const Shared&`) "
+                "and moves it into the pool; what depends on the seed or the configuration belongs into reset");
+  static_assert(Resets<E>, "penstock: reset: an environment starts an episode with void reset(penstock::Rng& rng), which "
+                           "sets every member of the state");
+  if constexpr (HasAction<E>)
+    static_assert(Steps<E>, "penstock: step: must be `penstock::Step step(action)`, where action is std::int64_t for "
+                            "Discrete<n>, std::span<const float, size> for Box and std::span<const std::int64_t, "
+                            "agents> for MultiDiscrete; or `step(action, penstock::Rng& rng)` where a step is random; with "
+                            "`agents` it gives back TeamStep<agents>");
+  if constexpr (NamesActionMask<E> && HasAction<E>)
+    static_assert(MasksActions<E>,
+                  "penstock: action_mask: must be `void action_mask(std::span<bool, n> out) const`, in an environment "
+                  "whose action is Discrete<n>, or std::span<bool, n * agents> with MultiDiscrete<n, agents>: it says of "
+                  "each choice, of one agent after the other, whether it is allowed now");
+  if constexpr (HasObservation<E>) {
+    static_assert(Observes<E>,
+                  "penstock: observe: must be `void observe(std::span<T, size> out) const`, with the type and the size "
+                  "of `observation`: for Box<4>, std::span<float, 4>; for BoxOf<double, 2, 3>, std::span<double, 6>");
+    static_assert(has_bounds(E::observation),
+                  "penstock: observation: a value has bounds that are not in order, or both 0: symmetric({...}) needs one "
+                  "bound for each value");
+  }
+}
+
+}  // namespace penstock

@@ -1,0 +1,117 @@
+/// The description of an environment that Python sees: spaces, configuration fields, reports and facts.
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "penstock/env/environment.hpp"
+
+namespace penstock {
+
+enum class FieldKind { real, boolean, integer };
+
+struct FieldInfo {
+  std::string name;
+  FieldKind kind;
+  double preset;  ///< the default, exact for every kind that is used (integers up to 2**53)
+};
+
+enum class ValueType { float32, float64, uint8 };
+
+template <class T>
+inline constexpr ValueType value_type = std::same_as<T, float> ? ValueType::float32
+    : std::same_as<T, double>                                 ? ValueType::float64
+                                                              : ValueType::uint8;
+
+/// Numbers about an environment that are the same in every episode; what they mean is the environment's to say.
+struct Fact {
+  std::string name;
+  std::vector<std::int64_t> shape;
+  std::vector<double> values;  ///< in row-major order
+};
+
+struct Description {
+  std::string id;
+  std::int64_t max_episode_steps = 0;
+  std::optional<double> reward_threshold;
+  ValueType observation_type = ValueType::float32;
+  std::vector<std::int64_t> observation_shape;            ///< with a mask {row_size}
+  bool masks_actions = false;
+  std::vector<std::int64_t> behind_mask;                  ///< shape of what `observe` writes
+  std::vector<double> observation_low, observation_high;  ///< exact for every type
+  std::int64_t action_count = 0;                          ///< 0 for a Box
+  std::vector<std::int64_t> action_shape;                 ///< {} for Discrete, {agents} for MultiDiscrete
+  std::vector<float> action_low, action_high;
+  std::size_t agents = 0;  ///< 0 without an agent axis
+  std::vector<FieldInfo> config;
+  std::vector<std::string> reports;
+  std::size_t reset_reports = 0;
+  std::vector<Fact> facts;
+};
+
+/// An environment whose sizes are those of what it shares, not its type's: `Shared::describe` sets choices,
+/// observation, mask and facts of the description, and `row_size` how many values `observe` then writes, those of the
+/// mask included. Its constants `action` and `observation` give types, and the most choices that there can be; a choice
+/// that is one too many for what it shares is for `step` to refuse.
+template <class E>
+concept SizesItself = SharesSomething<E> &&
+    requires(const E fixed, const typename E::Shared shared, Description& d, std::span<ObservationValue<E>> out) {
+      { shared.describe(d) } -> std::same_as<void>;
+      { fixed.row_size() } -> std::same_as<std::size_t>;
+      { fixed.observe(out) } -> std::same_as<void>;
+    };
+
+template <FieldType T>
+inline constexpr FieldKind kind_of = std::same_as<T, double> ? FieldKind::real
+    : std::same_as<T, bool>                                  ? FieldKind::boolean
+                                                             : FieldKind::integer;
+
+template <Environment E>
+Description describe() {
+  const auto& seen = E::observation;
+  Description d;
+  d.id = E::info.id;
+  d.max_episode_steps = E::info.max_episode_steps;
+  d.reward_threshold = E::info.reward_threshold;
+  d.observation_type = value_type<ObservationValue<E>>;
+  d.masks_actions = MasksActions<E>;
+  d.behind_mask.assign(seen.shape.begin(), seen.shape.end());
+  d.observation_shape = d.masks_actions ? std::vector{static_cast<std::int64_t>(row_size<E>)} : d.behind_mask;
+  d.observation_low.assign(mask_size<E>, 0.0);
+  d.observation_high.assign(mask_size<E>, 1.0);
+  d.observation_low.insert(d.observation_low.end(), seen.low.begin(), seen.low.end());
+  d.observation_high.insert(d.observation_high.end(), seen.high.begin(), seen.high.end());
+  if constexpr (is_discrete<ActionSpace<E>>) {
+    d.action_count = ActionSpace<E>::count;
+  } else if constexpr (is_multi_discrete<ActionSpace<E>>) {
+    d.action_count = ActionSpace<E>::count;
+    d.action_shape = {static_cast<std::int64_t>(ActionSpace<E>::size)};
+  } else {
+    static_assert(std::same_as<typename ActionSpace<E>::Value, float>, "a Box action is float32");
+    d.action_shape.assign(E::action.shape.begin(), E::action.shape.end());
+    d.action_low.assign(E::action.low.begin(), E::action.low.end());
+    d.action_high.assign(E::action.high.begin(), E::action.high.end());
+  }
+  d.agents = agents_of<E>;
+  const typename E::Config defaults{};
+  for_each_field<typename E::Config>([&](const auto& field) {
+    using T = typename std::remove_cvref_t<decltype(field)>::Type;
+    d.config.push_back({field.name, kind_of<T>, static_cast<double>(defaults.*field.member)});
+  });
+  if constexpr (Reports<E>) {
+    for_each_field<typename E::Report>([&](const auto& field) {
+      static_assert(std::same_as<typename std::remove_cvref_t<decltype(field)>::Type, double>, "reports are doubles");
+      d.reports.emplace_back(field.name);
+    });
+    d.reset_reports = E::reset_reports;
+  }
+  return d;
+}
+
+}  // namespace penstock

@@ -1,0 +1,57 @@
+/// The export of a shared library of environments, and the macro that defines it.
+///
+///     #include <penstock/library.hpp>
+///     struct MyEnv { ... };
+///     PENSTOCK_LIBRARY(MyEnv, MyOtherEnv)
+///
+/// `penstock.native.load("my_env.hpp")` compiles such a header and loads it; native/cmake is for packages of them.
+///
+/// The library holds whole pools, so its inner loop is compiled for its environments; it links neither Python nor
+/// Penstock. It must be compiled with the headers of the Penstock that loads it, by a compiler that agrees with it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "penstock/env/contract.hpp"
+#include "penstock/engine/catalog_entry.hpp"
+
+#define PENSTOCK_STRING2(x) #x
+#define PENSTOCK_STRING(x) PENSTOCK_STRING2(x)
+/// Raised with every change of what crosses the border: any_pool.hpp and env.hpp's Description.
+#define PENSTOCK_BORDER 5
+
+namespace penstock {
+
+/// Both sides must have the same one. Compilers of the Itanium C++ ABI agree on all else that crosses: Clang's
+/// libraries load into what GCC compiled, and those of one GCC into what another did.
+inline constexpr const char* border =
+    "penstock " PENSTOCK_STRING(PENSTOCK_BORDER) ", libstdc++ strings " PENSTOCK_STRING(_GLIBCXX_USE_CXX11_ABI);
+
+struct Library {
+  const char* border;
+  const std::vector<CatalogEntry>* entries;
+};
+
+using LibraryEntryPoint = const Library* (*)();
+inline constexpr const char* library_entry_point = "penstock_library";
+
+/// Returns the catalog entry of E. If E is not an environment, the compiler prints one sentence instead of template
+/// errors.
+template <class E>
+CatalogEntry library_entry() {
+  check_environment<E>();
+  if constexpr (Environment<E>) return catalog_entry<E>();
+  else return {};
+}
+
+}  // namespace penstock
+
+#define PENSTOCK_LIBRARY(...)                                                                                       \
+  extern "C" __attribute__((visibility("default"))) const ::penstock::Library* penstock_library() {                 \
+    static const auto entries = []<class... E>(std::type_identity<std::tuple<E...>>) {                              \
+      return std::vector<::penstock::CatalogEntry>{::penstock::library_entry<E>()...};                              \
+    }(std::type_identity<std::tuple<__VA_ARGS__>>{});                                                               \
+    static const ::penstock::Library library{::penstock::border, &entries};                                         \
+    return &library;                                                                                                \
+  }

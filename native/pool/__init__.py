@@ -1,0 +1,1 @@
+"""The pool of C++ environments as a `gymnasium.vector.VectorEnv`, and what it is made of."""

@@ -1,0 +1,126 @@
+"""Checks the arguments of a pool's reset and configuration, as Gymnasium's SyncVectorEnv does."""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, MutableMapping, Sequence
+
+    from numpy.typing import NDArray
+
+
+_MAX_SEED = 2**64 - 1
+
+
+def one_seed_each(seed: int | Sequence[int | None] | None, num_envs: int) -> Sequence[int | None]:
+    """Return None for each environment, `seed + i` for environment i, or the sequence itself.
+
+    Raises:
+        TypeError: It is none of these.
+        ValueError: The sequence has another length.
+    """
+    if seed is None:
+        return [None] * num_envs
+    if isinstance(seed, (int, np.integer)):
+        return [int(seed) + index for index in range(num_envs)]
+    if not hasattr(seed, "__len__"):
+        raise TypeError(f"seed is {seed!r}, expected an int, one of them or None for each environment, or None")
+    if len(seed) != num_envs:
+        raise ValueError(f"got {len(seed)} seeds for {num_envs} environments; give one each, or one int for all")
+    return seed
+
+
+def checked_seed(seed: Any, index: int) -> int:
+    """Return the seed of environment `index`.
+
+    Raises:
+        TypeError: It is not an int.
+        ValueError: It is not in [0, 2**64).
+    """
+    try:
+        value = operator.index(seed)
+    except TypeError as error:
+        raise TypeError(f"the seed of environment {index} is {seed!r}, expected an int from 0 to 2**64 - 1") from error
+    if not 0 <= value <= _MAX_SEED:
+        raise ValueError(f"the seed of environment {index} is {value}, expected 0 to 2**64 - 1")
+    return value
+
+
+def reset_mask(options: MutableMapping[str, Any] | None, num_envs: int) -> NDArray[np.bool_]:
+    """Return the mask of environments to reset: all, or `options["reset_mask"]`, which is removed from the options.
+
+    It is removed from the caller's dictionary, as SyncVectorEnv does: using that dictionary twice resets all of them.
+
+    Raises:
+        TypeError: The mask is not a NumPy array of bool.
+        ValueError: The mask has another shape or is all False, or there is another option.
+    """
+    if not options:
+        return np.ones(num_envs, dtype=np.bool_)
+    unknown = sorted(set(options) - {"reset_mask"})
+    if unknown:
+        raise ValueError(f"unknown reset options {unknown}; there is 'reset_mask', and make() takes the configuration")
+    mask = options.pop("reset_mask")
+    expected = f"reset_mask must be bool [{num_envs}], a NumPy array with at least one True"
+    if not isinstance(mask, np.ndarray):
+        raise TypeError(f"{expected}, got {type(mask).__name__}")
+    if mask.shape != (num_envs,):
+        raise ValueError(f"{expected}, got {mask.dtype} {list(mask.shape)}")
+    if mask.dtype != np.bool_:
+        raise TypeError(f"{expected}, got {mask.dtype}")
+    if not mask.any():
+        raise ValueError(f"{expected}, got {mask}")
+    return np.array(mask)  # ours: with DISABLED it often is an array that the caller continues to use
+
+
+_DTYPES: dict[type, type[np.generic]] = {bool: np.bool_, int: np.int64, float: np.float64}
+_ACCEPTED_KINDS: dict[type, str] = {bool: "b", int: "iu", float: "fiu"}
+
+
+def configuration(
+    environment_id: str, given: Mapping[str, Any], defaults: Mapping[str, float | int | bool], num_envs: int
+) -> dict[str, NDArray[Any]]:
+    """Return every field of the configuration, one value an environment.
+
+    Raises:
+        ValueError: An unknown field (the message lists those that exist), or an invalid value.
+    """
+    unknown = sorted(set(given) - set(defaults))
+    if unknown:
+        fields = ", ".join(f"{name}={default!r}" for name, default in defaults.items())
+        raise ValueError(
+            f"{environment_id} has no configuration field {', '.join(map(repr, unknown))}; its fields: {fields}"
+        )
+    return {name: one_each(name, given.get(name, default), default, num_envs) for name, default in defaults.items()}
+
+
+def one_each(name: str, value: Any, default: float, num_envs: int) -> NDArray[Any]:
+    """Return one value of a field for each environment, of the type of its default.
+
+    Raises:
+        ValueError: Another type, another number of values, or one that is not finite.
+    """
+    kind = type(default)
+    array = np.asarray(value)
+    if array.dtype.kind not in _ACCEPTED_KINDS[kind]:
+        raise ValueError(f"{name} must be {kind.__name__}, or {num_envs} of them, got {value!r}")
+    if array.shape not in ((), (num_envs,)):
+        raise ValueError(
+            f"{name} must be one value or one for each of {num_envs} environments, got {list(array.shape)}"
+        )
+    # A limit whose default is infinite may be infinite: there is none then.
+    takes = math.isfinite if math.isfinite(default) else lambda item: not math.isnan(item)
+    wrong = next((item for item in array.reshape(-1).tolist() if not takes(item)), None)
+    if wrong is not None:
+        raise ValueError(f"{name} must be finite, got {wrong}")
+    return np.broadcast_to(array, (num_envs,)).astype(_DTYPES[kind])
+
+
+def core_values(config: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[np.float64]]:
+    """Return the same as the compiled pool takes it."""
+    return {name: np.ascontiguousarray(values, dtype=np.float64) for name, values in config.items()}

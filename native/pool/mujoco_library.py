@@ -1,0 +1,105 @@
+"""Gymnasium's MuJoCo tasks: the library that holds them, loaded when one of them is first asked for.
+
+It runs on the shared library of the `mujoco` package and on the model files of the `gymnasium` package. Neither is
+imported: both are only located, so no rendering library is loaded.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+
+from penstock.native import _core
+
+IDS = (
+    "Ant-v5",
+    "HalfCheetah-v5",
+    "Hopper-v5",
+    "Humanoid-v5",
+    "HumanoidStandup-v5",
+    "InvertedDoublePendulum-v5",
+    "InvertedPendulum-v5",
+    "Pusher-v5",
+    "Reacher-v5",
+    "Swimmer-v5",
+    "Walker2d-v5",
+)
+_PREFIX = "libpenstock_mujoco-"
+_INSTALL = "run: pip install 'penstock-rl[mujoco]'"
+_INSTEAD = "; until then, use ids such as 'gymnasium/Ant-v5', which Gymnasium steps"
+_MUJOCO_PREFIX = "libmujoco.so."
+
+
+def load() -> None:
+    """Make `IDS` known; does nothing where they are.
+
+    Raises:
+        ImportError: There is no `mujoco`, not the version that Penstock was compiled for, or Penstock was compiled
+            without.
+    """
+    if _is_loaded():
+        return
+    library, mujoco = _found()
+    # Loaded first, by its path, so that the library finds it by name from any folder; Python's mujoco, if it is
+    # imported as well, shares it.
+    ctypes.CDLL(str(mujoco))
+    ctypes.CDLL(str(library)).penstock_mujoco_dot_is_fused(ctypes.c_bool(_dot_is_fused()))
+    _core.load_library(str(library), str(_package_folder("gymnasium") / "envs" / "mujoco" / "assets"))
+
+
+def available() -> bool:
+    """Return whether `load` would succeed, as far as can be seen without loading."""
+    try:
+        return _is_loaded() or bool(_found())
+    except ImportError:
+        return False
+
+
+def _is_loaded() -> bool:
+    return IDS[0] in _core.environment_ids()
+
+
+def _found() -> tuple[Path, Path]:
+    """Return the library and the MuJoCo for it."""
+    compiled = {path.stem.removeprefix(_PREFIX): path for path in Path(_core.__file__).parent.glob(f"{_PREFIX}*.so")}
+    if not compiled:
+        raise ImportError(
+            "this Penstock was compiled without the MuJoCo tasks: install a wheel of it, or install mujoco before you "
+            "compile it" + _INSTEAD
+        )
+    wanted = " or ".join(sorted(compiled))
+    try:
+        folder = _package_folder("mujoco")
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError(f"the MuJoCo tasks need mujoco {wanted}, and none is installed; {_INSTALL}") from None
+    there = {path.name.removeprefix(_MUJOCO_PREFIX): path for path in folder.glob(f"{_MUJOCO_PREFIX}*")}
+    for version, library in compiled.items():
+        if version in there:
+            return library, there[version]
+    installed = " or ".join(sorted(there)) or "none"
+    raise ImportError(
+        f"the MuJoCo tasks were compiled for mujoco {wanted}, but {installed} is installed in {folder}; {_INSTALL}"
+        + _INSTEAD
+    )
+
+
+def _package_folder(name: str) -> Path:
+    try:
+        spec = importlib.util.find_spec(name)
+    except ValueError:  # sys.modules says None: the import is forbidden
+        spec = None
+    if spec is None or not spec.submodule_search_locations:
+        raise ModuleNotFoundError(f"no package {name}")
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
+def _dot_is_fused() -> bool:
+    """Return whether NumPy's dot product of two values adds the second product without rounding it first.
+
+    It depends on NumPy's BLAS and the processor, and Gymnasium's distances depend on it.
+    """
+    near_one = 1 + 2.0**-30
+    return bool(np.array([-1.0, near_one]).dot(np.array([1.0, near_one])) != near_one * near_one - 1)

@@ -1,0 +1,198 @@
+"""Makes pools by id, and checks every argument: errors name the expectation."""
+
+from __future__ import annotations
+
+import operator
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+from gymnasium.vector import AutoresetMode
+
+from penstock.native import _core
+from penstock.native.adapters.atari import PREFIX as ATARI
+from penstock.native.adapters.atari import atari_source
+from penstock.native.adapters.gymnasium import PREFIX as GYMNASIUM
+from penstock.native.adapters.gymnasium import gymnasium_knows, gymnasium_source, near_misses
+from penstock.native.adapters.vector_env import WrappedPool
+from penstock.native.pool import mujoco_library
+from penstock.native.pool.arguments import configuration
+from penstock.native.pool.pool import Pool
+from penstock.native.pool.rendering_pool import RenderingPool
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.native.interface import EnvironmentPool
+
+unknown_id_hooks: list[Callable[[], object]] = []
+"""Hooks that are called for an unknown id, which they may then load."""
+
+
+def environment_ids() -> tuple[str, ...]:
+    """Return every id that `make` takes here; those that need a package are among them where it is installed."""
+    return tuple(sorted({*_core.environment_ids(), *(mujoco_library.IDS if mujoco_library.available() else ())}))
+
+
+def make(
+    id: str,  # noqa: A002
+    num_envs: int,
+    num_threads: int = 1,
+    max_episode_steps: int | None = None,
+    autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+    *,
+    record_episode_statistics: bool = False,
+    render_mode: str | None = None,
+    thread_affinity: bool = False,
+    batch_size: int | None = None,
+    deterministic: bool = False,
+    **config: Any,
+) -> EnvironmentPool:
+    """Make a pool of `num_envs` environments.
+
+    Args:
+        id: One of `environment_ids()`; an Atari game as `ALE/Pong-v5` (needs ale-py); or an id of Gymnasium's registry,
+            as it is or after `gymnasium/`, which also chooses Gymnasium where both know the id.
+        num_envs: How many; row b of every array is environment b.
+        num_threads: Threads that step, the caller's included. Results are the same for any number.
+        max_episode_steps: Truncates episodes; None takes the environment's own limit, -1 means that there is none.
+        autoreset_mode: What follows the end of an episode in `step`, as `gymnasium.vector.AutoresetMode`.
+        record_episode_statistics: Whether infos carry `episode` where an episode ended, as Gymnasium's wrapper
+            RecordEpisodeStatistics: return `r`, length `l`, seconds `t`.
+        render_mode: 'rgb_array' for a pool that can `render`, where Gymnasium can draw the environment.
+        thread_affinity: Whether each thread but the caller's stays on one of the CPUs that the process may use.
+        batch_size: How many environments `recv` gives at a time, if the pool is stepped asynchronously; None takes all.
+        deterministic: Whether `recv` gives batches in a fixed rotation instead of whichever are done first;
+            `batch_size` must then divide `num_envs`.
+        config: Fields of the environment's configuration, as one value or one for each environment. For Atari the
+            settings of ale-py's AtariVectorEnv; for Gymnasium's the arguments of `gymnasium.make_vec`, of which
+            `vectorization_mode` is 'sync', 'async' or 'vector_entry_point'.
+
+    Raises:
+        ValueError: An unknown id or field (the message lists those that exist), or an invalid value.
+        ImportError: The environment needs a package that is not installed; the message says which.
+    """
+    if _is_native(id):
+        return make_native(
+            id,
+            num_envs,
+            num_threads,
+            max_episode_steps,
+            autoreset_mode,
+            record_episode_statistics=record_episode_statistics,
+            render_mode=render_mode,
+            thread_affinity=thread_affinity,
+            batch_size=batch_size,
+            deterministic=deterministic,
+            **config,
+        )
+    if batch_size is not None or deterministic:
+        raise ValueError(f"batch_size and deterministic are for environments that this package steps, not for {id!r}")
+    if thread_affinity:
+        raise ValueError(
+            f"thread_affinity places the threads of this package, which do not step {id!r}; leave it out (ale-py has "
+            f"thread_affinity_offset for its own)"
+        )
+    num_envs, num_threads, max_episode_steps = _counts(num_envs, num_threads, max_episode_steps)
+    mode = _autoreset_mode(autoreset_mode)
+    if render_mode is not None:
+        config["render_mode"] = render_mode
+    if id.startswith(ATARI):
+        source = atari_source(id, num_envs, num_threads, max_episode_steps, config)
+    elif id.startswith(GYMNASIUM) or gymnasium_knows(id):
+        source = gymnasium_source(id.removeprefix(GYMNASIUM), num_envs, num_threads, max_episode_steps, config)
+    else:
+        raise ValueError(_unknown(id))
+    return WrappedPool(source, mode, record_episode_statistics=record_episode_statistics)
+
+
+def make_native(
+    id: str,  # noqa: A002
+    num_envs: int,
+    num_threads: int = 1,
+    max_episode_steps: int | None = None,
+    autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+    *,
+    record_episode_statistics: bool = False,
+    render_mode: str | None = None,
+    thread_affinity: bool = False,
+    batch_size: int | None = None,
+    deterministic: bool = False,
+    **config: Any,
+) -> Pool:
+    """Make a pool as `make` does, for one of `environment_ids()`, which this package steps itself."""
+    if not _is_native(id):
+        raise ValueError(_unknown(id))
+    num_envs, num_threads, max_episode_steps = _counts(num_envs, num_threads, max_episode_steps)
+    if batch_size is not None:
+        batch_size = _at_least_one("batch_size", batch_size)
+        if batch_size > num_envs or (deterministic and num_envs % batch_size):
+            divides = " that divides it" if deterministic else ""
+            raise ValueError(f"batch_size is {batch_size}, expected at most num_envs{divides}, {num_envs}")
+    values = configuration(id, config, _core.describe(id)["config"], num_envs)
+    mode = _autoreset_mode(autoreset_mode)
+    if render_mode is None:
+        return Pool(
+            id,
+            num_envs,
+            num_threads,
+            max_episode_steps,
+            mode,
+            values,
+            record_episode_statistics=record_episode_statistics,
+            thread_affinity=thread_affinity,
+            batch_size=batch_size,
+            deterministic=deterministic,
+        )
+    return RenderingPool(
+        id,
+        num_envs,
+        num_threads,
+        max_episode_steps,
+        mode,
+        values,
+        record_episode_statistics=record_episode_statistics,
+        render_mode=render_mode,
+        thread_affinity=thread_affinity,
+        batch_size=batch_size,
+        deterministic=deterministic,
+    )
+
+
+def _is_native(environment_id: str) -> bool:
+    if environment_id in mujoco_library.IDS:
+        mujoco_library.load()
+    if environment_id not in _core.environment_ids() and not environment_id.startswith((ATARI, GYMNASIUM)):
+        for bring_more in unknown_id_hooks:
+            bring_more()
+    return environment_id in _core.environment_ids()
+
+
+def _unknown(environment_id: str) -> str:
+    ids = environment_ids()
+    near = dict.fromkeys([*get_close_matches(environment_id, ids, n=3), *near_misses(environment_id)])
+    hint = f"; similar: {', '.join(near)}" if near else ""
+    return f"no environment is called {environment_id!r}; there are: {', '.join(ids)}{hint}"
+
+
+def _counts(num_envs: Any, num_threads: Any, max_episode_steps: Any) -> tuple[int, int, int | None]:
+    if max_episode_steps not in {None, -1}:
+        max_episode_steps = _at_least_one("max_episode_steps", max_episode_steps)
+    return _at_least_one("num_envs", num_envs), _at_least_one("num_threads", num_threads), max_episode_steps
+
+
+def _autoreset_mode(value: AutoresetMode | str) -> AutoresetMode:
+    try:
+        return AutoresetMode(value)
+    except ValueError:
+        expected = ", ".join(repr(mode.value) for mode in AutoresetMode)
+        raise ValueError(f"autoreset_mode is {value!r}, expected an AutoresetMode or one of {expected}") from None
+
+
+def _at_least_one(name: str, value: Any) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise ValueError(f"{name} must be an integer of at least 1, got {value!r}") from None
+    if isinstance(value, bool) or number < 1:
+        raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
+    return number

@@ -1,0 +1,77 @@
+"""Pure functions of torch that algorithms are written with: layers, distributions, returns, optimizers.
+
+They take parameters as tensors by name and hold no state. Import this module by its name; `import penstock` alone does
+not load it, nor torch.
+"""
+
+from penstock.tasks.model.nn.distributions import (
+    best,
+    choice_probability,
+    choose,
+    displace,
+    require_choice,
+    restrict,
+    vector_probability,
+)
+from penstock.tasks.model.nn.functional import module_call, module_parameters, seeded_module
+from penstock.tasks.model.nn.layers import (
+    gru,
+    gru_sequence,
+    init_gru,
+    init_mlp,
+    init_nature,
+    init_residual,
+    linear,
+    mlp,
+    nature,
+    residual,
+)
+from penstock.tasks.model.nn.network import Network
+from penstock.tasks.model.nn.normalizers import Normalizer, Normalizers
+from penstock.tasks.model.nn.optimizers import clip_norm, init_adam, step_adam
+from penstock.tasks.model.nn.returns import (
+    Transitions,
+    VTrace,
+    generalized_advantages,
+    successor_values,
+    transitions,
+    vtrace,
+)
+from penstock.tasks.model.nn.surrogate import advantage_sums, clipped_surrogate
+
+__all__ = [
+    "Network",
+    "Normalizer",
+    "Normalizers",
+    "Transitions",
+    "VTrace",
+    "advantage_sums",
+    "best",
+    "choice_probability",
+    "choose",
+    "clip_norm",
+    "clipped_surrogate",
+    "displace",
+    "generalized_advantages",
+    "gru",
+    "gru_sequence",
+    "init_adam",
+    "init_gru",
+    "init_mlp",
+    "init_nature",
+    "init_residual",
+    "linear",
+    "mlp",
+    "module_call",
+    "module_parameters",
+    "nature",
+    "require_choice",
+    "residual",
+    "restrict",
+    "seeded_module",
+    "step_adam",
+    "successor_values",
+    "transitions",
+    "vector_probability",
+    "vtrace",
+]

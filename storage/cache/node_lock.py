@@ -1,0 +1,46 @@
+"""Locks work among the processes of a node that should be done only once; continuing without the lock is harmless."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING
+
+from filelock import FileLock, Timeout
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+_POLL_SECONDS = 0.002
+_POLL_AT_MOST_SECONDS = 0.02
+
+
+@contextlib.contextmanager
+def node_lock(file: Path, wait_seconds: float, enough: Callable[[], bool] = lambda: False) -> Iterator[None]:
+    """Hold a lock, or continue without it if that takes too long or the file system has no locks.
+
+    Args:
+        file: the file to lock; it stays, and its folder must exist.
+        wait_seconds: time after which the holder is assumed to hang.
+        enough: polled while waiting; True ends the wait, without the lock.
+    """
+    lock = FileLock(file)
+    give_up_at = time.monotonic() + wait_seconds
+    pause = _POLL_SECONDS
+    while time.monotonic() < give_up_at:
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            if enough():
+                break
+            time.sleep(pause)
+            pause = min(2 * pause, _POLL_AT_MOST_SECONDS)
+        except NotImplementedError:
+            break
+        else:
+            break
+    try:
+        yield
+    finally:
+        lock.release()

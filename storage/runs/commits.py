@@ -1,0 +1,342 @@
+"""The commit log: a stage happened if and only if its commit is here.
+
+Commits are numbered by stage without gaps, created only if absent, never changed and never removed; each names the
+digest of the one before. `latest.json` is a hint of the log's end, and roll-ups only save reads: both may be stale,
+lost or damaged without harm.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock.storage.digest import canonical_json, digest, parse_json
+from penstock.storage.errors import CommitConflictError, CorruptObjectError, ObjectNotFoundError, StoreError
+from penstock.storage.refs import Ref
+from penstock.storage.runs.commit_schema import decode_commit, encode_commit
+from penstock.storage.runs.rollups import (
+    PREFIX,
+    WIDE_ROWS_LIMIT,
+    Span,
+    concat_tables,
+    decode_rollup,
+    encode_rollup,
+    parse_rollup_name,
+    refs_of,
+    shard_table,
+    spans_ending,
+)
+from penstock.storage.shards.verify import check_content
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+
+    from penstock.storage.cache.node_cache import NodeCache
+    from penstock.storage.refs import ShardRef
+    from penstock.storage.runs.commit_schema import Commit
+    from penstock.storage.stores.protocol import Store
+
+LATEST = "latest.json"
+_MOST_STAGES = 10**12  # a damaged hint must not become a name that no file system takes
+_COMMIT_NAME = re.compile(r"commits/(\d{8,})\.json")
+_log = logging.getLogger(__name__)
+
+
+def commit_name(stage: int) -> str:
+    """Return `commits/<stage>.json`."""
+    return f"commits/{stage:08d}.json"
+
+
+def commit_ref(commit: Commit) -> Ref:
+    """Return the reference to a commit; its digest is the `parent` of the next commit."""
+    data = encode_commit(commit)
+    return Ref(commit_name(commit.stage), digest(data), len(data))
+
+
+def read_commit(cache: NodeCache, store: Store, ref: Ref) -> Commit:
+    """Return the commit of a reference, read once by each node.
+
+    Raises:
+        ObjectNotFoundError: it does not exist.
+        CorruptObjectError: it was altered or replaced.
+    """
+    data = cache.get_buffer(store, ref)
+    check_content(data, ref, store.url)
+    return decode_commit(bytes(data), ref.name, int(Path(ref.name).stem))
+
+
+class CommitLog:
+    """The log of one run. Holds nothing but its store, so it is cheap to make and to pickle.
+
+    Args:
+        store: of the run.
+        rollup_interval: number of commits that a narrow roll-up covers; a wide one covers the square of it.
+    """
+
+    def __init__(self, store: Store, rollup_interval: int = 100) -> None:
+        if rollup_interval < 1:
+            raise ValueError(f"rollup_interval is {rollup_interval}, expected 1 or more")
+        self._store = store
+        self._rollup_interval = rollup_interval
+
+    def newest(self, since: int | None = None) -> Commit | None:
+        """Return the newest commit, or None before the first; four small requests where the hint is right.
+
+        Args:
+            since: a stage that is known to be committed; the search begins there and not at the hint.
+
+        Raises:
+            CorruptObjectError: the newest commit was altered or cut short.
+        """
+        stage = self.newest_stage(since)
+        return None if stage is None else self.read(stage)
+
+    def read(self, stage: int) -> Commit:
+        """Return a stage's commit.
+
+        Raises:
+            ObjectNotFoundError: the stage was not committed.
+            CorruptObjectError: the commit was altered or cut short.
+        """
+        name = commit_name(stage)
+        return decode_commit(self._store.read(name), name, stage)
+
+    def digest_of(self, stage: int) -> str:
+        """Return the digest of the stored bytes, which the next commit names as its `parent`."""
+        return digest(self._store.read(commit_name(stage)))
+
+    def check_genesis(self, genesis: str) -> None:
+        """Check that the first commit was built upon this run's description; reads one commit.
+
+        Raises:
+            ObjectNotFoundError: there is no first commit.
+            CorruptObjectError: it belongs to other settings: it, or `run.json`, was replaced.
+        """
+        name = commit_name(0)
+        parent = self.read(0).parent
+        if parent != genesis:
+            raise _replaced(name, parent, "run.json", genesis)
+
+    def append(self, commit: Commit) -> None:
+        """Commit a stage; durable once this returns.
+
+        Idempotent: appending the same bytes again, after a lost response or concurrently, changes nothing.
+
+        Raises:
+            ValueError: the commit is malformed.
+            CommitConflictError: another commit has this number, or the one before is missing.
+            StoreError: the store can't be written.
+        """
+        data, stage = encode_commit(commit), commit.stage
+        name = commit_name(stage)
+        if stage and not self._store.exists(commit_name(stage - 1)):
+            raise CommitConflictError(
+                f"'{name}' can't be added to {self._store.url}: '{commit_name(stage - 1)}' does not exist, and a log "
+                f"has no gaps. Resume the run; it continues from its newest commit"
+            )
+        try:
+            self._store.create(name, data)
+        except StoreError as error:
+            self._accept(name, data, error)
+        self._hint(stage)
+        self._roll_up(stage)
+
+    def shard_refs(self, first: int = 0, last: int | None = None) -> Iterator[ShardRef]:
+        """Yield committed shards in order of stage; arguments and errors as `shard_table`."""
+        yield from refs_of(self.shard_table(first, last))
+
+    def shard_table(self, first: int = 0, last: int | None = None) -> pa.Table:
+        """Return the shards of the committed stages `first` to `last` (default: all), a row each, in order of stage.
+
+        This takes a few hundred reads at most, however long the log is, and checks that they are one history: each
+        commit and roll-up is the one that its successor was built upon.
+
+        Returns:
+            A table of `penstock.storage.runs.rollups.SHARD_SCHEMA`.
+
+        Raises:
+            CorruptObjectError: a commit was altered, or replaced.
+        """
+        newest = self.newest_stage()
+        if newest is None:
+            return concat_tables([])
+        last = newest if last is None else min(last, newest)
+        available = self._rollups()
+        return self._shards_between(first, last, available)[0]
+
+    def verify(self, genesis: str) -> int:
+        """Read the whole log and check that each commit names the digest of the one before.
+
+        Args:
+            genesis: what the first commit must name as its parent.
+
+        Returns:
+            The number of commits.
+
+        Raises:
+            CorruptObjectError: a commit is malformed, or is not the one that its successor was built upon.
+        """
+        parent = genesis
+        newest = self.newest_stage()
+        commits = 0 if newest is None else newest + 1
+        for stage in range(commits):
+            name = commit_name(stage)
+            data = self._store.read(name)
+            found = decode_commit(data, name, stage).parent
+            if found != parent:
+                raise _replaced(name, found, commit_name(stage - 1) if stage else "run.json", parent)
+            parent = digest(data)
+        return commits
+
+    def _accept(self, name: str, data: bytes, error: StoreError) -> None:
+        """Compare the stored commit with one whose creation failed; raise unless they are equal."""
+        try:
+            stored = self._store.read(name)
+        except StoreError:
+            raise error from None
+        if stored != data:
+            raise CommitConflictError(
+                f"'{name}' in {self._store.url} is another commit: found {_describe(stored)}, expected "
+                f"{_describe(data)}. Another flow drove this run, or an uncommitted stage was repeated with other "
+                f"results; nothing was overwritten. Resume the run; it continues from its newest commit"
+            ) from error
+
+    def _hint(self, stage: int) -> None:
+        try:
+            self._store.write(LATEST, [canonical_json({"stage": stage}) + b"\n"])
+        except StoreError as error:
+            _log.warning("'%s' was not updated, and readers must search for the newest commit: %s", LATEST, error)
+
+    def _hinted(self) -> int:
+        """Return the stage that the hint names, or -1; the caller checks that it is committed."""
+        try:
+            stage = parse_json(self._store.read(LATEST))["stage"]
+        except ObjectNotFoundError:
+            return -1
+        except (ValueError, KeyError, TypeError) as error:
+            _log.warning("'%s' is damaged and ignored; the next commit rewrites it: %r", LATEST, error)
+            return -1
+        return stage if isinstance(stage, int) and 0 <= stage < _MOST_STAGES else -1
+
+    def newest_stage(self, since: int | None = None) -> int | None:
+        """Return the last stage of the log, which has no gaps; None if it is empty.
+
+        If the hint is right, that commit exists and the next one does not. If it is stale, the end is among the next
+        few names, or behind the newest roll-up, and a listing of few names finds it. If roll-ups were lost as well,
+        ever longer steps find it.
+        """
+        hinted = self._hinted() if since is None else since
+        if not self._is_committed(hinted + 1):
+            if hinted < 0 or hinted == since or self._is_committed(hinted):
+                return hinted if hinted >= 0 else None
+            hinted = -1  # the hint names a commit that does not exist
+        following = (hinted + 1) // self._block * self._block + self._block
+        if not self._is_committed(following):
+            newest = self._listed_from(hinted + 1)
+            return newest if newest >= 0 else None
+        rolled_up = next(iter(self._rollups()), -1)
+        if rolled_up > following and self._is_committed(rolled_up):
+            following = rolled_up + 1
+        newest = self._listed_from(following)
+        # A listing that ends within its block contains the log's end.
+        return newest if newest < following or (newest + 1) % self._block else self._search(newest)
+
+    @property
+    def _block(self) -> int:
+        """Return how many commits share all but the last digits of their names: about as many as a roll-up covers."""
+        return int(10 ** len(str(self._rollup_interval - 1)))
+
+    def _listed_from(self, stage: int) -> int:
+        """Return the last commit in the block of a stage, by one listing; the one before the stage if there is none."""
+        digits = len(str(self._block)) - 1
+        names = self._store.list(commit_name(stage).removesuffix(".json")[:-digits])
+        return max([stage - 1, *(int(found[1]) for found in map(_COMMIT_NAME.fullmatch, names) if found)])
+
+    def _search(self, committed: int) -> int:
+        """Return the last commit: search from an existing one in ever longer steps, then by bisection."""
+        step = 1
+        while self._is_committed(committed + step):
+            committed += step
+            step *= 2
+        missing = committed + step
+        while missing - committed > 1:
+            middle = (committed + missing) // 2
+            if self._is_committed(middle):
+                committed = middle
+            else:
+                missing = middle
+        return committed
+
+    def _is_committed(self, stage: int) -> bool:
+        return self._store.exists(commit_name(stage))
+
+    def _rollups(self) -> dict[int, list[Span]]:
+        """Return the existing roll-ups by their last stage, widest first; the newest stage comes first."""
+        spans = filter(None, map(parse_rollup_name, self._store.list(PREFIX)))
+        found: dict[int, list[Span]] = {}
+        for span in sorted(spans, key=lambda span: (-span.last, span.first)):
+            found.setdefault(span.last, []).append(span)
+        return found
+
+    def _shards_between(self, first: int, last: int, available: dict[int, list[Span]]) -> tuple[pa.Table, str, str]:
+        """Walk back from a stage to another, along the digests that commits and roll-ups name.
+
+        Returns:
+            The shards, the parent of the first commit, and the digest of the last one.
+        """
+        if last < first:
+            return concat_tables([]), "", ""
+        tables = []
+        stage, newest = last, self.digest_of(last)
+        expected = newest
+        while stage >= first:
+            spans = [span for span in available.get(stage, ()) if span.first >= first]
+            covered, table, expected = self._covered(stage, spans, expected)
+            tables.append(table)
+            stage = covered - 1
+        return concat_tables(tables[::-1]), expected, newest
+
+    def _covered(self, stage: int, spans: list[Span], expected: str) -> tuple[int, pa.Table, str]:
+        """Return the widest usable span that ends with a stage: its first stage, its shards, the digest before it."""
+        for span in spans:
+            try:
+                return (span.first, *decode_rollup(self._store.read(span.name), span, expected))
+            except (CorruptObjectError, ObjectNotFoundError) as error:
+                _log.warning("a roll-up is not used, the commits are read instead: %s", error)
+        name = commit_name(stage)
+        data = self._store.read(name)
+        if digest(data) != expected:
+            raise CorruptObjectError(
+                f"'{name}' has the digest {digest(data)}, but '{commit_name(stage + 1)}' was built upon {expected}: "
+                f"one of the two was replaced. Restore it from a copy"
+            )
+        commit = decode_commit(data, name, stage)
+        return stage, shard_table(stage, commit.shards), commit.parent
+
+    def _roll_up(self, stage: int) -> None:
+        """Write the roll-ups that are due; errors are logged, since the commit is stored and they only save reads."""
+        for span in spans_ending(stage, self._rollup_interval):
+            try:
+                # Existing roll-ups within the span are read; one of exactly this span is rewritten.
+                inner = {last: [s for s in spans if s != span] for last, spans in self._rollups().items()}
+                table, parent, commit = self._shards_between(span.first, span.last, inner)
+                narrow = span.last - span.first < self._rollup_interval
+                if narrow or table.num_rows <= WIDE_ROWS_LIMIT:
+                    self._store.write(span.name, [encode_rollup(table, span, parent, commit)])
+            except (StoreError, CorruptObjectError) as error:
+                _log.warning("'%s' was not written: %s", span.name, error)
+
+
+def _replaced(name: str, found: str, before: str, expected: str) -> CorruptObjectError:
+    return CorruptObjectError(
+        f"'{name}' was built upon {found}, but '{before}' has the digest {expected}: one of the two was replaced. "
+        f"Restore it from a copy"
+    )
+
+
+def _describe(data: bytes) -> str:
+    return f"{digest(data)} ({len(data)} bytes)"

@@ -1,0 +1,88 @@
+"""Copies a whole run to another store, every file as it is, so that it continues there to the same bytes."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.storage.errors import ConfigError, CorruptObjectError, RunExistsError
+from penstock.storage.refs import ref_of_name
+from penstock.storage.runs.lease import acquire
+from penstock.storage.runs.run import RUN
+from penstock.storage.shards.verify import check_content
+
+if TYPE_CHECKING:
+    from penstock.storage.refs import Ref
+    from penstock.storage.runs.run import RunFolder
+
+_LEASE_TTL_SECONDS = 30.0
+_AT_ONCE = 8
+# The driver and the readers of a run belong to its folder, and are not copied.
+_EXCLUDED = ("lease.json", "readers/")
+# A name with a digest determines its content; other objects in the target may be older.
+_DIGESTED = ("shards/", "states/", "snapshots/", "checkpoints/", "replay/")
+
+
+@dataclass(frozen=True, slots=True)
+class CopyReport:
+    """The result of a copy; objects that an earlier copy had written are not counted."""
+
+    objects: int
+    nbytes: int
+    commits: int
+
+
+def copy_run(source: RunFolder, target: RunFolder) -> CopyReport:
+    """Copy a run, under its name or another; the source stays, and no flow may drive it meanwhile.
+
+    `run.json` comes last, durable: before it there is no run in the other store, and an interrupted copy continues when
+    it is started again. Evaluations, timings and given-up attempts are copied; leases and claims of readers are not.
+
+    Args:
+        source: a run that no flow drives.
+        target: a run that does not exist yet.
+
+    Raises:
+        ConfigError: both are the same folder.
+        RunNotFoundError: the source does not exist.
+        RunExistsError: the target was created before.
+        LeaseHeldError: a flow drives the source.
+        CorruptObjectError: a commit or an object of the source is damaged; `penstock verify` lists all that are.
+    """
+    if source.store.url == target.store.url:
+        raise ConfigError(f"run '{source.name}' is in {target.store.url} already; copy it to another store")
+    description = source.load()
+    if target.exists():
+        raise RunExistsError(
+            f"there is a run '{target.name}' in {target.root.url} already; choose another store, or another name"
+        )
+    with acquire(source.store, "a copy", _LEASE_TTL_SECONDS) as keeper:
+        source.log.verify(source.genesis())
+        there = {name for name in target.store.list() if name.startswith(_DIGESTED)}
+        names = [name for name in source.store.list() if name != RUN and not name.startswith(_EXCLUDED)]
+        missing = [name for name in names if name not in there]
+
+        def copy(name: str) -> int:
+            keeper.check()
+            data = source.store.view(name)
+            ref = _ref_of(name)
+            if ref is not None:
+                check_content(data, ref, source.store.url)
+            target.store.write(name, [data])
+            return len(data)
+
+        with ThreadPoolExecutor(_AT_ONCE) as threads:
+            copied = list(threads.map(copy, missing))
+        target.store.sync(names)
+        commits = target.log.verify(source.genesis())
+    target.create(description)
+    return CopyReport(objects=len(copied) + 1, nbytes=sum(copied), commits=commits)
+
+
+def _ref_of(name: str) -> Ref | None:
+    """Return the reference of an object whose name has its digest; None for others, such as another program's file."""
+    try:
+        return ref_of_name(name)
+    except CorruptObjectError:
+        return None

@@ -1,0 +1,179 @@
+"""The lease record, and the conclusions that an observer may draw from it; uses no store, thread or clock."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Literal
+
+from penstock.storage.digest import canonical_json, parse_json
+from penstock.storage.errors import CorruptObjectError
+
+LEASE = "lease.json"
+_FORMAT = "penstock-lease/1"
+UNKNOWN_TTL_SECONDS = 30.0
+_LONGEST_TTL_SECONDS = 7 * 86_400.0
+_KINDS: dict[str, type | tuple[type, ...]] = {"int": int, "float": (int, float), "str": str, "bool": bool}
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The content of `lease.json`."""
+
+    owner: str
+    generation: int
+    """Counts owners, from 1."""
+    sequence: int
+    """Counts renewals by this owner."""
+    ttl_seconds: float
+    host: str
+    machine: str
+    """Boot and process namespace, in which `pid` means something; empty if the system does not provide it."""
+    pid: int
+    process_start: str
+    """Start time of the process in its kernel's clock; distinguishes it from a later one with the same pid."""
+    token: str
+    """Random; distinguishes two takers of one generation."""
+    released: bool = False
+
+    def encode(self) -> bytes:
+        """Return the object's bytes."""
+        return canonical_json({"format": _FORMAT, **asdict(self)}) + b"\n"
+
+    @classmethod
+    def decode(cls, data: bytes) -> Lease:
+        """Return the lease of encoded bytes.
+
+        Raises:
+            CorruptObjectError: not a lease.
+        """
+        try:
+            values = parse_json(data)
+            format_ = values.pop("format")
+            lease = cls(**values)
+            wrong = [field.name for field in fields(cls) if not isinstance(values[field.name], _KINDS[str(field.type)])]
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise _corrupt(repr(error)) from error
+        if format_ != _FORMAT:
+            raise _corrupt(f"'format' is {format_!r}, expected '{_FORMAT}'")
+        if wrong or not 0 < lease.ttl_seconds <= _LONGEST_TTL_SECONDS or lease.pid < 1:
+            raise _corrupt(f"{', '.join(wrong) or 'ttl_seconds or pid'} malformed")
+        return lease
+
+    @classmethod
+    def of_this_process(cls, owner: str, ttl_seconds: float) -> Lease:
+        """Return a first lease for the calling process."""
+        return cls(
+            owner=owner,
+            generation=1,
+            sequence=0,
+            ttl_seconds=ttl_seconds,
+            host=socket.gethostname(),
+            machine=_machine(),
+            pid=os.getpid(),
+            process_start=_process_start(os.getpid()) or "",
+            token=secrets.token_hex(8),
+        )
+
+    def owner_process(self) -> Literal["alive", "dead", "unknown"]:
+        """Return the state of the owner's process: known only if it ran on this host since the host booted."""
+        if not self.machine or not self.process_start or self.machine != _machine():
+            return "unknown"
+        found = _process_start(self.pid)
+        if found is None and _may_exist(self.pid):
+            return "unknown"
+        return "alive" if found == self.process_start else "dead"
+
+    def __str__(self) -> str:
+        return f"{self.owner} (host {self.host}, pid {self.pid}, generation {self.generation})"
+
+
+class LeaseView:
+    """The lease as one observer sees it over time; uses no store, thread or clock.
+
+    Args:
+        lease: the lease as first seen; None if there was none.
+        now: seconds on the observer's monotonic clock.
+    """
+
+    def __init__(self, lease: Lease | None, now: float) -> None:
+        self.lease = lease
+        self._changed_at = now
+        self._observed_at = now
+
+    @property
+    def ttl_seconds(self) -> float:
+        """Return the owner's ttl, or a default while no lease was seen."""
+        return self.lease.ttl_seconds if self.lease else UNKNOWN_TTL_SECONDS
+
+    @property
+    def unchanged_seconds(self) -> float:
+        """Return the seconds from the last change to the last observation; unobserved time does not count."""
+        return self._observed_at - self._changed_at
+
+    @property
+    def expired(self) -> bool:
+        """Return whether nothing has changed for longer than one ttl."""
+        return self.unchanged_seconds > self.ttl_seconds
+
+    def observe(self, lease: Lease | None, now: float) -> bool:
+        """Record an observation, None if there was no lease or the read failed; returns whether the lease changed."""
+        self._observed_at = now
+        if lease is None or lease == self.lease:
+            return False
+        self.lease, self._changed_at = lease, now
+        return True
+
+    def lost(self, generation: int) -> str:
+        """Return the reason why this generation no longer drives the run; empty if it does.
+
+        A lower generation is a late write of an earlier owner, which the current one replaces; it is not a reason.
+        """
+        if self.lease and self.lease.generation > generation:
+            return f"the lease was taken over by {self.lease}"
+        if self.lease and self.lease.generation == generation and self.lease.released:
+            return f"the lease was released by {self.lease}"
+        if self.expired:
+            last = f"renewed last by {self.lease}" if self.lease else "missing"
+            return f"the lease is {last}, unchanged for {self.unchanged_seconds:.1f} s (ttl {self.ttl_seconds:g} s)"
+        return ""
+
+
+def _corrupt(found: str) -> CorruptObjectError:
+    return CorruptObjectError(
+        f"'{LEASE}' is not a lease: {found}. If no flow drives this run, remove the file and resume the run"
+    )
+
+
+def _machine() -> str:
+    """Return the kernel's boot id and the process namespace, in which alone containers of a host may differ."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot}/{os.readlink('/proc/self/ns/pid')}"  # noqa: PTH115  (the link's target is no path)
+    except OSError:
+        return ""
+
+
+def _may_exist(pid: int) -> bool:
+    """Return whether a process of another user has this pid: `/proc` mounted with hidepid shows none of them."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except (ProcessLookupError, OverflowError):
+        return False
+    return False  # a process of this user, which `/proc` would show: a zombie, or it has just ended
+
+
+def _process_start(pid: int) -> str | None:
+    """Return the clock ticks from boot to the start of a process; None if there is none, or only its zombie."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    # The second field is the command in brackets, which may contain anything.
+    values = stat.rsplit(")", 1)[1].split()
+    return None if values[0] in "ZX" else values[19]

@@ -1,0 +1,190 @@
+"""Verifies everything that a run has stored: the chain of commits, and every object against the digest in its name."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.storage.digest import digest
+from penstock.storage.errors import ConfigError, CorruptObjectError, ObjectNotFoundError
+from penstock.storage.refs import ref_of_name
+from penstock.storage.runs.commit_schema import decode_commit
+from penstock.storage.runs.commits import commit_name
+from penstock.storage.runs.lease import acquire
+from penstock.storage.runs.reader_claims import shards_kept_from
+from penstock.storage.shards.verify import check_content
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from penstock.storage.refs import Ref
+    from penstock.storage.runs.commit_schema import Commit
+    from penstock.storage.runs.run import RunFolder
+    from penstock.storage.stores.protocol import Store
+
+_THREADS = 4
+_LEASE_TTL_SECONDS = 30.0
+_FOLDERS = ("shards/", "states/", "snapshots/", "checkpoints/")
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A stored object that is not what it has to be."""
+
+    name: str
+    problem: str
+    """One line: what was found, what was expected, what to do."""
+    committed: bool
+    """True if a commit names it, or it is a commit; others can be made again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """The result of verifying a run."""
+
+    commits: int
+    objects: int
+    """Number of objects whose content was verified."""
+    faults: tuple[Fault, ...]
+    """In order of name."""
+    foreign: int
+    """Number of other programs' files in the folders of objects."""
+
+
+def verify_run(
+    run: RunFolder, since: int = 0, on_progress: Callable[[int, int], None] = lambda _, __: None
+) -> Verification:
+    """Verify a run, which may be driven meanwhile; changes nothing.
+
+    Every commit since a stage is decoded and compared with the digest that its successor names, the first one with
+    `run.json`. Objects that they name must exist and have the digests that their names hold: shards that were not
+    dropped, and what the newest commit needs. Without `since`, objects that no commit names are verified as well.
+
+    Args:
+        run: a run.
+        since: the first stage whose commit and objects are verified.
+        on_progress: called with the numbers of verified objects and of all; one call at a time.
+
+    Raises:
+        RunNotFoundError: the run does not exist.
+        ConfigError: `since` is no committed stage.
+        CorruptObjectError: `run.json` is damaged.
+        StoreError: the store can't be read.
+    """
+    genesis = run.genesis()
+    newest = run.log.newest_stage()
+    last = -1 if newest is None else newest
+    if since and not 0 <= since <= last:
+        raise ConfigError(f"--since {since}: run '{run.name}' has committed {last + 1} stages, expected 0 to {last}")
+    faults: list[Fault] = []
+    commits = list(_chain(run.store, since, last, genesis, faults))
+    committed = {ref.name for commit in commits for ref in _references(commit)}
+    stored = {name for folder in _FOLDERS for name in run.store.list(folder)}
+    missing = _needed(commits, newest, shards_kept_from(run.store)) - stored
+    faults += [Fault(name, "it is missing, and a commit names it: restore it from a copy", True) for name in missing]
+    refs, foreign = _refs(sorted(stored & committed if since else stored))
+    progress = _Progress(len(refs), on_progress)
+
+    def check(ref: Ref) -> Fault | None:
+        problem = _problem(run.store, ref)
+        progress.add_one()
+        return Fault(ref.name, problem, ref.name in committed) if problem else None
+
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="verify") as threads:
+        faults += filter(None, threads.map(check, refs))
+    faults.sort(key=lambda fault: fault.name)
+    return Verification(len(commits), len(refs), tuple(faults), foreign)
+
+
+def repair(run: RunFolder, faults: Iterable[Fault]) -> list[str]:
+    """Remove damaged objects that no commit names: a resumed run makes them again.
+
+    Returns:
+        The removed names.
+
+    Raises:
+        LeaseHeldError: a flow drives the run.
+        CorruptObjectError: a commit is damaged, so that it is not known what it names; nothing was removed.
+    """
+    faults = list(faults)
+    commits = [fault.name for fault in faults if fault.name.startswith("commits/")]
+    if commits:
+        raise CorruptObjectError(
+            f"{', '.join(commits)} of run '{run.name}' must be restored from a copy before anything is removed, since "
+            f"nothing else says what the commits name"
+        )
+    names = [fault.name for fault in faults if not fault.committed]
+    if names:
+        with acquire(run.store, "a repair", _LEASE_TTL_SECONDS) as keeper:
+            keeper.check()
+            run.store.delete(names)
+    return names
+
+
+def _chain(store: Store, first: int, last: int, genesis: str, faults: list[Fault]) -> Iterator[Commit]:
+    """Yield the intact commits, and record a fault for each that is damaged or does not follow the one before."""
+    parent: str | None = None if first else genesis  # None: not known
+    for stage in range(first, last + 1):
+        name = commit_name(stage)
+        try:
+            data = store.read(name)
+            commit = decode_commit(data, name, stage)
+        except (CorruptObjectError, ObjectNotFoundError) as error:
+            faults.append(Fault(name, str(error), committed=True))
+            parent = None
+            continue
+        if parent is not None and commit.parent != parent:
+            before = commit_name(stage - 1) if stage else "run.json"
+            problem = f"it was built upon {commit.parent}, but '{before}' has the digest {parent}: one was replaced"
+            faults.append(Fault(name, f"{problem}. Restore both from a copy", committed=True))
+        parent = digest(data)
+        yield commit
+
+
+def _references(commit: Commit) -> Iterator[Ref]:
+    yield from commit.shards
+    yield from commit.states
+    yield from commit.snapshots
+    yield commit.checkpoint
+
+
+def _needed(commits: list[Commit], newest: int | None, kept_from: int) -> set[str]:
+    """Return the names that must exist: garbage collection removes what only older commits need to resume."""
+    names = {ref.name for commit in commits if commit.stage >= kept_from for ref in commit.shards}
+    for commit in commits[-1:]:
+        if commit.stage == newest:
+            names |= {ref.name for ref in (*commit.states, *commit.snapshots, commit.checkpoint)}
+    return names
+
+
+def _refs(names: Iterable[str]) -> tuple[list[Ref], int]:
+    """Return the references that the names make, and the number of names that make none."""
+    refs, foreign = [], 0
+    for name in names:
+        try:
+            refs.append(ref_of_name(name))
+        except CorruptObjectError:
+            foreign += 1
+    return refs, foreign
+
+
+def _problem(store: Store, ref: Ref) -> str:
+    try:
+        check_content(store.view(ref.name), ref, store.url)
+    except CorruptObjectError as error:
+        return str(error)
+    except ObjectNotFoundError:  # removed meanwhile
+        return ""
+    return ""
+
+
+class _Progress:
+    def __init__(self, total: int, report: Callable[[int, int], None]) -> None:
+        self._total, self._report, self._done, self._lock = total, report, 0, threading.Lock()
+
+    def add_one(self) -> None:
+        with self._lock:
+            self._done += 1
+            self._report(self._done, self._total)

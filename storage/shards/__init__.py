@@ -1,0 +1,1 @@
+"""Stores trajectory shards as Arrow IPC files: layout, compression, checksums, episode index, reading."""

@@ -1,0 +1,1 @@
+"""Moves objects concurrently with the work: prefetching, ranged reads, uploads in the background."""

@@ -1,0 +1,99 @@
+"""Runs work on a store in the background: several tasks concurrently, within a byte budget.
+
+A slow store then costs the writer nothing, as long as it accepts bytes as fast as they come. No failure is silent: the
+first one cancels all tasks that have not started and is raised by every later call. The store itself retries single
+requests a bounded number of times.
+"""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Uploads:
+    """Runs tasks in the order of submission, up to `threads` at once. Safe for threads.
+
+    Args:
+        threads: how many tasks run at once; 0 runs each in the caller's thread, for stores that are not worth a thread.
+        budget_bytes: limit for tasks that are submitted and not done; a single task may be larger.
+
+    Raises:
+        ValueError: `threads` is negative, or the budget below one byte.
+    """
+
+    def __init__(self, threads: int, budget_bytes: int) -> None:
+        if threads < 0 or budget_bytes < 1:
+            raise ValueError(f"threads is {threads} and budget_bytes {budget_bytes}, expected 0 and 1 or more")
+        self._executor = ThreadPoolExecutor(threads, thread_name_prefix="upload") if threads else None
+        self._budget_bytes = budget_bytes
+        self._changed = threading.Condition()
+        self._held_bytes = 0
+        self._running = 0
+        self._failure: BaseException | None = None
+
+    @property
+    def held_bytes(self) -> int:
+        """Return the bytes of tasks that are submitted and not done."""
+        with self._changed:
+            return self._held_bytes
+
+    def submit(self, nbytes: int, work: Callable[[], None]) -> Future[None]:
+        """Queue `work`; block while the budget is used up.
+
+        `work` may wait for tasks that were submitted before it: they start earlier.
+
+        Raises:
+            BaseException: an earlier task raised it.
+        """
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._failure or not self._running or self._held_bytes + nbytes <= self._budget_bytes
+            )
+            self._raise()
+            self._held_bytes += nbytes
+            self._running += 1
+        if self._executor is not None:
+            return self._executor.submit(self._do, nbytes, work)
+        done: Future[None] = Future()
+        self._do(nbytes, work)
+        done.set_result(None)
+        return done
+
+    def finish(self) -> None:
+        """Wait until every submitted task is done.
+
+        Raises:
+            BaseException: the first exception that any task raised.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: not self._running)
+            self._raise()
+
+    def close(self) -> None:
+        """End the threads once all submitted tasks are done; raise nothing."""
+        if self._executor is not None:
+            self._executor.shutdown(wait=True)
+
+    def _do(self, nbytes: int, work: Callable[[], None]) -> None:
+        try:
+            with self._changed:
+                self._raise()
+            work()
+        except BaseException as error:
+            with self._changed:
+                self._failure = self._failure or error
+            raise
+        finally:
+            with self._changed:
+                self._held_bytes -= nbytes
+                self._running -= 1
+                self._changed.notify_all()
+
+    def _raise(self) -> None:
+        if self._failure is not None:
+            raise self._failure

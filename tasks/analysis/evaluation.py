@@ -1,0 +1,151 @@
+"""The evaluate role: measures a snapshot's return, acting greedily on seeds that training never used."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from gymnasium.vector import AutoresetMode
+
+from penstock.storage.digest import canonical_json
+from penstock.storage.errors import RunIdleError
+from penstock.storage.runs.reader_claims import reading
+from penstock.tasks.data.snapshots.exchange import load_snapshot
+from penstock.tasks.environments.factory import make_pool
+from penstock.tasks.runtime.assignment import Assignment
+from penstock.tasks.runtime.run_context import load_context
+from penstock.tasks.seeds import Purpose, environment_seeds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock.storage.refs import SnapshotRef
+    from penstock.storage.runs.commit_schema import Commit
+    from penstock.storage.runs.run import RunFolder
+    from penstock.storage.stores.protocol import Store
+    from penstock.tasks.runtime.run_context import RunContext
+
+
+def evaluate_snapshot(context: RunContext, store: Store, ref: SnapshotRef, episodes: int, key: int) -> dict[str, float]:
+    """Return the mean return of `episodes` episodes with zero noise, one environment each.
+
+    Args:
+        context: the context of the run.
+        store: the run's store.
+        ref: reference to the snapshot.
+        episodes: number of episodes.
+        key: selects the set of seeds; the same key gives the same seeds and so the same result.
+
+    Returns:
+        `version`, `episodes`, `mean_return`, `min_return`, `max_return`, `mean_length`: all deterministic, and
+        `seconds`, which is not. With several agents, a step's reward is the mean of theirs.
+    """
+    torch.set_num_threads(1)
+    started = time.perf_counter()
+    params = load_snapshot(context.cache.get_buffer(store, ref), ref)
+    # Reset in the step that ends an episode: in its last state there may be no legal action.
+    pool = make_pool(context.config, episodes, AutoresetMode.SAME_STEP)
+    pool.reset_ids(environment_seeds(context.config.seed, Purpose.EVALUATION, key, env_ids=range(episodes)))
+    noise = torch.zeros((episodes, *context.algorithm.noise.shape))
+    carry = context.algorithm.initial_carry(episodes)
+    returns, lengths = np.zeros(episodes), np.zeros(episodes, dtype=np.int64)
+    running = np.ones(episodes, dtype=bool)
+    observation = pool.observation
+    with torch.inference_mode():
+        while running.any():
+            rows, carry = context.algorithm.act(params, carry, torch.from_numpy(observation), noise)
+            observation, reward, terminated, truncated, _ = pool.step(rows["action"].numpy())
+            team_reward = reward.mean(-1) if reward.ndim > 1 else reward
+            returns += np.where(running, team_reward, 0.0)
+            lengths += running
+            running &= ~(terminated | truncated)
+    return {
+        "version": ref.version,
+        "episodes": episodes,
+        "mean_return": float(returns.mean()),
+        "min_return": float(returns.min()),
+        "max_return": float(returns.max()),
+        "mean_length": float(lengths.mean()),
+        "seconds": time.perf_counter() - started,
+    }
+
+
+_FOLLOW_SECONDS = 1.0
+"""Interval of polling for a new commit."""
+
+
+def evaluate_commit(run: RunFolder, commit: Commit, episodes: int, key: int) -> dict[str, float]:
+    """Evaluate the last snapshot of a commit in this process, and store the result with the run.
+
+    Returns:
+        The result of `evaluate_snapshot`, and `seeds`, which is `key`.
+    """
+    snapshot = commit.snapshots[-1]
+    with reading(run.store, "evaluate", commit.stage, commit.stage, shards=False):
+        result = {
+            **evaluate_snapshot(observer_context(run, commit.stage), run.store, snapshot, episodes, key),
+            "seeds": key,
+        }
+    run.store.write(_evaluation_name(snapshot, episodes, key), [canonical_json(result)])
+    return result
+
+
+def observer_context(run: RunFolder, stage: int) -> RunContext:
+    """Return the context of a run for an observer that is not a member; errors as `load_context`."""
+    return load_context(
+        Assignment(
+            store=run.root.url,
+            run=run.name,
+            stage=stage,
+            attempt=0,
+            generation=0,
+            gang="",
+            role="evaluate",
+            replica=0,
+            replicas=1,
+            task_run="",
+            cache_folder="",
+            device="cpu",
+        )
+    )
+
+
+def commits_to_evaluate(run: RunFolder, episodes: int, key: int, idle_seconds: float | None) -> Iterator[Commit]:
+    """Yield each commit as it appears, until the run is finished; without `idle_seconds` only the existing ones.
+
+    Snapshots that were evaluated before with the same seeds are left out, so following may be stopped and started at
+    any time; so are those that `penstock gc` has removed. The run's end is decided by its own evaluations, inside its
+    stages.
+
+    Raises:
+        RunNotFoundError: the run does not exist.
+        RunIdleError: it is not finished, and nothing was committed for `idle_seconds` after the newest evaluation.
+    """
+    run.load()
+    stage, newest = 0, run.log.newest()
+    idle_since = time.monotonic()
+    while True:
+        while newest is not None and stage <= newest.stage:
+            commit = run.log.read(stage)
+            snapshot = commit.snapshots[-1]
+            done = run.store.exists(_evaluation_name(snapshot, episodes, key))
+            if not done and run.store.exists(snapshot.name):
+                yield commit
+            stage += 1
+            idle_since = time.monotonic()
+        if idle_seconds is None or (newest is not None and newest.finished):
+            return
+        if time.monotonic() - idle_since >= idle_seconds:
+            committed = "nothing" if newest is None else f"nothing after stage {newest.stage}"
+            raise RunIdleError(
+                f"run '{run.name}' has committed {committed} for {idle_seconds:g} s and is not finished; `penstock "
+                f"resume {run.name}` resumes it if no flow drives it, --idle-seconds extends the wait for a slow run"
+            )
+        time.sleep(min(_FOLLOW_SECONDS, idle_seconds))
+        newest = run.log.newest(newest.stage if newest else None)
+
+
+def _evaluation_name(snapshot: SnapshotRef, episodes: int, key: int) -> str:
+    return f"evaluations/{snapshot.version:08d}-{key}-{episodes}.json"

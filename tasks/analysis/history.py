@@ -1,0 +1,181 @@
+"""Reads a run's past from its storage: commits with their timings, evaluations, attempts. Imports no torch."""
+
+from __future__ import annotations
+
+import re
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from penstock.storage.digest import parse_json
+from penstock.storage.errors import CorruptObjectError, ObjectNotFoundError
+from penstock.storage.runs.timings import decode_timings, timings_name
+from penstock.storage.shards.reader import open_shard
+from penstock.tasks.setup.config.loading import stored_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from penstock.storage.runs.commit_schema import Commit
+    from penstock.storage.runs.run import RunFolder
+    from penstock.storage.runs.timings import ActTimes, LearnTimes, MemberTimes, StageTimings
+
+_TIMINGS_NAME = re.compile(r"timings/(\d{8,})-(\d{8,})\.json")
+_MOST_STAGES = 1000
+_NEWEST_STAGES = 50
+_MOST_LAGS = 50
+_READS_AT_ONCE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A committed stage."""
+
+    commit: Commit
+    timings: StageTimings | None
+    """None if a kill between commit and timings lost them."""
+
+    @property
+    def index(self) -> int:
+        """Return the stage's number."""
+        return self.commit.stage
+
+    @property
+    def seconds(self) -> float | None:
+        """Return the stage's duration."""
+        return self.timings.stage_seconds if self.timings else None
+
+    @property
+    def act(self) -> tuple[ActTimes, ...]:
+        """Return the times of each act component."""
+        return self.timings.act if self.timings else ()
+
+    @property
+    def learn(self) -> tuple[LearnTimes, ...]:
+        """Return the times of each learner."""
+        return self.timings.learn if self.timings else ()
+
+    @property
+    def by_component(self) -> dict[str, tuple[MemberTimes, ...]]:
+        """Return the times of all members by component."""
+        return self.timings.by_component if self.timings else {}
+
+    @property
+    def steps_per_second(self) -> float | None:
+        """Return acted environment steps, or stored steps that were learned from, by the stage's seconds."""
+        parts = self.act or self.learn
+        if not parts or not self.seconds:
+            return None
+        return sum(part.env_steps for part in parts) / self.seconds
+
+    @property
+    def wait_share(self) -> float | None:
+        """Return the learners' waiting by their waiting and learning, 0 to 1."""
+        waited = sum(part.wait_seconds for part in self.learn)
+        busy = waited + sum(part.learn_seconds for part in self.learn)
+        return waited / busy if busy else None
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """A run's past."""
+
+    run: RunFolder
+    description: Mapping[str, Any]
+    """`run.json`."""
+    stages: tuple[Stage, ...]
+    """All committed stages, or 1,000 of them, evenly spaced, and the newest 50."""
+    committed: int
+    """Number of committed stages."""
+    evaluations: tuple[Mapping[str, Any], ...]
+    """Results of `penstock evaluate`, by version."""
+    attempts: Mapping[int, Mapping[str, Any]]
+    """For each stage that was tried again, the attempt that counts and the reason."""
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """Return the stored settings, by their current names."""
+        return stored_settings(self.description["config"])
+
+    @property
+    def newest(self) -> Commit | None:
+        """Return the newest commit; None before the first."""
+        return self.stages[-1].commit if self.stages else None
+
+
+def read_history(run: RunFolder, most_stages: int = _MOST_STAGES) -> History:
+    """Read a run's past: small objects only, a commit and timings for each stage.
+
+    Raises:
+        RunNotFoundError: the run does not exist.
+        CorruptObjectError: `run.json` or a commit was altered.
+    """
+    description = run.load("config", "made_with", "promise")
+    newest = run.log.newest()
+    committed = newest.stage + 1 if newest else 0
+    even = np.linspace(0, committed - 1, min(committed, most_stages)).round().astype(int)
+    stages = np.union1d(even, np.arange(max(0, committed - _NEWEST_STAGES), committed)).tolist()
+    timings = newest_timings(run, stages)
+    with ThreadPoolExecutor(_READS_AT_ONCE, thread_name_prefix="history") as threads:
+        commits = list(threads.map(run.log.read, stages))
+    return History(
+        run=run,
+        description=description,
+        stages=tuple(Stage(commit, timings.get(stage)) for stage, commit in zip(stages, commits, strict=True)),
+        committed=committed,
+        evaluations=tuple(sorted(_objects(run, "evaluations/"), key=lambda one: int(one["version"]))),
+        attempts={int(name[len("attempts/") : -len(".json")]): value for name, value in _named(run, "attempts/")},
+    )
+
+
+def newest_timings(run: RunFolder, stages: Iterable[int]) -> dict[int, StageTimings]:
+    """Return the timings of the last driver of each of these stages, without those that are lost or damaged."""
+    wanted = set(stages)
+    generations: dict[int, int] = {}
+    for name in run.store.list("timings/"):
+        found = _TIMINGS_NAME.fullmatch(name)
+        if found and int(found[1]) in wanted:
+            generations[int(found[1])] = max(int(found[2]), generations.get(int(found[1]), 0))
+    names = [timings_name(stage, generation) for stage, generation in generations.items()]
+    with ThreadPoolExecutor(_READS_AT_ONCE, thread_name_prefix="history") as threads:
+        values = list(threads.map(lambda name: decode_timings(run.store.read(name)), names))
+    return {stage: value for stage, value in zip(generations, values, strict=True) if value}
+
+
+def stored_lags(history: History) -> dict[int, int]:
+    """Return the policy lag of each stage's last round, as its last shard records it; for 50 stages at most.
+
+    Stages whose shards were dropped, replays and imported data have none.
+    """
+    with_shards = [stage for stage in history.stages if stage.commit.shards and stage.commit.snapshots]
+    some = np.unique(np.linspace(0, len(with_shards) - 1, min(len(with_shards), _MOST_LAGS)).round().astype(int))
+    lags = {}
+    for index in some.tolist():
+        stage = with_shards[index]
+        ref = stage.commit.shards[-1]
+        try:
+            info = open_shard(history.run.store, ref).info
+        except (ObjectNotFoundError, CorruptObjectError):
+            continue
+        lags[stage.index] = ref.round - info.min_policy_version
+    return lags
+
+
+def _named(run: RunFolder, prefix: str) -> list[tuple[str, Mapping[str, Any]]]:
+    read = [(name, _json(run.store.read(name))) for name in run.store.list(prefix) if name.endswith(".json")]
+    return [(name, value) for name, value in read if value]
+
+
+def _objects(run: RunFolder, prefix: str) -> list[Mapping[str, Any]]:
+    return [value for _, value in _named(run, prefix) if {"version", "mean_return", "episodes"} <= value.keys()]
+
+
+def _json(data: bytes) -> dict[str, Any] | None:
+    """Return a JSON object, or None for other data: no run needs the objects that are read with this to continue."""
+    try:
+        value = parse_json(data)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None

@@ -1,0 +1,1 @@
+"""Checks an algorithm against its contract: the checks behind `penstock check-algorithm`."""

@@ -1,0 +1,108 @@
+"""Runs all checks of an algorithm on rows that it acted itself; a failure names the mistake and its remedy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import torch
+
+from penstock.native.conformance.environment_under_test import CheckFailedError, SkippedError
+from penstock.native.conformance.runner import Check, Report
+from penstock.storage.cache.node_cache import NodeCache
+from penstock.storage.runs.run import RunFolder
+from penstock.storage.stores.open import open_store
+from penstock.tasks.conformance.acting import ActingChecks
+from penstock.tasks.conformance.learning import LearningChecks
+from penstock.tasks.conformance.trial import Trial
+from penstock.tasks.environments.factory import make_pool
+from penstock.tasks.model.algorithms.custom import describe_error
+from penstock.tasks.model.algorithms.registry import make_algorithm
+from penstock.tasks.runtime.run_context import RunContext
+from penstock.tasks.setup.config.loading import build_config
+from penstock.tasks.setup.config.run import TrainConfig
+from penstock.tasks.specs import EnvironmentSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.tasks.setup.config.run import RunConfig
+
+_LIMITS = (12, 9, 20, 50)
+"""Time limits of an episode; the first one under which some episodes are truncated and others terminated is used."""
+
+
+def check_algorithm(config: RunConfig, environment_id: str) -> Report:
+    """Check a configuration's algorithm on rows of an environment; torch keeps one thread afterwards.
+
+    Raises:
+        ConfigError: there is no such environment, or the algorithm can't be made.
+    """
+    torch.set_num_threads(1)  # as actors do; batches are small
+    with TemporaryDirectory(prefix="penstock-check-") as folder:
+        trial = _trial(config, environment_id, Path(folder), _LIMITS[0])
+        acting = ActingChecks(trial)
+        checks = [
+            _outcome("init is a function of the seed", acting.check_init),
+            _outcome("a snapshot is enough to act, and rows are as declared", acting.check_rows),
+        ]
+        if all(check.outcome == "pass" for check in checks):
+            trial = _with_both_ends(trial, config, environment_id, Path(folder))
+            acting, learning = ActingChecks(trial), LearningChecks(trial)
+            checks += [
+                _outcome(name, check)
+                for name, check in (
+                    ("act is a function of its arguments", acting.check_pure),
+                    ("act is row-wise", acting.check_row_wise),
+                    ("zero noise is greedy", acting.check_greedy),
+                    ("learning is a function of its arguments", learning.check_pure),
+                    ("the first minibatch's ratio is 1", learning.check_ratio),
+                    ("statistics are global", learning.check_tiles),
+                    ("parts of a minibatch add up", learning.check_parts),
+                    ("a truncated episode and a round's end are bootstrapped", learning.check_bootstrap),
+                    ("nothing leaks over an episode's end", learning.check_leak),
+                    ("update changes its own group alone", learning.check_update),
+                )
+            ]
+    return Report(f"{config.algorithm.name} on {environment_id}", tuple(checks))
+
+
+def _trial(config: RunConfig, environment_id: str, folder: Path, limit: int) -> Trial:
+    environment = {"id": environment_id, "num_envs": 8, "envs_per_tile": 4, "max_episode_steps": limit}
+    values: dict[str, object] = {"name": "check", "environment": environment, "schedule": {"round_steps": 64}}
+    if isinstance(config, TrainConfig):
+        values["algorithm"] = config.algorithm.model_dump()
+    run = build_config(values)
+    pool = make_pool(run, 1)
+    described = EnvironmentSpec.from_pool(environment_id, dict(pool.environment))
+    pool.close()
+    context = RunContext(
+        config=run,
+        run=RunFolder(open_store(str(folder / "runs")), "check"),
+        cache=NodeCache(folder / "cache"),
+        environment=described,
+        algorithm=make_algorithm(config.algorithm, described),
+        policy=run.make_policy(),
+    )
+    return Trial(context)
+
+
+def _with_both_ends(trial: Trial, config: RunConfig, environment_id: str, folder: Path) -> Trial:
+    for limit in _LIMITS:
+        trial = _trial(config, environment_id, folder, limit)
+        ends = [trial.ends(trajectory) for trajectory in trial.trajectories]
+        if all(torch.cat([end[kind] for end in ends]).any() for kind in (0, 1)):
+            break
+    return trial
+
+
+def _outcome(name: str, check: Callable[[], str]) -> Check:
+    try:
+        return Check(name, "pass", check())
+    except SkippedError as reason:
+        return Check(name, "skip", str(reason))
+    except CheckFailedError as failure:
+        return Check(name, "fail", str(failure))
+    except Exception as error:  # noqa: BLE001  (an algorithm may raise anything)
+        return Check(name, "fail", describe_error(error))

@@ -1,0 +1,358 @@
+"""Exports runs as Minari datasets, and imports Minari datasets as runs, without loss.
+
+An exported episode is whole, even if several shards store it. Columns other than observation, action, reward and the
+end flags are among its `infos`. Minari's infos have one entry more than there are steps; the last one is zero if the
+run stores none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from penstock.storage.digest import digest
+from penstock.storage.errors import ConfigError, RunExistsError
+from penstock.storage.refs import Ref, ShardRef, checkpoint_name, shard_name
+from penstock.storage.runs.commit_schema import Commit
+from penstock.storage.shards.codec import ShardColumns, ShardInfo, allocate, decode_shard, encode_shard
+from penstock.storage.shards.episode_index import Episodes
+from penstock.storage.shards.specs import DTYPES, Spec
+from penstock.storage.shards.whole_episodes import whole_episodes
+from penstock.storage.tensors import save_tensors
+from penstock.tasks.environments.factory import make_pool
+from penstock.tasks.setup.config.replay import build_stored_config
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from gymnasium import Space
+    from numpy.typing import NDArray
+
+    from penstock.storage.runs.run import RunFolder
+    from penstock.storage.shards.codec import Shard
+    from penstock.storage.shards.whole_episodes import WholeEpisode
+
+CUT = "cut"
+"""Name of the info that is true at the last step of an episode without an end. Minari requires one, so such an episode
+is truncated as well."""
+LAST_SUFFIX = "@last"
+"""Suffix of the column that stores, at an episode's last step, the last entry of an info with one entry more than
+steps."""
+
+_SHARD_BYTES = 16 << 20
+_OWN = ("observation", "action", "reward", "terminated", "truncated")
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """Counts of an export."""
+
+    episodes: int
+    cut_episodes: int
+    """Episodes without an end: the run ended before they did."""
+    steps: int
+
+
+def export_run(
+    run: RunFolder, path: Path, observation_space: Space[Any], action_space: Space[Any], dataset_id: str | None = None
+) -> Exported:
+    """Write all committed episodes as a Minari dataset in HDF5, images without JPEG encoding.
+
+    `minari.MinariDataset(path / "data")` opens it; `minari.load_dataset` does if it is below Minari's own folder.
+
+    Args:
+        run: a run with committed shards.
+        path: the dataset's folder, which must not exist yet.
+        observation_space: the space of one environment.
+        action_space: the space of one environment.
+        dataset_id: the dataset's name in Minari; by default, it is derived from the run's name.
+
+    Raises:
+        ConfigError: Minari is not installed, or the path exists.
+        CorruptObjectError: a shard is damaged; the dataset is incomplete.
+    """
+    minari = _minari()
+    data = path.absolute() / "data"  # Minari prefixes a relative path with its own folder
+    if data.exists():
+        raise ConfigError(f"'{data}' exists already; an export needs a new path")
+    data.mkdir(parents=True)
+    storage = minari.dataset.minari_storage.MinariStorage.new(
+        data, observation_space=observation_space, action_space=action_space, data_format="hdf5", jpeg_encoding=False
+    )
+    storage.update_metadata(
+        {"dataset_id": dataset_id or f"penstock/{run.name}-v0", "minari_version": minari.__version__}
+    )
+    tally = {"episodes": 0, "cut": 0, "steps": 0}
+
+    def buffers() -> Iterator[Any]:
+        for index, episode in enumerate(whole_episodes(_shards(run))):
+            infos = _infos(episode)
+            steps = len(episode.columns["reward"])
+            tally["episodes"] += 1
+            tally["cut"] += bool(infos[CUT].any())
+            tally["steps"] += steps
+            yield minari.data_collector.EpisodeBuffer(
+                id=index,
+                observations=np.concatenate([episode.columns["observation"], episode.last_observation[None]]),
+                actions=episode.columns["action"],
+                rewards=episode.columns["reward"],
+                terminations=episode.columns["terminated"] != 0,
+                truncations=(episode.columns["truncated"] != 0) | infos[CUT][:steps],
+                infos=infos,
+            )
+
+    storage.update_episodes(buffers())
+    return Exported(tally["episodes"], tally["cut"], tally["steps"])
+
+
+def import_dataset(run: RunFolder, path: Path) -> Exported:
+    """Write a Minari dataset as a run of one stage, which replays and readers accept like any other.
+
+    A shard stores whole episodes, one after another, as the rows of one environment.
+
+    Args:
+        run: the run to create.
+        path: the dataset's folder, which contains `data`.
+
+    Raises:
+        ConfigError: Minari is not installed, or the dataset is invalid, empty, or has values that columns can't store.
+        RunExistsError: the run exists already.
+    """
+    minari = _minari()
+    try:
+        dataset = minari.MinariDataset(path.absolute() / "data")
+    except (OSError, ValueError, AssertionError) as error:
+        raise ConfigError(f"'{path}' is not a Minari dataset: {error}; expected a folder with 'data' in it") from error
+    if run.exists():
+        raise RunExistsError(f"there is a run '{run.name}' already; choose another name for the import")
+    last_infos = _last_infos(dataset)
+    refs: list[ShardRef] = []
+    pending: list[dict[str, NDArray[Any]]] = []
+    cut = total = 0
+    for episode in dataset.iterate_episodes():
+        pending.append(_rows(episode, last_infos))
+        total += len(episode)
+        cut += bool(CUT in pending[-1] and pending[-1][CUT].any())
+        if sum(array.nbytes for rows in pending for array in rows.values()) >= _SHARD_BYTES:
+            refs.append(_write(run, len(refs), pending, dataset))
+            pending = []
+    if pending:
+        refs.append(_write(run, len(refs), pending, dataset))
+    if not refs:
+        raise ConfigError(f"the Minari dataset '{path}' has no episodes; there is nothing to import")
+    run.create(_run_json(run.name, dataset))
+    _commit(run, refs, dataset.total_episodes, total)
+    return Exported(dataset.total_episodes, cut, total)
+
+
+def spaces_of(run: RunFolder) -> tuple[Space[Any], Space[Any]]:
+    """Return the observation space and the action space of one of a run's environments.
+
+    Raises:
+        ConfigError: the environment is not registered here or has several agents, or Minari is not installed.
+    """
+    config = run.load("config")["config"]
+    if "imported" in config:
+        _minari()
+        from minari.serialization import deserialize_space  # noqa: PLC0415  (an extra)
+
+        imported = config["imported"]
+        return deserialize_space(imported["observation_space"]), deserialize_space(imported["action_space"])
+    with contextlib.closing(make_pool(build_stored_config(config), 1)) as pool:
+        if agents := pool.environment["agents"]:
+            raise ConfigError(
+                f"run '{run.name}' has {config['environment']['id']} with {agents} agents and a reward each, and "
+                f"Minari's episodes have one reward a step. Its shards are Arrow files, see docs/reading.md"
+            )
+        return pool.single_observation_space, pool.single_action_space
+
+
+def _minari() -> Any:
+    try:
+        import h5py  # noqa: F401, PLC0415  (an extra)
+        import minari  # noqa: PLC0415
+        import minari.data_collector  # noqa: PLC0415
+        import minari.dataset.minari_storage  # noqa: PLC0415
+    except ImportError as error:
+        raise ConfigError(
+            f"Minari's format needs a package that is not installed ({error}): pip install 'penstock-rl[minari]'"
+        ) from error
+    return minari
+
+
+def _shards(run: RunFolder) -> Iterator[Shard]:
+    for ref in run.log.shard_refs():
+        yield decode_shard(run.store.view(ref.name), None, ref.name, ref.digest)
+
+
+def _infos(episode: WholeEpisode) -> dict[str, Any]:
+    """Return the infos by name, nested at slashes, with one entry more than steps."""
+    columns = episode.columns
+    steps = len(columns["reward"])
+    cut = np.zeros(steps + 1, bool)
+    if CUT in columns:
+        cut[:steps] = columns[CUT]
+    cut[steps - 1] |= episode.cut
+    infos: dict[str, Any] = {CUT: cut}
+    for name, values in columns.items():
+        if name in (*_OWN, CUT) or name.endswith(LAST_SUFFIX):
+            continue
+        last = columns.get(name + LAST_SUFFIX)
+        entries = np.concatenate([values, np.zeros_like(values[:1]) if last is None else last[-1:]])
+        *folders, leaf = name.split("/")
+        place = infos
+        for folder in folders:
+            place = place.setdefault(folder, {})
+        place[leaf] = entries
+    return infos
+
+
+def _flat(infos: Mapping[str, Any] | None, prefix: str = "") -> dict[str, NDArray[Any]]:
+    found: dict[str, NDArray[Any]] = {}
+    for name, value in (infos or {}).items():
+        if isinstance(value, dict):
+            found |= _flat(value, f"{prefix}{name}/")
+        else:
+            found[prefix + name] = np.asarray(value)
+    return found
+
+
+def _last_infos(dataset: Any) -> set[str]:
+    """Return the infos whose last entry is not zero in some episode."""
+    return {
+        name
+        for episode in dataset.iterate_episodes()
+        for name, entries in _flat(episode.infos).items()
+        if len(entries) == len(episode) + 1 and np.any(entries[-1])
+    }
+
+
+def _rows(episode: Any, last_infos: set[str]) -> dict[str, NDArray[Any]]:
+    """Return an episode's columns, and its last observation under a name that no column has."""
+    steps = len(episode)
+    observations, actions = episode.observations, episode.actions
+    for name, value in (("observations", observations), ("actions", actions)):
+        if not isinstance(value, np.ndarray):
+            raise ConfigError(
+                f"episode {episode.id} has {name} that are a {type(value).__name__}, expected one array: columns hold "
+                "arrays, so flatten the dataset's spaces first"
+            )
+    rows = {
+        "observation": observations[:-1],
+        "reward": np.asarray(episode.rewards),
+        "terminated": np.asarray(episode.terminations).astype(np.uint8),
+        "truncated": np.asarray(episode.truncations).astype(np.uint8),
+        "action": actions,
+    }
+    for name, entries in _flat(episode.infos).items():
+        if len(entries) != steps + 1 or name in rows or name.endswith(LAST_SUFFIX):
+            raise ConfigError(
+                f"episode {episode.id} has the info '{name}' with {len(entries)} entries for {steps} steps, expected "
+                f"{steps + 1}, and a name that no column has"
+            )
+        rows[name] = entries[:-1]
+        if name in last_infos:
+            rows[name + LAST_SUFFIX] = np.zeros_like(entries[:-1])
+            rows[name + LAST_SUFFIX][-1] = entries[-1]
+    rows.setdefault("env_id", np.zeros(steps, np.int32))
+    rows.setdefault("episode_id", np.full(steps, episode.id, np.int32))
+    rows.setdefault("policy_version", np.zeros(steps, np.int32))
+    return {**rows, "/last": observations[-1:]}
+
+
+def _write(run: RunFolder, round_: int, episodes: list[dict[str, NDArray[Any]]], dataset: Any) -> ShardRef:
+    first = episodes[0]
+    names = [name for name in first if name != "/last"]
+    columns = {name: _spec(name, first[name]) for name in names}
+    lengths = np.array([len(rows["reward"]) for rows in episodes])
+    steps = int(lengths.sum())
+    arrays = allocate(columns, steps, 1)
+    for rows in episodes:
+        if {name: _spec(name, rows[name]) for name in rows if name != "/last"} != columns:
+            raise ConfigError(
+                f"the dataset's episodes have different columns: {sorted(rows)}, expected {sorted(first)}"
+            )
+    for name in names:
+        np.concatenate([rows[name] for rows in episodes], out=arrays[name][:, 0])
+    ends = np.cumsum(lengths) - 1
+    if not (arrays["terminated"] | arrays["truncated"])[ends, 0].all():
+        raise ConfigError("an episode of the dataset neither terminates nor is truncated; Minari requires one of them")
+    starts = ends + 1 - lengths
+    versions, rewards = arrays["policy_version"][:, 0], arrays["reward"][:, 0]
+    index = Episodes.from_flags(
+        row=ends,
+        env_id=arrays["env_id"][ends, 0].astype(np.int64),
+        episode_id=arrays["episode_id"][ends, 0].astype(np.int64),
+        length=lengths,
+        return_=np.array(
+            [math.fsum(rewards[start : end + 1].tolist()) for start, end in zip(starts, ends, strict=True)]
+        ),
+        terminated=(arrays["terminated"][ends, 0] != 0).astype(np.uint8),
+        truncated=(arrays["truncated"][ends, 0] != 0).astype(np.uint8),
+        first_policy_version=versions[starts].astype(np.int64),
+        last_policy_version=versions[ends].astype(np.int64),
+    )
+    environment = dataset.env_spec.id if dataset.env_spec is not None else str(dataset.id)
+    info = ShardInfo(0, 0, round_, 0, steps, 1, int(versions.min()), int(versions.max()), environment, {}, index)
+    shard = encode_shard(
+        ShardColumns(columns, arrays), ends, np.concatenate([rows["/last"] for rows in episodes]), info
+    )
+    name = shard_name(0, 0, round_, 0, shard.digest)
+    run.store.write(name, shard.parts)
+    return ShardRef(name, shard.digest, shard.nbytes, round_, 0, steps)
+
+
+def _spec(name: str, array: NDArray[Any]) -> Spec:
+    if array.dtype.name not in DTYPES or 0 in array.shape[1:]:
+        raise ConfigError(f"'{name}' has {array.dtype}{list(array.shape[1:])} a step, which no column can hold")
+    return Spec(array.dtype.name, array.shape[1:])
+
+
+def _run_json(name: str, dataset: Any) -> dict[str, Any]:
+    from minari.serialization import serialize_space  # noqa: PLC0415  (an extra)
+
+    source = {
+        "dataset_id": str(dataset.id),
+        "minari_version": str(dataset.minari_version),
+        "observation_space": serialize_space(dataset.observation_space),
+        "action_space": serialize_space(dataset.action_space),
+    }
+    return {
+        "format": "penstock-run/1",
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "config": {"name": name, "imported": source},
+        "identity": {"imported": source},
+        "made_with": {},
+        "promise": {"holds": False, "why": "imported from a Minari dataset", "where": "nowhere"},
+    }
+
+
+def _commit(run: RunFolder, refs: Iterable[ShardRef], episodes: int, steps: int) -> None:
+    refs = list(refs)
+    checkpoint = save_tensors({}, {"stage": 0, "imported": True})
+    ref = Ref(checkpoint_name(0, digest(checkpoint)), digest(checkpoint), len(checkpoint))
+    run.store.write(ref.name, [memoryview(checkpoint)])
+    run.store.sync([ref.name, *(shard.name for shard in refs)])
+    run.log.append(
+        Commit(
+            stage=0,
+            parent=run.genesis(),
+            rounds=(0, len(refs) - 1),
+            version=0,
+            env_steps=steps,
+            episodes=episodes,
+            shards=tuple(refs),
+            states=(),
+            snapshots=(),
+            checkpoint=ref,
+            metrics={},
+            evaluation=None,
+            finished="imported from Minari",
+        )
+    )

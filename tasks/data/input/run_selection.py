@@ -1,0 +1,88 @@
+"""Shared parts of readers of stored runs: stages, claims, names, and the column that no file has."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from penstock.storage.errors import ConfigError
+from penstock.storage.runs.reader_claims import reading
+from penstock.storage.runs.run import RunFolder
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from penstock.storage.refs import ShardRef
+    from penstock.storage.stores.protocol import Store
+
+NEXT_OBSERVATION = "next_observation"
+"""A column that no file has: the observation after the row, or an episode's last one at its end."""
+
+
+def stored_name(column: str) -> str:
+    """Return the stored column from which a requested one is derived."""
+    return "observation" if column == NEXT_OBSERVATION else column
+
+
+def requested_stages(stages: range | None) -> range:
+    """Return the requested stages; None: all, including later ones.
+
+    Raises:
+        ConfigError: they are not consecutive.
+    """
+    if stages is not None and stages.step != 1:
+        raise ConfigError(f"stages is {stages!r}, expected a range of consecutive stages, such as range(10, 20)")
+    return range(1 << 62) if stages is None else stages
+
+
+def newest_stages(store: Store, runs: Sequence[str]) -> dict[str, int]:
+    """Return the newest committed stage by run, -1 before the first.
+
+    Raises:
+        RunNotFoundError: there is no run of that name.
+    """
+    found = {}
+    for name in runs:
+        run = RunFolder(store, name)
+        run.load()
+        newest = run.log.newest()
+        found[name] = newest.stage if newest else -1
+    return found
+
+
+def from_root(run: str, ref: ShardRef) -> ShardRef:
+    """Return the reference of a run's shard for the store that holds the runs."""
+    return replace(ref, name=f"{run}/{ref.name}")
+
+
+class StageClaims:
+    """Claims on stages of several runs, which a reader moves as it needs other stages.
+
+    Args:
+        store: holds the runs.
+        purpose: one word, part of the readers' names.
+    """
+
+    def __init__(self, store: Store, purpose: str) -> None:
+        self._store = store
+        self._purpose = purpose
+        self._claims: dict[str, tuple[int, ExitStack]] = {}
+
+    def move(self, needed: Mapping[str, tuple[int, int]]) -> None:
+        """Claim these stages, first and last by run, and only then release the previous claims.
+
+        Raises:
+            ConfigError: the shards of one of these stages were deleted.
+        """
+        for run, (first, last) in needed.items():
+            before = self._claims.get(run)
+            # A claim on the first stage keeps all later ones, too: stages added at the end need no new claim.
+            if before is None or before[0] != first:
+                claim = ExitStack()
+                claim.enter_context(reading(self._store.at(run), self._purpose, first, last, optional=True))
+                self._claims[run] = first, claim
+                if before is not None:
+                    before[1].close()
+        for run in self._claims.keys() - needed.keys():
+            self._claims.pop(run)[1].close()

@@ -1,0 +1,303 @@
+"""The plan of a replay: a pinned list of committed shards of earlier runs, made once when the replay begins.
+
+The list is a file in the replay's folder, named by its digest in `run.json`. So later commits of the source runs change
+nothing, and a killed replay resumes with the same rows. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypedDict
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.storage.digest import digest
+from penstock.storage.errors import ConfigError, CorruptObjectError
+from penstock.storage.refs import ShardRef
+from penstock.storage.runs.reader_claims import reading, shards_kept_from
+from penstock.storage.runs.rollups import refs_of
+from penstock.storage.runs.run import RunFolder
+from penstock.storage.shards.reader import open_shard
+from penstock.tasks.setup.config.replay import build_stored_config
+from penstock.tasks.setup.config.run import TrainConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from penstock.storage.stores.protocol import Store
+    from penstock.tasks.setup.config.replay import Bounds, ReplayConfig, SourceSettings
+
+FORMAT = b"penstock-plan/1"
+_SEGMENTS = pa.list_(pa.int32())
+_SCHEMA = pa.schema(
+    [
+        ("run", pa.string()),
+        ("name", pa.string()),
+        ("digest", pa.string()),
+        ("nbytes", pa.int64()),
+        ("round", pa.int64()),
+        ("tile", pa.int64()),
+        ("rows", pa.int64()),
+        pa.field("segments", _SEGMENTS, nullable=True),
+    ]
+)
+_REF_COLUMNS = _SCHEMA.names[1:-1]
+_INDEX_THREADS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedShard:
+    """A shard of another run, and its selected rows."""
+
+    run: str
+    ref: ShardRef
+    segments: tuple[int, ...] | None
+    """Triples (environment of the tile, first step, last step); None: all rows."""
+
+    @property
+    def row_count(self) -> int:
+        """Return the number of selected rows."""
+        if self.segments is None:
+            return self.ref.rows
+        return sum(last - first + 1 for first, last in zip(self.segments[1::3], self.segments[2::3], strict=True))
+
+    def row_ids(self, steps: int, envs: int) -> NDArray[np.int64] | None:
+        """Return the selected rows `t * B + b`, ascending; None: all. ValueError if a segment exceeds `[T, B]`."""
+        if self.segments is None:
+            return None
+        chosen = np.zeros((steps, envs), dtype=bool)
+        for env, first, last in zip(*(iter(self.segments),) * 3, strict=True):
+            if not (0 <= env < envs and 0 <= first <= last < steps):
+                raise ValueError(f"segment {(env, first, last)} is outside of {steps} steps of {envs} environments")
+            chosen[first : last + 1, env] = True
+        return np.flatnonzero(chosen)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayPlan:
+    """The list of shards, in order of source run, round and tile."""
+
+    table: pa.Table
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    def __getitem__(self, index: int) -> PlannedShard:
+        row = self.table.slice(index, 1).to_pylist()[0]
+        segments = row["segments"]
+        ref = ShardRef(**{name: row[name] for name in _REF_COLUMNS})
+        return PlannedShard(row["run"], ref, None if segments is None else tuple(segments))
+
+    def encode(self) -> bytes:
+        """Return the file's bytes, the same for the same list."""
+        sink = pa.BufferOutputStream()
+        table = self.table.combine_chunks().replace_schema_metadata({b"format": FORMAT})
+        with pa.ipc.new_file(sink, table.schema) as writer:
+            writer.write_table(table)
+        return bytes(sink.getvalue())
+
+    @classmethod
+    def decode(cls, data: bytes | memoryview, name: str, expected_digest: str) -> ReplayPlan:
+        """Decode what `encode` returned. Raises CorruptObjectError if its digest differs."""
+        if digest(data) != expected_digest:
+            raise CorruptObjectError(
+                f"'{name}' has {len(data)} bytes with digest {digest(data)}, expected {expected_digest}: it was "
+                f"altered or cut short. Restore it from a copy, or start the replay again under another name"
+            )
+        return cls(pa.ipc.open_file(pa.py_buffer(data)).read_all())
+
+
+def plan_name(plan_digest: str) -> str:
+    """Return the plan's path in the replay's own folder: `replay/plan-<digest>.arrow`."""
+    return f"replay/plan-{plan_digest}.arrow"
+
+
+class SourceRecord(TypedDict):
+    """A source run as `run.json` records it."""
+
+    run: str
+    stages: list[int]
+    """First and last stage."""
+    commit: str
+    """Digest of the last stage's commit."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A run to read."""
+
+    run: RunFolder
+    config: TrainConfig
+    first: int
+    """The first selected stage, of those whose shards were not deleted."""
+    last: int
+    """The last selected stage, of those committed now."""
+
+
+def _sources(root: Store, config: ReplayConfig) -> list[_Source]:
+    """Return the runs to read, with their configurations and stages.
+
+    Raises:
+        RunNotFoundError: there is no run of that name.
+        ConfigError: a run is a replay itself or has not committed enough, or the environments differ.
+    """
+    found: list[_Source] = []
+    stages = config.source.stages
+    for name in config.source.runs:
+        run = RunFolder(root, name)
+        stored = build_stored_config(run.load("config")["config"])
+        if not isinstance(stored, TrainConfig):
+            raise ConfigError(f"source.runs: '{name}' is a replay, which stores no shards; name the runs that it read")
+        newest = run.log.newest()
+        kept = shards_kept_from(run.store)
+        first, end = max(stages.first, kept), newest.stage if newest else -1
+        last = end if stages.last is None else min(stages.last, end)
+        if last < first:
+            committed = (
+                f"stages {kept} to {end} (the shards of earlier ones were deleted)" if kept else f"stages 0 to {end}"
+            )
+            committed = committed if newest else "nothing"
+            raise ConfigError(
+                f"source.stages = '{_show(stages)}': run '{name}' has committed {committed}; choose other stages, or "
+                f"`penstock resume {name}` first"
+            )
+        found.append(_Source(run, stored, first, last))
+    reference, *others = found
+    for other in others:
+        if _environment_key(other.config) != _environment_key(reference.config):
+            raise ConfigError(
+                f"source.runs: '{other.run.name}' has environment {_environment_key(other.config)}, and "
+                f"'{reference.run.name}' has {_environment_key(reference.config)}; one replay learns from one "
+                f"environment"
+            )
+    return found
+
+
+def _environment_key(config: TrainConfig) -> str:
+    environment = config.environment
+    return json.dumps([environment.id, environment.max_episode_steps, environment.settings], sort_keys=True)
+
+
+def in_environment_of_sources(root: Store, config: ReplayConfig) -> ReplayConfig:
+    """Return the settings with the environment of the source runs; raises as `make_plan`."""
+    environment = _sources(root, config)[0].config.environment
+    return config.model_copy(update={"environment": environment})
+
+
+def make_plan(root: Store, config: ReplayConfig) -> tuple[ReplayPlan, list[SourceRecord]]:
+    """Select shards among those committed now.
+
+    It takes a few hundred reads for each run, however long the run is; with `min_return`, one more for the episode
+    index of each shard within the stages.
+
+    Returns:
+        The plan, and its sources as stored in `run.json`: run, stages, and the digest of the last stage's commit.
+
+    Raises:
+        RunNotFoundError: there is no run of that name.
+        ConfigError: a run is a replay itself or has not committed enough, the environments differ, or no rows are left.
+        CorruptObjectError: a source's log is inconsistent, or a shard is damaged.
+    """
+    tables: list[pa.Table] = []
+    read: list[SourceRecord] = []
+    for source in _sources(root, config):
+        log, stages = source.run.log, [source.first, source.last]
+        read.append({"run": source.run.name, "stages": stages, "commit": log.digest_of(source.last)})
+        table = log.shard_table(*stages)
+        tables.append(_selected(source.run, source.config, table, config.source))
+    plan = ReplayPlan(pa.concat_tables(tables).combine_chunks())
+    if not len(plan):
+        given = config.source
+        least = "any return" if given.min_return is None else f"a return of at least {given.min_return:g}"
+        raise ConfigError(
+            f"source: no row of {', '.join(given.runs)} is left with stages '{_show(given.stages)}', versions "
+            f"'{_show(given.versions)}' and {least}; widen one of them. `penstock show {given.runs[0]}` lists the "
+            f"stored ones"
+        )
+    return plan, read
+
+
+def pin(root: Store, run: RunFolder, config: ReplayConfig) -> tuple[ReplayConfig, dict[str, Any]]:
+    """Select the shards of a new replay, and store the list in its folder.
+
+    Returns:
+        The settings with the list's digest and the environment of the sources, and the entries for `run.json`.
+
+    Raises:
+        PenstockError: as `make_plan`.
+    """
+    plan, read = make_plan(root, config)
+    data = plan.encode()
+    run.store.write(plan_name(digest(data)), [data], durable=True)
+    config = in_environment_of_sources(root, config).model_copy(update={"plan": digest(data)})
+    return config, {"reads": {"sources": read, "plan": plan_name(digest(data)), "shards": len(plan)}}
+
+
+@contextmanager
+def claimed(root: Store, config: ReplayConfig) -> Iterator[None]:
+    """Keep the sources' shards from being deleted, until `run.json` says that an unfinished replay needs them.
+
+    Raises:
+        PenstockError: as `make_plan`.
+    """
+    with ExitStack() as stack:
+        for source in _sources(root, config):
+            stack.enter_context(reading(source.run.store, "plan", source.first, source.last))
+        yield
+
+
+def _show(bounds: Bounds) -> str:
+    return f"{bounds.first}:{'' if bounds.last is None else bounds.last}"
+
+
+def _selected(run: RunFolder, stored: TrainConfig, table: pa.Table, source: SourceSettings) -> pa.Table:
+    """Return a run's rows of the plan."""
+    rounds = table["round"].to_numpy()
+    versions = np.maximum(0, rounds - stored.schedule.lag)
+    within = versions >= source.versions.first
+    if source.versions.last is not None:
+        within &= versions <= source.versions.last
+    segments: list[list[int] | None] = [None] * table.num_rows
+    if source.min_return is not None:
+        refs = list(refs_of(table))
+        found = _good_segments(run, refs, stored.schedule.round_steps, source.min_return)
+        segments = [found.get((ref.round, ref.tile)) for ref in refs]
+        within &= np.array([segment is not None for segment in segments], dtype=bool)
+    chosen = np.flatnonzero(within)
+    columns = {name: table[name].take(chosen) for name in _REF_COLUMNS}
+    kept = pa.array([segments[index] for index in chosen.tolist()], type=_SEGMENTS)
+    runs = pa.array([run.name] * len(chosen), pa.string())
+    return pa.table({"run": runs, **columns, "segments": kept}, schema=_SCHEMA)
+
+
+def _good_segments(
+    run: RunFolder, refs: Sequence[ShardRef], steps: int, min_return: float
+) -> dict[tuple[int, int], list[int]]:
+    """Find steps of episodes with at least a return, by (round, tile): triples of environment, first and last step.
+
+    An episode may have begun in an earlier shard than the one that records its end. Steps that are not available do not
+    count: those of earlier stages than are read, those in a shard that came too late to be learned from, and all before
+    it.
+    """
+    before: dict[tuple[int, int], int] = {}
+    found: dict[tuple[int, int], list[int]] = {}
+    with ThreadPoolExecutor(_INDEX_THREADS, thread_name_prefix="episode-index") as threads:
+        infos = threads.map(lambda ref: open_shard(run.store, ref).info, refs)
+        for ref, info in zip(refs, infos, strict=True):
+            before[ref.round, ref.tile] = info.round_before
+            episodes = info.episodes
+            for index in np.flatnonzero(episodes.return_ >= min_return).tolist():
+                last, env = divmod(int(episodes.row[index]), info.envs)
+                round_, left = ref.round, int(episodes.length[index])
+                while left > 0 and (round_, ref.tile) in before:
+                    first = max(0, last + 1 - left)
+                    found.setdefault((round_, ref.tile), []).extend([env, first, last])
+                    left -= last + 1 - first
+                    round_, last = before[round_, ref.tile], steps - 1
+    return found

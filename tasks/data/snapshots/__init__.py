@@ -1,0 +1,1 @@
+"""Parameters and checkpoints as stored files: written, announced, fetched, quantised."""

@@ -1,0 +1,214 @@
+"""Sends parameters from the learner to actors: publishes versions, and reads them through the node's cache."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
+
+from penstock.storage.cache.node_cache import CacheTally
+from penstock.storage.digest import digest
+from penstock.storage.errors import StageMismatchError
+from penstock.storage.refs import SnapshotRef, parse_snapshot_name, snapshot_name
+from penstock.storage.tensors import load_tensors
+from penstock.storage.transfer.background_uploads import Uploads
+from penstock.tasks.data.snapshots.quantize import decode_params, encode_params
+from penstock.tasks.runtime.stored_objects import named_objects, snapshot_folder, stored_snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import torch
+
+    from penstock.storage.runs.commit_schema import Commit
+    from penstock.tasks.runtime.assignment import Assignment
+    from penstock.tasks.runtime.membership import Membership
+    from penstock.tasks.runtime.run_context import RunContext
+    from penstock.tasks.specs import Params, State
+
+logger = logging.getLogger(__name__)
+
+_SEPARATOR = "/"
+_KEY = "snapshot/"
+_WAIT_SECONDS = 60.0
+_UPLOAD_THREADS = 2
+_UPLOAD_BUDGET_BYTES = 256 << 20
+
+
+class SnapshotReader:
+    """Reads parameters by version, as they become available. For one act task, which closes it.
+
+    While a task acts with one version, the next announced one is prefetched into the node's cache; `get` does not rely
+    on it.
+
+    Attributes:
+        tally: hits and misses of the node's cache, prefetches included.
+    """
+
+    def __init__(
+        self, assignment: Assignment, context: RunContext, membership: Membership, before: Commit | None
+    ) -> None:
+        self._attempt = assignment.attempt
+        self._context = context
+        self._membership = membership
+        self._known = {ref.version: ref for ref in (before.snapshots if before else ())}
+        self._current: tuple[int, Params] | None = None
+        self._seen = -1  # the newest version that was requested or prefetched
+        self._closed = False
+        self.tally = CacheTally()
+        if context.run.store.path(snapshot_folder(self._attempt)) is None:  # local files need no fetching
+            threading.Thread(target=self._prefetch, name="snapshot-prefetch", daemon=True).start()
+
+    def get(self, version: int) -> tuple[Params, float]:
+        """Return the parameters of a version, and the seconds spent waiting for it to be published."""
+        if self._current and self._current[0] == version:
+            return self._current[1], 0.0
+        waited = 0.0
+        if version not in self._known:
+            key = _key(version)
+            waited = self._membership.wait(lambda latest: key in latest, lambda: self._poll(version), of_all=key)
+            if version not in self._known:
+                self._known[version] = SnapshotRef.from_json(self._membership.latest(_key(version)))
+        self._seen = max(self._seen, version)
+        ref = self._known[version]
+        buffer = self._context.cache.get_buffer(self._context.run.store, ref, self.tally)
+        params = load_snapshot(buffer, ref)
+        self._current = (version, params)
+        return params, waited
+
+    @property
+    def newest(self) -> int:
+        """Return the newest version that is announced, or named by the commit before; -1 if there is none."""
+        announced = [max(self._known, default=-1)]
+
+        def collect(latest: Mapping[str, Any]) -> bool:
+            announced.extend(int(key.removeprefix(_KEY)) for key in latest if key.startswith(_KEY))
+            return True
+
+        self._membership.wait_notification(collect, 0.0)
+        return max(announced)
+
+    def close(self) -> None:
+        """Stop prefetching; does not wait for a fetch in progress, which is harmless."""
+        self._closed = True
+        self._membership.wake()
+
+    def _poll(self, version: int) -> bool:
+        ref = stored_snapshot(self._context.run.store, version, self._attempt)
+        if ref:
+            self._known[version] = ref
+            self._membership.share(_key(version), ref.to_json())
+        return ref is not None
+
+    def _prefetch(self) -> None:
+        announced: list[SnapshotRef] = []
+
+        def has_newer(latest: Mapping[str, Any]) -> bool:
+            announced[:] = [
+                SnapshotRef.from_json(value)
+                for key, value in latest.items()
+                if key.startswith(_KEY) and int(key.removeprefix(_KEY)) > self._seen
+            ]
+            return self._closed or bool(announced)
+
+        while not self._closed:
+            if not self._membership.wait_notification(has_newer, _WAIT_SECONDS) or self._closed:
+                continue
+            ref = min(announced, key=lambda ref: ref.version)
+            self._seen = max(self._seen, ref.version)
+            try:
+                self._context.cache.get(self._context.run.store, ref, self.tally)
+            except Exception as error:  # noqa: BLE001  (`get` meets the same error, and raises it)
+                logger.debug("could not prefetch name=%s error=%s", ref.name, error)
+
+
+def load_snapshot(buffer: memoryview, ref: SnapshotRef) -> Params:
+    """Return parameters by group and name, ready to act with; verifies the digest."""
+    arrays, _ = load_tensors(buffer, ref.name, ref.digest)
+    params: dict[str, dict[str, torch.Tensor]] = {}
+    for name, value in decode_params(arrays).items():
+        group, _, rest = name.partition(_SEPARATOR)
+        params.setdefault(group, {})[rest] = value
+    return params
+
+
+class SnapshotPublisher:
+    """Stores and announces versions. For one learn task; a context manager, whose end waits for uploads.
+
+    On a remote store a version is uploaded while the next one is learned. It is announced when it is stored, so no
+    actor uses one that a restarted learner could not find and compare with.
+    """
+
+    def __init__(self, assignment: Assignment, context: RunContext, membership: Membership) -> None:
+        self._attempt = assignment.attempt
+        self._context = context
+        self._membership = membership
+        self._existing = {
+            parsed.version: name
+            for name, parsed in named_objects(
+                context.run.store, f"{snapshot_folder(assignment.attempt)}/", parse_snapshot_name
+            )
+            if name.count("/") == snapshot_folder(assignment.attempt).count("/") + 1
+        }
+        remote = context.run.store.path(snapshot_folder(assignment.attempt)) is None
+        self._uploads = Uploads(_UPLOAD_THREADS if remote else 0, _UPLOAD_BUDGET_BYTES)
+        self.publish_seconds = 0.0
+        self.published = self.published_bytes = 0
+        """Number and bytes of versions that were not stored before."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None:
+                self._uploads.finish()
+        finally:
+            self._uploads.close()
+
+    def publish(self, version: int, state: State) -> SnapshotRef:
+        """Store the actors' part of the parameters as a version; in the background if the store is remote.
+
+        Raises:
+            StageMismatchError: this version was published before, with other content.
+            StoreError: an earlier version could not be stored.
+        """
+        started = time.perf_counter()
+        tensors = {
+            f"{group}{_SEPARATOR}{name}": value.detach().cpu()
+            for group in self._context.algorithm.actor_groups
+            for name, value in state.params[group].items()
+        }
+        data = encode_params(tensors, self._context.config.distribution.snapshot_dtype, {"version": version})
+        name = snapshot_name(version, digest(data))
+        if self._attempt:
+            name = f"{snapshot_folder(self._attempt)}/{name.rsplit('/', 1)[1]}"
+        ref = SnapshotRef(name=name, digest=digest(data), nbytes=len(data), version=version)
+        stored = self._existing.get(version)
+        if stored is None:
+            self.published += 1
+            self.published_bytes += len(data)
+            self._context.cache.put(self._context.run.store, ref, [data])  # actors of this node need not download it
+            self._uploads.submit(len(data), partial(self._store, ref, data))
+        elif stored != name:
+            raise StageMismatchError(
+                f"version {version} was published as '{stored}', and learning it again gave '{name}'; a stage must be "
+                f"a deterministic function of the commit before it. This attempt is given up and the stage starts again"
+            )
+        else:
+            self._announce(ref)
+        self.publish_seconds += time.perf_counter() - started
+        return ref
+
+    def _store(self, ref: SnapshotRef, data: bytes) -> None:
+        self._context.run.store.write(ref.name, [memoryview(data)])
+        self._announce(ref)
+
+    def _announce(self, ref: SnapshotRef) -> None:
+        self._membership.notify("act", _key(ref.version), ref.to_json())
+
+
+def _key(version: int) -> str:
+    return f"{_KEY}{version}"

@@ -1,0 +1,251 @@
+"""The Dask clusters of a run: existing ones, and local workers on this machine.
+
+Local workers are ordinary Dask workers with the resources that the run's policy asks for. Their nannies live in the
+flow's process, restart a worker that dies, and die with the flow. Workers are forked from one process that has
+already imported their modules, which saves seconds for each at the start and after each loss.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from multiprocessing import forkserver
+from typing import TYPE_CHECKING, TypeAlias
+
+import dask
+from distributed import Client, Nanny, Scheduler, SpecCluster
+from distributed.utils import get_mp_context
+
+from penstock.storage.errors import GangRefusedError
+from penstock.tasks.roles.worker.entrypoint import warm_up
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from tornado.ioloop import IOLoop
+
+    from penstock.tasks.setup.config.cluster import ClusterSettings
+    from penstock.tasks.setup.distribution.policies import DistributionPolicy
+
+_CONNECT_SECONDS = 15
+
+Workers: TypeAlias = tuple[tuple[str, int, tuple[tuple[str, float], ...]], ...]
+
+QUIET = {
+    # Only for its dashboard, which is off here, Dask polls every event loop 50 times a second, and samples the stacks
+    # of a worker, which must pause for each sample, 100 times: a sixth of a core for three idle workers.
+    "distributed.admin.tick.interval": "500ms",
+    "distributed.admin.system-monitor.interval": "10s",
+    "distributed.worker.profile.enabled": False,
+}
+"""Settings that keep an idle cluster idle."""
+
+_DASK = {
+    # A gang's tasks are long and few: work stealing could only hurt.
+    "distributed.scheduler.work-stealing": False,
+    "distributed.scheduler.allowed-failures": 5,
+    "distributed.worker.memory.target": False,
+    "distributed.worker.memory.spill": False,
+    "distributed.worker.memory.pause": False,
+    "distributed.comm.timeouts.connect": "10s",
+    **QUIET,
+}
+
+# These import torch and everything that members run; they start no Python thread and no device.
+_WORKERS_IMPORT = [
+    "distributed",
+    "penstock.tasks.roles.worker.member",
+    "penstock.tasks.runtime.membership",
+    "penstock.tasks.analysis.evaluation",
+]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cluster:
+    """A Dask cluster and a client of it."""
+
+    client: Client
+    scheduler: str
+    """The scheduler's id: the same from every client."""
+    address: str
+    """The scheduler's address, as it reports it."""
+    is_here: bool = False
+    """True if it was started for the run, in this process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clusters:
+    """All clusters of a run. Their clients share one event loop."""
+
+    by_role: Mapping[str, tuple[Cluster, ...]]
+    """The clusters that a role's members may run on."""
+
+    @property
+    def every(self) -> tuple[Cluster, ...]:
+        """Return each cluster once."""
+        return tuple(dict.fromkeys(cluster for clusters in self.by_role.values() for cluster in clusters))
+
+
+_started: dict[Workers, SpecCluster] = {}
+_starting = threading.Lock()
+
+
+def start_configured_cluster(policy: DistributionPolicy, cluster: ClusterSettings) -> None:
+    """Start local workers if the settings ask for any."""
+    if workers := local_workers(policy, cluster):
+        start_local_cluster(workers)
+
+
+def local_workers(policy: DistributionPolicy, cluster: ClusterSettings) -> Workers:
+    """Return the workers that a run's policy needs on this machine: name, threads and resources of each.
+
+    A member that holds `learn` or `sync` is alone in its process; others share one if `cluster.act_workers` says so.
+    """
+    workers: list[tuple[str, int, tuple[tuple[str, float], ...]]] = []
+    for role in policy.roles:
+        if cluster.schedulers_of(role.name) != (None,):
+            continue
+        alone = bool(role.fragments & {"learn", "sync"})
+        processes = role.replicas if alone else cluster.act_workers or role.replicas
+        slots = -(-role.replicas // processes)
+        resources = tuple((name, amount * slots) for name, amount in role.resources)
+        workers += [(f"{role.name}-{index}", slots, resources) for index in range(processes)]
+    return tuple(workers)
+
+
+def start_local_cluster(workers: Workers) -> SpecCluster:
+    """Start workers on this machine, each a process, unless they run already; thread-safe.
+
+    Called ahead of the flow it saves time, because the flow uses the workers that were started here.
+    """
+    with _starting:
+        if workers not in _started:
+            _started[workers] = _start(workers)
+        return _started[workers]
+
+
+def _start(wanted: Workers) -> SpecCluster:
+    _fork_workers()
+    # A configuration that requires encryption, such as deploy/tls/dask.yaml, names certificates as well.
+    protocol = "tls://" if dask.config.get("distributed.comm.require-encryption") else "tcp://"
+    workers = {name: _worker(threads, dict(resources), protocol) for name, threads, resources in wanted}
+    with dask.config.set(_DASK):
+        return SpecCluster(
+            workers=workers,
+            scheduler={
+                "cls": Scheduler,
+                "options": {
+                    "protocol": protocol,
+                    "host": "127.0.0.1",
+                    "port": 0,
+                    "dashboard": False,
+                    "dashboard_address": "127.0.0.1:0",
+                },
+            },
+            name="penstock",
+            silence_logs=40,
+        )
+
+
+def _fork_workers() -> None:
+    """Make nannies of this process fork their workers from a fork server, which is started unless it is running."""
+    dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"})
+    get_mp_context().set_forkserver_preload(_WORKERS_IMPORT)
+    # The fork server gets what Dask sets before it starts a worker, and imports no module from the working directory.
+    # No variable is removed afterwards: another thread may be copying the environment.
+    before = os.environ.get("PYTHONSAFEPATH", "")
+    for name, value in dask.config.get("distributed.nanny.pre-spawn-environ").items():
+        os.environ[name] = str(value)
+    os.environ["PYTHONSAFEPATH"] = "1"
+    try:
+        forkserver.ensure_running()
+    finally:
+        os.environ["PYTHONSAFEPATH"] = before
+
+
+def _worker(threads: int, resources: dict[str, float], protocol: str) -> dict[str, object]:
+    options = {
+        "protocol": protocol,
+        "host": "127.0.0.1",
+        "nthreads": threads,
+        "resources": resources,
+        "memory_limit": 0,
+        "dashboard": False,
+        # Dask serves metrics in any case, on all interfaces unless configured otherwise.
+        "dashboard_address": "127.0.0.1:0",
+        "config": _DASK,
+        "silence_logs": 40,
+        # The fork server may have started with another environment.
+        "env": {
+            **os.environ,
+            **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"),
+        },
+    }
+    return {"cls": Nanny, "options": options}
+
+
+@contextmanager
+def connected(policy: DistributionPolicy, cluster: ClusterSettings) -> Iterator[Clusters]:
+    """Connect to all clusters that the roles name; local workers end with the context.
+
+    Raises:
+        GangRefusedError: no scheduler answers at an address.
+    """
+    where = {role.name: cluster.schedulers_of(role.name) for role in policy.roles}
+    addresses = {address for named in where.values() for address in named}
+    found: dict[str | None, Cluster] = {}
+    loop: IOLoop | None = None
+    with ExitStack() as stack:
+        # The local cluster comes first: it owns the event loop, which must outlast all clients.
+        for address in sorted(addresses, key=lambda address: address or ""):
+            client = stack.enter_context(
+                _connected_here(policy, cluster) if address is None else connected_to(address, loop)
+            )
+            loop = client.loop
+            info = client.scheduler_info(n_workers=0)
+            same = (one for one in found.values() if one.scheduler == info["id"])
+            found[address] = next(same, None) or Cluster(
+                client, str(info["id"]), str(info["address"]), is_here=address is None
+            )
+        yield Clusters(
+            {role: tuple(dict.fromkeys(found[address] for address in named)) for role, named in where.items()}
+        )
+
+
+@contextmanager
+def connected_to(address: str, loop: IOLoop | None = None) -> Iterator[Client]:
+    """Connect a client to an existing scheduler, in a running event loop or in its own.
+
+    Raises:
+        GangRefusedError: no scheduler answers there.
+    """
+    try:
+        client = Client(address, timeout=_CONNECT_SECONDS, name="penstock", set_as_default=False, loop=loop)
+    except TypeError as error:  # raised by Dask for tls:// without certificates
+        raise GangRefusedError(
+            f"can't connect to the Dask scheduler at '{address}' ({error}); tls:// needs certificates: set DASK_CONFIG "
+            f"to the folder of deploy/tls/dask.yaml"
+        ) from error
+    except (TimeoutError, OSError, ValueError) as error:
+        raise GangRefusedError(
+            f"no Dask scheduler answered at '{address}' within {_CONNECT_SECONDS} s ({error}); start one with `dask "
+            f"scheduler`, or leave cluster.scheduler and cluster.schedulers empty for workers on this machine"
+        ) from error
+    with client:
+        yield client
+
+
+@contextmanager
+def _connected_here(policy: DistributionPolicy, settings: ClusterSettings) -> Iterator[Client]:
+    workers = local_workers(policy, settings)
+    cluster = start_local_cluster(workers)
+    try:
+        with Client(cluster, name="penstock", set_as_default=False) as client:
+            client.run(warm_up, wait=False)
+            yield client
+    finally:
+        with _starting:
+            _started.pop(workers, None)
+        cluster.close()

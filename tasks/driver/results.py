@@ -1,0 +1,165 @@
+"""Merges the results of a gang's members: N learners' sums become what one learner would have returned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.storage.errors import ConfigError, StageMismatchError
+from penstock.storage.runs.timings import EdgeCount
+from penstock.tasks.runtime.results import ActResult, EnvResult, LearnResult, ServerResult
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from penstock.storage.refs import ShardRef
+    from penstock.tasks.runtime.results import ComponentResult, MemberResult, Published
+
+
+@dataclass(frozen=True, slots=True)
+class GangResults:
+    """The results of all members by component, each in the order of the members."""
+
+    act: tuple[ActResult, ...] = ()
+    env: tuple[EnvResult, ...] = ()
+    learn: tuple[LearnResult, ...] = ()
+    server: tuple[ServerResult, ...] = ()
+
+    @property
+    def every(self) -> tuple[ComponentResult, ...]:
+        """Return all results."""
+        return (*self.act, *self.env, *self.learn, *self.server)
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """One learned stage."""
+
+    shards: tuple[ShardRef, ...]
+    """By round and tile."""
+    published: Published
+    metrics: dict[str, float]
+    episodes: int
+    env_steps: int
+
+
+def by_component(results: Iterable[MemberResult]) -> GangResults:
+    """Return members' results by component."""
+    every = [one for result in results for one in result.components]
+    return GangResults(
+        act=tuple(one for one in every if isinstance(one, ActResult)),
+        env=tuple(one for one in every if isinstance(one, EnvResult)),
+        learn=tuple(one for one in every if isinstance(one, LearnResult)),
+        server=tuple(one for one in every if isinstance(one, ServerResult)),
+    )
+
+
+def sum_edges(results: GangResults) -> dict[str, EdgeCount]:
+    """Return the bytes and messages of every edge that members counted, over all members."""
+    edges: dict[str, EdgeCount] = {}
+    for result in results.every:
+        for edge, counts in result.times.edges.items():
+            before = edges.get(edge, EdgeCount(0, 0))
+            edges[edge] = EdgeCount(before.bytes + counts.bytes, before.rounds + counts.rounds)
+    return edges
+
+
+def merge_learned(stage: int, results: GangResults) -> Learned:
+    """Merge the parts of all learners, in the order of their tiles.
+
+    Raises:
+        StageMismatchError: members that synchronise ended with different parameters; names `stage`.
+    """
+    learned = results.learn
+    agreeing: tuple[LearnResult | ServerResult, ...] = (*learned, *results.server)
+    digests = {part.times.member: part.parameters for part in agreeing}
+    if len(set(digests.values())) > 1:
+        raise StageMismatchError(
+            f"stage {stage}: parameters differ after the same updates: "
+            f"{', '.join(f'{member} has {digest}' for member, digest in digests.items())}; expected one digest. "
+            f"Different kinds of machines may round differently: run these members on one kind. This attempt is given "
+            f"up and the stage starts again"
+        )
+    (published,) = (part.published for part in agreeing if part.published is not None)
+    episodes = sum(part.episodes for part in learned)
+    metrics = _means(part.outputs for part in learned)
+    if episodes:
+        metrics["episode_return"] = sum(part.return_sum for part in learned) / episodes
+        metrics["episode_length"] = sum(part.length_sum for part in learned) / episodes
+    shards = (shard for part in learned for shard in part.shards)
+    return Learned(
+        shards=tuple(sorted(shards, key=lambda shard: (shard.round, shard.tile))),
+        published=published,
+        metrics=metrics,
+        episodes=episodes,
+        env_steps=sum(part.times.env_steps for part in learned),
+    )
+
+
+def _means(outputs: Iterable[Mapping[str, Mapping[int, tuple[float, int]]]]) -> dict[str, float]:
+    """Return, for every row output, the mean over rounds of the mean over a round's rows."""
+    rounds: dict[str, dict[int, list[tuple[float, int]]]] = {}
+    for part in outputs:
+        for name, by_round in part.items():
+            for round_, (mean, count) in by_round.items():
+                rounds.setdefault(name, {}).setdefault(round_, []).append((mean, count))
+    means = {}
+    for name, parts in rounds.items():
+        values = [_mean(parts[round_]) for round_ in sorted(parts)]
+        means[name] = sum(values) / len(values)
+    return means
+
+
+def _mean(parts: list[tuple[float, int]]) -> float:
+    """Return the mean of means of some rows each; a single one stays the same to the last bit."""
+    if len(parts) == 1:
+        return parts[0][0]
+    return sum(mean * count for mean, count in parts) / sum(count for _, count in parts)
+
+
+def check_agreement(stage: int, learned: Iterable[ShardRef], acted: Iterable[ActResult], *, whole: bool = True) -> None:
+    """Check that actors stored the shards that learners learned from.
+
+    Args:
+        stage: for the error.
+        learned: the shards that were learned from.
+        acted: the results of act components.
+        whole: whether all that is stored must have been learned from; otherwise, all that was learned from is stored.
+
+    Raises:
+        StageMismatchError: they differ.
+    """
+    stored = {tile: list(digests) for result in acted for tile, digests in result.shards.items()}
+    used: dict[int, list[str]] = {}
+    for ref in sorted(learned, key=lambda ref: ref.round):
+        used.setdefault(ref.tile, []).append(ref.digest)
+    if not whole:
+        stored = {tile: [found for found in stored.get(tile, []) if found in digests] for tile, digests in used.items()}
+    if used != stored:
+        tiles = sorted(tile for tile in {*used, *stored} if used.get(tile) != stored.get(tile))
+        raise StageMismatchError(
+            f"stage {stage}: for the tiles {tiles}, the shards that were learned from are not the stored ones; a round "
+            f"that was acted again gave other bytes, but a stage must be a deterministic function of the commit before "
+            f"it. This attempt is given up and the stage starts again"
+        )
+
+
+def check_sources(stage: int, sources: Mapping[str, str]) -> None:
+    """Check that all members ran the algorithm from the same source.
+
+    Args:
+        stage: for the error.
+        sources: the results of `penstock.tasks.model.algorithms.source_digest`, by member.
+
+    Raises:
+        ConfigError: they differ; names the members of each version.
+    """
+    members: dict[str, list[str]] = {}
+    for member, source in sorted(sources.items()):
+        members.setdefault(source, []).append(member)
+    if len(members) > 1:
+        found = "; ".join(f"{', '.join(names)}: {source}" for source, names in members.items())
+        raise ConfigError(
+            f"stage {stage} is not committed: its members had different versions of the algorithm ({found}), expected "
+            f"one. Install the same version of Penstock on all hosts, restart their Dask workers, and resume the run"
+        )

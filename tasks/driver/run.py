@@ -1,0 +1,270 @@
+"""Drives a training run: checks it, takes the lease, then runs stage after stage.
+
+The flow that uses this holds no logic, so the command line, a schedule and a retry get the same checks.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from penstock.storage.errors import ConfigError, CorruptObjectError, SchedulerLostError
+from penstock.storage.runs.lease import acquire
+from penstock.storage.runs.timings import encode_timings, timings_name
+from penstock.tasks.data.replay.plan import claimed, pin
+from penstock.tasks.driver.admission import shortages
+from penstock.tasks.driver.cluster import connected, connected_to
+from penstock.tasks.driver.open_stage import repair_open_stage
+from penstock.tasks.driver.recovery import lost_schedulers
+from penstock.tasks.driver.stage import StageDriver
+from penstock.tasks.driver.worker_slots import read_slots
+from penstock.tasks.environments.factory import make_pool
+from penstock.tasks.environments.floorplan_blocks import with_digests
+from penstock.tasks.fingerprint import differences, fingerprint
+from penstock.tasks.model.algorithms.custom_probe import custom_files, custom_source, with_custom_defaults
+from penstock.tasks.runtime.assignment import Assignment
+from penstock.tasks.setup.config.loading import merge, stored_settings
+from penstock.tasks.setup.config.replay import ReplayConfig, build_stored_config
+from penstock.tasks.setup.config.run import MOVABLE, RunConfig
+from penstock.tasks.setup.distribution.policies import unused_counts
+from penstock.tasks.setup.distribution.settings import DistributionSettings
+from penstock.tasks.setup.planning.auto_policy import choose
+from penstock.tasks.setup.planning.preflight import check_clusters
+from penstock.tasks.setup.planning.run_calibration import measure_parts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from penstock.storage.runs.commit_schema import Commit
+    from penstock.storage.runs.run import RunFolder
+    from penstock.storage.runs.timings import StageTimings
+    from penstock.tasks.runtime.events import MemberEvent
+    from penstock.tasks.setup.planning.auto_policy import Choice
+    from penstock.tasks.setup.planning.resolve import ResolvedRun
+
+logger = logging.getLogger(__name__)
+
+FORMAT = "penstock-run/1"
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveRun:
+    """A run that this process drives; it holds the run's lease and is connected to its clusters."""
+
+    config: RunConfig
+    run: RunFolder
+    driver: StageDriver
+    newest: Commit | None
+    """The commit from which it continues."""
+    why: str | None = None
+    """The reason for its policy, if Penstock has chosen it just now."""
+
+    def stages(self) -> Iterator[tuple[Commit, StageTimings]]:
+        """Run the remaining stages and yield the commit and timings of each, until a commit finishes the run.
+
+        Raises:
+            SchedulerLostError: a cluster's scheduler was lost; the run continues when it is driven again.
+            PenstockError: a stage failed for good.
+        """
+        commit = self.newest
+        while commit is None or commit.finished is None:
+            try:
+                commit, timings = self.driver.run_stage(commit, is_first=commit is self.newest)
+            except Exception as error:
+                lost = lost_schedulers(self.driver.clusters, error)
+                if not lost:
+                    raise
+                raise SchedulerLostError(
+                    f"run '{self.run.name}' lost the Dask scheduler at {' and '.join(lost)} ({type(error).__name__}). "
+                    f"The last commit is intact: start a scheduler and its workers, then `penstock resume "
+                    f"{self.run.name}`"
+                ) from error
+            name = timings_name(timings.stage, self.driver.template.generation)
+            self.run.store.write(name, [encode_timings(timings)])
+            yield commit, timings
+
+
+@contextmanager
+def drive_run(resolved: ResolvedRun, on_event: Callable[[MemberEvent], None]) -> Iterator[ActiveRun]:
+    """Drive a new or an existing run; stops its local workers and releases its lease when the context ends.
+
+    Args:
+        resolved: the checked run; for an existing run the stored settings apply, except for name, store, cluster and
+            the movable part of distribution.
+        on_event: called with members' progress and log events, in a thread of Dask.
+
+    Raises:
+        PenstockError: the run was created meanwhile, its stored settings can't be resumed, another flow drives it, or
+            no cluster answers.
+    """
+    resolved, choice = resolve_auto_policy(resolved)
+    resolved = open_run(resolved, choice)
+    config, run, policy = resolved.config, resolved.run, resolved.policy
+    assert policy is not None
+    lease = acquire(run.store, f"{socket.gethostname()}/{os.getpid()}", config.cluster.lease_seconds)
+    try:
+        newest = run.log.newest(resolved.newest_stage)
+        if newest is not None:
+            run.log.check_genesis(run.genesis())
+        stage, version = (newest.stage + 1, newest.version) if newest else (0, 0)
+        repair_open_stage(run, stage, version)
+        with connected(policy, config.cluster) as clusters:
+            for name in unused_counts(config.distribution):
+                logger.warning(
+                    "distribution.%s = %d has no effect: policy '%s' has no tasks of this kind",
+                    name,
+                    getattr(config.distribution, name),
+                    policy.name,
+                )
+            driver = StageDriver(
+                config=config,
+                run=run,
+                policy=policy,
+                clusters=clusters,
+                lease=lease,
+                genesis=run.genesis(),
+                template=Assignment(
+                    store=resolved.root.url,
+                    run=run.name,
+                    stage=0,
+                    attempt=0,
+                    generation=lease.generation,
+                    gang="",
+                    role="",
+                    replica=0,
+                    replicas=0,
+                    task_run="",
+                    cache_folder=config.cluster.cache_folder or "",
+                    cache_limit_bytes=config.cluster.cache_limit_bytes,
+                    read_budget_bytes=config.cluster.read_budget_bytes,
+                    window_budget_bytes=config.cluster.window_budget_bytes,
+                    upload_threads=config.cluster.upload_threads,
+                    upload_budget_bytes=config.cluster.upload_budget_bytes,
+                    device=config.distribution.device,
+                    gang_seconds=config.cluster.gang_seconds,
+                    custom_files=custom_files(config),
+                ),
+                on_event=on_event,
+            )
+            yield ActiveRun(config, run, driver, newest, choice.why if choice else None)
+    finally:
+        lease.release()
+
+
+def resolve_auto_policy(resolved: ResolvedRun) -> tuple[ResolvedRun, Choice | None]:
+    """Return the run with a chosen policy, if the choice was left to Penstock; an existing run keeps its own."""
+    if resolved.policy is not None:
+        return resolved, None
+    config = resolved.config
+    if resolved.exists:
+        stored = stored_settings(resolved.run.load("config")["config"])
+        distribution = DistributionSettings.model_validate(stored["distribution"])
+        return resolved.with_config(config.model_copy(update={"distribution": distribution})), None
+    config = with_custom_defaults(config)
+    if config.cluster.scheduler:
+        with connected_to(config.cluster.scheduler) as client:
+            sizes, parts = measure_parts(config, client)
+            slots = client.run_on_scheduler(read_slots)
+            choice = choose(config, sizes, parts, lambda policy: shortages(policy, slots, "all"))
+    else:
+        sizes, parts = measure_parts(config, None)
+        choice = choose(config, sizes, parts, lambda _: [])
+    chosen = config.model_copy(update={"distribution": choice.candidates[0].distribution})
+    return resolved.with_config(chosen), choice
+
+
+def open_run(resolved: ResolvedRun, choice: Choice | None = None) -> ResolvedRun:
+    """Create a new run, or read the stored settings of one that exists; returns it with the settings that count."""
+    run, config = resolved.run, resolved.config
+    if resolved.exists:
+        # This refuses blocks whose files have other bytes.
+        return resolved.with_config(with_digests(_stored_config(run, config)))
+    if isinstance(config, ReplayConfig):
+        with claimed(resolved.root, config):
+            config, reads = pin(resolved.root, run, config)
+            config = with_custom_defaults(config)
+            run.create({**describe_run(config), **reads})
+    else:
+        config = with_digests(with_custom_defaults(config))
+        run.create({**describe_run(config), **({"chosen": choice.to_json()} if choice else {})})
+    return resolved.with_config(config)
+
+
+def describe_run(config: RunConfig) -> dict[str, object]:
+    """Return the content of `run.json` for a new run."""
+    return {
+        "format": FORMAT,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "config": config.model_dump(mode="json", exclude={"store", "cluster"}),
+        "identity": config.identity(),
+        "made_with": {**fingerprint(), **custom_source(config)},
+        "promise": _promise(config),
+    }
+
+
+def _promise(config: RunConfig) -> dict[str, object]:
+    if not config.has_actors:
+        because = "the shards that it reads are pinned, deterministic kernels"
+    elif config.requires_full_round:
+        because = f"quorum 1.0, {_continuation(config)}, deterministic kernels"
+    else:
+        because = (
+            f"quorum {config.distribution.quorum:g}: which shards a round is learned from depends on which are there "
+            f"in time. Within this run the stored choices are followed, so what was learned is learned again with the "
+            f"same bytes; another run may choose otherwise. {_continuation(config)}"
+        )
+    where = "with the versions and instruction sets of made_with; on a GPU, with the same kind of GPU"
+    return {"same_bytes": config.requires_full_round or not config.has_actors, "because": because, "where": where}
+
+
+def _continuation(config: RunConfig) -> str:
+    """Return how environments continue after a stage; logs a warning where episodes are cut for it."""
+    with closing(make_pool(config, 1)) as pool:
+        if not pool.restores_by_replay:
+            return "the environment saves its state"
+    schedule = config.schedule
+    logger.warning(
+        "%s can't save its state: each stage (%d steps of every environment) begins with new episodes; its end cuts "
+        "unfinished ones, whose steps are learned from; raise schedule.rounds_per_stage if episodes are longer",
+        config.environment.id,
+        schedule.rounds_per_stage * schedule.round_steps,
+    )
+    return "environments, which can't save their state, begin new episodes with each stage"
+
+
+def _stored_config(run: RunFolder, config: RunConfig) -> RunConfig:
+    """Return the stored settings with the given cluster and number of act tasks, which may change between drives."""
+    description = run.load("config", "format", "identity", "made_with")
+    if description["format"] != FORMAT:
+        raise CorruptObjectError(
+            f"run '{run.name}' has format {description['format']!r} in run.json, expected '{FORMAT}'; it was created "
+            f"by another version of Penstock, resume it with that version"
+        )
+    now = {"name": run.name, "store": config.store, "cluster": config.cluster.model_dump(mode="json")}
+    movable = {"distribution": {name: getattr(config.distribution, name) for name in MOVABLE}}
+    stored = build_stored_config(merge({**stored_settings(description["config"]), **now}, movable))
+    wanted, learners = config.distribution, stored.distribution.learn_tasks
+    if "learn_tasks" in wanted.model_fields_set and wanted.learn_tasks != learners:
+        raise ConfigError(
+            f"distribution.learn_tasks = {wanted.learn_tasks}: run '{run.name}' was created with {learners}, and the "
+            f"number of learners decides how sums of gradients are rounded; leave it out, or start another run"
+        )
+    changed = differences(description["made_with"], {**fingerprint(), **custom_source(stored)})
+    if changed:
+        logger.warning(
+            "run=%s was created with other software or hardware, bytes may differ from now on: %s",
+            run.name,
+            "; ".join(changed),
+        )
+    if stored.identity() != description["identity"]:
+        raise CorruptObjectError(
+            f"run.json of '{run.name}' was altered: its 'config' and 'identity' disagree. Restore it from a copy, or "
+            f"start another run with the intended settings"
+        )
+    check_clusters(stored.make_policy(), stored.cluster)
+    return stored

@@ -1,0 +1,1 @@
+"""Makes the pool that a configuration names: native, in torch, or over a chip's netlist."""

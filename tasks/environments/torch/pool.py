@@ -1,0 +1,371 @@
+"""Implements `native.EnvironmentPool` over environments that are tensors on a device.
+
+Spaces, configuration, limits, the format of saved states, and start states are those of the native pool of the same id:
+a run's states and seeds mean the same to both.
+"""
+
+from __future__ import annotations
+
+import secrets
+from contextlib import contextmanager
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from gymnasium.vector import AutoresetMode
+
+from penstock import native
+from penstock.native.adapters.rollout import check_buffers
+from penstock.native.adapters.vector_env import WrappedActions
+from penstock.native.interface import EnvironmentPool, EnvironmentSpec, RoundEnd
+from penstock.native.pool.arguments import checked_seed, one_seed_each, reset_mask
+from penstock.native.pool.infos import PoolInfos
+from penstock.storage.errors import ConfigError
+from penstock.tasks.environments.torch.batch import Slots
+from penstock.tasks.environments.torch.registry import check_torch_environment, torch_module_of
+from penstock.tasks.environments.torch.reset_noise import StartDraws
+from penstock.tasks.environments.torch.rollout import RoundRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from penstock.tasks.environments.torch.environment import TorchEnvironment
+
+
+def make_torch_pool(
+    id: str,  # noqa: A002
+    num_envs: int,
+    device: torch.device | str = "cpu",
+    max_episode_steps: int | None = None,
+    autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+    *,
+    record_episode_statistics: bool = False,
+    **config: Any,
+) -> TorchPool:
+    """Make a pool whose environments are stepped on `device`; the arguments are those of `native.make`.
+
+    Args:
+        id: One of `penstock.tasks.environments.torch.registry.torch_environment_ids()`.
+        num_envs: How many; row b of every array is environment b.
+        device: The environments' device; it must support float64.
+        max_episode_steps: Truncates episodes; None takes the environment's default, -1 means no limit.
+        autoreset_mode: The reset behaviour of `step` at an episode's end.
+        record_episode_statistics: Whether infos carry `episode` where an episode ended.
+        config: Fields of the environment's configuration, as one value or one for each environment.
+
+    Raises:
+        ConfigError: The environment has no torch version, a setting is unknown, invalid or for native pools only, or
+            torch has no such device here.
+    """
+    check_torch_environment(id, config)
+    try:
+        place = torch.zeros(1, dtype=torch.float64, device=device).device
+    except (RuntimeError, TypeError, AssertionError) as error:
+        raise ConfigError(f"environment: torch cannot keep float64 on the device {device!r}: {error}") from error
+    try:
+        twin = native.make(
+            id,
+            num_envs,
+            1,
+            max_episode_steps,
+            autoreset_mode,
+            record_episode_statistics=record_episode_statistics,
+            **config,
+        )
+    except ValueError as error:
+        raise ConfigError(f"environment: {error}") from error
+    if not isinstance(twin, native.Pool):
+        raise ConfigError(f"environment: {id} is wrapped, {type(twin).__name__}, and has no torch version")
+    return TorchPool(import_module(torch_module_of(id)).ENVIRONMENT, twin, place)
+
+
+class TorchPool(EnvironmentPool):
+    """Steps many environments of one kind as tensors. Make one with `make_torch_pool`.
+
+    `step` and `step_round` copy every step to the host; `tasks.environments.torch.rollout.RoundPlayer` plays a round
+    without that.
+    """
+
+    def __init__(self, environment: TorchEnvironment, twin: native.Pool, device: torch.device) -> None:
+        self._twin = twin
+        self.device = device
+        self.num_envs = twin.num_envs
+        self.autoreset_mode = twin.autoreset_mode
+        self.metadata = dict(twin.metadata)
+        self.single_observation_space, self.observation_space = twin.single_observation_space, twin.observation_space
+        self.single_action_space, self.action_space = twin.single_action_space, twin.action_space
+        self._actions = WrappedActions(twin.single_action_space, self.num_envs)
+        self._infos = PoolInfos(self.num_envs, (), 0, self.autoreset_mode, twin.records_episode_statistics)
+        self._draws = StartDraws(self.num_envs, environment.draws)
+        with torch.inference_mode(mode=False):
+            config = {name: torch.from_numpy(values).to(device) for name, values in twin.config.items()}
+            starts = torch.from_numpy(self._draws.block.copy()).to(device)
+            self._slots = Slots(environment, config, twin.environment["max_episode_steps"], starts)
+        self._started = np.zeros(self.num_envs, dtype=np.bool_)
+        self._ended = np.zeros(self.num_envs, dtype=np.bool_)
+        self._record: RoundRecord | None = None
+        self._buffers: dict[str, Tensor] = {}
+        self._next = 0
+
+    @property
+    def environment(self) -> EnvironmentSpec:
+        """Return the description of one environment as plain data."""
+        return self._twin.environment
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.environment['id']}, num_envs={self.num_envs}, device={self.device})"
+
+    # The Gymnasium API
+
+    def reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[Any], dict[str, Any]]:
+        """Start episodes, as `native.Pool.reset` with the same arguments and errors."""
+        self._be_open()
+        each = one_seed_each(seed, self.num_envs)
+        mask = reset_mask(options, self.num_envs)
+        seeds: dict[int, int] = {}
+        seeded = self._draws.seeded
+        for index, value in enumerate(each):
+            if value is not None:
+                seeds[index] = checked_seed(value, index)
+            elif not seeded[index]:
+                seeds[index] = secrets.randbits(64)
+        self._reset({index: value for index, value in seeds.items() if mask[index]}, mask)
+        self._infos.starts(np.flatnonzero(mask).astype(np.int32))
+        return self._observed(), {}
+
+    def step(
+        self, actions: Any
+    ) -> tuple[NDArray[Any], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
+        """Step every environment, as `native.Pool.step` with the same arguments, results and errors."""
+        self._be_ready()
+        if self._buffers:
+            raise RuntimeError("a round is open: end_round() or reset before step()")
+        action = self._actions.for_step(actions)
+        before, slots = self._ended, self._slots
+        if self.autoreset_mode == AutoresetMode.DISABLED and before.any():
+            raise RuntimeError(
+                f"the episode of environment {int(np.flatnonzero(before)[0])} has ended and nothing resets it: reset "
+                f"it with options={{'reset_mask': ...}}, or make the pool with another autoreset_mode"
+            )
+        results = slots.step(torch.tensor(action, device=self.device))
+        # Environments between two episodes were stepped in vain: a batch steps all of its environments.
+        reward = np.where(before, 0.0, results[0].cpu().numpy())
+        terminated, truncated = (flags.cpu().numpy() & ~before for flags in results[1:])
+        over = terminated | truncated
+        ended = _Ended(slots) if over.any() else None
+        fresh = before | over if self.autoreset_mode == AutoresetMode.SAME_STEP else before
+        if fresh.any():
+            self._begin(fresh)
+        self._ended = over & ~fresh
+        infos = {} if ended is None else self._infos.after_step(ended, terminated, truncated, int(over.sum()))
+        return self._observed(), reward, terminated, truncated, infos
+
+    def close_extras(self, **_: Any) -> None:
+        """Release the tensors; every later call raises that the pool is closed."""
+        self._give_round_up()
+        self._record = None
+        self._twin.close()
+        del self._slots
+
+    # The rollout API
+
+    def reset_ids(self, seeds: NDArray[np.uint64]) -> None:
+        """Seed environment b with `SeedSequence(seeds[b])` and start its first episode, with the id 0."""
+        self._be_open()
+        if seeds.dtype != np.uint64 or seeds.shape != (self.num_envs,):
+            raise ValueError(f"seeds: expected uint64 of shape ({self.num_envs},), got {seeds.dtype} {seeds.shape}")
+        self._reset(dict(enumerate(seeds.tolist())), np.ones(self.num_envs, dtype=np.bool_))
+
+    @property
+    def observation(self) -> NDArray[Any]:
+        """Return a copy of the current observations, [num_envs, *observation]."""
+        self._be_ready()
+        return self._observed()
+
+    def begin_round(
+        self,
+        observation: NDArray[Any],
+        reward: NDArray[np.float32],
+        terminated: NDArray[np.uint8],
+        truncated: NDArray[np.uint8],
+        episode_id: NDArray[np.int32],
+    ) -> None:
+        """Take the buffers of a round, as `native.Pool.begin_round`.
+
+        A longer round than before reallocates its tensors.
+        """
+        self._be_ready()
+        buffers: dict[str, NDArray[Any]] = {
+            "observation": observation,
+            "reward": reward,
+            "terminated": terminated,
+            "truncated": truncated,
+            "episode_id": episode_id,
+        }
+        check_buffers(buffers, self._observed())
+        steps = len(reward)
+        if self._ended.any():
+            self._begin(self._ended)
+            self._ended = np.zeros_like(self._ended)
+        self._refill()
+        with torch.inference_mode(mode=False):
+            if self._draws.reserve(steps):
+                self._slots.starts = torch.from_numpy(self._draws.block.copy()).to(self.device)
+            if self._record is None or len(self._record.reward) != steps:
+                self._record = RoundRecord(self._slots, steps)
+        self._record.begin(self._slots)
+        self._buffers = {name: torch.from_numpy(array) for name, array in buffers.items()}
+        self._buffers["observation"][0].copy_(self._record.observation[0])
+        self._next = 0
+
+    def step_round(self, t: int, action: NDArray[Any]) -> None:
+        """Make step t of the round, as `native.Pool.step_round`."""
+        record = self._open_record()
+        steps = len(record.reward)
+        if t != self._next or t >= steps:
+            expected = str(self._next) if self._next < steps else "end_round()"
+            raise ValueError(f"step_round got t={t}, expected {expected}")
+        checked = self._actions.for_round(action)
+        record.step(self._slots, t, torch.tensor(checked, device=self.device))
+        self._next += 1
+        for name, column in record.columns.items():
+            row = t + (name == "observation")
+            if row < steps:
+                self._buffers[name][row].copy_(column[row])
+
+    def end_round(self) -> RoundEnd:
+        """Release the buffers and return the facts that are not in them. All T steps must have been made."""
+        record = self._open_record()
+        if self._next != len(record.reward):
+            raise RuntimeError(f"the round has {len(record.reward)} steps, only {self._next} were made")
+        end = record.end()
+        self._give_round_up()
+        return end
+
+    @contextmanager
+    def whole_round(self, steps: int) -> Iterator[tuple[Slots, RoundRecord]]:
+        """Give `RoundPlayer` the tensors of the open round; on exit, fill the buffers from them.
+
+        Raises:
+            ValueError: The round has not `steps` steps.
+            RuntimeError: No round is open, or steps of it were made.
+        """
+        record = self._open_record()
+        if len(record.reward) != steps:
+            raise ValueError(f"the player plays rounds of {steps} steps, this one has {len(record.reward)}")
+        if self._next:
+            raise RuntimeError(f"{self._next} steps of the round were made: a player plays whole rounds")
+        try:
+            yield self._slots, record
+        except BaseException:
+            self._give_round_up()
+            raise
+        self._next = steps
+        for name, column in record.columns.items():
+            self._buffers[name].copy_(column)
+
+    def save(self) -> dict[str, NDArray[Any]]:
+        """Save everything that the next step depends on, as the native pool does; equal states give equal bytes."""
+        self._be_ready()
+        self._refill()
+        slots = self._slots
+        return {
+            **{f"config.{name}": values.copy() for name, values in self._twin.config.items()},
+            **{f"state.{name}": _host(row) for name, row in zip(slots.environment.state, slots.state, strict=True)},
+            "elapsed_steps": _host(slots.elapsed_steps),
+            "episode_id": _host(slots.episode_id),
+            "episode_return": _host(slots.episode_return),
+            "episode_ended": self._ended.copy(),
+            "generator": self._draws.words.copy(),
+        }
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Restore a saved state; one that this pool saved is restored bit for bit.
+
+        Raises:
+            ValueError: As `native.Pool.restore`; the pool is then unchanged.
+        """
+        self._be_open()
+        self._twin.restore(state)
+        state = self._twin.save()
+        self._give_round_up()
+        slots = self._slots
+        slots.state.copy_(torch.from_numpy(np.stack([state[f"state.{name}"] for name in slots.environment.state])))
+        for name in ("elapsed_steps", "episode_id", "episode_return"):
+            getattr(slots, name).copy_(torch.from_numpy(state[name]))
+        slots.observe()
+        self._refill()
+        self._draws.restore(state["generator"])
+        self._send_starts()
+        self._ended = state["episode_ended"].copy()
+        self._started[:] = True
+
+    def _reset(self, seeds: Mapping[int, int], mask: NDArray[np.bool_]) -> None:
+        self._give_round_up()
+        self._refill()
+        if seeds:
+            self._draws.seed(seeds)
+            self._send_starts()
+            self._slots.episode_id[torch.tensor(sorted(seeds), device=self.device)] = -1
+        self._begin(mask)
+        self._ended = self._ended & ~mask
+        self._started |= mask
+
+    def _begin(self, mask: NDArray[np.bool_]) -> None:
+        self._refill()
+        self._slots.begin(torch.from_numpy(mask).to(self.device))
+
+    def _refill(self) -> None:
+        """Replace the draws that were taken. Waits for the device."""
+        if self._draws.refill(_host(self._slots.taken)):
+            self._send_starts()
+
+    def _send_starts(self) -> None:
+        self._slots.starts.copy_(torch.from_numpy(self._draws.block))
+
+    def _give_round_up(self) -> None:
+        self._buffers = {}
+
+    def _observed(self) -> NDArray[Any]:
+        return _host(self._slots.observation)
+
+    def _open_record(self) -> RoundRecord:
+        self._be_ready()
+        if self._record is None or not self._buffers:
+            raise RuntimeError("no round is open: call begin_round() first")
+        return self._record
+
+    def _be_open(self) -> None:
+        if self.closed:
+            raise RuntimeError("this pool is closed: make a new one")
+
+    def _be_ready(self) -> None:
+        self._be_open()
+        if not self._started.all():
+            raise RuntimeError("not every environment is ready: reset(), reset_ids() or restore() first")
+
+
+class _Ended:
+    """Holds the latest step's results outside its arrays, before any reset: the source of infos."""
+
+    def __init__(self, slots: Slots) -> None:
+        self.report = np.empty((len(slots.taken), 0))
+        self._columns = [_host(column) for column in (slots.episode_return, slots.elapsed_steps, slots.observation)]
+
+    def ended(
+        self, rows: NDArray[np.int64], /
+    ) -> tuple[NDArray[np.bool_], NDArray[np.float64], NDArray[np.int64], NDArray[Any], NDArray[np.float64]]:
+        returns, lengths, observation = (column[rows] for column in self._columns)
+        return np.zeros(len(self.report), dtype=np.bool_), returns, lengths, observation, self.report[rows]
+
+
+def _host(tensor: Tensor) -> NDArray[Any]:
+    """Copy a tensor to the host."""
+    array: NDArray[Any] = tensor.detach().cpu().numpy().copy()
+    return array

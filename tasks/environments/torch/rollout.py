@@ -1,0 +1,223 @@
+"""Plays and records a round of a torch pool with a policy on the device, without the host."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from penstock.native.interface import RoundEnd
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from numpy.typing import NDArray
+
+    from penstock.storage.shards.specs import Spec
+    from penstock.tasks.environments.torch.batch import Slots
+    from penstock.tasks.environments.torch.pool import TorchPool
+
+
+class Policy(Protocol):
+    """A policy is `Algorithm.act` with its parameters bound: `functools.partial(algorithm.act, params)`."""
+
+    def __call__(
+        self, carry: Tensor | None, observation: Tensor, noise: Tensor, /
+    ) -> tuple[Mapping[str, Tensor], Tensor | None]:
+        """Return rows, including `action`, and the next carry."""
+
+
+class RoundRecord:
+    """Records the columns of one round on the device, each `[T, B]`, and the facts for its end."""
+
+    def __init__(self, slots: Slots, steps: int) -> None:
+        observation = slots.observation
+        device, shape = observation.device, (steps, len(observation))
+        self.observation = torch.zeros(steps, *observation.shape, dtype=observation.dtype, device=device)
+        """The observations before each step, `[T, B, *observation]`."""
+        self.final_observation = torch.zeros_like(self.observation)
+        """The observations after each step, before any reset."""
+        self.reward = torch.zeros(shape, dtype=torch.float32, device=device)
+        self.terminated, self.truncated = (torch.zeros(shape, dtype=torch.uint8, device=device) for _ in range(2))
+        self.episode_id = torch.zeros(shape, dtype=torch.int32, device=device)
+        self.length = torch.zeros(shape, dtype=torch.int64, device=device)
+        self.episode_return = torch.zeros(shape, dtype=torch.float64, device=device)
+
+    @property
+    def columns(self) -> dict[str, Tensor]:
+        """Return the columns that a round's buffers have, by name."""
+        names = ("observation", "reward", "terminated", "truncated", "episode_id")
+        return {name: getattr(self, name) for name in names}
+
+    def begin(self, slots: Slots) -> None:
+        """Record the first row's observations."""
+        self.observation[0].copy_(slots.observation)
+
+    def step(self, slots: Slots, t: int, action: Tensor) -> Tensor:
+        """Make step t, start the next episode where one ended, and return where, bool `[B]`."""
+        reward, terminated, truncated = slots.step(action)
+        self.reward[t].copy_(reward)
+        self.terminated[t].copy_(terminated)
+        self.truncated[t].copy_(truncated)
+        self.episode_id[t].copy_(slots.episode_id)
+        self.length[t].copy_(slots.elapsed_steps)
+        self.episode_return[t].copy_(slots.episode_return)
+        self.final_observation[t].copy_(slots.observation)
+        ended = terminated | truncated
+        slots.begin(ended)
+        if t + 1 < len(self.observation):
+            self.observation[t + 1].copy_(slots.observation)
+        return ended
+
+    def end(self) -> RoundEnd:
+        """Return the facts that are not in the buffers, on the host."""
+        terminated, truncated = self.terminated.cpu().numpy(), self.truncated.cpu().numpy()
+        ended = (terminated | truncated).astype(np.bool_)
+        leaves = ended.copy()
+        leaves[-1] = True
+        bootstrap_rows, rows = np.flatnonzero(leaves), np.flatnonzero(ended)
+        episodes: dict[str, NDArray[Any]] = {
+            "row": rows,
+            "env": rows % ended.shape[1],
+            "episode_id": _taken(self.episode_id, rows).astype(np.int64),
+            "length": _taken(self.length, rows),
+            "return": _taken(self.episode_return, rows),
+            "terminated": terminated.reshape(-1)[rows],
+            "truncated": truncated.reshape(-1)[rows],
+        }
+        return RoundEnd(bootstrap_rows, _taken(self.final_observation, bootstrap_rows), episodes)
+
+
+def _taken(column: Tensor, rows: NDArray[np.int64]) -> NDArray[Any]:
+    taken: NDArray[Any] = column.flatten(0, 1)[torch.from_numpy(rows).to(column.device)].cpu().numpy()
+    return taken
+
+
+def play_round(
+    slots: Slots,
+    record: RoundRecord,
+    act: Policy,
+    noise: Tensor,
+    rows: Mapping[str, Tensor],
+    carry: Tensor | None = None,
+    fresh_carry: Tensor | None = None,
+) -> None:
+    """Play a whole round: policy, environments, resets, T times.
+
+    All shapes are fixed, everything persistent is written in place, and nothing synchronises with the host, so a CUDA
+    graph can contain all of it (`RoundPlayer`); on a CPU the same code runs eagerly. IT NEVER RAN ON A GPU: the tests
+    check that it computes the same as single steps, and that it runs on torch's `meta` device, where no value can be
+    read.
+
+    Args:
+        slots: The environments, none between two episodes.
+        record: Receives the round.
+        act: The policy. Its actions are taken as they are: int64 `[B]` in range, or finite float32 `[B, *action]`.
+        noise: `[T, B, *noise]`.
+        rows: Receive the policy's rows, `[T, B, ...]` by name.
+        carry: The policy's carry `[B, ...]`, updated in place; None if it has none.
+        fresh_carry: The carry at an episode's start.
+    """
+    with torch.no_grad():
+        record.begin(slots)
+        for t, noise_row in enumerate(noise.unbind(0)):
+            acted, following = act(carry, record.observation[t], noise_row)
+            for name, column in rows.items():
+                column[t].copy_(acted[name])
+            ended = record.step(slots, t, acted["action"])
+            if (carry is None) != (following is None):
+                raise TypeError("initial_carry and act must agree whether there is a memory; only one of them gave one")
+            if carry is not None and fresh_carry is not None and following is not None:
+                mask = ended.view(-1, *([1] * (carry.dim() - 1)))
+                carry.copy_(torch.where(mask, fresh_carry, following))
+
+
+class RoundPlayer:
+    """Plays rounds of a torch pool with a policy; on a GPU as one CUDA graph, captured with the first round.
+
+        player = RoundPlayer(pool, partial(algorithm.act, params), algorithm.rows, noise_shape, round_steps)
+        pool.begin_round(...)
+        player.play(noise)
+        end = pool.end_round()
+
+    A graph holds addresses: the policy's parameters must be updated in place (`copy_`), never replaced. Capturing and
+    replaying never ran, as there was no GPU; on a CPU there is no graph, and `play` is `play_round`.
+    """
+
+    def __init__(
+        self,
+        pool: TorchPool,
+        act: Policy,
+        row_specs: Mapping[str, Spec],
+        noise_shape: tuple[int, ...],
+        round_steps: int,
+        initial_carry: Tensor | None = None,
+    ) -> None:
+        """Allocate the tensors of a round.
+
+        Args:
+            pool: The environments.
+            act: The policy.
+            row_specs: Its rows, as `Algorithm.rows` declares them, including `action`.
+            noise_shape: Shape of one environment's noise in one step.
+            round_steps: T.
+            initial_carry: `[B, ...]`, as `Algorithm.initial_carry` gives it.
+        """
+        self._pool, self._act = pool, act
+        shape, device = (round_steps, pool.num_envs), pool.device
+        self.rows = {
+            name: torch.zeros(*shape, *spec.shape, dtype=getattr(torch, spec.dtype), device=device)
+            for name, spec in row_specs.items()
+        }
+        """The policy's rows in the latest round, `[T, B, ...]` on the device; the next round overwrites them."""
+        self._noise = torch.zeros(*shape, *noise_shape, dtype=torch.float32, device=device)
+        self._fresh = None if initial_carry is None else initial_carry.to(device)
+        self.carry = None if self._fresh is None else self._fresh.clone()
+        """The policy's carry after the latest round; copy a restored state's carry into it."""
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._held: tuple[Tensor, ...] = ()
+
+    def play(self, noise: Tensor | NDArray[np.float32]) -> None:
+        """Play the round that the pool has started, before its first step.
+
+        Args:
+            noise: float32 `[T, B, *noise]`.
+
+        Raises:
+            ValueError: Another shape, or the pool's round has another length.
+            RuntimeError: No round was started, or steps of it were made.
+        """
+        given = torch.as_tensor(noise)
+        if given.shape != self._noise.shape:
+            raise ValueError(f"noise: expected shape {tuple(self._noise.shape)}, got {tuple(given.shape)}")
+        self._noise.copy_(given)
+        with self._pool.whole_round(len(self._noise)) as (slots, record):
+            if self._pool.device.type != "cuda":
+                self._play(slots, record)
+                return
+            held = (slots.starts, record.reward)
+            if self._graph is None or any(now is not then for now, then in zip(held, self._held, strict=True)):
+                self._graph, self._held = self._captured(slots, lambda: self._play(slots, record)), held
+            self._graph.replay()
+
+    def _play(self, slots: Slots, record: RoundRecord) -> None:
+        play_round(slots, record, self._act, self._noise, self.rows, self.carry, self._fresh)
+
+    def _captured(self, slots: Slots, play: Callable[[], None]) -> torch.cuda.CUDAGraph:
+        """Capture the work that `play` launches, after a warm-up run that is undone."""
+        moving = slots.moving if self.carry is None else (*slots.moving, self.carry)
+        before = [tensor.clone() for tensor in moving]
+        side = torch.cuda.Stream(self._pool.device)
+        side.wait_stream(torch.cuda.current_stream(self._pool.device))
+        with torch.cuda.stream(side):
+            play()
+        torch.cuda.current_stream(self._pool.device).wait_stream(side)
+        for tensor, value in zip(moving, before, strict=True):
+            tensor.copy_(value)
+        graph = torch.cuda.CUDAGraph()
+        # Concurrent work of other threads, such as a learner's copies, is no part of the graph and no error.
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            play()
+        return graph

@@ -1,0 +1,1 @@
+"""Algorithms and the pure torch modules and functions that they are made of."""

@@ -1,0 +1,133 @@
+"""Behaviour cloning (Pomerleau 1991, doi 10.1162/neco.1991.3.1.88): maximum likelihood of the stored actions.
+
+It learns from observations and actions alone, so from shards of any algorithm. The replay's selection of rows decides
+which of them are imitated.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from penstock.tasks.model.algorithms.contract import Algorithm, Loss
+from penstock.tasks.model.nn.distributions import best, choose, restrict
+from penstock.tasks.model.nn.layers import init_mlp, mlp
+from penstock.tasks.model.nn.optimizers import clip_norm, init_adam, step_adam
+from penstock.tasks.setup.config.offline import BehaviourCloningSettings
+from penstock.tasks.specs import EnvironmentSpec, NoiseSpec, ParameterGroup, Spec, State
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from penstock.tasks.model.algorithms.contract import Window
+    from penstock.tasks.specs import Batch, LossInputs, LossResult, Params, Trajectory
+
+_LOG_2PI = math.log(2.0 * math.pi)
+_LOG_STD_RANGE = (-5.0, 2.0)
+"""Deterministic stored actions would draw the deviation to zero, and the likelihood to infinity."""
+
+
+@dataclass(frozen=True, slots=True)
+class BehaviourCloning(Algorithm):
+    """A policy that imitates stored actions, for one environment's spaces."""
+
+    settings: BehaviourCloningSettings
+    environment: EnvironmentSpec
+
+    @property
+    def rows(self) -> dict[str, Spec]:
+        """The action: it needs no other column of a shard but the environment's."""
+        return {"action": self.environment.action.spec}
+
+    @property
+    def noise(self) -> NoiseSpec:
+        """Gumbel noise samples a choice (Gumbel-max), normal noise displaces a mean; zero noise is greedy."""
+        action = self.environment.action
+        return NoiseSpec("gumbel", (action.n,)) if self._discrete else NoiseSpec("normal", action.shape)
+
+    @property
+    def losses(self) -> tuple[Loss, ...]:
+        """Negative log-likelihood of the stored actions."""
+        return (Loss("policy", "policy", self._loss),)
+
+    @property
+    def actor_groups(self) -> tuple[str, ...]:
+        """The policy, the only group."""
+        return ("policy",)
+
+    def init(self, seed: int) -> State:
+        """Return orthogonal weights; the last layer is small, so that it starts near uniform."""
+        generator = torch.Generator().manual_seed(seed)
+        action = self.environment.action
+        inputs = math.prod(self.environment.policy_input.shape)
+        outputs = action.n if self._discrete else math.prod(action.shape)
+        policy = init_mlp((inputs, *self.settings.hidden, outputs), 0.01, generator)
+        if not self._discrete:
+            policy["log_std"] = torch.zeros(outputs)
+        params = {"policy": ParameterGroup(policy)}
+        return State(params=params, optimizer={"policy": init_adam(params["policy"].flat)})
+
+    def act(
+        self, params: Params, carry: Tensor | None, observation: Tensor, noise: Tensor
+    ) -> tuple[dict[str, Tensor], Tensor | None]:
+        """Sample from the policy; see `Algorithm.act`."""
+        unmasked, allowed = self.environment.split(observation)
+        output, log_std = self._policy(params["policy"], unmasked.flatten(1).float())
+        if log_std is None:
+            return {"action": choose(output, noise, allowed)[0]}, carry
+        flat = torch.addcmul(output, noise.flatten(1), log_std.exp())
+        return {"action": flat.view(-1, *self.environment.action.shape)}, carry
+
+    def post(self, _params: Params, trajectory: Trajectory) -> Batch:
+        """Return observations and actions, a row a step."""
+        unmasked, allowed = self.environment.split(trajectory.columns["observation"].flatten(0, 1))
+        return {
+            "observation": unmasked.flatten(1).float(),
+            "action": trajectory.columns["action"].flatten(0, 1),
+            **({} if allowed is None else {"allowed": allowed}),
+        }
+
+    def stats(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the number of rows."""
+        return {"count": torch.tensor(float(batch["action"].shape[0]), dtype=torch.float64)}
+
+    def plan(self, generator: torch.Generator, window: Window) -> Iterator[Tensor]:
+        """Yield every row once an epoch, in a fresh order, in minibatches of nearly equal size."""
+        minibatches = -(-window.rows // self.settings.minibatch_rows)
+        for _ in range(self.settings.epochs):
+            yield from torch.randperm(window.rows, generator=generator).tensor_split(minibatches)
+
+    def update(self, state: State, loss: Loss, gradient: Tensor) -> State:
+        """Clip the gradient by its norm, then take a step of Adam."""
+        clipped = clip_norm(gradient, self.settings.gradient_norm)
+        step_adam(state.params[loss.group].flat, clipped, state.optimizer[loss.group], self.settings.learning_rate)
+        return state
+
+    @property
+    def _discrete(self) -> bool:
+        """Return whether actions are choices; otherwise they are vectors."""
+        return self.environment.action.kind == "discrete"
+
+    def _policy(self, params: Mapping[str, Tensor], features: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Compute logits and None, or means and their log standard deviation."""
+        if self._discrete:
+            return mlp(params, features), None
+        layers = {name: value for name, value in params.items() if name != "log_std"}
+        return mlp(layers, features), params["log_std"].clamp(*_LOG_STD_RANGE)
+
+    def _loss(self, params: Params, batch: LossInputs) -> LossResult:
+        """Mean negative log-likelihood; for choices also how often the likeliest one is the stored one."""
+        output, log_std = self._policy(params["policy"], batch["observation"])
+        if log_std is None:
+            allowed = batch.get("allowed")
+            loss = torch.nn.functional.cross_entropy(restrict(output, allowed), batch["action"], reduction="none")
+            agreement = (best(output.detach(), allowed) == batch["action"]).float()
+            return batch.mean(loss), {"negative_log_likelihood": loss.detach(), "agreement": agreement}
+        error = batch["action"].flatten(1) - output
+        loss = (0.5 * (error * (-log_std).exp()).square() + log_std + 0.5 * _LOG_2PI).sum(-1)
+        square = error.detach().square().mean(-1)
+        return batch.mean(loss), {"negative_log_likelihood": loss.detach(), "square_error": square}

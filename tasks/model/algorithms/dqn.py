@@ -1,0 +1,178 @@
+"""Deep Q-learning (Mnih et al. 2015) for discrete actions: double, dueling, prioritised and n-step by settings.
+
+Double: van Hasselt et al. 2016, arXiv 1509.06461. Dueling: Wang et al. 2016, arXiv 1511.06581. Prioritised replay:
+Schaul et al. 2016, arXiv 1511.05952. Rewards over n steps are not corrected for the policy that acted, as in Rainbow
+(Hessel et al. 2018, arXiv 1710.02298); they end at a round's end, so rounds should be much longer than n.
+
+Acting is epsilon-greedy. Epsilon is a parameter group that no loss trains, so actors get it with each snapshot; it
+falls with the number of minibatches.
+
+The Huber loss suits rewards of -1 to 1. Where values are far larger than 1, the few rows at which episodes end count
+too little under it to hold values down: on CartPole they grow without bound.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from penstock.tasks.model.algorithms.contract import Algorithm, Loss, WindowSpec
+from penstock.tasks.model.nn.distributions import best, require_choice
+from penstock.tasks.model.nn.layers import init_mlp, mlp, part
+from penstock.tasks.model.nn.optimizers import annealed, clip_norm, init_adam, step_adam
+from penstock.tasks.model.nn.returns import transitions
+from penstock.tasks.setup.config.off_policy import DQNSettings
+from penstock.tasks.specs import EnvironmentSpec, NoiseSpec, ParameterGroup, Spec, State
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from penstock.tasks.model.algorithms.contract import Draw, Window
+    from penstock.tasks.specs import Batch, LossInputs, LossResult, Params, Trajectory
+
+_TARGET = "value/"
+_UPDATES = "updates"
+
+
+@dataclass(frozen=True, slots=True)
+class DQN(Algorithm):
+    """Q-learning with a target network, for one environment's spaces."""
+
+    settings: DQNSettings
+    environment: EnvironmentSpec
+
+    @property
+    def window(self) -> WindowSpec:
+        """The newest rounds, drawn by priority if the exponent is not 0."""
+        return WindowSpec(self.settings.window_rows, self.settings.priority_exponent)
+
+    @property
+    def rows(self) -> dict[str, Spec]:
+        """The choice, which is all that it stores."""
+        return {"action": self.environment.action.spec}
+
+    @property
+    def noise(self) -> NoiseSpec:
+        """One number that decides whether to explore, and one for each choice, of which the largest wins."""
+        return NoiseSpec("uniform", (1 + self.environment.action.n,))
+
+    @property
+    def losses(self) -> tuple[Loss, ...]:
+        """One loss, for the value."""
+        return (Loss("value", "value", self._loss),)
+
+    @property
+    def actor_groups(self) -> tuple[str, ...]:
+        """The values, and epsilon."""
+        return ("value", "exploration")
+
+    def init(self, seed: int) -> State:
+        """Return orthogonal weights; the target network starts as a copy of the network."""
+        generator = torch.Generator().manual_seed(seed)
+        inputs, choices = math.prod(self.environment.policy_input.shape), self.environment.action.n
+        network = init_mlp((inputs, *self.settings.hidden, choices + self.settings.dueling), 1.0, generator)
+        params = {
+            "value": ParameterGroup(network),
+            "exploration": ParameterGroup({"epsilon": torch.tensor([self.settings.first_epsilon])}),
+        }
+        targets = {f"{_TARGET}{name}": value.clone() for name, value in network.items()}
+        return State(
+            params=params,
+            optimizer={"value": init_adam(params["value"].flat)},
+            targets={**targets, _UPDATES: torch.zeros((), dtype=torch.int64)},
+        )
+
+    def act(
+        self, params: Params, carry: Tensor | None, observation: Tensor, noise: Tensor
+    ) -> tuple[dict[str, Tensor], Tensor | None]:
+        """Take a random choice with probability epsilon, otherwise the best one; zero noise never explores."""
+        unmasked, allowed = self.environment.split(observation)
+        require_choice(allowed)
+        explores = noise[:, 0] > 1.0 - params["exploration"]["epsilon"]
+        greedy = best(self._values(params["value"], _features(unmasked)), allowed)
+        return {"action": torch.where(explores, best(noise[:, 1:], allowed), greedy)}, carry
+
+    def post(self, _params: Params, trajectory: Trajectory) -> Batch:
+        """Return each row with its n-step return, the observation after these steps and the factor of its value."""
+        columns = trajectory.columns
+        followed = transitions(
+            columns["reward"],
+            columns["observation"],
+            trajectory.bootstrap_rows,
+            trajectory.bootstrap_observation,
+            columns["terminated"],
+            self.settings.discount,
+            self.settings.return_steps,
+        )
+        following, allowed = self.environment.split(followed.following)
+        return {
+            "observation": _features(self.environment.split(columns["observation"].flatten(0, 1))[0]),
+            "action": columns["action"].flatten(),
+            "return": followed.returns.flatten(),
+            "following": _features(following),
+            "factor": followed.factors.flatten(),
+            **({} if allowed is None else {"allowed": allowed}),
+        }
+
+    def plan(self, generator: torch.Generator, window: Window) -> Iterator[Draw]:
+        """Yield minibatches of the whole window, once it has `warm_up_rows`."""
+        if window.rows >= self.settings.warm_up_rows:
+            for _ in range(self.settings.minibatches):
+                yield window.draw(generator, self.settings.minibatch_rows, self.settings.priority_correction)
+
+    def update(self, state: State, loss: Loss, gradient: Tensor) -> State:
+        """Clip the gradient by its norm, then take a step of Adam with the annealed learning rate."""
+        optimizer = state.optimizer[loss.group]
+        over_steps = self.settings.anneal_rounds * self.settings.minibatches
+        rate = annealed(self.settings.learning_rate, self.settings.final_learning_rate, optimizer, over_steps)
+        step_adam(state.params[loss.group].flat, clip_norm(gradient, self.settings.gradient_norm), optimizer, rate)
+        return state
+
+    def after_minibatch(self, state: State) -> State:
+        """Count the minibatch, copy the network to its target when that is due, and lower epsilon."""
+        state.targets[_UPDATES] += 1
+        updates = int(state.targets[_UPDATES])
+        if updates % self.settings.target_minibatches == 0:
+            for name, value in state.params["value"].items():
+                state.targets[f"{_TARGET}{name}"].copy_(value)
+        fraction = min(1.0, updates / self.settings.epsilon_minibatches)
+        epsilon = self.settings.first_epsilon + fraction * (self.settings.last_epsilon - self.settings.first_epsilon)
+        state.params["exploration"].flat.fill_(epsilon)
+        return state
+
+    def _values(self, params: Mapping[str, Tensor], features: Tensor) -> Tensor:
+        """Compute the value of every choice, `[B, n]`; a dueling network's first output is the state's value."""
+        output = mlp(params, features, torch.relu)
+        if not self.settings.dueling:
+            return output
+        advantage = output[:, 1:]
+        return output[:, :1] + advantage - advantage.mean(-1, keepdim=True)
+
+    def _loss(self, params: Params, batch: LossInputs) -> LossResult:
+        """Half the squared temporal-difference error, or its Huber loss; its magnitude is the row's priority."""
+        values = self._values(params["value"], batch["observation"])
+        value = values.gather(-1, batch["action"].unsqueeze(-1)).squeeze(-1)
+        with torch.no_grad():
+            target_values = self._values(part(batch.targets, _TARGET), batch["following"])
+            judged = self._values(params["value"], batch["following"]) if self.settings.double else target_values
+            choice = best(judged, batch.get("allowed")).unsqueeze(-1)
+            target = batch["return"] + batch["factor"] * target_values.gather(-1, choice).squeeze(-1)
+        error = value - target
+        if self.settings.huber:
+            half_square = torch.nn.functional.huber_loss(value, target, reduction="none")
+        else:
+            half_square = 0.5 * error**2
+        loss = batch["weight"] * half_square
+        with torch.no_grad():
+            # A row with priority 0 would never be drawn again.
+            outputs = {"priority": error.abs() + 1e-6, "value": value.detach(), "value_loss": loss.detach()}
+        return batch.mean(loss), outputs
+
+
+def _features(observation: Tensor) -> Tensor:
+    """Convert `[rows, ...]` of any number type to float32 `[rows, inputs]`."""
+    return observation.flatten(1).float()

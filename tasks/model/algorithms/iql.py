@@ -1,0 +1,190 @@
+"""Implicit Q-learning (Kostrikov et al. 2022, arXiv 2110.06169): improves on the stored policy.
+
+It never evaluates actions that were not taken. A value is an upper expectile of the critic over the stored actions
+(equation 5 of the paper), the critic bootstraps from that value (equation 6), and the policy clones the stored actions,
+weighted by the exponential of their advantage (equation 7). It learns from shards of any algorithm.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from penstock.tasks.model.algorithms.contract import Algorithm, Loss
+from penstock.tasks.model.nn.distributions import choice_probability, choose, displace, vector_probability
+from penstock.tasks.model.nn.layers import init_mlp, mlp
+from penstock.tasks.model.nn.optimizers import init_adam, step_adam
+from penstock.tasks.setup.config.offline import IQLSettings
+from penstock.tasks.specs import EnvironmentSpec, NoiseSpec, ParameterGroup, Spec, State
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from penstock.tasks.model.algorithms.contract import Window
+    from penstock.tasks.specs import Batch, LossInputs, LossResult, Params, Trajectory
+
+_LOG_STD_RANGE = (-5.0, 2.0)
+"""Deterministic stored actions would draw the deviation to zero, and the likelihood to infinity."""
+_TWINS = ("first", "second")
+
+
+@dataclass(frozen=True, slots=True)
+class IQL(Algorithm):
+    """Twin critics, a value and a policy, for one environment's spaces."""
+
+    settings: IQLSettings
+    environment: EnvironmentSpec
+
+    @property
+    def rows(self) -> dict[str, Spec]:
+        """The action: it needs no other column of a shard but the environment's."""
+        return {"action": self.environment.action.spec}
+
+    @property
+    def noise(self) -> NoiseSpec:
+        """Gumbel noise samples a choice (Gumbel-max), normal noise displaces a mean; zero noise is greedy."""
+        action = self.environment.action
+        return NoiseSpec("gumbel", (action.n,)) if self._discrete else NoiseSpec("normal", action.shape)
+
+    @property
+    def losses(self) -> tuple[Loss, ...]:
+        """The losses in the order of the authors' code: critic and policy use the value that this minibatch updated."""
+        return (
+            Loss("value", "value", self._value_loss),
+            Loss("policy", "policy", self._policy_loss),
+            Loss("critic", "critic", self._critic_loss),
+        )
+
+    @property
+    def actor_groups(self) -> tuple[str, ...]:
+        """The policy alone."""
+        return ("policy",)
+
+    def init(self, seed: int) -> State:
+        """Return orthogonal weights; the policy's last layer is small, so that it starts near uniform."""
+        generator = torch.Generator().manual_seed(seed)
+        action = self.environment.action
+        inputs = math.prod(self.environment.policy_input.shape)
+        width = action.n if self._discrete else math.prod(action.shape)
+        policy = init_mlp((inputs, *self.settings.hidden, width), 0.01, generator)
+        if not self._discrete:
+            policy["log_std"] = torch.zeros(width)
+        sizes = (inputs, *self.settings.hidden, width) if self._discrete else (inputs + width, *self.settings.hidden, 1)
+        critic = {f"{twin}.{name}": value for twin in _TWINS for name, value in init_mlp(sizes, 1.0, generator).items()}
+        value = init_mlp((inputs, *self.settings.hidden, 1), 1.0, generator)
+        groups = {"value": value, "policy": policy, "critic": critic}
+        params = {name: ParameterGroup(group) for name, group in groups.items()}
+        return State(
+            params=params,
+            optimizer={name: init_adam(group.flat) for name, group in params.items()},
+            targets={name: tensor.detach().clone() for name, tensor in params["critic"].items()},
+        )
+
+    def act(
+        self, params: Params, carry: Tensor | None, observation: Tensor, noise: Tensor
+    ) -> tuple[dict[str, Tensor], Tensor | None]:
+        """Sample from the policy; see `Algorithm.act`."""
+        unmasked, allowed = self.environment.split(observation)
+        output, log_std = self._policy(params["policy"], unmasked.flatten(1).float())
+        if log_std is None:
+            return {"action": choose(output, noise, allowed)[0]}, carry
+        vector, _ = displace(output, log_std, noise.flatten(1))
+        return {"action": vector.view(-1, *self.environment.action.shape)}, carry
+
+    def post(self, _params: Params, trajectory: Trajectory) -> Batch:
+        """Return transitions, a row a step; `alive` is 0 where the episode terminated."""
+        columns = trajectory.columns
+        unmasked, allowed = self.environment.split(columns["observation"].flatten(0, 1))
+        observation = unmasked.flatten(1).float()
+        following = observation.roll(-columns["reward"].shape[1], 0)
+        final, _ = self.environment.split(trajectory.bootstrap_observation)
+        following[trajectory.bootstrap_rows] = final.flatten(1).float()
+        return {
+            "observation": observation,
+            "action": columns["action"].flatten(0, 1),
+            "reward": columns["reward"].flatten().float() * self.settings.reward_scale,
+            "alive": (columns["terminated"].flatten() == 0).float(),
+            "next_observation": following,
+            **({} if allowed is None else {"allowed": allowed}),
+        }
+
+    def stats(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the number of rows."""
+        return {"count": torch.tensor(float(batch["reward"].shape[0]), dtype=torch.float64)}
+
+    def plan(self, generator: torch.Generator, window: Window) -> Iterator[Tensor]:
+        """Yield every row once an epoch, in a fresh order, in minibatches of nearly equal size."""
+        minibatches = -(-window.rows // self.settings.minibatch_rows)
+        for _ in range(self.settings.epochs):
+            yield from torch.randperm(window.rows, generator=generator).tensor_split(minibatches)
+
+    def update(self, state: State, loss: Loss, gradient: Tensor) -> State:
+        """Take a step of Adam."""
+        step_adam(state.params[loss.group].flat, gradient, state.optimizer[loss.group], self.settings.learning_rate)
+        return state
+
+    def after_minibatch(self, state: State) -> State:
+        """Move the target critics a small share towards the critics."""
+        for name, value in state.params["critic"].items():
+            state.targets[name].lerp_(value.detach(), self.settings.target_rate)
+        return state
+
+    @property
+    def _discrete(self) -> bool:
+        """Return whether actions are choices; otherwise they are vectors."""
+        return self.environment.action.kind == "discrete"
+
+    def _policy(self, params: Mapping[str, Tensor], features: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Compute logits and None, or means and their log standard deviation."""
+        if self._discrete:
+            return mlp(params, features), None
+        layers = {name: value for name, value in params.items() if name != "log_std"}
+        return mlp(layers, features), params["log_std"].clamp(*_LOG_STD_RANGE)
+
+    def _values(self, critic: Mapping[str, Tensor], batch: LossInputs) -> Tensor:
+        """Compute both critics' values of the stored actions, `[rows, 2]`."""
+        found = []
+        for twin in _TWINS:
+            layers = {name.removeprefix(f"{twin}."): value for name, value in critic.items() if name.startswith(twin)}
+            if self._discrete:
+                found.append(mlp(layers, batch["observation"]).gather(-1, batch["action"].unsqueeze(-1)))
+            else:
+                found.append(mlp(layers, torch.cat([batch["observation"], batch["action"].flatten(1)], -1)))
+        return torch.cat(found, -1)
+
+    def _advantage(self, params: Params, batch: LossInputs) -> Tensor:
+        """Compute by how much the smaller target critic exceeds the value, `[rows]`."""
+        with torch.no_grad():
+            critic = self._values(batch.targets, batch).amin(-1)
+        return critic - mlp(params["value"], batch["observation"]).squeeze(-1)
+
+    def _value_loss(self, params: Params, batch: LossInputs) -> LossResult:
+        """Equation 5: asymmetric squares, which weigh tau where the critic exceeds the value and 1 - tau elsewhere."""
+        advantage = self._advantage(params, batch)
+        loss = torch.where(advantage > 0, self.settings.expectile, 1.0 - self.settings.expectile) * advantage.square()
+        return batch.mean(loss), {"value_loss": loss.detach(), "advantage": advantage.detach()}
+
+    def _policy_loss(self, params: Params, batch: LossInputs) -> LossResult:
+        """Equation 7: negative log-likelihood of the stored actions, weighted by their exponential advantage."""
+        with torch.no_grad():
+            advantage = self._advantage(params, batch)
+            weight = (self.settings.inverse_temperature * advantage).exp().clamp(max=self.settings.weight_limit)
+        output, log_std = self._policy(params["policy"], batch["observation"])
+        if log_std is None:
+            likelihood, _ = choice_probability(output, batch["action"], batch.get("allowed"))
+        else:
+            likelihood, _ = vector_probability(output, log_std, batch["action"].flatten(1))
+        outputs = {"negative_log_likelihood": -likelihood.detach(), "advantage_weight": weight}
+        return -batch.mean(weight * likelihood), outputs
+
+    def _critic_loss(self, params: Params, batch: LossInputs) -> LossResult:
+        """Equation 6: squared error of both critics against the reward and the value of what followed."""
+        with torch.no_grad():
+            following = mlp(params["value"], batch["next_observation"]).squeeze(-1)
+            target = batch["reward"] + self.settings.discount * batch["alive"] * following
+        square = (self._values(params["critic"], batch) - target.unsqueeze(-1)).square().sum(-1)
+        return batch.mean(square), {"critic_loss": square.detach()}

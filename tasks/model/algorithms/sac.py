@@ -1,0 +1,222 @@
+"""Soft actor-critic (Haarnoja et al. 2018, arXiv 1812.05905) for vectors of actions within bounds.
+
+It has twin critics, a normal distribution squashed by tanh, and a temperature that keeps the entropy near a target. All
+actions but the stored ones are in the range from -1 to 1, and log-probabilities are of these.
+
+The window keeps raw observations: with `normalize_observation`, older rows are normalised by the newest statistics.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from penstock.tasks.model.algorithms.contract import Algorithm, Loss, WindowSpec
+from penstock.tasks.model.nn.layers import init_mlp, mlp, part
+from penstock.tasks.model.nn.normalizers import Normalizers
+from penstock.tasks.model.nn.optimizers import init_adam, step_adam
+from penstock.tasks.model.nn.returns import transitions
+from penstock.tasks.setup.config.off_policy import SACSettings
+from penstock.tasks.specs import EnvironmentSpec, NoiseSpec, ParameterGroup, Spec, State
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from penstock.tasks.model.algorithms.contract import Draw, Window
+    from penstock.tasks.specs import Batch, LossInputs, LossResult, Params, Trajectory
+
+_CRITICS = ("first/", "second/")
+_LOG_STD_RANGE = (-20.0, 2.0)
+_LOG_2PI = math.log(2.0 * math.pi)
+
+
+@dataclass(frozen=True, slots=True)
+class SAC(Algorithm):
+    """SAC with an automatic temperature, for one environment's spaces."""
+
+    settings: SACSettings
+    environment: EnvironmentSpec
+
+    @property
+    def window(self) -> WindowSpec:
+        """The newest rounds, drawn uniformly."""
+        return WindowSpec(self.settings.window_rows)
+
+    @property
+    def rows(self) -> dict[str, Spec]:
+        """The action, as the environment takes it."""
+        return {"action": self.environment.action.spec}
+
+    @property
+    def noise(self) -> NoiseSpec:
+        """Normal noise displaces the mean, before it is squashed."""
+        return NoiseSpec("normal", self.environment.action.shape)
+
+    @property
+    def losses(self) -> tuple[Loss, ...]:
+        """Critics, then the actor against them, then the temperature against the updated actor."""
+        noise = NoiseSpec("normal", (self._numbers,))
+        return (
+            Loss("critic", "critic", self._critic_loss, noise),
+            Loss("actor", "actor", self._actor_loss, noise),
+            Loss("temperature", "temperature", self._temperature_loss, noise),
+        )
+
+    @property
+    def actor_groups(self) -> tuple[str, ...]:
+        """The actor and the observation's normaliser."""
+        return ("actor", *self._normalizers.actor_groups)
+
+    @property
+    def _normalizers(self) -> Normalizers:
+        return Normalizers(
+            observation=math.prod(self.environment.observation.shape) * self.settings.normalize_observation
+        )
+
+    @property
+    def _numbers(self) -> int:
+        return math.prod(self.environment.action.shape)
+
+    def init(self, seed: int) -> State:
+        """Return orthogonal weights; the targets start as copies of the critics."""
+        generator = torch.Generator().manual_seed(seed)
+        inputs = math.prod(self.environment.observation.shape)
+        actor = init_mlp((inputs, *self.settings.hidden, 2 * self._numbers), 0.01, generator)
+        critics = {
+            f"{name}{layer}": value
+            for name in _CRITICS
+            for layer, value in init_mlp((inputs + self._numbers, *self.settings.hidden, 1), 1.0, generator).items()
+        }
+        params = {
+            "critic": ParameterGroup(critics),
+            "actor": ParameterGroup(actor),
+            "temperature": ParameterGroup({"log": torch.tensor([math.log(self.settings.initial_temperature)])}),
+        }
+        state = State(
+            params=params,
+            optimizer={name: init_adam(group.flat) for name, group in params.items()},
+            targets={name: value.clone() for name, value in critics.items()},
+        )
+        self._normalizers.init(state)
+        return state
+
+    def act(
+        self, params: Params, carry: Tensor | None, observation: Tensor, noise: Tensor
+    ) -> tuple[dict[str, Tensor], Tensor | None]:
+        """Sample an action; zero noise gives the squashed mean."""
+        inputs = self._normalizers.normalized(params, observation.flatten(1).float())
+        squashed, _ = self._sample(params["actor"], inputs, noise.flatten(1))
+        low, high = self._bounds(squashed.device)
+        action = low + 0.5 * (squashed + 1.0) * (high - low)
+        return {"action": action.view(-1, *self.environment.action.shape)}, carry
+
+    def post(self, _params: Params, trajectory: Trajectory) -> Batch:
+        """Return each row with the observation that followed it, and the action in the range from -1 to 1."""
+        columns = trajectory.columns
+        followed = transitions(
+            columns["reward"],
+            columns["observation"],
+            trajectory.bootstrap_rows,
+            trajectory.bootstrap_observation,
+            columns["terminated"],
+            self.settings.discount,
+        )
+        action = columns["action"].flatten(0, 1).flatten(1)
+        low, high = self._bounds(action.device)
+        return {
+            "observation": columns["observation"].flatten(0, 1).flatten(1).float(),
+            "action": 2.0 * (action - low) / (high - low) - 1.0,
+            "reward": followed.returns.flatten(),
+            "following": followed.following.flatten(1).float(),
+            "factor": followed.factors.flatten(),
+        }
+
+    def stats(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the normaliser's sums over the newest round, if there is one."""
+        return self._normalizers.sums(batch)
+
+    def plan(self, generator: torch.Generator, window: Window) -> Iterator[Draw]:
+        """Yield minibatches of the whole window, once it has `warm_up_rows`."""
+        if window.rows >= self.settings.warm_up_rows:
+            for _ in range(self.settings.minibatches):
+                yield window.draw(generator, self.settings.minibatch_rows)
+
+    def update(self, state: State, loss: Loss, gradient: Tensor) -> State:
+        """Take a step of Adam."""
+        step_adam(state.params[loss.group].flat, gradient, state.optimizer[loss.group], self.settings.learning_rate)
+        return state
+
+    def after_minibatch(self, state: State) -> State:
+        """Move the targets a small share towards the critics."""
+        for name, value in state.params["critic"].items():
+            state.targets[name].lerp_(value, self.settings.target_share)
+        return state
+
+    def after_round(self, state: State, stats: Mapping[str, Tensor]) -> State:
+        """Update the normaliser; without one, nothing changes."""
+        self._normalizers.update(state, stats)
+        return state
+
+    def _bounds(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        action = self.environment.action
+        return torch.tensor(action.low, device=device), torch.tensor(action.high, device=device)
+
+    def _sample(self, params: Mapping[str, Tensor], features: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Sample actions from -1 to 1, `[B, n]`, and compute their log-probabilities `[B]`."""
+        mean, log_std = mlp(params, features, torch.relu).chunk(2, -1)
+        log_std = log_std.clamp(*_LOG_STD_RANGE)
+        free = torch.addcmul(mean, noise, log_std.exp())
+        # log(1 - tanh(u) ** 2), in a form that is finite where tanh(u) rounds to 1.
+        slope = 2.0 * (math.log(2.0) - free - torch.nn.functional.softplus(-2.0 * free))
+        log_probability = (-0.5 * noise.square() - log_std - 0.5 * _LOG_2PI - slope).sum(-1)
+        return free.tanh(), log_probability
+
+    def _value(self, critics: Mapping[str, Tensor], observation: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute both critics' values, `[B]` each."""
+        inputs = torch.cat((observation, action), -1)
+        first, second = (mlp(part(critics, name), inputs, torch.relu).squeeze(-1) for name in _CRITICS)
+        return first, second
+
+    def _critic_loss(self, params: Params, batch: LossInputs) -> LossResult:
+        """Squared error of both critics against the smaller target value with its entropy term (equation 5)."""
+        observation, following = (
+            self._normalizers.normalized(params, batch[name]) for name in ("observation", "following")
+        )
+        with torch.no_grad():
+            action, log_probability = self._sample(params["actor"], following, _noise_of(batch))
+            target_value = torch.minimum(*self._value(batch.targets, following, action))
+            soft_value = target_value - params["temperature"]["log"].exp() * log_probability
+            target = batch["reward"] + batch["factor"] * soft_value
+        first, second = self._value(params["critic"], observation, batch["action"])
+        square = 0.5 * ((first - target).square() + (second - target).square())
+        return batch.mean(square), {"critic_loss": square.detach(), "value": first.detach()}
+
+    def _actor_loss(self, params: Params, batch: LossInputs) -> LossResult:
+        """Minus the smaller value and the entropy (equation 9)."""
+        observation = self._normalizers.normalized(params, batch["observation"])
+        action, log_probability = self._sample(params["actor"], observation, _noise_of(batch))
+        value = torch.minimum(*self._value(params["critic"], observation, action))
+        loss = params["temperature"]["log"].detach().exp() * log_probability - value
+        return batch.mean(loss), {"entropy": -log_probability.detach()}
+
+    def _temperature_loss(self, params: Params, batch: LossInputs) -> LossResult:
+        """Raise the temperature where the entropy is below its target (equation 18, by the logarithm as is usual)."""
+        target_entropy = self.settings.target_entropy
+        wanted = -float(self._numbers) if target_entropy is None else target_entropy
+        with torch.no_grad():
+            observation = self._normalizers.normalized(params, batch["observation"])
+            _, log_probability = self._sample(params["actor"], observation, _noise_of(batch))
+        log_temperature = params["temperature"]["log"]
+        loss = -log_temperature * (log_probability + wanted)
+        temperature = log_temperature.detach().exp().expand_as(log_probability)
+        return batch.mean(loss), {"temperature": temperature}
+
+
+def _noise_of(batch: LossInputs) -> Tensor:
+    if batch.noise is None:
+        raise TypeError("the losses of SAC need noise, as they declare")
+    return batch.noise

@@ -1,0 +1,1 @@
+"""Modules and pure functions that algorithms are made of: networks, distributions, returns, normalisers."""

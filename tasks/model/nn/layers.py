@@ -1,0 +1,221 @@
+"""Layers as pure functions of named parameters: perceptrons, convolutions, a recurrent core. Pure torch.
+
+An algorithm may import this.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.nn.functional import conv2d, max_pool2d, relu
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+
+def init_mlp(
+    sizes: Sequence[int], output_gain: float, generator: torch.Generator, hidden_gain: float = math.sqrt(2.0)
+) -> dict[str, Tensor]:
+    """Return orthogonal weights and zero biases for a multi-layer perceptron.
+
+    Args:
+        sizes: input, hidden and output widths.
+        output_gain: scale of the last layer; 0.01 starts a policy near uniform, 1.0 suits a value.
+        generator: the only source of randomness.
+        hidden_gain: scale of the hidden layers.
+
+    Returns:
+        float32 tensors `<layer>.weight` `[out, in]` and `<layer>.bias` `[out]`.
+    """
+    params: dict[str, Tensor] = {}
+    last = len(sizes) - 2
+    for layer, (fan_in, fan_out) in enumerate(pairwise(sizes)):
+        weight = torch.empty(fan_out, fan_in)
+        torch.nn.init.orthogonal_(weight, output_gain if layer == last else hidden_gain, generator=generator)
+        params[f"{layer}.weight"] = weight
+        params[f"{layer}.bias"] = torch.zeros(fan_out)
+    return params
+
+
+def mlp(params: Mapping[str, Tensor], inputs: Tensor, activation: Callable[[Tensor], Tensor] = torch.tanh) -> Tensor:
+    """Apply a perceptron made by `init_mlp`: `[B, in] -> [B, out]`, float32.
+
+    A weight may be bfloat16, as `linear` takes it.
+    """
+    layers = len(params) // 2
+    hidden = inputs
+    for layer in range(layers):
+        hidden = linear(hidden, params[f"{layer}.weight"], params[f"{layer}.bias"])
+        if layer < layers - 1:
+            hidden = activation(hidden)
+    return hidden
+
+
+def part(params: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Select the tensors whose names begin with `prefix`, and strip it."""
+    return {name.removeprefix(prefix): value for name, value in params.items() if name.startswith(prefix)}
+
+
+def linear(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Apply a linear layer, `[B, in] -> [B, out]`, float32, with a weight of `[out, in]`.
+
+    A weight may be bfloat16, as wide ones of a reduced snapshot are: it multiplies in bfloat16 and adds in float32.
+    """
+    if weight.dtype == inputs.dtype:
+        return torch.nn.functional.linear(inputs, weight, bias)
+    return torch.nn.functional.linear(inputs.to(weight.dtype), weight).to(bias.dtype) + bias
+
+
+_NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
+"""Channels, width of the kernel, stride."""
+_BLOCKS = 2
+_BYTE = 1.0 / 255.0
+"""A pixel's scale."""
+_GAIN = math.sqrt(2.0)
+
+
+def init_nature(shape: Sequence[int], features: int, generator: torch.Generator) -> dict[str, Tensor]:
+    """Return orthogonal weights and zero biases of the convolutions of Mnih et al. 2015 (doi 10.1038/nature14236).
+
+    Args:
+        shape: channels, height and width of an image; 36 x 36 at least.
+        features: width of the output; 512 in the paper.
+        generator: the only source of randomness.
+
+    Returns:
+        float32 tensors `<layer>.weight` and `<layer>.bias`: layers 0 to 2 are convolutions, 3 is linear.
+
+    Raises:
+        ValueError: the image is too small for the three kernels.
+    """
+    channels, *size = shape
+    params: dict[str, Tensor] = {}
+    for layer, (out, kernel, stride) in enumerate(_NATURE):
+        params |= _layer(f"{layer}", (out, channels, kernel, kernel), generator)
+        channels, size = out, [(length - kernel) // stride + 1 for length in size]
+    if min(size) < 1:
+        raise ValueError(f"an image of {tuple(shape)} is too small: height and width must be 36 at least")
+    return params | _layer("3", (features, channels * math.prod(size)), generator)
+
+
+def nature(params: Mapping[str, Tensor], images: Tensor) -> Tensor:
+    """Apply the convolutions of `init_nature`: `[B, C, H, W] -> [B, features]`, float32, none below 0."""
+    hidden = images.float()
+    for layer, (_, _, stride) in enumerate(_NATURE):
+        hidden = relu(_convolve(params, f"{layer}", hidden, stride=stride, scale=1.0 if layer else _BYTE))
+    return relu(linear(hidden.flatten(1), params["3.weight"], params["3.bias"]))
+
+
+def init_residual(
+    shape: Sequence[int], features: int, generator: torch.Generator, channels: Sequence[int] = (16, 32, 32)
+) -> dict[str, Tensor]:
+    """Return orthogonal weights and zero biases of IMPALA's residual network (Espeholt et al. 2018, figure 3, right).
+
+    Args:
+        shape: channels, height and width of an image.
+        features: width of the output; 256 in the paper.
+        generator: the only source of randomness.
+        channels: of each section, which halves height and width.
+
+    Returns:
+        float32 tensors: `<section>.entry.*`, `<section>.<block>.<0 or 1>.*`, all 3 x 3, and `output.*`.
+    """
+    before, *size = shape
+    params: dict[str, Tensor] = {}
+    for section, (fan_in, fan_out) in enumerate(pairwise((before, *channels))):
+        params |= _layer(f"{section}.entry", (fan_out, fan_in, 3, 3), generator)
+        for block in range(_BLOCKS):
+            params |= _layer(f"{section}.{block}.0", (fan_out, fan_out, 3, 3), generator)
+            params |= _layer(f"{section}.{block}.1", (fan_out, fan_out, 3, 3), generator)
+        size = [(length + 1) // 2 for length in size]
+    return params | _layer("output", (features, channels[-1] * math.prod(size)), generator)
+
+
+def residual(params: Mapping[str, Tensor], images: Tensor) -> Tensor:
+    """Apply the network of `init_residual`: `[B, C, H, W] -> [B, features]`, float32, none below 0."""
+    hidden = images.float()
+    section = 0
+    while f"{section}.entry.weight" in params:
+        entered = _convolve(params, f"{section}.entry", hidden, padding=1, scale=1.0 if section else _BYTE)
+        hidden = max_pool2d(entered, 3, stride=2, padding=1)
+        for block in range(_BLOCKS):
+            inner = _convolve(params, f"{section}.{block}.0", relu(hidden), padding=1)
+            hidden = hidden + _convolve(params, f"{section}.{block}.1", relu(inner), padding=1)
+        section += 1
+    return relu(linear(relu(hidden).flatten(1), params["output.weight"], params["output.bias"]))
+
+
+def _layer(name: str, shape: tuple[int, ...], generator: torch.Generator) -> dict[str, Tensor]:
+    weight = torch.empty(shape)
+    torch.nn.init.orthogonal_(weight, _GAIN, generator=generator)
+    return {f"{name}.weight": weight, f"{name}.bias": torch.zeros(shape[0])}
+
+
+def _convolve(
+    params: Mapping[str, Tensor], name: str, inputs: Tensor, stride: int = 1, padding: int = 0, scale: float = 1.0
+) -> Tensor:
+    """Convolve `scale` times the inputs; the kernel is scaled instead, which has far fewer numbers.
+
+    A reduced snapshot may have wide kernels in bfloat16; on a CPU, convolving in that gains nothing.
+    """
+    weight = params[f"{name}.weight"].to(inputs.dtype)
+    weight = weight if scale == 1.0 else weight * scale
+    return conv2d(inputs, weight, params[f"{name}.bias"], stride=stride, padding=padding)
+
+
+def init_gru(inputs: int, width: int, generator: torch.Generator) -> dict[str, Tensor]:
+    """Return orthogonal weights, gate by gate, and zero biases.
+
+    Args:
+        inputs: width of a step's input.
+        width: width of the memory, which is the output.
+        generator: the only source of randomness.
+
+    Returns:
+        float32 `input.weight` `[3 * width, inputs]`, `memory.weight` `[3 * width, width]`, and a bias of each. Gates in
+        the order of torch's own: reset, update, new.
+    """
+    params: dict[str, Tensor] = {}
+    for name, fan_in in (("input", inputs), ("memory", width)):
+        gates = [torch.nn.init.orthogonal_(torch.empty(width, fan_in), generator=generator) for _ in range(3)]
+        params[f"{name}.weight"] = torch.cat(gates)
+        params[f"{name}.bias"] = torch.zeros(3 * width)
+    return params
+
+
+def gru(params: Mapping[str, Tensor], carry: Tensor, inputs: Tensor) -> Tensor:
+    """Take one step: memory `[B, width]` and inputs `[B, inputs]` give the next memory, `[B, width]`."""
+    from_inputs = linear(inputs, params["input.weight"], params["input.bias"])
+    return _step(params, carry, from_inputs)
+
+
+def gru_sequence(params: Mapping[str, Tensor], carry: Tensor, inputs: Tensor, fresh: Tensor) -> tuple[Tensor, Tensor]:
+    """Take several steps, with the memory reset where an episode begins.
+
+    Args:
+        params: as `init_gru` makes them.
+        carry: `[B, width]`, the memory before the first step.
+        inputs: `[T, B, inputs]`.
+        fresh: `[T, B]`, nonzero where the row is an episode's first.
+
+    Returns:
+        The output of every step, `[T, B, width]`, and the memory after the last, `[B, width]`.
+    """
+    from_inputs = linear(inputs.flatten(0, 1), params["input.weight"], params["input.bias"]).unflatten(0, fresh.shape)
+    kept = (fresh == 0).to(carry.dtype).unsqueeze(-1)
+    outputs = []
+    for step in range(fresh.shape[0]):
+        carry = _step(params, carry * kept[step], from_inputs[step])
+        outputs.append(carry)
+    return torch.stack(outputs), carry
+
+
+def _step(params: Mapping[str, Tensor], carry: Tensor, from_inputs: Tensor) -> Tensor:
+    reset, update, new = from_inputs.chunk(3, -1)
+    memory_reset, memory_update, memory_new = linear(carry, params["memory.weight"], params["memory.bias"]).chunk(3, -1)
+    candidate = torch.tanh(new + torch.sigmoid(reset + memory_reset) * memory_new)
+    return torch.lerp(candidate, carry, torch.sigmoid(update + memory_update))

@@ -1,0 +1,188 @@
+"""Networks that settings choose by name: from an observation to an algorithm's outputs. Pure torch.
+
+An algorithm may import this. All of them end in a perceptron, after convolutions for images (`nature`, `residual`) or a
+memory of the episode (`recurrent`). `floorplan` differs: it has an output for each cell of a grid
+(`penstock.tasks.model.nn.placement_network`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from penstock.tasks.model.nn.layers import (
+    gru,
+    gru_sequence,
+    init_gru,
+    init_mlp,
+    init_nature,
+    init_residual,
+    mlp,
+    nature,
+    residual,
+)
+from penstock.tasks.model.nn.placement_network import floorplan, init_floorplan
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from penstock.tasks.specs import Batch, Facts, Spec, Trajectory
+
+NetworkName: TypeAlias = Literal["mlp", "nature", "residual", "recurrent", "floorplan"]
+
+_BODY = "body."
+_IMAGES = {"nature": (init_nature, nature), "residual": (init_residual, residual)}
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """One network's structure; its parameters are the caller's. Observations are as `prepared` gives them."""
+
+    name: NetworkName
+    observation: Spec
+    features: int
+    """Width of the convolutions' output, or of the memory."""
+    hidden: tuple[int, ...]
+    """Widths of the perceptron's hidden layers."""
+    facts: Facts | None = None
+    """The environment's; `floorplan` needs them."""
+
+    @property
+    def recurrent(self) -> bool:
+        """True if it has a memory, `[B, features]`, which is zero where an episode begins."""
+        return self.name == "recurrent"
+
+    def init(self, outputs: int, gain: float, generator: torch.Generator) -> dict[str, Tensor]:
+        """Return orthogonal weights; `gain` scales those of the last layer, `<layers of hidden>.weight`."""
+        if self.name == "floorplan":
+            return init_floorplan(self._known, self.features, self.hidden, outputs, gain, generator)
+        inputs = math.prod(self.observation.shape)
+        if self.name == "mlp":
+            return init_mlp((inputs, *self.hidden, outputs), gain, generator)
+        if self.name == "recurrent":
+            body = init_gru(inputs, self.features, generator)
+        else:
+            body = _IMAGES[self.name][0](self.observation.shape, self.features, generator)
+        head = init_mlp((self.features, *self.hidden, outputs), gain, generator)
+        return {**{f"{_BODY}{name}": value for name, value in body.items()}, **head}
+
+    def near_uniform(self, params: Mapping[str, Tensor], outputs: int) -> None:
+        """Scale down the weights of the first outputs, the policy's, made with gain 1: it then starts near uniform."""
+        if self.name == "floorplan":
+            params["cell.0.weight"].mul_(0.01)
+        else:
+            params[f"{len(self.hidden)}.weight"][:outputs].mul_(0.01)
+
+    def prepared(self, observation: Tensor) -> Tensor:
+        """Convert `[rows, ...]` to the network's input: float32 `[rows, n]`, for `floorplan` the bytes.
+
+        Images stay bytes, but become `[rows, height, width, channels]`, since a CPU convolves about twice as fast in
+        that order, and changing it once costs less than in every epoch.
+        """
+        if self.name == "floorplan":
+            return observation
+        return observation.movedim(1, -1).contiguous() if self.name in _IMAGES else observation.flatten(1).float()
+
+    def step(
+        self, params: Mapping[str, Tensor], memory: Tensor | None, observation: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
+        """Compute outputs `[B, outputs]` for `prepared` observations, and the next memory.
+
+        `memory` is None for a network without one. Other names in `params` are ignored.
+        """
+        if self.name == "floorplan":
+            return floorplan(params, self._known, observation), None
+        body = {name.removeprefix(_BODY): value for name, value in params.items() if name.startswith(_BODY)}
+        head = {name: value for name, value in params.items() if name[0].isdigit()}
+        if memory is not None:
+            memory = gru(body, memory, observation)
+            return mlp(head, memory), memory
+        return mlp(head, _IMAGES[self.name][1](body, observation.movedim(-1, 1)) if body else observation), None
+
+    def over_round(
+        self,
+        params: Mapping[str, Tensor],
+        trajectory: Trajectory,
+        observation: Tensor,
+        final: Tensor,
+        memory: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        """Compute outputs of a round, `[T, B, outputs]`, and of its bootstrap observations, `[K, outputs]`.
+
+        Args:
+            params: as `init` makes them.
+            trajectory: of a tile.
+            observation: its prepared observations, `[T * B, ...]`.
+            final: its prepared bootstrap observations, `[K, ...]`.
+            memory: `[B, features]`, before the first step; None for a network without one.
+        """
+        shape = trajectory.columns["reward"].shape[:2]
+        if memory is None:
+            return self.step(params, None, observation)[0].unflatten(0, shape), self.step(params, None, final)[0]
+        fresh = _fresh_rows(trajectory.columns)
+        outputs, memories = self._sequence(params, memory, observation.unflatten(0, shape), fresh)
+        return outputs, self.step(params, memories.flatten(0, 1)[trajectory.bootstrap_rows], final)[0]
+
+    def training_rows(
+        self, trajectory: Trajectory, observation: Tensor, learned: Mapping[str, Tensor], steps: int
+    ) -> Batch:
+        """Make training rows of prepared observations `[T * B, ...]` and the columns `learned` `[T, B, ...]`.
+
+        Rows are `[T * B, ...]`. With a memory they are sequences, `[T / steps * B, steps, ...]`, with `fresh` and the
+        `memory` before the first step.
+
+        Raises:
+            ValueError: a round is not a whole number of sequences.
+        """
+        if not self.recurrent:
+            return {"observation": observation, **{name: column.flatten(0, 1) for name, column in learned.items()}}
+        columns = trajectory.columns
+        shape = columns["reward"].shape[:2]
+        if shape[0] % steps:
+            raise ValueError(f"a round of {shape[0]} steps is not a whole number of sequences of {steps} steps")
+        whole = {"observation": observation.unflatten(0, shape), "memory": columns["memory"], **learned}
+        whole["fresh"] = _fresh_rows(columns)
+        cut = {name: column.unflatten(0, (-1, steps)).transpose(1, 2).flatten(0, 1) for name, column in whole.items()}
+        return {**cut, "memory": cut["memory"][:, 0]}
+
+    def over_rows(
+        self, params: Mapping[str, Tensor], observation: Tensor, memory: Tensor | None, fresh: Tensor | None
+    ) -> Tensor:
+        """Compute outputs of training rows: `[rows, outputs]`, or of sequences `[rows, steps, outputs]`.
+
+        `memory` is `[rows, features]`, before the first step of each; None, as `fresh`, for a network without one.
+        """
+        if memory is None or fresh is None:
+            return self.step(params, None, observation)[0]
+        outputs, _ = self._sequence(params, memory, observation.transpose(0, 1), fresh.T)
+        return outputs.transpose(0, 1)
+
+    @property
+    def _known(self) -> Facts:
+        if self.facts is None:
+            raise ValueError("network 'floorplan': the environment's facts have no netlist; choose another network")
+        return self.facts
+
+    def _sequence(
+        self, params: Mapping[str, Tensor], memory: Tensor, observation: Tensor, fresh: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Compute outputs `[T, B, outputs]`, and the memory after each step `[T, B, features]`."""
+        body = {name.removeprefix(_BODY): value for name, value in params.items() if name.startswith(_BODY)}
+        head = {name: value for name, value in params.items() if name[0].isdigit()}
+        memories, _ = gru_sequence(body, memory, observation, fresh)
+        return mlp(head, memories.flatten(0, 1)).unflatten(0, fresh.shape), memories
+
+
+def rowwise(values: Tensor) -> Tensor:
+    """Reduce values of training rows to `[rows]`: a sequence to its mean."""
+    return values.flatten(1).mean(-1) if values.dim() > 1 else values
+
+
+def _fresh_rows(columns: Mapping[str, Tensor]) -> Tensor:
+    """Return float `[T, B]`, 1 in rows after an episode's end in this round; stored memories reflect earlier ends."""
+    ended = (columns["terminated"] != 0) | (columns["truncated"] != 0)
+    return torch.cat([torch.zeros_like(ended[:1]), ended[:-1]]).float()

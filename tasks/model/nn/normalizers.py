@@ -1,0 +1,180 @@
+"""Normalisers by running means and variances. Pure torch; an algorithm may import this.
+
+A normaliser's state is in two places. Its moments (count, mean, variance; float64) are in `State.targets`. The mean and
+the inverse deviation that it applies, in float32, are a parameter group that no loss trains: so they are in checkpoints
+and snapshots, and `act`, `post` and losses of one version all use the same numbers. Both change in `after_round` alone,
+by the sums of `stats`: the same on every learner, however the rows are distributed.
+
+Moments are merged as by Chan, Golub and LeVeque 1983 (doi 10.1080/00031305.1983.10483115), so that a long run's
+variance is not computed as a difference of huge sums.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from penstock.tasks.specs import ParameterGroup
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+
+    from penstock.tasks.specs import Batch, Params, State
+
+_EPSILON = 1e-8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Normalizer:
+    """One normaliser's structure; its state is the algorithm's."""
+
+    group: str
+    """Name of its parameter group, and the prefix of its moments' and sums' names."""
+    shape: tuple[int, ...] = ()
+    """Shape of a row; each number has its own moments."""
+    centred: bool = True
+    """True if the mean is subtracted; otherwise numbers are only scaled."""
+    limit: float = 10.0
+    """Largest magnitude of the result."""
+
+    def init(self, state: State) -> None:
+        """Add the normaliser to a fresh state. Before its first rows, numbers are only limited."""
+        state.params[self.group] = ParameterGroup({"mean": torch.zeros(self.shape), "scale": torch.ones(self.shape)})
+        state.targets |= {
+            f"{self.group}/count": torch.zeros((), dtype=torch.float64),
+            f"{self.group}/mean": torch.zeros(self.shape, dtype=torch.float64),
+            f"{self.group}/variance": torch.zeros(self.shape, dtype=torch.float64),
+        }
+
+    def apply(self, params: Params, values: Tensor) -> Tensor:
+        """Normalise and limit rows `[..., *shape]`, float32, without gradients."""
+        group = params[self.group]
+        with torch.no_grad():
+            if self.centred:
+                values = values - group["mean"]
+            return (values * group["scale"]).clamp(-self.limit, self.limit)
+
+    def sums(self, values: Tensor) -> dict[str, Tensor]:
+        """Return the sums for `Algorithm.stats` of raw rows `[rows, *shape]`: float64, a number and two `[*shape]`."""
+        values = values.double()
+        return {
+            f"{self.group}/count": torch.tensor(float(len(values)), dtype=torch.float64, device=values.device),
+            f"{self.group}/sum": values.sum(0),
+            f"{self.group}/square": values.square().sum(0),
+        }
+
+    def update(self, state: State, stats: Mapping[str, Tensor]) -> None:
+        """Merge a round's rows, by their sums over all tiles, in place; for `Algorithm.after_round`.
+
+        Args:
+            state: has the normaliser.
+            stats: results of `sums`, added up; other names are ignored.
+        """
+        count, mean, variance = (state.targets[f"{self.group}/{name}"] for name in ("count", "mean", "variance"))
+        rows, total, square = (stats[f"{self.group}/{name}"].to(count) for name in ("count", "sum", "square"))
+        if not rows:
+            return
+        round_mean = total / rows
+        round_variance = (square / rows - round_mean.square()).clamp(min=0.0)
+        together = count + rows
+        difference = round_mean - mean
+        spread = count * variance + rows * round_variance + difference.square() * count * rows / together
+        mean.add_(difference * rows / together)
+        variance.copy_(spread / together)
+        count.copy_(together)
+        group = state.params[self.group]
+        with torch.no_grad():
+            group["mean"].copy_(mean)
+            group["scale"].copy_((variance + _EPSILON).rsqrt())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Normalizers:
+    """The normalisers of an algorithm: of observations, rewards, both or neither. Holds no state either.
+
+    Rows keep raw observations; `act`, `post` and losses pass them through `normalized`, by the same numbers throughout
+    a round.
+    """
+
+    observation: int = 0
+    """Numbers of an observation, each normalised by itself; 0 leaves observations as they are."""
+    reward: bool = False
+    """True if rewards are scaled, by the deviation of `discounted_rewards`."""
+
+    @property
+    def _observations(self) -> Normalizer:
+        return Normalizer(group="observations", shape=(self.observation,))
+
+    @property
+    def _rewards(self) -> Normalizer:
+        return Normalizer(group="rewards", centred=False)
+
+    @property
+    def actor_groups(self) -> tuple[str, ...]:
+        """The parameter groups that acting needs."""
+        return (self._observations.group,) if self.observation else ()
+
+    def init(self, state: State) -> None:
+        """Add the normalisers to a fresh state."""
+        if self.observation:
+            self._observations.init(state)
+        if self.reward:
+            self._rewards.init(state)
+
+    def normalized(self, params: Params, observation: Tensor) -> Tensor:
+        """Normalise observations `[..., n]`, float32, for networks; without a normaliser they stay as they are."""
+        return self._observations.apply(params, observation) if self.observation else observation
+
+    def rewards(
+        self, params: Params, rewards: Tensor, terminated: Tensor, truncated: Tensor, discount: float
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Scale rewards `[T, B]` or `[T, B, agents]`, and return the column that `sums` needs in the batch.
+
+        Flags have the shape of the rewards, but for a last axis that may be 1.
+        """
+        if not self.reward:
+            return rewards, {}
+        gathered = discounted_rewards(rewards, terminated, truncated, discount)
+        return self._rewards.apply(params, rewards), {"discounted_reward": gathered}
+
+    def sums(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the sums for `Algorithm.stats`, of raw `observation` `[..., n]` and the column of `rewards`."""
+        found = self._observations.sums(batch["observation"].flatten(0, -2)) if self.observation else {}
+        return found | (self._rewards.sums(batch["discounted_reward"].flatten()) if self.reward else {})
+
+    def update(self, state: State, stats: Mapping[str, Tensor]) -> None:
+        """Merge a round's totals, in place; for `Algorithm.after_round`."""
+        if self.observation:
+            self._observations.update(state, stats)
+        if self.reward:
+            self._rewards.update(state, stats)
+
+
+def discounted_rewards(rewards: Tensor, terminated: Tensor, truncated: Tensor, discount: float) -> Tensor:
+    """Compute each row's discounted sum so far: R_t = r_t + discount * R_{t-1} within its episode and its round.
+
+    Rewards are scaled by its deviation. Gymnasium's NormalizeReward carries R from step to step; here it starts with 0
+    in every round, so that it is a function of one round's rows, on any learner. A row whose episode began before the
+    round lacks discount ** (rows before it in the round, and itself) of its sum: little, where a round is long compared
+    with 1 / (1 - discount) steps. In shorter rounds the variance is underestimated, by much the same factor in every
+    round, which leaves rewards larger by a constant.
+
+    Args:
+        rewards: float `[T, B]`, or `[T, B, agents]`.
+        terminated: `[T, B]`, nonzero where the episode ended so; the next row begins with 0. `[T, B, 1]` for agents.
+        truncated: likewise.
+        discount: gamma.
+
+    Returns:
+        The sums, with shape and type of the rewards.
+    """
+    gathered = rewards.clone()
+    kept = ((terminated == 0) & (truncated == 0)).to(rewards.dtype) * discount
+    rows, factors = gathered.unbind(0), kept.unbind(0)
+    for step in range(1, len(rows)):
+        rows[step].addcmul_(factors[step - 1], rows[step - 1])
+    return gathered

@@ -1,0 +1,59 @@
+"""Optimizer steps on parameter vectors. Pure torch; an algorithm may import this."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch.optim.adam import adam
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+
+
+def init_adam(params: Tensor) -> dict[str, Tensor]:
+    """Return Adam's state for a parameter vector `[P]`: zero moments `[P]` and a float32 step counter."""
+    return {
+        "mean": torch.zeros_like(params),
+        "square": torch.zeros_like(params),
+        "step": torch.zeros((), dtype=torch.float32),
+    }
+
+
+def clip_norm(gradient: Tensor, limit: float) -> Tensor:
+    """Scale the gradient `[P]` down if its Euclidean norm exceeds `limit`."""
+    return gradient * torch.clamp(limit / (torch.linalg.vector_norm(gradient) + 1e-6), max=1.0)
+
+
+def annealed(first: float, last: float, state: Mapping[str, Tensor], over_steps: int) -> float:
+    """Return Adam's next learning rate: linear from `first` to `last` over some steps, then `last`; over 0 `first`."""
+    if not over_steps:
+        return first
+    return first + min(1.0, float(state["step"]) / over_steps) * (last - first)
+
+
+def step_adam(
+    params: Tensor, gradient: Tensor, state: Mapping[str, Tensor], learning_rate: float, epsilon: float = 1e-5
+) -> None:
+    """Take one step of Adam (Kingma and Ba 2015, arXiv 1412.6980, algorithm 1), in place on `params` and `state`."""
+    adam(
+        [params],
+        [gradient],
+        [state["mean"]],
+        [state["square"]],
+        [],
+        [state["step"]],
+        foreach=False,
+        capturable=False,
+        differentiable=False,
+        fused=True,
+        amsgrad=False,
+        beta1=0.9,
+        beta2=0.999,
+        lr=learning_rate,
+        weight_decay=0.0,
+        eps=epsilon,
+        maximize=False,
+    )

@@ -1,0 +1,55 @@
+"""The clipped surrogate of proximal policy optimisation. Pure torch; an algorithm may import this."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def advantage_sums(advantage: Tensor) -> dict[str, Tensor]:
+    """Return the sums that give mean and variance of advantages, in float64, since large sums are subtracted later."""
+    advantage = advantage.double()
+    return {
+        "count": torch.tensor(float(advantage.numel()), dtype=torch.float64, device=advantage.device),
+        "advantage": advantage.sum(),
+        "advantage_square": advantage.square().sum(),
+    }
+
+
+def normalised(advantage: Tensor, sums: Mapping[str, float]) -> Tensor:
+    """Normalise advantages to mean 0 and variance 1 over the whole round, by its `advantage_sums`."""
+    mean = sums["advantage"] / sums["count"]
+    variance = max(0.0, sums["advantage_square"] / sums["count"] - mean * mean)
+    return (advantage - mean) * (1.0 / (math.sqrt(variance) + 1e-8))
+
+
+def clipped_surrogate(
+    log_probability: Tensor, behaviour: Tensor, advantage: Tensor, clip_range: float
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Compute equation 7 of Schulman et al. 2017 (arXiv 1707.06347), before the mean is taken.
+
+    Args:
+        log_probability: `[...]`, of the actions under the policy that learns.
+        behaviour: `[...]`, under the policy that acted.
+        advantage: `[...]`, normalised.
+        clip_range: the distance of the ratio of the two from 1 beyond which it has no gradient.
+
+    Returns:
+        The surrogate `[...]`, to be maximised, and for each action `kl` and `clip_fraction`, detached.
+    """
+    log_ratio = log_probability - behaviour
+    ratio = log_ratio.exp()
+    clipped = ratio.detach().clamp(1.0 - clip_range, 1.0 + clip_range)
+    # The smaller of ratio * advantage and clipped * advantage, written so that backward has one product to undo.
+    pessimistic = torch.where(ratio * advantage <= clipped * advantage, ratio, clipped)
+    with torch.no_grad():
+        # The estimator (r - 1) - log r of the divergence is unbiased and never negative
+        # (Schulman, "Approximating KL Divergence", 2020, http://joschu.net/blog/kl-approx.html).
+        outputs = {"kl": ratio - 1.0 - log_ratio, "clip_fraction": (ratio != clipped).float()}
+    return pessimistic * advantage, outputs

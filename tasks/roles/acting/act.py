@@ -1,0 +1,221 @@
+"""The act role: step the tiles' environments with local inference, and store a shard and a state a round and tile.
+
+A restarted act task resumes after the stored rounds; what it writes again has the same name and content.
+"""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+
+from penstock.storage.errors import ObjectNotFoundError
+from penstock.storage.runs.timings import ActTimes, CacheCounts
+from penstock.storage.tensors import load_tensors
+from penstock.tasks.data.snapshots.exchange import SnapshotReader
+from penstock.tasks.roles.acting.shard_writer import RoundWriter
+from penstock.tasks.roles.acting.stragglers import LateTiles
+from penstock.tasks.roles.acting.tile import TileActor, act_together
+from penstock.tasks.roles.acting.torch_tile import DeviceParams, TorchTileActor
+from penstock.tasks.roles.stepping.remote_pool import RemotePool
+from penstock.tasks.runtime.device import prepare_device
+from penstock.tasks.runtime.metrics import EdgeTally, Spans
+from penstock.tasks.runtime.results import ActResult
+from penstock.tasks.runtime.stored_objects import stored_shards, stored_states
+from penstock.tasks.setup.distribution.dataflow import crosses, tiles_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from penstock.storage.refs import ShardRef, StateRef
+    from penstock.storage.runs.commit_schema import Commit
+    from penstock.storage.runs.timings import EdgeCount
+    from penstock.tasks.roles.stepping.sockets import LinkAddress
+    from penstock.tasks.runtime.assignment import Assignment
+    from penstock.tasks.runtime.membership import Membership
+    from penstock.tasks.runtime.run_context import RunContext
+
+_TRIES = 5
+_REQUESTS_AT_ONCE = 8
+
+
+def act(
+    assignment: Assignment,
+    context: RunContext,
+    membership: Membership,
+    served: Mapping[int, LinkAddress] | None = None,
+) -> ActResult:
+    """Act all rounds of a stage that are not stored yet; with a quorum below 1, those that can still be learned from.
+
+    Args:
+        assignment: gives the stage and the tiles.
+        context: of the run.
+        membership: in the stage's gang.
+        served: by tile, the address of the member that steps its environments; None if they are in this process.
+
+    Raises:
+        StageMismatchError: a round that was acted again differs from the stored one.
+    """
+    # Inference on small batches gains nothing from more threads, and one keeps its bytes the same everywhere.
+    torch.set_num_threads(1)
+    device = prepare_device(assignment.device, 1) if context.policy.pools == "torch" else None
+    on_device = DeviceParams(device) if device else None
+    stage = assignment.stage
+    rounds = context.rounds_of(stage)
+    tiles = tiles_of(assignment.replica, assignment.replicas, context.config.environment.tiles)
+    actors, shards, states, before = _resume_all(assignment, context, tiles, served, device)
+    resumed = {tile: actor.next_round for tile, actor in actors.items() if actor.next_round > rounds.start}
+    if resumed:
+        membership.log.info("resumes after stored rounds: %s", resumed)
+    snapshots = SnapshotReader(assignment, context, membership, before)
+    writer = RoundWriter(assignment, context, membership, shards, states)
+    late = None if context.config.requires_full_round else LateTiles(assignment, context, membership, snapshots, shards)
+    act_seconds = wait_seconds = 0.0
+    env_steps = 0
+    first_step_at = 0.0
+    spans = Spans(assignment.replica)
+    try:
+        for round_ in rounds:
+            membership.check()
+            if late is not None:
+                late.leave_out(actors.values(), round_)
+            due = [actor for actor in actors.values() if actor.next_round == round_]
+            if not due:
+                continue
+            version = context.acting_version(round_)
+            params, waited = snapshots.get(version)
+            wait_seconds += waited
+            spans.add("wait", waited)
+            params = on_device.load(params) if on_device else params
+            started = time.perf_counter()
+            first_step_at = first_step_at or time.time()
+            act_together(due, version, params, writer.buffers, writer.submit)
+            env_steps += sum(actor.round_steps for actor in due)
+            acted = time.perf_counter() - started
+            spans.add("act", acted)
+            act_seconds += acted
+        written = writer.finish()
+    finally:
+        snapshots.close()
+        for actor in actors.values():
+            actor.close()
+        writer.close()
+    membership.log.info(
+        "acted rounds=%d..%d tiles=%d..%d env_steps=%d act_seconds=%.3f wait_seconds=%.3f",
+        rounds[0],
+        rounds[-1],
+        tiles[0],
+        tiles[-1],
+        env_steps,
+        act_seconds,
+        wait_seconds,
+    )
+    times = ActTimes(
+        member=assignment.member,
+        env_steps=env_steps,
+        act_seconds=act_seconds,
+        wait_seconds=wait_seconds,
+        first_step_at=first_step_at,
+        spans=spans.spans(),
+        cache=CacheCounts(**snapshots.tally.to_json()),
+        edges=_edges(actors.values(), writer, context),
+    )
+    return ActResult(tuple(written[tile] for tile in tiles), writer.shard_digests(), times)
+
+
+def _edges(actors: Iterable[TileActor], writer: RoundWriter, context: RunContext) -> dict[str, EdgeCount]:
+    edges = EdgeTally()
+    for pool in (actor.remote for actor in actors if actor.remote is not None):
+        edges.add("act -> env", pool.sent_bytes, pool.sent_frames)
+    if crosses(context.policy, "collect -> buffer"):
+        edges.add("collect -> buffer", writer.made_bytes, writer.made_shards)
+    return edges.counts()
+
+
+def _resume_all(
+    assignment: Assignment,
+    context: RunContext,
+    tiles: range,
+    served: Mapping[int, LinkAddress] | None,
+    device: torch.device | None,
+) -> tuple[dict[int, TileActor], dict[tuple[int, int], ShardRef], dict[tuple[int, int], StateRef], Commit | None]:
+    """Load the tiles' stored environments, the lists of stored objects and the commit before, with concurrent requests.
+
+    An earlier member that has not left yet may act one more round, and delete a state that was just listed: list again.
+    """
+    store, stage, attempt = context.run.store, assignment.stage, assignment.attempt
+    with ThreadPoolExecutor(_REQUESTS_AT_ONCE, thread_name_prefix="resume") as threads:
+        committed = threads.submit(context.commit_before, assignment)
+        for tries_left in reversed(range(_TRIES)):
+            listed = threads.submit(stored_states, store, stage, attempt)
+            shards, states = stored_shards(store, stage, attempt), listed.result()
+            before = committed.result()
+            starts = [_start_of(context, tile, before, shards, states) for tile in tiles]
+            try:
+                buffers = list(threads.map(partial(_state_of, context), starts))
+            except ObjectNotFoundError:
+                if not tries_left:
+                    raise
+                continue
+            actors = {
+                tile: _actor(context, tile, start, buffer, served, device)
+                for tile, start, buffer in zip(tiles, starts, buffers, strict=True)
+            }
+            return actors, shards, states, before
+    raise AssertionError("the loop returns or raises")
+
+
+def _start_of(
+    context: RunContext,
+    tile: int,
+    before: Commit | None,
+    shards: dict[tuple[int, int], ShardRef],
+    states: dict[tuple[int, int], StateRef],
+) -> tuple[StateRef, int] | None:
+    """Return a tile's newest state whose shard is stored without a gap before it, and the next round.
+
+    A round that the tile has skipped is not a gap. None at the run's beginning.
+    """
+    stage_rounds = context.rounds_of(before.stage + 1 if before else 0)
+    gap = stage_rounds.stop
+    if context.config.requires_full_round:
+        gap = next((round_ for round_ in stage_rounds if (round_, tile) not in shards), gap)
+    both = [round_ for round_ in range(stage_rounds.start, gap) if (round_, tile) in shards]
+    kept = [round_ for round_ in both if (round_, tile) in states]
+    if kept:
+        return states[kept[-1], tile], kept[-1] + 1
+    if before:
+        return next(ref for ref in before.states if ref.tile == tile), stage_rounds.start
+    return None
+
+
+def _state_of(context: RunContext, start: tuple[StateRef, int] | None) -> memoryview | None:
+    return None if start is None else context.cache.get_buffer(context.run.store, start[0])
+
+
+def _actor(
+    context: RunContext,
+    tile: int,
+    start: tuple[StateRef, int] | None,
+    buffer: memoryview | None,
+    served: Mapping[int, LinkAddress] | None,
+    device: torch.device | None,
+) -> TileActor:
+    if device is not None:
+        actor: TileActor = TorchTileActor(context, tile, device)
+    else:
+        pool = RemotePool(context, tile, start[1] if start else 0, served[tile]) if served else None
+        actor = TileActor(context, tile, pool)
+    if start is None or buffer is None:
+        actor.start()
+        return actor
+    ref, next_round = start
+    if context.resets_each_stage and next_round % context.config.schedule.rounds_per_stage == 0:
+        actor.restart(next_round, ref.round)
+        return actor
+    tensors, _ = load_tensors(buffer, ref.name, ref.digest)
+    actor.restore(tensors, next_round, ref.round)
+    return actor

@@ -1,0 +1,88 @@
+"""A tile whose environments are tensors: they share a device with the policy, and a round is one piece of work there.
+
+Its rounds are like those of any tile: the same columns, state, noise and seeds.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from penstock.tasks.environments.torch.pool import make_torch_pool
+from penstock.tasks.environments.torch.rollout import RoundPlayer
+from penstock.tasks.roles.acting.tile import TileActor
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from torch import Tensor
+
+    from penstock.tasks.roles.acting.tile import RoundBuffers
+    from penstock.tasks.runtime.run_context import RunContext
+    from penstock.tasks.specs import Params
+
+
+class DeviceParams:
+    """A copy of the newest parameters on a device, at fixed addresses: a CUDA graph holds those."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._held: dict[str, dict[str, Tensor]] = {}
+
+    def load(self, params: Params) -> Params:
+        """Overwrite the copy with parameters; returns the same tensors each time."""
+        with torch.inference_mode(mode=False), torch.no_grad():
+            for group, tensors in params.items():
+                held = self._held.setdefault(group, {})
+                for name, value in tensors.items():
+                    if name in held:
+                        held[name].copy_(value)
+                    else:
+                        held[name] = value.detach().to(self._device, copy=True)
+        return self._held
+
+
+class TorchTileActor(TileActor):
+    """Owns a tile's environments on a device. Not thread-safe.
+
+    Its parameters must be on the device, and be the same tensors each round (`DeviceParams`): others make it capture
+    the round again.
+    """
+
+    def __init__(self, context: RunContext, tile: int, device: torch.device) -> None:
+        settings = context.config.environment
+        self._torch_pool = make_torch_pool(
+            settings.id, settings.envs_per_tile, device, settings.max_episode_steps, **dict[str, Any](settings.settings)
+        )
+        super().__init__(context, tile, self._torch_pool)
+        self._params: Params | None = None
+        self._player: RoundPlayer | None = None
+
+    def _play(self, params: Params, buffers: RoundBuffers) -> Generator[None, None, None]:
+        player = self._player_of(params)
+        if player.carry is not None and self._carry is not None:
+            player.carry.copy_(self._carry)
+        player.play(buffers.noise)
+        for name, column in player.rows.items():
+            torch.from_numpy(buffers.arrays[name]).copy_(column)
+        if player.carry is not None:
+            # A copy: the state is stored while the next round is played.
+            self._carry = player.carry.to("cpu", copy=True)
+        yield from ()
+
+    def _player_of(self, params: Params) -> RoundPlayer:
+        if self._player is None or self._params is not params:
+            algorithm = self._context.algorithm
+            with torch.inference_mode(mode=False):
+                self._player = RoundPlayer(
+                    self._torch_pool,
+                    partial(algorithm.act, params),
+                    algorithm.rows,
+                    algorithm.noise.shape,
+                    self._context.config.schedule.round_steps,
+                    algorithm.initial_carry(len(self._env_ids)),
+                )
+            self._params = params
+        return self._player

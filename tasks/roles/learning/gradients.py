@@ -1,0 +1,151 @@
+"""Gradients of a minibatch: sums over fixed row blocks in a fixed tree, the same whichever thread computes a block.
+
+Where there is a second CPU, a second thread of this process computes some blocks of an independent loss, or some
+losses: the same numbers sooner.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
+
+import torch
+
+from penstock.tasks.specs import LossInputs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from torch import Tensor
+
+    from penstock.tasks.model.algorithms.contract import Loss
+    from penstock.tasks.specs import Batch, State
+
+T = TypeVar("T")
+
+Gradient: TypeAlias = "tuple[torch.Tensor, dict[str, torch.Tensor]]"
+"""A gradient, and the loss's row outputs."""
+
+
+def minibatch_gradient(
+    loss: Loss,
+    state: State,
+    rows: Batch,
+    stats: Mapping[str, float],
+    block_rows: int,
+    count: int | None = None,
+    noise: Tensor | None = None,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Differentiate a loss over a minibatch.
+
+    Args:
+        loss: the function to differentiate, and the group to differentiate it with respect to.
+        state: parameters and targets.
+        rows: columns `[n, ...]` of the minibatch, or of a learner's share of it; there may be none.
+        stats: the round's global sums.
+        block_rows: rows whose gradient is taken at once.
+        count: rows of the whole minibatch; None if these are all.
+        noise: `[n, ...]`, if the loss needs some.
+
+    Returns:
+        The gradient `[P]`, in the order of the group's vector, and row outputs `[n]` by name. Without rows: zeros, and
+        no outputs.
+    """
+    group = state.params[loss.group]
+    own = next(iter(rows.values())).shape[0]
+    if not own:
+        return torch.zeros_like(group.flat), {}
+    count = own if count is None else count
+    starts = range(0, own, block_rows)
+    whole = LossInputs(rows, count, stats, state.targets, noise)
+    blocks = [partial(_block, loss, state, whole, start, start + block_rows) for start in starts]
+    found = _taken(blocks, group.flat.device) if loss.independent else [block() for block in blocks]
+    gradients, outputs = [gradient for gradient, _ in found], [of_block for _, of_block in found]
+    merged = {name: torch.cat([piece[name] for piece in outputs]) for name in outputs[0]} if outputs[1:] else outputs[0]
+    return sum_in_tree(gradients), merged
+
+
+def _block(
+    loss: Loss,
+    state: State,
+    whole: LossInputs,
+    start: int,
+    stop: int,
+) -> Gradient:
+    """Differentiate a loss over the rows from `start` to `stop` of what it is given."""
+    block = whole
+    if start or stop < len(next(iter(whole.rows.values()))):
+        rows = {name: column[start:stop] for name, column in whole.rows.items()}
+        block = replace(whole, rows=rows, noise=None if whole.noise is None else whole.noise[start:stop])
+    scalar, outputs = loss.function(state.params, block)
+    parts = torch.autograd.grad(scalar, state.params[loss.group].leaves)
+    return torch.cat([part.reshape(-1) for part in parts]), outputs
+
+
+def each_gradient(
+    losses: Sequence[Loss], gradient_of: Callable[[int, Loss], Gradient], device: torch.device
+) -> Iterator[tuple[Loss, Gradient]]:
+    """Yield the gradient of every loss of a minibatch, in order; between two, the caller updates the state.
+
+    If all losses are independent, so that no update affects the next gradient, all gradients are computed first: the
+    same numbers, sooner with a second thread on a second CPU (an accelerator has one queue anyway).
+
+    Args:
+        losses: of the algorithm.
+        gradient_of: computes the gradient of the loss with a number, as `minibatch_gradient` does.
+        device: of the parameters.
+    """
+    if len(losses) < 2 or not all(loss.independent for loss in losses):
+        for number, loss in enumerate(losses):
+            yield loss, gradient_of(number, loss)
+        return
+    found = _taken([partial(gradient_of, number, loss) for number, loss in enumerate(losses)], device)
+    yield from zip(losses, found, strict=True)
+
+
+def _taken(calls: Sequence[Callable[[], T]], device: torch.device) -> list[T]:
+    """Return the results of calls, in order. An accelerator has one queue: a second thread would gain nothing there."""
+    if len(calls) < 2 or device.type != "cpu" or _cpus() < 2:
+        return [call() for call in calls]
+    found: dict[int, T] = {}
+    waiting = deque(enumerate(calls))
+
+    def take() -> None:
+        while waiting:
+            try:
+                number, call = waiting.popleft()
+            except IndexError:
+                return
+            found[number] = call()
+
+    # The helper thread may be busy, or be the calling one: then all calls are done before it starts, and are cancelled.
+    helped = _helper(torch.get_num_threads()).submit(take)
+    try:
+        take()
+    finally:
+        waiting.clear()
+        if not helped.cancel():
+            helped.result()
+    return [found[number] for number in range(len(calls))]
+
+
+def _cpus() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@lru_cache(maxsize=1)
+def _helper(threads: int) -> ThreadPoolExecutor:
+    """Return the process's helper thread; torch's number of threads is set per thread."""
+    return ThreadPoolExecutor(1, "gradients", torch.set_num_threads, (threads,))
+
+
+def sum_in_tree(vectors: list[Tensor]) -> Tensor:
+    """Sum neighbours, then neighbours of the sums: the order of additions depends on the number of vectors alone."""
+    while len(vectors) > 1:
+        pairs = [first + second for first, second in zip(vectors[::2], vectors[1::2], strict=False)]
+        vectors = pairs + vectors[len(pairs) * 2 :]
+    return vectors[0]

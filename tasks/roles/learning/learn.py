@@ -1,0 +1,164 @@
+"""The learner's loop: take rounds of training rows from a feed and learn them, alone or together with other learners.
+
+Training and replay differ in their feed alone. A learner that is restarted learns the stage's stored rounds again from
+the commit before it, and gets the same bytes.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack, nullcontext
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING
+
+from penstock.storage.runs.timings import CacheCounts, LearnTimes, PipelineCounts
+from penstock.tasks.roles.learning.reduction import reducing
+from penstock.tasks.roles.learning.round_update import StageTally, learn_batches, learn_window
+from penstock.tasks.roles.learning.shard_feed import ShardFeed
+from penstock.tasks.roles.learning.stage_state import Publisher, begin_stage, parameters_digest
+from penstock.tasks.roles.learning.stored_feed import StoredFeed
+from penstock.tasks.roles.learning.window_rows import WindowRows
+from penstock.tasks.runtime.events import Progress
+from penstock.tasks.runtime.metrics import Spans
+from penstock.tasks.runtime.results import LearnResult
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from penstock.tasks.roles.learning.feed import Feed
+    from penstock.tasks.roles.learning.reduction import Reduction
+    from penstock.tasks.roles.learning.stage_state import Stage
+    from penstock.tasks.runtime.assignment import Assignment
+    from penstock.tasks.runtime.membership import Membership
+    from penstock.tasks.runtime.process_group import Rendezvous
+    from penstock.tasks.runtime.run_context import RunContext
+
+
+def learn_stage(
+    assignment: Assignment, context: RunContext, membership: Membership, rendezvous: Rendezvous | None = None
+) -> LearnResult:
+    """Run a learner for one stage.
+
+    Raises:
+        MemberLostError: another learner, or the server, was lost.
+        StageMismatchError: learning again gave another snapshot than the published one.
+        CorruptObjectError: a shard, the plan of a replay or the checkpoint is damaged or missing.
+        SpecMismatchError: a replayed shard lacks a column that the algorithm needs.
+    """
+    stage = begin_stage(assignment, context, membership)
+    with ExitStack() as stack:
+        reduction = stack.enter_context(reducing(assignment, context, membership, rendezvous))
+        publisher = None
+        if assignment.role == context.policy.role_of("sync").name and assignment.replica == 0:
+            publisher = stack.enter_context(Publisher(stage))
+        feed = stack.enter_context(_open_feed(stage))
+        learned = learn(stage, feed, publisher, reduction)
+    if publisher is None:
+        return learned
+    times = replace(learned.times, publish_seconds=publisher.seconds)
+    return replace(learned, published=publisher.result(), times=times)
+
+
+def _open_feed(stage: Stage) -> Feed:
+    """Return the rounds that this run's actors store, or those of a replay's plan."""
+    if stage.context.config.has_actors:
+        return ShardFeed(stage.assignment, stage.context, stage.membership, stage.device, stage.reader)
+    return StoredFeed(stage.assignment, stage.context, stage.membership, stage.device)
+
+
+def learn(stage: Stage, feed: Feed, publisher: Publisher | None, reduction: Reduction) -> LearnResult:
+    """Learn all rounds of a stage; see `learn_stage`. The result is without what `publisher` stored.
+
+    Args:
+        stage: as it begins.
+        feed: yields its rounds in order.
+        publisher: stores parameters and the checkpoint, for the learner that holds `sync`.
+        reduction: adds up sums and gradients of all learners.
+    """
+    context, membership, state = stage.context, stage.membership, stage.state
+    rounds = context.rounds_of(stage.assignment.stage)
+    tally, spans = StageTally(), Spans(stage.assignment.replica)
+    started = time.perf_counter()
+    learn_seconds, env_steps = 0.0, 0
+    with _window_rows(stage) as window_rows:
+        for round_ in rounds:
+            round_started, waited = time.perf_counter(), feed.wait_seconds
+            taken = feed.next_round({} if stage.window else state.params)
+            waited = feed.wait_seconds - waited
+            spans.add("wait", waited)
+            membership.check()
+            tally.add(taken)
+            env_steps += taken.all_steps
+            reduction.assign(taken.steps, taken.all_steps)
+            if stage.window is None or window_rows is None:
+                state = learn_batches(context, state, round_, taken.batches, tally, reduction)
+            else:
+                state = learn_window(context, state, taken, stage.window, window_rows, tally, reduction)
+            if publisher:
+                publisher.publish(round_ + 1, state)
+            learned = time.perf_counter() - round_started - waited
+            spans.add("learn", learned)
+            learn_seconds += learned
+            if stage.assignment.replica == 0:
+                _report_progress(stage, round_, env_steps, tally, feed, time.perf_counter() - started)
+    if publisher:
+        publisher.keep(state)
+        publisher.count(reduction.edges)
+    pipeline = feed.tally()
+    membership.log.info(
+        "learned rounds=%d..%d env_steps=%d update_rows=%d learn_seconds=%.3f wait_seconds=%.3f queue_depth=%.1f "
+        "read_bytes=%d retries=%d hedges=%d device=%s",
+        rounds[0],
+        rounds[-1],
+        tally.env_steps,
+        tally.update_rows,
+        learn_seconds,
+        pipeline.wait_seconds,
+        pipeline.queue_depth,
+        pipeline.read_bytes,
+        pipeline.retries,
+        pipeline.hedges,
+        stage.device,
+    )
+    return LearnResult(
+        shards=tuple(tally.shards),
+        outputs=tally.outputs,
+        episodes=len(tally.returns),
+        return_sum=sum(tally.returns),
+        length_sum=sum(tally.lengths),
+        parameters=parameters_digest(state),
+        published=None,
+        times=LearnTimes(
+            member=stage.assignment.member,
+            env_steps=tally.env_steps,
+            learn_seconds=learn_seconds,
+            wait_seconds=pipeline.wait_seconds,
+            update_rows=tally.update_rows,
+            spans=spans.spans(),
+            pipeline=PipelineCounts(**asdict(pipeline)),
+            cache=CacheCounts(**feed.cache_tally.to_json()),
+            edges=reduction.edges.counts(),
+        ),
+    )
+
+
+def _window_rows(stage: Stage) -> AbstractContextManager[WindowRows | None]:
+    if stage.window is None:
+        return nullcontext()
+    return WindowRows(stage.assignment, stage.context, stage.device, stage.window.rounds)
+
+
+def _report_progress(stage: Stage, round_: int, env_steps: int, tally: StageTally, feed: Feed, seconds: float) -> None:
+    recent = tally.returns[-100:]
+    stage.membership.emit_event(
+        Progress(
+            member=stage.assignment.member,
+            round=round_,
+            env_steps=env_steps,
+            missed_shards=feed.missed_shards,
+            episode_return=sum(recent) / len(recent) if recent else None,
+            wait_share=feed.wait_seconds / seconds,
+            queue_depth=feed.tally().queue_depth,
+            lag=round_ - stage.context.acting_version(round_),
+        )
+    )

@@ -1,0 +1,95 @@
+"""The parameter server: takes the optimizer's steps for learners that send it gradients, and publishes versions.
+
+It makes the same plan as the learners, so it knows the number of minibatches of a round without a message.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import torch
+
+from penstock.storage.runs.timings import ServerTimes
+from penstock.tasks.roles.learning.minibatches import take_share
+from penstock.tasks.roles.learning.reduction import (
+    SERVER_GROUP,
+    copy_round_state,
+    learner_names,
+    server_name,
+    untrained_values,
+)
+from penstock.tasks.roles.learning.round_update import plan_round
+from penstock.tasks.roles.learning.stage_state import Publisher, begin_stage, parameters_digest
+from penstock.tasks.roles.learning.window import RoundWindow
+from penstock.tasks.runtime.metrics import EdgeTally
+from penstock.tasks.runtime.process_group import Group
+from penstock.tasks.runtime.results import ServerResult
+
+if TYPE_CHECKING:
+    from penstock.tasks.runtime.assignment import Assignment
+    from penstock.tasks.runtime.membership import Membership
+    from penstock.tasks.runtime.run_context import RunContext
+    from penstock.tasks.specs import State
+
+
+def serve(assignment: Assignment, context: RunContext, membership: Membership) -> ServerResult:
+    """Run a parameter server for all rounds of a stage.
+
+    Raises:
+        MemberLostError: a learner was lost.
+        StageMismatchError: learning again gave another snapshot than the one that is published.
+        CorruptObjectError: the checkpoint was damaged.
+    """
+    stage = begin_stage(assignment, context, membership)
+    state = stage.state
+    started = time.perf_counter()
+    names = [*learner_names(assignment, context), server_name(context)]
+    rounds, edges = context.rounds_of(assignment.stage), EdgeTally()
+    with (
+        Publisher(stage) as publisher,
+        Group(SERVER_GROUP, len(names) - 1, names, membership, assignment, None) as group,
+    ):
+        for round_ in rounds:
+            membership.check()
+            if stage.window:
+                stage.window.begin_round()
+            window = stage.window or RoundWindow.of_round(stage.rounds.share_of(round_)[1])
+            state = serve_round(context, state, round_, group, window, edges)
+            publisher.publish(round_ + 1, state)
+        publisher.keep(state)
+        publisher.count(edges)
+    serve_seconds = time.perf_counter() - started
+    membership.log.info(
+        "served rounds=%d..%d serve_seconds=%.3f device=%s", rounds[0], rounds[-1], serve_seconds, stage.device
+    )
+    times = ServerTimes(
+        member=assignment.member,
+        serve_seconds=serve_seconds,
+        publish_seconds=publisher.seconds,
+        edges=edges.counts(),
+    )
+    return ServerResult(parameters_digest(state), publisher.result(), times)
+
+
+@torch.no_grad()
+def serve_round(
+    context: RunContext, state: State, round_: int, group: Group, window: RoundWindow, edges: EdgeTally
+) -> State:
+    """Take a round's steps, over the rows of a window that has the round; returns the state, and counts `edges`."""
+    # Learners come first in the group: the server's rank is their number.
+    algorithm, server = context.algorithm, group.size - 1
+    for share in take_share(plan_round(context, round_, window), range(0), window.round_rows):
+        for loss in algorithm.losses:
+            gradient = group.sum_at(server, torch.zeros_like(state.params[loss.group].flat))
+            state = algorithm.update(state, loss, gradient)
+            group.copy_from(server, state.params[loss.group].flat)
+            edges.add("sync -> learn", server * state.params[loss.group].flat.nbytes, server)
+        state = algorithm.after_minibatch(state)
+        for value in untrained_values(algorithm, state):
+            group.copy_from(server, value)
+            edges.add("sync -> learn", server * value.nbytes, server)
+        if window.prioritised:
+            window.update(share.rows, group.sum(torch.zeros(len(share.rows), dtype=torch.float64)))
+    copy_round_state(algorithm, state, group)
+    return state

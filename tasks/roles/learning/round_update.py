@@ -1,0 +1,180 @@
+"""One round's update: minibatches planned over the rows, their gradients, and the optimizer's steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+
+from penstock.tasks.model.algorithms.contract import PRIORITY
+from penstock.tasks.roles.learning.gradients import each_gradient, minibatch_gradient
+from penstock.tasks.roles.learning.minibatches import gather_minibatches, loss_noise, rows_of, take_share
+from penstock.tasks.roles.learning.window import RoundWindow
+from penstock.tasks.seeds import Purpose, seed_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from torch import Tensor
+
+    from penstock.storage.refs import ShardRef
+    from penstock.tasks.model.algorithms.contract import Draw, Loss
+    from penstock.tasks.roles.learning.feed import FeedRound
+    from penstock.tasks.roles.learning.gradients import Gradient
+    from penstock.tasks.roles.learning.minibatches import Share
+    from penstock.tasks.roles.learning.reduction import Reduction
+    from penstock.tasks.roles.learning.window_rows import WindowRows
+    from penstock.tasks.runtime.run_context import RunContext
+    from penstock.tasks.specs import Batch, State
+
+
+_GATHER_ROWS = 8192
+
+
+@dataclass(slots=True)
+class StageTally:
+    """One learner's sums over the rounds of a stage; all of them follow from shards and parameters."""
+
+    shards: list[ShardRef] = field(default_factory=list)
+    returns: list[float] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
+    outputs: dict[str, dict[int, tuple[float, int]]] = field(default_factory=dict)
+    """By row output and round: the mean over rows, and the number of rows."""
+    env_steps: int = 0
+    """Stored steps that this learner has learned from."""
+    update_rows: int = 0
+    """Rows of all minibatches; a row counts once per epoch."""
+
+    def add(self, taken: FeedRound) -> None:
+        """Count a round."""
+        self.shards += taken.shards
+        self.returns += taken.returns
+        self.lengths += taken.lengths
+        self.env_steps += len(taken.steps)
+
+
+def learn_batches(
+    context: RunContext, state: State, round_: int, batches: Sequence[Batch], tally: StageTally, reduction: Reduction
+) -> State:
+    """Learn a round from its own rows alone, as an on-policy algorithm does; returns the state after it."""
+    stats = round_stats(context, batches, reduction)
+    own, row_count = reduction.share_of(row_count_of(batches))
+    batch = batches[0]
+    if len(batches) > 1:
+        batch = {name: torch.cat([part[name] for part in batches]) for name in batch}
+    window = RoundWindow.of_round(row_count)
+    return learn_minibatches(context, state, round_, window, own, partial(rows_of, batch), stats, tally, reduction)
+
+
+def learn_window(
+    context: RunContext,
+    state: State,
+    taken: FeedRound,
+    window: RoundWindow,
+    window_rows: WindowRows,
+    tally: StageTally,
+    reduction: Reduction,
+) -> State:
+    """Learn a round from a window of the newest rounds, as an off-policy algorithm does; returns the state after it."""
+    stats = round_stats(context, taken.batches, reduction)
+    own, _ = reduction.share_of(row_count_of(taken.batches))
+    window.begin_round()
+    window_rows.add(window.rounds, taken.shards, taken.batches)
+    round_ = window.rounds[-1]
+    return learn_minibatches(context, state, round_, window, own, window_rows.take, stats, tally, reduction)
+
+
+def row_count_of(batches: Iterable[Batch]) -> int:
+    """Return the number of rows of all batches."""
+    return sum(len(next(iter(batch.values()))) for batch in batches)
+
+
+@torch.no_grad()
+def round_stats(context: RunContext, batches: Sequence[Batch], reduction: Reduction) -> dict[str, Tensor]:
+    """Return the algorithm's statistics of a round, over the rows of all learners: float64 on the host."""
+    sums = [context.algorithm.stats(batch) for batch in batches]
+    return reduction.stats({name: torch.stack([part[name] for part in sums]).sum(0) for name in sums[0]})
+
+
+def learn_minibatches(
+    context: RunContext,
+    state: State,
+    round_: int,
+    window: RoundWindow,
+    own: range,
+    take: Callable[[Tensor], Batch],
+    stats: Mapping[str, Tensor],
+    tally: StageTally,
+    reduction: Reduction,
+) -> State:
+    """Take the optimizer's steps of a round.
+
+    Args:
+        context: of the run.
+        state: before the round; its parameters change in place.
+        round_: counted over the whole run.
+        window: the rounds whose rows are planned, with this round as the newest.
+        own: this learner's rows of every round.
+        take: returns this learner's rows `[n, ...]` by their numbers `[n]`.
+        stats: statistics of the round, over all learners.
+        tally: gets the outputs and the number of rows.
+        reduction: adds up the gradients of all learners.
+    """
+    shares = take_share(plan_round(context, round_, window), own, window.round_rows)
+    totals = {name: value.item() for name, value in stats.items() if not value.dim()}
+    outputs: dict[str, list[Tensor]] = {}
+    # Rows drawn by priority depend on the minibatch before, so they can't be gathered ahead.
+    gather_rows = 0 if window.prioritised else _GATHER_ROWS
+    for minibatch, (share, rows) in enumerate(gather_minibatches(take, shares, gather_rows)):
+        state, row_outputs = _learn_minibatch(context, state, (round_, minibatch), share, rows, totals, reduction)
+        with torch.no_grad():
+            state = reduction.after_minibatch(state)
+            if window.prioritised:
+                priorities = torch.zeros(len(share.rows), dtype=torch.float64)
+                if len(share.own):
+                    priorities[share.places] = row_outputs[PRIORITY].double().cpu()
+                window.update(share.rows, reduction.row_values(priorities))
+        for name, values in row_outputs.items():
+            outputs.setdefault(name, []).append(values)
+        tally.update_rows += len(share.own)
+    with torch.no_grad():
+        state = reduction.after_round(state, stats)
+    for name, parts in outputs.items():
+        values = torch.cat(parts)
+        tally.outputs.setdefault(name, {})[round_] = float(values.double().mean()), len(values)
+    return state
+
+
+def _learn_minibatch(
+    context: RunContext,
+    state: State,
+    key: tuple[int, int],
+    share: Share,
+    rows: Batch,
+    totals: Mapping[str, float],
+    reduction: Reduction,
+) -> tuple[State, dict[str, Tensor]]:
+    """Take the steps of all losses of minibatch `key` (round, minibatch); returns the state and the row outputs."""
+    losses, block_rows = context.algorithm.losses, context.config.distribution.gradient_block_rows
+    device = state.params[losses[0].group].flat.device
+
+    def gradient_of(number: int, loss: Loss) -> Gradient:
+        noise = None
+        if loss.noise:
+            noise = loss_noise(loss.noise, context.config.seed, number, *key, share.places).to(device)
+        return minibatch_gradient(loss, state, rows, totals, block_rows, len(share.rows), noise)
+
+    row_outputs: dict[str, Tensor] = {}
+    for loss, (gradient, of_loss) in each_gradient(losses, gradient_of, device):
+        with torch.no_grad():
+            state = reduction.update(state, loss, gradient)
+        row_outputs |= of_loss
+    return state, row_outputs
+
+
+def plan_round(context: RunContext, round_: int, window: RoundWindow) -> Iterable[Tensor | Draw]:
+    """Return a round's minibatches over the rows of the window: the same in every process."""
+    generator = torch.Generator().manual_seed(seed_of(context.config.seed, Purpose.PLAN, round_))
+    return context.algorithm.plan(generator, window)

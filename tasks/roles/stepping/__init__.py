@@ -1,0 +1,1 @@
+"""Environment stepping across processes: the protocol, sockets, the server and the pool that talks to it."""

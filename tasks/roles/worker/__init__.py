@@ -1,0 +1,1 @@
+"""Entry points of a gang's Dask tasks on their workers."""

@@ -1,0 +1,101 @@
+"""Runs one member of a gang: the components that its role's fragments make up, in one process."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Self
+
+from penstock.tasks.roles.acting.act import act
+from penstock.tasks.roles.learning.learn import learn_stage
+from penstock.tasks.roles.learning.parameter_server import serve
+from penstock.tasks.roles.stepping.server import EnvironmentServer, env, served_tiles
+from penstock.tasks.runtime.process_group import RENDEZVOUS_PORT, Rendezvous
+from penstock.tasks.setup.distribution.dataflow import compose, tiles_of
+
+if TYPE_CHECKING:
+    from penstock.tasks.runtime.assignment import Assignment
+    from penstock.tasks.runtime.membership import Advertisement, Membership
+    from penstock.tasks.runtime.results import ComponentResult
+    from penstock.tasks.runtime.run_context import RunContext
+    from penstock.tasks.setup.distribution.dataflow import Component
+
+
+class Member:
+    """A member, composed of its role's fragments. A context manager, whose end closes its server."""
+
+    def __init__(self, assignment: Assignment, context: RunContext) -> None:
+        role = next(role for role in context.policy.roles if role.name == assignment.role)
+        composition = compose(role.fragments)
+        if composition is None:
+            raise TypeError(f"no component consists of {sorted(role.fragments)}; check_supported refuses such a policy")
+        self.assignment = assignment
+        self.context = context
+        self.composition = composition
+        self._rendezvous: Rendezvous | None = None
+        self._server: EnvironmentServer | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._server is not None:
+            self._server.close()
+
+    def advertise(self, host: str) -> Advertisement:
+        """Return the facts that others need before they begin: the rendezvous of learners, or served environments."""
+        if "env" in self.composition.components:
+            tiles = tiles_of(self.assignment.replica, self.assignment.replicas, self.context.config.environment.tiles)
+            last_round = self.context.rounds_of(self.assignment.stage)[-1]
+            self._server = EnvironmentServer(self.context, tiles, last_round, host, self.assignment.member)
+            return self._server.advertisement()
+        if (
+            self.context.policy.reduce == "local"
+            or self.assignment.replica
+            or "learn" not in self.composition.components
+        ):
+            return {}
+        self._rendezvous = Rendezvous(host, self.assignment.gang_seconds)
+        return {RENDEZVOUS_PORT: self._rendezvous.port}
+
+    def play(self, membership: Membership) -> tuple[ComponentResult, ...]:
+        """Run all components to the end: the last in this thread, others concurrently.
+
+        Returns:
+            The result of each component.
+
+        Raises:
+            PenstockError: the first error; the other component has left as well.
+        """
+        *others, own = self.composition.components
+        failed: list[BaseException] = []
+
+        def run(component: Component) -> ComponentResult:
+            try:
+                return self._play(component, membership)
+            except BaseException as error:
+                failed.append(error)
+                membership.abandon(str(error))
+                raise
+
+        with ThreadPoolExecutor(max(1, len(others)), thread_name_prefix="component") as threads:
+            futures = {component: threads.submit(run, component) for component in others}
+            try:
+                last = run(own)
+                return (*(future.result() for future in futures.values()), last)
+            except BaseException as error:
+                if failed and failed[0] is not error:
+                    raise failed[0] from error
+                raise
+
+    def _play(self, component: Component, membership: Membership) -> ComponentResult:
+        assignment, context = self.assignment, self.context
+        if component == "act":
+            served = served_tiles(membership) if self.composition.pools == "remote" else None
+            return act(assignment, context, membership, served)
+        if component == "server":
+            return serve(assignment, context, membership)
+        if component == "learn":
+            return learn_stage(assignment, context, membership, self._rendezvous)
+        if self._server is None:
+            raise RuntimeError("environments are served only after they were advertised")
+        return env(assignment, self._server, membership)

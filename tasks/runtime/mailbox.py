@@ -1,0 +1,139 @@
+"""Notifications between the members of a gang: small, fast and lossy.
+
+A notification says that an object is in storage. It goes from one Dask worker straight to another, so the scheduler
+sees no round. Losing one costs time, never data: a waiting member polls storage as well.
+
+One mailbox serves all members in a worker process. Its handler is installed by the first member that runs there, so a
+cluster needs no preparation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import threading
+import time
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from distributed import Worker
+
+logger = logging.getLogger(__name__)
+
+Entries: TypeAlias = dict[str, Any]
+"""The latest value by key: small JSON, whose form the key decides."""
+
+_HANDLER = "penstock_post"
+_ANSWER_SECONDS = 5.0
+
+
+class Mailbox:
+    """Holds the latest value by topic and key. Thread-safe; `wait` blocks."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._topics: dict[str, Entries] = {}
+        self._members: dict[str, int] = {}
+        self._polled_at: dict[tuple[str, str], float] = {}
+
+    def open(self, topic: str) -> None:
+        """Accept entries of a topic; every `open` needs a `close`."""
+        with self._changed:
+            self._members[topic] = self._members.get(topic, 0) + 1
+            self._topics.setdefault(topic, {})
+
+    def close(self, topic: str) -> None:
+        """Close a topic; the last close forgets its entries."""
+        with self._changed:
+            self._members[topic] -= 1
+            if not self._members[topic]:
+                del self._members[topic], self._topics[topic]
+                self._polled_at = {key: at for key, at in self._polled_at.items() if key[0] != topic}
+
+    def post(self, topic: str, entries: Mapping[str, Any]) -> None:
+        """Store entries and wake waiting threads; a topic that is not open is ignored."""
+        with self._changed:
+            if topic in self._topics:
+                self._topics[topic].update(entries)
+                self._changed.notify_all()
+
+    def get(self, topic: str, key: str) -> Any:
+        """Return the latest value, or None."""
+        with self._changed:
+            return self._topics[topic].get(key)
+
+    def wait(self, topic: str, ready: Callable[[Mapping[str, Any]], bool], timeout_seconds: float) -> bool:
+        """Wait until `ready(entries of the topic)`; returns False on a time-out. A closed topic has no entries."""
+        with self._changed:
+            return self._changed.wait_for(lambda: ready(self._topics.get(topic, {})), timeout_seconds)
+
+    def should_poll(self, topic: str, key: str, pause_seconds: float) -> bool:
+        """Return whether no thread here has polled for the key for `pause_seconds`; the caller polls if True."""
+        now = time.monotonic()
+        with self._changed:
+            if now - self._polled_at.get((topic, key), -math.inf) < pause_seconds:
+                return False
+            self._polled_at[topic, key] = now
+            return True
+
+
+MAILBOX = Mailbox()
+
+
+def install(worker: Worker) -> None:
+    """Let a worker receive notifications from other workers; idempotent."""
+    worker.handlers.setdefault(_HANDLER, _receive)
+
+
+async def _receive(topic: str, entries: Entries) -> None:
+    MAILBOX.post(topic, entries)
+
+
+async def deliver(topic: str, entries: Entries) -> None:
+    """Post into the mailbox of the process that runs this; the flow calls it through `Client.run`.
+
+    A coroutine, because Dask would wait for the answer of a plain function.
+    """
+    MAILBOX.post(topic, entries)
+
+
+def send(worker: Worker, addresses: Iterable[str], topic: str, entries: Mapping[str, Any]) -> None:
+    """Send entries to other workers, from any thread of `worker`; returns immediately and never fails."""
+    worker.loop.add_callback(_send_all, worker, frozenset(addresses), topic, dict(entries))
+
+
+async def _send_all(worker: Worker, addresses: frozenset[str], topic: str, entries: Entries) -> None:
+    await asyncio.gather(*(_send(worker, address, topic, entries) for address in addresses))
+
+
+_unsent: dict[tuple[str, str, str], Entries] = {}
+"""By sender, receiver and topic: entries gathered while a message is not answered yet."""
+
+
+async def _send(worker: Worker, address: str, topic: str, entries: Entries) -> None:
+    """Send one message at a time to each receiver; entries of many members of a process share a message."""
+    if address == worker.address:
+        MAILBOX.post(topic, entries)
+        return
+    way = worker.address, address, topic
+    if way in _unsent:
+        _unsent[way].update(entries)
+        return
+    try:
+        while entries:
+            _unsent[way] = {}
+            await _post_remote(worker, address, topic, entries)
+            entries = _unsent[way]
+    finally:
+        del _unsent[way]
+
+
+async def _post_remote(worker: Worker, address: str, topic: str, entries: Entries) -> None:
+    try:
+        # Without a time-out, a host that does not answer would hold back all later entries, even when it is back.
+        await asyncio.wait_for(getattr(worker.rpc(address), _HANDLER)(topic=topic, entries=entries), _ANSWER_SECONDS)
+    except (TimeoutError, OSError, RuntimeError) as error:  # the last of a worker that is closing
+        logger.debug("notification lost topic=%s to=%s error=%s", topic, address, error)

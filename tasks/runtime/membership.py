@@ -1,0 +1,273 @@
+"""A member's life cycle in its gang: report, wait for the start, exchange notifications, leave when asked to."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
+
+from distributed import Reschedule, Status, get_worker
+
+from penstock.storage.errors import GangError, LeaseLostError
+from penstock.storage.runs.lease import LeaseWatcher
+from penstock.tasks.runtime import mailbox, shutdown
+from penstock.tasks.runtime.events import LogRecord, Preempted, Reported, encode_event
+from penstock.tasks.runtime.mailbox import MAILBOX
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from types import TracebackType
+
+    from penstock.storage.stores.protocol import Store
+    from penstock.tasks.runtime.assignment import Assignment
+    from penstock.tasks.runtime.events import MemberEvent
+    from penstock.tasks.setup.distribution.policies import DistributionPolicy
+    from penstock.tasks.setup.distribution.settings import Fragment
+
+Advertisement: TypeAlias = dict[str, Any]
+"""The facts by name that a member advertises before the start: small JSON, whose form the name decides."""
+
+_FIRST_SECONDS = 0.25
+_FIRST_FAR_SECONDS = 0.05
+_AT_MOST_SECONDS = 2.0
+_POLLS_PER_SECOND = 250.0
+"""Upper bound over all members of a role; one prefix of S3 answers a few thousand requests a second."""
+
+
+def first_poll_seconds(waiters: int, *, far: bool = False) -> float:
+    """Return the delay before the first poll of storage.
+
+    Args:
+        waiters: members of the role, or processes of such members, that may all be waiting.
+        far: whether the object is made on another cluster, from which no notification comes.
+    """
+    return max(_FIRST_FAR_SECONDS if far else _FIRST_SECONDS, waiters / _POLLS_PER_SECOND)
+
+
+def next_poll_seconds(pause_seconds: float, waiters: int) -> float:
+    """Return the delay after one more poll: exponential back-off, up to two seconds or the limit of all waiters."""
+    return min(2 * pause_seconds, max(_AT_MOST_SECONDS, waiters / _POLLS_PER_SECOND))
+
+
+_CLOSING = {Status.closing, Status.closed}
+_watchers: dict[tuple[str, str, int], tuple[LeaseWatcher, int]] = {}
+_watchers_lock = threading.Lock()
+
+
+class Membership:
+    """A context in which a member may work: entered when the whole gang has reported, left when its part is done.
+
+    Raises:
+        GangError: the gang did not become whole, or was given up.
+        Reschedule: the worker was preempted; Dask runs the member elsewhere.
+        LeaseLostError: the flow that started the gang no longer drives the run.
+    """
+
+    def __init__(
+        self,
+        assignment: Assignment,
+        store: Store,
+        policy: DistributionPolicy,
+        advertise: Callable[[str], Advertisement] | None = None,
+    ) -> None:
+        """Create a membership that is not entered yet.
+
+        Args:
+            assignment: of the member.
+            store: of the run.
+            policy: says which role holds which fragment.
+            advertise: returns the facts that others need before they begin, such as a port, from the host's address;
+                `advertised` returns them to every member.
+        """
+        self.assignment = assignment
+        self.log = _logger(self)
+        self._store = store
+        self._policy = policy
+        self._topic = assignment.topic
+        self._worker = get_worker()
+        self._task = self._worker.get_current_task()
+        self._advertised = advertise(_host_of(self._worker.address)) if advertise else {}
+        self._known: tuple[Any, dict[tuple[frozenset[str], int | None], frozenset[str]]] = None, {}
+
+    def __enter__(self) -> Self:
+        mailbox.install(self._worker)
+        shutdown.install(self._worker)
+        MAILBOX.open(self._topic)
+        try:
+            self._watcher = _watch(self.assignment, self._store)
+        except BaseException:
+            MAILBOX.close(self._topic)
+            raise
+        try:
+            self._report()
+            self.wait(lambda entries: "roster" in entries, self._report)
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        MAILBOX.close(self._topic)
+        _unwatch(self.assignment)
+
+    def _report(self) -> bool:
+        """Report that this member runs; repeated, because events are lossy. Returns False: the wait continues."""
+        member, address = self.assignment.member, self._worker.address
+        self.emit_event(Reported(member, address, socket.gethostname(), os.getpid(), self._advertised))
+        return False
+
+    def emit_event(self, event: MemberEvent) -> None:
+        """Send an event to the flow; small, lossy and immediate."""
+        self._worker.log_event(self._topic, encode_event(event))
+
+    def notify(self, fragment: Fragment, key: str, value: Any, replica: int | None = None) -> None:
+        """Notify the members on this cluster that hold a fragment, this one included; or one replica alone."""
+        # No role holds act in a replay.
+        holders = frozenset(role.name for role in self._policy.roles if fragment in role.fragments)
+        mailbox.send(self._worker, self._processes(holders, replica), self._topic, {key: value})
+
+    def _processes(self, roles: frozenset[str], replica: int | None = None) -> frozenset[str]:
+        """Return the worker addresses of such members on this cluster; cached, since a roster may be long."""
+        roster: dict[str, str] = MAILBOX.get(self._topic, "roster")
+        known_of, known = self._known
+        if known_of is not roster:  # a restarted member has another address
+            known = {}
+            self._known = roster, known
+        if (roles, replica) not in known:
+            parted = ((member.rpartition("-"), address) for member, address in roster.items())
+            known[roles, replica] = frozenset(
+                address for (role, _, number), address in parted if role in roles and replica in {None, int(number)}
+            )
+        return known[roles, replica]
+
+    def advertised(self, member: str, name: str) -> Any:
+        """Return the value that a member advertised before the start."""
+        return MAILBOX.get(self._topic, "advertised")[member][name]
+
+    def advertisements(self, name: str) -> dict[str, Any]:
+        """Return the values advertised under a name, by member; without members that advertised none."""
+        every: dict[str, Advertisement] = MAILBOX.get(self._topic, "advertised")
+        return {member: values[name] for member, values in every.items() if name in values}
+
+    def host_of(self, member: str) -> str:
+        """Return the address of a member's host."""
+        return _host_of(MAILBOX.get(self._topic, "roster")[member])
+
+    def abandon(self, reason: str) -> None:
+        """Make the other components of this gang in the process leave."""
+        MAILBOX.post(self._topic, {"leave": reason})
+
+    def share(self, key: str, value: Any) -> None:
+        """Notify the members in this process of an object that one of them has found in storage."""
+        MAILBOX.post(self._topic, {key: value})
+
+    def latest(self, key: str) -> Any:
+        """Return the latest notification of that key, or None."""
+        return MAILBOX.get(self._topic, key)
+
+    def wait_notification(self, ready: Callable[[Mapping[str, Any]], bool], timeout_seconds: float) -> bool:
+        """Wait until `ready(notifications)`, evaluated now and after each change; returns False on a time-out."""
+        return MAILBOX.wait(self._topic, ready, timeout_seconds)
+
+    def wake(self) -> None:
+        """Make all waiting threads of this topic evaluate their conditions again."""
+        MAILBOX.post(self._topic, {})
+
+    def check(self) -> None:
+        """Raise if the member must leave; called between rounds."""
+        if shutdown.is_ending(self._worker):
+            self.emit_event(Preempted(self.assignment.member))
+            raise Reschedule(f"{self.assignment.member} leaves stage {self.assignment.stage}: its worker was preempted")
+        reason = MAILBOX.get(self._topic, "leave")
+        if reason is not None:
+            raise GangError(f"{self.assignment.member} leaves stage {self.assignment.stage}: {reason}")
+        if self._worker.status in _CLOSING:
+            # For instance, its scheduler was lost. Dask waits half a minute for the task before it ends the process.
+            raise GangError(f"{self.assignment.member} leaves stage {self.assignment.stage}: its worker is closing")
+        task = self._worker.state.tasks.get(self._task)
+        if task is None or task.state == "cancelled":
+            # Dask can't stop a running task. A member that was restarted while its gang was given up got no message to
+            # leave, and would hold the slot of a member of the next gang.
+            raise GangError(f"{self.assignment.member} leaves stage {self.assignment.stage}: its task was cancelled")
+        if self._watcher.lost:
+            raise LeaseLostError(
+                f"{self.assignment.member} leaves stage {self.assignment.stage} of run '{self.assignment.run}': "
+                f"{self._watcher.reason}; `penstock resume {self.assignment.run}` resumes from the last commit"
+            )
+
+    def wait(self, notified: Callable[[Any], bool], poll: Callable[[], bool], *, of_all: str | None = None) -> float:
+        """Wait until a notification or a poll of storage satisfies; raises as `check` meanwhile.
+
+        Args:
+            notified: evaluates the topic's notifications.
+            poll: polls storage; called after a while without a notification, then with exponential back-off.
+            of_all: key of the notification, where all members of the role wait for the same: one in each process polls,
+                and shares what it finds with the others (`share`).
+
+        Returns:
+            Seconds waited.
+        """
+        start = time.perf_counter()
+        waiters = len(self._processes(frozenset({self.assignment.role}))) if of_all else self.assignment.replicas
+        # No notification comes from another cluster: polling is all there is.
+        pause = first_poll_seconds(waiters, far=bool(MAILBOX.get(self._topic, "elsewhere")))
+        while not MAILBOX.wait(self._topic, lambda entries: "leave" in entries or notified(entries), pause):
+            self.check()
+            if (of_all is None or MAILBOX.should_poll(self._topic, of_all, pause)) and poll():
+                break
+            pause = next_poll_seconds(pause, waiters)
+        self.check()
+        return time.perf_counter() - start
+
+
+class _FlowHandler(logging.Handler):
+    """Sends a member's log records to the flow, which files them under the role's Prefect task run."""
+
+    def __init__(self, member: Membership) -> None:
+        super().__init__()
+        self._member = member
+
+    def emit(self, record: logging.LogRecord) -> None:
+        assignment = self._member.assignment
+        text = record.getMessage()
+        self._member.emit_event(LogRecord(assignment.member, assignment.task_run, record.levelno, text))
+
+
+def _host_of(address: str) -> str:
+    """Return `10.0.0.7` of `tcp://10.0.0.7:40001`."""
+    return address.split("://", 1)[1].rsplit(":", 1)[0].strip("[]")
+
+
+def _logger(member: Membership) -> logging.Logger:
+    # Not from the registry: it belongs to one member and ends with it.
+    logger = logging.Logger(f"penstock.{member.assignment.member}", logging.INFO)  # noqa: LOG001
+    logger.addHandler(_FlowHandler(member))
+    return logger
+
+
+def _watch(assignment: Assignment, store: Store) -> LeaseWatcher:
+    """Return the watcher that all members of a run in this process share."""
+    key = (assignment.store, assignment.run, assignment.generation)
+    with _watchers_lock:
+        watcher, members = _watchers.get(key) or (None, 0)
+        if watcher is None:
+            watcher = LeaseWatcher(store, assignment.generation)
+            watcher.start()
+        _watchers[key] = (watcher, members + 1)
+        return watcher
+
+
+def _unwatch(assignment: Assignment) -> None:
+    key = (assignment.store, assignment.run, assignment.generation)
+    with _watchers_lock:
+        watcher, members = _watchers[key]
+        if members > 1:
+            _watchers[key] = (watcher, members - 1)
+        else:
+            del _watchers[key]
+            watcher.stop()

@@ -1,0 +1,170 @@
+"""The process group of one gang: sums and copies of tensors between members that synchronise within a round.
+
+A group belongs to one attempt and its gang. Nothing is global to the process, so a restarted member makes a new one,
+and is never mistaken for a member of the group before. A closed connection shows a lost peer immediately; the time-out
+is for peers that hang.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Self
+
+from torch.distributed import (  # type: ignore[attr-defined]
+    BroadcastOptions,
+    PrefixStore,
+    ProcessGroupGloo,
+    ReduceOptions,
+    TCPStore,
+)
+
+from penstock.storage.errors import MemberLostError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+
+    from penstock.tasks.runtime.assignment import Assignment
+    from penstock.tasks.runtime.membership import Membership
+
+RENDEZVOUS_PORT = "rendezvous_port"
+_CONNECT_SECONDS = 5.0
+_MESH_SECONDS = 10.0
+"""Limit for connecting members that are all present. The whole process is blocked meanwhile: if one of them was just
+lost, a longer limit would keep it from reporting in time for the next gang."""
+_POLL_SECONDS = 0.02
+
+
+class Rendezvous:
+    """A key-value store through which the members of a group find each other; the first member serves it."""
+
+    def __init__(self, host: str, timeout_seconds: float) -> None:
+        """Args: an address of this host that the others reach, and the time-out for them."""
+        listening = socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        self.port = int(listening.getsockname()[1])
+        self.store = TCPStore(
+            host,
+            self.port,
+            is_master=True,
+            timeout=timedelta(seconds=timeout_seconds),
+            wait_for_workers=False,
+            # Bound here, because by default the store listens on all of the host's addresses.
+            master_listen_fd=listening.detach(),
+        )
+
+
+class Group:
+    """A group whose members sum and copy tensors, all in the same order. A context manager; not thread-safe.
+
+    Tensors may be on any device; they travel through the host's memory.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        rank: int,
+        names: list[str],
+        membership: Membership,
+        assignment: Assignment,
+        rendezvous: Rendezvous | None,
+    ) -> None:
+        """Connect to the others; blocks.
+
+        Args:
+            name: of the group, the same for all.
+            rank: of this member.
+            names: of all members, by rank; the first one serves the rendezvous.
+            membership: of this member; raises when it must leave.
+            assignment: gives the time-out.
+            rendezvous: for the member that serves it.
+
+        Raises:
+            MemberLostError: a member did not connect in time.
+        """
+        self._name = name
+        self._names = names
+        self._rank = rank
+        self._group: Any = None
+        host, port = membership.host_of(names[0]), membership.advertised(names[0], RENDEZVOUS_PORT)
+        deadline = time.monotonic() + assignment.gang_seconds
+        own_host = membership.host_of(names[rank])
+        store = rendezvous.store if rendezvous else self._connect(host, port, membership, deadline)
+        try:
+            store.set(f"{name}/here/{rank}", "1")
+            # Not inside of the group's constructor, which can't be interrupted.
+            here = [f"{name}/here/{other}" for other in range(len(names))]
+            while not store.check(here):
+                membership.check()
+                if time.monotonic() > deadline:
+                    raise self._lost("not all connected in time")
+                time.sleep(_POLL_SECONDS)
+            options: Any = ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # noqa: SLF001  (to choose the address)
+            options._devices = [ProcessGroupGloo.create_device(hostname=own_host)]  # noqa: SLF001
+            options._timeout = timedelta(seconds=min(_MESH_SECONDS, assignment.gang_seconds))  # noqa: SLF001
+            self._group = ProcessGroupGloo(PrefixStore(name, store), rank, len(names), options)
+            self._group._set_default_timeout(timedelta(seconds=assignment.gang_seconds))  # noqa: SLF001
+        except RuntimeError as error:
+            raise self._lost(str(error)) from error
+
+    @property
+    def size(self) -> int:
+        """Return the number of members."""
+        return len(self._names)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # Closes the connections: peers that wait for this member notice immediately.
+        self._group.abort()
+        self._group = None
+
+    def sum(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the sum of all members' tensors, the same bytes in each of them; `tensor` may be overwritten."""
+        return self._do(tensor, lambda own: self._group.allreduce([own]))
+
+    def sum_at(self, rank: int, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the sum of all members' tensors, to one of them; the others get undefined values."""
+        options = ReduceOptions()
+        options.rootRank = rank
+        return self._do(tensor, lambda own: self._group.reduce([own], options))
+
+    def copy_from(self, rank: int, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the tensor of one member, to all; the others' may be overwritten."""
+        options = BroadcastOptions()
+        options.rootRank = rank
+        return self._do(tensor, lambda own: self._group.broadcast([own], options))
+
+    def _do(self, tensor: torch.Tensor, begin: Callable[[torch.Tensor], Any]) -> torch.Tensor:
+        own = tensor.detach().cpu().contiguous()
+        try:
+            begin(own).wait()
+        except RuntimeError as error:
+            raise self._lost(str(error)) from error
+        return own.to(tensor.device)
+
+    def _lost(self, reason: str) -> MemberLostError:
+        others = [name for rank, name in enumerate(self._names) if rank != self._rank]
+        cause = reason.splitlines()[0].split(". ")[0]
+        return MemberLostError(
+            f"{self._names[self._rank]} lost {' or '.join(others)} in their process group ({cause}); if no process "
+            f"died, raise cluster.gang_seconds"
+        )
+
+    def _connect(self, host: str, port: int, membership: Membership, deadline: float) -> TCPStore:
+        while True:
+            membership.check()
+            try:
+                return TCPStore(
+                    host,
+                    port,
+                    is_master=False,
+                    timeout=timedelta(seconds=_CONNECT_SECONDS),
+                    wait_for_workers=False,
+                )
+            except RuntimeError as error:
+                if time.monotonic() > deadline:
+                    raise self._lost(str(error)) from error

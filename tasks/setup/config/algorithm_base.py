@@ -1,0 +1,194 @@
+"""The base classes of algorithms' settings, and the registry of the algorithms that the settings belong to.
+
+The settings of an algorithm are its hyper-parameters, declared here alone: the algorithm holds an instance of its
+settings class. Nothing here imports torch, so the registry names classes and imports nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar
+
+from pydantic import Field
+
+from penstock.storage.errors import ConfigError
+from penstock.tasks.settings import Settings
+from penstock.tasks.setup.config.hyperparameters import (
+    Hidden,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from penstock.native import EnvironmentSpec
+
+
+class AlgorithmSettings(Settings):
+    """The base class of every algorithm's settings."""
+
+    row_columns: ClassVar[tuple[str, ...]] = ("action",)
+    """Names of the columns that the algorithm always adds to a shard."""
+    omitted_when_default: ClassVar[tuple[str, ...]] = ()
+    """Settings that were added later: at their defaults the identity omits them, for older runs."""
+
+    several_agents: ClassVar[bool | None] = False
+    """True if the algorithm requires several agents with a reward each, False if it requires one reward, None if it
+    supports both, by `EnvironmentSpec.agents`."""
+
+    action_kinds: ClassVar[tuple[str, ...]] = ("discrete", "box")
+    """The kinds of actions that it supports: choices, vectors, or both."""
+
+    learns_from_window: ClassVar[bool] = False
+    """True if the algorithm learns from rows of many rounds; for a custom algorithm, `custom_probe` determines it."""
+
+    name: str
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Return the names of the columns that the algorithm adds to a shard with these settings."""
+        return self.row_columns
+
+    @property
+    def row_steps(self) -> int:
+        """Return the steps of an environment in a training row."""
+        return 1
+
+    def identity(self) -> Mapping[str, object]:
+        """Return the settings that are part of a run's identity."""
+        unset = {
+            name for name in self.omitted_when_default if getattr(self, name) == type(self).model_fields[name].default
+        }
+        return self.model_dump(mode="json", exclude=unset)
+
+    def check_environment(self, environment: EnvironmentSpec) -> None:
+        """Refuse an environment, as its pool describes it, that the algorithm can't learn from.
+
+        Raises:
+            ConfigError: names the reason, and an algorithm that fits.
+        """
+        agents = environment["agents"]
+        if self.several_agents in (None, bool(agents)):
+            return
+        has, choose = (
+            (f"{agents} agents with a reward each", "mappo or ippo, or an environment without an agent axis")
+            if agents
+            else ("one reward and no agent axis", "ppo or impala, or an environment with an agent axis")
+        )
+        raise ConfigError(
+            f"environment: {environment['id']} has {has}, which {self.name} can't learn from; choose {choose}"
+        )
+
+    def check_round(self, rows: int) -> None:
+        """Refuse settings that do not fit a round of so many rows.
+
+        Raises:
+            ValueError: names the setting and its bound.
+        """
+
+
+SettingsT = TypeVar("SettingsT", bound=AlgorithmSettings)
+
+_implementations: dict[type[AlgorithmSettings], str] = {}
+
+
+def implemented_by(name: str) -> Callable[[type[SettingsT]], type[SettingsT]]:
+    """Register a settings class for the algorithm `module:Class`, made as `Class(settings, environment)`."""
+
+    def register(kind: type[SettingsT]) -> type[SettingsT]:
+        _implementations[kind] = name
+        return kind
+
+    return register
+
+
+def implementation_of(kind: type[AlgorithmSettings]) -> str:
+    """Return the `module:Class` that a settings class is registered for."""
+    return _implementations[kind]
+
+
+def check_minibatches(minibatches: int, rows: int, row_steps: int = 1) -> None:
+    """Refuse more minibatches than a round has rows; raises as `check_round`."""
+    if minibatches > rows:
+        raise ValueError(
+            f"algorithm.minibatches = {minibatches}, but a round has only {rows} rows (environment.num_envs x "
+            f"schedule.round_steps{' / algorithm.sequence_steps' if row_steps > 1 else ''})"
+        )
+
+
+def check_window(window_rows: int, warm_up_rows: int, rows: int) -> None:
+    """Refuse a window that is smaller than a round or than the warm-up; raises as `check_round`."""
+    if window_rows < rows:
+        raise ValueError(
+            f"algorithm.window_rows = {window_rows}, but a round alone has {rows} rows (environment.num_envs x "
+            f"schedule.round_steps)"
+        )
+    held = window_rows // rows * rows
+    if warm_up_rows > held:
+        raise ValueError(
+            f"algorithm.warm_up_rows = {warm_up_rows}, but the window never has more than {held} rows, so learning "
+            f"would never begin; the window holds whole rounds of {rows} rows, up to algorithm.window_rows = "
+            f"{window_rows}"
+        )
+
+
+_SMALLEST_PIXELS = 36
+
+
+class NetworkSettings(AlgorithmSettings):
+    """Settings of the network between observation and outputs."""
+
+    omitted_when_default: ClassVar[tuple[str, ...]] = ("network", "features", "sequence_steps")
+
+    network: Literal["mlp", "nature", "residual", "recurrent", "floorplan"] = Field(
+        "mlp",
+        description="Encoder before the hidden layers: none (mlp), convolutions for images (nature, residual), a "
+        "memory (recurrent), or maps and messages over a netlist (floorplan).",
+    )
+    features: int = Field(
+        256,
+        ge=1,
+        description="Features of the encoder: of the convolutions, of the memory, or (floorplan) of a macro and of a "
+        "cell; a plain mlp has none.",
+    )
+    sequence_steps: int = Field(
+        16,
+        ge=1,
+        description="Steps of a recurrent network's training sequence; a round is a whole number of sequences.",
+    )
+
+    hidden: Hidden = (64, 64)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Return the algorithm's columns, and `memory` if the network is recurrent."""
+        return (*self.row_columns, "memory") if self.network == "recurrent" else self.row_columns
+
+    @property
+    def row_steps(self) -> int:
+        """Return the steps of an environment in a training row."""
+        return self.sequence_steps if self.network == "recurrent" else 1
+
+    def check_environment(self, environment: EnvironmentSpec) -> None:
+        """Refuse observations that the network does not support."""
+        super().check_environment(environment)
+        if self.network == "floorplan" and "edges" not in environment.get("facts", {}):
+            raise ConfigError(
+                f"algorithm.network = 'floorplan': {environment['id']} has no netlist, expected Floorplan-v0; "
+                "choose mlp"
+            )
+        observed = environment["observation"]
+        shape = observed.get("behind_mask", observed["shape"])
+        if self.network in ("nature", "residual") and (
+            len(shape) != 3 or (self.network == "nature" and min(shape[1:]) < _SMALLEST_PIXELS)
+        ):
+            raise ConfigError(
+                f"algorithm.network = '{self.network}': {environment['id']} observes {list(shape)}, expected images "
+                f"[channels, height, width]{' of 36 x 36 at least' if self.network == 'nature' else ''}; choose mlp"
+            )
+
+
+def check_pixels(network: str, *, normalized: bool) -> None:
+    """Refuse normalised observations for networks that take images; raises as `check_round`."""
+    if normalized and network in ("nature", "residual"):
+        raise ValueError(
+            f"algorithm.normalize_observation = true: network = '{network}' takes pixels as they are; leave it out"
+        )

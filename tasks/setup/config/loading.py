@@ -1,0 +1,127 @@
+"""Builds a run's configuration from presets, TOML files and overrides, and explains its mistakes."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args, get_origin
+
+from pydantic import Tag, ValidationError
+
+from penstock.storage.errors import ConfigError
+from penstock.tasks.setup.config.custom_algorithm import CUSTOM
+from penstock.tasks.setup.config.run import ConfigT, RunConfig, TrainConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from penstock.tasks.setup.config.algorithm_base import AlgorithmSettings
+
+
+PRESETS_FOLDER = Path(__file__).resolve().parent / "presets"
+
+
+def presets() -> dict[str, Path]:
+    """Return the preset files by name."""
+    return {path.stem: path for path in sorted(PRESETS_FOLDER.glob("*.toml"), key=lambda path: path.stem)}
+
+
+def load_preset(name: str) -> dict[str, Any]:
+    """Read a preset by name, or a user's TOML file by path.
+
+    Raises:
+        ConfigError: there is no such preset or file, or it is not TOML.
+    """
+    path = presets().get(name) or Path(name)
+    if not path.is_file():
+        raise ConfigError(
+            f"no preset '{name}'; there are: {', '.join(presets())}. The path of a .toml file works as well"
+        )
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ConfigError(f"preset '{path}' is not valid TOML: {error}") from error
+
+
+def stored_settings(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings in a `run.json` by the names that they have now: `distribution` was `placement` once."""
+    return {"distribution" if name == "placement" else name: value for name, value in values.items()}
+
+
+def merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `base` with the values of `override` in place of its own, table by table."""
+    merged = dict(base)
+    for key, value in override.items():
+        below = merged.get(key)
+        merged[key] = merge(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+    return merged
+
+
+def with_overrides(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge settings of a run; the algorithm's settings are dropped if the override names another algorithm."""
+    named = override.get("algorithm", {}).get("name")
+    if named is not None and named != base.get("algorithm", {}).get("name", "ppo"):
+        base = {key: value for key, value in base.items() if key != "algorithm"}
+    return merge(base, override)
+
+
+def build_config(values: Mapping[str, Any]) -> TrainConfig:
+    """Validate the settings of a training run; errors as `validate`."""
+    return validate(TrainConfig, values)
+
+
+def validate(kind: type[ConfigT], values: Mapping[str, Any]) -> ConfigT:
+    """Validate the settings of a kind of run.
+
+    Raises:
+        ConfigError: one line per mistake, with the field, the value and the expectation.
+    """
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError(
+            "\n".join(_explain(kind, item) for item in error.errors() if item["loc"][-1:] != ("bool",))
+        ) from error
+
+
+def choices_of(annotation: Any) -> dict[str, type[AlgorithmSettings]]:
+    """Return the models by name of a field that takes one of several algorithms; of any other field none."""
+    members = [get_args(member) for member in get_args(annotation)]
+    return {kind[1].tag: kind[0] for kind in members if len(kind) == 2 and isinstance(kind[1], Tag)}
+
+
+def _explain(kind: type[RunConfig], item: Any) -> str:
+    path, owner = _locate(kind, item["loc"])
+    field = ".".join(path) or "configuration"
+    if item["type"] == "extra_forbidden" and path[0] == "placement":
+        return "placement: was renamed to distribution; rename the table, its settings are the same"
+    if item["type"] == "extra_forbidden":
+        return f"{field}: no such setting; there are: {', '.join(owner.model_fields)}"
+    if item["type"] == "value_error":
+        return f"{field}: {item['ctx']['error']}"
+    if item["type"] == "union_tag_invalid":
+        known = " or ".join(
+            repr(name) for name in choices_of(kind.model_fields["algorithm"].annotation) if name != CUSTOM
+        )
+        return f"{field}.name = {item['input']['name']!r}: input should be {known}, or a custom 'module:Class'"
+    return f"{field} = {item['input']!r}: {item['msg'][0].lower()}{item['msg'][1:]}"
+
+
+def _locate(kind: type[RunConfig], location: tuple[int | str, ...]) -> tuple[list[str], Any]:
+    """Return a setting's path, and the model that has or lacks it. Locations also name the member of a union."""
+    path: list[str] = []
+    owner: Any = None
+    inside: Any = kind
+    for part in location:
+        if part in (choices := choices_of(inside)):
+            inside = choices[str(part)]
+            continue
+        if part == "float":
+            continue
+        path.append(str(part))
+        owner, fields = inside, getattr(inside, "model_fields", {})
+        if get_origin(inside) is dict:
+            inside = get_args(inside)[1]
+        else:
+            inside = fields[part].annotation if part in fields else None
+    return path, owner

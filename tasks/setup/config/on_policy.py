@@ -1,0 +1,162 @@
+"""Settings of on-policy algorithms: PPO, IMPALA, MAPPO and IPPO."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from penstock.tasks.setup.config.algorithm_base import (
+    AlgorithmSettings,
+    NetworkSettings,
+    check_minibatches,
+    check_pixels,
+    implemented_by,
+)
+from penstock.tasks.setup.config.hyperparameters import (
+    AnnealedLearningRate,
+    AnnealRounds,
+    ClipRange,
+    Discount,
+    EntropyWeight,
+    EpochMinibatches,
+    Epochs,
+    FinalLearningRate,
+    GradientNorm,
+    GroupGradientNorm,
+    Hidden,
+    InitialLogStd,
+    NormalizeObservation,
+    NormalizeReward,
+    RewardScale,
+    RoundMinibatches,
+    TraceDecay,
+)
+
+
+@implemented_by("penstock.tasks.model.algorithms.ppo:PPO")
+class PPOSettings(NetworkSettings):
+    """Proximal policy optimisation."""
+
+    row_columns: ClassVar[tuple[str, ...]] = ("action", "log_probability")
+    omitted_when_default: ClassVar[tuple[str, ...]] = (
+        *NetworkSettings.omitted_when_default,
+        "normalize_observation",
+        "normalize_reward",
+        "shared_network",
+        "value_weight",
+    )
+
+    name: Literal["ppo"] = Field("ppo", description="The algorithm.")
+    learning_rate: AnnealedLearningRate = 3e-4
+    final_learning_rate: FinalLearningRate = 0.0
+    anneal_rounds: AnnealRounds = 0
+    discount: Discount = 0.99
+    trace_decay: TraceDecay = 0.95
+    clip_range: ClipRange = 0.2
+    entropy_weight: EntropyWeight = 0.0
+    epochs: Epochs = 4
+    minibatches: EpochMinibatches = 8
+    gradient_norm: GroupGradientNorm = 0.5
+    reward_scale: RewardScale = 1.0
+    initial_log_std: InitialLogStd = 0.0
+    normalize_observation: NormalizeObservation = False
+    normalize_reward: NormalizeReward = False
+
+    shared_network: bool = Field(
+        False,
+        description="Policy and value share one network except for their outputs: half the work with images.",
+    )
+    value_weight: float = Field(0.5, gt=0, description="Weight of the value's error in a shared network.")
+
+    def check_round(self, rows: int) -> None:
+        """Refuse more minibatches than rows, and image networks with normalised observations."""
+        check_pixels(self.network, normalized=self.normalize_observation)
+        check_minibatches(self.minibatches, rows, self.row_steps)
+
+
+@implemented_by("penstock.tasks.model.algorithms.impala:IMPALA")
+class IMPALASettings(NetworkSettings):
+    """IMPALA: an actor-critic with V-trace, for rounds acted with older versions."""
+
+    row_columns: ClassVar[tuple[str, ...]] = ("action", "log_probability")
+    omitted_when_default: ClassVar[tuple[str, ...]] = (
+        *NetworkSettings.omitted_when_default,
+        "normalize_observation",
+        "normalize_reward",
+    )
+
+    name: Literal["impala"] = Field("impala", description="The algorithm.")
+    learning_rate: AnnealedLearningRate = 1e-3
+    final_learning_rate: FinalLearningRate = 0.0
+    anneal_rounds: AnnealRounds = 0
+    discount: Discount = 0.99
+    trace_decay: float = Field(1.0, ge=0, le=1, description="Lambda of V-trace.")
+    rho_limit: float = Field(1.0, gt=0, description="Rho-bar: largest weight of a row's own correction.")
+    c_limit: float = Field(1.0, gt=0, description="C-bar: largest weight of a correction that is passed back one step.")
+    entropy_weight: EntropyWeight = 0.01
+    value_weight: float = Field(0.5, ge=0, description="Weight of the value error.")
+    minibatches: RoundMinibatches = 4
+    gradient_norm: GradientNorm = 0.5
+    reward_scale: RewardScale = 1.0
+    initial_log_std: InitialLogStd = 0.0
+    normalize_observation: NormalizeObservation = False
+    normalize_reward: NormalizeReward = False
+
+    def check_round(self, rows: int) -> None:
+        """Refuse more minibatches than rows, and image networks with normalised observations."""
+        check_pixels(self.network, normalized=self.normalize_observation)
+        check_minibatches(self.minibatches, rows, self.row_steps)
+
+
+class MultiAgentSettings(AlgorithmSettings):
+    """PPO for several agents with shared parameters."""
+
+    row_columns: ClassVar[tuple[str, ...]] = ("action", "log_probability")
+    several_agents: ClassVar[bool | None] = True
+    central_critic: ClassVar[bool]
+    """True if the critic gets all agents' observations (MAPPO), False if it gets one agent's (IPPO)."""
+    omitted_when_default: ClassVar[tuple[str, ...]] = ("normalize_observation", "normalize_reward")
+
+    agent_id: bool = Field(True, description="Give the networks the agent's id.")
+    team_reward: bool = Field(
+        True,
+        description="Give every agent the mean of all agents' rewards instead of its own reward.",
+    )
+    hidden: Hidden = (64, 64)
+    learning_rate: AnnealedLearningRate = 5e-4
+    final_learning_rate: FinalLearningRate = 0.0
+    anneal_rounds: AnnealRounds = 0
+    discount: Discount = 0.99
+    trace_decay: TraceDecay = 0.95
+    clip_range: ClipRange = 0.2
+    entropy_weight: EntropyWeight = 0.01
+    epochs: Epochs = 10
+    minibatches: EpochMinibatches = 1
+    gradient_norm: GroupGradientNorm = 10.0
+    reward_scale: RewardScale = 1.0
+    initial_log_std: InitialLogStd = 0.0
+    normalize_observation: NormalizeObservation = False
+    normalize_reward: NormalizeReward = False
+
+    def check_round(self, rows: int) -> None:
+        """Refuse more minibatches than rows."""
+        check_minibatches(self.minibatches, rows)
+
+
+@implemented_by("penstock.tasks.model.algorithms.mappo:MAPPO")
+class MAPPOSettings(MultiAgentSettings):
+    """MAPPO: several agents, and one critic that gets all agents' observations."""
+
+    central_critic: ClassVar[bool] = True
+
+    name: Literal["mappo"] = Field("mappo", description="The algorithm.")
+
+
+@implemented_by("penstock.tasks.model.algorithms.mappo:MAPPO")
+class IPPOSettings(MultiAgentSettings):
+    """IPPO: several agents, each learning from its own observation alone."""
+
+    central_critic: ClassVar[bool] = False
+
+    name: Literal["ippo"] = Field("ippo", description="The algorithm.")

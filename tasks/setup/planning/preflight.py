@@ -1,0 +1,154 @@
+"""Checks a configuration before any process is started. Imports no torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.storage.errors import ConfigError
+from penstock.tasks.data.replay.plan import in_environment_of_sources
+from penstock.tasks.environments.factory import make_pool
+from penstock.tasks.environments.torch.registry import check_torch_environment
+from penstock.tasks.model.algorithms.custom_probe import probe_algorithm
+from penstock.tasks.setup.config.custom_algorithm import CustomAlgorithmSettings
+from penstock.tasks.setup.config.replay import ReplayConfig
+from penstock.tasks.setup.config.run import TrainConfig
+from penstock.tasks.setup.config.shards import check_stored_as
+from penstock.tasks.setup.distribution.dataflow import check_supported, crossings, is_stored, works_in_step
+from penstock.tasks.setup.distribution.policies import AUTO
+
+if TYPE_CHECKING:
+    from penstock.storage.stores.protocol import Store
+    from penstock.tasks.setup.config.cluster import ClusterSettings
+    from penstock.tasks.setup.config.run import RunConfig
+    from penstock.tasks.setup.distribution.policies import DistributionPolicy
+
+
+def check_quorum(config: RunConfig, policy: DistributionPolicy) -> None:
+    """Refuse a quorum below 1 if a round requires all of its shards.
+
+    Raises:
+        ConfigError: names the reason and a remedy.
+    """
+    quorum, tiles = config.distribution.quorum, config.environment.tiles
+    if config.requires_full_round:
+        return
+    asked = f"distribution.quorum = {quorum:g}"
+    if not config.has_actors:
+        raise ConfigError(f"{asked}: a replay reads stored shards and waits for no actor; leave it out")
+    if works_in_step(policy):
+        raise ConfigError(
+            f"{asked}: policy '{policy.name}' has members that wait for each other within a round, so a smaller "
+            f"quorum saves no time; choose distribution.policy = 'single_learner_coarse', or quorum 1"
+        )
+    actors = policy.role_of("act")
+    if actors.replicas != tiles:
+        raise ConfigError(
+            f"{asked}: {actors.replicas} act tasks share {tiles} tiles, and each acts its own one after the other, so "
+            f"the last of them would be left out in every round; choose distribution.act_tasks = {tiles}, or larger "
+            f"tiles (environment.envs_per_tile)"
+        )
+    if config.shards_needed == tiles:
+        raise ConfigError(
+            f"{asked}: this requires all of a round's {tiles} shards; choose a smaller quorum, or more tiles (a "
+            f"smaller environment.envs_per_tile)"
+        )
+    algorithm = probe_algorithm(config) if isinstance(config.algorithm, CustomAlgorithmSettings) else config.algorithm
+    if algorithm.learns_from_window:
+        raise ConfigError(
+            f"{asked}: '{config.algorithm.name}' learns from a window of rounds, which must have the same size; choose "
+            f"an algorithm without a window, such as ppo or impala, or quorum 1"
+        )
+
+
+_KINDS = {"discrete": "discrete actions", "box": "vectors as actions"}
+
+
+def check_distribution(config: RunConfig) -> DistributionPolicy:
+    """Return the configured policy if the runtime supports it with this environment and these numbers of tasks.
+
+    Raises:
+        ConfigError: names the mistake and a remedy.
+    """
+    policy = config.make_policy()
+    check_supported(policy)
+    if policy.learners != config.distribution.learn_tasks:
+        raise ConfigError(
+            f"distribution.learn_tasks = {config.distribution.learn_tasks}: policy '{policy.name}' has "
+            f"{policy.learners} learner; leave it out, or choose a policy with several, such as multiple_learners"
+        )
+    if config.distribution.env_tasks > 1 and all(role.fragments != {"env"} for role in policy.roles):
+        raise ConfigError(
+            f"distribution.env_tasks = {config.distribution.env_tasks}: policy '{policy.name}' has no tasks that only "
+            f"step environments; leave it out, or choose single_learner_fine or environments"
+        )
+    if policy.has_actors != config.has_actors:
+        does = "has actors" if policy.has_actors else "only learns from stored shards"
+        raise ConfigError(
+            f"distribution.policy = '{policy.name}': it {does}, unlike "
+            f"`penstock {'train' if config.has_actors else 'replay'}`; leave it out"
+        )
+    if policy.pools == "torch":
+        check_torch_environment(config.environment.id, config.environment.settings)
+    check_quorum(config, policy)
+    return policy
+
+
+def check_reach(config: RunConfig, policy: DistributionPolicy | None) -> None:
+    """Check that a new run's roles may run on the clusters that the settings name.
+
+    Raises:
+        ConfigError: as `check_clusters`, or the roles are unknown because `policy` is not chosen yet.
+    """
+    if policy is not None:
+        check_clusters(policy, config.cluster)
+    elif config.cluster.schedulers:
+        raise ConfigError(
+            f"cluster.schedulers names {', '.join(sorted(config.cluster.schedulers))}, and distribution.policy = "
+            f"'{AUTO}' chooses the roles for one cluster; name a policy, or leave cluster.schedulers out"
+        )
+
+
+def check_environment(root: Store, config: RunConfig) -> None:
+    """Check that the environment can be made, and that the algorithm and the shards' columns fit it.
+
+    Raises:
+        PenstockError: names the mistake and a remedy.
+    """
+    if isinstance(config, ReplayConfig):
+        config = in_environment_of_sources(root, config)
+    pool = make_pool(config, 1)
+    environment = pool.environment
+    pool.close()
+    custom = probe_algorithm(config).rows if isinstance(config.algorithm, CustomAlgorithmSettings) else None
+    if isinstance(config, TrainConfig):
+        check_stored_as(config, environment, custom)
+        kind, kinds = environment["action"]["kind"], config.algorithm.action_kinds
+        if kind not in kinds:
+            raise ConfigError(
+                f"algorithm.name = '{config.algorithm.name}': it needs {_KINDS[kinds[0]]}, and {config.environment.id} "
+                f"takes {_KINDS[kind]}; choose another algorithm, such as ppo"
+            )
+
+
+def check_clusters(policy: DistributionPolicy, cluster: ClusterSettings) -> None:
+    """Refuse roles on several Dask clusters that exchange more than storage carries.
+
+    Raises:
+        ConfigError: an unknown role is named, or roles that communicate within a round are on several clusters.
+    """
+    known = [role.name for role in policy.roles]
+    unknown = sorted(set(cluster.schedulers) - set(known))
+    if unknown:
+        raise ConfigError(
+            f"cluster.schedulers names {', '.join(unknown)}: policy '{policy.name}' has the roles {', '.join(known)}"
+        )
+    for item in crossings(policy):
+        roles = dict.fromkeys((item.source.name, item.target.name))
+        where = {address for role in roles for address in cluster.schedulers_of(role)}
+        if not is_stored(item) and len(where) > 1:
+            raise ConfigError(
+                f"cluster.schedulers puts {' and '.join(roles)} on "
+                f"{', '.join(sorted(address or 'this machine' for address in where))}, and policy '{policy.name}' has "
+                f"'{item}'. Only shards and snapshots cross clusters, through storage: name one scheduler for "
+                f"{' and '.join(roles)}, or choose single_learner_coarse"
+            )

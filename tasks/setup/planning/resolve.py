@@ -1,0 +1,100 @@
+"""Resolves a run before anything starts, so that a mistake costs a second and not a minute. Imports no torch.
+
+Settings, store and policy are checked once; later steps take the `ResolvedRun` and repeat none of the checks.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from penstock.storage.errors import RunExistsError, RunFinishedError
+from penstock.storage.runs.run import RunFolder
+from penstock.storage.stores.open import open_store
+from penstock.storage.stores.probe import probe
+from penstock.tasks.setup.distribution.policies import AUTO
+from penstock.tasks.setup.planning.preflight import check_distribution, check_environment, check_reach
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock.storage.stores.protocol import Store
+    from penstock.tasks.setup.config.run import RunConfig
+    from penstock.tasks.setup.distribution.policies import DistributionPolicy
+
+IfExists: TypeAlias = Literal["refuse", "resume"]
+
+_already: list[ResolvedRun] = []
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedRun:
+    """A run whose settings fit its environment, its store and its policy."""
+
+    config: RunConfig
+    if_exists: IfExists
+    root: Store
+    """The store that holds runs."""
+    exists: bool
+    newest_stage: int | None
+    """The newest committed stage of a run that exists; None before its first commit."""
+    policy: DistributionPolicy | None
+    """None until a policy is chosen for `distribution.policy = "auto"`."""
+
+    @property
+    def run(self) -> RunFolder:
+        """The run's folder, which need not exist yet."""
+        return RunFolder(self.root, str(self.config.name))
+
+    def with_config(self, config: RunConfig) -> ResolvedRun:
+        """Return the run with settings that were stored or completed, and the policy that they name."""
+        return replace(self, config=config, policy=config.make_policy())
+
+
+def resolve(config: RunConfig, if_exists: IfExists) -> ResolvedRun:
+    """Check the configuration, the store, and that the run may start or resume.
+
+    Within `already_resolved`, the first call with the same settings checks nothing again; a name may have been added.
+
+    Raises:
+        PenstockError: names the mistake and a remedy.
+    """
+    if _already:
+        found = _already.pop()  # once: a later try must see the objects that the first one stored
+        named = found.config.model_copy(update={"name": found.config.name or config.name})
+        if named == config and found.if_exists == if_exists:
+            return replace(found, config=named)
+    is_auto = config.distribution.policy == AUTO and not config.distribution.roles
+    policy = None if is_auto else check_distribution(config)
+    root = open_store(config.store)
+    check_environment(root, config)
+    probe(root)
+    run = RunFolder(root, config.name) if config.name else None
+    if run is None or not run.exists():
+        check_reach(config, policy)
+        return ResolvedRun(config, if_exists, root, exists=False, newest_stage=None, policy=policy)
+    if if_exists == "refuse":
+        raise RunExistsError(
+            f"run '{run.name}' is in {root.url} already; `penstock resume {run.name}` resumes it, or choose another "
+            f"--name"
+        )
+    newest = run.log.newest()
+    if newest and newest.finished:
+        raise RunFinishedError(
+            f"run '{run.name}' is finished ({newest.finished}) with stage {newest.stage}; start another, or inspect it "
+            f"with `penstock show {run.name}`"
+        )
+    return ResolvedRun(
+        config, if_exists, root, exists=True, newest_stage=newest.stage if newest else None, policy=policy
+    )
+
+
+@contextmanager
+def already_resolved(resolved: ResolvedRun) -> Iterator[None]:
+    """Let `resolve` return `resolved` for the same settings: a flow receives settings, not a resolved run."""
+    _already[:] = [resolved]
+    try:
+        yield
+    finally:
+        _already.clear()

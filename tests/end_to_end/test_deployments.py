@@ -1,0 +1,107 @@
+"""The deployments of `deploy/` name flows that take their parameters, and a sweep's grid is checked before it runs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from prefect.flows import load_flow_from_entrypoint
+
+from penstock import flows
+from penstock.flows.cli.serve import serve
+from penstock.flows.support.sweep_points import grid_points
+from penstock.storage.errors import ConfigError
+from penstock.tasks.setup.config.loading import build_config, merge
+
+from .test_finished_run import ask
+
+ROOT = Path(flows.__path__[0]).resolve().parent
+DESCRIBED = yaml.safe_load((ROOT / "deploy/prefect.yaml").read_text())
+DEPLOYMENTS = {each["name"]: each for each in DESCRIBED["deployments"]}
+ASKED_FOR = {"evaluate": {"run": "nightly-1"}, "replay": {"config": {"source": {"runs": ["nightly-1"]}}}}
+"""The parameters without a default."""
+GRID = {"learning_rate": [0.01, 0.003]}
+SMALL = {
+    "name": "nightly",
+    "environment": {"num_envs": 8, "envs_per_tile": 4},
+    "algorithm": {"hidden": [8], "epochs": 1, "minibatches": 2},
+    "schedule": {"round_steps": 16, "rounds_per_stage": 4, "max_stages": 1, "evaluation_episodes": 2},
+}
+
+
+@pytest.mark.parametrize("name", sorted(DEPLOYMENTS))
+def test_a_deployment_starts_its_flow(name):
+    """The entrypoint of each deployment is a flow that accepts its parameters."""
+    deployment = DEPLOYMENTS[name]
+    flow = load_flow_from_entrypoint(deployment["entrypoint"])
+    flow.validate_parameters(merge(deployment["parameters"], ASKED_FOR.get(name, {})))
+    assert deployment["work_pool"]["name"] == "penstock"
+
+
+@pytest.mark.slow
+def test_prefects_commands_create_all_deployments(flow_environment, prefect_api):
+    """A work pool, all deployments and all automations are created; schedules and triggers are active."""
+    environment = {**flow_environment, "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
+
+    def prefect(*arguments: str) -> str:
+        command = [sys.executable, "-m", "prefect", *arguments]
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    ask(prefect_api, "work_pools/", {"name": "penstock", "type": "process"})
+    prefect("--no-prompt", "deploy", "--all", "--prefect-file", "deploy/prefect.yaml")
+    prefect("automation", "create", "--from-file", "deploy/automations.yaml")
+    pool = {"work_pools": {"name": {"any_": ["penstock"]}}}
+    created = {each["name"]: each for each in ask(prefect_api, "deployments/filter", pool)}
+    assert created.keys() == DEPLOYMENTS.keys()
+    scheduled = {name: [each["schedule"]["cron"] for each in found["schedules"]] for name, found in created.items()}
+    assert {name: crons for name, crons in scheduled.items() if crons} == {"train": ["0 2 * * *"], "gc": ["0 5 * * 0"]}
+    assert all(each["active"] for found in created.values() for each in found["schedules"])
+    automations = {each["name"]: each for each in ask(prefect_api, "automations/filter", {})}
+    offered = yaml.safe_load((ROOT / "deploy/automations.yaml").read_text())["automations"]
+    names = {trigger["name"] for each in DEPLOYMENTS.values() for trigger in each.get("triggers", [])}
+    assert {each["name"] for each in offered} | names <= automations.keys()
+    # Other tests have a run that stalls, and it must not be paused.
+    for each in offered:
+        ask(prefect_api, f"automations/{automations[each['name']]['id']}", {}, "DELETE")
+
+
+@pytest.mark.parametrize("text", ["a: [", "deployments: [1]", "deployments: [{name: train}]", "name: penstock"])
+def test_a_file_without_deployments_is_refused(text, tmp_path):
+    """The error comes before a server is started."""
+    (file := tmp_path / "prefect.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=r"prefect\.yaml"):
+        serve(None, file, 0, pytest.fail)
+
+
+@pytest.mark.parametrize(
+    ("name", "grid", "mentioned"),
+    [
+        ("rates", {"learning_rats": [1]}, "learning_rate"),
+        ("rates", {"learning_rate": []}, "no values"),
+        ("rates", {"learning_rate": [0.1, 0.1]}, "more than once"),
+        ("rates", {"store": ["a"]}, "can't be varied"),
+        ("rates", {"algorithm.learning_rate": [0.1, -1]}, "-1"),
+        ("Rates", {"seed": [1]}, "name a sweep"),
+    ],
+)
+def test_an_invalid_grid_is_refused(name, grid, mentioned):
+    """The error comes before any run starts, whichever point is wrong."""
+    with pytest.raises(ConfigError, match=mentioned):
+        grid_points(name, grid, build_config(SMALL))
+
+
+def test_names_of_points_depend_only_on_what_is_computed():
+    """Names follow from the settings of a run, not from its store, its cluster or the order of the grid."""
+    config = build_config(SMALL)
+    moved = build_config({**SMALL, "store": "elsewhere", "cluster": {"scheduler": "tcp://127.0.0.1:1"}})
+    names = [point.config.name for point in grid_points("rates", {"seed": [1, 2]}, config)]
+    assert [point.config.name for point in grid_points("rates", {"seed": [2, 1]}, moved)] == names[::-1]
+    assert len(set(names)) == 2
+    (other,) = grid_points("rates", {"algorithm.name": ["impala"]}, config)
+    assert other.config.algorithm.name == "impala"
+    assert other.config.name not in names

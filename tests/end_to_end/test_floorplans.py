@@ -1,0 +1,53 @@
+"""`penstock floorplan`: from a made-up block to costs, a better placement and pictures."""
+
+import json
+import subprocess
+import sys
+
+from typer.testing import CliRunner
+
+from penstock.flows.cli.floorplan import commands
+
+
+def run(*arguments):
+    done = CliRunner().invoke(commands, [str(argument) for argument in arguments], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_from_a_block_to_a_picture(tmp_path):
+    """Each command reads what the one before wrote; annealing lowers the cost that `cost` prints for its result."""
+    netlist, initial = run("generate", tmp_path / "block", "--hard-macros", 8, "--soft-macros", 10).split()
+    before = json.loads(run("cost", netlist, initial, "--json"))
+    assert before["settings"]["grid"] == [16, 16]
+    assert before["counts"]["hard_macros"] == 8
+    found = json.loads(run("anneal", netlist, initial, tmp_path / "better.plc", "--moves", 2000, "--json"))
+    after = json.loads(run("cost", netlist, tmp_path / "better.plc", "--json"))
+    assert after["weighted_cost"] < before["weighted_cost"]
+    # Positions are saved with six digits.
+    assert abs(after["weighted_cost"] / found["after"]["weighted_cost"] - 1) < 1e-4
+    assert "wirelength_cost" in run("cost", netlist, tmp_path / "better.plc")
+    for ending, begins in ((".svg", b"<svg "), (".png", b"\x89PNG\r\n\x1a\n")):
+        run("draw", netlist, tmp_path / "better.plc", tmp_path / f"picture{ending}", "--width", 200)
+        assert (tmp_path / f"picture{ending}").read_bytes().startswith(begins)
+
+
+def test_a_bad_file_is_one_message(tmp_path):
+    """An unreadable file is reported by file and line, with exit code 1 and without a traceback."""
+    (tmp_path / "bad.pb.txt").write_text("\nnode }")
+    command = [sys.executable, "-c", "from penstock.flows.cli.main import main; main()", "floorplan", "cost"]
+    done = subprocess.run([*command, tmp_path / "bad.pb.txt", "x.plc"], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"error: {tmp_path}/bad.pb.txt:2: found '}}', expected '{{' after node")
+    assert "Traceback" not in done.stderr
+
+
+def test_old_command_name_prints_a_note():
+    """`penstock placement` works for one version more, is not listed, and names its replacement on stderr."""
+    arguments = [sys.executable, "-c", "from penstock.flows.cli.main import main; main()"]
+    old = subprocess.run([*arguments, "placement", "cost", "no", "x"], capture_output=True, text=True, check=False)
+    assert old.stderr.splitlines()[0].startswith("note: `penstock placement` was renamed to `penstock floorplan`")
+    assert old.stderr.splitlines()[1].startswith("error: ")
+    listed = subprocess.run([*arguments, "--help"], capture_output=True, text=True, check=True).stdout
+    assert "floorplan" in listed
+    assert "placement " not in listed.replace("Macro placement", "")

@@ -1,0 +1,35 @@
+"""Tables that commands print, on terminals of any width and into pipes."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from penstock.flows.display.console import print_table
+
+ROWS = [{"stage": 7, "env_steps": 92160, "return": None, "shard bytes": 123456789}]
+
+
+def printed(width: int, *, terminal: bool) -> str:
+    file = io.StringIO()
+    print_table(ROWS, Console(file=file, width=width, force_terminal=terminal, color_system=None))
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("width", [20, 40, 200])
+def test_a_terminal_shows_whole_cells_and_names_what_does_not_fit(width):
+    """Columns are kept from the left, without an ellipsis; omitted columns are named."""
+    found = printed(width, terminal=True)
+    assert "…" not in found
+    assert "92160" in found
+    assert ("123456789" in found) == (width > 20)
+    assert ("not shown" in found) == (width == 20)
+    if width == 20:
+        assert "shard bytes" in " ".join(found.split())
+
+
+def test_a_pipe_gets_every_cell_whole():
+    """A narrow width, as pipes report it, does not cut cells."""
+    found = printed(12, terminal=False)
+    assert "123456789" in found
+    assert "not shown" not in found

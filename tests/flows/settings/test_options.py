@@ -1,0 +1,104 @@
+"""Settings of several algorithms: as options of the command line, in the list of settings, and in Prefect's form."""
+
+from pathlib import Path
+
+import pytest
+from prefect.utilities.schema_tools.validation import validate
+from pydantic_core import to_jsonable_python
+
+from penstock import tasks
+from penstock.flows.settings.listing import flat_settings, format_setting, reference, settings_of
+from penstock.flows.settings.options import describe_settings, parse_overrides
+from penstock.flows.train import train
+from penstock.storage.errors import ConfigError
+from penstock.tasks.setup.config.custom_algorithm import CUSTOM
+from penstock.tasks.setup.config.loading import build_config, choices_of
+from penstock.tasks.setup.config.replay import ReplayConfig
+from penstock.tasks.setup.config.run import RunConfig, TrainConfig
+
+
+def test_a_setting_of_any_algorithm_is_an_option():
+    """The last part suffices; a setting that several algorithms share is not ambiguous."""
+    assert parse_overrides(["--learning-rate", "0.1"]) == {"algorithm": {"learning_rate": 0.1}}
+    assert parse_overrides(["--rho-limit=2.0", "--algorithm.name", "impala"]) == {
+        "algorithm": {"rho_limit": 2.0, "name": "impala"}
+    }
+    with pytest.raises(ConfigError, match=r"--rho-limits: no such setting; did you mean --rho_limit"):
+        parse_overrides(["--rho-limits", "2"])
+
+
+def test_the_reference_is_up_to_date():
+    """docs/settings.md equals the reference of the typed configuration; `penstock settings --markdown` prints it."""
+    assert (Path(tasks.__path__[0]).resolve().parent / "docs/settings.md").read_text() == reference()
+
+
+@pytest.mark.parametrize("kind", [TrainConfig, ReplayConfig])
+def test_listed_defaults_equal_those_of_a_run_without_settings(kind: type[RunConfig]):
+    """This holds where a kind of run overrides a table's defaults; so settings marked as changed were changed."""
+    given = {"source": {"runs": ["some-run"]}} if kind is ReplayConfig else {}
+    values = flat_settings(kind.model_validate(given).model_dump(mode="json"))
+    defaults = {one.path: one.default for one in settings_of(kind) if one.algorithm in {"", values["algorithm.name"]}}
+    assert {path: value for path, value in values.items() if value != defaults[path]} == (
+        {"source.runs": ["some-run"]} if given else {}
+    )
+
+
+def test_the_list_names_the_algorithm_of_each_setting():
+    """Each algorithm's fields have their own defaults, in the order of the form."""
+    found = [row for row in describe_settings() if row["setting"].startswith("algorithm.")]
+    expected = [
+        (f"algorithm.{name}", format_setting(to_jsonable_python(field.default)), f"{chosen}: {field.description}")
+        for chosen, model in choices_of(TrainConfig.model_fields["algorithm"].annotation).items()
+        if chosen != CUSTOM
+        for name, field in model.model_fields.items()
+    ]
+    assert [(row["setting"], row["default"], row["meaning"]) for row in found[:-1]] == expected
+    assert {chosen.split(":")[0] for *_, chosen in expected} >= {"ppo", "impala", "dqn"}
+    assert (found[-1]["setting"], found[-1]["default"]) == ("algorithm.name", "")
+    assert found[-1]["meaning"].startswith("custom: A custom algorithm")
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "fits"),
+    [
+        ({}, True),
+        ({"epochs": 3}, True),
+        ({"hidden": [8]}, True),
+        ({"name": "ppo"}, True),
+        ({"name": "impala", "rho_limit": 2.0}, True),
+        ({"name": "impala", "clip_range": 0.2}, False),
+        ({"name": "reinforce"}, False),
+        ({"name": "my.module:Mine", "whatever": 3}, True),
+        ({"name": "my.module.Mine"}, False),
+    ],
+)
+def test_prefects_form_takes_what_the_configuration_takes(algorithm: dict[str, object], fits: bool):
+    """Prefect's check of parameters agrees with Penstock's, also for settings without a name, which are PPO's."""
+    schema = train.parameters.model_dump()
+    errors = validate({"config": {"algorithm": algorithm}}, schema)
+    assert (not errors) == fits, errors
+    try:
+        build_config({"algorithm": algorithm})
+    except ConfigError:
+        assert not fits
+    else:
+        assert fits
+
+
+def test_column_storage_is_an_option_and_in_the_form():
+    """A table is given entry by entry or as TOML; Prefect's form takes the same, and refuses an unknown codec."""
+    one_by_one = parse_overrides(
+        ["--shards.compression.observation", "lz4", "--shards.compression.reward=lz4", "--stacked", "observation"]
+    )
+    assert one_by_one == {
+        "shards": {"compression": {"observation": "lz4", "reward": "lz4"}, "stacked": "observation"},
+    }
+    at_once = parse_overrides(
+        ["--compression", '{observation = "lz4", reward = "lz4"}', "--shards.stacked", '["observation"]']
+    )
+    assert build_config(one_by_one) == build_config(at_once)
+    schema = train.parameters.model_dump()
+    assert not validate({"config": build_config(at_once).model_dump(mode="json", include={"shards"})}, schema)
+    assert validate({"config": {"shards": {"compression": {"observation": "gzip"}}}}, schema)
+    with pytest.raises(ConfigError, match=r"--shards.compresion.reward: no such setting"):
+        parse_overrides(["--shards.compresion.reward", "lz4"])

@@ -1,0 +1,249 @@
+"""Wrong arguments to a wrapped environment are refused, and the message says what would be right."""
+
+import subprocess
+import sys
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from penstock import native
+
+BREAKOUT = "ALE/Breakout-v5"
+CARTPOLE = "gymnasium/CartPole-v1"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"id": "CartPoll-v1"}, r"no environment is called 'CartPoll-v1'; there are: .*; similar: CartPole-v1"),
+        ({"id": "Taxy-v3"}, "no environment is called 'Taxy-v3'; .*similar: .*Taxi-v4"),
+        ({"id": "gymnasium/Taxy-v3"}, "Gymnasium has no environment 'Taxy-v3': .*similar: .*Taxi-v4"),
+        ({"id": "no_such_module:Env-v0"}, "Gymnasium has no environment 'no_such_module:Env-v0': No module named"),
+        ({"id": "ALE/Brekout-v5"}, "no Atari game is called 'ALE/Brekout-v5'; similar: ALE/Breakout-v5"),
+        ({"id": BREAKOUT, "frame_skip": 4}, r"no setting 'frame_skip'; its settings: .*frameskip=4"),
+        ({"id": BREAKOUT, "batch_size": 1}, "batch_size and deterministic are for environments that this"),
+        ({"id": BREAKOUT, "noop_max": 2.5}, "noop_max must be int, got 2.5"),
+        ({"id": BREAKOUT, "grayscale": 1}, "grayscale must be bool, got 1"),
+        ({"id": BREAKOUT, "frameskip": 0}, "frameskip must be at least 1, got 0"),
+        (
+            {"id": BREAKOUT, "num_envs": 1, "stack_num": -1},
+            r"ALE/Breakout-v5 cannot be made with \{'stack_num': -1\}: ",
+        ),
+        ({"id": BREAKOUT, "autoreset_mode": "Disabled"}, "autoreset_mode is NextStep or SameStep"),
+        ({"id": BREAKOUT, "max_episode_steps": 5, "max_num_frames_per_episode": 20}, "not both"),
+        ({"id": CARTPOLE, "gravitas": 1.0}, "Gymnasium cannot make CartPole-v1 with {'gravitas': 1.0}: .*gravitas"),
+        ({"id": CARTPOLE, "vectorization_mode": "fork"}, "expected one of 'sync', 'async', 'vector_entry_point'"),
+        ({"id": CARTPOLE, "num_threads": 2}, "leave num_threads at 1, or choose vectorization_mode='async'"),
+        ({"id": CARTPOLE, "num_envs": 0}, "num_envs must be an integer of at least 1, got 0"),
+        ({"id": CARTPOLE, "autoreset_mode": "Never"}, "autoreset_mode is 'Never', expected"),
+    ],
+)
+def test_make_refuses(arguments: dict[str, Any], message: str):
+    """An unknown name lists what is near it or what exists; a bad value is named."""
+    with pytest.raises(ValueError, match=message):
+        native.make(**({"num_envs": 2} | arguments))
+
+
+BAD_ACTIONS = [
+    (np.array([0, 99]), "action 99 of environment 1 is out of range: expected 0 to [13]"),
+    (np.array([-1, 0]), "action -1 of environment 0"),
+    (np.array([0, 1, 0]), r"expected integers of shape \(2,\) as actions, got int64 of \(3,\)"),
+    (np.array([0.0, 1.0]), "expected integers"),
+]
+
+
+@pytest.mark.parametrize("env_id", [BREAKOUT, CARTPOLE])
+def test_bad_actions_move_nothing(env_id: str):
+    """ale-py would wait forever, and SyncVectorEnv would have stepped the environments before the bad one."""
+    pools = [native.make(env_id, 2) for _ in range(2)]
+    for pool in pools:
+        pool.reset(seed=0)
+    for actions, message in BAD_ACTIONS:
+        with pytest.raises(ValueError, match=message):
+            pools[0].step(actions)
+    left, right = (pool.step(np.array([1, 1], np.uint8)) for pool in pools)
+    assert left[0].tobytes() == right[0].tobytes()
+
+
+def test_bad_box_actions_are_refused():
+    """A value that is not finite is named."""
+    pool = native.make("gymnasium/Pendulum-v1", 2)
+    pool.reset(seed=0)
+    with pytest.raises(ValueError, match="action of environment 1 is not finite"):
+        pool.step(np.array([[0.0], [np.nan]]))
+    with pytest.raises(ValueError, match=r"expected floats of shape \(2, 1\)"):
+        pool.step(np.zeros(2))
+
+
+@pytest.mark.parametrize(
+    ("seed", "message"),
+    [
+        (-1, "seed of environment 0 is -1"),
+        (2**64 - 1, "seed of environment 1 is 18446744073709551616"),
+        ([1], "got 1 seeds for 2 environments"),
+    ],
+)
+def test_bad_seeds_are_refused(seed: Any, message: str):
+    """Seeds are 0 to 2**64 - 1, one int or one for each environment."""
+    with pytest.raises(ValueError, match=message):
+        native.make(CARTPOLE, 2).reset(seed=seed)
+    with pytest.raises(ValueError, match="seeds: expected uint64 of shape"):
+        native.make(CARTPOLE, 2).reset_ids(np.zeros(2, np.int64))
+
+
+def round_buffers(steps: int = 2) -> dict[str, np.ndarray]:
+    shape = (steps, 2)
+    return {
+        "observation": np.zeros((*shape, 4), np.float32),
+        "reward": np.zeros(shape, np.float32),
+        "terminated": np.zeros(shape, np.uint8),
+        "truncated": np.zeros(shape, np.uint8),
+        "episode_id": np.zeros(shape, np.int32),
+    }
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"reward": np.zeros((2, 2))}, "reward: expected a writable C-contiguous float32 .*got float64"),
+        ({"terminated": np.zeros((2, 2), bool)}, "terminated: expected a writable C-contiguous uint8"),
+        ({"observation": np.zeros((2, 2, 5), np.float32)}, r"observation: .*shape \(2, 2, 4\)"),
+        ({"episode_id": np.zeros((2, 2), np.int32).T}, "episode_id: .*not C-contiguous"),
+        ({"truncated": np.broadcast_to(np.uint8(0), (2, 2))}, "truncated: .*read-only"),
+        (round_buffers(0), "at least one step"),
+    ],
+)
+def test_bad_buffers_are_refused(changed: dict[str, np.ndarray], message: str):
+    """Nothing is converted: a copy would be filled in vain."""
+    pool = native.make(CARTPOLE, 2, autoreset_mode="SameStep")
+    pool.reset(seed=0)
+    with pytest.raises(ValueError, match=message):
+        pool.begin_round(**(round_buffers() | changed))
+
+
+def test_rounds_are_made_in_order():
+    """A step out of turn, a round not begun or not finished and step() in between are refused by name."""
+    pool, action = native.make(CARTPOLE, 2, autoreset_mode="SameStep"), np.ones(2, np.int64)
+    with pytest.raises(RuntimeError, match="not every environment is ready"):
+        pool.begin_round(**round_buffers())
+    pool.reset(seed=0)
+    for call in (lambda: pool.step_round(0, action), pool.end_round):
+        with pytest.raises(RuntimeError, match="no round is open"):
+            call()
+    pool.begin_round(**round_buffers())
+    pool.step_round(0, action)
+    with pytest.raises(ValueError, match="got t=0, expected 1"):
+        pool.step_round(0, action)
+    with pytest.raises(RuntimeError, match="a round is open"):
+        pool.step(action)
+    with pytest.raises(RuntimeError, match="has 2 steps, only 1 were made"):
+        pool.end_round()
+    with pytest.raises(ValueError, match="actions: expected a C-contiguous int64"):
+        pool.step_round(1, action.astype(np.int32))
+    pool.step_round(1, action)
+    with pytest.raises(ValueError, match=r"got t=2, expected end_round\(\)"):
+        pool.step_round(2, action)
+    assert pool.end_round().bootstrap_rows.tolist() == [2, 3]
+
+
+def test_mode_cannot_change_while_running():
+    """Made for the next step, a pool that is on its way cannot continue in rounds, nor in step() after a round."""
+    pool, action = native.make(CARTPOLE, 2), np.ones(2, np.int64)
+    pool.reset(seed=0)
+    with pytest.raises(RuntimeError, match=r"needs SameStep: reset_ids\(\) first"):
+        pool.begin_round(**round_buffers())
+    pool.reset_ids(np.arange(2, dtype=np.uint64))
+    pool.begin_round(**round_buffers(1))
+    pool.step_round(0, action)
+    pool.end_round()
+    with pytest.raises(RuntimeError, match="needs NextStep"):
+        pool.step(action)
+    first = pool.reset(seed=0)[0]
+    pool.reset_ids(np.arange(2, dtype=np.uint64))
+    assert np.array_equal(pool.observation, first)
+    pool.step(action)
+
+
+def test_unsupported_states_are_refused_with_a_next_action():
+    """Environments stepped or reset outside rounds since `reset_ids` have no state; the error names the next call."""
+    for env_id in (BREAKOUT, CARTPOLE):
+        pool = native.make(env_id, 1)
+        pool.reset(seed=0)
+        with pytest.raises(native.StateNotSupportedError, match=r"cannot be saved: .*start from reset_ids\(\)"):
+            pool.save()
+        with pytest.raises(native.StateNotSupportedError, match="cannot be restored from nothing: expected repeated"):
+            pool.restore({})
+    pool.reset_ids(np.arange(1, dtype=np.uint64))
+    pool.save()
+    pool.begin_round(**{name: column[:, :1].copy() for name, column in round_buffers(1).items()})
+    with pytest.raises(RuntimeError, match=r"a round is open: end_round\(\) before save"):
+        pool.save()
+    pool.reset_ids(np.arange(1, dtype=np.uint64))
+    pool.step(np.ones(1, np.int64))
+    with pytest.raises(native.StateNotSupportedError, match="cannot be saved"):
+        pool.save()
+
+
+class Careless(gymnasium.Env):
+    """Shows a number from a generator that no seed reaches."""
+
+    observation_space = gymnasium.spaces.Box(0, 1, (1,), np.float64)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self) -> None:
+        self._generator = np.random.default_rng()
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(1), {}
+
+    def step(self, action):
+        return self._generator.random(1), 0.0, False, False, {}
+
+
+def test_environments_that_are_not_deterministic_are_found():
+    """Restoring reports that the same actions led to another state."""
+    gymnasium.register("Careless-v0", Careless)
+    try:
+        pool = native.make("Careless-v0", 2)
+        pool.reset_ids(np.arange(2, dtype=np.uint64))
+        pool.begin_round(**(round_buffers(3) | {"observation": np.empty((3, 2, 1))}))
+        for t in range(3):
+            pool.step_round(t, np.zeros(2, np.int64))
+        pool.end_round()
+        with pytest.raises(native.StateNotSupportedError, match="environment 0 differs after the same 3"):
+            pool.restore(pool.save())
+    finally:
+        del gymnasium.registry["Careless-v0"]
+
+
+def test_nothing_works_after_close():
+    """Closing twice is fine; every other call says that the pool is closed."""
+    pool = native.make(CARTPOLE, 2)
+    pool.reset(seed=0)
+    pool.close()
+    pool.close()
+    for call in (lambda: pool.reset(seed=1), lambda: pool.step(np.ones(2, np.int64)), lambda: pool.observation):
+        with pytest.raises(RuntimeError, match="this pool is closed"):
+            call()
+
+
+def test_without_ale_py_only_atari_fails_and_names_the_extra():
+    """ale-py is imported when an Atari pool is made and not before."""
+    script = """
+import sys
+sys.modules["ale_py"] = None
+from penstock import native
+native.make("CartPole-v1", 1).reset(seed=0)
+native.make("gymnasium/CartPole-v1", 1).reset(seed=0)
+try:
+    native.make("ALE/Pong-v5", 1)
+except ValueError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "ALE/Pong-v5 needs ale-py (GPL-2.0" in done.stdout
+    assert "pip install 'penstock-rl[atari]'" in done.stdout

@@ -1,0 +1,271 @@
+"""Custom environments: compiled, kept, loaded, replaced; and what a person reads when one does not compile."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from penstock import native
+
+HERE = Path(__file__).parents[1]
+# Compiled for the test's time, not the program's; test_tutorial.py loads one as people do.
+QUICK = ["-O0"]
+
+COUNTER = """
+#include <penstock/env.hpp>
+#include "stride.hpp"
+struct Counter {
+  static constexpr penstock::Info info{.id = "Counter-v0", .max_episode_steps = 50};
+  static constexpr penstock::Discrete<2> action{};
+  static constexpr auto observation = penstock::Box<1>::symmetric({1000.0});
+  struct Config {
+    PENSTOCK_FIELDS(Config)
+  } config;
+  struct State {
+    std::int64_t count;
+    PENSTOCK_FIELDS(State, count)
+  } state;
+  void reset(penstock::Rng&) { state.count = 0; }
+  penstock::Step step(std::int64_t) { return {.reward = double(state.count += stride)}; }
+  void observe(std::span<float, 1> out) const { out[0] = float(state.count); }
+};
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory):
+    """A cache of this module's own: nothing is found there from before, nothing is left in a person's."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("cache")
+        patch.setenv("PENSTOCK_CACHE_DIR", str(folder))
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def own(cache: Path) -> native.Library:
+    return native.load(HERE / "custom_environments.hpp", flags=QUICK)
+
+
+def counter(folder: Path, stride: int) -> Path:
+    (folder / "stride.hpp").write_text(f"inline constexpr std::int64_t stride = {stride};\n")
+    header = folder / "counter.hpp"
+    header.write_text(COUNTER)
+    return header
+
+
+def test_library_is_compiled_once(own: native.Library):
+    """The second load finds the first one's library, by content: nothing is compiled, and the ids are the same."""
+    again = native.load(HERE / "custom_environments.hpp", flags=QUICK)
+    assert own.compiled
+    assert not again.compiled
+    assert (again.path, again.environment_ids) == (own.path, own.environment_ids)
+    assert own.environment_ids == ("Pair-v0", "Pixel-v0", "Fragile-v0")
+    assert set(own.environment_ids) <= set(native.environment_ids())
+    with pytest.raises(ValueError, match=r"id is None; this library's environments: Pair-v0, Pixel-v0, Fragile-v0"):
+        own.make(2)
+
+
+def test_agents_and_float64(own: native.Library):
+    """Rewards have an agent axis, observations are float64 to the last bit, the configuration is typed."""
+    pool = own.make(3, id="Pair-v0", stride=[1, 2, 3], mirrored=[False, False, True])
+    start, _ = pool.reset(seed=0)
+    observation, reward, *_ = pool.step(np.array([[2, 0], [2, 2], [1, 0]]))
+    assert (observation.dtype, observation.shape, reward.shape) == (np.float64, (3, 2, 2), (3, 2))
+    assert np.array_equal(observation[:, :, 0] - start[:, :, 0], [[1, -1], [2, 2], [0, -3]])
+    assert np.array_equal(observation[:, :, 1], np.ones((3, 2)))
+    assert np.array_equal(reward, observation[:, :, 0] * [[1], [1], [-1]])
+
+
+def test_arrays_in_a_state_are_saved(own: native.Library):
+    """A member that is an array is a column with an axis more, and a restored pool resumes bit for bit."""
+    first, second = own.make(4, id="Pair-v0"), own.make(4, id="Pair-v0", num_threads=2)
+    first.reset(seed=3)
+    actions = np.random.default_rng(0).integers(3, size=(12, 4, 2))
+    for action in actions[:4]:
+        first.step(action)
+    state = first.save()
+    assert {name: array.shape for name, array in state.items() if name.startswith("state.")} == {
+        "state.place": (4, 2),
+        "state.moves": (4, 2),
+        "state.begun": (4,),
+    }
+    second.restore(state)
+    for action in actions[4:]:
+        for left, right in zip(first.step(action)[:4], second.step(action)[:4], strict=True):
+            assert left.tobytes() == right.tobytes()
+
+
+def test_pictures(own: native.Library):
+    """uint8 observations keep type and shape on both APIs; an environment may have nothing to configure."""
+    pool = own.make(5, id="Pixel-v0", num_threads=2)
+    observation, _ = pool.reset(seed=1)
+    assert (observation.dtype, observation.shape) == (np.uint8, (5, 4, 4))
+    assert np.array_equal(observation.reshape(5, 16).sum(axis=1), np.full(5, 255))
+    assert pool.config == {}
+    pixels = np.zeros((6, 5, 4, 4), dtype=np.uint8)
+    flags = [np.zeros((6, 5), dtype) for dtype in (np.float32, np.uint8, np.uint8, np.int32)]
+    pool.begin_round(pixels, *flags)
+    for t in range(6):
+        pool.step_round(t, np.ones(5, np.int64))
+    pool.end_round()
+    assert np.array_equal(pixels.reshape(6, 5, 16).sum(axis=2), np.full((6, 5), 255))
+
+
+def test_environment_that_throws_is_named(own: native.Library):
+    """An exception from a library is Penstock's error, with the environment's number; the others were stepped."""
+    pool = own.make(3, id="Fragile-v0")
+    pool.reset(seed=0)
+    with pytest.raises(RuntimeError, match=r"environment 1 of Fragile-v0 failed: pushed too hard"):
+        pool.step(np.array([[0.25], [0.75], [0.5]], np.float32))
+    observation, _ = pool.reset(options={"reset_mask": np.array([False, True, False])})
+    assert observation[:, 0].tolist() == [0.25, 0.0, 0.5]
+
+
+def test_changed_file_is_compiled_again_under_the_same_id(tmp_path: Path):
+    """A change in a file that the header includes is noticed; the newest wins, a pool made before lives on.
+
+    Changing it back finds the library that was compiled first.
+    """
+    header = counter(tmp_path, stride=1)
+    options = {"environments": ["Counter"], "flags": QUICK}
+    first = native.load(header, **options)
+    old = first.make(2)
+    old.reset(seed=0)
+
+    counter(tmp_path, stride=10)
+    second = native.load(header, **options)
+    new = native.make("Counter-v0", 2)
+    new.reset(seed=0)
+
+    assert first.compiled
+    assert second.compiled
+    assert second.path != first.path
+    action = np.zeros(2, np.int64)
+    assert [pool.step(action)[1].tolist() for pool in (old, new, old, new)] == [[1, 1], [10, 10], [2, 2], [20, 20]]
+
+    counter(tmp_path, stride=1)
+    third = native.load(header, **options)
+    assert not third.compiled
+    assert third.path == first.path
+    back = third.make(1)
+    back.reset(seed=0)
+    assert back.step(action[:1])[1].tolist() == [1]
+
+
+def test_processes_that_load_at_once_compile_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """One of three processes compiles and the others wait for it; all can step, and nothing is left behind."""
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("PENSTOCK_CACHE_DIR", str(folder))
+    header = counter(tmp_path, stride=3)
+    program = (
+        "from penstock import native\n"
+        f"library = native.load({str(header)!r}, environments=['Counter'], flags=['-O0'])\n"
+        "pool = library.make(1)\n"
+        "pool.reset(seed=0)\n"
+        "print(library.compiled, pool.step([1])[1][0])\n"
+    )
+    running = [subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    said = sorted(process.communicate()[0].strip() for process in running)
+    assert said == ["False 3.0", "False 3.0", "True 3.0"]
+    assert sorted(path.suffix for path in folder.iterdir() if path.suffix != ".lock") == [".json", ".so"]
+
+
+MISTAKES = """#include <penstock/library.hpp>
+using namespace penstock;
+struct Fine {
+  static constexpr Info info{.id = "Fine-v0"};
+  static constexpr Discrete<2> action{};
+  static constexpr auto observation = Box<2>::symmetric({1.0, 1.0});
+  struct Config { double weight = 1.0; PENSTOCK_FIELDS(Config, weight) } config;
+  struct State { double x; PENSTOCK_FIELDS(State, x) } state;
+  Step step(std::int64_t) { return {}; }
+  void observe(std::span<float, 2> out) const { out[0] = out[1] = 0.0f; }
+};
+struct NoReset : Fine {};
+struct WrongStep : Fine {
+  void reset(Rng&) {}
+  double step(std::int64_t) { return 1.0; }
+};
+struct LeftOut : Fine {
+  struct State {
+    double x;
+    std::array<double, 3> forgotten;
+    PENSTOCK_FIELDS(State, x)
+  } state;
+  void reset(Rng&) {}
+};
+struct WrongSize : Fine {
+  static constexpr auto observation = Box<3>::symmetric({1.0, 1.0});
+  void reset(Rng&) {}
+};
+struct WrongField : Fine {
+  struct Config {
+    float weight = 1.0f;
+    PENSTOCK_FIELDS(Config, weight)
+  } config;
+  void reset(Rng&) {}
+};
+struct WrongMask : Fine {
+  void reset(Rng&) {}
+  void action_mask(std::span<bool, 3> out) const { out[0] = true; }
+};
+PENSTOCK_LIBRARY(NoReset, WrongStep, LeftOut, WrongSize, WrongField, WrongMask)
+"""
+
+
+def test_common_mistakes_are_reported_in_the_contracts_words(tmp_path: Path):
+    """Each names the place in the user's file, its line, and what the contract wants; never a template."""
+    header = tmp_path / "mistakes.hpp"
+    header.write_text(MISTAKES)
+    with pytest.raises(native.CompileError) as caught:
+        native.load(header, flags=QUICK)
+    message = str(caught.value)
+    expected = [
+        "mistakes.hpp does not compile:",
+        "  mistakes.hpp:12: reset: an environment starts an episode with void reset(penstock::Rng& rng), which sets",
+        "    12 | struct NoReset : Fine {};",
+        "  mistakes.hpp:15: step: must be `penstock::Step step(action)`, where action is std::int64_t for Discrete<n>",
+        "    15 | double step(std::int64_t) { return 1.0; }",
+        "  mistakes.hpp:18: State: PENSTOCK_FIELDS must list every member of State; what is left out is not saved",
+        "  mistakes.hpp:25: observe: must be `void observe(std::span<T, size> out) const`, with the type and",
+        "  mistakes.hpp:26: observation: a value has bounds that are not in order, or both 0: symmetric({...})",
+        "  mistakes.hpp:32: PENSTOCK_FIELDS: a member is a double, a bool or a std::int64_t; in a state also",
+        "  and 1 more",
+        f"full output of the compiler: {caught.value.log}",
+    ]
+    for part in expected:
+        assert part in message, message
+    assert "(found: float)" in message
+    assert "[with" not in message
+    log = caught.value.log.read_text()
+    assert "check_environment" in log
+    assert "action_mask: must be `void action_mask(std::span<bool, n> out) const`" in log
+
+
+def test_syntax_errors_are_reported_with_their_line(tmp_path: Path):
+    """A misspelt name, or a header that is not there: the compiler's sentence, the place, the line."""
+    header = tmp_path / "slip.hpp"
+    header.write_text(MISTAKES.replace("return {}; }", "return {.reward = stat.x}; }"))
+    with pytest.raises(native.CompileError, match=r"(?s)slip.hpp:9: .*'stat'.*\n    9 \| Step step"):
+        native.load(header, flags=QUICK)
+    with pytest.raises(native.CompileError, match=r"(?s):2: .*absent.hpp.*\n    2 \| #include"):
+        native.load('// as text\n#include "absent.hpp"\nPENSTOCK_LIBRARY(Absent)\n')
+
+
+def test_uncompilable_sources_are_refused_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: native.Library):
+    """No file, no export, two exports, no compiler: each says what to do next."""
+    with pytest.raises(FileNotFoundError, match=r"there is no header '/absent.hpp'"):
+        native.load("/absent.hpp")
+    with pytest.raises(ValueError, match=r"counter.hpp exports no environment: write PENSTOCK_LIBRARY"):
+        native.load(counter(tmp_path, stride=1))
+    with pytest.raises(ValueError, match=r"has a PENSTOCK_LIBRARY line of its own.*leave out environments=\['Pair'\]"):
+        native.load(HERE / "custom_environments.hpp", environments=["Pair"])
+    monkeypatch.setenv("CXX", "no-such-compiler -m64")
+    with pytest.raises(native.CompilerNotFoundError, match=r"CXX is 'no-such-compiler -m64', which is not a command"):
+        native.load(HERE / "custom_environments.hpp")
+    monkeypatch.delenv("CXX")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(native.CompilerNotFoundError, match=r"no C\+\+ compiler.*apt-get install g\+\+"):
+        native.load(HERE / "custom_environments.hpp")

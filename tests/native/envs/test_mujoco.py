@@ -1,0 +1,428 @@
+"""The MuJoCo tasks equal Gymnasium's: compared with ==, over whole episodes and the resets between them."""
+
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from penstock import native
+from penstock.native.pool import mujoco_library
+
+pytest.importorskip("mujoco", reason="comes with penstock-rl[mujoco]")
+pytest.importorskip("imageio", reason="Gymnasium's MuJoCo environments import it; it comes with penstock-rl[test]")
+
+# Vectors, which infos of a pool do not carry.
+UNREPORTED = {"tendon_length", "tendon_velocity"}
+# Long episodes of many seeds take minutes; the suite's part of them is one, and more are asked for by this variable.
+SEEDS_TO_THE_LIMIT = int(os.environ.get("PENSTOCK_EQUALITY_SEEDS", "1"))
+SHORT = {"Hopper-v5", "Humanoid-v5", "InvertedDoublePendulum-v5", "InvertedPendulum-v5", "Reacher-v5", "Walker2d-v5"}
+"""Tasks whose whole episodes under random actions have tens of steps."""
+CAN_FALL = ("Ant-v5", "Hopper-v5", "Humanoid-v5", "Walker2d-v5")
+
+
+@pytest.fixture(autouse=True)
+def _log_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """MuJoCo writes its warnings to a file in the working directory."""
+    monkeypatch.chdir(tmp_path)
+
+
+def actions_of(env_id: str, num_envs: int, steps: int, seed: int = 0, scale: float = 1.2) -> np.ndarray:
+    """Random actions [steps, num_envs, ...], by default some of them beyond the bounds: MuJoCo clips those."""
+    single = native.make(env_id, 1)
+    high = single.single_action_space.high
+    single.close()
+    uniform = np.random.default_rng(seed).uniform(-scale, scale, (steps, num_envs, *high.shape))
+    return (uniform * high).astype(np.float32)
+
+
+def assert_infos(infos: dict[str, Any], index: int, expected: dict[str, Any]) -> None:
+    for name in expected.keys() - UNREPORTED:
+        assert infos[f"_{name}"][index]
+        assert infos[name][index] == expected[name], name
+
+
+def play_both(
+    env_id: str,
+    seeds: list[int],
+    actions: np.ndarray,
+    max_episode_steps: int | None = None,
+    config: dict[str, Any] | None = None,
+    their_config: dict[str, Any] | None = None,
+) -> dict[str, int]:
+    """Step a pool and as many of Gymnasium's environments, demanding equality of everything; count what ended how."""
+    pool = native.make(env_id, len(seeds), 1, max_episode_steps, "SameStep", **(config or {}))
+    singles = [
+        gymnasium.make(env_id, max_episode_steps=max_episode_steps, disable_env_checker=True, **(their_config or {}))
+        for _ in seeds
+    ]
+    observation, infos = pool.reset(seed=seeds)
+    for index, (env, seed) in enumerate(zip(singles, seeds, strict=True)):
+        seen, info = env.reset(seed=seed)
+        assert seen.dtype == observation.dtype == np.float64
+        assert np.array_equal(observation[index], seen)
+        assert_infos(infos, index, info)
+        assert infos.keys() == {prefix + name for name in info.keys() - UNREPORTED for prefix in ("", "_")}
+    counts = {"terminated": 0, "truncated": 0}
+    for action in actions:
+        observation, reward, terminated, truncated, infos = pool.step(action)
+        for index, env in enumerate(singles):
+            seen, wanted_reward, wanted_terminated, wanted_truncated, info = env.step(action[index])
+            assert reward[index] == wanted_reward
+            assert (terminated[index], truncated[index]) == (wanted_terminated, wanted_truncated)
+            if wanted_terminated or wanted_truncated:
+                counts["terminated"] += bool(wanted_terminated)
+                counts["truncated"] += bool(wanted_truncated)
+                assert np.array_equal(infos["final_obs"][index], seen)
+                assert_infos(infos["final_info"], index, info)
+                seen, info = env.reset()
+            assert np.array_equal(observation[index], seen)
+            assert_infos(infos, index, info)
+    for env in (*singles, pool):
+        env.close()
+    return counts
+
+
+@pytest.mark.parametrize("number", [8, pytest.param(50, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("env_id", mujoco_library.IDS)
+def test_task_equals_gymnasium_over_many_seeds(env_id: str, number: int):
+    """Observations, rewards, flags and infos over episodes, whole ones where they are short, and what follows them."""
+    seeds = [11 * index for index in range(number)]
+    limit, steps = (None, 60) if env_id in SHORT else (16, 24)
+
+    counts = play_both(env_id, seeds, actions_of(env_id, len(seeds), steps), max_episode_steps=limit)
+
+    assert counts["terminated"] + counts["truncated"] >= number
+
+
+@pytest.mark.parametrize("env_id", mujoco_library.IDS)
+def test_task_equals_gymnasium_over_whole_episodes(env_id: str):
+    """Episodes as long as the task's own limit allows, or until it ends them, and the beginning of the next."""
+    limit = gymnasium.spec(env_id).max_episode_steps
+    config = {"terminate_when_unhealthy": False} if env_id in CAN_FALL else {}
+
+    seeds = list(range(3, 3 + SEEDS_TO_THE_LIMIT))
+
+    counts = play_both(env_id, seeds, actions_of(env_id, len(seeds), limit + 10), None, config, config)
+
+    if "Pendulum" in env_id:
+        assert counts["terminated"] > 10
+    else:
+        assert counts == {"terminated": 0, "truncated": len(seeds)}
+
+
+@pytest.mark.parametrize("env_id", CAN_FALL)
+def test_falls_equal_gymnasium(env_id: str):
+    """Episodes that end because the robot is no longer healthy: in exactly the same step, with the same reward."""
+    counts = play_both(env_id, [1, 2, 3, 4], actions_of(env_id, 4, 150))
+
+    assert counts["terminated"] >= 4
+
+
+def test_balanced_pendulum_equals_gymnasium_to_the_time_limit():
+    """InvertedPendulum-v5 under a policy that keeps it up: truncated after 1000 steps, return 1000."""
+    pool = native.make("InvertedPendulum-v5", 2, autoreset_mode="SameStep", record_episode_statistics=True)
+    observation, _ = pool.reset(seed=[0, 1])
+    actions = []
+    for _ in range(1000):
+        actions.append((observation @ np.array([0.5, 29.0, 1.3, 2.9]))[:, None].astype(np.float32))
+        observation, *_, infos = pool.step(actions[-1])
+    pool.close()
+
+    assert infos["episode"]["r"].tolist() == [1000.0, 1000.0]
+    assert play_both("InvertedPendulum-v5", [0, 1], np.stack(actions)) == {"terminated": 0, "truncated": 2}
+
+
+CONFIGURED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "Ant-v5": (
+        {"healthy_z_min": 0.3, "healthy_z_max": 0.9, "contact_force_min": -0.5, "contact_force_max": 0.25},
+        {"healthy_z_range": (0.3, 0.9), "contact_force_range": (-0.5, 0.25)},
+    ),
+    "Hopper-v5": (
+        {
+            "healthy_state_min": -5.0,
+            "healthy_state_max": 5.0,
+            "healthy_z_min": 0.9,
+            "healthy_z_max": float("inf"),
+            "healthy_angle_min": -0.1,
+            "healthy_angle_max": 0.3,
+        },
+        {
+            "healthy_state_range": (-5.0, 5.0),
+            "healthy_z_range": (0.9, float("inf")),
+            "healthy_angle_range": (-0.1, 0.3),
+        },
+    ),
+    "Humanoid-v5": (
+        {"healthy_z_min": 1.2, "healthy_z_max": 1.6, "contact_cost_min": 0.001, "contact_cost_max": 0.01},
+        {"healthy_z_range": (1.2, 1.6), "contact_cost_range": (0.001, 0.01)},
+    ),
+    "HumanoidStandup-v5": (
+        {"impact_cost_min": 0.001, "impact_cost_max": 0.01},
+        {"impact_cost_range": (0.001, 0.01)},
+    ),
+    "Walker2d-v5": (
+        {"healthy_z_min": 1.1, "healthy_z_max": 1.4, "healthy_angle_min": -0.5, "healthy_angle_max": 0.25},
+        {"healthy_z_range": (1.1, 1.4), "healthy_angle_range": (-0.5, 0.25)},
+    ),
+}
+NOT_SCALED = {"main_body", "terminate_when_unhealthy"}
+
+
+@pytest.mark.parametrize("env_id", mujoco_library.IDS)
+def test_configuration_equals_gymnasium(env_id: str):
+    """Every field that is one of Gymnasium's keyword arguments, at another value than its default; ranges as pairs."""
+    ours, theirs = CONFIGURED.get(env_id, ({}, {}))
+    pool = native.make(env_id, 1)
+    defaults = {name: value[0] for name, value in pool.config.items()}
+    pool.close()
+    same = {name: float(value) * 1.37 for name, value in defaults.items() if name not in {*ours, *NOT_SCALED}}
+    if env_id == "Ant-v5":
+        same["main_body"] = 3
+
+    play_both(env_id, [5, 6, 7], actions_of(env_id, 3, 60), 50, {**ours, **same}, {**theirs, **same})
+
+
+@pytest.mark.parametrize("env_id", mujoco_library.IDS)
+def test_spaces_and_limits_equal_gymnasium(env_id: str):
+    """Spaces, time limit and reward threshold are those of gymnasium.make."""
+    pool = native.make(env_id, 1)
+    env = gymnasium.make(env_id)
+
+    assert pool.single_observation_space == env.observation_space
+    assert pool.single_action_space == env.action_space
+    assert pool.environment["max_episode_steps"] == env.spec.max_episode_steps
+    assert pool.environment["reward_threshold"] == env.spec.reward_threshold
+    env.close()
+    pool.close()
+
+
+@pytest.mark.parametrize(
+    ("env_id", "scale"), [("HalfCheetah-v5", 1e7), ("Ant-v5", 1e12), ("Hopper-v5", 1e6), ("Humanoid-v5", 1e11)]
+)
+def test_unstable_simulation_behaves_as_in_gymnasium(env_id: str, scale: float, capfd: pytest.CaptureFixture[str]):
+    """From an absurd start MuJoCo warns and resets its data within a step: the pool continues with the same numbers."""
+    config = {"reset_noise_scale": scale}
+    if env_id in CAN_FALL:
+        config["terminate_when_unhealthy"] = False
+
+    play_both(env_id, [0, 1, 2], actions_of(env_id, 3, 30), 25, config, config)
+
+    assert "Nan, Inf or huge value in Q" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("env_id", ["Ant-v5", "Humanoid-v5", "Pusher-v5"])
+def test_results_do_not_depend_on_the_number_of_threads(env_id: str):
+    """One thread and three: the same bits, and the same saved state."""
+    pools = [native.make(env_id, 7, threads, 30, "SameStep") for threads in (1, 3)]
+    results = [[pool.reset(seed=5)[0] for pool in pools]]
+    for action in actions_of(env_id, 7, 50):
+        results += zip(*(pool.step(action)[:4] for pool in pools), strict=True)
+
+    assert all(np.array_equal(one, three) for one, three in results)
+    one, three = (pool.save() for pool in pools)
+    assert all(one[name].tobytes() == three[name].tobytes() for name in one)
+    for pool in pools:
+        pool.close()
+
+
+@pytest.mark.parametrize("env_id", mujoco_library.IDS)
+@pytest.mark.parametrize("pause", [0, 17, 25])
+def test_restored_pool_resumes_bit_for_bit(env_id: str, pause: int):
+    """Saved after a reset, in the middle of an episode and where all end; restored in a used and in a new pool."""
+    actions = actions_of(env_id, 3, 60)
+    pools = [native.make(env_id, 3, 1, 25) for _ in range(3)]
+    for index, pool in enumerate(pools):
+        pool.reset(seed=index)
+    for action in actions[:pause]:
+        pools[0].step(action)
+    for action in actions[30:40]:
+        pools[1].step(action)
+    state = pools[0].save()
+    for pool in pools[1:]:
+        pool.restore(state)
+    assert all(np.array_equal(pools[0].observation, pool.observation) for pool in pools[1:])
+
+    for action in actions[pause:]:
+        wanted = pools[0].step(action)
+        for pool in pools[1:]:
+            step = pool.step(action)
+            assert all(np.array_equal(one, two) for one, two in zip(wanted[:4], step[:4], strict=True))
+            assert all(np.array_equal(wanted[4][name], step[4][name]) for name in wanted[4])
+    saved = [pool.save() for pool in pools]
+    assert all(saved[0][name].tobytes() == other[name].tobytes() for other in saved[1:] for name in saved[0])
+    for pool in pools:
+        pool.close()
+
+
+def test_pickled_pool_resumes_in_another_process(tmp_path: Path):
+    """A process that has loaded nothing yet unpickles a pool and steps it to the same numbers."""
+    pool = native.make("Ant-v5", 2)
+    pool.reset(seed=4)
+    actions = actions_of("Ant-v5", 2, 9)
+    for action in actions[:4]:
+        pool.step(action)
+    (tmp_path / "pool").write_bytes(pickle.dumps((pool, actions[4:])))
+    out = run_alone(f"""
+import os
+import pickle
+pool, actions = pickle.loads(open({str(tmp_path / "pool")!r}, "rb").read())
+print([pool.step(action)[0].tobytes().hex() for action in actions][-1])
+""")
+
+    assert out.strip() == [pool.step(action)[0].tobytes().hex() for action in actions[4:]][-1]
+    pool.close()
+
+
+def test_wrong_configuration_is_refused():
+    """A limit whose default is infinite may be infinite, nothing else; what Gymnasium cannot run is refused too."""
+    native.make("Hopper-v5", 1, healthy_z_max=float("inf")).close()
+    with pytest.raises(ValueError, match="healthy_z_max must be finite, got nan"):
+        native.make("Hopper-v5", 1, healthy_z_max=float("nan"))
+    with pytest.raises(ValueError, match="healthy_z_max must be finite, got inf"):
+        native.make("Walker2d-v5", 1, healthy_z_max=float("inf"))
+    with pytest.raises(ValueError, match="main_body is the number of a body, 0 to 13"):
+        native.make("Ant-v5", 1, main_body=14)
+    with pytest.raises(ValueError, match="reset_noise_scale must be >= 0"):
+        native.make("Swimmer-v5", 1, reset_noise_scale=-0.1)
+    with pytest.raises(ValueError, match="no configuration field 'xml_file'; its fields: forward_reward_weight"):
+        native.make("HalfCheetah-v5", 1, xml_file="mine.xml")
+
+
+def run_alone(program: str) -> str:
+    """Output of a program in an interpreter of its own."""
+    root = Path(native.__file__).parent.parent
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", f"import sys; sys.path.insert(0, {str(root)!r})\n{program}"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=150,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_nothing_is_loaded_before_it_is_needed():
+    """Importing native and listing its environments loads no MuJoCo; making one loads it without its Python module."""
+    out = run_alone("""
+from penstock import native
+def loaded():
+    return "libmujoco" in open("/proc/self/maps").read()
+print(loaded(), "Ant-v5" in native.environment_ids(), "CartPole-v1" in native.environment_ids(), loaded())
+native.make("CartPole-v1", 1)
+print(loaded())
+native.make("Ant-v5", 1)
+print(loaded(), "mujoco" in sys.modules)
+""")
+
+    assert out.split() == ["False", "True", "True", "False", "False", "True", "False"]
+
+
+def test_without_mujoco_the_error_names_the_extra():
+    """No mujoco can be imported: its tasks are not listed and cannot be made, everything else works."""
+    out = run_alone("""
+sys.modules["mujoco"] = None
+from penstock import native
+print("Ant-v5" in native.environment_ids())
+native.make("CartPole-v1", 1)
+try:
+    native.make("Ant-v5", 1)
+except ModuleNotFoundError as error:
+    print(error)
+""")
+
+    assert out.startswith("False\nthe MuJoCo tasks need mujoco 4.0.0, and none is installed")
+    assert "pip install 'penstock-rl[mujoco]'" in out
+
+
+def test_another_mujoco_than_compiled_for_is_refused(tmp_path: Path):
+    """A mujoco of another version is named in the error, and not loaded."""
+    (tmp_path / "mujoco").mkdir()
+    (tmp_path / "mujoco" / "__init__.py").touch()
+    (tmp_path / "mujoco" / "libmujoco.so.3.9.1").touch()
+    out = run_alone(f"""
+sys.path.insert(0, {str(tmp_path)!r})
+from penstock import native
+try:
+    native.make("Ant-v5", 1)
+except ImportError as error:
+    print(error)
+""")
+
+    assert out.startswith("the MuJoCo tasks were compiled for mujoco 4.0.0, but 3.9.1 is installed in ")
+    assert "pip install 'penstock-rl[mujoco]'" in out
+
+
+def test_penstock_compiled_without_mujoco_is_reported(tmp_path: Path):
+    """A build that found no mujoco has no library next to it."""
+    package = tmp_path / "penstock"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    shutil.copytree(
+        Path(native.__file__).parent,
+        package / "native",
+        ignore=shutil.ignore_patterns("libpenstock*", "src", "include"),
+    )
+    core = Path(native._core.__file__)
+    shutil.copy(core, package / "native" / core.name)
+    # Without the finder of an editable install, which would lead to the sources and to what was compiled from them.
+    program = f"""
+import sys
+sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in type(finder).__module__]
+sys.path.insert(0, {str(tmp_path)!r})
+from penstock import native
+try: native.make("Ant-v5", 1)
+except ImportError as error: print(error)
+"""
+    command = [sys.executable, "-B", "-c", program]
+    out = subprocess.run(command, capture_output=True, text=True, check=True, timeout=150).stdout
+
+    assert out.startswith("this Penstock was compiled without the MuJoCo tasks")
+
+
+def test_error_of_mujoco_is_an_exception(tmp_path: Path):
+    """A model without the memory for a contact: the error names MuJoCo's reason, and everything else lives on."""
+    out = run_alone(f"""
+from pathlib import Path
+import numpy as np
+from penstock import native
+from penstock.native.pool import mujoco_library
+mujoco_library.load()
+assets = mujoco_library._package_folder("gymnasium") / "envs" / "mujoco" / "assets"
+small = (assets / "ant.xml").read_text().replace("<worldbody>", '<size memory="14000"/><worldbody>', 1)
+(Path({str(tmp_path)!r}) / "ant.xml").write_text(small)
+good = native.make("Ant-v5", 2, 2)
+good.reset(seed=0)
+library, _ = mujoco_library._found()
+native._core.load_library(str(library), {str(tmp_path)!r})
+for threads in (1, 3):
+    pool = native.make("Ant-v5", 3, threads)
+    for attempt in range(2):
+        pool.reset(seed=0)
+        try:
+            for step in range(20):
+                pool.step(np.zeros((3, 8), np.float32))
+        except RuntimeError as error:
+            print(step, str(error).splitlines()[0])
+try:
+    native.make("Pusher-v5", 1)
+except RuntimeError as error:
+    print(str(error).splitlines()[0])
+for _ in range(20):
+    observation = good.step(np.zeros((2, 8), np.float32))[0]
+print(observation.shape)
+""")
+
+    *failed, missing, last = out.splitlines()
+    assert len(failed) == 4
+    assert len(set(failed)) == 1
+    assert " of Ant-v5 failed: MuJoCo: mj_stackAlloc: out of memory, stack overflow" in failed[0]
+    assert missing.startswith(f"cannot load {tmp_path}/pusher_v5.xml: ")
+    assert last == "(2, 105)"

@@ -1,0 +1,104 @@
+"""A run in another store: whole or not there, and what another store holds is never replaced."""
+
+import pytest
+
+from penstock.storage.errors import ConfigError, CorruptObjectError, LeaseHeldError, RunExistsError, RunNotFoundError
+from penstock.storage.runs.copying import copy_run
+from penstock.storage.runs.lease import LEASE, acquire
+from penstock.storage.runs.run import RunFolder
+from penstock.storage.stores.open import open_store
+
+from ...support.stored_run import damage
+from .test_gc import History
+
+
+@pytest.fixture
+def source(tmp_path):
+    history = History(open_store(tmp_path / "runs"), real_shards=True)
+    for stage in range(3):
+        history.commit(stage)
+    history.run.store.write("timings/00000000-00000001.json", [b"{}"])
+    history.run.store.write("readers/somebody/claim.json", [b"{}"])
+    return history.run
+
+
+@pytest.fixture
+def target(tmp_path):
+    return RunFolder(open_store(tmp_path / "other"), "moved")
+
+
+def contents(run):
+    return {name: run.store.read(name) for name in run.store.list()}
+
+
+def test_a_copy_has_every_file_but_leases_and_claims(source, target):
+    """Byte for byte; leases and claims stay behind, and the source is what it was."""
+    before = contents(source)
+    report = copy_run(source, target)
+    left = {LEASE, "readers/somebody/claim.json"}
+    assert contents(target) == {name: data for name, data in before.items() if name not in left}
+    assert {name: data for name, data in contents(source).items() if name != LEASE} == before
+    assert (report.objects, report.commits) == (len(before) - 1, 3)
+    assert report.nbytes == sum(len(data) for name, data in contents(target).items() if name != "run.json")
+
+
+def test_an_interrupted_copy_can_be_resumed(source, target, monkeypatch):
+    """Until it is whole there is no run; what is there already is not copied again."""
+    *_, last = sorted(name for name in source.store.list() if name.startswith("shards/"))
+    read = type(source.store).view
+
+    def failing(store, name):
+        if name == last and store.url == source.store.url:
+            raise CorruptObjectError("the disk")
+        return read(store, name)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(source.store), "view", failing)
+        with pytest.raises(CorruptObjectError, match="the disk"):
+            copy_run(source, target)
+    assert not target.exists()
+    digested = sum(name.split("/")[0] in {"shards", "states", "snapshots", "checkpoints"} for name in contents(target))
+    assert digested
+    report = copy_run(source, target)
+    assert target.exists()
+    assert report.objects == len(contents(target)) - digested
+
+
+def test_a_copy_replaces_no_existing_run(source, target):
+    """Neither a run of that name, nor the run itself."""
+    target.create({"seed": 2})
+    with pytest.raises(RunExistsError, match="another name"):
+        copy_run(source, target)
+    assert list(contents(target)) == ["run.json"]
+    with pytest.raises(ConfigError, match="another store"):
+        copy_run(source, source)
+
+
+def test_a_run_that_can_change_or_cannot_be_trusted_is_refused(source, target, tmp_path):
+    """One that is driven, one that was altered, and one that is not there."""
+    with acquire(source.store, "somebody", 30.0), pytest.raises(LeaseHeldError):
+        copy_run(source, target)
+    source.store.write("commits/00000001.json", [b"{}"])
+    with pytest.raises(CorruptObjectError, match="00000001"):
+        copy_run(source, target)
+    assert not target.exists()
+    with pytest.raises(RunNotFoundError):
+        copy_run(RunFolder(open_store(tmp_path / "runs"), "absent"), target)
+
+
+@pytest.mark.parametrize("kind", ["altered", "cut", "empty"])
+@pytest.mark.parametrize("folder", ["shards", "states", "snapshots", "checkpoints"])
+def test_a_damaged_object_is_not_copied(source, target, tmp_path, folder, kind):
+    """The error names it, and there is no run in the other store."""
+    victim = source.store.list(f"{folder}/")[0]
+    damage(tmp_path / "runs" / "history", victim, kind)
+    with pytest.raises(CorruptObjectError, match=victim):
+        copy_run(source, target)
+    assert not target.exists()
+
+
+def test_files_of_other_programs_are_copied_as_they_are(source, target):
+    """No name of theirs has a digest to compare with."""
+    source.store.write("shards/00000000/notes.txt", [b"mine"])
+    copy_run(source, target)
+    assert target.store.read("shards/00000000/notes.txt") == b"mine"

@@ -1,0 +1,168 @@
+"""A run's folder: created once, loaded as written, and listed cheaply with how far it is."""
+
+import pickle
+
+import pytest
+
+from penstock.storage.digest import canonical_json, digest
+from penstock.storage.errors import ConfigError, CorruptObjectError, RunExistsError, RunNotFoundError
+from penstock.storage.records import from_json
+from penstock.storage.refs import checkpoint_name
+from penstock.storage.runs.commit_schema import Commit
+from penstock.storage.runs.run import RunFolder, RunSummary, list_runs
+from penstock.storage.stores.open import open_store
+
+
+@pytest.fixture(params=["local", "memory"])
+def root(request, tmp_path):
+    """A local folder, and a store without folders."""
+    if request.param == "local":
+        return open_store(str(tmp_path / "root"))
+    return open_store(f"memory://{tmp_path.name}/root")
+
+
+def commit(run, stage, **changes):
+    content = digest(b"checkpoint")
+    run.log.append(
+        from_json(
+            Commit,
+            {
+                "stage": stage,
+                "parent": run.log.digest_of(stage - 1) if stage else run.genesis(),
+                "rounds": [stage, stage],
+                "version": stage + 1,
+                "env_steps": 64 * (stage + 1),
+                "episodes": 0,
+                "shards": [],
+                "states": [],
+                "snapshots": [],
+                "checkpoint": {"name": checkpoint_name(stage, content), "digest": content, "nbytes": 1},
+                "metrics": {},
+                "evaluation": None,
+                "finished": None,
+            }
+            | changes,
+        )
+    )
+
+
+def test_a_run_is_what_it_was_created_as(root):
+    """Once and for good: a second creation is refused and changes nothing."""
+    run = RunFolder(root, "first")
+    assert not run.exists()
+    run.create({"config": {"seed": 3}, "created": "2026-01-02"})
+    assert run.exists()
+    with pytest.raises(RunExistsError, match="penstock resume first"):
+        RunFolder(root, "first").create({"config": {"seed": 4}})
+    assert run.load() == {"config": {"seed": 3}, "created": "2026-01-02"}
+
+
+def test_a_missing_run_is_named(root):
+    """The error names the run."""
+    run = RunFolder(root, "absent")
+    with pytest.raises(RunNotFoundError, match="absent"):
+        run.load()
+    with pytest.raises(RunNotFoundError, match="absent"):
+        run.genesis()
+
+
+def test_the_first_commit_can_be_bound_to_the_run(root):
+    """genesis() depends on the run's identity alone, and the log verifies against it."""
+    run, twin, other = (RunFolder(root, name) for name in ("bound", "twin", "other"))
+    run.create({"identity": {"seed": 1}, "created": "2026-01-02"})
+    twin.create({"identity": {"seed": 1}, "created": "2026-01-03"})
+    other.create({"identity": {"seed": 2}, "created": "2026-01-02"})
+    assert run.genesis() == twin.genesis()
+    assert run.genesis() != other.genesis()
+    commit(run, 0)
+    commit(run, 1)
+    assert run.log.verify(run.genesis()) == 2
+
+
+def test_a_run_travels_between_processes(root):
+    """Tasks get it by pickle, and find the same run."""
+    run = RunFolder(root, "travels")
+    run.create({"seed": 1})
+    commit(run, 0)
+    again = pickle.loads(pickle.dumps(run))
+    assert (again.name, again.load(), again.log.newest()) == (run.name, run.load(), run.log.newest())
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]\n", b'{"seed": 1}\n', b'{"seed":1}', b"\xff", b'{"seed":NaN}\n'])
+def test_an_altered_run_json_is_refused_by_name(root, data):
+    """Cut short, edited or something else: an error, never another configuration."""
+    run = RunFolder(root, "altered")
+    run.create({"seed": 1})
+    run.store.write("run.json", [data])
+    with pytest.raises(CorruptObjectError, match=r"run\.json"):
+        run.load()
+
+
+def test_missing_parts_of_a_run_are_named(root):
+    """A byte of a name altered leaves JSON that is whole: what is missing is said, and what is there."""
+    run = RunFolder(root, "altered")
+    run.create({"config": {}, "idantity": {}})
+    assert run.load("config") == {"config": {}, "idantity": {}}
+    with pytest.raises(CorruptObjectError, match=r"run\.json.*found config, idantity, expected identity as well"):
+        run.load("config", "identity")
+
+
+@pytest.mark.parametrize("name", ["", "A", "-a", ".a", "a/b", "..", "a b", "a" * 65, "a\n", "é"])
+def test_bad_names_are_refused(root, name):
+    """Before anything is stored, whatever the store would make of them."""
+    with pytest.raises(ConfigError, match="can't name a run"):
+        RunFolder(root, name)
+
+
+def test_values_that_json_cannot_hold_are_not_stored(root):
+    """A configuration that could not be read back is refused."""
+    run = RunFolder(root, "nan")
+    with pytest.raises(ValueError):
+        run.create({"learning_rate": float("nan")})
+    assert not run.exists()
+
+
+def test_an_empty_store_has_no_runs(root):
+    """Nor has one that doesn't exist yet."""
+    assert list_runs(root) == []
+
+
+def test_runs_are_listed_with_how_far_they_are(root):
+    """Newest stage, why it ended, steps, the newest evaluation, and when it was created."""
+    for name in ("c-new", "b-running", "a-finished"):
+        RunFolder(root, name).create({"created": f"when {name}"})
+    running, finished = RunFolder(root, "b-running"), RunFolder(root, "a-finished")
+    commit(running, 0, evaluation={"mean_return": 10.5})
+    commit(running, 1, evaluation={"mean_return": 20.5})
+    commit(running, 2)
+    commit(finished, 0, finished="the goal was reached")
+    root.write("another-folder/file", [b"not ours"])
+    root.write("NOT-OURS/run.json", [b"{}\n"])
+    assert list_runs(root) == [
+        RunSummary("a-finished", 0, "the goal was reached", 64, None, "when a-finished"),
+        RunSummary("b-running", 2, None, 192, 20.5, "when b-running"),
+        RunSummary("c-new", None, None, 0, None, "when c-new"),
+    ]
+
+
+def test_a_damaged_run_does_not_hide_the_others(root):
+    """It is listed with what is wrong with it."""
+    for name in ("bad-commit", "bad-run", "good"):
+        run = RunFolder(root, name)
+        run.create({"created": "then"})
+        commit(run, 0)
+    RunFolder(root, "bad-commit").store.write("commits/00000000.json", [b"{"])
+    RunFolder(root, "bad-run").store.write("run.json", [canonical_json([])])
+    bad_commit, bad_run, good = list_runs(root)
+    assert "commits/00000000.json" in bad_commit.problem
+    assert bad_commit.created == "then"
+    assert "run.json" in bad_run.problem
+    assert (good.stage, good.problem) == (0, None)
+
+
+def test_a_run_that_was_removed_is_not_listed(root):
+    """Whatever an index remembers of it."""
+    run = RunFolder(root, "removed")
+    run.create({"created": "then"})
+    run.store.delete(run.store.list())
+    assert list_runs(root) == []

@@ -1,0 +1,147 @@
+"""Verification finds every object that is not what its name says, every broken chain, and nothing else."""
+
+import shutil
+
+import pytest
+
+from penstock.storage.errors import ConfigError, CorruptObjectError, LeaseHeldError
+from penstock.storage.runs.commits import commit_name
+from penstock.storage.runs.lease import acquire
+from penstock.storage.runs.reader_claims import keep_shards_from
+from penstock.storage.runs.verification import repair, verify_run
+from penstock.storage.stores.open import open_store
+
+from ...support.stored_run import damage
+from .test_gc import History
+
+STAGES = 3
+FOLDERS = ("shards/", "states/", "snapshots/", "checkpoints/")
+
+
+@pytest.fixture
+def history(tmp_path):
+    """Three stages, and the objects of a fourth that has no commit."""
+    history = History(open_store(tmp_path / "runs"), real_shards=True)
+    for stage in range(STAGES):
+        history.commit(stage)
+    history.parts(STAGES)
+    return history
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "runs" / "history"
+
+
+def objects(run):
+    return [name for folder in FOLDERS for name in run.store.list(folder)]
+
+
+def test_an_intact_run_has_no_faults(history):
+    """Every object is read, also those that no commit names; other programs' files are counted."""
+    history.run.store.write("shards/00000000/.DS_Store", [b"x"])
+    seen = []
+    found = verify_run(history.run, on_progress=lambda done, total: seen.append((done, total)))
+    count = len(objects(history.run)) - 1
+    assert (found.commits, found.objects, found.faults, found.foreign) == (STAGES, count, (), 1)
+    assert sorted(seen) == [(done, count) for done in range(1, count + 1)]
+
+
+@pytest.mark.parametrize("kind", ["altered", "cut", "empty"])
+def test_each_damaged_object_is_found_alone(history, folder, tmp_path, kind):
+    """Whatever its kind and stage; whether a commit names it is told apart."""
+    committed = {ref["name"] for stage in range(STAGES) for kind in ("shards", "states", "snapshots")
+                 for ref in history.committed[stage][kind]}  # fmt: skip
+    committed |= {history.committed[stage]["checkpoint"]["name"] for stage in range(STAGES)}
+    for name in objects(history.run):
+        kept = tmp_path / "kept"
+        shutil.copy(folder / name, kept)
+        damage(folder, name, kind)
+        (fault,) = verify_run(history.run).faults
+        assert (fault.name, fault.committed) == (name, name in committed)
+        assert "\n" not in fault.problem
+        shutil.copy(kept, folder / name)
+    assert verify_run(history.run).faults == ()
+
+
+@pytest.mark.parametrize("stage", range(STAGES))
+@pytest.mark.parametrize("kind", ["altered", "cut", "empty", "removed"])
+def test_a_damaged_commit_is_found(history, folder, stage, kind):
+    """The newest commit's removal shortens the log, and its objects are then those of no commit."""
+    name = commit_name(stage)
+    if kind == "removed":
+        (folder / name).unlink()
+    else:
+        damage(folder, name, kind)
+    faults = verify_run(history.run).faults
+    assert {fault.name for fault in faults} == (set() if kind == "removed" and stage == STAGES - 1 else {name})
+
+
+def test_a_replaced_commit_breaks_the_chain(history, tmp_path):
+    """A commit of another history in its place, well-formed as it is, is noticed by its successor's parent."""
+    other = History(open_store(tmp_path / "other"), real_shards=True)
+    other.commit(0, attempt=1)
+    history.run.store.write(commit_name(0), [other.run.store.read(commit_name(0))])
+    names = {fault.name for fault in verify_run(history.run).faults}
+    assert commit_name(1) in names
+
+
+def test_another_description_breaks_the_chain(history):
+    """The first commit was built upon the identity in run.json."""
+    history.run.store.write("run.json", [b'{"identity":{"seed":2},"seed":1}\n'])
+    (fault,) = verify_run(history.run).faults
+    assert fault.name == commit_name(0)
+    assert "run.json" in fault.problem
+
+
+def test_missing_objects_are_faults_if_they_are_needed(history):
+    """The newest commit's, and shards that were not dropped; garbage collection removes older states."""
+    newest = history.committed[STAGES - 1]
+    older = history.committed[0]
+    gone = [newest["states"][0]["name"], newest["checkpoint"]["name"], older["shards"][0]["name"]]
+    history.run.store.delete([*gone, older["states"][0]["name"], older["checkpoint"]["name"]])
+    found = verify_run(history.run)
+    assert [fault.name for fault in found.faults] == sorted(gone)
+    assert all(fault.committed for fault in found.faults)
+    keep_shards_from(history.run.store, 1)
+    assert [fault.name for fault in verify_run(history.run).faults] == sorted(gone[:2])
+
+
+def test_since_verifies_later_stages_alone(history, folder):
+    """Objects and commits of earlier stages are not read."""
+    damage(folder, history.committed[0]["shards"][0]["name"], "altered")
+    damage(folder, commit_name(0), "altered")
+    found = verify_run(history.run, since=1)
+    assert (found.commits, found.faults) == (STAGES - 1, ())
+    assert found.objects == sum(len(history.committed[stage][kind]) for stage in (1, 2)
+                                for kind in ("shards", "states", "snapshots")) + 2  # fmt: skip
+
+
+@pytest.mark.parametrize("since", [-1, STAGES, 99])
+def test_since_must_be_a_committed_stage(history, since):
+    """A mistake must not look like an intact run."""
+    with pytest.raises(ConfigError, match=f"--since {since}.*expected 0 to 2"):
+        verify_run(history.run, since)
+
+
+def test_repair_waits_for_damaged_commits(history, folder):
+    """Their objects look like those of no commit, and must not be removed."""
+    damage(folder, commit_name(1), "cut")
+    damage(folder, history.committed[1]["shards"][0]["name"], "cut")
+    with pytest.raises(CorruptObjectError, match=commit_name(1)):
+        repair(history.run, verify_run(history.run).faults)
+    assert history.run.store.exists(history.committed[1]["shards"][0]["name"])
+
+
+def test_repair_removes_what_is_made_again(history, folder):
+    """Damaged objects that no commit names go, committed ones stay; a run that is driven is left alone."""
+    committed = history.committed[1]["shards"][0]["name"]
+    uncommitted = history.run.store.list("shards/00000003/")[0]
+    damage(folder, committed, "empty")
+    damage(folder, uncommitted, "empty")
+    faults = verify_run(history.run).faults
+    with acquire(history.run.store, "a flow", 30.0), pytest.raises(LeaseHeldError):
+        repair(history.run, faults)
+    assert repair(history.run, faults) == [uncommitted]
+    assert not history.run.store.exists(uncommitted)
+    assert [fault.name for fault in verify_run(history.run).faults] == [committed]

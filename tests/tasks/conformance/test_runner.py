@@ -1,0 +1,111 @@
+"""`penstock check-algorithm` finds every kind of fault that it promises to find, and none in sound ones."""
+
+from pathlib import Path
+
+import pytest
+
+from penstock.flows.cli.check import check_one_algorithm
+from penstock.native.conformance.runner import Report
+from penstock.storage.errors import ConfigError
+from penstock.tasks.setup.config.loading import choices_of
+from penstock.tasks.setup.config.replay import ReplayConfig
+from penstock.tasks.setup.config.run import TrainConfig
+
+FILE = Path(__file__).parents[2] / "support" / "flawed_algorithms.py"
+
+SMALL = ["--algorithm.hidden", "[8]"]
+INIT, ROWS = "init is a function of the seed", "a snapshot is enough to act, and rows are as declared"
+PURE, ROW_WISE, GREEDY = "act is a function of its arguments", "act is row-wise", "zero noise is greedy"
+LEARNING, RATIO = "learning is a function of its arguments", "the first minibatch's ratio is 1"
+STATISTICS, PARTS = "statistics are global", "parts of a minibatch add up"
+BOOTSTRAP = "a truncated episode and a round's end are bootstrapped"
+LEAK, UPDATE = "nothing leaks over an episode's end", "update changes its own group alone"
+
+FAULTS = [
+    ("ColdLearning", RATIO, "another log-probability of the stored actions than act"),
+    ("Counting", PURE, "act changes the algorithm object (calls/act)"),
+    ("CountingOutside", PURE, "act returns another result when it is called again"),
+    ("Drawing", PURE, "act changes a global random generator (torch)"),
+    ("DrawingLoss", LEARNING, "the loss 'value' changes a global random generator (torch)"),
+    ("Centred", ROW_WISE, "of other rows changes with the observation of row 0"),
+    ("Contrary", GREEDY, "below another's, expected the likeliest"),
+    ("NormalisedByTile", STATISTICS, "post: 'advantage' depends on which environments share a tile"),
+    ("MeansAsStats", STATISTICS, "stats: 'advantage' of two tiles adds up to"),
+    ("MeanLoss", PARTS, "the loss 'value': gradients of three parts"),
+    ("NormalisedByMinibatch", PARTS, "the loss 'policy': gradients of three parts"),
+    ("SharedOutput", PARTS, "the loss 'policy': 'entropy' of a row depends on the other rows"),
+    ("TruncationIsTheEnd", BOOTSTRAP, "after an episode was truncated at the time limit changes no gradient"),
+    ("NothingFollowsTheRound", BOOTSTRAP, "after an episode was cut off by the round's end changes no gradient"),
+    ("ValueAfterTheEnd", LEAK, "after a termination changes a gradient"),
+    ("OneLongEpisode", LEAK, "of an episode that was truncated changes with the first row of the next one"),
+    ("WrongType", ROWS, "act gives 'log_probability' as float64[4], expected float32[4]"),
+    ("MissingColumn", ROWS, "act returns the columns action, expected those of rows: action, log_probability"),
+    ("ReadsTheValue", ROWS, "act reads 'value', which a snapshot lacks: it has the groups policy"),
+    ("UnseededInit", INIT, "init changes a global random generator (torch)"),
+    ("OneInit", INIT, "init(1) and init(2) return the same parameters"),
+    ("StepsEverything", UPDATE, "update for the loss 'policy' changes value"),
+    ("ForgetsToStep", UPDATE, "update for the loss 'policy' changes no parameter of 'policy'"),
+    ("StepsAfterwards", UPDATE, "after_minibatch changes the parameters of policy"),
+    (
+        "NotIndependent",
+        UPDATE,
+        "the loss 'value' has another gradient after an update of 'policy', and is declared independent",
+    ),
+    ("WritesIntoRows", LEARNING, "post changes its arguments (1/columns/reward)"),
+]
+
+
+def failures(report: Report) -> dict[str, str]:
+    return {check.name: check.detail for check in report.checks if check.outcome == "fail"}
+
+
+@pytest.mark.parametrize(("flawed", "check", "said"), FAULTS, ids=[name for name, _, _ in FAULTS])
+def test_a_fault_is_found_by_name(flawed: str, check: str, said: str):
+    """The check for that fault reports it, with the finding and the fix."""
+    found = failures(check_one_algorithm(f"{FILE}:{flawed}", "CartPole-v1", SMALL))
+    assert said in found[check]
+
+
+def test_a_vector_that_is_not_in_the_middle_is_found():
+    """Zero noise must give a vector in the middle of those with noise."""
+    found = failures(check_one_algorithm(f"{FILE}:OneSided", "Pendulum-v1", []))
+    assert "with zero noise a number of the action is larger than 0%" in found[GREEDY]
+
+
+ALL = sorted(
+    {name for kind in (TrainConfig, ReplayConfig) for name in choices_of(kind.model_fields["algorithm"].annotation)}
+    - {"custom"}
+)
+
+
+SPREAD = ("simple_spread_v3",)
+ENVIRONMENTS = {"mappo": SPREAD, "ippo": SPREAD, "dqn": ("CartPole-v1",), "sac": ("Pendulum-v1",)}
+BOTH = ("CartPole-v1", "Pendulum-v1")
+
+
+@pytest.mark.parametrize(
+    ("name", "environment_id"), [(name, environment) for name in ALL for environment in ENVIRONMENTS.get(name, BOTH)]
+)
+def test_shipped_algorithms_pass(name: str, environment_id: str):
+    """There is no false alarm on the algorithms that ship."""
+    report = check_one_algorithm(name, environment_id, [])
+    assert failures(report) == {}
+    assert len(report.checks) == 12
+
+
+def test_unusable_files_names_and_settings_are_refused(tmp_path: Path):
+    """Files with several algorithms or none, unknown names and wrong settings are refused."""
+    with pytest.raises(ConfigError, match=r"ColdLearning, Counting.* expected one; name it"):
+        check_one_algorithm(str(FILE), "CartPole-v1", [])
+    empty = tmp_path / "empty_algorithm.py"
+    empty.write_text("")
+    with pytest.raises(ConfigError, match="has no algorithm, expected one"):
+        check_one_algorithm(str(empty), "CartPole-v1", [])
+    with pytest.raises(ConfigError, match=r"there is no file 'nowhere.py'"):
+        check_one_algorithm("nowhere.py", "CartPole-v1", [])
+    with pytest.raises(
+        ConfigError, match=r"no algorithm 'nosuch'; .*ppo, .*sac, behaviour_cloning, iql, a file with a custom"
+    ):
+        check_one_algorithm("nosuch", "CartPole-v1", [])
+    with pytest.raises(ConfigError, match=r"algorithm.epochs = 0: input should be greater than or equal to 1"):
+        check_one_algorithm("ppo", "CartPole-v1", ["--algorithm.epochs", "0"])

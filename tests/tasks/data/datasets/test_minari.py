@@ -1,0 +1,236 @@
+"""Runs to Minari datasets and back: whole episodes, every value, and what has no end is said to have none."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import gymnasium
+import minari
+import numpy as np
+import pytest
+from gymnasium import spaces
+from typer.testing import CliRunner
+
+from penstock.flows.cli.main import app
+from penstock.storage.errors import ConfigError, CorruptObjectError, RunExistsError
+from penstock.storage.refs import ShardRef, shard_name
+from penstock.storage.runs.run import RunFolder
+from penstock.storage.shards.codec import ShardColumns, ShardInfo, allocate, decode_shard, encode_shard
+from penstock.storage.shards.episode_index import Episodes
+from penstock.storage.shards.specs import Spec
+from penstock.storage.stores.open import open_store
+from penstock.tasks.data.datasets.minari import export_run, import_dataset, spaces_of
+
+from ....support.synthetic_shards import commit_stage
+
+TILES, ENVS, STEPS, ROUNDS = 2, 3, 10, 4
+OBSERVATION = spaces.Box(0, 255, (5, 6), np.uint8)
+ACTION = spaces.Discrete(7)
+COLUMNS = {
+    "observation": Spec("uint8", (5, 6)),
+    "reward": Spec("float32"),
+    "terminated": Spec("uint8"),
+    "truncated": Spec("uint8"),
+    "action": Spec("int64"),
+    "log_probability": Spec("float32"),
+    "mask": Spec("bool", (7,)),
+    "env_id": Spec("int32"),
+    "episode_id": Spec("int32"),
+    "policy_version": Spec("int32"),
+}
+
+
+def make_lane(rng, env):
+    """All rows of an environment, its observations afterwards, and where its episodes end."""
+    total = STEPS * ROUNDS
+    rows = {
+        name: (rng.random((total, *spec.shape)) * 100).astype(spec.dtype)
+        for name, spec in COLUMNS.items()
+        if name not in {"terminated", "truncated"}
+    }
+    rows["mask"] = rng.random((total, 7)) < 0.5
+    rows["terminated"], rows["truncated"] = np.zeros((2, total), np.uint8)
+    ends = np.flatnonzero(rng.random(total) < 0.08)
+    rows[["terminated", "truncated"][env % 2]][ends] = 1
+    rows["env_id"][:] = env
+    rows["episode_id"][:] = np.searchsorted(ends, np.arange(total))
+    rows["policy_version"][:] = np.arange(total) // STEPS
+    after = np.concatenate([rows["observation"][1:], rows["observation"][:1]])
+    after[ends] = rng.integers(0, 255, (len(ends), 5, 6))
+    return rows, after, ends
+
+
+@pytest.fixture
+def made(tmp_path):
+    """A run whose episodes cross shards, and its lanes."""
+    rng = np.random.default_rng(0)
+    lanes = [make_lane(rng, env) for env in range(TILES * ENVS)]
+    run = RunFolder(open_store(tmp_path / "runs"), "made")
+    run.create({"format": "penstock-run/1", "identity": {}})
+    refs = []
+    for round_ in range(ROUNDS):
+        for tile in range(TILES):
+            arrays = allocate(COLUMNS, STEPS, ENVS)
+            bootstrap = {}
+            for env in range(ENVS):
+                rows, after, ends = lanes[tile * ENVS + env]
+                for name, array in arrays.items():
+                    array[:, env] = rows[name][round_ * STEPS : (round_ + 1) * STEPS]
+                for step in {*ends.tolist(), (round_ + 1) * STEPS - 1}:
+                    if step // STEPS == round_:
+                        bootstrap[step % STEPS * ENVS + env] = after[step]
+            kept = sorted(bootstrap)
+            none = np.zeros(0, np.int64)
+            index = Episodes.from_flags(
+                none, none, none, none, none.astype(float), *[none.astype(np.uint8)] * 2, none, none
+            )
+            info = ShardInfo(0, 0, round_, tile, STEPS, ENVS, round_, round_, "Made-v0", {}, index)
+            stacked = np.stack([bootstrap[row] for row in kept])
+            shard = encode_shard(ShardColumns(COLUMNS, arrays), np.array(kept), stacked, info)
+            name = shard_name(0, 0, round_, tile, shard.digest)
+            run.store.write(name, shard.parts)
+            refs.append(ShardRef(name, shard.digest, shard.nbytes, round_, tile, STEPS * ENVS))
+    commit_stage(run, 0, refs)
+    return run, lanes
+
+
+def same(first, second):
+    if isinstance(first, dict):
+        assert set(first) == set(second)
+        for name in first:
+            same(first[name], second[name])
+    else:
+        first, second = np.asarray(first), np.asarray(second)
+        assert first.dtype == second.dtype
+        np.testing.assert_array_equal(first, second)
+
+
+def episodes_of(path):
+    return list(minari.MinariDataset(path / "data").iterate_episodes())
+
+
+def same_episodes(first, second):
+    assert len(first) == len(second) > 0
+    for one, other in zip(first, second, strict=True):
+        for part in ("observations", "actions", "rewards", "terminations", "truncations", "infos"):
+            same(getattr(one, part), getattr(other, part))
+
+
+def test_an_export_has_every_episode_whole(made, tmp_path):
+    """Each episode of each environment, over however many shards, is `==` what was acted."""
+    run, lanes = made
+    exported = export_run(run, tmp_path / "dataset", OBSERVATION, ACTION)
+    episodes = {
+        (int(e.infos["env_id"][0]), int(e.infos["episode_id"][0])): e for e in episodes_of(tmp_path / "dataset")
+    }
+    expected_cut = 0
+    for env, (rows, after, ends) in enumerate(lanes):
+        starts = [0, *(ends + 1).tolist()]
+        for number, start in enumerate(starts):
+            stop = int(ends[number]) + 1 if number < len(ends) else STEPS * ROUNDS
+            if start == stop:
+                continue
+            episode = episodes.pop((env, number))
+            same(episode.observations, np.concatenate([rows["observation"][start:stop], after[stop - 1 : stop]]))
+            same(episode.actions, rows["action"][start:stop])
+            same(episode.rewards, rows["reward"][start:stop])
+            same(episode.infos["mask"][:-1], rows["mask"][start:stop])
+            same(episode.infos["log_probability"][:-1], rows["log_probability"][start:stop])
+            cut = number == len(ends)
+            expected_cut += cut
+            assert episode.infos["cut"].tolist() == [False] * (stop - start - 1) + [cut, False]
+            same(episode.terminations, rows["terminated"][start:stop] != 0)
+            assert episode.truncations[-1] == (cut or bool(rows["truncated"][stop - 1]))
+    assert not episodes
+    assert (exported.cut_episodes, exported.steps) == (expected_cut, TILES * ENVS * STEPS * ROUNDS)
+
+
+def test_there_and_back_again_nothing_is_lost(made, tmp_path):
+    """A dataset that was imported and exported is `==` the first one; the run that holds it is one as any other."""
+    run, _ = made
+    first = export_run(run, tmp_path / "first", OBSERVATION, ACTION)
+    again = RunFolder(open_store(tmp_path / "runs"), "again")
+    assert import_dataset(again, tmp_path / "first") == first
+    assert again.log.verify(again.genesis()) == 1
+    assert export_run(again, tmp_path / "second", OBSERVATION, ACTION) == first
+    same_episodes(episodes_of(tmp_path / "first"), episodes_of(tmp_path / "second"))
+    assert spaces_of(again) == (OBSERVATION, ACTION)
+    with pytest.raises(RunExistsError, match="'again'"):
+        import_dataset(again, tmp_path / "first")
+    (ref,) = again.log.shard_refs()
+    info = decode_shard(again.store.view(ref.name), None, ref.name, ref.digest).info
+    assert info.episodes.length.sum() == ref.rows == first.steps
+    assert (info.min_policy_version, info.max_policy_version) == (0, ROUNDS - 1)
+
+
+def test_a_dataset_of_others_comes_back_as_it_was(tmp_path):
+    """Nested infos, an info after the last step, rewards of another type, vectors for actions."""
+    rng = np.random.default_rng(1)
+    (tmp_path / "theirs").mkdir()
+    box = spaces.Box(-1, 1, (3,), np.float64)
+    storage = minari.dataset.minari_storage.MinariStorage.new(
+        tmp_path / "theirs" / "data", observation_space=box, action_space=box, jpeg_encoding=False
+    )
+    storage.update_metadata({"dataset_id": "theirs-v0", "minari_version": minari.__version__})
+    storage.update_episodes(
+        minari.data_collector.EpisodeBuffer(
+            id=index,
+            observations=rng.random((length + 1, 3)),
+            actions=rng.random((length, 3)),
+            rewards=rng.random(length),
+            terminations=np.arange(length) == length - 1,
+            truncations=np.zeros(length, bool),
+            infos={"speed": rng.random(length + 1), "body": {"at": rng.random((length + 1, 2)).astype(np.float32)}},
+        )
+        for index, length in enumerate([1, 20, 7])
+    )
+    run = RunFolder(open_store(tmp_path / "runs"), "theirs")
+    assert import_dataset(run, tmp_path / "theirs").cut_episodes == 0
+    export_run(run, tmp_path / "back", box, box)
+    theirs, back = episodes_of(tmp_path / "theirs"), episodes_of(tmp_path / "back")
+    for episode in back:
+        for name in ("cut", "env_id", "episode_id", "policy_version"):
+            del episode.infos[name]
+    same_episodes(theirs, back)
+
+
+def test_impossible_conversions_are_reported(made, tmp_path):
+    """A path that is taken, a folder that is no dataset, spaces that are no arrays, a damaged shard."""
+    run, _ = made
+    export_run(run, tmp_path / "taken", OBSERVATION, ACTION)
+    with pytest.raises(ConfigError, match="exists already"):
+        export_run(run, tmp_path / "taken", OBSERVATION, ACTION)
+    with pytest.raises(ConfigError, match="not a Minari dataset"):
+        import_dataset(RunFolder(run.store, "x"), tmp_path / "none")
+    ref = next(iter(run.log.shard_refs()))
+    content = bytearray(run.store.read(ref.name))
+    content[len(content) // 2] ^= 1
+    run.store.write(ref.name, [content])
+    with pytest.raises(CorruptObjectError, match=ref.name):
+        export_run(run, tmp_path / "damaged", OBSERVATION, ACTION)
+
+
+def test_a_run_knows_its_environments_spaces(tmp_path):
+    """With their bounds, as Gymnasium has them."""
+    run = RunFolder(open_store(tmp_path), "cartpole")
+    config = {"name": "cartpole", "environment": {"id": "CartPole-v1", "num_envs": 8, "envs_per_tile": 8}}
+    run.create({"format": "penstock-run/1", "config": config})
+    environment = gymnasium.make("CartPole-v1")
+    assert spaces_of(run) == (environment.observation_space, environment.action_space)
+
+
+def test_the_command_exports_and_imports(made, tmp_path, monkeypatch):
+    """From and to relative paths, as people type them. And says how many episodes had no end."""
+    run, _ = made
+    monkeypatch.chdir(tmp_path)
+    first = export_run(run, tmp_path / "first", OBSERVATION, ACTION)
+    store = ["--store", str(tmp_path / "runs"), "--json"]
+    result = CliRunner().invoke(app, ["import", "first", "--name", "again", *store])
+    assert result.exit_code == 0, result.output
+    result = CliRunner().invoke(app, ["export", "again", "second", "--to", "minari", *store])
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout) == asdict(first)
+    same_episodes(episodes_of(tmp_path / "first"), episodes_of(tmp_path / "second"))
+    with pytest.raises(ConfigError, match="'csv'"):
+        CliRunner().invoke(app, ["export", "again", str(tmp_path / "x"), "--to", "csv", *store], catch_exceptions=False)

@@ -1,0 +1,45 @@
+"""Workers of a run's own, which are forked from one process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+PROGRAM = """
+import json, os
+import penstock.tasks.roles.worker.entrypoint
+from penstock.tasks.driver.cluster import connected
+from penstock.tasks.setup.config.loading import build_config, load_preset
+
+def look():
+    import os, sys
+    from penstock.tasks.roles.worker import member
+    return os.getppid(), os.environ.get("LATE"), os.environ.get("PYTHONSAFEPATH"), member.__file__
+
+if __name__ == "__main__":
+    told = []
+    for late in ("first", "second"):
+        os.environ["LATE"] = late
+        config = build_config(load_preset("cartpole"))
+        with connected(config.make_policy(), config.cluster) as clusters:
+            (client,) = (cluster.client for cluster in clusters.every)
+            told.append(list(client.run(look).values()))
+    print(json.dumps(told))
+"""
+
+
+def test_workers_have_the_flows_environment_and_penstocks_modules(tmp_path):
+    """Also those of a second run of the same process, and where the folder holds modules that are called as ours."""
+    program, folder = tmp_path / "program" / "two_runs.py", tmp_path / "folder"
+    for path in (program, folder / "tasks" / "__init__.py", folder / "storage.py"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("raise SystemExit('this is not ours')")
+    program.write_text(PROGRAM)
+    done = subprocess.run([sys.executable, str(program)], cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    first, second = json.loads(done.stdout)
+    assert len({parent for parent, *_ in first + second}) == 1
+    assert {late for _, late, *_ in first} == {"first"}
+    assert {late for _, late, *_ in second} == {"second"}
+    assert not any(safe for *_, safe, _ in first + second)

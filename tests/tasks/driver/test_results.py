@@ -1,0 +1,92 @@
+"""Parts of several learners become what one would have returned; members that disagree are named."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from penstock.storage.errors import StageMismatchError
+from penstock.storage.refs import Ref, ShardRef, SnapshotRef
+from penstock.storage.runs.timings import ActTimes, EdgeCount, LearnTimes, ServerTimes
+from penstock.tasks.driver.results import by_component, merge_learned, sum_edges
+from penstock.tasks.runtime.results import ActResult, LearnResult, MemberResult, Published, ServerResult
+
+PUBLISHED = Published((SnapshotRef("s-a", "a", 1, 2),), Ref("c-a", "a", 1), 2)
+
+
+def part(
+    replica: int, shards: list[tuple[int, int]], loss: dict[int, tuple[float, int]], returns: list[float]
+) -> LearnResult:
+    return LearnResult(
+        shards=tuple(ShardRef(f"{round_}-{tile}", "d", 1, round_, tile, 8) for round_, tile in shards),
+        outputs={"loss": loss},
+        episodes=len(returns),
+        return_sum=sum(returns),
+        length_sum=10 * len(returns),
+        parameters="same",
+        published=None,
+        times=LearnTimes(
+            member=f"worker-{replica}",
+            env_steps=8 * len(shards),
+            learn_seconds=1.0,
+            wait_seconds=0.0,
+            edges={"learn -> learn": EdgeCount(100, 2)},
+        ),
+    )
+
+
+def results(*parts: ActResult | LearnResult | ServerResult) -> list[MemberResult]:
+    return [MemberResult(one.times.member, "source", (one,)) for one in parts]
+
+
+FIRST = part(0, [(0, 0), (1, 0)], {0: (1.0, 1), 1: (5.0, 2)}, [3.0])
+SECOND = part(1, [(0, 1), (1, 1)], {0: (4.0, 3)}, [6.0, 9.0])
+SERVER = ServerResult("same", PUBLISHED, ServerTimes(member="server-0", serve_seconds=1.0))
+
+
+def test_parts_of_several_learners_merge_into_one():
+    """Shards by round and tile, means over rows and then over rounds, episodes of all."""
+    merged = merge_learned(0, by_component(results(replace(FIRST, published=PUBLISHED), SECOND)))
+    assert [(shard.round, shard.tile) for shard in merged.shards] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert merged.metrics == {"loss": (13.0 / 4 + 5.0) / 2, "episode_return": 6.0, "episode_length": 10.0}
+    assert (merged.published, merged.episodes, merged.env_steps) == (PUBLISHED, 3, 32)
+
+
+def test_metrics_of_a_single_learner_are_unchanged_to_the_last_bit():
+    """Dividing a mean by the number it was multiplied with would change it."""
+    assert 0.1 * 3 / 3 != 0.1
+    alone = replace(part(0, [(0, 0)], {0: (0.1, 3)}, []), published=PUBLISHED)
+    assert merge_learned(0, by_component(results(alone))).metrics == {"loss": 0.1}
+
+
+def test_rounds_are_averaged_in_the_order_of_their_numbers():
+    """A sum of floating-point numbers depends on the order: it is that of the rounds, 10 after 2."""
+    values = {round_: (0.1 * round_, 1) for round_ in (10, 2, 3, 1)}
+    alone = replace(part(0, [(0, 0)], values, []), published=PUBLISHED)
+    expected = sum(0.1 * round_ for round_ in (1, 2, 3, 10)) / 4
+    assert merge_learned(0, by_component(results(alone))).metrics == {"loss": expected}
+
+
+def test_snapshots_and_checkpoint_are_those_of_the_server():
+    """The server holds sync, so the learners have published nothing."""
+    assert merge_learned(0, by_component(results(FIRST, SECOND, SERVER))).published == PUBLISHED
+
+
+@pytest.mark.parametrize("other", ["worker-1", "server-0"])
+def test_members_that_disagree_are_named(other: str):
+    """A learner, or the server, that ended with other parameters than the rest: nothing is committed."""
+    server = replace(SERVER, parameters="different") if other == "server-0" else SERVER
+    second = replace(SECOND, parameters="different") if other == "worker-1" else SECOND
+    with pytest.raises(StageMismatchError, match=f"stage 4: parameters differ .*: .*{other} has different"):
+        merge_learned(4, by_component(results(FIRST, second, server)))
+
+
+def test_components_of_one_member_are_told_apart():
+    """A member that acts and learns has a result for each, and edges are summed over both."""
+    edges = {"learn -> learn": EdgeCount(1, 1), "collect -> buffer": EdgeCount(7, 1)}
+    times = ActTimes(member="worker-0", env_steps=8, act_seconds=1.0, wait_seconds=0.0, edges=edges)
+    acted = ActResult((), {0: ("d",)}, times)
+    merged = by_component([MemberResult("worker-0", "source", (acted, FIRST))])
+    assert (merged.act, merged.learn, merged.env, merged.server) == ((acted,), (FIRST,), (), ())
+    assert sum_edges(merged) == {"learn -> learn": EdgeCount(101, 3), "collect -> buffer": EdgeCount(7, 1)}

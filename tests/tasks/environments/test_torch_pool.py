@@ -1,0 +1,497 @@
+"""Torch environments equal the native ones: starts, ends, flags, states and rounds, by the step or by the round."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from penstock import native
+from penstock.native.pool.generators import words_of
+from penstock.storage.errors import ConfigError
+from penstock.storage.shards.specs import Spec
+from penstock.storage.tensors import load_tensors, save_tensors
+from penstock.tasks.environments.torch.batch import Slots
+from penstock.tasks.environments.torch.cartpole import ENVIRONMENT as CARTPOLE
+from penstock.tasks.environments.torch.pendulum import ENVIRONMENT as PENDULUM
+from penstock.tasks.environments.torch.pool import TorchPool, make_torch_pool
+from penstock.tasks.environments.torch.registry import torch_environment_ids, torch_module_of
+from penstock.tasks.environments.torch.reset_noise import StartDraws
+from penstock.tasks.environments.torch.rollout import RoundPlayer, RoundRecord, play_round
+from penstock.tasks.roles.acting.tile import RoundBuffers, TileActor
+
+from ..conftest import MakeContext
+
+IDS = ("CartPole-v1", "Pendulum-v1")
+TOLERANCE = 1e-6
+Arrays = dict[str, np.ndarray]
+
+
+def seeds_of(count: int) -> np.ndarray:
+    return np.arange(count, dtype=np.uint64) * np.uint64(7919) + np.uint64(2**40)
+
+
+def buffers_for(pool: native.EnvironmentPool, steps: int) -> Arrays:
+    seen, shape = pool.environment["observation"], (steps, pool.num_envs)
+    dtypes = {"reward": "float32", "terminated": "uint8", "truncated": "uint8", "episode_id": "int32"}
+    observation = np.full((*shape, *seen["shape"]), 77, dtype=seen["dtype"])
+    return {"observation": observation} | {name: np.full(shape, 77, dtype=dtype) for name, dtype in dtypes.items()}
+
+
+def actions_for(environment_id: str, shape: tuple[int, ...], seed: int = 3) -> np.ndarray:
+    """Draw actions, including torques beyond the bounds."""
+    generator = np.random.default_rng(seed)
+    if environment_id == "CartPole-v1":
+        return generator.integers(0, 2, shape)
+    return generator.uniform(-2.5, 2.5, (*shape, 1)).astype(np.float32)
+
+
+def left(buffers: Arrays, end: native.RoundEnd) -> Arrays:
+    arrays = dict(buffers) | {f"episodes/{name}": array for name, array in end.episodes.items()}
+    return arrays | {"bootstrap_rows": end.bootstrap_rows, "bootstrap_observation": end.bootstrap_observation}
+
+
+def play(pool: native.EnvironmentPool, actions: np.ndarray) -> Arrays:
+    """Play a round of these actions, and return all of its results."""
+    buffers = buffers_for(pool, len(actions))
+    pool.begin_round(**buffers)
+    for t, action in enumerate(actions):
+        pool.step_round(t, action)
+    return left(buffers, pool.end_round())
+
+
+def assert_close(found: Arrays, expected: Arrays) -> None:
+    """Assert that all is equal, with floats within the tolerance."""
+    assert found.keys() == expected.keys()
+    for name, array in expected.items():
+        assert (found[name].dtype, found[name].shape) == (array.dtype, array.shape), name
+        if array.dtype.kind == "f":
+            np.testing.assert_allclose(found[name], array, rtol=TOLERANCE, atol=TOLERANCE, err_msg=name)
+        else:
+            assert np.array_equal(found[name], array), name
+
+
+def assert_same(found: Arrays, expected: Arrays) -> None:
+    assert found.keys() == expected.keys()
+    for name, array in expected.items():
+        assert (found[name].dtype, found[name].tobytes()) == (array.dtype, array.tobytes()), name
+
+
+def pools(environment_id: str, num_envs: int, *arguments: Any, **config: Any) -> tuple[TorchPool, native.Pool]:
+    """Make a native and a torch pool, not started."""
+    limit, *rest = arguments or (None,)
+    torch_pool = make_torch_pool(environment_id, num_envs, "cpu", limit, *rest, **config)
+    twin = native.make(environment_id, num_envs, 1, limit, *rest, **config)
+    assert isinstance(twin, native.Pool)
+    return torch_pool, twin
+
+
+def test_ids_are_those_that_can_be_made():
+    """Listed ids can be made, with the native pool's spaces and limits; others are refused."""
+    assert torch_environment_ids() == IDS
+    for environment_id in IDS:
+        pool, twin = pools(environment_id, 2)
+        assert pool.environment == twin.environment
+        assert pool.single_action_space == twin.single_action_space
+        assert pool.observation_space == twin.observation_space
+        assert torch_module_of(environment_id).startswith("penstock.tasks.environments.torch.")
+    with pytest.raises(ConfigError, match=r"'Acrobot-v1' has no torch version.*CartPole-v1, Pendulum-v1"):
+        torch_module_of("Acrobot-v1")
+
+
+@pytest.mark.parametrize(
+    ("environment_id", "config"),
+    [
+        ("CartPole-v1", {}),
+        ("CartPole-v1", {"gravity": np.linspace(5, 15, 50), "length": 0.7, "sutton_barto_reward": True}),
+        ("Pendulum-v1", {}),
+        ("Pendulum-v1", {"g": np.linspace(5, 12, 50), "m": 1.3, "l": 0.9}),
+    ],
+)
+def test_fifty_seeds_play_the_native_episodes_to_the_time_limit(environment_id: str, config: dict[str, Any]):
+    """Same actions, same rewards and observations to float32's tolerance, exactly the same starts, lengths and ends."""
+    torch_pool, twin = pools(environment_id, 50, **config)
+    for pool in (torch_pool, twin):
+        pool.reset_ids(seeds_of(50))
+    for name, value in twin.save().items():
+        assert np.array_equal(torch_pool.save()[name], value), name
+    steps = twin.environment["max_episode_steps"]
+    assert steps is not None
+    found, expected = (buffers_for(twin, steps + 20) for _ in range(2))
+    torch_pool.begin_round(**found)
+    twin.begin_round(**expected)
+    noise = actions_for(environment_id, (steps + 20, 50))
+    for t in range(steps + 20):
+        action = noise[t]
+        if environment_id == "CartPole-v1":  # half of them balance, so that they see the time limit
+            balanced = (expected["observation"][t, :, 2:] @ np.array([1.0, 0.5]) > 0).astype(np.int64)
+            action = np.where(np.arange(50) % 2, balanced, action)
+        torch_pool.step_round(t, action)
+        twin.step_round(t, action)
+    assert_close(left(found, torch_pool.end_round()), left(expected, twin.end_round()))
+    assert expected["truncated"].sum() >= 20
+    assert (expected["terminated"].sum() > 100) == (environment_id == "CartPole-v1")
+    assert_close(torch_pool.save(), twin.save())
+
+
+@pytest.mark.parametrize("environment_id", IDS)
+@pytest.mark.parametrize("limit", [1, 3, -1])
+def test_frequent_resets_get_the_native_starts(environment_id: str, limit: int):
+    """For any frequency of resets and length of rounds, starts, flags and generators are the native ones."""
+    torch_pool, twin = pools(environment_id, 3, limit)
+    for pool in (torch_pool, twin):
+        pool.reset_ids(seeds_of(3))
+    ended = 0
+    for round_, steps in enumerate((4, 9, 1, 30, 6)):
+        actions = actions_for(environment_id, (steps, 3), round_)
+        expected = play(twin, actions)
+        assert_close(play(torch_pool, actions), expected)
+        assert_close(torch_pool.save(), twin.save())
+        ended += len(expected["episodes/row"])
+    assert ended >= (150 // limit - 10 if limit > 0 else 0)
+
+
+def test_both_flags_are_set_if_both_happen():
+    """A pole that falls in the last allowed step is terminated and truncated; an earlier one only terminated."""
+    torch_pool, twin = pools("CartPole-v1", 40, 9)
+    for pool in (torch_pool, twin):
+        pool.reset_ids(seeds_of(40))
+    actions = np.ones((30, 40), dtype=np.int64)
+    found = play(torch_pool, actions)
+    assert_close(found, play(twin, actions))
+    terminated, truncated = (found[f"episodes/{name}"].astype(np.bool_) for name in ("terminated", "truncated"))
+    assert (terminated & truncated).any()
+    assert (terminated & ~truncated).any()
+    assert (truncated & ~terminated).any()
+
+
+@pytest.mark.parametrize("environment_id", IDS)
+def test_a_restored_state_continues_with_the_same_bytes(environment_id: str):
+    """Restored in another pool, from stored bytes, during episodes: rows, episodes and the next state are equal."""
+    pool = make_torch_pool(environment_id, 5, max_episode_steps=17)
+    pool.reset_ids(seeds_of(5))
+    play(pool, actions_for(environment_id, (11, 5)))
+    stored = save_tensors(pool.save(), {})
+    actions = actions_for(environment_id, (40, 5), 4)
+    expected = play(pool, actions)
+    other = make_torch_pool(environment_id, 5, max_episode_steps=17)
+    other.restore(load_tensors(memoryview(stored), "state")[0])
+    assert other.save()["elapsed_steps"].max() > 0
+    assert_same(play(other, actions), expected)
+    assert_same(other.save(), pool.save())
+    assert len(expected["episodes/row"]) > 8
+
+
+@pytest.mark.parametrize("environment_id", IDS)
+def test_states_are_the_native_ones(environment_id: str):
+    """Each kind of pool restores the other's states; an altered one is refused, and changes nothing."""
+    torch_pool, twin = pools(environment_id, 4, 9)
+    twin.reset_ids(seeds_of(4))
+    play(twin, actions_for(environment_id, (13, 4)))
+    state = twin.save()
+    torch_pool.restore(state)
+    assert_same(torch_pool.save(), state)
+    actions = actions_for(environment_id, (12, 4), 8)
+    assert_close(play(torch_pool, actions), play(twin, actions))
+    kept = torch_pool.save()
+    with pytest.raises(ValueError, match="increment is even"):
+        torch_pool.restore(state | {"generator": np.zeros((4, 5), dtype=np.uint64)})
+    with pytest.raises(ValueError, match="lacks 'elapsed_steps'"):
+        torch_pool.restore({name: value for name, value in state.items() if name != "elapsed_steps"})
+    assert_same(torch_pool.save(), kept)
+    twin.restore(kept)
+    assert_same(twin.save(), kept)
+
+
+@pytest.mark.parametrize("environment_id", IDS)
+def test_results_do_not_depend_on_the_split(environment_id: str):
+    """An environment's numbers are the same bytes in a pool of 29, of 13 or alone."""
+    actions, seeds = actions_for(environment_id, (60, 29)), seeds_of(29)
+    columns = ("observation", "reward", "terminated", "truncated", "episode_id")
+
+    def part(first: int, last: int) -> Arrays:
+        pool = make_torch_pool(environment_id, last - first, max_episode_steps=25)
+        pool.reset_ids(seeds[first:last])
+        played = play(pool, np.ascontiguousarray(actions[:, first:last]))
+        return {name: played[name] for name in columns} | {
+            f"state/{name}": value[np.newaxis] for name, value in pool.save().items()
+        }
+
+    whole = part(0, 29)
+    parts = [part(0, 1), part(1, 14), part(14, 16), part(16, 29)]
+    assert_same({name: np.concatenate([one[name] for one in parts], axis=1) for name in whole}, whole)
+
+
+@pytest.mark.parametrize("environment_id", IDS)
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
+def test_the_gymnasium_api_equals_the_native_pools(environment_id: str, mode: str):
+    """Steps, resets with masks and without seeds, flags, final observations, statistics; in each autoreset mode."""
+    torch_pool, twin = pools(environment_id, 4, 7, mode, record_episode_statistics=True)
+    both = (torch_pool, twin)
+    assert torch_pool.metadata["autoreset_mode"] == twin.metadata["autoreset_mode"]
+    seen = [pool.reset(seed=[5, 6, 2**63, 8])[0] for pool in both]
+    ended, infos_seen = np.zeros(4, dtype=np.bool_), 0
+    for t, action in enumerate(actions_for(environment_id, (60, 4))):
+        if (mode == "Disabled" and ended.any()) or t == 33:
+            mask = ended if ended.any() else np.array([True, False, False, True])
+            seed = [None, 11, None, 12] if t == 33 else None
+            seen = [pool.reset(seed=seed, options={"reset_mask": mask.copy()})[0] for pool in both]
+            np.testing.assert_allclose(*seen, rtol=TOLERANCE, atol=TOLERANCE)
+        (*found, infos), (*expected, wanted) = (pool.step(action) for pool in both)
+        for one, two in zip(found, expected, strict=True):
+            assert one.dtype == two.dtype
+            np.testing.assert_allclose(one, two, rtol=TOLERANCE, atol=TOLERANCE)
+        assert infos.keys() == wanted.keys()
+        infos_seen += len(infos) > 0
+        for name in ("final_obs", "episode"):
+            if name in infos:
+                over = infos[f"_{name}"]
+                assert np.array_equal(over, wanted[f"_{name}"])
+                for row in np.flatnonzero(over):
+                    if name == "episode":
+                        assert infos[name]["l"][row] == wanted[name]["l"][row]
+                        assert infos[name]["r"][row] == pytest.approx(wanted[name]["r"][row], rel=TOLERANCE)
+                    else:
+                        np.testing.assert_allclose(infos[name][row], wanted[name][row], rtol=TOLERANCE, atol=TOLERANCE)
+        ended = expected[2] | expected[3]
+        assert_close(torch_pool.save(), twin.save())
+    assert infos_seen > 5
+    if mode == "Disabled":
+        while not ended.any():
+            ended = np.logical_or(*torch_pool.step(action)[2:4])
+        with pytest.raises(RuntimeError, match="has ended and nothing resets it"):
+            torch_pool.step(action)
+        torch_pool.restore(twin.save())
+    else:  # a round begins the episodes that wait for their beginning
+        actions = actions_for(environment_id, (9, 4))
+        assert_close(play(torch_pool, actions), play(twin, actions))
+    assert_close(torch_pool.save(), twin.save())
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+def test_an_episode_that_had_ended_when_saved_is_reset(mode: str):
+    """In every mode the next step resets only the environments whose episode had ended."""
+    saved = native.make("CartPole-v1", 6, 1, 9, "NextStep")
+    saved.reset(seed=4)
+    actions = np.ones((5, 6), dtype=np.int64)
+    while not 0 < saved.save()["episode_ended"].sum() < 6:
+        saved.step(actions[0])
+    torch_pool, twin = pools("CartPole-v1", 6, 9, mode)
+    for pool in (torch_pool, twin):
+        pool.restore(saved.save())
+    for action in actions:
+        for found, expected in zip(torch_pool.step(action)[:4], twin.step(action)[:4], strict=True):
+            np.testing.assert_allclose(found, expected, rtol=TOLERANCE, atol=TOLERANCE)
+        assert_close(torch_pool.save(), twin.save())
+
+
+def test_starts_are_drawn_as_numpy_draws_them():
+    """The ring holds each generator's own numbers, in order, however unevenly they are taken and when it grows."""
+    seeds = seeds_of(200)
+    draws, generators = StartDraws(200, 3), [np.random.default_rng(int(seed)) for seed in seeds]
+    numbers = np.stack([np.random.default_rng(int(seed)).random((60, 3)) for seed in seeds])
+    draws.seed(dict(enumerate(seeds.tolist())))
+    taken, chooser = np.zeros(200, dtype=np.int64), np.random.default_rng(1)
+    for capacity in (1, 1, 4, 4, 7, 7, 7):
+        draws.reserve(capacity)
+        for ahead in range(capacity):
+            rows = (taken + ahead) % capacity
+            assert np.array_equal(draws.block[rows, :, np.arange(200)], numbers[np.arange(200), taken + ahead])
+        used = chooser.integers(0, capacity + 1, 200)
+        for generator, count in zip(generators, used.tolist(), strict=True):
+            generator.random((count, 3))
+        taken += used
+        draws.refill(taken)
+        assert draws.words.tolist() == [words_of(generator, 5) for generator in generators]
+    assert not draws.refill(taken)
+
+
+def test_a_pool_without_seeds_draws_them():
+    """Two unseeded pools start differently."""
+    starts = [make_torch_pool("CartPole-v1", 3).reset()[0].tobytes() for _ in range(2)]
+    assert starts[0] != starts[1]
+
+
+WIDTH = {"CartPole-v1": 4, "Pendulum-v1": 3}
+
+
+class Remembering:
+    """Acts by the observation, noise and the length of its memory."""
+
+    def __init__(self, environment_id: str) -> None:
+        self.environment_id = environment_id
+        weight = torch.linspace(-1.0, 1.0, WIDTH[environment_id])
+        self.weight = weight.requires_grad_()
+
+    @property
+    def rows(self) -> dict[str, Spec]:
+        action = Spec("int64") if self.environment_id == "CartPole-v1" else Spec("float32", (1,))
+        return {"action": action, "memory": Spec("float32")}
+
+    def __call__(
+        self, carry: torch.Tensor | None, observation: torch.Tensor, noise: torch.Tensor
+    ) -> tuple[dict[str, torch.Tensor], torch.Tensor | None]:
+        assert carry is not None
+        value = (observation * self.weight).sum(-1) + noise[:, 0] + 0.1 * carry[:, 0].sin()
+        action = (value > 0).long() if self.environment_id == "CartPole-v1" else value.unsqueeze(-1)
+        return {"action": action, "memory": carry[:, 0]}, carry + 1.0
+
+
+@pytest.mark.parametrize("environment_id", IDS)
+def test_a_whole_round_equals_single_steps(environment_id: str):
+    """Rows, buffers, bootstraps, episodes, carry and state have the same bytes, round after round."""
+    steps, policy = 40, Remembering(environment_id)
+    pool, stepped = (make_torch_pool(environment_id, 6, max_episode_steps=30) for _ in range(2))
+    player = RoundPlayer(pool, policy, policy.rows, (2,), steps, torch.zeros(6, 1))
+    for each in (pool, stepped):
+        each.reset_ids(seeds_of(6))
+    carry = torch.zeros(6, 1)
+    for round_ in range(3):
+        noise = np.random.default_rng(round_).normal(size=(steps, 6, 2)).astype(np.float32)
+        buffers, expected = buffers_for(pool, steps), buffers_for(stepped, steps)
+        pool.begin_round(**buffers)
+        player.play(noise)
+        found = left(buffers, pool.end_round()) | {name: rows.numpy() for name, rows in player.rows.items()}
+        rows = {name: np.empty((steps, 6, *spec.shape), dtype=spec.dtype) for name, spec in policy.rows.items()}
+        with torch.no_grad():
+            stepped.begin_round(**expected)
+            for t in range(steps):
+                given, following = policy(
+                    carry, torch.from_numpy(expected["observation"][t]), torch.from_numpy(noise[t])
+                )
+                for name, row in given.items():
+                    rows[name][t] = row
+                stepped.step_round(t, rows["action"][t])
+                over = torch.from_numpy(expected["terminated"][t] | expected["truncated"][t]).bool()
+                assert following is not None
+                carry = torch.where(over.unsqueeze(-1), torch.zeros(6, 1), following)
+        assert_same(found, left(expected, stepped.end_round()) | rows)
+        assert_same(pool.save(), stepped.save())
+        assert player.carry is not None
+        assert torch.equal(player.carry, carry)
+        assert len(found["episodes/row"]) >= 6
+        assert player.rows["memory"].max() > 5
+
+
+@pytest.mark.parametrize(("environment_id", "environment"), [("CartPole-v1", CARTPOLE), ("Pendulum-v1", PENDULUM)])
+def test_a_round_never_reads_a_value_on_the_host(environment_id: str, environment: Any):
+    """A CUDA graph needs fixed shapes and no synchronisation: the meta device has no values to read."""
+    described, policy = native.make(environment_id, 3), Remembering(environment_id)
+    assert isinstance(described, native.Pool)
+    with torch.device("meta"):
+        policy.weight = torch.empty(WIDTH[environment_id])
+        config = {name: torch.from_numpy(values).to("meta") for name, values in described.config.items()}
+        slots = Slots(environment, config, 500, torch.empty(8, environment.draws, 3, dtype=torch.float64))
+        record, noise, carry = RoundRecord(slots, 8), torch.empty(8, 3, 2), torch.empty(3, 1)
+        rows = {
+            name: torch.empty(8, 3, *spec.shape, dtype=getattr(torch, spec.dtype)) for name, spec in policy.rows.items()
+        }
+        tensors = (*slots.moving, carry)
+        play_round(slots, record, policy, noise, rows, carry, torch.empty(3, 1))
+        assert all(now is then for now, then in zip((*slots.moving, carry), tensors, strict=True))
+        with pytest.raises(RuntimeError, match="meta"):
+            bool(record.terminated[0].any())
+
+
+@pytest.mark.parametrize("environment_id", IDS)
+def test_a_tile_acts_with_either_pool(environment_id: str, make_context: MakeContext):
+    """TileActor accepts a torch pool in place of a native one; a restored actor continues bit for bit."""
+    context = make_context({"environment": {"id": environment_id}})
+    params = context.algorithm.init(3).params
+
+    def actor(*, in_torch: bool) -> TileActor:
+        made = TileActor(context, 1)
+        if in_torch:
+            made._pool = make_torch_pool(environment_id, 3, max_episode_steps=5)
+        return made
+
+    def kept(acting: TileActor) -> Arrays:
+        acted = acting.act_round(0, params, RoundBuffers(context, 1))
+        return left(acted.buffers.arrays, acted.end) | {f"state/{name}": value for name, value in acted.state.items()}
+
+    one, two = actor(in_torch=True), actor(in_torch=False)
+    for each in (one, two):
+        each.start()
+    stored: list[Arrays] = []
+    for _ in range(3):
+        found, expected = kept(one), kept(two)
+        stored.append(found)
+        for name in ("action", "observation", "log_probability", "bootstrap_observation"):
+            np.testing.assert_allclose(found[name], expected[name], rtol=1e-5, atol=1e-5)
+        for name in ("terminated", "truncated", "episodes/length", "episodes/row", "bootstrap_rows", "state/generator"):
+            assert np.array_equal(found[name], expected[name]), name
+    late = actor(in_torch=True)
+    state = {name.removeprefix("state/"): value for name, value in stored[0].items() if name.startswith("state/")}
+    late.restore(load_tensors(memoryview(save_tensors(state, {})), "state")[0], 1)
+    for expected in stored[1:]:
+        assert_same(kept(late), expected)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"id": "Ant-v5"}, "'Ant-v5' has no torch version"),
+        ({"num_threads": 2, "batch_size": 1}, "num_threads, batch_size is a setting of native pools"),
+        ({"render_mode": "rgb_array"}, "render_mode is a setting of native pools"),
+        ({"gravitation": 3.0}, "no configuration field 'gravitation'; its fields: gravity=9.8"),
+        ({"length": 0.0}, "must be > 0"),
+        ({"num_envs": 0}, "num_envs must be an integer of at least 1"),
+        ({"autoreset_mode": "Never"}, "autoreset_mode is 'Never'"),
+        ({"device": "nowhere"}, "device 'nowhere'"),
+    ],
+)
+def test_invalid_arguments_are_refused_by_name(arguments: dict[str, Any], message: str):
+    """The error has the setting, its value, and what would be right."""
+    with pytest.raises(ConfigError, match=message):
+        make_torch_pool(**({"id": "CartPole-v1", "num_envs": 2} | arguments))
+
+
+def drawn_actions(
+    carry: torch.Tensor | None, observation: torch.Tensor, noise: torch.Tensor
+) -> tuple[dict[str, torch.Tensor], torch.Tensor | None]:
+    return {"action": (noise[:, 0] > 0).long()}, None
+
+
+def test_rounds_and_steps_out_of_turn_are_refused():
+    """A wrong step, action or buffer changes nothing; a reset, a restore or closing abandons a round."""
+    pool = make_torch_pool("CartPole-v1", 2)
+    buffers, right = buffers_for(pool, 3), np.zeros(2, dtype=np.int64)
+    for call in (lambda: pool.step(right), lambda: pool.begin_round(**buffers), pool.save, lambda: pool.observation):
+        with pytest.raises(RuntimeError, match="not every environment is ready"):
+            call()
+    pool.reset(seed=1)
+    with pytest.raises(RuntimeError, match="no round is open"):
+        pool.step_round(0, right)
+    with pytest.raises(ValueError, match="reward: expected"):
+        pool.begin_round(**buffers | {"reward": buffers["reward"].astype(np.float64)})
+    pool.begin_round(**buffers)
+    before = pool.save()
+    for action, message in ((right + 2, "out of range"), (right.astype(np.int32), "int64"), (right[:1], "shape")):
+        with pytest.raises(ValueError, match=message):
+            pool.step_round(0, action)
+    with pytest.raises(ValueError, match="got t=1, expected 0"):
+        pool.step_round(1, right)
+    with pytest.raises(RuntimeError, match="a round is open"):
+        pool.step(right)
+    assert_same(pool.save(), before)
+    pool.step_round(0, right)
+    with pytest.raises(RuntimeError, match="3 steps, only 1 were made"):
+        pool.end_round()
+    player = RoundPlayer(pool, drawn_actions, {"action": Spec("int64")}, (1,), 3)
+    noise = np.zeros((3, 2, 1), dtype=np.float32)
+    with pytest.raises(RuntimeError, match="1 steps of the round were made"):
+        player.play(noise)
+    with pytest.raises(ValueError, match=r"noise: expected shape \(3, 2, 1\)"):
+        player.play(noise[:2])
+    pool.begin_round(**buffers)
+    with pytest.raises(TypeError, match="must agree whether there is a memory"):
+        RoundPlayer(pool, drawn_actions, {"action": Spec("int64")}, (1,), 3, torch.zeros(2, 1)).play(noise)
+    pool.restore(before)
+    with pytest.raises(RuntimeError, match="no round is open"):
+        player.play(noise)
+    pool.begin_round(**buffers_for(pool, 2))
+    with pytest.raises(ValueError, match="rounds of 3 steps, this one has 2"):
+        player.play(noise)
+    pool.close()
+    with pytest.raises(RuntimeError, match="this pool is closed"):
+        pool.step(right)

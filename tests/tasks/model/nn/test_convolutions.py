@@ -1,0 +1,133 @@
+"""Convolutional networks against torch's own layers with the same weights."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from penstock.tasks.model.nn.layers import init_nature, init_residual, nature, residual
+
+
+def generator(seed: int = 1) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def images(*shape: int) -> Tensor:
+    return torch.randint(0, 256, shape, generator=generator(5), dtype=torch.uint8)
+
+
+def with_biases(params: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Random biases in place of zeros, so that a forgotten one shows."""
+    for number, (name, value) in enumerate(params.items()):
+        if name.endswith(".bias"):
+            value.copy_(torch.randn(value.shape, generator=generator(number)))
+    return params
+
+
+def loaded(layer: nn.Module, params: dict[str, Tensor], name: str) -> nn.Module:
+    layer.load_state_dict({"weight": params[f"{name}.weight"], "bias": params[f"{name}.bias"]})
+    return layer
+
+
+def test_nature_is_the_published_network():
+    """Three convolutions and a linear layer, rectified each; 84 x 84 gives 64 x 7 x 7 before the last."""
+    params = with_biases(init_nature((4, 84, 84), 512, generator()))
+    assert params["3.weight"].shape == (512, 64 * 7 * 7)
+    reference = nn.Sequential(
+        loaded(nn.Conv2d(4, 32, 8, 4), params, "0"),
+        nn.ReLU(),
+        loaded(nn.Conv2d(32, 64, 4, 2), params, "1"),
+        nn.ReLU(),
+        loaded(nn.Conv2d(64, 64, 3, 1), params, "2"),
+        nn.ReLU(),
+        nn.Flatten(),
+        loaded(nn.Linear(64 * 7 * 7, 512), params, "3"),
+        nn.ReLU(),
+    )
+    seen = images(3, 4, 84, 84)
+    with torch.no_grad():
+        torch.testing.assert_close(nature(params, seen), reference(seen.float() / 255), rtol=1e-4, atol=1e-5)
+
+
+class _Block(nn.Module):
+    def __init__(self, params: dict[str, Tensor], name: str, channels: int) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(
+            nn.ReLU(),
+            loaded(nn.Conv2d(channels, channels, 3, padding=1), params, f"{name}.0"),
+            nn.ReLU(),
+            loaded(nn.Conv2d(channels, channels, 3, padding=1), params, f"{name}.1"),
+        )
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        result: Tensor = inputs + self.inner(inputs)
+        return result
+
+
+@pytest.mark.parametrize("size", [(32, 32), (21, 30)])
+def test_residual_is_the_published_network(size: tuple[int, int]):
+    """Sections of a convolution, a pool and two residual blocks; fifteen convolutions for three sections."""
+    channels = (16, 32, 32)
+    params = with_biases(init_residual((3, *size), 256, generator(), channels))
+    assert sum(value.dim() == 4 for value in params.values()) == 15
+    layers: list[nn.Module] = []
+    before = 3
+    for section, width in enumerate(channels):
+        layers += [
+            loaded(nn.Conv2d(before, width, 3, padding=1), params, f"{section}.entry"),
+            nn.MaxPool2d(3, 2, padding=1),
+            _Block(params, f"{section}.0", width),
+            _Block(params, f"{section}.1", width),
+        ]
+        before = width
+    linear = loaded(nn.Linear(params["output.weight"].shape[1], 256), params, "output")
+    reference = nn.Sequential(*layers, nn.ReLU(), nn.Flatten(), linear, nn.ReLU())
+    seen = images(2, 3, *size)
+    with torch.no_grad():
+        torch.testing.assert_close(residual(params, seen), reference(seen.float() / 255), rtol=1e-4, atol=1e-4)
+
+
+def test_weights_start_orthogonal_by_the_generator_alone():
+    """Kernels as matrices `[out, rest]` have orthogonal rows of length sqrt(2); the global generator is not touched."""
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    first, second = init_residual((3, 16, 16), 8, generator()), init_residual((3, 16, 16), 8, generator())
+    small = init_nature((1, 36, 36), 8, generator())
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    for name in ("1.0.0.weight", "output.weight"):
+        rows = first[name].flatten(1)
+        torch.testing.assert_close(rows @ rows.T, 2 * torch.eye(len(rows)), rtol=1e-4, atol=1e-4)
+    assert small["3.weight"].shape == (8, 64)
+
+
+def test_an_image_too_small_is_refused():
+    """The third kernel would find nothing to see; a pixel more is enough."""
+    with pytest.raises(ValueError, match=r"image of \(4, 35, 84\) is too small: height and width must be 36 at least"):
+        init_nature((4, 35, 84), 512, generator())
+
+
+@pytest.mark.parametrize("name", ["nature", "residual"])
+def test_reduced_weights_are_taken(name: str):
+    """Wide weights of a reduced snapshot come as bfloat16: the result is float32, and rounded alone."""
+    make, apply = (init_nature, nature) if name == "nature" else (init_residual, residual)
+    params = make((4, 84, 84), 64, generator())
+    reduced = {key: value.bfloat16() if value.dim() > 1 else value for key, value in params.items()}
+    seen = images(2, 4, 84, 84)
+    expected, found = apply(params, seen), apply(reduced, seen)
+    assert found.dtype == torch.float32
+    assert (found - expected).abs().max() < 0.05 * expected.abs().max()
+
+
+@pytest.mark.parametrize("name", ["nature", "residual"])
+def test_the_order_in_memory_changes_nothing_but_time(name: str):
+    """With channels last, results and gradients are the same numbers, to rounding."""
+    make, apply = (init_nature, nature) if name == "nature" else (init_residual, residual)
+    params = with_biases(make((4, 40, 44), 16, generator()))
+    leaves = [value.requires_grad_() for value in params.values()]
+    seen = images(3, 4, 40, 44)
+    found = []
+    for order in (torch.contiguous_format, torch.channels_last):
+        features = apply(params, seen.contiguous(memory_format=order))
+        found.append([features.detach(), *torch.autograd.grad(features.square().sum(), leaves)])
+    for plain, other in zip(*found, strict=True):
+        torch.testing.assert_close(other, plain, rtol=1e-4, atol=1e-4 * float(plain.abs().max()))

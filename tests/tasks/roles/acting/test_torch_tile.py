@@ -1,0 +1,88 @@
+"""A tile whose environments are tensors gives the rounds of a native one, and resumes from its stored state."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+import torch
+
+from penstock.storage.tensors import load_tensors, save_tensors
+from penstock.tasks.roles.acting.tile import RoundBuffers
+from penstock.tasks.roles.acting.torch_tile import DeviceParams, TorchTileActor
+
+from .test_tile import ROUNDS, StepCounter, act_rounds, assert_same, kept, params_of
+
+if TYPE_CHECKING:
+    from penstock.tasks.runtime.run_context import RunContext
+
+    from ...conftest import MakeContext
+    from .test_tile import Arrays
+
+CPU = torch.device("cpu")
+TOLERANCE = 1e-6
+
+
+@pytest.fixture(params=["CartPole-v1", "Pendulum-v1"])
+def context(request: pytest.FixtureRequest, make_context: MakeContext) -> RunContext:
+    return make_context({"environment": {"id": request.param}})
+
+
+def act_in_torch(context: RunContext, rounds: int = ROUNDS) -> list[Arrays]:
+    """Every round by a new actor, from stored bytes."""
+    found: list[Arrays] = []
+    stored = b""
+    for round_ in range(rounds):
+        actor = TorchTileActor(context, 0, CPU)
+        if stored:
+            actor.restore(load_tensors(memoryview(stored), "state")[0], round_)
+        else:
+            actor.start()
+        acted = actor.act_round(0, DeviceParams(CPU).load(params_of(context)), RoundBuffers(context, 0))
+        stored = save_tensors(acted.state, {})
+        found.append(kept(acted))
+        actor.close()
+    return found
+
+
+def act_in_one_sitting(context: RunContext) -> list[Arrays]:
+    """Parameters come over those before, as versions do in a run."""
+    actor, params, buffers = TorchTileActor(context, 0, CPU), DeviceParams(CPU), RoundBuffers(context, 0)
+    actor.start()
+    found = []
+    newest = params_of(context)
+    older = {name: {key: value + 1 for key, value in group.items()} for name, group in newest.items()}
+    for _ in range(ROUNDS):
+        params.load(older)
+        found.append(kept(actor.act_round(0, params.load(newest), buffers)))
+    actor.close()
+    return found
+
+
+def test_rounds_are_those_of_native_environments(context: RunContext):
+    """Actions, flags, episodes and bootstrap rows are the same, and numbers are as near as float32 lets them be."""
+    for mine, native in zip(act_in_one_sitting(context), act_rounds(context, 0), strict=True):
+        assert mine.keys() == native.keys()
+        for name, value in native.items():
+            if np.issubdtype(value.dtype, np.floating):
+                np.testing.assert_allclose(mine[name], value, rtol=TOLERANCE, atol=TOLERANCE, err_msg=name)
+            else:
+                assert np.array_equal(mine[name], value), name
+
+
+def test_a_tile_resumes_from_its_state_bit_for_bit(context: RunContext):
+    """A new actor for every round gives what one gives in a sitting, with the newest parameters."""
+    assert_same(act_in_torch(context), act_in_one_sitting(context))
+
+
+def test_the_carry_is_stored_and_resets_with_every_episode(make_context: MakeContext):
+    """A policy's carry is that of native tiles, over the ends of episodes and rounds, and from stored bytes."""
+    context = replace(make_context({}), algorithm=StepCounter())
+    expected = act_rounds(context, 0)
+    for found in (act_in_torch(context), act_in_one_sitting(context)):
+        for mine, native in zip(found, expected, strict=True):
+            assert np.array_equal(mine["count"], native["count"])
+            assert np.array_equal(mine["state/carry"], native["state/carry"])
+            assert mine["state/carry"].any()

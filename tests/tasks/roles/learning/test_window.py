@@ -1,0 +1,95 @@
+"""The window of an off-policy plan: the newest whole rounds, drawn alike by all who have it, also after a resume."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from penstock.storage.errors import ConfigError
+from penstock.tasks.model.algorithms.contract import WindowSpec
+from penstock.tasks.roles.learning.window import RoundWindow
+
+PRIORITISED = WindowSpec(capacity_rows=130, priority_exponent=0.6)
+
+
+def generator(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def play(window: RoundWindow, rounds: range) -> list[list[torch.Tensor]]:
+    """Two minibatches a round, after each of which its rows have another worth."""
+    drawn = []
+    for round_ in rounds:
+        window.begin_round()
+        source = generator(round_)
+        for _ in range(2):
+            draw = window.draw(source, 16, correction=0.5)
+            window.update(draw.rows, (draw.rows * 1.7).sin().abs().double())
+            drawn.append([draw.rows, draw.weights])
+    return drawn
+
+
+@pytest.mark.parametrize("spec", [WindowSpec(130), PRIORITISED], ids=["uniform", "prioritised"])
+@pytest.mark.parametrize("cut", [1, 3, 9])
+def test_a_resumed_window_draws_the_same_rows(spec, cut):
+    """Rows and weights to the byte, also after rounds have left; a uniform one needs nothing to be kept."""
+    whole = RoundWindow(spec, 40)
+    play(whole, range(cut))
+    kept = {name: value.copy() for name, value in whole.export().items()}
+    assert bool(kept) == whole.prioritised
+    expected = play(whole, range(cut, 12))
+    resumed = RoundWindow(spec, 40, cut, kept)
+    found = play(resumed, range(cut, 12))
+    for mine, theirs in zip(found, expected, strict=True):
+        assert all(torch.equal(*pair) for pair in zip(mine, theirs, strict=True))
+    for name, value in whole.export().items():
+        np.testing.assert_array_equal(resumed.export()[name], value)
+
+
+def test_it_holds_the_newest_whole_rounds():
+    """As many as fit; rows are numbered from the oldest on, the newest round's are the last."""
+    window = RoundWindow(WindowSpec(130), 40)
+    held = []
+    for _ in range(5):
+        window.begin_round()
+        held.append((window.rounds, window.rows))
+    assert held == [
+        (range(1), 40),
+        (range(2), 80),
+        (range(3), 120),
+        (range(1, 4), 120),
+        (range(2, 5), 120),
+    ]
+    drawn = window.draw(generator(1), 1200).rows
+    assert sorted(set(drawn.tolist())) == list(range(120))
+    assert len(window.draw(generator(1), 3).rows) == 3
+
+
+def test_rows_are_drawn_as_their_priorities_say():
+    """By their share of the sum of p ** alpha; weights are (N P) ** -beta over the largest (Schaul et al., 3.4)."""
+    window = RoundWindow(PRIORITISED, 40)
+    window.begin_round()
+    priorities = torch.linspace(0.1, 4.0, 40, dtype=torch.float64)
+    window.update(torch.arange(40), priorities)
+    chances = priorities**0.6 / (priorities**0.6).sum()
+    draw = window.draw(generator(3), 100_000, correction=0.4)
+    frequency = torch.bincount(draw.rows, minlength=40) / 100_000
+    torch.testing.assert_close(frequency, chances.float(), rtol=0, atol=3e-5)
+    expected = (40 * chances) ** -0.4
+    torch.testing.assert_close(draw.weights, (expected / expected.max())[draw.rows].float())
+
+
+def test_a_new_round_is_worth_the_most_so_far():
+    """So that each row is likely seen once before it is judged."""
+    window = RoundWindow(PRIORITISED, 40)
+    window.begin_round()
+    window.update(torch.arange(40), torch.full((40,), 1e-6, dtype=torch.float64))
+    window.begin_round()
+    assert (window.draw(generator(1), 200).rows >= 40).float().mean() > 0.99
+
+
+def test_a_window_smaller_than_a_round_is_refused():
+    """With the setting to change."""
+    with pytest.raises(ConfigError, match=r"holds 39 rows, and a round has 40: raise algorithm\.window_rows"):
+        RoundWindow(WindowSpec(39), 40)

@@ -1,0 +1,232 @@
+"""Environments in a process of their own: acting over a link gives the bytes that acting in one process gives."""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from penstock.storage.errors import GangError, MemberLostError
+from penstock.storage.tensors import load_tensors, save_tensors
+from penstock.tasks.roles.acting.tile import RoundBuffers, TileActor, act_together
+from penstock.tasks.roles.stepping.remote_pool import RemotePool
+from penstock.tasks.roles.stepping.sockets import LinkAddress
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from penstock.tasks.runtime.run_context import RunContext
+    from penstock.tasks.specs import Spec
+
+    from ...conftest import MakeContext
+
+ROUNDS = 4
+TILES = range(2)
+PATIENCE_SECONDS = 150.0
+COLUMNS = ("observation", "reward", "terminated", "truncated", "episode_id")
+
+SERVE = """
+import json, sys
+from penstock.storage.records import to_json
+from penstock.tasks.runtime.run_context import _load
+from penstock.tasks.roles.stepping.server import EnvironmentServer
+store, name, cache, last_round = sys.argv[1:]
+context = _load(store, name, cache)
+with EnvironmentServer(context, range(2), int(last_round), "127.0.0.1", "env-0") as server:
+    print(json.dumps(server.address.to_json()), flush=True)
+    server.serve(lambda: None)
+    print(json.dumps(to_json(server.times("env-0"))), flush=True)
+"""
+
+Rounds = dict[int, list[dict[str, Any]]]
+
+
+class Served:
+    """A process that steps both tiles of a run, from whatever round to the end of the last one."""
+
+    def __init__(self, context: RunContext, cache: Path) -> None:
+        root, _, name = context.run.store.url.rpartition("/")
+        command = [sys.executable, "-c", SERVE, root, name, str(cache), str(ROUNDS - 1)]
+        self.context = context
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self.address = LinkAddress.from_json(self.said())
+
+    def said(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        said: dict[str, Any] = json.loads(self.process.stdout.readline())
+        return said
+
+    def pool(self, tile: int, first_round: int = 0, make: type[RemotePool] = RemotePool) -> RemotePool:
+        return make(self.context, tile, first_round, self.address, PATIENCE_SECONDS)
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+@pytest.fixture(params=["CartPole-v1", pytest.param("Pendulum-v1", marks=pytest.mark.slow), "simple_spread_v3"])
+def context(request: pytest.FixtureRequest, make_context: MakeContext) -> RunContext:
+    """Two tiles of three environments; episodes end every five steps at the latest, rounds have eight."""
+    name = "mappo" if request.param == "simple_spread_v3" else "ppo"
+    return make_context({"environment": {"id": request.param}, "algorithm": {"name": name}})
+
+
+@pytest.fixture
+def served(context: RunContext, tmp_path: Path) -> Iterator[Served]:
+    served = Served(context, tmp_path / "env-cache")
+    yield served
+    served.close()
+
+
+def act(context: RunContext, actors: list[TileActor], rounds: int) -> Rounds:
+    """Everything that the rounds leave, by tile; states as they are stored."""
+    found: Rounds = {actor.tile: [] for actor in actors}
+    buffers = {actor.tile: RoundBuffers(context, actor.tile) for actor in actors}
+
+    def keep(acted: Any) -> None:
+        assert acted.round == actors[0].next_round - 1
+        arrays = {name: array.copy() for name, array in acted.buffers.arrays.items()}
+        arrays |= {f"episodes/{name}": np.array(value) for name, value in acted.end.episodes.items()}
+        arrays["bootstrap_rows"] = np.array(acted.end.bootstrap_rows)
+        arrays["bootstrap_observation"] = np.array(acted.end.bootstrap_observation)
+        left = {name: (array.dtype.str, array.shape, array.tobytes()) for name, array in arrays.items()}
+        found[acted.tile].append({**left, "state": save_tensors(acted.state, {})})
+
+    for _ in range(rounds):
+        act_together(actors, 0, context.algorithm.init(3).params, lambda actor: buffers[actor.tile], keep)
+    return found
+
+
+def local(context: RunContext, rounds: int = ROUNDS) -> Rounds:
+    actors = [TileActor(context, tile) for tile in TILES]
+    for actor in actors:
+        actor.start()
+    return act(context, actors, rounds)
+
+
+def started(served: Served, make: type[RemotePool] = RemotePool) -> list[TileActor]:
+    actors = [TileActor(served.context, tile, served.pool(tile, make=make)) for tile in TILES]
+    for actor in actors:
+        actor.start()
+    return actors
+
+
+def arrays_bytes(spec: Spec) -> int:
+    """The failing row is one environment's."""
+    return math.prod(spec.shape) * np.dtype(spec.dtype).itemsize
+
+
+def close(actors: list[TileActor]) -> None:
+    for actor in actors:
+        actor.close()
+
+
+def test_another_process_steps_the_same(context: RunContext, served: Served):
+    """Columns, bootstraps, episodes and states of every round; then the process ends, and its counts fit ours."""
+    actors = started(served)
+    assert act(context, actors, ROUNDS) == local(context)
+    sent = [actor._pool.sent_bytes for actor in actors]  # type: ignore[union-attr]
+    close(actors)
+    times = served.said()
+    assert served.process.wait(PATIENCE_SECONDS) == 0
+    steps = 2 * ROUNDS * 8
+    action = arrays_bytes(context.environment.action.spec)
+    assert times["env_steps"] == 3 * steps
+    observation_bytes = 3 * arrays_bytes(context.environment.observation)
+    frames = steps - 2 * ROUNDS + 2  # a round's last step shows nothing; the start of a tile does
+    assert times["edges"]["env -> act"] == {"bytes": frames * observation_bytes, "rounds": steps + 2}
+    assert times["edges"]["env -> collect"]["bytes"] > steps * 3 * 10
+    assert [actor._pool.sent_frames for actor in actors] == [steps // 2] * 2  # type: ignore[union-attr]
+    assert all(0 < count - steps // 2 * 3 * action < 2000 for count in sent)
+
+
+def test_acting_resumes_from_stored_states(context: RunContext, served: Served):
+    """A restarted actor reconnects with states from storage, one tile a round behind the other."""
+    expected = local(context)
+    actors = started(served)
+    act(context, actors, 2)
+    close(actors)
+    for tile, done in ((0, 2), (1, 1)):
+        state, _ = load_tensors(memoryview(expected[tile][done - 1]["state"]), "state")
+        actor = TileActor(context, tile, served.pool(tile, done))
+        actor.restore(state, done)
+        assert act(context, [actor], ROUNDS - done) == {tile: expected[tile][done:]}
+        actor.close()
+    assert served.process.wait(PATIENCE_SECONDS) == 0
+
+
+def test_tiles_are_stepped_while_others_are_inferred(context: RunContext, served: Served):
+    """Both tiles' actions are on their way before the answer for the first is waited for, in every step."""
+    order: list[tuple[str, int]] = []
+
+    class Noted(RemotePool):
+        def step_round(self, t: int, action: Any) -> None:
+            order.append(("sent", self._tile))
+            super().step_round(t, action)
+
+        def receive_step(self) -> None:
+            order.append(("received", self._tile))
+            super().receive_step()
+
+    actors = started(served, Noted)
+    act(context, actors, 1)
+    close(actors)
+    between = [("received", 0), ("sent", 0), ("received", 1), ("sent", 1)] * 7
+    assert order == [("sent", 0), ("sent", 1), *between, ("received", 0), ("received", 1)]
+
+
+@pytest.fixture
+def pendulum(make_context: MakeContext, tmp_path: Path) -> Iterator[Served]:
+    served = Served(make_context({"environment": {"id": "Pendulum-v1"}}), tmp_path / "env-cache")
+    yield served
+    served.close()
+
+
+def test_a_killed_process_is_named(pendulum: Served):
+    """In the middle of a round, the actor notices the lost peer at once: by the end of the link, not by a time-out."""
+    actors = started(pendulum)
+    pool: Any = actors[0]._pool
+    pool.begin_round(*(RoundBuffers(pendulum.context, 0).arrays[name] for name in COLUMNS))
+    pendulum.process.send_signal(signal.SIGSTOP)
+    pool.step_round(0, np.zeros((3, 1), dtype=np.float32))
+    pendulum.process.send_signal(signal.SIGKILL)
+    with pytest.raises(MemberLostError, match=r"link to env-0 at 127.0.0.1:\d+ broke"):
+        pool.receive_step()
+    close(actors)
+
+
+def test_invalid_actions_are_not_sent(pendulum: Served):
+    """Frames have no header, so anything but the next step's actions is refused before it is sent."""
+    actors = started(pendulum)
+    pool: Any = actors[0]._pool
+    pool.begin_round(*(RoundBuffers(pendulum.context, 0).arrays[name] for name in COLUMNS))
+    sent = pool.sent_bytes
+    with pytest.raises(ValueError, match="got t=1, expected 0"):
+        pool.step_round(1, np.zeros((3, 1), dtype=np.float32))
+    with pytest.raises(ValueError, match=r"expected float32 of shape \(3, 1\), got float64 \(3, 1\)"):
+        pool.step_round(0, np.zeros((3, 1)))
+    with pytest.raises(ValueError, match=r"got float32 \(2, 1\)"):
+        pool.step_round(0, np.zeros((2, 1), dtype=np.float32))
+    with pytest.raises(RuntimeError, match="8 steps, only 0 were made"):
+        pool.end_round()
+    assert pool.sent_bytes == sent
+    close(actors)
+
+
+def test_a_failing_environment_says_why(pendulum: Served):
+    """The other process's error reaches the actor, and ends that process."""
+    actors = started(pendulum)
+    pool: Any = actors[0]._pool
+    pool.begin_round(*(RoundBuffers(pendulum.context, 0).arrays[name] for name in COLUMNS))
+    pool.step_round(0, np.full((3, 1), np.nan, dtype=np.float32))
+    with pytest.raises(GangError, match=r"env-0 could not step the environments of tile 0: ValueError: .*nan"):
+        pool.receive_step()
+    assert pendulum.process.wait(PATIENCE_SECONDS) != 0
+    close(actors)

@@ -1,0 +1,90 @@
+"""Stored objects of an attempt are found by name, apart from other attempts, and never with two contents."""
+
+from pathlib import Path
+
+import pytest
+
+from penstock.storage.digest import digest
+from penstock.storage.errors import StageMismatchError
+from penstock.storage.refs import shard_name, snapshot_name, state_name
+from penstock.storage.stores.open import open_store
+from penstock.storage.stores.protocol import Store
+from penstock.tasks.runtime.stored_objects import snapshot_folder, stored_shards, stored_snapshot, stored_states
+
+ONE, TWO = digest(b"one"), digest(b"two")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return open_store(str(tmp_path / "store"))
+
+
+def put(store: Store, *names: str) -> None:
+    for name in names:
+        store.write(name, [b"x"])
+
+
+def test_nothing_is_stored_at_first(store: Store):
+    """An attempt that has not begun has neither shards nor states nor snapshots."""
+    assert stored_shards(store, 0, 0) == {}
+    assert stored_states(store, 0, 0) == {}
+    assert stored_snapshot(store, 0, 0) is None
+
+
+def test_shards_are_found_by_round_and_tile(store: Store):
+    """Only objects of the attempt and stage are found; a reference reads the right object."""
+    names = {(round_, tile): shard_name(3, 0, round_, tile, ONE) for round_ in (30, 31) for tile in (0, 1, 11)}
+    put(
+        store, *names.values(), shard_name(3, 1, 30, 0, TWO), shard_name(4, 0, 40, 0, TWO), state_name(3, 0, 30, 0, TWO)
+    )
+    found = stored_shards(store, 3, 0)
+    assert {key: ref.name for key, ref in found.items()} == names
+    assert {(ref.round, ref.tile, ref.digest) for ref in found.values()} == {(*key, ONE) for key in names}
+    assert set(stored_shards(store, 3, 0, 31)) == {(31, 0), (31, 1), (31, 11)}
+    assert {key: ref.digest for key, ref in stored_shards(store, 3, 1).items()} == {(30, 0): TWO}
+
+
+def test_states_are_found_by_round_and_tile(store: Store):
+    """As shards are."""
+    put(store, state_name(3, 0, 30, 1, ONE), state_name(3, 2, 30, 1, TWO), shard_name(3, 0, 30, 1, TWO))
+    assert {key: ref.digest for key, ref in stored_states(store, 3, 0).items()} == {(30, 1): ONE}
+    assert {key: ref.digest for key, ref in stored_states(store, 3, 2).items()} == {(30, 1): TWO}
+
+
+def test_snapshots_are_found_by_version(store: Store):
+    """Later attempts publish in a folder of their own and are never taken for the first."""
+    assert snapshot_folder(0) != snapshot_folder(1) != snapshot_folder(2)
+    later = f"{snapshot_folder(1)}/{snapshot_name(7, TWO).rsplit('/', 1)[1]}"
+    put(store, snapshot_name(7, ONE), snapshot_name(70, TWO), later)
+    first, second = stored_snapshot(store, 7, 0), stored_snapshot(store, 7, 1)
+    assert first is not None
+    assert second is not None
+    assert (first.name, first.digest, first.version) == (snapshot_name(7, ONE), ONE, 7)
+    assert (second.name, second.digest, second.version) == (later, TWO, 7)
+    assert stored_snapshot(store, 8, 0) is None
+
+
+def test_two_shards_for_one_round_and_tile_are_a_mismatch(store: Store):
+    """Both are named, so that a reader can find the non-deterministic part."""
+    put(store, shard_name(3, 0, 30, 1, ONE), shard_name(3, 0, 30, 1, TWO), shard_name(3, 0, 30, 0, ONE))
+    for round_ in (None, 30):
+        with pytest.raises(StageMismatchError, match=r"00000030-0001") as caught:
+            stored_shards(store, 3, 0, round_)
+        assert ONE in str(caught.value)
+        assert TWO in str(caught.value)
+    assert stored_shards(store, 3, 0, 31) == {}
+
+
+def test_two_states_for_one_round_and_tile_are_a_mismatch(store: Store):
+    """As with shards."""
+    put(store, state_name(3, 0, 30, 1, ONE), state_name(3, 0, 30, 1, TWO))
+    with pytest.raises(StageMismatchError):
+        stored_states(store, 3, 0)
+
+
+def test_two_snapshots_for_one_version_are_a_mismatch(store: Store):
+    """As with shards; other versions are not in the way."""
+    put(store, snapshot_name(7, ONE), snapshot_name(7, TWO), snapshot_name(8, ONE))
+    with pytest.raises(StageMismatchError):
+        stored_snapshot(store, 7, 0)
+    assert stored_snapshot(store, 8, 0) is not None

@@ -1,0 +1,72 @@
+"""A quorum below 1 is refused where it is unsupported, and counts the shards that a round needs."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.storage.errors import ConfigError
+from penstock.tasks.driver.run import describe_run
+from penstock.tasks.setup.config.loading import build_config, merge
+from penstock.tasks.setup.config.replay import build_replay_config
+from penstock.tasks.setup.planning.preflight import check_distribution
+
+FOUR_TILES = {
+    "environment": {"num_envs": 8, "envs_per_tile": 2},
+    "distribution": {"act_tasks": 4, "quorum": 0.75},
+}
+
+
+def test_four_tiles_in_four_tasks_may_miss_one():
+    """`run.json` names the promise that is given up, with the reason."""
+    config = build_config(FOUR_TILES)
+    check_distribution(config)
+    assert config.shards_needed == 3
+    promise = describe_run(config)["promise"]
+    assert promise["same_bytes"] is False
+    assert "quorum 0.75" in promise["because"]
+    assert "stored choices" in promise["because"]
+
+
+@pytest.mark.parametrize(("quorum", "tiles", "needed"), [(0.1, 30, 3), (0.7, 10, 7), (0.34, 3, 2), (0.01, 4, 1)])
+def test_a_quorum_counts_whole_shards(quorum, tiles, needed):
+    """The number is rounded up without floating-point error, and is at least one."""
+    values = {"environment": {"num_envs": tiles, "envs_per_tile": 1}, "distribution": {"quorum": quorum}}
+    assert build_config(values).shards_needed == needed
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"distribution": {"policy": "multiple_learners", "act_tasks": 1, "learn_tasks": 2}}, "wait for each other"),
+        ({"distribution": {"policy": "central", "act_tasks": 1}}, "wait for each other"),
+        ({"distribution": {"policy": "single_learner_fine", "act_tasks": 1, "env_tasks": 4}}, "wait for each other"),
+        ({"distribution": {"act_tasks": 2}}, "2 act tasks share 4 tiles.*act_tasks = 4"),
+        ({"distribution": {"quorum": 0.9}}, "requires all of a round"),
+        ({"algorithm": {"name": "dqn"}}, "'dqn' learns from a window"),
+    ],
+)
+def test_it_is_refused_where_a_round_needs_all(changes, said):
+    """The message has the setting, the reason and a remedy."""
+    with pytest.raises(ConfigError, match=rf"^distribution.quorum = 0\.\d+: .*{said}"):
+        check_distribution(build_config(merge(FOUR_TILES, changes)))
+
+
+def test_a_quorum_is_refused_for_a_replay():
+    """All shards of a replay are stored already."""
+    config = build_replay_config(
+        {"source": {"runs": ["one"]}, "distribution": {"policy": "learner_over_storage", "quorum": 0.5}}
+    )
+    with pytest.raises(ConfigError, match="a replay reads stored shards"):
+        check_distribution(config)
+
+
+def test_minibatches_fit_into_the_smallest_round():
+    """Two of four tiles are 12 rows: a thirteenth minibatch would be empty."""
+    values = {
+        "environment": {"num_envs": 8, "envs_per_tile": 2},
+        "schedule": {"round_steps": 3},
+        "distribution": {"quorum": 0.5},
+    }
+    assert build_config(merge(values, {"algorithm": {"minibatches": 12}})).shards_needed == 2
+    with pytest.raises(ConfigError, match=r"minibatches = 13, but a round has only 12 rows"):
+        build_config(merge(values, {"algorithm": {"minibatches": 13}}))

@@ -1,0 +1,73 @@
+"""Costs follow from the distribution: the edges that cross processes and their bytes, for every policy."""
+
+import pytest
+
+from penstock.tasks.setup.config.loading import build_config
+from penstock.tasks.setup.distribution.dataflow import crosses, crossings, cut_edges
+from penstock.tasks.setup.distribution.policies import POLICIES, make_policy
+from penstock.tasks.setup.planning.calibration_process import sizes_of
+from penstock.tasks.setup.planning.dry_run import trial_run
+from penstock.tasks.setup.planning.traffic import Sizes, edge_costs
+
+CONFIG = build_config(
+    {
+        "environment": {"num_envs": 8, "envs_per_tile": 2},
+        "algorithm": {"hidden": [8], "epochs": 3, "minibatches": 2},
+        "schedule": {"round_steps": 16},
+    }
+)
+# Parameters of policy and value: 4 inputs, 8 hidden, 2 and 1 outputs, with biases.
+POLICY_BYTES, VALUE_BYTES = 4 * (4 * 8 + 8 + 8 * 2 + 2), 4 * (4 * 8 + 8 + 8 + 1)
+MINIBATCHES = 6
+
+
+@pytest.fixture(scope="module")
+def sizes() -> Sizes:
+    with trial_run(CONFIG) as (assignment, context):
+        return sizes_of(assignment, context)
+
+
+def policy_of(name: str, learn_tasks: int = 2):
+    return make_policy(CONFIG.distribution.model_copy(update={"policy": name, "learn_tasks": learn_tasks}))
+
+
+def test_sizes_are_those_of_the_configuration(sizes):
+    """Sizes agree with those counted by hand: vectors, steps, updates, and at least the columns of a shard."""
+    assert sizes.action_bytes == 2 * 8
+    assert sizes.observation_bytes == 2 * 4 * 4
+    assert sizes.updates == 2 * MINIBATCHES
+    assert sizes.gradient_bytes == MINIBATCHES * (POLICY_BYTES + VALUE_BYTES)
+    assert (sizes.server_reply_vectors, sizes.server_reply_bytes) == (sizes.updates, sizes.gradient_bytes)
+    assert (sizes.sums, sizes.sums_bytes, sizes.priority_messages, sizes.round_state_vectors) == (1, 3 * 8, 0, 0)
+    assert sizes.snapshot_bytes > POLICY_BYTES
+    assert sizes.shard_bytes > 32 * (16 + 4 + 1 + 1 + 8 + 4 + 3 * 4)
+
+
+@pytest.mark.parametrize("name", [name for name in POLICIES if name != "learner_over_storage"])
+def test_every_edge_that_crosses_has_a_cost(name: str, sizes: Sizes):
+    """Cut edges, and edges between replicas of a role, have a cost and a transport."""
+    policy = policy_of(name)
+    costs = {cost.crossing.edge.name: cost for cost in edge_costs(policy, CONFIG, sizes)}
+    assert (
+        set(costs) == {item.edge.name for item in crossings(policy)} >= {item.edge.name for item in cut_edges(policy)}
+    )
+    assert all(crosses(policy, edge) for edge in costs)
+    steps = CONFIG.schedule.round_steps * CONFIG.environment.tiles
+    for edge, cost in costs.items():
+        assert cost.round_bytes > 0
+        assert cost.way == {"env": "link", "act": "link", "collect": "storage"}.get(
+            edge.split(" ", maxsplit=1)[0], "storage" if edge == "sync -> act" else "collective"
+        )
+        if cost.way == "link":
+            assert cost.round_messages == steps
+    if "learn -> sync" in costs:
+        assert costs["learn -> sync"].round_messages == 2 * sizes.updates
+        assert costs["learn -> sync"].round_bytes == 2 * sizes.gradient_bytes
+
+
+@pytest.mark.parametrize("name", ["multiple_learners", "gpu_only"])
+def test_one_worker_that_holds_everything_sends_nothing(name: str, sizes: Sizes):
+    """Only with two workers do gradients, sums and snapshots cross processes."""
+    assert edge_costs(policy_of(name, learn_tasks=1), CONFIG, sizes) == []
+    crossing = {cost.crossing.edge.name for cost in edge_costs(policy_of(name), CONFIG, sizes)}
+    assert crossing == {"learn -> learn", "learn -> sync", "sync -> act"}
