@@ -32,6 +32,17 @@ SMALL = {
 }
 
 
+def remove_deployments(api: str) -> None:
+    """Delete all automations and the deployments of the work pool.
+
+    Left alone, they act on every other test of this server: they evaluate each snapshot and pause each stalled run.
+    """
+    for each in ask(api, "automations/filter", {}):
+        ask(api, f"automations/{each['id']}", {}, "DELETE")
+    for each in ask(api, "deployments/filter", {"work_pools": {"name": {"any_": ["penstock"]}}}):
+        ask(api, f"deployments/{each['id']}", {}, "DELETE")
+
+
 @pytest.mark.parametrize("name", sorted(DEPLOYMENTS))
 def test_a_deployment_starts_its_flow(name):
     """The entrypoint of each deployment is a flow that accepts its parameters."""
@@ -52,22 +63,25 @@ def test_prefects_commands_create_all_deployments(flow_environment, prefect_api)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    ask(prefect_api, "work_pools/", {"name": "penstock", "type": "process"})
-    prefect("--no-prompt", "deploy", "--all", "--prefect-file", "deploy/prefect.yaml")
-    prefect("automation", "create", "--from-file", "deploy/automations.yaml")
-    pool = {"work_pools": {"name": {"any_": ["penstock"]}}}
-    created = {each["name"]: each for each in ask(prefect_api, "deployments/filter", pool)}
-    assert created.keys() == DEPLOYMENTS.keys()
-    scheduled = {name: [each["schedule"]["cron"] for each in found["schedules"]] for name, found in created.items()}
-    assert {name: crons for name, crons in scheduled.items() if crons} == {"train": ["0 2 * * *"], "gc": ["0 5 * * 0"]}
-    assert all(each["active"] for found in created.values() for each in found["schedules"])
-    automations = {each["name"]: each for each in ask(prefect_api, "automations/filter", {})}
-    offered = yaml.safe_load((ROOT / "deploy/automations.yaml").read_text())["automations"]
-    names = {trigger["name"] for each in DEPLOYMENTS.values() for trigger in each.get("triggers", [])}
-    assert {each["name"] for each in offered} | names <= automations.keys()
-    # Other tests have a run that stalls, and it must not be paused.
-    for each in offered:
-        ask(prefect_api, f"automations/{automations[each['name']]['id']}", {}, "DELETE")
+    try:
+        ask(prefect_api, "work_pools/", {"name": "penstock", "type": "process"})
+        prefect("--no-prompt", "deploy", "--all", "--prefect-file", "deploy/prefect.yaml")
+        prefect("automation", "create", "--from-file", "deploy/automations.yaml")
+        pool = {"work_pools": {"name": {"any_": ["penstock"]}}}
+        created = {each["name"]: each for each in ask(prefect_api, "deployments/filter", pool)}
+        assert created.keys() == DEPLOYMENTS.keys()
+        scheduled = {name: [each["schedule"]["cron"] for each in found["schedules"]] for name, found in created.items()}
+        assert {name: crons for name, crons in scheduled.items() if crons} == {
+            "train": ["0 2 * * *"],
+            "gc": ["0 5 * * 0"],
+        }
+        assert all(each["active"] for found in created.values() for each in found["schedules"])
+        automations = {each["name"]: each for each in ask(prefect_api, "automations/filter", {})}
+        offered = yaml.safe_load((ROOT / "deploy/automations.yaml").read_text())["automations"]
+        names = {trigger["name"] for each in DEPLOYMENTS.values() for trigger in each.get("triggers", [])}
+        assert {each["name"] for each in offered} | names <= automations.keys()
+    finally:
+        remove_deployments(prefect_api)
 
 
 @pytest.mark.parametrize("text", ["a: [", "deployments: [1]", "deployments: [{name: train}]", "name: penstock"])

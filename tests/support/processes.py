@@ -164,6 +164,14 @@ def _connections(pid: int) -> list[Any]:
         return []
 
 
+def _listener(port: int) -> int | None:
+    """Return the pid of the process that listens on a TCP port, if there is one."""
+    found = (
+        at.pid for at in psutil.net_connections("tcp") if at.status == psutil.CONN_LISTEN and at.laddr.port == port
+    )
+    return next(found, None)
+
+
 class Members:
     """The workers of a Dask cluster and their tasks, as the scheduler and the workers report them."""
 
@@ -175,13 +183,22 @@ class Members:
         self.client.close()
 
     def pid_of(self, member: str, run: str) -> int:
-        """Wait until a worker runs a member of a run's gang, `act-0` or `learn-0`, and return that worker's pid."""
+        """Wait until a worker has a member of a run's gang, `act-0` or `learn-0`, and return that worker's pid.
+
+        Only the scheduler is asked: a request to a worker that was just killed blocks for longer than a run may take.
+        """
+        prefix = f"{member} penstock/{run}/"
+
+        def ports(dask_scheduler: Any) -> list[int]:
+            return [
+                int(worker.address.rpartition(":")[2])
+                for worker in dask_scheduler.workers.values()
+                if any(str(task.key).startswith(prefix) for task in worker.processing)
+            ]
 
         def find() -> int | None:
-            for pid, keys in self.working().items():
-                if any(key.startswith(f"{member} penstock/{run}/") for key in keys):
-                    return pid
-            return None
+            found = self.client.run_on_scheduler(ports)
+            return next((pid for port in found if (pid := _listener(port))), None)
 
         return int(wait_until(find, f"{member} of run {run} on a worker", poll_seconds=_ASK_SECONDS))
 
