@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import signal
 
+import psutil
 import pytest
 
 from penstock.storage.digest import canonical_json
@@ -22,8 +22,18 @@ def assert_undisturbed(run, references, settings):
 
 
 def kill(pids):
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
+    """Kill processes, and wait until they have ended: until then the scheduler may still list their members."""
+    processes = [psutil.Process(pid) for pid in pids]
+    for process in processes:
+        process.kill()
+    wait_until(lambda: not any(map(is_alive, processes)), "the end of what was killed")
+
+
+def is_alive(process):
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 @pytest.mark.parametrize(
