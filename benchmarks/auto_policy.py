@@ -45,7 +45,7 @@ def main() -> None:
         os.environ.setdefault("PREFECT_HOME", f"{folder}/prefect")
         with PrefectServer() as server:
             server.wait_ready()
-            os.environ["PREFECT_API_URL"] = server.api_url
+            server.direct_here()
             found = {
                 name: measure(WORKLOADS[name], args, f"{folder}/{number}") for number, name in enumerate(args.only)
             }

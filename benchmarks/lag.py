@@ -53,7 +53,7 @@ def main() -> None:
 
         with PrefectServer() as server:
             server.wait_ready()
-            os.environ["PREFECT_API_URL"] = server.api_url
+            server.direct_here()
             for name, (preset, settings) in _ALGORITHMS.items():
                 for lag in _LAGS:
                     task = Task(

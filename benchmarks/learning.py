@@ -74,7 +74,7 @@ def main() -> None:
 
         with PrefectServer() as server:
             server.wait_ready()
-            os.environ["PREFECT_API_URL"] = server.api_url
+            server.direct_here()
             for name in args.only:
                 raw[name] = [train(TASKS[name], seed, f"{home}/{name}") for seed in args.seeds]
                 rows.append(row(name, TASKS[name], raw[name]))

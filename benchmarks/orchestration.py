@@ -38,7 +38,7 @@ def main() -> None:
         else:
             with PrefectServer() as server:
                 server.wait_ready()
-                os.environ["PREFECT_API_URL"] = server.api_url
+                server.direct_here()
                 rows = {str(tasks): measure(tasks, args.act_workers, folder) for tasks in args.act_tasks}
     few, many = min(args.act_tasks), max(args.act_tasks)
     more = rows[str(many)]["orchestration_seconds"] - rows[str(few)]["orchestration_seconds"]

@@ -47,7 +47,7 @@ def main() -> None:
 
         with PrefectServer() as server:
             server.wait_ready()
-            os.environ["PREFECT_API_URL"] = server.api_url
+            server.direct_here()
             for name in args.only:
                 found, raw[name] = FIGURES[name](args.seeds)
                 rows += found

@@ -89,6 +89,7 @@ def main() -> None:
                 here |= measured()
             constants = values(with_assumptions(f"{name}={value}" for name, value in here.items()))
             with PrefectTally(int(prefect.ui_url.rpartition(":")[2])) as tally:
+                prefect.direct_here()
                 os.environ["PREFECT_API_URL"] = tally.api_url
                 for actors in args.actors:
                     config = config_of(args, actors, folder)

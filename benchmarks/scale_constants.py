@@ -9,6 +9,7 @@ stores the values, with date, machine and command, in `tasks/setup/planning/meas
 from __future__ import annotations
 
 import argparse
+import base64
 import datetime as dt
 import json
 import os
@@ -167,6 +168,7 @@ def records(count: int) -> list[dict[str, Any]]:
 def post(server: PrefectServer, path: str, body: Any) -> None:
     data = json.dumps(body).encode()
     request = urllib.request.Request(f"{server.api_url}/{path}", data, {"Content-Type": "application/json"})
+    request.add_header("Authorization", f"Basic {base64.b64encode(server.auth_string.encode()).decode()}")
     with urllib.request.urlopen(request, timeout=60) as answer:
         answer.read()
 

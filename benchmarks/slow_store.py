@@ -51,7 +51,7 @@ def main() -> None:
         urllib.request.urlopen(request, timeout=30).close()
         with PrefectServer() as prefect:
             prefect.wait_ready()
-            os.environ["PREFECT_API_URL"] = prefect.api_url
+            prefect.direct_here()
             stores = {"local": f"{folder}/runs", "slow": f"s3://{BUCKET}/runs"}
             pairs = []
             for number in range(args.pairs + 1):

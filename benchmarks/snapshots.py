@@ -118,7 +118,7 @@ def returns(seeds: int, stages: int | None, raw: dict[str, Any]) -> list[Row]:
 
         with PrefectServer() as server:
             server.wait_ready()
-            os.environ["PREFECT_API_URL"] = server.api_url
+            server.direct_here()
             for preset, usual in STAGES.items():
                 found: dict[str, list[float]] = {dtype: [] for dtype in DTYPES}
                 for seed in range(1, seeds + 1):

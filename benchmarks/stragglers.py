@@ -60,7 +60,7 @@ def main() -> None:
         os.environ["PYTHONPATH"] = str(Path(__file__).resolve().parent)
         with PrefectServer() as server:
             server.wait_ready()
-            os.environ["PREFECT_API_URL"] = server.api_url
+            server.direct_here()
             for pair in range(args.pairs):
                 for quorum, results in raw.items():
                     results.append(train(args, folder, quorum, f"run-{pair}-{quorum}"))

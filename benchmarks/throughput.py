@@ -101,7 +101,7 @@ def main() -> None:
 
         with PrefectServer() as server:
             server.wait_ready()
-            os.environ["PREFECT_API_URL"] = server.api_url
+            server.direct_here()
             for name in args.only:
                 raw[name] = [measure(WORKLOADS[name], f"{home}/{name}-{turn}") for turn in range(args.rounds)]
                 rows += compare(name, WORKLOADS[name], raw[name])

@@ -37,7 +37,7 @@ def main() -> None:
         else:
             with PrefectServer() as server:
                 server.wait_ready()
-                os.environ["PREFECT_API_URL"] = server.api_url
+                server.direct_here()
                 result = train(args, folder)
     result |= {"peak_pss_bytes": memory.peak_bytes, "peak_pss_by_process": memory.by_process}
     print_result(result | {"machine": machine(["penstock-rl", "torch", "prefect", "distributed"])})

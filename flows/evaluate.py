@@ -14,6 +14,7 @@ from penstock.storage.runs.run import RunFolder
 from penstock.storage.stores.open import open_store
 from penstock.tasks.analysis.evaluation import commits_to_evaluate
 from penstock.tasks.driver.evaluation_task import evaluate_stage
+from penstock.tasks.setup.config.consent import record_consent
 
 
 @flow(name="evaluate", flow_run_name="evaluate {run}", persist_result=False, validate_parameters=True)
@@ -24,6 +25,7 @@ def evaluate(
     key: int = 1_000_000,
     idle_seconds: float = 3600.0,
     follow: bool = True,
+    trust: bool = False,
 ) -> list[dict[str, float]]:
     """Evaluate every commit of a run, greedily, on fresh seeds, until the run is finished; results are in evaluations/.
 
@@ -36,10 +38,14 @@ def evaluate(
         key: Selects the set of seeds.
         idle_seconds: Fail when an unfinished run commits nothing for this long.
         follow: Wait for further commits until the run is finished; otherwise evaluate only what is committed by now.
+        trust: Import the code that the run names, also where Python finds it in the flow run's working directory.
     """
+    folder = RunFolder(open_store(store), run)
+    if trust:
+        record_consent(folder)
     results = []
     wait_seconds = idle_seconds if follow else None
-    for commit in commits_to_evaluate(RunFolder(open_store(store), run), episodes, key, wait_seconds):
+    for commit in commits_to_evaluate(folder, episodes, key, wait_seconds):
         results.append(evaluate_stage(store, run, commit.stage, episodes, key))
         current_panel().evaluation(results[-1])
         create_table_artifact(results, key=artifact_key(run, "evaluations"), description="Evaluations")

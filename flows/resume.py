@@ -29,6 +29,7 @@ def resume(
     run: RunName | None = None,
     store: str = "runs",
     cluster: ClusterSettings = ClusterSettings(),  # noqa: B008  (frozen)
+    trust: bool = False,
 ) -> FlowResult | State[None]:
     """Resume a run from its last commit, to the same bytes as if it had never been stopped.
 
@@ -39,8 +40,9 @@ def resume(
         run: Name of the run; empty takes the newest that is not finished.
         store: Folder or s3:// address that holds it.
         cluster: Where it is resumed; empty starts workers on this machine.
+        trust: Import the code that the run names, also where Python finds it in the flow run's working directory.
     """
-    config = unfinished_config(store, run, cluster)
+    config = unfinished_config(store, run, cluster, trust=trust)
     if config is None:
         return Completed(message=f"run '{run}' is finished" if run else f"no unfinished run in {store}")
     return execute_run(config, "resume")

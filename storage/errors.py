@@ -34,6 +34,10 @@ class ConfigError(PenstockError):
     """A setting is wrong. The message names the field, the value and the expectation."""
 
 
+class ConsentError(PenstockError):
+    """A stored run names code that its reader has not consented to. The message has the code and the command."""
+
+
 class StoreError(PenstockError):
     """The store can't be reached, read or written. The message names the store."""
 

@@ -43,6 +43,15 @@ class Server(NamedTuple):
         }
 
 
+@pytest.fixture(scope="session", autouse=True)
+def user_config(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Keep secrets and consents in a folder of the session, also those of processes that tests start."""
+    folder = tmp_path_factory.mktemp("user") / "config"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PENSTOCK_CONFIG_DIR", str(folder))
+        yield folder
+
+
 BARE_NAMES = frozenset(("flows", "tasks", "storage", "native"))
 
 

@@ -140,7 +140,15 @@ def test_flow_files_hold_flows_and_nothing_else():
             flow_files.append(path.name)
             others = [ast.unparse(node) for node in body if not (is_flow(node) or is_import_or_text(node))]
             assert others == [], path
-    assert flow_files == ["collect_garbage.py", "evaluate.py", "replay.py", "resume.py", "sweep.py", "train.py"]
+    assert flow_files == [
+        "collect_garbage.py",
+        "evaluate.py",
+        "replay.py",
+        "resume.py",
+        "sweep.py",
+        "train.py",
+        "verify.py",
+    ]
 
 
 def is_flow(node: ast.stmt) -> bool:
@@ -248,7 +256,7 @@ def test_light_modules_stay_light(module: str, absent: set[str], tmp_path: Path)
     assert loaded & absent == set()
 
 
-@pytest.mark.parametrize("flow", ["train", "replay", "resume", "sweep", "collect_garbage"])
+@pytest.mark.parametrize("flow", ["train", "replay", "resume", "sweep", "collect_garbage", "verify"])
 def test_modules_of_the_flow_need_no_torch(tmp_path: Path, flow: str):
     """Torch costs seconds and 200 MB, and the process that drives a run computes nothing."""
     loaded = loaded_after(f"import penstock.flows.{flow}", tmp_path)

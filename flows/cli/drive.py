@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import sys
 import threading
+import time
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from penstock.flows.cli.prefect_server import PrefectServer, require_prefect
-from penstock.flows.display.console import LivePanel, Panel, use_panel
+from penstock.flows.display.console import LivePanel, Panel, current_panel, use_panel
+from penstock.storage.errors import PenstockError
 from penstock.storage.stores.open import without_password
 from penstock.tasks.setup.planning.resolve import already_resolved, resolve
 
@@ -23,10 +26,24 @@ if TYPE_CHECKING:
     from penstock.tasks.setup.planning.resolve import IfExists, ResolvedRun
 
 _FLUSH_SECONDS = 5.0
+_WATCH_SECONDS = 2.0
+_FAILED_REQUESTS = 3
+"""Number of failed requests, in a row, after which the server counts as gone."""
 
 
-def run_from_cli(config: RunConfig, if_exists: IfExists, *, as_json: bool) -> FlowResult:
+def run_from_cli(
+    config: RunConfig, if_exists: IfExists, *, as_json: bool, show: Callable[[FlowResult], None] = lambda _: None
+) -> None:
     """Run the training flow in this process, on Prefect's server at `PREFECT_API_URL` or on an embedded one.
+
+    When the run has finished and the server is gone, Prefect's client would keep the process for minutes: it exits with
+    status 0 instead, after `show`.
+
+    Args:
+        config: all settings.
+        if_exists: what to do if the run exists.
+        as_json: print nothing but what `show` prints.
+        show: called once with the result.
 
     Raises:
         PenstockError: anything that keeps the run from finishing; its message is for the user.
@@ -34,14 +51,14 @@ def run_from_cli(config: RunConfig, if_exists: IfExists, *, as_json: bool) -> Fl
     resolved = resolve(config, if_exists)
     quieten_prefect()
     panel: Panel = Panel() if as_json else LivePanel(Console())
-    use_panel(panel)
+    use_panel(_LimitedPanel(panel, show))
     with contextlib.ExitStack() as stack:
         stack.callback(panel.end)
         server = None
         if "PREFECT_API_URL" not in os.environ:
             panel.note("starting Prefect's server, Dask workers and the rest")
             server = stack.enter_context(PrefectServer())
-            os.environ["PREFECT_API_URL"] = server.api_url
+            server.direct_here()
         else:
             require_prefect(os.environ["PREFECT_API_URL"])
             shown = without_password(os.environ["PREFECT_API_URL"])
@@ -52,12 +69,54 @@ def run_from_cli(config: RunConfig, if_exists: IfExists, *, as_json: bool) -> Fl
         _show_warnings(panel)
         if server is not None:
             server.wait_ready()
-            panel.note(f"Prefect's UI while this runs: {server.ui_url}")
+            panel.note(f"Prefect's UI while this runs: {server.sign_in}")
         workers.join()
         stack.callback(flush_prefect)
         with already_resolved(resolved):
-            result: FlowResult = run_flow(config, if_exists)
-    return result
+            result = _result_of(run_flow, config, if_exists, current_panel())
+    show(result)
+
+
+class _LimitedPanel(Panel):
+    """Passes all to another panel, and ends the process when the run has finished and Prefect's server is gone."""
+
+    def __init__(self, panel: Panel, show: Callable[[FlowResult], None]) -> None:
+        self._show = show
+        for name in ("note", "warn", "begin", "progress", "stage", "evaluation", "end"):
+            setattr(self, name, getattr(panel, name))
+
+    def finish(self) -> None:
+        """Watch the server from now on."""
+        threading.Thread(target=self._watch, name="prefect-watch", daemon=True).start()
+
+    def _watch(self) -> None:
+        failures = 0
+        while failures < _FAILED_REQUESTS:
+            time.sleep(_WATCH_SECONDS)
+            try:
+                require_prefect(os.environ["PREFECT_API_URL"])
+                failures = 0
+            except PenstockError:
+                failures += 1
+        assert self.result is not None
+        self.end()
+        self.warn("Prefect's server is gone and has no record of the run's end; what is stored is complete")
+        self._show(self.result)
+        sys.stdout.flush()
+        os._exit(0)
+
+
+def _result_of(run_flow: Callable[..., FlowResult], config: RunConfig, if_exists: IfExists, panel: Panel) -> FlowResult:
+    try:
+        return run_flow(config, if_exists)
+    except PenstockError:
+        raise
+    except Exception as error:
+        if panel.result is None:
+            raise
+        # The run did what was asked; only its record in Prefect is lacking.
+        panel.warn(f"Prefect's server did not record the end of this flow run: {error!r}; what is stored is complete")
+        return panel.result
 
 
 def quieten_prefect() -> None:
@@ -68,6 +127,8 @@ def quieten_prefect() -> None:
     """
     os.environ.setdefault("DO_NOT_TRACK", "1")
     os.environ.setdefault("PREFECT_LOGGING_EXTRA_LOGGERS", "penstock")
+    # Threads outside of the flow log too, such as the lease's: Prefect warns about each of their records otherwise.
+    os.environ.setdefault("PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW", "ignore")
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
 
 

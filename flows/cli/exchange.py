@@ -1,4 +1,4 @@
-"""`penstock copy`, `export` and `import`: a run in another store, and its episodes in other formats."""
+"""`penstock copy`, `fork`, `export` and `import`: a run in another store, from an old commit, or in another format."""
 
 from __future__ import annotations
 
@@ -36,6 +36,38 @@ def copy(
         typer.echo(json.dumps({**asdict(report), "run": name or run, "store": to}, indent=2))
     else:
         typer.echo(f"copied {report.objects} objects, {report.nbytes / 1e6:.1f} MB, {report.commits} commits to {to}")
+
+
+def fork(
+    run: Annotated[str, typer.Argument(help="Name of the run.")],
+    name: Annotated[str, typer.Argument(help="Name of the new run.")],
+    from_stage: Annotated[int, typer.Option(min=0, help="Committed stage that the new run continues from.")],
+    to: Annotated[
+        str | None, typer.Option(help="Folder or s3:// address of the new run.", show_default="the same store")
+    ] = None,
+    store: Store = None,
+    as_json: AsJson = False,
+) -> None:
+    """Start a new run from an old commit of a run, which stays as it is; `penstock resume NAME` continues it.
+
+    An interrupted fork is repeated by giving the same command again.
+    """
+    from penstock.storage.runs.forking import fork_run
+    from penstock.storage.runs.run import RunFolder
+    from penstock.storage.stores.open import open_store
+
+    where = store or "runs"
+    report = fork_run(RunFolder(open_store(where), run), RunFolder(open_store(to or where), name), from_stage)
+    if as_json:
+        typer.echo(
+            json.dumps({**asdict(report), "run": name, "store": to or where, "from_stage": from_stage}, indent=2)
+        )
+        return
+    option = f" --store {to or where}" if (to or where) != "runs" else ""
+    typer.echo(
+        f"run {name} has {from_stage + 1} stages of {run}, {report.env_steps:,} environment steps "
+        f"({report.objects} objects, {report.nbytes / 1e6:.1f} MB)\n  penstock resume {name}{option}"
+    )
 
 
 def export(

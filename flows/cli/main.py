@@ -15,10 +15,10 @@ from rich.console import Console
 
 import penstock
 from penstock.flows.cli import floorplan
-from penstock.flows.cli.exchange import copy, export, import_
+from penstock.flows.cli.exchange import copy, export, fork, import_
 from penstock.flows.cli.report import report
 from penstock.flows.cli.scale import scale
-from penstock.flows.cli.training import TRAIN_HELP, AsJson, Store, replay, resume, train
+from penstock.flows.cli.training import TRAIN_HELP, AsJson, Store, Trust, replay, resume, train
 from penstock.flows.cli.verify import verify
 from penstock.flows.display.console import print_table
 from penstock.storage.errors import ConfigError, PenstockError
@@ -36,6 +36,7 @@ app = typer.Typer(
 )
 floorplan.add_to(app)
 app.command()(copy)
+app.command()(fork)
 app.command()(report)
 app.command()(verify)
 
@@ -120,6 +121,7 @@ def evaluate(
     idle_seconds: Annotated[
         float, typer.Option(min=0, help="With --follow: end when the run commits nothing for this long.")
     ] = 3600.0,
+    trust: Trust = False,
     store: Store = None,
     as_json: AsJson = False,
 ) -> None:
@@ -130,10 +132,12 @@ def evaluate(
     run.
     """
     from penstock.flows.cli.follow import follow as follow_run
-    from penstock.flows.cli.runs import evaluate_run
+    from penstock.flows.cli.runs import evaluate_run, trust_run
 
     if follow and stage is not None:
         raise ConfigError("--stage and --follow: one stage or all of them; leave one of the options out")
+    if trust:
+        trust_run(store or "runs", run)
     if follow:
         show = json.dumps if as_json else _evaluation_line
         follow_run(store or "runs", run, episodes, key, idle_seconds, lambda result: typer.echo(show(result)))
@@ -185,7 +189,7 @@ def ui(port: Annotated[int, typer.Option(help="Port on loopback; 0 chooses a fre
 
     with PrefectServer(port) as server:
         server.wait_ready()
-        Console().print(f"Prefect UI: {server.ui_url}  (Ctrl-C ends it)", highlight=False)
+        Console().print(f"Prefect's UI: {server.sign_in}; Ctrl-C ends it", highlight=False, soft_wrap=True)
         server.wait()
 
 

@@ -9,6 +9,7 @@ from penstock.storage.errors import ConfigError
 from penstock.storage.runs.run import RunFolder
 from penstock.storage.stores.open import open_store
 from penstock.tasks.analysis.history import newest_timings
+from penstock.tasks.setup.config.consent import record_consent
 from penstock.tasks.setup.config.loading import stored_settings
 
 
@@ -47,8 +48,13 @@ def describe_run(store: str, name: str) -> dict[str, Any]:
     }
 
 
+def trust_run(store: str, name: str) -> None:
+    """Trust the code that a run names, for this user on this machine; errors as `record_consent`."""
+    record_consent(RunFolder(open_store(store), name))
+
+
 def evaluate_run(store: str, name: str, episodes: int, stage: int | None, key: int) -> dict[str, float]:
-    """Evaluate the last snapshot of a stage, in this process; the result is stored in the run's folder.
+    """Evaluate the last snapshot of a stage, in this process; the result is stored in the run's folder if possible.
 
     Raises:
         ConfigError: no stage is committed yet, or not this one.
@@ -61,4 +67,5 @@ def evaluate_run(store: str, name: str, episodes: int, stage: int | None, key: i
         raise ConfigError(f"run '{name}' has committed {committed}; evaluate after `penstock resume {name}`")
     from penstock.tasks.analysis.evaluation import evaluate_commit
 
-    return evaluate_commit(run, newest if stage is None else run.log.read(stage), episodes, key)
+    commit = newest if stage is None else run.log.read(stage)
+    return evaluate_commit(run, commit, episodes, key, keep_result=False)

@@ -41,14 +41,15 @@ def serve(store: str | None, path: Path, port: int, note: Callable[[str], None])
     # Each flow run is its own process, and inherits these.
     os.environ.setdefault("DO_NOT_TRACK", "1")
     os.environ.setdefault("PREFECT_LOGGING_EXTRA_LOGGERS", "penstock")
+    os.environ.setdefault("PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW", "ignore")
     if "PREFECT_API_URL" in os.environ:
         require_prefect(os.environ["PREFECT_API_URL"])
         _serve(described, note)
         return
     with PrefectServer(port) as server:
-        os.environ["PREFECT_API_URL"] = server.api_url
+        server.direct_here()
         server.wait_ready()
-        note(f"Prefect's UI: {server.ui_url}")
+        note(f"Prefect's UI: {server.sign_in}")
         _serve(described, note)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,6 +24,9 @@ TRAIN_HELP = (
 Store = Annotated[str | None, typer.Option(help="Folder or s3:// address that holds runs.", show_default="runs")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 Scheduler = Annotated[str | None, typer.Option(help="Address of a Dask scheduler; default: workers on this machine.")]
+Trust = Annotated[
+    bool, typer.Option("--trust", help="Import the code that the run names, also from the working directory.")
+]
 
 
 def train(
@@ -40,7 +44,7 @@ def train(
 
     given = {"name": name, "seed": seed, "store": store, "cluster": {"scheduler": scheduler} if scheduler else None}
     config = configured(preset, context.args, {key: value for key, value in given.items() if value is not None})
-    print_result(run_from_cli(config, "refuse", as_json=as_json), as_json=as_json)
+    run_from_cli(config, "refuse", as_json=as_json, show=partial(print_result, as_json=as_json))
 
 
 def replay(
@@ -81,14 +85,17 @@ def replay(
     fixed = sorted(set(overrides) & {"environment", "plan"})
     if fixed:
         raise ConfigError(f"{', '.join(fixed)}: determined by the runs that are read; leave it out")
-    print_result(
-        run_from_cli(build_replay_config(merge(values, overrides)), "refuse", as_json=as_json), as_json=as_json
-    )
+    config = build_replay_config(merge(values, overrides))
+    run_from_cli(config, "refuse", as_json=as_json, show=partial(print_result, as_json=as_json))
 
 
 def resume(
     context: typer.Context,
     run: Annotated[str, typer.Argument(help="Name of the run.")],
+    from_stage: Annotated[
+        int | None, typer.Option(min=0, help="Give up the later commits, all of which must be damaged.")
+    ] = None,
+    trust: Trust = False,
     store: Store = None,
     scheduler: Scheduler = None,
     as_json: AsJson = False,
@@ -101,6 +108,9 @@ def resume(
     from penstock.flows.cli.drive import run_from_cli
     from penstock.flows.settings.options import parse_overrides
     from penstock.flows.support.find_resumable import stored_config
+    from penstock.storage.runs.forking import ABANDONED, abandon_after
+    from penstock.storage.runs.run import RunFolder
+    from penstock.storage.stores.open import open_store
     from penstock.tasks.setup.config.run import MOVABLE
 
     overrides = parse_overrides(context.args)
@@ -113,8 +123,11 @@ def resume(
         )
     if scheduler is not None:
         overrides = {**overrides, "cluster": {**overrides.get("cluster", {}), "scheduler": scheduler}}
-    config = stored_config(store or "runs", run, overrides)
-    print_result(run_from_cli(config, "resume", as_json=as_json), as_json=as_json)
+    config = stored_config(store or "runs", run, overrides, trust=trust)
+    if from_stage is not None:
+        for name in abandon_after(RunFolder(open_store(store or "runs"), run), from_stage):
+            typer.echo(f"{name} is damaged, and now in {ABANDONED}", err=True)
+    run_from_cli(config, "resume", as_json=as_json, show=partial(print_result, as_json=as_json))
 
 
 def print_result(result: FlowResult, *, as_json: bool) -> None:

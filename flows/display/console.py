@@ -16,7 +16,7 @@ from penstock.flows.display.summary import round_return, stage_row
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from penstock.flows.display.summary import Cell
+    from penstock.flows.display.summary import Cell, FlowResult
     from penstock.storage.runs.commit_schema import Commit
     from penstock.storage.runs.timings import StageTimings
     from penstock.tasks.driver.run import ActiveRun
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 class Panel:
     """Null panel, for a flow run without a terminal. Subclasses show progress; no method may block."""
+
+    result: FlowResult | None = None
+    """The flow's result, which is known before Prefect has recorded it."""
 
     def note(self, text: str) -> None:
         """Announce that a slow step began or ended."""
@@ -46,6 +49,9 @@ class Panel:
 
     def end(self) -> None:
         """Close the panel."""
+
+    def finish(self) -> None:
+        """Handle the end of a run's work, whose result is known: only Prefect's records are left to write."""
 
 
 class LivePanel(Panel):

@@ -13,6 +13,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Self
 
+import httpx
 from prefect.logging import get_logger, get_run_logger
 from prefect.logging.loggers import PrefectLogAdapter
 from prefect.runtime import flow_run
@@ -45,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 
 class RunReport:
-    """Reports one drive of a run. A context manager: the queue is flushed before it ends."""
+    """Reports one drive of a run. A context manager: at its end the queue is flushed, unless the server is gone."""
 
     def __init__(self, config: RunConfig) -> None:
         self._config = config
@@ -73,6 +74,7 @@ class RunReport:
         self._round: int | None = None
         self._commit: Commit | None = None
         self._training: ActiveRun | None = None
+        self._ending = threading.Event()
         self._started = time.perf_counter()
 
     def __enter__(self) -> Self:
@@ -86,6 +88,9 @@ class RunReport:
             reason = None if error is None else f"{type(error).__name__}: {error}"
             self._work.put(lambda: self._show_card(reason))
         self._work.put(None)
+        self._ending.set()
+        if self._panel.result is not None:
+            self._panel.finish()
         self._thread.join()
         self._panel.end()
 
@@ -138,7 +143,7 @@ class RunReport:
     def summary(self) -> FlowResult:
         """Return the flow's result."""
         commit = self._commit
-        return {
+        self._panel.result = {
             "run": str(self._config.name),
             "store": self._config.store,
             "stages": commit.stage + 1 if commit else 0,
@@ -149,6 +154,7 @@ class RunReport:
             "finished": commit.finished if commit else None,
             "seconds": time.perf_counter() - self._started,
         }
+        return self._panel.result
 
     @property
     def _total_rounds(self) -> int:
@@ -220,3 +226,6 @@ class RunReport:
                 show()
             except Exception as error:  # noqa: BLE001  (a failure of Prefect's server must not stop training)
                 logger.warning("could not report to Prefect: %s", error)
+                # A request to a server that is gone takes seconds to fail, and hundreds may be queued.
+                if self._ending.is_set() and isinstance(error, httpx.TransportError):
+                    return

@@ -9,6 +9,7 @@ from penstock.storage.errors import LeaseHeldError
 from penstock.storage.runs.lease import acquire
 from penstock.storage.runs.run import RunFolder, list_runs
 from penstock.storage.stores.open import open_store
+from penstock.tasks.setup.config.consent import record_consent, require_consent
 from penstock.tasks.setup.config.loading import merge, stored_settings
 from penstock.tasks.setup.config.replay import build_stored_config
 
@@ -21,31 +22,51 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def stored_config(store: str, run: str, overrides: Mapping[str, Any]) -> RunConfig:
+def stored_config(store: str, run: str, overrides: Mapping[str, Any], *, trust: bool = False) -> RunConfig:
     """Return the settings of a run to resume, with overrides of what may change.
+
+    Args:
+        store: folder or address that holds the run.
+        run: its name.
+        overrides: settings of `cluster` and `distribution`.
+        trust: trust the code that the run names.
 
     Raises:
         RunNotFoundError: no run has that name.
         ConfigError: the overrides are wrong.
+        ConsentError: the run names code in the working directory, and is not trusted.
     """
-    described = RunFolder(open_store(store), run).load("config")["config"]
+    folder = RunFolder(open_store(store), run)
+    if trust:
+        record_consent(folder)
+    require_consent(folder)
+    described = folder.load("config")["config"]
     return build_stored_config(merge({**stored_settings(described), "name": run, "store": store}, overrides))
 
 
-def unfinished_config(store: str, run: str | None, cluster: ClusterSettings) -> RunConfig | None:
+def unfinished_config(
+    store: str, run: str | None, cluster: ClusterSettings, *, trust: bool = False
+) -> RunConfig | None:
     """Return the settings of a named run, or of the newest in a store that is neither finished nor driven.
+
+    Args:
+        store: folder or address that holds runs.
+        run: the run's name; None chooses one.
+        cluster: where it is resumed.
+        trust: trust the code that the run names.
 
     Returns:
         None where the named run is finished, or where no run is left to resume.
 
     Raises:
         RunNotFoundError: no run has that name.
+        ConsentError: the run names code in the working directory, and is not trusted.
         StoreError: the store can't be read.
     """
     where = {"cluster": cluster.model_dump(mode="json", exclude_unset=True)}
     if run is not None:
         newest = RunFolder(open_store(store), run).log.newest()
-        return None if newest and newest.finished else stored_config(store, run, where)
+        return None if newest and newest.finished else stored_config(store, run, where, trust=trust)
     root = open_store(store)
     found = [summary for summary in list_runs(root) if summary.finished is None and summary.problem is None]
     for summary in sorted(found, key=lambda summary: summary.created or "", reverse=True):
@@ -56,5 +77,5 @@ def unfinished_config(store: str, run: str | None, cluster: ClusterSettings) -> 
         except LeaseHeldError as error:
             logger.info("run=%s is skipped: %s", summary.name, error)
             continue
-        return stored_config(store, summary.name, where)
+        return stored_config(store, summary.name, where, trust=trust)
     return None

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 
 from penstock.storage.cache.disk_quota import LOCKS_FOLDER, DiskQuota
 from penstock.storage.cache.node_lock import node_lock
-from penstock.storage.cache.private_folder import is_private, make_private
 from penstock.storage.errors import CorruptObjectError, StoreError
+from penstock.storage.private_folder import is_private, make_private
 from penstock.storage.refs import is_digest
 from penstock.storage.shards.verify import check_content
 

@@ -1,8 +1,8 @@
 """The commit log: a stage happened if and only if its commit is here.
 
 Commits are numbered by stage without gaps, created only if absent, never changed and never removed; each names the
-digest of the one before. `latest.json` is a hint of the log's end, and roll-ups only save reads: both may be stale,
-lost or damaged without harm.
+digest of the one before. `latest.json` is a hint of the log's end with the digest of its commit, which no other commit
+holds yet; roll-ups only save reads. All may be stale, lost or damaged without harm.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.storage.digest import canonical_json, digest, parse_json
+from penstock.storage.digest import digest
 from penstock.storage.errors import CommitConflictError, CorruptObjectError, ObjectNotFoundError, StoreError
 from penstock.storage.refs import Ref
 from penstock.storage.runs.commit_schema import decode_commit, encode_commit
+from penstock.storage.runs.latest import LATEST, Hint, read_hint, write_hint
 from penstock.storage.runs.rollups import (
     PREFIX,
     WIDE_ROWS_LIMIT,
@@ -40,8 +41,6 @@ if TYPE_CHECKING:
     from penstock.storage.runs.commit_schema import Commit
     from penstock.storage.stores.protocol import Store
 
-LATEST = "latest.json"
-_MOST_STAGES = 10**12  # a damaged hint must not become a name that no file system takes
 _COMMIT_NAME = re.compile(r"commits/(\d{8,})\.json")
 _log = logging.getLogger(__name__)
 
@@ -49,6 +48,12 @@ _log = logging.getLogger(__name__)
 def commit_name(stage: int) -> str:
     """Return `commits/<stage>.json`."""
     return f"commits/{stage:08d}.json"
+
+
+def parse_commit_name(name: str) -> int | None:
+    """Return the stage of a commit's name; None for other names."""
+    matched = _COMMIT_NAME.fullmatch(name)
+    return int(matched[1]) if matched else None
 
 
 def commit_ref(commit: Commit) -> Ref:
@@ -90,10 +95,21 @@ class CommitLog:
             since: a stage that is known to be committed; the search begins there and not at the hint.
 
         Raises:
-            CorruptObjectError: the newest commit was altered or cut short.
+            CorruptObjectError: the newest commit was altered or cut short, or is not the one that the hint names.
         """
-        stage = self.newest_stage(since)
-        return None if stage is None else self.read(stage)
+        hinted, expected = read_hint(self._store) if since is None else Hint(since, "")
+        stage = self._newest_stage(hinted, since)
+        if stage is None:
+            return None
+        name = commit_name(stage)
+        data = self._store.read(name)
+        commit = decode_commit(data, name, stage)
+        if stage == hinted and expected and digest(data) != expected:
+            raise CorruptObjectError(
+                f"'{name}' has the digest {digest(data)}, but '{LATEST}' in {self._store.url} names {expected}: one of "
+                f"the two was replaced. Restore the commit from a copy; if it is right, remove '{LATEST}'"
+            )
+        return commit
 
     def read(self, stage: int) -> Commit:
         """Return a stage's commit.
@@ -142,7 +158,7 @@ class CommitLog:
             self._store.create(name, data)
         except StoreError as error:
             self._accept(name, data, error)
-        self._hint(stage)
+        write_hint(self._store, stage, digest(data))
         self._roll_up(stage)
 
     def shard_refs(self, first: int = 0, last: int | None = None) -> Iterator[ShardRef]:
@@ -180,17 +196,20 @@ class CommitLog:
         Raises:
             CorruptObjectError: a commit is malformed, or is not the one that its successor was built upon.
         """
-        parent = genesis
         newest = self.newest_stage()
-        commits = 0 if newest is None else newest + 1
-        for stage in range(commits):
+        return sum(1 for _ in self.chain(genesis, -1 if newest is None else newest))
+
+    def chain(self, genesis: str, last: int) -> Iterator[Commit]:
+        """Yield the commits up to a stage, and check that each names the digest of the one before; as `verify`."""
+        parent = genesis
+        for stage in range(last + 1):
             name = commit_name(stage)
             data = self._store.read(name)
-            found = decode_commit(data, name, stage).parent
-            if found != parent:
-                raise _replaced(name, found, commit_name(stage - 1) if stage else "run.json", parent)
+            commit = decode_commit(data, name, stage)
+            if commit.parent != parent:
+                raise _replaced(name, commit.parent, commit_name(stage - 1) if stage else "run.json", parent)
             parent = digest(data)
-        return commits
+            yield commit
 
     def _accept(self, name: str, data: bytes, error: StoreError) -> None:
         """Compare the stored commit with one whose creation failed; raise unless they are equal."""
@@ -205,23 +224,6 @@ class CommitLog:
                 f"results; nothing was overwritten. Resume the run; it continues from its newest commit"
             ) from error
 
-    def _hint(self, stage: int) -> None:
-        try:
-            self._store.write(LATEST, [canonical_json({"stage": stage}) + b"\n"])
-        except StoreError as error:
-            _log.warning("'%s' was not updated, and readers must search for the newest commit: %s", LATEST, error)
-
-    def _hinted(self) -> int:
-        """Return the stage that the hint names, or -1; the caller checks that it is committed."""
-        try:
-            stage = parse_json(self._store.read(LATEST))["stage"]
-        except ObjectNotFoundError:
-            return -1
-        except (ValueError, KeyError, TypeError) as error:
-            _log.warning("'%s' is damaged and ignored; the next commit rewrites it: %r", LATEST, error)
-            return -1
-        return stage if isinstance(stage, int) and 0 <= stage < _MOST_STAGES else -1
-
     def newest_stage(self, since: int | None = None) -> int | None:
         """Return the last stage of the log, which has no gaps; None if it is empty.
 
@@ -229,7 +231,9 @@ class CommitLog:
         few names, or behind the newest roll-up, and a listing of few names finds it. If roll-ups were lost as well,
         ever longer steps find it.
         """
-        hinted = self._hinted() if since is None else since
+        return self._newest_stage(read_hint(self._store).stage if since is None else since, since)
+
+    def _newest_stage(self, hinted: int, since: int | None) -> int | None:
         if not self._is_committed(hinted + 1):
             if hinted < 0 or hinted == since or self._is_committed(hinted):
                 return hinted if hinted >= 0 else None
@@ -254,7 +258,7 @@ class CommitLog:
         """Return the last commit in the block of a stage, by one listing; the one before the stage if there is none."""
         digits = len(str(self._block)) - 1
         names = self._store.list(commit_name(stage).removesuffix(".json")[:-digits])
-        return max([stage - 1, *(int(found[1]) for found in map(_COMMIT_NAME.fullmatch, names) if found)])
+        return max([stage - 1, *(found for found in map(parse_commit_name, names) if found is not None)])
 
     def _search(self, committed: int) -> int:
         """Return the last commit: search from an existing one in ever longer steps, then by bisection."""

@@ -113,6 +113,8 @@ class LeaseKeeper:
         self._thread: threading.Thread | None = None
         self.reason = ""
         """The reason why it is lost; empty until then."""
+        self.problem = ""
+        """The store's error if the last renewal failed, such as a full disk; empty otherwise."""
 
     def __enter__(self) -> Self:
         self.start()
@@ -158,7 +160,9 @@ class LeaseKeeper:
                 return
             try:
                 self.reason = self._renew()
+                self.problem = ""
             except (StoreError, CorruptObjectError) as error:
+                self.problem = str(error)
                 _log.warning("the lease was not renewed: %s", error)
                 if self._overdue():
                     self.reason = f"it could not be renewed for {self._lease.ttl_seconds:g} s ({error})"

@@ -80,6 +80,11 @@ def verify_run(
         raise ConfigError(f"--since {since}: run '{run.name}' has committed {last + 1} stages, expected 0 to {last}")
     faults: list[Fault] = []
     commits = list(_chain(run.store, since, last, genesis, faults))
+    if newest is not None and not faults:
+        try:
+            run.log.newest()
+        except CorruptObjectError as error:
+            faults.append(Fault(commit_name(newest), str(error), committed=True))
     committed = {ref.name for commit in commits for ref in _references(commit)}
     stored = {name for folder in _FOLDERS for name in run.store.list(folder)}
     missing = _needed(commits, newest, shards_kept_from(run.store)) - stored

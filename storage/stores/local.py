@@ -250,7 +250,9 @@ class LocalStore:
 
     def _fail_writing(self, name: str, error: OSError) -> NoReturn:
         advice = "check that it is a folder, is writable and has space"
-        if error.errno in {errno.EPERM, errno.EOPNOTSUPP}:
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            advice = "the disk or the user's quota is full: free space, then resume what stopped"
+        elif error.errno in {errno.EPERM, errno.EOPNOTSUPP}:
             advice = "its file system may lack hard links, which exclusive creation needs: use another one"
         raise StoreError(f"cannot write '{name}' in the store '{self.url}': {error.strerror}; {advice}") from error
 

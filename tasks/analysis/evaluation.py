@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import TYPE_CHECKING
 
@@ -10,13 +11,14 @@ import torch
 from gymnasium.vector import AutoresetMode
 
 from penstock.storage.digest import canonical_json
-from penstock.storage.errors import RunIdleError
+from penstock.storage.errors import RunIdleError, StoreError
 from penstock.storage.runs.reader_claims import reading
 from penstock.tasks.data.snapshots.exchange import load_snapshot
 from penstock.tasks.environments.factory import make_pool
 from penstock.tasks.runtime.assignment import Assignment
 from penstock.tasks.runtime.run_context import load_context
 from penstock.tasks.seeds import Purpose, environment_seeds
+from penstock.tasks.setup.config.consent import require_consent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,6 +28,11 @@ if TYPE_CHECKING:
     from penstock.storage.runs.run import RunFolder
     from penstock.storage.stores.protocol import Store
     from penstock.tasks.runtime.run_context import RunContext
+
+_FOLLOW_SECONDS = 1.0
+"""Interval of polling for a new commit."""
+
+_log = logging.getLogger(__name__)
 
 
 def evaluate_snapshot(context: RunContext, store: Store, ref: SnapshotRef, episodes: int, key: int) -> dict[str, float]:
@@ -72,28 +79,42 @@ def evaluate_snapshot(context: RunContext, store: Store, ref: SnapshotRef, episo
     }
 
 
-_FOLLOW_SECONDS = 1.0
-"""Interval of polling for a new commit."""
-
-
-def evaluate_commit(run: RunFolder, commit: Commit, episodes: int, key: int) -> dict[str, float]:
+def evaluate_commit(
+    run: RunFolder, commit: Commit, episodes: int, key: int, *, keep_result: bool = True
+) -> dict[str, float]:
     """Evaluate the last snapshot of a commit in this process, and store the result with the run.
+
+    Args:
+        run: a run.
+        commit: one of its commits.
+        episodes: number of episodes.
+        key: selects the set of seeds.
+        keep_result: fail if the result can't be stored; otherwise warn, as for an archive that is only read.
 
     Returns:
         The result of `evaluate_snapshot`, and `seeds`, which is `key`.
+
+    Raises:
+        StoreError: the store can't be read or, with `keep_result`, written.
     """
     snapshot = commit.snapshots[-1]
-    with reading(run.store, "evaluate", commit.stage, commit.stage, shards=False):
+    with reading(run.store, "evaluate", commit.stage, commit.stage, shards=False, optional=not keep_result):
         result = {
             **evaluate_snapshot(observer_context(run, commit.stage), run.store, snapshot, episodes, key),
             "seeds": key,
         }
-    run.store.write(_evaluation_name(snapshot, episodes, key), [canonical_json(result)])
+    try:
+        run.store.write(_evaluation_name(snapshot, episodes, key), [canonical_json(result)])
+    except StoreError as error:
+        if keep_result:
+            raise
+        _log.warning("the result is not kept with the run: %s", error)
     return result
 
 
 def observer_context(run: RunFolder, stage: int) -> RunContext:
-    """Return the context of a run for an observer that is not a member; errors as `load_context`."""
+    """Return the context of a run for an observer that is not a member; errors as `require_consent`, `load_context`."""
+    require_consent(run)
     return load_context(
         Assignment(
             store=run.root.url,

@@ -2,7 +2,9 @@
 
 Local workers are ordinary Dask workers with the resources that the run's policy asks for. Their nannies live in the
 flow's process, restart a worker that dies, and die with the flow. Workers are forked from one process that has
-already imported their modules, which saves seconds for each at the start and after each loss.
+already imported their modules, which saves seconds for each at the start and after each loss. They and the flow accept
+only each other: TLS with a key that is made for the run and kept in memory, since whoever may connect to a Dask
+scheduler may run code as its owner.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import dask
 from distributed import Client, Nanny, Scheduler, SpecCluster
+from distributed.security import Security
 from distributed.utils import get_mp_context
 
 from penstock.storage.errors import GangRefusedError
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from penstock.tasks.setup.distribution.policies import DistributionPolicy
 
 _CONNECT_SECONDS = 15
+_PROTOCOL = "tls://"
 
 Workers: TypeAlias = tuple[tuple[str, int, tuple[tuple[str, float], ...]], ...]
 
@@ -129,21 +133,24 @@ def start_local_cluster(workers: Workers) -> SpecCluster:
 def _start(wanted: Workers) -> SpecCluster:
     _fork_workers()
     # A configuration that requires encryption, such as deploy/tls/dask.yaml, names certificates as well.
-    protocol = "tls://" if dask.config.get("distributed.comm.require-encryption") else "tcp://"
-    workers = {name: _worker(threads, dict(resources), protocol) for name, threads, resources in wanted}
+    encrypted = dask.config.get("distributed.comm.require-encryption")
+    security = Security() if encrypted else Security.temporary()
+    workers = {name: _worker(threads, dict(resources), security) for name, threads, resources in wanted}
     with dask.config.set(_DASK):
         return SpecCluster(
             workers=workers,
             scheduler={
                 "cls": Scheduler,
                 "options": {
-                    "protocol": protocol,
+                    "protocol": _PROTOCOL,
+                    "security": security,
                     "host": "127.0.0.1",
                     "port": 0,
                     "dashboard": False,
                     "dashboard_address": "127.0.0.1:0",
                 },
             },
+            security=security,
             name="penstock",
             silence_logs=40,
         )
@@ -165,9 +172,10 @@ def _fork_workers() -> None:
         os.environ["PYTHONSAFEPATH"] = before
 
 
-def _worker(threads: int, resources: dict[str, float], protocol: str) -> dict[str, object]:
+def _worker(threads: int, resources: dict[str, float], security: Security) -> dict[str, object]:
     options = {
-        "protocol": protocol,
+        "protocol": _PROTOCOL,
+        "security": security,
         "host": "127.0.0.1",
         "nthreads": threads,
         "resources": resources,

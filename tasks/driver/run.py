@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -28,6 +28,7 @@ from penstock.tasks.environments.floorplan_blocks import with_digests
 from penstock.tasks.fingerprint import differences, fingerprint
 from penstock.tasks.model.algorithms.custom_probe import custom_files, custom_source, with_custom_defaults
 from penstock.tasks.runtime.assignment import Assignment
+from penstock.tasks.setup.config.consent import record_consent, require_consent
 from penstock.tasks.setup.config.loading import merge, stored_settings
 from penstock.tasks.setup.config.replay import ReplayConfig, build_stored_config
 from penstock.tasks.setup.config.run import MOVABLE, RunConfig
@@ -182,6 +183,7 @@ def open_run(resolved: ResolvedRun, choice: Choice | None = None) -> ResolvedRun
     """Create a new run, or read the stored settings of one that exists; returns it with the settings that count."""
     run, config = resolved.run, resolved.config
     if resolved.exists:
+        require_known_code(run, config)
         # This refuses blocks whose files have other bytes.
         return resolved.with_config(with_digests(_stored_config(run, config)))
     if isinstance(config, ReplayConfig):
@@ -192,7 +194,20 @@ def open_run(resolved: ResolvedRun, choice: Choice | None = None) -> ResolvedRun
     else:
         config = with_digests(with_custom_defaults(config))
         run.create({**describe_run(config), **({"chosen": choice.to_json()} if choice else {})})
+    with suppress(ConfigError):  # without a place to keep it, another command asks for it
+        record_consent(run)
     return resolved.with_config(config)
+
+
+def require_known_code(run: RunFolder, given: RunConfig) -> None:
+    """Refuse a stored run that names other code than the settings which its user gave, unless the run is trusted.
+
+    Raises:
+        ConsentError: as `require_consent`.
+    """
+    stored = build_stored_config(run.load("config")["config"])
+    if (stored.algorithm.name, stored.environment.id) != (given.algorithm.name, given.environment.id):
+        require_consent(run)
 
 
 def describe_run(config: RunConfig) -> dict[str, object]:

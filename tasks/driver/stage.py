@@ -11,6 +11,7 @@ from uuid import uuid4
 from penstock.storage.digest import canonical_json, parse_json
 from penstock.storage.errors import (
     CorruptObjectError,
+    LeaseLostError,
     MemberLeftError,
     MemberLostError,
     ObjectNotFoundError,
@@ -145,6 +146,16 @@ class StageDriver:
             results = [future.result(raise_on_failure=False) for future in running]
             if gang.error is not None:
                 raise gang.error  # noqa: TRY301  (a member's error ends the gang like any other)
+        except LeaseLostError as error:
+            gang.fail(error)
+            if not self.lease.problem:
+                raise
+            # Members see only that the lease was not renewed; why, as a full disk, is known here.
+            name = self.run.name
+            raise LeaseLostError(
+                f"stage {stage} of run '{name}' ended, because its lease could not be renewed: {self.lease.problem}. "
+                f"`penstock resume {name}` resumes from the last commit"
+            ) from error
         except BaseException as error:
             gang.fail(error)
             raise

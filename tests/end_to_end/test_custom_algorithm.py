@@ -76,3 +76,22 @@ def test_workers_without_the_module_report_it(bench, folder):
     preset = str(folder / "actor_critic.toml")
     lost = bench.penstock("train", preset, *where, PYTHONPATH=str(folder))
     lost.refuse("there is no module 'actor_critic'", "PYTHONPATH")
+
+
+@pytest.mark.slow
+def test_another_user_must_trust_code_in_the_working_directory(bench, folder, tmp_path):
+    """The user who trained is not asked; another one reads the error, and agrees once."""
+    store = ["--store", bench.store]
+
+    def penstock(name, *arguments, **environment):
+        started = Command(arguments, {**bench.environment, **environment}, tmp_path / name, cwd=folder)
+        bench.commands.append(started)
+        return started
+
+    penstock("train", "train", "actor_critic.toml", "--name", "mine", "--max-stages", "1", *store).succeed()
+    penstock("mine", "evaluate", "mine", "--episodes", "2", *store).succeed()
+    other = {"PENSTOCK_CONFIG_DIR": str(tmp_path / "other")}
+    for number, command in enumerate((("evaluate", "mine"), ("resume", "mine"), ("replay", "again", "--from", "mine"))):
+        penstock(f"refused-{number}", *command, *store, **other).refuse("actor_critic:", "--trust")
+    penstock("trusted", "evaluate", "mine", "--episodes", "2", "--trust", *store, **other).succeed()
+    penstock("again", "evaluate", "mine", "--episodes", "2", *store, **other).succeed()

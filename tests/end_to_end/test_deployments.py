@@ -74,6 +74,7 @@ def test_prefects_commands_create_all_deployments(flow_environment, prefect_api)
         assert {name: crons for name, crons in scheduled.items() if crons} == {
             "train": ["0 2 * * *"],
             "gc": ["0 5 * * 0"],
+            "verify": ["0 7 * * 0"],
         }
         assert all(each["active"] for found in created.values() for each in found["schedules"])
         automations = {each["name"]: each for each in ask(prefect_api, "automations/filter", {})}

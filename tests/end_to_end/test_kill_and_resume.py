@@ -9,7 +9,7 @@ import pytest
 
 from penstock.storage.digest import canonical_json
 
-from ..support.processes import Members, wait_until
+from ..support.processes import wait_until
 from ..support.stored_run import assert_same, assert_whole
 from .conftest import BRIEF, Settings
 
@@ -144,14 +144,10 @@ def test_a_run_with_its_own_workers_survives_kills(bench, references):
     Every process is a new one, as on a laptop.
     """
     flow, run = bench.train_alone("alone", OVERLAPPED, cold=True), bench.run("alone")
-    members = Members(flow.own_scheduler())
-    try:
-        pid = members.pid_of("act-1", "alone")
-        run.wait_for_round(4, flow)
-        kill([pid])
-        run.wait_for_round(21, flow)
-    finally:
-        members.close()
+    run.wait_for_round(4, flow)
+    # Only the run itself can ask its scheduler which worker has which member.
+    kill([flow.own_workers()[0].pid])
+    run.wait_for_round(21, flow)
     started = flow.descendants()
     flow.kill()
     wait_until(lambda: not any(process.is_running() for process in started), "the end of the flow's own workers")

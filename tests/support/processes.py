@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -140,21 +139,20 @@ class Command:
         except psutil.NoSuchProcess:
             return []
 
-    def own_scheduler(self) -> str:
-        """Return the Dask scheduler's address of a run with its own workers: the one port with several connections."""
+    def own_workers(self) -> list[psutil.Process]:
+        """Wait until the run's own Dask workers have connected, and return them: its scheduler's port has several."""
 
-        def find() -> str | None:
+        def find() -> list[psutil.Process] | None:
             assert self.running, f"{self._command} ended:\n{self.output}"
             listening = {at.laddr.port for at in _connections(self.pid) if at.status == psutil.CONN_LISTEN}
-            reached = Counter(
-                port
-                for process in self.descendants()
-                for port in {at.raddr.port for at in _connections(process.pid) if at.raddr} & listening
-            )
-            return next((f"tcp://127.0.0.1:{port}" for port, workers in reached.items() if workers > 1), None)
+            reached: dict[int, list[psutil.Process]] = {}
+            for process in self.descendants():
+                for port in {at.raddr.port for at in _connections(process.pid) if at.raddr} & listening:
+                    reached.setdefault(port, []).append(process)
+            return next((workers for workers in reached.values() if len(workers) > 1), None)
 
-        said = "a Dask scheduler in the process, which printed:"
-        return str(wait_until(find, lambda: f"{said}\n{self.output}", poll_seconds=10 * _ASK_SECONDS))
+        said = "workers of a Dask scheduler in the process, which printed:"
+        return list(wait_until(find, lambda: f"{said}\n{self.output}", poll_seconds=10 * _ASK_SECONDS))
 
 
 def _connections(pid: int) -> list[Any]:
@@ -164,7 +162,7 @@ def _connections(pid: int) -> list[Any]:
         return []
 
 
-def _listener(port: int) -> int | None:
+def listener(port: int) -> int | None:
     """Return the pid of the process that listens on a TCP port, if there is one."""
     found = (
         at.pid for at in psutil.net_connections("tcp") if at.status == psutil.CONN_LISTEN and at.laddr.port == port
@@ -198,7 +196,7 @@ class Members:
 
         def find() -> int | None:
             found = self.client.run_on_scheduler(ports)
-            return next((pid for port in found if (pid := _listener(port))), None)
+            return next((pid for port in found if (pid := listener(port))), None)
 
         return int(wait_until(find, f"{member} of run {run} on a worker", poll_seconds=_ASK_SECONDS))
 

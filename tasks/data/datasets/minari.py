@@ -25,6 +25,7 @@ from penstock.storage.shards.specs import DTYPES, Spec
 from penstock.storage.shards.whole_episodes import whole_episodes
 from penstock.storage.tensors import save_tensors
 from penstock.tasks.environments.factory import make_pool
+from penstock.tasks.setup.config.consent import require_consent
 from penstock.tasks.setup.config.replay import build_stored_config
 
 if TYPE_CHECKING:
@@ -156,6 +157,7 @@ def spaces_of(run: RunFolder) -> tuple[Space[Any], Space[Any]]:
 
     Raises:
         ConfigError: the environment is not registered here or has several agents, or Minari is not installed.
+        ConsentError: the run names code in the working directory, and is not trusted.
     """
     config = run.load("config")["config"]
     if "imported" in config:
@@ -164,6 +166,7 @@ def spaces_of(run: RunFolder) -> tuple[Space[Any], Space[Any]]:
 
         imported = config["imported"]
         return deserialize_space(imported["observation_space"]), deserialize_space(imported["action_space"])
+    require_consent(run)
     with contextlib.closing(make_pool(build_stored_config(config), 1)) as pool:
         if agents := pool.environment["agents"]:
             raise ConfigError(

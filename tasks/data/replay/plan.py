@@ -22,6 +22,7 @@ from penstock.storage.runs.reader_claims import reading, shards_kept_from
 from penstock.storage.runs.rollups import refs_of
 from penstock.storage.runs.run import RunFolder
 from penstock.storage.shards.reader import open_shard
+from penstock.tasks.setup.config.consent import require_consent
 from penstock.tasks.setup.config.replay import build_stored_config
 from penstock.tasks.setup.config.run import TrainConfig
 
@@ -151,6 +152,7 @@ def _sources(root: Store, config: ReplayConfig) -> list[_Source]:
     stages = config.source.stages
     for name in config.source.runs:
         run = RunFolder(root, name)
+        require_consent(run)
         stored = build_stored_config(run.load("config")["config"])
         if not isinstance(stored, TrainConfig):
             raise ConfigError(f"source.runs: '{name}' is a replay, which stores no shards; name the runs that it read")

@@ -12,7 +12,8 @@ from penstock.storage.digest import canonical_json, digest
 from penstock.storage.errors import CommitConflictError, CorruptObjectError, ObjectNotFoundError
 from penstock.storage.records import from_json
 from penstock.storage.runs.commit_schema import Commit, encode_commit
-from penstock.storage.runs.commits import LATEST, CommitLog, commit_name, commit_ref, read_commit
+from penstock.storage.runs.commits import CommitLog, commit_name, commit_ref, read_commit
+from penstock.storage.runs.latest import LATEST
 from penstock.storage.runs.rollups import Span
 from penstock.storage.stores.open import open_store
 
@@ -155,6 +156,8 @@ def test_a_commit_after_a_gap_is_refused(log):
         {"stage": -3},
         {"stage": "x"},
         {"stage": 10**300},
+        {"stage": 0, "digest": 7},
+        {"stage": 999, "digest": "0" * 32},
         [],
         b"",
         b'{"stage":',
@@ -176,7 +179,21 @@ def test_the_newest_commit_is_found_without_and_with_a_wrong_hint(log, store, st
 def test_the_hint_points_to_the_newest_commit(log, store):
     """Readers need not search the log each time."""
     fill(log, 3)
-    assert json.loads(store.read(LATEST)) == {"stage": 2}
+    assert json.loads(store.read(LATEST)) == {"stage": 2, "digest": log.digest_of(2)}
+
+
+def test_a_replaced_newest_commit_is_found_by_the_hints_digest(log, store):
+    """No later commit holds its digest yet; the error names both files. A hint without it, or none, finds nothing."""
+    fill(log, 3)
+    name = commit_name(2)
+    replaced = store.read(name).replace(b'"episodes":', b'"episodes":1')
+    assert replaced != store.read(name)
+    store.write(name, [replaced])
+    with pytest.raises(CorruptObjectError, match=rf"{name}.*{LATEST}"):
+        log.newest()
+    for hint in ({"stage": 2}, {"stage": 1, "digest": log.digest_of(1)}):
+        store.write(LATEST, [json.dumps(hint).encode()])
+        assert log.newest().stage == 2
 
 
 def test_a_commit_succeeds_without_its_hint(log, store, caplog, tmp_path):

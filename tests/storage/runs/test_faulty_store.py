@@ -11,7 +11,8 @@ from penstock.storage.cache.node_cache import NodeCache
 from penstock.storage.digest import digest
 from penstock.storage.errors import CommitConflictError, CorruptObjectError, LeaseHeldError, StoreError
 from penstock.storage.refs import Ref
-from penstock.storage.runs.commits import LATEST, CommitLog
+from penstock.storage.runs.commits import CommitLog
+from penstock.storage.runs.latest import LATEST
 from penstock.storage.runs.lease import acquire
 from penstock.storage.stores.open import open_store
 from penstock.storage.stores.probe import probe

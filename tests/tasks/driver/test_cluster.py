@@ -43,3 +43,39 @@ def test_workers_have_the_flows_environment_and_penstocks_modules(tmp_path):
     assert {late for _, late, *_ in first} == {"first"}
     assert {late for _, late, *_ in second} == {"second"}
     assert not any(safe for *_, safe, _ in first + second)
+
+
+STRANGERS = """
+import dask
+from distributed import Client
+from distributed.security import Security
+from penstock.tasks.driver.cluster import connected
+from penstock.tasks.setup.config.loading import build_config, load_preset
+
+def refused(address, **options):
+    try:
+        Client(address, timeout=3, **options)
+    except OSError:
+        return True
+
+if __name__ == "__main__":
+    config = build_config(load_preset("cartpole"))
+    dask.config.set({"distributed.comm.retry.count": 0})
+    with connected(config.make_policy(), config.cluster) as clusters:
+        (cluster,) = clusters.every
+        port = cluster.address.rpartition(":")[2]
+        assert cluster.client.submit(sum, [1, 2]).result() == 3
+        assert refused(f"tcp://127.0.0.1:{port}")
+        assert refused(f"tls://127.0.0.1:{port}", security=Security.temporary())
+        for worker in cluster.client.scheduler_info()["workers"]:
+            assert refused(worker, security=Security.temporary())
+    print("all were refused")
+"""
+
+
+def test_workers_on_this_machine_accept_only_their_run(tmp_path):
+    """A client without TLS, or with a certificate of its own, can't run code in another user's run."""
+    (program := tmp_path / "strangers.py").write_text(STRANGERS)
+    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "all were refused\n"

@@ -1,0 +1,56 @@
+"""Verifies what runs of a store have stored."""
+
+from __future__ import annotations
+
+import logging
+from typing import TypedDict
+
+from penstock.storage.errors import CorruptObjectError, RunNotFoundError
+from penstock.storage.runs.run import RunFolder, run_names
+from penstock.storage.runs.verification import verify_run
+from penstock.storage.stores.open import open_store
+
+logger = logging.getLogger(__name__)
+
+
+class VerifiedRun(TypedDict):
+    """A row of the table: what was verified of a run, and the first of its faults."""
+
+    run: str
+    commits: int
+    objects: int
+    faults: int
+    first: str | None
+    """The first fault, in order of name; None if the run is intact."""
+
+
+def verify_runs(store: str, run: str | None, since: int) -> list[VerifiedRun]:
+    """Verify one run, or all runs of a store; each fault is logged.
+
+    Returns:
+        One row per run.
+
+    Raises:
+        RunNotFoundError: no run has that name.
+        ConfigError: `since` is no committed stage of the run.
+        StoreError: the store can't be read.
+    """
+    root = open_store(store)
+    rows = []
+    for name in [run] if run is not None else run_names(root):
+        row: VerifiedRun = {"run": name, "commits": 0, "objects": 0, "faults": 0, "first": None}
+        try:
+            found = verify_run(RunFolder(root, name), since)
+            problems = [f"{fault.name}: {fault.problem}" for fault in found.faults]
+            row["commits"], row["objects"] = found.commits, found.objects
+        except RunNotFoundError:
+            if run is not None:
+                raise
+            continue  # a folder that holds no run
+        except CorruptObjectError as error:
+            problems = [str(error)]
+        row["faults"], row["first"] = len(problems), problems[0] if problems else None
+        for problem in problems:
+            logger.warning("run=%s %s", name, problem)
+        rows.append(row)
+    return rows

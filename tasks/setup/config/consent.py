@@ -1,0 +1,108 @@
+"""Consent to the code that a stored run names: whoever can write to a store must not choose what a reader imports.
+
+`run.json` may name an algorithm or an environment as `module:Name`. A module that Python finds in the working
+directory is imported only if this user trains the run on this machine, or has said that the run is trusted. Installed
+packages and folders that the user named in PYTHONPATH need no consent. Imports no torch, and none of the modules.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock.storage.digest import canonical_json, digest
+from penstock.storage.errors import ConsentError
+from penstock.storage.user_config import config_folder, read_private, write_private
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from penstock.storage.runs.run import RunFolder
+
+_TRUSTED_RUNS = "trusted-runs"
+
+
+def require_consent(run: RunFolder) -> None:
+    """Refuse a stored run whose code would be imported from the working directory, unless the user trusts the run.
+
+    Raises:
+        ConsentError: names the code, the file, and the command that trusts the run.
+        RunNotFoundError: the run does not exist.
+        CorruptObjectError: `run.json` was altered.
+        ConfigError: the user's configuration folder can't be read.
+    """
+    description = run.load("config")
+    found = local_code(description["config"])
+    if not found or _identity(description) in _trusted():
+        return
+    code = ", ".join(f"{setting} = '{name}' ({origin})" for setting, name, origin in found)
+    option = "" if run.root.url == "runs" else f" --store {run.root.url}"
+    raise ConsentError(
+        f"run '{run.name}' names code that Python finds in the working directory: {code}. It is not imported, since "
+        f"this user has not trained or trusted the run here. Read it, then add --trust once: `penstock evaluate "
+        f"{run.name} --trust{option}`; or start the command in another folder"
+    )
+
+
+def record_consent(run: RunFolder) -> bool:
+    """Trust the code that a run names, from now on and for this user on this machine.
+
+    Returns:
+        False if no consent is needed, or the run was trusted before.
+
+    Raises:
+        ConfigError: the user's configuration folder can't be written.
+    """
+    description = run.load("config")
+    identity, trusted = _identity(description), _trusted()
+    if not local_code(description["config"]) or identity in trusted:
+        return False
+    lines = "".join(f"{line}\n" for line in sorted({*trusted, identity}))
+    write_private(config_folder() / _TRUSTED_RUNS, lines.encode())
+    return True
+
+
+def local_code(config: Mapping[str, Any]) -> list[tuple[str, str, Path]]:
+    """Return the setting, its value and the file of each module that settings name in the working directory.
+
+    Args:
+        config: settings as `run.json` has them.
+    """
+    found = []
+    for table, key in (("algorithm", "name"), ("environment", "id")):
+        values = config.get(table)
+        name = str(values.get(key, "")) if isinstance(values, dict) else ""
+        module, separator, _ = name.partition(":")
+        if separator and (origin := _found_here(module.partition(".")[0])):
+            found.append((f"{table}.{key}", name, origin))
+    return found
+
+
+def _found_here(package: str) -> Path | None:
+    """Return the file or folder of a top-level module if Python finds it in the working directory."""
+    here = Path.cwd()
+    if package in sys.modules and (file := getattr(sys.modules[package], "__file__", None)):
+        origin = Path(file)
+    else:
+        # As an import does it: first Python's path, then the working directory, where custom algorithms are searched.
+        spec = PathFinder.find_spec(package, [*sys.path, str(here)])
+        places = [spec.origin, *(spec.submodule_search_locations or ())] if spec else []
+        if not any(places):  # such as an editable package, which has a finder of its own
+            return None
+        origin = Path(next(filter(None, places)))
+    folder = origin.parent.parent if origin.name == "__init__.py" else origin.parent
+    return origin if folder.resolve() == here.resolve() else None
+
+
+def _identity(description: Mapping[str, Any]) -> str:
+    """Return the digest of what a run is and of the code that its settings name, which need not agree if altered."""
+    config = description["config"]
+    named = [[table, config.get(table, {})] for table in ("algorithm", "environment")]
+    return digest(canonical_json({"identity": description.get("identity"), "named": named}))
+
+
+def _trusted() -> set[str]:
+    found = read_private(config_folder() / _TRUSTED_RUNS)
+    return set((found or b"").decode("ascii", "replace").split())

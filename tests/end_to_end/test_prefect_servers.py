@@ -1,0 +1,68 @@
+"""An embedded Prefect server answers its user alone; a server that goes away costs a run nothing but its pages."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import urllib.error
+import urllib.request
+
+import pytest
+
+from penstock.flows.cli.prefect_server import PrefectServer, require_prefect
+from penstock.storage.errors import PenstockError
+
+from ..support.prefect_server import prefect_server
+from ..support.processes import listener
+from ..support.stored_run import assert_same
+from .conftest import BRIEF, Bench
+
+pytestmark = pytest.mark.slow  # each starts a server of its own
+
+
+@pytest.fixture
+def surroundings(monkeypatch, tmp_path):
+    """Set the environment of a user who has set nothing."""
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PENSTOCK_CONFIG_DIR", str(tmp_path / "config"))
+    for name in ("PREFECT_API_URL", "PREFECT_API_AUTH_STRING", "PREFECT_SERVER_API_AUTH_STRING"):
+        monkeypatch.setenv(name, "")  # so that they are restored afterwards, whatever sets them
+        monkeypatch.delenv(name)
+
+
+def test_an_embedded_server_answers_its_user_alone(surroundings, tmp_path):
+    """Without the auth string every request is refused, also to start flow runs; `require_prefect` says what lacks."""
+    with PrefectServer() as server:
+        server.wait_ready()
+        for path, body in (("flow_runs/filter", {}), ("work_pools/", {"name": "mine", "type": "process"})):
+            request = urllib.request.Request(
+                f"{server.api_url}/{path}", json.dumps(body).encode(), {"Content-Type": "application/json"}
+            )
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                urllib.request.urlopen(request, timeout=60)
+            assert refused.value.code == 401
+            refused.value.close()
+        with pytest.raises(PenstockError, match="PREFECT_API_AUTH_STRING"):
+            require_prefect(server.api_url)
+        assert server.auth_string == (tmp_path / "config" / "prefect-auth").read_text()
+        assert str(tmp_path / "config" / "prefect-auth") in server.sign_in
+        server.direct_here()
+        require_prefect(os.environ["PREFECT_API_URL"])
+
+
+def test_a_run_finishes_without_its_server(cluster, flow_environment, references, tmp_path, pytestconfig):
+    """The server is killed after the first stage: the same bytes, exit status 0, and the result is printed."""
+    with prefect_server(tmp_path, pytestconfig.rootpath / "build" / "tests") as url:
+        bench = Bench(tmp_path, {**flow_environment, "PREFECT_API_URL": url}, cluster.address)
+        try:
+            flow, run = bench.train("alone", BRIEF), bench.run("alone")
+            run.wait_for_commit(0, flow)
+            server = listener(int(url.split(":")[2].partition("/")[0]))
+            assert server is not None
+            os.kill(server, signal.SIGKILL)
+            said = flow.succeed()
+        finally:
+            bench.close()
+    assert "(max_stages 2 done)" in said
+    assert_same(run, references.content(BRIEF))

@@ -1,0 +1,78 @@
+"""A stored run chooses no code that this user's working directory holds, unless the user has agreed."""
+
+import sys
+
+import pytest
+
+from penstock.storage.errors import ConsentError
+from penstock.storage.runs.run import RunFolder
+from penstock.storage.stores.open import open_store
+from penstock.tasks.setup.config.consent import local_code, record_consent, require_consent
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """Work in a folder that holds modules, with a configuration folder of the test's own."""
+    monkeypatch.setenv("PENSTOCK_CONFIG_DIR", str(tmp_path / "config"))
+    (folder := tmp_path / "work").mkdir()
+    (folder / "planted_module.py").write_text("raise SystemExit('imported')")
+    (folder / "planted_package").mkdir()
+    (folder / "planted_package" / "__init__.py").write_text("raise SystemExit('imported')")
+    (folder / "planted_space").mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def run_of(tmp_path, name="PPO", env="CartPole-v1", seed=1):
+    run = RunFolder(open_store(tmp_path / "runs"), f"run-{seed}")
+    config = {"algorithm": {"name": name}, "environment": {"id": env}}
+    if not run.exists():
+        run.create({"config": config, "identity": {**config, "seed": seed}})
+    return run
+
+
+@pytest.mark.parametrize(
+    "code", ["planted_module:X", "planted_package:X", "planted_package.inner:X", "planted_space.a:X"]
+)
+@pytest.mark.parametrize("setting", ["name", "env"])
+def test_code_in_the_working_directory_needs_consent(tmp_path, setting, code):
+    """It is not imported to find that out. The error names it and the command that agrees; agreeing lasts."""
+    run = run_of(tmp_path, **{setting: code})
+    with pytest.raises(ConsentError, match=rf"{code}.*working directory|working directory.*{code}.*--trust"):
+        require_consent(run)
+    assert record_consent(run)
+    require_consent(run)
+    assert not record_consent(run)
+    other = run_of(tmp_path, **{setting: code}, seed=2)
+    with pytest.raises(ConsentError):
+        require_consent(other)
+    assert "planted_module" not in sys.modules
+
+
+@pytest.mark.parametrize("code", ["numpy:X", "json:X", "penstock.tasks:X", "absent_module:X", "PPO"])
+def test_installed_code_needs_no_consent(tmp_path, code):
+    """Also built-in algorithms, and modules that do not exist: their import fails with an error of its own."""
+    run = run_of(tmp_path, name=code)
+    require_consent(run)
+    assert not record_consent(run)
+    assert not (tmp_path / "config").exists()
+
+
+def test_a_folder_that_the_user_named_needs_no_consent(tmp_path, monkeypatch):
+    """PYTHONPATH is the user's own word; the same module in the working directory is not what is imported."""
+    (named := tmp_path / "named").mkdir()
+    (named / "planted_module.py").write_text("")
+    monkeypatch.syspath_prepend(named)
+    assert local_code({"algorithm": {"name": "planted_module:X"}}) == []
+
+
+def test_a_trusted_run_whose_settings_were_altered_is_refused(tmp_path):
+    """Consent is to the code that was named then: the identity alone could be copied."""
+    run = run_of(tmp_path, name="planted_module:X")
+    record_consent(run)
+    description = run.load()
+    description["config"]["algorithm"]["name"] = "planted_package:X"
+    altered = RunFolder(open_store(tmp_path / "runs"), "altered")
+    altered.create(description)
+    with pytest.raises(ConsentError, match="planted_package"):
+        require_consent(altered)
