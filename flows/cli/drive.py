@@ -7,13 +7,12 @@ import logging
 import os
 import sys
 import threading
-import time
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from penstock.flows.cli.prefect_server import PrefectServer, require_prefect
-from penstock.flows.display.console import LivePanel, Panel, current_panel, use_panel
+from penstock.flows.display.console import LivePanel, Panel, use_panel
 from penstock.storage.errors import PenstockError
 from penstock.storage.stores.open import without_password
 from penstock.tasks.setup.planning.resolve import already_resolved, resolve
@@ -51,7 +50,7 @@ def run_from_cli(
     resolved = resolve(config, if_exists)
     quieten_prefect()
     panel: Panel = Panel() if as_json else LivePanel(Console())
-    use_panel(_LimitedPanel(panel, show))
+    use_panel(limited := _LimitedPanel(panel, show))
     with contextlib.ExitStack() as stack:
         stack.callback(panel.end)
         server = None
@@ -73,7 +72,10 @@ def run_from_cli(
         workers.join()
         stack.callback(flush_prefect)
         with already_resolved(resolved):
-            result = _result_of(run_flow, config, if_exists, current_panel())
+            try:
+                result = _result_of(run_flow, config, if_exists, limited)
+            finally:
+                limited.returned.set()
     show(result)
 
 
@@ -82,6 +84,8 @@ class _LimitedPanel(Panel):
 
     def __init__(self, panel: Panel, show: Callable[[FlowResult], None]) -> None:
         self._show = show
+        self.returned = threading.Event()
+        """Set when the flow has returned; its server may be stopped from then on."""
         for name in ("note", "warn", "begin", "progress", "stage", "evaluation", "end"):
             setattr(self, name, getattr(panel, name))
 
@@ -92,7 +96,8 @@ class _LimitedPanel(Panel):
     def _watch(self) -> None:
         failures = 0
         while failures < _FAILED_REQUESTS:
-            time.sleep(_WATCH_SECONDS)
+            if self.returned.wait(_WATCH_SECONDS):
+                return
             try:
                 require_prefect(os.environ["PREFECT_API_URL"])
                 failures = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 from penstock.storage.digest import canonical_json
 from penstock.storage.errors import ConfigError, CorruptObjectError, ObjectNotFoundError, RunExistsError
 from penstock.storage.runs.commits import commit_name, parse_commit_name
-from penstock.storage.runs.latest import write_hint
+from penstock.storage.runs.latest import LATEST, read_hint, write_hint
 from penstock.storage.runs.lease import acquire
 from penstock.storage.runs.reader_claims import RETENTION, reading, shards_kept_from
 from penstock.storage.runs.rollups import PREFIX, parse_rollup_name
@@ -105,9 +106,9 @@ def fork_run(source: RunFolder, target: RunFolder, stage: int) -> Fork:
 def abandon_after(run: RunFolder, stage: int) -> list[str]:
     """Take the commits after a stage off the log if each of them is damaged; the run then resumes from that stage.
 
-    A commit is damaged if it can't be read, does not follow the one before, or if its checkpoint, or a state or
-    snapshot that it names, is damaged or missing. The commits move to `abandoned/`, next to a record of what was wrong
-    with each. Damaged objects that only they name are removed, since the run makes them again.
+    A commit is damaged if it can't be read, has another digest than its neighbours or `latest.json` say, or if its
+    checkpoint, or a state or snapshot that it names, is damaged or missing. The commits move to `abandoned/`, next to a
+    record of what was wrong with each. Damaged objects that only they name are removed, since the run makes them again.
 
     Args:
         run: a run that no flow drives.
@@ -165,11 +166,17 @@ def _abandon(run: RunFolder, stage: int, problems: dict[int, str], keeper: Lease
 def _damage(run: RunFolder, stage: int) -> str:
     """Return the problem of a commit, or of what it needs; empty if it is intact."""
     try:
-        commit = run.log.read(stage)
+        commit, found = run.log.read(stage), run.log.digest_of(stage)
         if commit.parent != run.log.digest_of(stage - 1):
             return f"it was not built upon '{commit_name(stage - 1)}'"
     except (CorruptObjectError, ObjectNotFoundError) as error:
         return str(error)
+    hint = read_hint(run.store)
+    if hint.stage == stage and hint.digest not in ("", found):
+        return f"it has the digest {found}, but '{LATEST}' names {hint.digest}"
+    with suppress(CorruptObjectError, ObjectNotFoundError):
+        if run.log.read(stage + 1).parent != found:
+            return f"'{commit_name(stage + 1)}' was not built upon it"
     return _problem_of(run.store, commit)
 
 

@@ -135,6 +135,20 @@ def test_damaged_commits_are_abandoned(history, folder, what, kind):
     assert all(problems.values())
 
 
+def test_replaced_commits_are_abandoned(history, folder):
+    """A valid commit that is not what its neighbours or the hint say: which of them is wrong can not be known."""
+    for stage, abandoned in ((2, [3, 2]), (3, [3])):
+        path = folder / commit_name(stage)
+        original = {number: (folder / commit_name(number)).read_bytes() for number in (2, 3)}
+        hint = (folder / "latest.json").read_bytes()
+        path.write_bytes(path.read_bytes().replace(b'"episodes":0', b'"episodes":7'))
+        assert path.read_bytes() != original[stage]
+        assert abandon_after(history.run, abandoned[-1] - 1) == [commit_name(number) for number in abandoned]
+        for number, data in original.items():
+            (folder / commit_name(number)).write_bytes(data)
+        (folder / "latest.json").write_bytes(hint)
+
+
 def test_missing_commits_leave_a_gap_that_is_closed(history, folder):
     """A commit behind a missing one can't follow anything."""
     (folder / commit_name(2)).unlink()
