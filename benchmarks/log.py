@@ -26,7 +26,8 @@ import penstock.tasks.setup.planning.resolve
 from penstock.storage.digest import canonical_json, digest
 from penstock.storage.refs import Ref, ShardRef, SnapshotRef, StateRef, checkpoint_name, shard_name, snapshot_name
 from penstock.storage.runs.commit_schema import Commit, encode_commit
-from penstock.storage.runs.commits import LATEST, CommitLog, commit_name
+from penstock.storage.runs.commits import CommitLog, commit_name
+from penstock.storage.runs.latest import LATEST
 from penstock.storage.runs.lease import acquire
 from penstock.storage.runs.rollups import Span, concat_tables, encode_rollup, shard_table, spans_ending
 from penstock.storage.runs.run import RunFolder

@@ -42,6 +42,7 @@ app.command()(verify)
 
 # Exit status of typer after Ctrl-C.
 _INTERRUPTED = 130
+_SHOWN_STAGES = 100
 
 _OVERRIDES = {"allow_extra_args": True, "ignore_unknown_options": True}
 app.command(context_settings=_OVERRIDES)(scale)
@@ -92,19 +93,27 @@ def runs(store: Store = None, as_json: AsJson = False) -> None:
 
 @app.command()
 def show(
-    run: Annotated[str, typer.Argument(help="Name of the run.")], store: Store = None, as_json: AsJson = False
+    run: Annotated[str, typer.Argument(help="Name of the run.")],
+    last: Annotated[
+        int | None,
+        typer.Option(min=1, help="Number of newest stages.", show_default=f"{_SHOWN_STAGES}; with --json all"),
+    ] = None,
+    store: Store = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Show the committed stages of a run."""
+    """Show the newest committed stages of a run."""
     from penstock.flows.cli.runs import describe_run
 
-    description = describe_run(store or "runs", run)
+    description = describe_run(store or "runs", run, last if as_json else last or _SHOWN_STAGES)
     if as_json:
         _print_json(description)
         return
     console = Console()
     console.print(f"run {run} in {store or 'runs'}: {description['outcome']}", highlight=False)
-    if description["stages"]:
-        print_table(description["stages"])
+    if stages := description["stages"]:
+        print_table(stages)
+        if earlier := stages[0]["stage"]:
+            console.print(f"stages 0 to {earlier - 1:,} are not shown: --last N shows more", highlight=False)
     for command in description["next"]:
         console.print(f"  {command}", highlight=False)
 

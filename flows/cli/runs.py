@@ -13,8 +13,13 @@ from penstock.tasks.setup.config.consent import record_consent
 from penstock.tasks.setup.config.loading import stored_settings
 
 
-def describe_run(store: str, name: str) -> dict[str, Any]:
+def describe_run(store: str, name: str, last: int | None = None) -> dict[str, Any]:
     """Describe the committed stages of a run.
+
+    Args:
+        store: folder or address that holds the run.
+        name: the run's name.
+        last: describe only so many of the newest stages; None describes all.
 
     Raises:
         RunNotFoundError: no run has that name.
@@ -24,6 +29,7 @@ def describe_run(store: str, name: str) -> dict[str, Any]:
     description = run.load("config", "made_with", "promise")
     newest = run.log.newest()
     stages = range(newest.stage + 1 if newest else 0)
+    stages = stages if last is None else stages[max(0, len(stages) - last) :]
     timings = newest_timings(run, stages)
     rows = []
     for stage in stages:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from os.path import commonprefix
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -134,7 +135,9 @@ def newest_timings(run: RunFolder, stages: Iterable[int]) -> dict[int, StageTimi
     """Return the timings of the last driver of each of these stages, without those that are lost or damaged."""
     wanted = set(stages)
     generations: dict[int, int] = {}
-    for name in run.store.list("timings/"):
+    # Few of a long run's names are listed where few of its stages are wanted.
+    ends = [timings_name(stage, 0).partition("-")[0] for stage in (min(wanted), max(wanted))] if wanted else []
+    for name in run.store.list(commonprefix(ends) or "timings/"):  # noqa: RUF071  (names are compared as text)
         found = _TIMINGS_NAME.fullmatch(name)
         if found and int(found[1]) in wanted:
             generations[int(found[1])] = max(int(found[2]), generations.get(int(found[1]), 0))

@@ -46,6 +46,7 @@ def test_commands_agree_with_the_log(bench, references, cold):
     assert [row["stage"] for row in shown["stages"]] == list(STAGES)
     assert shown["finished"] == newest["finished"]
     assert all(row["shard bytes"] > 0 and row["steps/s"] > 0 for row in shown["stages"])
+    assert penstock_json(bench, run, "show", run.name, "--last", "1", cold=cold)["stages"] == shown["stages"][-1:]
 
     before = run.content()
     swept = penstock_json(bench, run, "gc", run.name, "--dry-run", cold=cold)

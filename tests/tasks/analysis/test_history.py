@@ -1,0 +1,31 @@
+"""A run's past is read from the objects of the wanted stages alone, and each stage's last driver counts."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.storage.runs.run import RunFolder
+from penstock.storage.runs.timings import StageTimings, encode_timings, timings_name
+from penstock.storage.stores.open import open_store
+from penstock.tasks.analysis.history import newest_timings
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Return a run with timings of 130 stages, of which some had two drivers, and one whose timings are damaged."""
+    run = RunFolder(open_store(tmp_path), "long")
+    for stage in range(130):
+        for generation in (1, 2) if stage % 3 else (1,):
+            timings = StageTimings(stage=stage, started_at=0.0, stage_seconds=float(generation), act=(), learn=())
+            run.store.write(timings_name(stage, generation), [encode_timings(timings)])
+    run.store.write(timings_name(128, 9), [b"{"])
+    return run
+
+
+@pytest.mark.parametrize("wanted", [range(130), range(99, 102), [7], [0, 129], [128], [500], []], ids=str)
+def test_wanted_stages_have_the_timings_of_their_last_driver(run, wanted):
+    """Whatever the digits of their numbers have in common; damaged and missing ones are left out."""
+    found = newest_timings(run, wanted)
+    assert {stage: one.stage_seconds for stage, one in found.items()} == {
+        stage: 2.0 if stage % 3 else 1.0 for stage in wanted if stage < 130 and stage != 128
+    }
