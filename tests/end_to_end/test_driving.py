@@ -46,8 +46,9 @@ def test_a_cluster_that_dasks_commands_started_holds_a_run(references, flow_envi
     cluster = Cluster(1, 1, {}, folder, cold=True)
     bench = Bench(tmp_path, flow_environment, cluster.address)
     try:
-        flow, run = bench.train("by-hand", BRIEF), bench.run("by-hand")
-        pid = cluster.members.pid_of("act-0", "by-hand")
+        with cluster.members.learners_held():
+            flow, run = bench.train("by-hand", BRIEF), bench.run("by-hand")
+            pid = cluster.members.pid_of("act-0", "by-hand")
         run.wait_for_round(1, flow)
         os.kill(pid, signal.SIGKILL)
         flow.succeed()

@@ -62,7 +62,9 @@ def test_an_unreachable_store_is_named_and_the_run_is_resumed_later(bench, refer
 def test_rows_lost_with_their_uploader_are_acted_again(bench, cluster, references, proxy, s3_url):
     """The learner is ahead of the uploads when the uploading process is killed; the run ends with the same bytes."""
     proxy.add(Fault("delay", ("PUT",), "*shards/*", calls=None, seconds=0.4))
-    flow, run = bench.train("ahead", BRIEF, "--lease-seconds", "60", store=s3_url), StoredRun(s3_url, "ahead")
+    with cluster.members.learners_held():
+        flow, run = bench.train("ahead", BRIEF, "--lease-seconds", "60", store=s3_url), StoredRun(s3_url, "ahead")
+        cluster.members.pid_of("act-0", "ahead")
     for version in (2, BRIEF.rounds + 3):
         pid = cluster.members.pid_of("act-0", "ahead")
         wait_until(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
 
-import psutil
 import pytest
 
 from penstock.storage.digest import canonical_json
 
-from ..support.processes import wait_until
+from ..support.processes import is_alive, wait_until
 from ..support.stored_run import assert_same, assert_whole
 from .conftest import BRIEF, Settings
 
@@ -23,17 +23,9 @@ def assert_undisturbed(run, references, settings):
 
 def kill(pids):
     """Kill processes, and wait until they have ended: until then the scheduler may still list their members."""
-    processes = [psutil.Process(pid) for pid in pids]
-    for process in processes:
-        process.kill()
-    wait_until(lambda: not any(map(is_alive, processes)), "the end of what was killed")
-
-
-def is_alive(process):
-    try:
-        return process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not any(map(is_alive, pids)), "the end of what was killed")
 
 
 @pytest.mark.parametrize(
@@ -48,9 +40,11 @@ def is_alive(process):
 )
 def test_a_killed_worker_restarts_from_stored_rounds(bench, cluster, references, settings, member, rounds):
     """Killing the process of an act or learn task costs its restart: the same flow ends with the same bytes."""
-    flow, run = bench.train("killed", settings), bench.run("killed")
-    for round_ in rounds:
+    with cluster.members.learners_held():
+        flow, run = bench.train("killed", settings), bench.run("killed")
         pid = cluster.members.pid_of(member, "killed")
+    for number, round_ in enumerate(rounds):
+        pid = cluster.members.pid_of(member, "killed") if number else pid
         run.wait_for_round(round_, flow)
         kill([pid])
     flow.succeed()
@@ -90,8 +84,9 @@ def test_run_with_stored_placement_settings_is_resumed(bench, references):
 
 def test_everything_killed_at_once_is_resumed(bench, cluster, references):
     """Killing the flow and all workers at once, and resuming while they are restarted, ends with the same bytes."""
-    flow, run = bench.train("killed", OVERLAPPED), bench.run("killed")
-    cluster.members.pid_of("learn-0", "killed")
+    with cluster.members.learners_held():
+        flow, run = bench.train("killed", OVERLAPPED), bench.run("killed")
+        cluster.members.pid_of("learn-0", "killed")
     workers = list(cluster.members.working())
     run.wait_for_round(27, flow)
     kill([flow.pid, *workers])
@@ -103,8 +98,9 @@ def test_everything_killed_at_once_is_resumed(bench, cluster, references):
 def test_at_most_one_round_of_a_tile_is_acted_again(bench, cluster):
     """With learner and flow killed at round 40 of 50, each tile acts at most one round again."""
     settings = Settings(stages=1, rounds=50, tiles=2, act_tasks=1)
-    flow, run = bench.train("killed", settings), bench.run("killed")
-    learner = cluster.members.pid_of("learn-0", "killed")
+    with cluster.members.learners_held():
+        flow, run = bench.train("killed", settings), bench.run("killed")
+        learner = cluster.members.pid_of("learn-0", "killed")
     run.wait_for_round(40, flow)
     kill([learner, flow.pid])
     cluster.members.wait_whole(cluster.workers)
@@ -123,8 +119,9 @@ def test_a_policys_memory_survives_a_kill(bench, cluster):
     """A recurrent network's memory is stored with the environments: a killed act task continues with the same bytes."""
     memory = ("--algorithm.network", "recurrent", "--algorithm.features", "8", "--algorithm.sequence-steps", "8")
     bench.train("alone", BRIEF, *memory).succeed()
-    flow, run = bench.train("killed", BRIEF, *memory), bench.run("killed")
-    pid = cluster.members.pid_of("act-0", "killed")
+    with cluster.members.learners_held():
+        flow, run = bench.train("killed", BRIEF, *memory), bench.run("killed")
+        pid = cluster.members.pid_of("act-0", "killed")
     run.wait_for_round(2, flow)
     kill([pid])
     flow.succeed()
@@ -165,8 +162,9 @@ def test_a_worker_that_dies_repeatedly_is_named(bench, cluster):
     settings = Settings(stages=1, rounds=40, tiles=2, act_tasks=1)
     before = cluster.members.client.run_on_scheduler(allow, 0)
     try:
-        flow, run = bench.train("dying", settings), bench.run("dying")
-        pid = cluster.members.pid_of("act-0", "dying")
+        with cluster.members.learners_held():
+            flow, run = bench.train("dying", settings), bench.run("dying")
+            pid = cluster.members.pid_of("act-0", "dying")
         run.wait_for_round(5, flow)
         kill([pid])
         flow.refuse("act-0", "resume")

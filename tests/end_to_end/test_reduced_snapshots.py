@@ -25,8 +25,9 @@ def test_an_int8_run_is_killed_and_resumed_to_the_same_bytes(bench, cluster, ref
     assert not set(whole) & {name for name in references.content(BRIEF) if name.startswith(("snapshots/", "shards/"))}
 
     bench.environment = {**bench.environment, **s3_server.environment}
-    flow, run = bench.train("killed", BRIEF, *REDUCED, store=s3_url), StoredRun(s3_url, "killed")
-    learner = cluster.members.pid_of("learn-0", "killed")
+    with cluster.members.learners_held():
+        flow, run = bench.train("killed", BRIEF, *REDUCED, store=s3_url), StoredRun(s3_url, "killed")
+        learner = cluster.members.pid_of("learn-0", "killed")
     run.wait_for_round(2, flow)
     os.kill(learner, signal.SIGKILL)
     run.wait_for_round(BRIEF.rounds + 1, flow)

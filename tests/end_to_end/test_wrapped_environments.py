@@ -18,8 +18,9 @@ ENVIRONMENT = ("--environment.id", "gymnasium/CartPole-v1")
 def test_a_killed_run_of_gymnasium_environments_ends_with_the_same_bytes(bench, cluster):
     """Act task and flow are killed in the second stage. Each stage starts new episodes and continues their numbers."""
     bench.train("undisturbed", SETTINGS, *ENVIRONMENT).succeed()
-    flow, run = bench.train("killed", SETTINGS, *ENVIRONMENT), bench.run("killed")
-    actor = cluster.members.pid_of("act-0", "killed")
+    with cluster.members.learners_held():
+        flow, run = bench.train("killed", SETTINGS, *ENVIRONMENT), bench.run("killed")
+        actor = cluster.members.pid_of("act-0", "killed")
     run.wait_for_round(SETTINGS.rounds + 3, flow)
     os.kill(actor, signal.SIGKILL)
     run.wait_for_round(SETTINGS.rounds + 8, flow)

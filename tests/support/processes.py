@@ -19,7 +19,7 @@ from distributed import Client
 from .warm import PENSTOCK, warm_process
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from .warm import Started
 
@@ -162,6 +162,14 @@ def _connections(pid: int) -> list[Any]:
         return []
 
 
+def is_alive(pid: int) -> bool:
+    """Return whether a process runs; one that has ended may exist until its parent asks for its status."""
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
 def listener(port: int) -> int | None:
     """Return the pid of the process that listens on a TCP port, if there is one."""
     found = (
@@ -176,6 +184,7 @@ class Members:
     def __init__(self, address: str) -> None:
         self.address = address
         self.client = Client(address, timeout=PATIENCE_SECONDS, set_as_default=False)
+        self._pids: dict[str, int] = {}
 
     def close(self) -> None:
         self.client.close()
@@ -187,18 +196,41 @@ class Members:
         """
         prefix = f"{member} penstock/{run}/"
 
-        def ports(dask_scheduler: Any) -> list[int]:
-            return [
-                int(worker.address.rpartition(":")[2])
-                for worker in dask_scheduler.workers.values()
-                if any(str(task.key).startswith(prefix) for task in worker.processing)
-            ]
+        def addresses(dask_scheduler: Any) -> list[str]:
+            workers = dask_scheduler.workers.values()
+            return [one.address for one in workers if any(str(task.key).startswith(prefix) for task in one.processing)]
 
         def find() -> int | None:
-            found = self.client.run_on_scheduler(ports)
-            return next((pid for port in found if (pid := listener(port))), None)
+            return next(filter(None, map(self._pid_at, self.client.run_on_scheduler(addresses))), None)
 
-        return int(wait_until(find, f"{member} of run {run} on a worker", poll_seconds=_ASK_SECONDS))
+        return int(wait_until(find, f"{member} of run {run} on a worker", poll_seconds=_POLL_SECONDS))
+
+    @contextlib.contextmanager
+    def learners_held(self) -> Iterator[None]:
+        """Stop the processes that learn: a run that starts meanwhile has its members, and waits before its first round.
+
+        Without it a run may be over before a busy test has found its members.
+        """
+
+        def addresses(dask_scheduler: Any) -> list[str]:
+            return [one.address for one in dask_scheduler.workers.values() if str(one.name).startswith("learn")]
+
+        pids = list(filter(None, map(self._pid_at, self.client.run_on_scheduler(addresses))))
+        assert pids
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for pid in pids:
+                os.kill(pid, signal.SIGCONT)
+
+    def _pid_at(self, address: str) -> int | None:
+        """Return the pid of the worker at an address; None if it has ended."""
+        pid = self._pids.get(address)
+        if pid is None and (pid := listener(int(address.rpartition(":")[2]))):
+            self._pids[address] = pid
+        return pid if pid and is_alive(pid) else None
 
     def working(self) -> dict[int, list[str]]:
         """Return the keys of the tasks that each worker process runs; the scheduler forgets those of an ended flow."""
@@ -207,6 +239,7 @@ class Members:
             return os.getpid(), [str(key) for key in dask_worker.active_threads.values()]
 
         answers = self.client.run(running, on_error="ignore")
+        self._pids |= {address: pid for address, (pid, _) in answers.items()}
         return dict(answers.values())
 
     def wait_idle(self) -> None:
