@@ -35,7 +35,8 @@ def repair_open_stage(run: RunFolder, stage: int, version: int) -> int:
     Args:
         run: a run that this process drives; one on a remote store is left as it is, without a request.
         stage: the stage after the newest commit; its current attempt is repaired.
-        version: the newest committed version of the parameters; later snapshots belong to the stage.
+        version: the newest committed version of the parameters, -1 before the first commit; later snapshots belong to
+            the stage, as that of version 0 to the first.
 
     Returns:
         The number of removed objects.

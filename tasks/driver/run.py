@@ -112,7 +112,7 @@ def drive_run(resolved: ResolvedRun, on_event: Callable[[MemberEvent], None]) ->
         newest = run.log.newest(resolved.newest_stage)
         if newest is not None:
             run.log.check_genesis(run.genesis())
-        stage, version = (newest.stage + 1, newest.version) if newest else (0, 0)
+        stage, version = (newest.stage + 1, newest.version) if newest else (0, -1)
         repair_open_stage(run, stage, version)
         with connected(policy, config.cluster) as clusters:
             for name in unused_counts(config.distribution):

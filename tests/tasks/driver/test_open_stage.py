@@ -71,6 +71,15 @@ def test_damaged_objects_are_removed(context: RunContext, stored: list[str], kin
     assert caplog.messages == []
 
 
+def test_the_first_snapshot_belongs_to_the_first_stage(context: RunContext, tmp_path: Path):
+    """Version 0 is published before the first round, and no commit names it yet."""
+    name = snapshot_name(0, digest(b"parameters"))
+    context.run.store.write(name, [b"parameters"])
+    damage(tmp_path / "root" / "small", name, "empty")
+    assert repair_open_stage(context.run, 0, -1) == 1
+    assert not context.run.store.exists(name)
+
+
 def test_objects_of_an_earlier_attempt_are_left_alone(context: RunContext, stored: list[str], tmp_path: Path):
     """Nothing reads them any more; only the checkpoint is not an attempt's own."""
     for name in stored:
