@@ -6,6 +6,7 @@ gone costs its display and nothing else.
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import logging
 import queue
@@ -216,14 +217,15 @@ class RunReport:
 
     def _show_all(self) -> None:
         while True:
-            try:
+            show: Callable[[], None] | None = self._report_stall
+            with contextlib.suppress(queue.Empty):
                 show = self._work.get(timeout=self._stall.left_seconds())
-            except queue.Empty:
-                show = self._report_stall
             if show is None:
                 return
             try:
                 show()
+                # Also while reports are queued without a pause, as where the server is slow.
+                self._report_stall()
             except Exception as error:  # noqa: BLE001  (a failure of Prefect's server must not stop training)
                 logger.warning("could not report to Prefect: %s", error)
                 # A request to a server that is gone takes seconds to fail, and hundreds may be queued.

@@ -11,7 +11,7 @@ import signal
 import pytest
 
 from ..support.faulty import Fault, now_and_then
-from ..support.processes import wait_until
+from ..support.processes import is_alive, wait_until
 from ..support.s3_proxy import METHODS
 from ..support.stored_run import StoredRun, assert_same
 from .conftest import BRIEF
@@ -73,5 +73,6 @@ def test_rows_lost_with_their_uploader_are_acted_again(bench, cluster, reference
         )
         assert flow.running, flow.output
         os.kill(pid, signal.SIGKILL)
+        wait_until(lambda pid=pid: not is_alive(pid), "the end of what was killed")
     flow.succeed()
     assert_same(run, references.content(BRIEF))
