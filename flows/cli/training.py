@@ -27,6 +27,13 @@ Scheduler = Annotated[str | None, typer.Option(help="Address of a Dask scheduler
 Trust = Annotated[
     bool, typer.Option("--trust", help="Import the code that the run names, also from the working directory.")
 ]
+AllowUnfenced = Annotated[
+    bool,
+    typer.Option(
+        "--allow-unfenced",
+        help="Accept a store that lets two flows write one commit, where their bytes may differ.",
+    ),
+]
 
 
 def train(
@@ -36,13 +43,14 @@ def train(
     seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
     store: Store = None,
     scheduler: Scheduler = None,
+    allow_unfenced: AllowUnfenced = False,
     as_json: AsJson = False,
 ) -> None:
     """Train from the beginning."""
     from penstock.flows.cli.drive import run_from_cli
     from penstock.flows.settings.options import configured
 
-    given = {"name": name, "seed": seed, "store": store, "cluster": {"scheduler": scheduler} if scheduler else None}
+    given = {"name": name, "seed": seed, "store": store, "cluster": _cluster(scheduler, allow_unfenced) or None}
     config = configured(preset, context.args, {key: value for key, value in given.items() if value is not None})
     run_from_cli(config, "refuse", as_json=as_json, show=partial(print_result, as_json=as_json))
 
@@ -98,6 +106,7 @@ def resume(
     trust: Trust = False,
     store: Store = None,
     scheduler: Scheduler = None,
+    allow_unfenced: AllowUnfenced = False,
     as_json: AsJson = False,
 ) -> None:
     """Resume a run from its last commit.
@@ -111,6 +120,7 @@ def resume(
     from penstock.storage.runs.forking import ABANDONED, abandon_after
     from penstock.storage.runs.run import RunFolder
     from penstock.storage.stores.open import open_store
+    from penstock.tasks.setup.config.loading import merge
     from penstock.tasks.setup.config.run import MOVABLE
 
     overrides = parse_overrides(context.args)
@@ -121,13 +131,18 @@ def resume(
             f"{', '.join(fixed)}: can't change when a run is resumed; only cluster settings and numbers of act and env "
             f"tasks can"
         )
-    if scheduler is not None:
-        overrides = {**overrides, "cluster": {**overrides.get("cluster", {}), "scheduler": scheduler}}
+    overrides = merge(overrides, {"cluster": _cluster(scheduler, allow_unfenced)})
     config = stored_config(store or "runs", run, overrides, trust=trust)
     if from_stage is not None:
         for name in abandon_after(RunFolder(open_store(store or "runs"), run), from_stage):
             typer.echo(f"{name} is damaged, and now in {ABANDONED}", err=True)
     run_from_cli(config, "resume", as_json=as_json, show=partial(print_result, as_json=as_json))
+
+
+def _cluster(scheduler: str | None, allow_unfenced: bool) -> dict[str, Any]:
+    """Return the cluster settings that were given as separate options."""
+    given = {"scheduler": scheduler, "allow_unfenced": allow_unfenced or None}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def print_result(result: FlowResult, *, as_json: bool) -> None:

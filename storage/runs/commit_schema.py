@@ -1,5 +1,6 @@
-"""The commit record, its one sequence of bytes, and the check of both: a commit that is malformed is refused."""
+"""The commit record, its name, its one sequence of bytes, and the check of both: a malformed commit is refused."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ from penstock.storage.records import RecordError, from_json, to_json
 from penstock.storage.refs import Ref, ShardRef, SnapshotRef, StateRef, check_ref
 
 FORMAT = "penstock-commit/1"
+_NAME = re.compile(r"commits/(\d{8,})\.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,17 @@ class Commit:
     """`mean_return`, `episodes` and others; None if the stage was not evaluated."""
     finished: str | None
     """The reason why the run ended with this stage; None if it continues."""
+
+
+def commit_name(stage: int) -> str:
+    """Return `commits/<stage>.json`."""
+    return f"commits/{stage:08d}.json"
+
+
+def parse_commit_name(name: str) -> int | None:
+    """Return the stage of a commit's name; None for other names."""
+    matched = _NAME.fullmatch(name)
+    return int(matched[1]) if matched else None
 
 
 def encode_commit(commit: Commit) -> bytes:

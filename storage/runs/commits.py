@@ -1,30 +1,37 @@
 """The commit log: a stage happened if and only if its commit is here.
 
 Commits are numbered by stage without gaps, created only if absent, never changed and never removed; each names the
-digest of the one before. `latest.json` is a hint of the log's end with the digest of its commit, which no other commit
-holds yet; roll-ups only save reads. All may be stale, lost or damaged without harm.
+digest of the one before. Where a store does not create exclusively, each has a copy: see `commit_copies`. `latest.json`
+is a hint of the log's end with the digest of its commit, which no other commit holds yet; roll-ups only save reads.
+Both may be stale, lost or damaged without harm.
 """
 
 from __future__ import annotations
 
 import logging
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.storage.digest import digest
 from penstock.storage.errors import CommitConflictError, CorruptObjectError, ObjectNotFoundError, StoreError
 from penstock.storage.refs import Ref
-from penstock.storage.runs.commit_schema import decode_commit, encode_commit
-from penstock.storage.runs.latest import LATEST, Hint, read_hint, write_hint
+from penstock.storage.runs.commit_copies import (
+    copy_name,
+    keep_copy,
+    list_copies,
+    pending_commit,
+    refuse_conflict,
+    refuse_conflicts,
+)
+from penstock.storage.runs.commit_schema import commit_name, decode_commit, encode_commit, parse_commit_name
+from penstock.storage.runs.latest import LATEST, Hint, LogEnd, read_hint, write_hint
 from penstock.storage.runs.rollups import (
-    PREFIX,
     WIDE_ROWS_LIMIT,
     Span,
     concat_tables,
     decode_rollup,
     encode_rollup,
-    parse_rollup_name,
+    list_rollups,
     refs_of,
     shard_table,
     spans_ending,
@@ -41,19 +48,9 @@ if TYPE_CHECKING:
     from penstock.storage.runs.commit_schema import Commit
     from penstock.storage.stores.protocol import Store
 
-_COMMIT_NAME = re.compile(r"commits/(\d{8,})\.json")
+__all__ = ["CommitLog", "commit_name", "commit_ref", "parse_commit_name", "read_commit"]
+
 _log = logging.getLogger(__name__)
-
-
-def commit_name(stage: int) -> str:
-    """Return `commits/<stage>.json`."""
-    return f"commits/{stage:08d}.json"
-
-
-def parse_commit_name(name: str) -> int | None:
-    """Return the stage of a commit's name; None for other names."""
-    matched = _COMMIT_NAME.fullmatch(name)
-    return int(matched[1]) if matched else None
 
 
 def commit_ref(commit: Commit) -> Ref:
@@ -80,13 +77,16 @@ class CommitLog:
     Args:
         store: of the run.
         rollup_interval: number of commits that a narrow roll-up covers; a wide one covers the square of it.
+        is_fenced: whether of several writers of one object only the first succeeds; otherwise commits get copies.
     """
 
-    def __init__(self, store: Store, rollup_interval: int = 100) -> None:
+    def __init__(self, store: Store, rollup_interval: int = 100, *, is_fenced: bool = True) -> None:
         if rollup_interval < 1:
             raise ValueError(f"rollup_interval is {rollup_interval}, expected 1 or more")
         self._store = store
         self._rollup_interval = rollup_interval
+        self._is_fenced = is_fenced
+        self._end = LogEnd(store, rollup_interval)
 
     def newest(self, since: int | None = None) -> Commit | None:
         """Return the newest commit, or None before the first; four small requests where the hint is right.
@@ -95,19 +95,22 @@ class CommitLog:
             since: a stage that is known to be committed; the search begins there and not at the hint.
 
         Raises:
+            CommitConflictError: two flows committed a stage with different bytes, on a store that let both.
             CorruptObjectError: the newest commit was altered or cut short, or is not the one that the hint names.
         """
-        hinted, expected = read_hint(self._store) if since is None else Hint(since, "")
-        stage = self._newest_stage(hinted, since)
+        hint = read_hint(self._store) if since is None else Hint(since, "")
+        stage = self._end.find(hint.stage, since)
         if stage is None:
             return None
         name = commit_name(stage)
         data = self._store.read(name)
         commit = decode_commit(data, name, stage)
-        if stage == hinted and expected and digest(data) != expected:
+        if hint.has_copies or not self._is_fenced:
+            refuse_conflicts(self._store, stage, digest(data))
+        if stage == hint.stage and hint.digest and digest(data) != hint.digest:
             raise CorruptObjectError(
-                f"'{name}' has the digest {digest(data)}, but '{LATEST}' in {self._store.url} names {expected}: one of "
-                f"the two was replaced. Restore the commit from a copy; if it is right, remove '{LATEST}'"
+                f"'{name}' has the digest {digest(data)}, but '{LATEST}' in {self._store.url} names {hint.digest}: one "
+                f"of the two was replaced. Restore the commit from a copy; if it is right, remove '{LATEST}'"
             )
         return commit
 
@@ -144,7 +147,8 @@ class CommitLog:
 
         Raises:
             ValueError: the commit is malformed.
-            CommitConflictError: another commit has this number, or the one before is missing.
+            CommitConflictError: another commit has this number, or the one before is missing; or, without a fence,
+                two flows committed a stage with different bytes.
             StoreError: the store can't be written.
         """
         data, stage = encode_commit(commit), commit.stage
@@ -154,12 +158,49 @@ class CommitLog:
                 f"'{name}' can't be added to {self._store.url}: '{commit_name(stage - 1)}' does not exist, and a log "
                 f"has no gaps. Resume the run; it continues from its newest commit"
             )
+        if not self._is_fenced:
+            # Looked for, since the creation may replace it; and kept, since another creation may replace this one.
+            if self._store.exists(name):
+                self._accept(stage, data)
+            keep_copy(self._store, stage, data)
         try:
             self._store.create(name, data)
         except StoreError as error:
-            self._accept(name, data, error)
-        write_hint(self._store, stage, digest(data))
+            self._accept(stage, data, error)
+        write_hint(self._store, Hint(stage, digest(data), has_copies=not self._is_fenced))
+        if not self._is_fenced:
+            refuse_conflicts(self._store, stage, self.digest_of(stage))
         self._roll_up(stage)
+
+    def complete(self, newest: Commit | None, genesis: str) -> Commit | None:
+        """Commit the stage of a flow that was stopped between the copy of its commit and the commit.
+
+        For the holder of the run's lease. Where creation is fenced, there are no copies, and this does nothing.
+
+        Args:
+            newest: the newest commit.
+            genesis: the parent of a first commit.
+
+        Returns:
+            The newest commit after that.
+
+        Raises:
+            CommitConflictError: the stage has several copies, or one that was built upon another commit.
+            CorruptObjectError: the copy is damaged.
+        """
+        stage = newest.stage + 1 if newest else 0
+        commit = None if self._is_fenced else pending_commit(self._store, stage)
+        if commit is None:
+            return newest
+        parent = commit_ref(newest).digest if newest else genesis
+        if commit.parent != parent:
+            copy, before = copy_name(stage, commit_ref(commit).digest), commit_name(stage - 1) if newest else "run.json"
+            raise CommitConflictError(
+                f"'{copy}' in {self._store.url} is the copy of a commit upon {commit.parent}, but '{before}' has the "
+                f"digest {parent}: another flow drove this run. Remove the copy if that flow's work is given up"
+            )
+        self.append(commit)
+        return commit
 
     def shard_refs(self, first: int = 0, last: int | None = None) -> Iterator[ShardRef]:
         """Yield committed shards in order of stage; arguments and errors as `shard_table`."""
@@ -175,13 +216,17 @@ class CommitLog:
             A table of `penstock.storage.runs.rollups.SHARD_SCHEMA`.
 
         Raises:
+            CommitConflictError: a stage was committed with different bytes.
             CorruptObjectError: a commit was altered, or replaced.
         """
-        newest = self.newest_stage()
+        hint = read_hint(self._store)
+        newest = self._end.find(hint.stage)
         if newest is None:
             return concat_tables([])
         last = newest if last is None else min(last, newest)
-        available = self._rollups()
+        if hint.has_copies or not self._is_fenced:
+            refuse_conflicts(self._store, last)
+        available = list_rollups(self._store)
         return self._shards_between(first, last, available)[0]
 
     def verify(self, genesis: str) -> int:
@@ -194,6 +239,7 @@ class CommitLog:
             The number of commits.
 
         Raises:
+            CommitConflictError: a stage was committed with different bytes.
             CorruptObjectError: a commit is malformed, or is not the one that its successor was built upon.
         """
         newest = self.newest_stage()
@@ -201,23 +247,27 @@ class CommitLog:
 
     def chain(self, genesis: str, last: int) -> Iterator[Commit]:
         """Yield the commits up to a stage, and check that each names the digest of the one before; as `verify`."""
-        parent = genesis
+        parent, copies = genesis, list_copies(self._store)
         for stage in range(last + 1):
             name = commit_name(stage)
             data = self._store.read(name)
             commit = decode_commit(data, name, stage)
+            refuse_conflict(self._store, stage, copies.get(stage, []), digest(data))
             if commit.parent != parent:
                 raise _replaced(name, commit.parent, commit_name(stage - 1) if stage else "run.json", parent)
             parent = digest(data)
             yield commit
 
-    def _accept(self, name: str, data: bytes, error: StoreError) -> None:
-        """Compare the stored commit with one whose creation failed; raise unless they are equal."""
+    def _accept(self, stage: int, data: bytes, error: StoreError | None = None) -> None:
+        """Compare the stored commit with one whose creation failed, or would; raise unless they are equal."""
+        name = commit_name(stage)
         try:
             stored = self._store.read(name)
-        except StoreError:
-            raise error from None
+        except StoreError as unread:
+            raise error or unread from None
         if stored != data:
+            if not self._is_fenced:
+                refuse_conflicts(self._store, stage, digest(stored))
             raise CommitConflictError(
                 f"'{name}' in {self._store.url} is another commit: found {_describe(stored)}, expected "
                 f"{_describe(data)}. Another flow drove this run, or an uncommitted stage was repeated with other "
@@ -225,66 +275,8 @@ class CommitLog:
             ) from error
 
     def newest_stage(self, since: int | None = None) -> int | None:
-        """Return the last stage of the log, which has no gaps; None if it is empty.
-
-        If the hint is right, that commit exists and the next one does not. If it is stale, the end is among the next
-        few names, or behind the newest roll-up, and a listing of few names finds it. If roll-ups were lost as well,
-        ever longer steps find it.
-        """
-        return self._newest_stage(read_hint(self._store).stage if since is None else since, since)
-
-    def _newest_stage(self, hinted: int, since: int | None) -> int | None:
-        if not self._is_committed(hinted + 1):
-            if hinted < 0 or hinted == since or self._is_committed(hinted):
-                return hinted if hinted >= 0 else None
-            hinted = -1  # the hint names a commit that does not exist
-        following = (hinted + 1) // self._block * self._block + self._block
-        if not self._is_committed(following):
-            newest = self._listed_from(hinted + 1)
-            return newest if newest >= 0 else None
-        rolled_up = next(iter(self._rollups()), -1)
-        if rolled_up > following and self._is_committed(rolled_up):
-            following = rolled_up + 1
-        newest = self._listed_from(following)
-        # A listing that ends within its block contains the log's end.
-        return newest if newest < following or (newest + 1) % self._block else self._search(newest)
-
-    @property
-    def _block(self) -> int:
-        """Return how many commits share all but the last digits of their names: about as many as a roll-up covers."""
-        return int(10 ** len(str(self._rollup_interval - 1)))
-
-    def _listed_from(self, stage: int) -> int:
-        """Return the last commit in the block of a stage, by one listing; the one before the stage if there is none."""
-        digits = len(str(self._block)) - 1
-        names = self._store.list(commit_name(stage).removesuffix(".json")[:-digits])
-        return max([stage - 1, *(found for found in map(parse_commit_name, names) if found is not None)])
-
-    def _search(self, committed: int) -> int:
-        """Return the last commit: search from an existing one in ever longer steps, then by bisection."""
-        step = 1
-        while self._is_committed(committed + step):
-            committed += step
-            step *= 2
-        missing = committed + step
-        while missing - committed > 1:
-            middle = (committed + missing) // 2
-            if self._is_committed(middle):
-                committed = middle
-            else:
-                missing = middle
-        return committed
-
-    def _is_committed(self, stage: int) -> bool:
-        return self._store.exists(commit_name(stage))
-
-    def _rollups(self) -> dict[int, list[Span]]:
-        """Return the existing roll-ups by their last stage, widest first; the newest stage comes first."""
-        spans = filter(None, map(parse_rollup_name, self._store.list(PREFIX)))
-        found: dict[int, list[Span]] = {}
-        for span in sorted(spans, key=lambda span: (-span.last, span.first)):
-            found.setdefault(span.last, []).append(span)
-        return found
+        """Return the last stage of the log, which has no gaps; None if it is empty."""
+        return self._end.find(read_hint(self._store).stage if since is None else since, since)
 
     def _shards_between(self, first: int, last: int, available: dict[int, list[Span]]) -> tuple[pa.Table, str, str]:
         """Walk back from a stage to another, along the digests that commits and roll-ups name.
@@ -326,7 +318,7 @@ class CommitLog:
         for span in spans_ending(stage, self._rollup_interval):
             try:
                 # Existing roll-ups within the span are read; one of exactly this span is rewritten.
-                inner = {last: [s for s in spans if s != span] for last, spans in self._rollups().items()}
+                inner = {last: [s for s in spans if s != span] for last, spans in list_rollups(self._store).items()}
                 table, parent, commit = self._shards_between(span.first, span.last, inner)
                 narrow = span.last - span.first < self._rollup_interval
                 if narrow or table.num_rows <= WIDE_ROWS_LIMIT:

@@ -48,6 +48,7 @@ def copy_run(source: RunFolder, target: RunFolder) -> CopyReport:
         RunNotFoundError: the source does not exist.
         RunExistsError: the target was created before.
         LeaseHeldError: a flow drives the source.
+        CommitConflictError: a stage was committed with different bytes.
         CorruptObjectError: a commit or an object of the source is damaged; `penstock verify` lists all that are.
     """
     if source.store.url == target.store.url:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from penstock.storage.digest import canonical_json
 from penstock.storage.errors import ConfigError, CorruptObjectError, ObjectNotFoundError, RunExistsError
+from penstock.storage.runs.commit_copies import copy_name, list_copies
 from penstock.storage.runs.commits import commit_name, parse_commit_name
-from penstock.storage.runs.latest import LATEST, read_hint, write_hint
+from penstock.storage.runs.latest import LATEST, Hint, read_hint, write_hint
 from penstock.storage.runs.lease import acquire
 from penstock.storage.runs.reader_claims import RETENTION, reading, shards_kept_from
 from penstock.storage.runs.rollups import PREFIX, parse_rollup_name
@@ -56,6 +57,7 @@ def fork_run(source: RunFolder, target: RunFolder, stage: int) -> Fork:
         ConfigError: the stage is not committed, ended the run, or its checkpoint was removed.
         RunNotFoundError: the source does not exist.
         RunExistsError: the target was created before.
+        CommitConflictError: a stage up to that one was committed with different bytes.
         CorruptObjectError: a commit or an object that is needed is damaged.
     """
     description, genesis = source.load(), source.genesis()
@@ -146,7 +148,9 @@ def abandon_after(run: RunFolder, stage: int) -> list[str]:
 def _abandon(run: RunFolder, stage: int, problems: dict[int, str], keeper: LeaseKeeper) -> list[str]:
     moved = f"{ABANDONED}{datetime.now(UTC).strftime('%Y%m%dT%H%M%S')}-{keeper.generation:08d}/"
     names = [commit_name(number) for number in sorted(problems, reverse=True)]
-    for name in names:
+    later = {number: found for number, found in list_copies(run.store).items() if number > stage}
+    copies = [copy_name(number, digest) for number, digests in later.items() for digest in digests]
+    for name in [*copies, *names]:
         run.store.write(f"{moved}{name.rpartition('/')[2]}", [run.store.read(name)], durable=True)
     record = {
         "resumed_from_stage": stage,
@@ -155,8 +159,9 @@ def _abandon(run: RunFolder, stage: int, problems: dict[int, str], keeper: Lease
     run.store.write(f"{moved}record.json", [canonical_json(record) + b"\n"], durable=True)
     spans = filter(None, map(parse_rollup_name, run.store.list(PREFIX)))
     keeper.check()
-    run.store.delete([span.name for span in spans if span.last > stage])
-    write_hint(run.store, stage, run.log.digest_of(stage))
+    # Copies before their commits: the next driver would commit a stage that has a copy alone.
+    run.store.delete([*(span.name for span in spans if span.last > stage), *copies])
+    write_hint(run.store, Hint(stage, run.log.digest_of(stage), read_hint(run.store).has_copies))
     for name in names:  # newest first, so that the log has no gap at any time
         keeper.check()
         run.store.delete([name])

@@ -25,6 +25,8 @@ from penstock.storage.refs import ShardRef, check_ref
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from penstock.storage.stores.protocol import Store
+
 PREFIX = "commits/rollup-"
 WIDE_ROWS_LIMIT = 1_000_000
 """A wide roll-up with more rows is not written: its narrow ones are used, and no process must hold it whole."""
@@ -63,6 +65,15 @@ def parse_rollup_name(name: str) -> Span | None:
     """Return the span of the roll-up of that name; None for any other name."""
     matched = _NAME.fullmatch(name)
     return Span(int(matched[1]), int(matched[2])) if matched and int(matched[1]) <= int(matched[2]) else None
+
+
+def list_rollups(store: Store) -> dict[int, list[Span]]:
+    """Return the existing roll-ups by their last stage, widest first; the newest stage comes first."""
+    spans = filter(None, map(parse_rollup_name, store.list(PREFIX)))
+    found: dict[int, list[Span]] = {}
+    for span in sorted(spans, key=lambda span: (-span.last, span.first)):
+        found.setdefault(span.last, []).append(span)
+    return found
 
 
 def spans_ending(stage: int, interval: int) -> list[Span]:

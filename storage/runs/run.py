@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.storage.digest import canonical_json, digest, parse_json
 from penstock.storage.errors import (
+    CommitConflictError,
     ConfigError,
     CorruptObjectError,
     ObjectExistsError,
@@ -36,12 +37,13 @@ class RunFolder:
     Args:
         root: the store that holds the runs.
         name: the run's name.
+        is_fenced: as of `CommitLog`, which alone uses it, to add commits.
 
     Raises:
         ConfigError: the name is not valid for a run.
     """
 
-    def __init__(self, root: Store, name: str) -> None:
+    def __init__(self, root: Store, name: str, *, is_fenced: bool = True) -> None:
         if not _NAME.fullmatch(name):
             raise ConfigError(
                 f"'{name}' can't name a run: expected 1 to 64 of a-z, 0-9, '.', '_', '-', of which the first is a "
@@ -51,7 +53,7 @@ class RunFolder:
         """The store that holds the runs."""
         self.name = name
         self.store = root.at(name)
-        self.log = CommitLog(self.store)
+        self.log = CommitLog(self.store, is_fenced=is_fenced)
 
     def __repr__(self) -> str:
         return f"RunFolder({self.store.url!r})"
@@ -182,7 +184,7 @@ def _summarise(run: RunFolder) -> RunSummary | None:
         )
     except RunNotFoundError:
         return None
-    except (CorruptObjectError, ObjectNotFoundError) as error:
+    except (CommitConflictError, CorruptObjectError, ObjectNotFoundError) as error:
         return RunSummary(run.name, created=created, problem=str(error))
 
 

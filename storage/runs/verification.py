@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.storage.digest import digest
-from penstock.storage.errors import ConfigError, CorruptObjectError, ObjectNotFoundError
-from penstock.storage.refs import ref_of_name
+from penstock.storage.errors import CommitConflictError, ConfigError, CorruptObjectError, ObjectNotFoundError
+from penstock.storage.refs import Ref, ref_of_name
+from penstock.storage.runs.commit_copies import copy_name, list_copies, refuse_conflict
 from penstock.storage.runs.commit_schema import decode_commit
 from penstock.storage.runs.commits import commit_name
 from penstock.storage.runs.lease import acquire
@@ -19,7 +20,6 @@ from penstock.storage.shards.verify import check_content
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from penstock.storage.refs import Ref
     from penstock.storage.runs.commit_schema import Commit
     from penstock.storage.runs.run import RunFolder
     from penstock.storage.stores.protocol import Store
@@ -60,7 +60,8 @@ def verify_run(
 
     Every commit since a stage is decoded and compared with the digest that its successor names, the first one with
     `run.json`. Objects that they name must exist and have the digests that their names hold: shards that were not
-    dropped, and what the newest commit needs. Without `since`, objects that no commit names are verified as well.
+    dropped, and what the newest commit needs. Copies of commits must agree with them. Without `since`, objects that no
+    commit names are verified as well.
 
     Args:
         run: a run.
@@ -83,13 +84,15 @@ def verify_run(
     if newest is not None and not faults:
         try:
             run.log.newest()
-        except CorruptObjectError as error:
+        except (CommitConflictError, CorruptObjectError) as error:
             faults.append(Fault(commit_name(newest), str(error), committed=True))
     committed = {ref.name for commit in commits for ref in _references(commit)}
     stored = {name for folder in _FOLDERS for name in run.store.list(folder)}
     missing = _needed(commits, newest, shards_kept_from(run.store)) - stored
     faults += [Fault(name, "it is missing, and a commit names it: restore it from a copy", True) for name in missing]
     refs, foreign = _refs(sorted(stored & committed if since else stored))
+    copies = list_copies(run.store)
+    refs += [Ref(copy_name(stage, found), found, 0) for stage in copies if stage >= since for found in copies[stage]]
     progress = _Progress(len(refs), on_progress)
 
     def check(ref: Ref) -> Fault | None:
@@ -131,12 +134,14 @@ def repair(run: RunFolder, faults: Iterable[Fault]) -> list[str]:
 def _chain(store: Store, first: int, last: int, genesis: str, faults: list[Fault]) -> Iterator[Commit]:
     """Yield the intact commits, and record a fault for each that is damaged or does not follow the one before."""
     parent: str | None = None if first else genesis  # None: not known
+    copies = list_copies(store)
     for stage in range(first, last + 1):
         name = commit_name(stage)
         try:
             data = store.read(name)
             commit = decode_commit(data, name, stage)
-        except (CorruptObjectError, ObjectNotFoundError) as error:
+            refuse_conflict(store, stage, copies.get(stage, []), digest(data))
+        except (CorruptObjectError, ObjectNotFoundError, CommitConflictError) as error:
             faults.append(Fault(name, str(error), committed=True))
             parent = None
             continue

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from penstock.storage.errors import ConfigError, CorruptObjectError, SchedulerLostError
+from penstock.storage.digest import canonical_json, digest
+from penstock.storage.errors import ConfigError, CorruptObjectError, RunExistsError, SchedulerLostError
 from penstock.storage.runs.lease import acquire
 from penstock.storage.runs.timings import encode_timings, timings_name
 from penstock.tasks.data.replay.plan import claimed, pin
@@ -109,9 +110,16 @@ def drive_run(resolved: ResolvedRun, on_event: Callable[[MemberEvent], None]) ->
     assert policy is not None
     lease = acquire(run.store, f"{socket.gethostname()}/{os.getpid()}", config.cluster.lease_seconds)
     try:
-        newest = run.log.newest(resolved.newest_stage)
+        genesis = run.genesis()
+        if genesis != digest(canonical_json(config.identity())):
+            # Two flows created it at the same time, on a store that let both.
+            raise RunExistsError(
+                f"run '{run.name}' in {run.root.url} was created by another flow at the same time, with other "
+                f"settings; choose another name"
+            )
+        newest = run.log.complete(run.log.newest(resolved.newest_stage), genesis)
         if newest is not None:
-            run.log.check_genesis(run.genesis())
+            run.log.check_genesis(genesis)
         stage, version = (newest.stage + 1, newest.version) if newest else (0, -1)
         repair_open_stage(run, stage, version)
         with connected(policy, config.cluster) as clusters:
@@ -128,7 +136,7 @@ def drive_run(resolved: ResolvedRun, on_event: Callable[[MemberEvent], None]) ->
                 policy=policy,
                 clusters=clusters,
                 lease=lease,
-                genesis=run.genesis(),
+                genesis=genesis,
                 template=Assignment(
                     store=resolved.root.url,
                     run=run.name,
@@ -234,7 +242,7 @@ def _promise(config: RunConfig) -> dict[str, object]:
             f"same bytes; another run may choose otherwise. {_continuation(config)}"
         )
     where = "with the versions and instruction sets of made_with; on a GPU, with the same kind of GPU"
-    return {"same_bytes": config.requires_full_round or not config.has_actors, "because": because, "where": where}
+    return {"same_bytes": config.promises_same_bytes, "because": because, "where": where}
 
 
 def _continuation(config: RunConfig) -> str:

@@ -172,6 +172,7 @@ class StageDriver:
         evaluated_seconds = time.perf_counter() - started
         parent = reference.digest if reference else self.genesis
         commit = self._commit(stage, parent, before, learned, acted, evaluation)
+        self.lease.check()  # an evaluation may take longer than the ttl
         self.run.log.append(commit)
         missed, late = self._missed(learned, acted)
         timings = StageTimings(

@@ -9,6 +9,7 @@ import random
 import threading
 import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from penstock.storage.stores.protocol import Store
 
-Kind = Literal["delay", "drop", "lose", "refuse", "repeat", "truncate"]
+Kind = Literal["delay", "drop", "forget", "late", "lose", "refuse", "repeat", "truncate"]
 Result = TypeVar("Result")
 
 READS = ("read", "read_range", "view")
@@ -43,6 +44,7 @@ class Fault:
     """A rule for calls of these operations on names that match.
 
     `delay`: they take `seconds` more. `drop`: StoreError, and nothing was done. `lose`: StoreError, after it was done.
+    `late`: StoreError, and done when the test calls `land`. `forget`: a create ignores its condition, and replaces.
     `refuse`: ObjectExistsError for a create, StoreError otherwise, and nothing was done. `repeat`: done twice, as by a
     retry whose first answer was lost. `truncate`: only `share` of the bytes are given back, or stored.
 
@@ -119,6 +121,12 @@ class FaultyStore:
         """No more faults."""
         self._state.heal()
 
+    def land(self) -> None:
+        """Do what came late, in order; nobody learns of a refusal."""
+        while self._state.late:
+            with suppress(ObjectExistsError):
+                self._state.late.pop(0)()
+
     def read(self, name: str) -> bytes:
         return self._call("read", name, lambda: self._inner.read(name), _shortened)
 
@@ -129,10 +137,13 @@ class FaultyStore:
         return self._call("read_range", name, lambda: self._inner.read_range(name, start, stop), _shortened)
 
     def write(self, name: str, parts: Sequence[Buffer], *, durable: bool = False) -> None:
-        self._store("write", name, parts, lambda parts: self._inner.write(name, parts, durable=durable))
+        self._store("write", name, parts, lambda parts, _: self._inner.write(name, parts, durable=durable))
 
     def create(self, name: str, data: bytes) -> None:
-        self._store("create", name, [data], lambda parts: self._inner.create(name, b"".join(parts)))
+        def create(parts: Any, kinds: set[Kind]) -> None:
+            self._inner.write(name, parts) if "forget" in kinds else self._inner.create(name, b"".join(parts))
+
+        self._store("create", name, [data], create)
 
     def exists(self, name: str) -> bool:
         return self._call("exists", name, lambda: self._inner.exists(name))
@@ -154,11 +165,12 @@ class FaultyStore:
         below = f"{self._prefix}{prefix.rstrip('/')}/"
         return FaultyStore(self._inner.at(prefix), _prefix=below, _state=self._state)
 
-    def _store(self, operation: str, name: str, parts: Sequence[Buffer], write: Callable[[Any], None]) -> None:
+    def _store(self, operation: str, name: str, parts: Sequence[Buffer], write: Callable[[Any, Any], None]) -> None:
         faults = self._meet(operation, name)
+        kinds = {fault.kind for fault in faults}
         cut = next((fault for fault in faults if fault.kind == "truncate"), None)
         stored = parts if cut is None else [_shortened(b"".join(parts), cut.share)]
-        self._do(faults, operation, name, lambda: write(stored))
+        self._do(faults, operation, name, lambda: write(stored, kinds))
 
     def _call(
         self,
@@ -181,6 +193,9 @@ class FaultyStore:
             raise ObjectExistsError(f"'{name}' exists already in the store '{self.url}': refused by a test")
         if kinds & {"drop", "refuse"}:
             raise StoreError(f"cannot {operation} '{name}' in the store '{self.url}': failed by a test, nothing done")
+        if "late" in kinds:
+            self._state.late.append(work)
+            raise StoreError(f"cannot {operation} '{name}' in the store '{self.url}': failed by a test, and done later")
         if "repeat" in kinds:
             work()
         result = work()
@@ -199,6 +214,7 @@ class _State:
         self.faults = faults
         self.calls: list[Call] = []
         self.met: list[tuple[Kind, Call]] = []
+        self.late: list[Callable[[], Any]] = []
         self._matched = [0] * len(faults)
         self._same: Counter[Call] = Counter()
         self._mutex = threading.Lock()
@@ -208,6 +224,11 @@ class _State:
             for fault in faults:
                 self.faults.append(fault)
                 self._matched.append(0)
+
+    def drop(self, fault: Fault) -> None:
+        with self._mutex:
+            index = self.faults.index(fault)
+            del self.faults[index], self._matched[index]
 
     def heal(self) -> None:
         with self._mutex:

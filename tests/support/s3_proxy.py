@@ -1,5 +1,7 @@
 """Inject faults between S3 clients and a server: delay, drop, lose, repeat, truncate or refuse requests, or stop.
 
+A late request has reached the server, which has read its head and waits for its body until the test calls `land`.
+
 The faults are those of `faulty.py`, with the HTTP method for the operation and the path below the bucket for the
 name. They happen on the wire, so any process meets them, whatever client it uses, and the client's own retries are part
 of what is tested.
@@ -15,7 +17,7 @@ import threading
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from urllib.parse import unquote, urlsplit
 
-from .faulty import Call, _State
+from .faulty import Call, Result, _State
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -26,6 +28,7 @@ METHODS = ("PUT", "GET", "HEAD", "POST", "DELETE")
 _SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
 _BUCKET = re.compile(r"^/[^/?]*/?")
 _HOP_BY_HOP = (b"connection:", b"keep-alive:", b"expect:")
+_CONDITION = b"if-none-match:"
 _PATIENCE_SECONDS = 30
 
 
@@ -46,6 +49,7 @@ class S3Proxy:
         self._thread = threading.Thread(target=self._loop.run_forever, name="s3-proxy", daemon=True)
         self._listener: asyncio.Server | None = None
         self._connections: set[asyncio.Task[Any]] = set()
+        self._late: list[tuple[asyncio.StreamReader, asyncio.StreamWriter, bytes]] = []
         # Bound and never listening: keeps the port while no server listens.
         self._reserved = socket.socket()
         self._reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -80,9 +84,18 @@ class S3Proxy:
         """Add faults; each counts the requests since it was added."""
         self._state.add(faults)
 
+    def drop(self, fault: Fault) -> None:
+        """Remove one fault."""
+        self._state.drop(fault)
+
     def heal(self) -> None:
         """Remove all faults."""
         self._state.heal()
+
+    def land(self) -> list[int]:
+        """Let the server have the bodies of late requests, in order; return the statuses of its answers."""
+        late, self._late = self._late, []
+        return [self._run(self._finish(*request)) for request in late]
 
     def start(self) -> None:
         """Listen, always on the same port; does nothing while it listens."""
@@ -92,8 +105,8 @@ class S3Proxy:
         """Close the port and every connection. The server behind finishes the requests that it has."""
         self._run(self._stop())
 
-    def _run(self, work: Coroutine[Any, Any, None]) -> None:
-        asyncio.run_coroutine_threadsafe(work, self._loop).result(_PATIENCE_SECONDS)
+    def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(_PATIENCE_SECONDS)
 
     async def _start(self) -> None:
         if self._listener is None:
@@ -105,6 +118,8 @@ class S3Proxy:
             self._listener = None
         for connection in list(self._connections):
             connection.cancel()
+        for _, writer, _ in self._late:
+            writer.transport.abort()
         await asyncio.gather(*self._connections, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -135,6 +150,11 @@ class S3Proxy:
             answer = b"HTTP/1.1 503 Slow Down\r\nContent-Length: %d\r\n\r\n" % len(_SLOW_DOWN)
             writer.write(answer if method == "HEAD" else answer + _SLOW_DOWN)
             return True
+        if "forget" in kinds:
+            head = _Head([line for line in head.lines if not line.lower().startswith(_CONDITION)])
+        if "late" in kinds:
+            await self._begin(head, body)
+            return False
         request = head.bare() + b"\r\nConnection: close\r\n\r\n" + body
         if "repeat" in kinds:
             await self._forward(request)
@@ -152,6 +172,24 @@ class S3Proxy:
         framed = answered.value(b"content-length:") or answered.value(b"transfer-encoding:")
         return bool(framed) or method == "HEAD"
 
+    async def _begin(self, head: _Head, body: bytes) -> None:
+        """Send the head of a late request, and wait until the server asks for its body; a refusal ends it."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self._server_port)
+        writer.write(head.bare() + b"\r\nConnection: close\r\nExpect: 100-continue\r\n\r\n")
+        if (await _read_head(reader)).status == 100:
+            self._late.append((reader, writer, body))
+        else:
+            writer.close()
+
+    async def _finish(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, body: bytes) -> int:
+        try:
+            writer.write(body)
+            while (status := (await _read_head(reader)).status) == 100:  # a server may ask for the body twice
+                pass
+            return status
+        finally:
+            writer.close()
+
     async def _forward(self, request: bytes) -> tuple[_Head, bytes]:
         reader, writer = await asyncio.open_connection("127.0.0.1", self._server_port)
         try:
@@ -166,6 +204,10 @@ class _Head(NamedTuple):
     """The first line and the headers of a request or an answer."""
 
     lines: list[bytes]
+
+    @property
+    def status(self) -> int:
+        return int(self.lines[0].split(b" ")[1])
 
     def value(self, header: bytes) -> bytes:
         found = [line for line in self.lines[1:] if line.lower().startswith(header)]

@@ -69,6 +69,11 @@ class ClusterSettings(Settings):
         gt=0,
         description="Warn, and send the event penstock.run.stalled, if no round is learned for this long.",
     )
+    allow_unfenced: bool = Field(
+        False,
+        description="Accept a store that lets two flows write one commit, where their bytes may differ; a conflict is "
+        "an error at the next read.",
+    )
     schedulers: dict[RoleName, tuple[str, ...]] = Field(
         default_factory=dict,
         description="Dask schedulers by role, in place of cluster.scheduler; several share the role's tasks, an empty "

@@ -102,6 +102,11 @@ class RunConfig(Settings):
         return self.distribution.quorum == 1.0
 
     @property
+    def promises_same_bytes(self) -> bool:
+        """Return whether the settings determine the run's bytes, on the same software and hardware."""
+        return self.requires_full_round or not self.has_actors
+
+    @property
     def shards_needed(self) -> int:
         """Return the number of a round's shards that learning waits for."""
         # 0.1 of 30 is 3; the product of floats is slightly more.

@@ -14,6 +14,7 @@ from penstock.storage.runs.run import RunFolder
 from penstock.storage.stores.open import open_store
 from penstock.storage.stores.probe import probe
 from penstock.tasks.setup.distribution.policies import AUTO
+from penstock.tasks.setup.planning.fence import check_fence
 from penstock.tasks.setup.planning.preflight import check_distribution, check_environment, check_reach
 
 if TYPE_CHECKING:
@@ -41,11 +42,13 @@ class ResolvedRun:
     """The newest committed stage of a run that exists; None before its first commit."""
     policy: DistributionPolicy | None
     """None until a policy is chosen for `distribution.policy = "auto"`."""
+    is_fenced: bool
+    """Whether the store lets one of several flows write a commit; otherwise commits get copies."""
 
     @property
     def run(self) -> RunFolder:
         """The run's folder, which need not exist yet."""
-        return RunFolder(self.root, str(self.config.name))
+        return RunFolder(self.root, str(self.config.name), is_fenced=self.is_fenced)
 
     def with_config(self, config: RunConfig) -> ResolvedRun:
         """Return the run with settings that were stored or completed, and the policy that they name."""
@@ -69,11 +72,12 @@ def resolve(config: RunConfig, if_exists: IfExists) -> ResolvedRun:
     policy = None if is_auto else check_distribution(config)
     root = open_store(config.store)
     check_environment(root, config)
-    probe(root)
+    guarantees = probe(root)
     run = RunFolder(root, config.name) if config.name else None
     if run is None or not run.exists():
         check_reach(config, policy)
-        return ResolvedRun(config, if_exists, root, exists=False, newest_stage=None, policy=policy)
+        is_fenced = check_fence(root, guarantees, config, None)
+        return ResolvedRun(config, if_exists, root, exists=False, newest_stage=None, policy=policy, is_fenced=is_fenced)
     if if_exists == "refuse":
         raise RunExistsError(
             f"run '{run.name}' is in {root.url} already; `penstock resume {run.name}` resumes it, or choose another "
@@ -86,7 +90,13 @@ def resolve(config: RunConfig, if_exists: IfExists) -> ResolvedRun:
             f"with `penstock show {run.name}`"
         )
     return ResolvedRun(
-        config, if_exists, root, exists=True, newest_stage=newest.stage if newest else None, policy=policy
+        config,
+        if_exists,
+        root,
+        exists=True,
+        newest_stage=newest.stage if newest else None,
+        policy=policy,
+        is_fenced=check_fence(root, guarantees, config, run),
     )
 
 

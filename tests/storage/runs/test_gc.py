@@ -25,9 +25,9 @@ class History:
     Shards hold text, which no reader takes, unless `real_shards` is true.
     """
 
-    def __init__(self, root, real_shards=False):
+    def __init__(self, root, real_shards=False, is_fenced=True):
         self.real_shards = real_shards
-        self.run = RunFolder(root, "history")
+        self.run = RunFolder(root, "history", is_fenced=is_fenced)
         self.run.create({"seed": 1})
         self.committed = {}
         self.uncommitted = []

@@ -56,6 +56,31 @@ def test_a_repeated_create_finds_its_own_object(inner: Store):
     assert not inner.exists("other")
 
 
+def test_a_late_request_is_done_when_it_lands(inner: Store):
+    """Its caller has an error by then. A create that lands late is refused, unless the store ignores conditions."""
+    store = FaultyStore(inner, [Fault("late", ("create", "write"), calls=3), Fault("forget", ("create",), first=2)])
+    for create in (store.create, store.create):
+        with pytest.raises(StoreError, match="done later"):
+            create("commit", b"late")
+    with pytest.raises(StoreError, match="done later"):
+        store.write("other", [b"late"])
+    store.create("commit", b"mine")
+    assert inner.list() == ["commit"]
+    store.land()
+    assert [inner.read("commit"), inner.read("other")] == [b"late", b"late"]
+    inner.write("commit", [b"mine"])
+    store.land()
+    assert inner.read("commit") == b"mine"
+
+
+def test_a_store_that_forgets_conditions_replaces(inner: Store):
+    """As a server does that does not know `If-None-Match`."""
+    store = FaultyStore(inner, [Fault("forget", ("create",), calls=None)])
+    store.create("commit", b"first")
+    store.create("commit", b"second")
+    assert inner.read("commit") == b"second"
+
+
 def test_truncated_reads_and_writes_stay_truncated(inner: Store):
     """Reads of all kinds return a part, and a write stores one."""
     inner.write("object", [b"0123456789"])

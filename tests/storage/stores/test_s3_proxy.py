@@ -101,6 +101,19 @@ def test_a_create_whose_answer_was_lost_is_refused_and_readable(store: Store, pr
     assert store.read("commit") == b"mine"
 
 
+def test_a_create_that_lands_late_is_refused_unless_the_condition_was_forgotten(store: Store, proxy: S3Proxy):
+    """The server has begun the request when another one is done, and ends it afterwards."""
+    for name, forgets in (("kept", False), ("replaced", True)):
+        late = Fault("late", ("PUT",), f"*{name}", calls=100)
+        proxy.add(late, *([Fault("forget", ("PUT",), f"*{name}", calls=None)] if forgets else []))
+        with pytest.raises(StoreError, match=name):
+            store.create(name, b"late")
+        proxy.drop(late)
+        store.create(name, b"mine")
+        assert set(proxy.land()) == ({200} if forgets else {412})
+        assert store.read(name) == (b"late" if forgets else b"mine")
+
+
 def test_frequent_faults_lose_no_object(store: Store, proxy: S3Proxy):
     """Some requests dropped, unanswered, refused, repeated or cut, in any mixture: every object is right."""
     proxy.add(*now_and_then(1, 0.06, "drop", "lose", "refuse", "repeat", "truncate", operations=METHODS))
