@@ -7,9 +7,10 @@ requests a bounded number of times.
 
 from __future__ import annotations
 
-import threading
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import TYPE_CHECKING
+
+from penstock.storage import system
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,9 +30,9 @@ class Uploads:
     def __init__(self, threads: int, budget_bytes: int) -> None:
         if threads < 0 or budget_bytes < 1:
             raise ValueError(f"threads is {threads} and budget_bytes {budget_bytes}, expected 0 and 1 or more")
-        self._executor = ThreadPoolExecutor(threads, thread_name_prefix="upload") if threads else None
+        self._executor = system.executor(threads, "upload") if threads else None
         self._budget_bytes = budget_bytes
-        self._changed = threading.Condition()
+        self._changed = system.condition()
         self._held_bytes = 0
         self._running = 0
         self._failure: BaseException | None = None

@@ -19,7 +19,7 @@ from penstock.storage.runs.timings import encode_timings, timings_name
 from penstock.tasks.data.replay.plan import claimed, pin
 from penstock.tasks.driver.admission import shortages
 from penstock.tasks.driver.cluster import connected, connected_to
-from penstock.tasks.driver.open_stage import repair_open_stage
+from penstock.tasks.driver.open_stage import continue_from
 from penstock.tasks.driver.recovery import lost_schedulers
 from penstock.tasks.driver.stage import StageDriver
 from penstock.tasks.driver.worker_slots import read_slots
@@ -109,11 +109,7 @@ def drive_run(resolved: ResolvedRun, on_event: Callable[[MemberEvent], None]) ->
     assert policy is not None
     lease = acquire(run.store, f"{socket.gethostname()}/{os.getpid()}", config.cluster.lease_seconds)
     try:
-        newest = run.log.newest(resolved.newest_stage)
-        if newest is not None:
-            run.log.check_genesis(run.genesis())
-        stage, version = (newest.stage + 1, newest.version) if newest else (0, -1)
-        repair_open_stage(run, stage, version)
+        newest = continue_from(run, resolved.newest_stage)
         with connected(policy, config.cluster) as clusters:
             for name in unused_counts(config.distribution):
                 logger.warning(
