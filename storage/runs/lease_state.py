@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Literal
 
 from penstock.storage import system
 from penstock.storage.digest import canonical_json, parse_json
 from penstock.storage.errors import CorruptObjectError
+from penstock.storage.records import to_json
 
 LEASE = "lease.json"
 _FORMAT = "penstock-lease/1"
@@ -38,7 +39,7 @@ class Lease:
 
     def encode(self) -> bytes:
         """Return the object's bytes."""
-        return canonical_json({"format": _FORMAT, **asdict(self)}) + b"\n"
+        return canonical_json({"format": _FORMAT, **to_json(self)}) + b"\n"
 
     @classmethod
     def decode(cls, data: bytes) -> Lease:

@@ -67,6 +67,7 @@ class Membership:
         self._topic = assignment.topic
         self._worker = get_worker()
         self._task = self._worker.get_current_task()
+        self._failure: BaseException | None = None
         self._advertised = advertise(_host_of(self._worker.address)) if advertise else {}
         self._known: tuple[Any, dict[tuple[frozenset[str], int | None], frozenset[str]]] = None, {}
 
@@ -136,6 +137,11 @@ class Membership:
         """Return the address of a member's host."""
         return _host_of(MAILBOX.get(self._topic, "roster")[member])
 
+    def fail(self, error: BaseException) -> None:
+        """Let `check` raise an error of a background thread: the member may wait for what will never come."""
+        self._failure = self._failure or error
+        self.wake()
+
     def abandon(self, reason: str) -> None:
         """Make the other components of this gang in the process leave."""
         MAILBOX.post(self._topic, {"leave": reason})
@@ -157,7 +163,9 @@ class Membership:
         MAILBOX.post(self._topic, {})
 
     def check(self) -> None:
-        """Raise if the member must leave; called between rounds."""
+        """Raise if the member must leave, or what `fail` was given; called between rounds."""
+        if self._failure is not None:
+            raise self._failure
         if shutdown.is_ending(self._worker):
             self.emit_event(Preempted(self.assignment.member))
             raise Reschedule(f"{self.assignment.member} leaves stage {self.assignment.stage}: its worker was preempted")

@@ -157,7 +157,8 @@ class SnapshotPublisher:
             if name.count("/") == snapshot_folder(assignment.attempt).count("/") + 1
         }
         remote = context.run.store.path(snapshot_folder(assignment.attempt)) is None
-        self._uploads = Uploads(_UPLOAD_THREADS if remote else 0, _UPLOAD_BUDGET_BYTES)
+        # Without the snapshot that failed to be stored, the shards for which its learner waits never come.
+        self._uploads = Uploads(_UPLOAD_THREADS if remote else 0, _UPLOAD_BUDGET_BYTES, membership.fail)
         self.publish_seconds = 0.0
         self.published = self.published_bytes = 0
         """Number and bytes of versions that were not stored before."""

@@ -23,7 +23,7 @@ _REQUESTS_AT_ONCE = 8
 
 @dataclass(frozen=True, slots=True)
 class Starts:
-    """Where the tiles of an act task continue."""
+    """The stored objects from which the tiles of an act task continue."""
 
     starts: list[tuple[StateRef, int] | None]
     """Each tile's state and next round; None at the run's beginning."""

@@ -55,7 +55,9 @@ class RoundStorage:
         self._shards = {key: ref for key, ref in shards.items() if key[1] in tiles}
         self._states = {key: ref for key, ref in states.items() if key[1] in tiles}
         self._remote = context.run.store.path("shards") is None
-        self._uploads = Uploads(assignment.upload_threads if self._remote else 0, assignment.upload_budget_bytes)
+        threads = assignment.upload_threads if self._remote else 0
+        # Without the shard that failed to be stored, the snapshot for which its actor waits never comes.
+        self._uploads = Uploads(threads, assignment.upload_budget_bytes, membership.fail)
         self._latest: dict[int, Future[None]] = {}
         """The upload of each tile's newest round."""
         self.made_shards = self.made_bytes = 0

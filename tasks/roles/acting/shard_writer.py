@@ -46,6 +46,7 @@ class RoundWriter:
     ) -> None:
         self._stage = assignment.stage
         self._context = context
+        self._membership = membership
         self._storage = RoundStorage(assignment, context, membership, shards, states)
         self._free: dict[int, list[RoundBuffers]] = {}
         self._pending: list[Future[None]] = []
@@ -89,6 +90,13 @@ class RoundWriter:
         self._storage.close()
 
     def _write(self, acted: ActedRound) -> None:
+        try:
+            self._encode_and_store(acted)
+        except BaseException as error:
+            self._membership.fail(error)
+            raise
+
+    def _encode_and_store(self, acted: ActedRound) -> None:
         encoded = self._encode(acted)
         steps, envs = acted.buffers.columns.shape
         self._storage.add(

@@ -43,6 +43,10 @@ class Hints:
     def __init__(self) -> None:
         self.told: dict[str, Any] = {}
         self.replicas: dict[str, set[int]] = {}
+        self.failures: list[BaseException] = []
+
+    def fail(self, error: BaseException) -> None:
+        self.failures.append(error)
 
     def notify(self, fragment: str, key: str, value: Any, replica: int) -> None:
         assert fragment == "buffer"
