@@ -32,8 +32,8 @@ from penstock.storage.runs.lease import acquire
 from penstock.storage.runs.rollups import Span, concat_tables, encode_rollup, shard_table, spans_ending
 from penstock.storage.runs.run import RunFolder
 from penstock.storage.stores.open import open_store
+from penstock.tasks.driver.attempts import current_attempt
 from penstock.tasks.driver.run import describe_run
-from penstock.tasks.driver.stage import current_attempt
 from penstock.tasks.runtime.stored_objects import stored_shards, stored_states
 from penstock.tasks.setup.config.run import TrainConfig
 from penstock.tasks.setup.planning.resolve import resolve

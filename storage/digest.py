@@ -22,6 +22,9 @@ def digest(*parts: Buffer) -> str:
     return hasher.hexdigest(length=DIGEST_BYTES)
 
 
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
 def canonical_json(obj: Any) -> bytes:
     """Encode as JSON with sorted keys, no spaces and ASCII only: equal objects give equal bytes.
 
@@ -29,7 +32,7 @@ def canonical_json(obj: Any) -> bytes:
         ValueError: for NaN and infinities, which JSON can't express.
         TypeError: for values that are not JSON; NumPy scalars are not, convert them first.
     """
-    return json.dumps(obj, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
+    return _ENCODER.encode(obj).encode("ascii")
 
 
 def parse_json(data: str | bytes | bytearray) -> Any:

@@ -29,7 +29,7 @@ class Ref:
 
     def to_json(self) -> dict[str, str | int]:
         """Return a JSON-able form; `from_json` of the same class reads it."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:

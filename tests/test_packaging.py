@@ -35,7 +35,7 @@ TASKS = (
     "tasks",
     *("model.nn", "setup.distribution", "setup.config", "environments", "model.algorithms", "runtime"),
     *("data.snapshots", "data.input", "data.replay", "data.datasets", "roles.stepping", "roles.acting", "analysis"),
-    *("roles.learning", "setup.planning", "roles.worker", "conformance", "driver"),
+    *("roles.learning", "setup.planning", "roles.worker", "conformance", "driver", "simulation"),
 )
 NATIVE = ("native", "pool", "adapters", "registry", "compile", "floorplan", "trainers", "conformance")
 FLOWS = ("settings", "display", "report", "support", "flows", "cli")

@@ -18,6 +18,7 @@ from penstock.flows.cli import floorplan
 from penstock.flows.cli.exchange import copy, export, fork, import_
 from penstock.flows.cli.report import report
 from penstock.flows.cli.scale import scale
+from penstock.flows.cli.simulate import simulate
 from penstock.flows.cli.training import TRAIN_HELP, AsJson, Store, Trust, replay, resume, train
 from penstock.flows.cli.verify import verify
 from penstock.flows.display.console import print_table
@@ -39,6 +40,7 @@ app.command()(copy)
 app.command()(fork)
 app.command()(report)
 app.command()(verify)
+app.command()(simulate)
 
 # Exit status of typer after Ctrl-C.
 _INTERRUPTED = 130
@@ -280,8 +282,8 @@ def plan(
 
     Takes the settings that `penstock train` takes.
     """
-    from penstock.flows.cli.plan import plan as predict_traffic
     from penstock.flows.settings.options import configured
+    from penstock.flows.support.plan import plan as predict_traffic
 
     config = configured(preset, context.args, {})
     # Importing torch takes longest; on a busy machine everything takes longer.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from penstock.storage import system
 from penstock.storage.errors import ConfigError, CorruptObjectError, RunExistsError
 from penstock.storage.refs import ref_of_name
 from penstock.storage.runs.lease import acquire
@@ -73,7 +73,7 @@ def copy_run(source: RunFolder, target: RunFolder) -> CopyReport:
             target.store.write(name, [data])
             return len(data)
 
-        with ThreadPoolExecutor(_AT_ONCE) as threads:
+        with system.executor(_AT_ONCE, "copy") as threads:
             copied = list(threads.map(copy, missing))
         target.store.sync(names)
         commits = target.log.verify(source.genesis())

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import logging
 import re
-import threading
-import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
+from penstock.storage import system
 from penstock.storage.errors import (
     CorruptObjectError,
     LeaseHeldError,
@@ -49,12 +48,12 @@ class LeaseWatcher:
         clock: monotonic seconds.
     """
 
-    def __init__(self, store: Store, generation: int, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, store: Store, generation: int, *, clock: Callable[[], float] = system.monotonic) -> None:
         self._store = store
         self._generation = generation
         self._clock = clock
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._stop = system.event()
+        self._thread: system.Thread | None = None
         self._view: LeaseView | None = None
         self.reason = ""
         """The reason why it is lost; empty until then."""
@@ -68,7 +67,7 @@ class LeaseWatcher:
         """Poll once, then every third of the ttl in a thread. Raises nothing: a failed poll counts as unchanged."""
         if self._thread is None:
             self.poll()
-            self._thread = threading.Thread(target=self._watch, name="lease-watcher", daemon=True)
+            self._thread = system.thread(self._watch, "lease-watcher")
             self._thread.start()
 
     def stop(self) -> None:
@@ -103,14 +102,14 @@ class LeaseKeeper:
         clock: monotonic seconds.
     """
 
-    def __init__(self, store: Store, lease: Lease, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, store: Store, lease: Lease, *, clock: Callable[[], float] = system.monotonic) -> None:
         self._store = store
         self._lease = lease
         self._clock = clock
         self._renewed_at = clock()
-        self._mutex = threading.Lock()
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._mutex = system.condition()
+        self._stop = system.event()
+        self._thread: system.Thread | None = None
         self.reason = ""
         """The reason why it is lost; empty until then."""
         self.problem = ""
@@ -136,7 +135,7 @@ class LeaseKeeper:
     def start(self) -> None:
         """Begin to renew; idempotent, and `acquire` has done it."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._keep, name="lease-keeper", daemon=True)
+            self._thread = system.thread(self._keep, "lease-keeper")
             self._thread.start()
 
     def check(self) -> None:
@@ -170,7 +169,7 @@ class LeaseKeeper:
     def release(self) -> None:
         """Stop renewing, and release the lease in storage so that the next flow need not wait; idempotent."""
         self._stop.set()
-        if self._thread is not None and self._thread is not threading.current_thread():
+        if self._thread is not None and not system.is_current(self._thread):
             self._thread.join(timeout=self._lease.ttl_seconds)
         with self._mutex:
             if self._lease.released:
@@ -209,8 +208,8 @@ def acquire(
     owner: str,
     ttl_seconds: float,
     *,
-    sleep: Callable[[float], object] = time.sleep,
-    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], object] = system.sleep,
+    clock: Callable[[], float] = system.monotonic,
 ) -> LeaseKeeper:
     """Become the driver of a run; renewal has begun when this returns.
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import secrets
-import socket
-from dataclasses import asdict, dataclass, fields
-from pathlib import Path
+from dataclasses import dataclass, fields
 from typing import Literal
 
+from penstock.storage import system
 from penstock.storage.digest import canonical_json, parse_json
 from penstock.storage.errors import CorruptObjectError
+from penstock.storage.records import to_json
 
 LEASE = "lease.json"
 _FORMAT = "penstock-lease/1"
@@ -41,7 +39,7 @@ class Lease:
 
     def encode(self) -> bytes:
         """Return the object's bytes."""
-        return canonical_json({"format": _FORMAT, **asdict(self)}) + b"\n"
+        return canonical_json({"format": _FORMAT, **to_json(self)}) + b"\n"
 
     @classmethod
     def decode(cls, data: bytes) -> Lease:
@@ -66,24 +64,25 @@ class Lease:
     @classmethod
     def of_this_process(cls, owner: str, ttl_seconds: float) -> Lease:
         """Return a first lease for the calling process."""
+        process = system.process()
         return cls(
             owner=owner,
             generation=1,
             sequence=0,
             ttl_seconds=ttl_seconds,
-            host=socket.gethostname(),
-            machine=_machine(),
-            pid=os.getpid(),
-            process_start=_process_start(os.getpid()) or "",
-            token=secrets.token_hex(8),
+            host=process.host,
+            machine=process.machine,
+            pid=process.pid,
+            process_start=process.start,
+            token=system.token(),
         )
 
     def owner_process(self) -> Literal["alive", "dead", "unknown"]:
         """Return the state of the owner's process: known only if it ran on this host since the host booted."""
-        if not self.machine or not self.process_start or self.machine != _machine():
+        if not self.machine or not self.process_start or self.machine != system.process().machine:
             return "unknown"
-        found = _process_start(self.pid)
-        if found is None and _may_exist(self.pid):
+        found = system.process_start(self.pid)
+        if found is None and system.may_exist(self.pid):
             return "unknown"
         return "alive" if found == self.process_start else "dead"
 
@@ -146,34 +145,3 @@ def _corrupt(found: str) -> CorruptObjectError:
     return CorruptObjectError(
         f"'{LEASE}' is not a lease: {found}. If no flow drives this run, remove the file and resume the run"
     )
-
-
-def _machine() -> str:
-    """Return the kernel's boot id and the process namespace, in which alone containers of a host may differ."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        return f"{boot}/{os.readlink('/proc/self/ns/pid')}"  # noqa: PTH115  (the link's target is no path)
-    except OSError:
-        return ""
-
-
-def _may_exist(pid: int) -> bool:
-    """Return whether a process of another user has this pid: `/proc` mounted with hidepid shows none of them."""
-    try:
-        os.kill(pid, 0)
-    except PermissionError:
-        return True
-    except (ProcessLookupError, OverflowError):
-        return False
-    return False  # a process of this user, which `/proc` would show: a zombie, or it has just ended
-
-
-def _process_start(pid: int) -> str | None:
-    """Return the clock ticks from boot to the start of a process; None if there is none, or only its zombie."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-    # The second field is the command in brackets, which may contain anything.
-    values = stat.rsplit(")", 1)[1].split()
-    return None if values[0] in "ZX" else values[19]

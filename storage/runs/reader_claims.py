@@ -11,13 +11,11 @@ the claims. In any order, at least one sees the other.
 from __future__ import annotations
 
 import logging
-import os
-import socket
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-from uuid import uuid4
 
+from penstock.storage import system
 from penstock.storage.digest import canonical_json, parse_json
 from penstock.storage.errors import ConfigError, CorruptObjectError, LeaseHeldError, ObjectNotFoundError, StoreError
 from penstock.storage.runs.lease import LEASE, acquire
@@ -76,11 +74,11 @@ def reading(
         ConfigError: the shards of one of these stages were dropped.
         StoreError: the store can't be written.
     """
-    reader = f"{purpose}-{uuid4().hex[:12]}"
+    reader = f"{purpose}-{system.token()[:12]}"
     below = store.at(f"{FOLDER}{reader}")
     keeper: LeaseKeeper | None = None
     try:
-        keeper = acquire(below, f"{socket.gethostname()}/{os.getpid()} for {purpose}", ttl_seconds)
+        keeper = acquire(below, f"{system.process().host}/{system.process().pid} for {purpose}", ttl_seconds)
         below.write(_CLAIM, [canonical_json({"first": first, "last": last, "shards": shards})])
     except StoreError as error:
         if not optional:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from penstock.storage import system
 from penstock.storage.digest import digest
 from penstock.storage.errors import CommitConflictError, ConfigError, CorruptObjectError, ObjectNotFoundError
 from penstock.storage.refs import Ref, ref_of_name
@@ -100,7 +99,7 @@ def verify_run(
         progress.add_one()
         return Fault(ref.name, problem, ref.name in committed) if problem else None
 
-    with ThreadPoolExecutor(_THREADS, thread_name_prefix="verify") as threads:
+    with system.executor(_THREADS, "verify") as threads:
         faults += filter(None, threads.map(check, refs))
     faults.sort(key=lambda fault: fault.name)
     return Verification(len(commits), len(refs), tuple(faults), foreign)
@@ -192,7 +191,7 @@ def _problem(store: Store, ref: Ref) -> str:
 
 class _Progress:
     def __init__(self, total: int, report: Callable[[int, int], None]) -> None:
-        self._total, self._report, self._done, self._lock = total, report, 0, threading.Lock()
+        self._total, self._report, self._done, self._lock = total, report, 0, system.condition()
 
     def add_one(self) -> None:
         with self._lock:

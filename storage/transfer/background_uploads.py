@@ -7,9 +7,10 @@ requests a bounded number of times.
 
 from __future__ import annotations
 
-import threading
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import TYPE_CHECKING
+
+from penstock.storage import system
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,17 +22,21 @@ class Uploads:
     Args:
         threads: how many tasks run at once; 0 runs each in the caller's thread, for stores that are not worth a thread.
         budget_bytes: limit for tasks that are submitted and not done; a single task may be larger.
+        on_failure: called with the first exception, in the thread that met it: whoever submits may wait elsewhere.
 
     Raises:
         ValueError: `threads` is negative, or the budget below one byte.
     """
 
-    def __init__(self, threads: int, budget_bytes: int) -> None:
+    def __init__(
+        self, threads: int, budget_bytes: int, on_failure: Callable[[BaseException], object] = lambda _: None
+    ) -> None:
         if threads < 0 or budget_bytes < 1:
             raise ValueError(f"threads is {threads} and budget_bytes {budget_bytes}, expected 0 and 1 or more")
-        self._executor = ThreadPoolExecutor(threads, thread_name_prefix="upload") if threads else None
+        self._executor = system.executor(threads, "upload") if threads else None
         self._budget_bytes = budget_bytes
-        self._changed = threading.Condition()
+        self._on_failure = on_failure
+        self._changed = system.condition()
         self._held_bytes = 0
         self._running = 0
         self._failure: BaseException | None = None
@@ -86,7 +91,10 @@ class Uploads:
             work()
         except BaseException as error:
             with self._changed:
+                is_first = self._failure is None
                 self._failure = self._failure or error
+            if is_first:
+                self._on_failure(error)
             raise
         finally:
             with self._changed:

@@ -9,24 +9,45 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from penstock.storage import system
 from penstock.storage.errors import CorruptObjectError, ObjectNotFoundError
 from penstock.storage.refs import Ref, parse_checkpoint_name, parse_snapshot_name, ref_of_name, stage_folder
 from penstock.storage.runs.run import RUN
 from penstock.storage.shards.verify import check_content
-from penstock.tasks.driver.stage import current_attempt
+from penstock.tasks.driver.attempts import current_attempt
 from penstock.tasks.runtime.stored_objects import named_objects, snapshot_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from penstock.storage.runs.commit_schema import Commit
     from penstock.storage.runs.run import RunFolder
     from penstock.storage.stores.protocol import Store
 
 _THREADS = 4
 _logger = logging.getLogger(__name__)
+
+
+def continue_from(run: RunFolder, newest_stage: int | None = None) -> Commit | None:
+    """Return the newest commit, after which a run that this process drives continues; repairs the stage after it.
+
+    Args:
+        run: a run that this process drives.
+        newest_stage: a stage that is known to be committed.
+
+    Raises:
+        CommitConflictError: two flows committed a stage with different bytes, on a store that let both.
+        CorruptObjectError: the newest commit is damaged, or belongs to other settings.
+        StoreError: the store can't be read or written.
+    """
+    genesis = run.genesis()
+    newest = run.log.complete(run.log.newest(newest_stage), genesis)
+    if newest is not None:
+        run.log.check_genesis(genesis)
+    repair_open_stage(run, newest.stage + 1 if newest else 0, newest.version if newest else -1)
+    return newest
 
 
 def repair_open_stage(run: RunFolder, stage: int, version: int) -> int:
@@ -48,7 +69,7 @@ def repair_open_stage(run: RunFolder, stage: int, version: int) -> int:
     if store.path(RUN) is None:
         return 0
     refs = list(_refs(store, stage, current_attempt(run, stage), version))
-    with ThreadPoolExecutor(_THREADS, thread_name_prefix="open-stage") as threads:
+    with system.executor(_THREADS, "open-stage") as threads:
         intact = list(threads.map(lambda ref: _is_intact(store, ref), refs))
     damaged = [ref.name for ref, is_intact in zip(refs, intact, strict=True) if not is_intact]
     if damaged:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.storage.errors import ConfigError, StageMismatchError
+from penstock.storage.runs.commit_schema import Commit
 from penstock.storage.runs.timings import EdgeCount
 from penstock.tasks.runtime.results import ActResult, EnvResult, LearnResult, ServerResult
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
     from penstock.storage.refs import ShardRef
     from penstock.tasks.runtime.results import ComponentResult, MemberResult, Published
+    from penstock.tasks.setup.config.replay import ReplaySchedule
+    from penstock.tasks.setup.config.run import ScheduleSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,3 +166,47 @@ def check_sources(stage: int, sources: Mapping[str, str]) -> None:
             f"stage {stage} is not committed: its members had different versions of the algorithm ({found}), expected "
             f"one. Install the same version of Penstock on all hosts, restart their Dask workers, and resume the run"
         )
+
+
+def stage_commit(
+    schedule: ScheduleSettings | ReplaySchedule,
+    stage: int,
+    parent: str,
+    before: Commit | None,
+    learned: Learned,
+    acted: Iterable[ActResult],
+    evaluation: Mapping[str, float] | None,
+) -> Commit:
+    """Return the commit of a stage.
+
+    Args:
+        schedule: of the run.
+        stage: that has ended.
+        parent: digest of the commit before, or of what determines the run's bytes.
+        before: the commit before; None at the first stage.
+        learned: the merged results of its learners.
+        acted: the results of its act components.
+        evaluation: of its last snapshot, if there was one.
+    """
+    finished = None
+    if evaluation and schedule.target_return is not None and evaluation["mean_return"] >= schedule.target_return:
+        finished = f"target_return {schedule.target_return:g} reached"
+    elif stage + 1 >= schedule.max_stages:
+        finished = f"max_stages {schedule.max_stages} done"
+    rounds = schedule.rounds_per_stage
+    states = (state for result in acted for state in result.states)
+    return Commit(
+        stage=stage,
+        parent=parent,
+        rounds=(stage * rounds, (stage + 1) * rounds - 1),
+        version=learned.published.version,
+        env_steps=learned.env_steps + (before.env_steps if before else 0),
+        episodes=learned.episodes + (before.episodes if before else 0),
+        shards=learned.shards,
+        states=tuple(sorted(states, key=lambda state: state.tile)),
+        snapshots=learned.published.snapshots,
+        checkpoint=learned.published.checkpoint,
+        metrics=learned.metrics,
+        evaluation=evaluation,
+        finished=finished,
+    )

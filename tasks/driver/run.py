@@ -20,7 +20,7 @@ from penstock.storage.runs.timings import encode_timings, timings_name
 from penstock.tasks.data.replay.plan import claimed, pin
 from penstock.tasks.driver.admission import shortages
 from penstock.tasks.driver.cluster import connected, connected_to
-from penstock.tasks.driver.open_stage import repair_open_stage
+from penstock.tasks.driver.open_stage import continue_from
 from penstock.tasks.driver.recovery import lost_schedulers
 from penstock.tasks.driver.stage import StageDriver
 from penstock.tasks.driver.worker_slots import read_slots
@@ -117,11 +117,7 @@ def drive_run(resolved: ResolvedRun, on_event: Callable[[MemberEvent], None]) ->
                 f"run '{run.name}' in {run.root.url} was created by another flow at the same time, with other "
                 f"settings; choose another name"
             )
-        newest = run.log.complete(run.log.newest(resolved.newest_stage), genesis)
-        if newest is not None:
-            run.log.check_genesis(genesis)
-        stage, version = (newest.stage + 1, newest.version) if newest else (0, -1)
-        repair_open_stage(run, stage, version)
+        newest = continue_from(run, resolved.newest_stage)
         with connected(policy, config.cluster) as clusters:
             for name in unused_counts(config.distribution):
                 logger.warning(

@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from penstock.storage.digest import canonical_json, parse_json
-from penstock.storage.errors import (
-    CorruptObjectError,
-    LeaseLostError,
-    MemberLeftError,
-    MemberLostError,
-    ObjectNotFoundError,
-    StageMismatchError,
-)
-from penstock.storage.runs.commit_schema import Commit
+from penstock.storage.errors import LeaseLostError
 from penstock.storage.runs.commits import commit_ref
 from penstock.storage.runs.timings import MemberPlace, StageTimings
 from penstock.tasks.driver.admission import admitted
+from penstock.tasks.driver.attempts import repeat_until_done
 from penstock.tasks.driver.gang import Gang
 from penstock.tasks.driver.prefect_tasks import Evaluation, RolePart, evaluate, submit_role
-from penstock.tasks.driver.results import by_component, check_agreement, check_sources, merge_learned, sum_edges
+from penstock.tasks.driver.results import (
+    by_component,
+    check_agreement,
+    check_sources,
+    merge_learned,
+    stage_commit,
+    sum_edges,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from penstock.storage.runs.commit_schema import Commit
     from penstock.storage.runs.lease import LeaseKeeper
     from penstock.storage.runs.run import RunFolder
     from penstock.tasks.driver.admission import Allocation
@@ -39,40 +38,6 @@ if TYPE_CHECKING:
     from penstock.tasks.runtime.results import ActResult
     from penstock.tasks.setup.config.run import RunConfig
     from penstock.tasks.setup.distribution.policies import DistributionPolicy
-
-
-_MOST_ATTEMPTS = 10**6
-
-
-def _name(stage: int) -> str:
-    return f"attempts/{stage:08d}.json"
-
-
-def current_attempt(run: RunFolder, stage: int) -> int:
-    """Return the number of a stage's current attempt: 0 unless earlier ones were given up."""
-    try:
-        text = run.store.read(_name(stage))
-    except ObjectNotFoundError:
-        return 0
-    try:
-        attempt = parse_json(text)["attempt"]
-        if type(attempt) is not int or not 0 <= attempt < _MOST_ATTEMPTS:
-            raise ValueError(f"'attempt' is {attempt!r}")  # noqa: TRY301  (any fault of the file gets the message below)
-    except (ValueError, KeyError, TypeError) as error:
-        raise CorruptObjectError(
-            f"'{_name(stage)}' of run '{run.name}' can't be read ({error}), expected the stage's attempt. "
-            f'Write {{"attempt": n}} with n above every folder shards/{stage:08d}.n'
-        ) from error
-    return attempt
-
-
-def give_up(run: RunFolder, stage: int, attempt: int, reason: str) -> None:
-    """Start the next attempt; the reason is stored."""
-    run.store.write(_name(stage), [canonical_json({"attempt": attempt + 1, "reason": reason})], durable=True)
-
-
-logger = logging.getLogger(__name__)
-_TRIES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,29 +68,12 @@ class StageDriver:
             PenstockError: the stage failed for good; the commit before it is intact.
         """
         stage = before.stage + 1 if before else 0
-        tries_left = _TRIES
-        while True:
-            attempt = current_attempt(self.run, stage)
-            tries_left -= 1
-            try:
-                return self._run_attempt(stage, attempt, before, was_large_enough=not is_first)
-            except StageMismatchError as error:
-                if not tries_left:
-                    raise
-                give_up(self.run, stage, attempt, str(error))
-            except (CorruptObjectError, ObjectNotFoundError):
-                # The reader that finds a damaged shard removes it, and later readers find none; the next try acts its
-                # round again.
-                if not tries_left:
-                    raise
-            except MemberLostError as error:
-                # The same attempt: its stored objects remain, and are learned from again.
-                if isinstance(error, MemberLeftError):
-                    tries_left += 1
-                elif not tries_left:
-                    raise
-                is_first = False
-                logger.warning("stage=%d restarts: %s", stage, error)
+        return repeat_until_done(
+            self.run,
+            stage,
+            lambda attempt, first: self._run_attempt(stage, attempt, before, was_large_enough=not first),
+            is_first=is_first,
+        )
 
     def _run_attempt(
         self, stage: int, attempt: int, before: Commit | None, *, was_large_enough: bool
@@ -171,7 +119,7 @@ class StageDriver:
         evaluation = self._evaluate(stage, attempt, learned, gang.allocation)
         evaluated_seconds = time.perf_counter() - started
         parent = reference.digest if reference else self.genesis
-        commit = self._commit(stage, parent, before, learned, acted, evaluation)
+        commit = stage_commit(self.config.schedule, stage, parent, before, learned, acted, evaluation)
         self.lease.check()  # an evaluation may take longer than the ttl
         self.run.log.append(commit)
         missed, late = self._missed(learned, acted)
@@ -224,39 +172,6 @@ class StageDriver:
         result = evaluate(stage, evaluation)
         result.pop("seconds")
         return result
-
-    def _commit(
-        self,
-        stage: int,
-        parent: str,
-        before: Commit | None,
-        learned: Learned,
-        acted: Sequence[ActResult],
-        evaluation: dict[str, float] | None,
-    ) -> Commit:
-        schedule = self.config.schedule
-        finished = None
-        if evaluation and schedule.target_return is not None and evaluation["mean_return"] >= schedule.target_return:
-            finished = f"target_return {schedule.target_return:g} reached"
-        elif stage + 1 >= schedule.max_stages:
-            finished = f"max_stages {schedule.max_stages} done"
-        rounds = schedule.rounds_per_stage
-        states = (state for result in acted for state in result.states)
-        return Commit(
-            stage=stage,
-            parent=parent,
-            rounds=(stage * rounds, (stage + 1) * rounds - 1),
-            version=learned.published.version,
-            env_steps=learned.env_steps + (before.env_steps if before else 0),
-            episodes=learned.episodes + (before.episodes if before else 0),
-            shards=learned.shards,
-            states=tuple(sorted(states, key=lambda state: state.tile)),
-            snapshots=learned.published.snapshots,
-            checkpoint=learned.published.checkpoint,
-            metrics=learned.metrics,
-            evaluation=evaluation,
-            finished=finished,
-        )
 
 
 def _place(member: Member, source: str) -> MemberPlace:

@@ -12,9 +12,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import threading
-import time
 from typing import TYPE_CHECKING, Any, TypeAlias
+
+from penstock.storage import system
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -34,7 +34,7 @@ class Mailbox:
     """Holds the latest value by topic and key. Thread-safe; `wait` blocks."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
+        self._changed = system.condition()
         self._topics: dict[str, Entries] = {}
         self._members: dict[str, int] = {}
         self._polled_at: dict[tuple[str, str], float] = {}
@@ -68,11 +68,11 @@ class Mailbox:
     def wait(self, topic: str, ready: Callable[[Mapping[str, Any]], bool], timeout_seconds: float) -> bool:
         """Wait until `ready(entries of the topic)`; returns False on a time-out. A closed topic has no entries."""
         with self._changed:
-            return self._changed.wait_for(lambda: ready(self._topics.get(topic, {})), timeout_seconds)
+            return bool(self._changed.wait_for(lambda: ready(self._topics.get(topic, {})), timeout_seconds))
 
     def should_poll(self, topic: str, key: str, pause_seconds: float) -> bool:
         """Return whether no thread here has polled for the key for `pause_seconds`; the caller polls if True."""
-        now = time.monotonic()
+        now = system.monotonic()
         with self._changed:
             if now - self._polled_at.get((topic, key), -math.inf) < pause_seconds:
                 return False

@@ -6,7 +6,6 @@ import logging
 import os
 import socket
 import threading
-import time
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from distributed import Reschedule, Status, get_worker
@@ -16,6 +15,7 @@ from penstock.storage.runs.lease import LeaseWatcher
 from penstock.tasks.runtime import mailbox, shutdown
 from penstock.tasks.runtime.events import LogRecord, Preempted, Reported, encode_event
 from penstock.tasks.runtime.mailbox import MAILBOX
+from penstock.tasks.runtime.waiting import wait_for_object
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -29,28 +29,6 @@ if TYPE_CHECKING:
 
 Advertisement: TypeAlias = dict[str, Any]
 """The facts by name that a member advertises before the start: small JSON, whose form the name decides."""
-
-_FIRST_SECONDS = 0.25
-_FIRST_FAR_SECONDS = 0.05
-_AT_MOST_SECONDS = 2.0
-_POLLS_PER_SECOND = 250.0
-"""Upper bound over all members of a role; one prefix of S3 answers a few thousand requests a second."""
-
-
-def first_poll_seconds(waiters: int, *, far: bool = False) -> float:
-    """Return the delay before the first poll of storage.
-
-    Args:
-        waiters: members of the role, or processes of such members, that may all be waiting.
-        far: whether the object is made on another cluster, from which no notification comes.
-    """
-    return max(_FIRST_FAR_SECONDS if far else _FIRST_SECONDS, waiters / _POLLS_PER_SECOND)
-
-
-def next_poll_seconds(pause_seconds: float, waiters: int) -> float:
-    """Return the delay after one more poll: exponential back-off, up to two seconds or the limit of all waiters."""
-    return min(2 * pause_seconds, max(_AT_MOST_SECONDS, waiters / _POLLS_PER_SECOND))
-
 
 _CLOSING = {Status.closing, Status.closed}
 _watchers: dict[tuple[str, str, int], tuple[LeaseWatcher, int]] = {}
@@ -89,6 +67,7 @@ class Membership:
         self._topic = assignment.topic
         self._worker = get_worker()
         self._task = self._worker.get_current_task()
+        self._failure: BaseException | None = None
         self._advertised = advertise(_host_of(self._worker.address)) if advertise else {}
         self._known: tuple[Any, dict[tuple[frozenset[str], int | None], frozenset[str]]] = None, {}
 
@@ -158,6 +137,11 @@ class Membership:
         """Return the address of a member's host."""
         return _host_of(MAILBOX.get(self._topic, "roster")[member])
 
+    def fail(self, error: BaseException) -> None:
+        """Let `check` raise an error of a background thread: the member may wait for what will never come."""
+        self._failure = self._failure or error
+        self.wake()
+
     def abandon(self, reason: str) -> None:
         """Make the other components of this gang in the process leave."""
         MAILBOX.post(self._topic, {"leave": reason})
@@ -179,7 +163,9 @@ class Membership:
         MAILBOX.post(self._topic, {})
 
     def check(self) -> None:
-        """Raise if the member must leave; called between rounds."""
+        """Raise if the member must leave, or what `fail` was given; called between rounds."""
+        if self._failure is not None:
+            raise self._failure
         if shutdown.is_ending(self._worker):
             self.emit_event(Preempted(self.assignment.member))
             raise Reschedule(f"{self.assignment.member} leaves stage {self.assignment.stage}: its worker was preempted")
@@ -212,17 +198,8 @@ class Membership:
         Returns:
             Seconds waited.
         """
-        start = time.perf_counter()
         waiters = len(self._processes(frozenset({self.assignment.role}))) if of_all else self.assignment.replicas
-        # No notification comes from another cluster: polling is all there is.
-        pause = first_poll_seconds(waiters, far=bool(MAILBOX.get(self._topic, "elsewhere")))
-        while not MAILBOX.wait(self._topic, lambda entries: "leave" in entries or notified(entries), pause):
-            self.check()
-            if (of_all is None or MAILBOX.should_poll(self._topic, of_all, pause)) and poll():
-                break
-            pause = next_poll_seconds(pause, waiters)
-        self.check()
-        return time.perf_counter() - start
+        return wait_for_object(MAILBOX, self._topic, notified, poll, self.check, waiters, of_all=of_all)
 
 
 class _FlowHandler(logging.Handler):

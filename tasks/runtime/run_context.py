@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import threading
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.storage import system
 from penstock.storage.cache.node_cache import LIMIT_BYTES, NodeCache, default_cache_folder
 from penstock.storage.refs import Ref
 from penstock.storage.runs.commits import read_commit
@@ -38,7 +38,7 @@ class RecentCommit:
     """Caches the last commit for all members of a process: a commit names every shard of its stage."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = system.condition()
         self._last: tuple[str, Commit] | None = None
 
     def get(self, content: str, read: Callable[[], Commit]) -> Commit:

@@ -35,7 +35,7 @@ from penstock.tasks.analysis.history import read_history
 from penstock.tasks.data.replay.plan import ReplayPlan
 from penstock.tasks.data.snapshots.checkpoints import load_checkpoint, write_checkpoint
 from penstock.tasks.data.snapshots.quantize import decode_params, encode_params
-from penstock.tasks.driver.stage import current_attempt, give_up
+from penstock.tasks.driver.attempts import current_attempt, give_up
 from penstock.tasks.setup.config.replay import build_stored_config
 
 GOLDEN = Path(__file__).parent

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
+from penstock.storage import system
 from penstock.storage.cache.node_cache import CacheTally
 from penstock.storage.digest import digest
 from penstock.storage.errors import StageMismatchError
@@ -59,12 +59,19 @@ class SnapshotReader:
         self._closed = False
         self.tally = CacheTally()
         if context.run.store.path(snapshot_folder(self._attempt)) is None:  # local files need no fetching
-            threading.Thread(target=self._prefetch, name="snapshot-prefetch", daemon=True).start()
+            system.thread(self._prefetch, "snapshot-prefetch").start()
 
     def get(self, version: int) -> tuple[Params, float]:
         """Return the parameters of a version, and the seconds spent waiting for it to be published."""
         if self._current and self._current[0] == version:
             return self._current[1], 0.0
+        ref, buffer, waited = self.find(version)
+        params = load_snapshot(buffer, ref)
+        self._current = (version, params)
+        return params, waited
+
+    def find(self, version: int) -> tuple[SnapshotRef, memoryview, float]:
+        """Return a version's reference and content, and the seconds spent waiting for it to be published."""
         waited = 0.0
         if version not in self._known:
             key = _key(version)
@@ -73,10 +80,7 @@ class SnapshotReader:
                 self._known[version] = SnapshotRef.from_json(self._membership.latest(_key(version)))
         self._seen = max(self._seen, version)
         ref = self._known[version]
-        buffer = self._context.cache.get_buffer(self._context.run.store, ref, self.tally)
-        params = load_snapshot(buffer, ref)
-        self._current = (version, params)
-        return params, waited
+        return ref, self._context.cache.get_buffer(self._context.run.store, ref, self.tally), waited
 
     @property
     def newest(self) -> int:
@@ -153,7 +157,8 @@ class SnapshotPublisher:
             if name.count("/") == snapshot_folder(assignment.attempt).count("/") + 1
         }
         remote = context.run.store.path(snapshot_folder(assignment.attempt)) is None
-        self._uploads = Uploads(_UPLOAD_THREADS if remote else 0, _UPLOAD_BUDGET_BYTES)
+        # Without the snapshot that failed to be stored, the shards for which its learner waits never come.
+        self._uploads = Uploads(_UPLOAD_THREADS if remote else 0, _UPLOAD_BUDGET_BYTES, membership.fail)
         self.publish_seconds = 0.0
         self.published = self.published_bytes = 0
         """Number and bytes of versions that were not stored before."""
@@ -182,6 +187,12 @@ class SnapshotPublisher:
             for name, value in state.params[group].items()
         }
         data = encode_params(tensors, self._context.config.distribution.snapshot_dtype, {"version": version})
+        ref = self.publish_encoded(version, data)
+        self.publish_seconds += time.perf_counter() - started
+        return ref
+
+    def publish_encoded(self, version: int, data: bytes) -> SnapshotRef:
+        """Store the encoded parameters of a version; as `publish`."""
         name = snapshot_name(version, digest(data))
         if self._attempt:
             name = f"{snapshot_folder(self._attempt)}/{name.rsplit('/', 1)[1]}"
@@ -199,7 +210,6 @@ class SnapshotPublisher:
             )
         else:
             self._announce(ref)
-        self.publish_seconds += time.perf_counter() - started
         return ref
 
     def _store(self, ref: SnapshotRef, data: bytes) -> None:

@@ -6,16 +6,14 @@ A restarted act task resumes after the stored rounds; what it writes again has t
 from __future__ import annotations
 
 import time
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 
-from penstock.storage.errors import ObjectNotFoundError
 from penstock.storage.runs.timings import ActTimes, CacheCounts
 from penstock.storage.tensors import load_tensors
 from penstock.tasks.data.snapshots.exchange import SnapshotReader
+from penstock.tasks.roles.acting.resuming import find_starts
 from penstock.tasks.roles.acting.shard_writer import RoundWriter
 from penstock.tasks.roles.acting.stragglers import LateTiles
 from penstock.tasks.roles.acting.tile import TileActor, act_together
@@ -24,22 +22,18 @@ from penstock.tasks.roles.stepping.remote_pool import RemotePool
 from penstock.tasks.runtime.device import prepare_device
 from penstock.tasks.runtime.metrics import EdgeTally, Spans
 from penstock.tasks.runtime.results import ActResult
-from penstock.tasks.runtime.stored_objects import stored_shards, stored_states
 from penstock.tasks.setup.distribution.dataflow import crosses, tiles_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from penstock.storage.refs import ShardRef, StateRef
-    from penstock.storage.runs.commit_schema import Commit
+    from penstock.storage.refs import StateRef
     from penstock.storage.runs.timings import EdgeCount
+    from penstock.tasks.roles.acting.resuming import Starts
     from penstock.tasks.roles.stepping.sockets import LinkAddress
     from penstock.tasks.runtime.assignment import Assignment
     from penstock.tasks.runtime.membership import Membership
     from penstock.tasks.runtime.run_context import RunContext
-
-_TRIES = 5
-_REQUESTS_AT_ONCE = 8
 
 
 def act(
@@ -66,13 +60,15 @@ def act(
     stage = assignment.stage
     rounds = context.rounds_of(stage)
     tiles = tiles_of(assignment.replica, assignment.replicas, context.config.environment.tiles)
-    actors, shards, states, before = _resume_all(assignment, context, tiles, served, device)
+    actors, found = _resume_all(assignment, context, tiles, served, device)
     resumed = {tile: actor.next_round for tile, actor in actors.items() if actor.next_round > rounds.start}
     if resumed:
         membership.log.info("resumes after stored rounds: %s", resumed)
-    snapshots = SnapshotReader(assignment, context, membership, before)
-    writer = RoundWriter(assignment, context, membership, shards, states)
-    late = None if context.config.requires_full_round else LateTiles(assignment, context, membership, snapshots, shards)
+    snapshots = SnapshotReader(assignment, context, membership, found.before)
+    writer = RoundWriter(assignment, context, membership, found.shards, found.states)
+    late = None
+    if not context.config.requires_full_round:
+        late = LateTiles(assignment, context, membership, snapshots, found.shards)
     act_seconds = wait_seconds = 0.0
     env_steps = 0
     first_step_at = 0.0
@@ -141,59 +137,14 @@ def _resume_all(
     tiles: range,
     served: Mapping[int, LinkAddress] | None,
     device: torch.device | None,
-) -> tuple[dict[int, TileActor], dict[tuple[int, int], ShardRef], dict[tuple[int, int], StateRef], Commit | None]:
-    """Load the tiles' stored environments, the lists of stored objects and the commit before, with concurrent requests.
-
-    An earlier member that has not left yet may act one more round, and delete a state that was just listed: list again.
-    """
-    store, stage, attempt = context.run.store, assignment.stage, assignment.attempt
-    with ThreadPoolExecutor(_REQUESTS_AT_ONCE, thread_name_prefix="resume") as threads:
-        committed = threads.submit(context.commit_before, assignment)
-        for tries_left in reversed(range(_TRIES)):
-            listed = threads.submit(stored_states, store, stage, attempt)
-            shards, states = stored_shards(store, stage, attempt), listed.result()
-            before = committed.result()
-            starts = [_start_of(context, tile, before, shards, states) for tile in tiles]
-            try:
-                buffers = list(threads.map(partial(_state_of, context), starts))
-            except ObjectNotFoundError:
-                if not tries_left:
-                    raise
-                continue
-            actors = {
-                tile: _actor(context, tile, start, buffer, served, device)
-                for tile, start, buffer in zip(tiles, starts, buffers, strict=True)
-            }
-            return actors, shards, states, before
-    raise AssertionError("the loop returns or raises")
-
-
-def _start_of(
-    context: RunContext,
-    tile: int,
-    before: Commit | None,
-    shards: dict[tuple[int, int], ShardRef],
-    states: dict[tuple[int, int], StateRef],
-) -> tuple[StateRef, int] | None:
-    """Return a tile's newest state whose shard is stored without a gap before it, and the next round.
-
-    A round that the tile has skipped is not a gap. None at the run's beginning.
-    """
-    stage_rounds = context.rounds_of(before.stage + 1 if before else 0)
-    gap = stage_rounds.stop
-    if context.config.requires_full_round:
-        gap = next((round_ for round_ in stage_rounds if (round_, tile) not in shards), gap)
-    both = [round_ for round_ in range(stage_rounds.start, gap) if (round_, tile) in shards]
-    kept = [round_ for round_ in both if (round_, tile) in states]
-    if kept:
-        return states[kept[-1], tile], kept[-1] + 1
-    if before:
-        return next(ref for ref in before.states if ref.tile == tile), stage_rounds.start
-    return None
-
-
-def _state_of(context: RunContext, start: tuple[StateRef, int] | None) -> memoryview | None:
-    return None if start is None else context.cache.get_buffer(context.run.store, start[0])
+) -> tuple[dict[int, TileActor], Starts]:
+    """Return the actors of all tiles, as they were stored, and the stored objects that were found."""
+    found = find_starts(assignment, context, tiles)
+    actors = {
+        tile: _actor(context, tile, start, buffer, served, device)
+        for tile, start, buffer in zip(tiles, found.starts, found.buffers, strict=True)
+    }
+    return actors, found
 
 
 def _actor(

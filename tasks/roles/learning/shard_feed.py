@@ -9,19 +9,18 @@ import numpy as np
 import torch
 
 from penstock.storage.errors import CorruptObjectError
-from penstock.storage.refs import ShardRef
 from penstock.storage.shards.epoch_order import ReaderState
 from penstock.tasks.data.input.memory_budget import read_budget_bytes
 from penstock.tasks.data.input.pipeline import ShardPipeline
 from penstock.tasks.roles.learning.feed import FeedRound, PipelineFeed
 from penstock.tasks.roles.learning.round_choice import RoundChoices
-from penstock.tasks.runtime.announcements import wait_for
-from penstock.tasks.runtime.stored_objects import stored_shards
+from penstock.tasks.roles.learning.shard_finder import ShardFinder
 from penstock.tasks.setup.distribution.dataflow import tiles_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from penstock.storage.refs import ShardRef
     from penstock.storage.shards.specs import Spec
     from penstock.tasks.data.input.pipeline import LoadedShard
     from penstock.tasks.runtime.assignment import Assignment
@@ -97,14 +96,13 @@ class ShardFeed(PipelineFeed):
         """Args: the learner's part, the run, its gang, the device of the rows, and the position to start from."""
         self._assignment = assignment
         self._context = context
-        self._membership = membership
         self._reader = reader
         self._rounds = ActedRounds(context, assignment.replica, assignment.replicas)
         self._tiles = self._rounds.tiles
-        self._known = stored_shards(context.run.store, assignment.stage, assignment.attempt)
+        self._finder = ShardFinder(assignment, context, membership)
         self._choices = None
         if not context.config.requires_full_round:
-            self._choices = RoundChoices(assignment, context, membership, self._known)
+            self._choices = RoundChoices(assignment, context, membership, self._finder.known)
         self._round: list[LoadedShard] = []
         shard_bytes = _shard_bytes(context)
         store = context.run.store
@@ -183,20 +181,10 @@ class ShardFeed(PipelineFeed):
                 yield from self._choices.choose(round_)
 
     def _find(self, round_: int, tile: int) -> ShardRef:
-        key = f"shard/{round_}/{tile}"
-        if (round_, tile) not in self._known:
-            found = wait_for(
-                self._membership, self._context.cache, key, lambda: self._poll(round_, tile), ShardRef.from_json
-            )
-            if found.ref:
-                self._known[round_, tile] = found.ref
-                if found.cached is not None:
-                    self._pipeline.cached[found.ref] = found.cached
-        return self._known[round_, tile]
-
-    def _poll(self, round_: int, tile: int) -> bool:
-        self._known |= stored_shards(self._context.run.store, self._assignment.stage, self._assignment.attempt, round_)
-        return (round_, tile) in self._known
+        ref, cached = self._finder.find(round_, tile)
+        if cached is not None:
+            self._pipeline.cached[ref] = cached
+        return ref
 
 
 def learned_columns(context: RunContext) -> dict[str, Spec]:

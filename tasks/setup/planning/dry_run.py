@@ -33,6 +33,9 @@ class NullMembership:
     def notify(self, fragment: str, key: str, value: Any, replica: int | None = None) -> None:
         """Drop the notification."""
 
+    def fail(self, error: BaseException) -> None:
+        """Drop the error of a background thread, which whoever waits for that thread gets as well."""
+
 
 @contextmanager
 def trial_run(config: RunConfig) -> Iterator[tuple[Assignment, RunContext]]:

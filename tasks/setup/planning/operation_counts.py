@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from penstock.storage.digest import canonical_json
 from penstock.storage.refs import ShardRef, SnapshotRef, StateRef, shard_name, snapshot_name, state_name
 from penstock.storage.transfer.ranged_reads import PART_BYTES
-from penstock.tasks.runtime.membership import first_poll_seconds, next_poll_seconds
+from penstock.tasks.runtime.waiting import first_poll_seconds, next_poll_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -145,7 +145,7 @@ def test_a_malformed_lease_that_is_renewed_is_held(store):
 def test_a_hidden_process_is_not_taken_for_dead(monkeypatch):
     """`/proc` mounted with hidepid shows no process of another user, but signals tell that there is one."""
     lease = Lease.of_this_process("another user", TTL)
-    monkeypatch.setattr("penstock.storage.runs.lease_state._process_start", lambda _: None)
+    monkeypatch.setattr("penstock.storage.system.process_start", lambda _: None)
 
     def kill(_: int, signal: int) -> None:
         assert signal == 0

@@ -114,3 +114,29 @@ def test_invalid_settings_are_refused(threads: int, budget_bytes: int):
     """They would hang."""
     with pytest.raises(ValueError, match="expected"):
         Uploads(threads, budget_bytes)
+
+
+@pytest.mark.parametrize("threads", [0, 1])
+def test_the_first_failure_is_told_at_once(threads: int):
+    """The one that submits may wait for something that only a stored object can bring about."""
+    told: list[BaseException] = []
+    heard = threading.Event()
+
+    def tell(error: BaseException) -> None:
+        told.append(error)
+        heard.set()
+
+    def fail() -> None:
+        raise StoreError("the disk is full")
+
+    uploads = Uploads(threads, 100, tell)
+    if threads:
+        uploads.submit(1, fail)
+    else:
+        with pytest.raises(StoreError):
+            uploads.submit(1, fail)
+    assert heard.wait(60)
+    with pytest.raises(StoreError, match="the disk is full"):
+        uploads.submit(1, lambda: None)
+    uploads.close()
+    assert [str(error) for error in told] == ["the disk is full"]

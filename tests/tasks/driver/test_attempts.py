@@ -8,7 +8,7 @@ import pytest
 from penstock.storage.errors import CorruptObjectError
 from penstock.storage.runs.run import RunFolder
 from penstock.storage.stores.open import open_store
-from penstock.tasks.driver.stage import current_attempt, give_up
+from penstock.tasks.driver.attempts import current_attempt, give_up
 
 NAME = "attempts/00000003.json"
 

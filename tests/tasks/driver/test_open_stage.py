@@ -11,8 +11,8 @@ from penstock.storage.digest import digest
 from penstock.storage.refs import checkpoint_name, snapshot_name, state_name
 from penstock.storage.runs.run import RunFolder
 from penstock.storage.stores.open import open_store
+from penstock.tasks.driver.attempts import give_up
 from penstock.tasks.driver.open_stage import repair_open_stage
-from penstock.tasks.driver.stage import give_up
 
 from ...support.stored_run import damage
 from ...support.synthetic_shards import store_shard

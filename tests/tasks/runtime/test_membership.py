@@ -10,7 +10,7 @@ import dask
 import pytest
 from distributed import Client, Scheduler, SpecCluster, Worker
 
-from penstock.storage.errors import GangError
+from penstock.storage.errors import GangError, StoreError
 from penstock.storage.stores.open import open_store
 from penstock.tasks.runtime.assignment import Assignment
 from penstock.tasks.runtime.mailbox import MAILBOX
@@ -122,3 +122,19 @@ def test_leave_message_does_not_satisfy_a_wait(client: Client, tmp_path, reason:
     storages.update({replica: Storage() for replica in range(MEMBERS)})
     with pytest.raises(GangError, match=f"act-\\d leaves stage 0: {reason}$"):
         play(client, str(tmp_path), wait_for_its_own, leave=reason)
+
+
+def wait_while_an_upload_fails(member: dict[str, Any]) -> str:
+    """A member that waits for what only its own failed upload could have brought about."""
+    assignment = Assignment.from_json(member)
+    with Membership(assignment, open_store(assignment.store), POLICY) as membership:
+        membership.fail(StoreError("the disk is full"))
+        try:
+            membership.wait(lambda entries: False, lambda: False)
+        except StoreError as error:
+            return str(error)
+    return "it waited in vain"
+
+
+def test_a_failure_in_the_background_ends_a_wait(client: Client, tmp_path):
+    assert play(client, str(tmp_path), wait_while_an_upload_fails) == ["the disk is full"] * MEMBERS

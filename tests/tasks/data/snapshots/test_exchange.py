@@ -42,6 +42,9 @@ class Members:
         if not self.silent:
             self.mailbox.post(TOPIC, {key: value})
 
+    def fail(self, error: BaseException) -> None:
+        self.failed = error
+
     def latest(self, key: str) -> Any:
         return self.mailbox.get(TOPIC, key)
 

@@ -43,6 +43,10 @@ class Hints:
     def __init__(self) -> None:
         self.told: dict[str, Any] = {}
         self.replicas: dict[str, set[int]] = {}
+        self.failures: list[BaseException] = []
+
+    def fail(self, error: BaseException) -> None:
+        self.failures.append(error)
 
     def notify(self, fragment: str, key: str, value: Any, replica: int) -> None:
         assert fragment == "buffer"
@@ -78,8 +82,8 @@ class Acting:
             device="cpu",
             **settings,
         )
-        self.actors, shards, states, _ = _resume_all(self.assignment, self.context, range(2), None, None)
-        self.writer = RoundWriter(self.assignment, self.context, self.hints, shards, states)
+        self.actors, found = _resume_all(self.assignment, self.context, range(2), None, None)
+        self.writer = RoundWriter(self.assignment, self.context, self.hints, found.shards, found.states)
         self.params = context.algorithm.init(3).params
 
     def act(self, rounds: int = ROUNDS) -> dict[int, Any]:
@@ -141,7 +145,7 @@ def test_a_shard_is_near_before_it_is_stored(context: RunContext, tmp_path: Path
     assert next(looks, None) is None
 
     go.set()
-    acting.writer._uploads.finish()
+    acting.writer._storage._uploads.finish()
     acting.writer.close()
     assert found.ref.name in store.list("shards/")
     stored = wait_for(acting.hints, elsewhere, "shard/0/0", lambda: False, ShardRef.from_json)

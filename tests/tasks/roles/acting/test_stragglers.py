@@ -48,8 +48,8 @@ def shards(context: RunContext) -> dict[int, tuple[ShardRef, Shard]]:
     params = context.algorithm.init(3).params
     for round_ in ACTED:
         members: Any = NullMembership()
-        actors, stored, states, _ = _resume_all(assignment, context, range(1), None, None)
-        writer = RoundWriter(assignment, context, members, stored, states)
+        actors, found = _resume_all(assignment, context, range(1), None, None)
+        writer = RoundWriter(assignment, context, members, found.shards, found.states)
         actors[0].next_round = round_
         writer.submit(actors[0].act_round(context.acting_version(round_), params, writer.buffers(actors[0])))
         kept = writer.finish()
