@@ -70,11 +70,16 @@ class SimulatedCluster:
     """Members end with their flow, as workers that it started; otherwise they notice that its lease expires."""
     _members: dict[SimulatedProcess, list[SimulatedProcess]] = field(default_factory=dict)
 
+    @property
+    def run(self) -> RunFolder:
+        """Return the run's folder."""
+        return RunFolder(cast("Store", self.store), RUN, is_fenced=self.store.is_fenced)
+
     def context_on(self, host: Host) -> RunContext:
         """Return the run as a member on a host sees it. Nothing of a simulated member steps or learns."""
         return RunContext(
             config=self.config,
-            run=RunFolder(cast("Store", self.store), RUN),
+            run=self.run,
             cache=cast("NodeCache", SimulatedCache(host)),
             environment=cast("EnvironmentSpec", None),
             algorithm=cast("Algorithm", None),

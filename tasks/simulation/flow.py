@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from penstock.storage import system
 from penstock.storage.errors import RunExistsError
 from penstock.storage.runs.commits import commit_ref
 from penstock.storage.runs.lease import acquire
-from penstock.storage.runs.run import RunFolder
 from penstock.storage.runs.timings import timings_name
 from penstock.tasks.driver.attempts import repeat_until_done
 from penstock.tasks.driver.open_stage import continue_from
@@ -21,7 +20,7 @@ from penstock.tasks.simulation.gang import SimulatedGang
 if TYPE_CHECKING:
     from penstock.storage.runs.commit_schema import Commit
     from penstock.storage.runs.lease import LeaseKeeper
-    from penstock.storage.stores.protocol import Store
+    from penstock.storage.runs.run import RunFolder
     from penstock.tasks.simulation.cluster import SimulatedCluster
 
 LEASE_SECONDS = 15.0
@@ -34,7 +33,7 @@ def drive(cluster: SimulatedCluster) -> None:
         LeaseHeldError: another process drives the run.
         PenstockError: a stage failed for good.
     """
-    run = RunFolder(cast("Store", cluster.store), RUN)
+    run = cluster.run
     if not run.exists():
         try:
             run.create({"identity": {"seed": 1}, "name": RUN})

@@ -125,6 +125,11 @@ class SimulatedStore:
         """Return the bucket's url with the folder's name."""
         return f"{self._bucket.url}/{self._prefix}".rstrip("/")
 
+    @property
+    def is_fenced(self) -> bool:
+        """Return whether of several writers that create an object only one succeeds."""
+        return self._bucket.kind != "unfenced"
+
     def read(self, name: str) -> bytes:
         """Read a whole object."""
         self._step("read", name)

@@ -43,7 +43,7 @@ class ResolvedRun:
     policy: DistributionPolicy | None
     """None until a policy is chosen for `distribution.policy = "auto"`."""
     is_fenced: bool
-    """Whether the store lets one of several flows write a commit; otherwise commits get copies."""
+    """True if the store lets only one of several flows write a commit; otherwise commits get copies."""
 
     @property
     def run(self) -> RunFolder:

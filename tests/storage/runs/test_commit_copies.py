@@ -93,7 +93,7 @@ def test_a_conflict_is_found_by_every_command(conflicting, tmp_path: Path):
     history, names = conflicting
     target = RunFolder(open_store(tmp_path / "runs"), "forked")
     for command in (
-        lambda: RunFolder(history.run.root, "history").log.newest(),
+        RunFolder(history.run.root, "history").log.newest,
         lambda: collect(history.run),
         lambda: copy_run(history.run, RunFolder(open_store(tmp_path / "other"), "moved")),
         lambda: fork_run(history.run, target, 1),

@@ -1,4 +1,4 @@
-"""Flows that sleep through the loss of their lease, and clocks that jump: a second one drives, and one history stays."""
+"""Flows that sleep through the loss of their lease, and clocks that jump: a second drives, and one history stays."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ def test_a_take_over_from_a_living_driver_forks_nothing(store, driver, first):
 
 
 def test_no_decision_depends_on_the_wall_clock():
-    """Who drives, what is committed and which commit is the newest: these modules know monotonic time alone."""
+    """Modules that decide who drives, and which commit is the newest, know monotonic time alone."""
     folder = Path(penstock.storage.runs.__path__[0])
     for module in ("lease", "lease_state", "commits", "commit_copies", "commit_schema", "latest", "rollups"):
         tree = ast.parse((folder / f"{module}.py").read_text(encoding="utf-8"))

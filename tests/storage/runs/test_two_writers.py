@@ -128,7 +128,7 @@ def test_a_flow_that_is_paused_before_any_request_forks_nothing(is_fenced):
 
 @FENCES
 def test_two_flows_with_the_same_bytes_agree_whenever_they_are_paused(is_fenced):
-    """Where the same bytes are promised, no order of their requests is a conflict, on any store."""
+    """No order of their requests is a conflict where the same bytes are promised, on any store."""
     for number in itertools.count():
         store = make_store(is_fenced=is_fenced)
         twin = log_of(store, is_fenced=is_fenced)
@@ -288,7 +288,7 @@ def swift_proxy(swift_server) -> Iterator[S3Proxy]:
 
 @pytest.fixture(params=["s3", "forgetful s3", pytest.param("swift", marks=pytest.mark.slow)])
 def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Return the proxy of a real server that creates exclusively, ignores conditions, or is not atomic; url and kind."""
+    """Return the proxy of a real server that creates exclusively, ignores conditions, or is not atomic."""
     kind = "swift" if request.param == "swift" else "s3"
     url, proxy = request.getfixturevalue(f"{kind}_url"), request.getfixturevalue(f"{kind}_proxy")
     if request.param == "forgetful s3":
