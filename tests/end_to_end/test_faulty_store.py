@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 
 import pytest
+
+from penstock.storage.digest import digest
+from penstock.storage.runs.commit_schema import commit_name, encode_commit
 
 from ..support.faulty import Fault, now_and_then
 from ..support.processes import is_alive, wait_until
@@ -36,6 +40,30 @@ def test_transient_faults_of_the_store_change_no_byte(bench, references, proxy, 
     bench.train("stumbling", BRIEF, "--lease-seconds", "60", store=s3_url).succeed()
     assert {kind for kind, _ in proxy.met} == {"delay", "drop", "lose", "refuse", "repeat", "truncate"}
     assert_same(StoredRun(s3_url, "stumbling"), references.content(BRIEF))
+
+
+def test_a_quorum_needs_atomic_creation_or_consent(bench, proxy, s3_url):
+    """A service that ignores conditions is refused before anything is stored; with consent each commit is kept twice.
+
+    The probe of four concurrent creations is not the point here: a second creation succeeds, which it always finds.
+    """
+    proxy.add(Fault("forget", ("PUT",), calls=None))
+    run, quorum = StoredRun(s3_url, "unfenced"), ("--quorum", "0.5", "--act-tasks", "2")
+    bench.train("unfenced", BRIEF, *quorum, store=s3_url).refuse("--allow-unfenced", "quorum = 0.5", s3_url)
+    assert run.store.list() == []
+    bench.train("unfenced", BRIEF, *quorum, "--allow-unfenced", store=s3_url).succeed()
+    commits = run.commits()
+    digests = [digest(run.store.read(commit_name(stage))) for stage in range(len(commits))]
+    assert run.store.list("commit-copies/") == [
+        f"commit-copies/{stage:08d}-{found}.json" for stage, found in enumerate(digests)
+    ]
+    other = encode_commit(replace(run.folder.log.read(0), episodes=10**6))
+    run.store.write(f"commit-copies/00000000-{digest(other)}.json", [other])
+    for command in (("verify", "unfenced"), ("show", "unfenced")):
+        ended = bench.penstock(*command, "--store", s3_url)
+        assert ended.wait() == 1, ended.output
+        for found in (digests[0], digest(other)):
+            assert found in ended.output, ended.output
 
 
 def test_an_unreachable_store_is_named_and_the_run_is_resumed_later(bench, references, proxy, s3_url):
