@@ -1,10 +1,12 @@
-"""Measures the cost of resuming a very long run, and of planning a replay of it.
+"""Measures the cost of resuming a very long run, of planning a replay of it, and of the commands that look at it.
 
 The commit log is generated in bulk, but it is valid: canonical commits, each with its predecessor's digest, and the
 roll-ups that training would have written. The commits name shards, states and snapshots that do not exist. The
 measurement covers `penstock resume` until it could submit the first stage: it checks the settings, probes the store,
 acquires the lease, finds the newest commit and loads its checkpoint. Requests are counted as an object store bills
 them: a listing is one request per 1,000 names.
+
+The commands `runs`, `show`, `report` and `gc --dry-run` are timed as processes, Python's start included.
 
     python benchmarks/log.py                                    # 100,000 commits, 1,000,000 shards, a local folder
     python benchmarks/log.py --commits 2000 --store s3://bucket/runs     # with AWS_ENDPOINT_URL and credentials set
@@ -14,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
 import tempfile
 import time
@@ -31,6 +34,7 @@ from penstock.storage.runs.latest import LATEST
 from penstock.storage.runs.lease import acquire
 from penstock.storage.runs.rollups import Span, concat_tables, encode_rollup, shard_table, spans_ending
 from penstock.storage.runs.run import RunFolder
+from penstock.storage.runs.timings import ActTimes, LearnTimes, StageTimings, encode_timings, timings_name
 from penstock.storage.stores.open import open_store
 from penstock.tasks.driver.attempts import current_attempt
 from penstock.tasks.driver.run import describe_run
@@ -51,6 +55,13 @@ HERE = Path(__file__).resolve().parent
 INTERVAL = 100
 LISTED_AT_ONCE = 1000
 REACH = {"resume": 40, "plan": 1100}
+COMMANDS = (
+    (("runs",), 1.0),
+    (("show", "long"), 1.0),
+    (("gc", "long", "--dry-run"), 10.0),
+    (("report", "long"), 10.0),
+)
+"""Commands, and the seconds that each may take with 100,000 commits."""
 
 
 class CountingStore:
@@ -95,6 +106,7 @@ def main() -> None:
         generate_seconds = time.perf_counter() - started
         print(f"generated {args.commits:,} commits in {generate_seconds:.0f} s in {store}", flush=True)
         rows = measure(config, args.commits, args.rounds)
+        rows += [time_command(config, words, limit, args.rounds) for words, limit in COMMANDS]
     for row in rows:
         print(" | ".join(map(str, row.values())), flush=True)
     write(args, rows, {"generate_seconds": generate_seconds})
@@ -113,6 +125,11 @@ def generate(config: TrainConfig, commits: int, shards_per_commit: int) -> None:
         run.store.write(commit_name(stage), [data])
         parents.append(parent)
         parent = digest(data)
+        acted = ActTimes(member="act-0", env_steps=4096, act_seconds=0.8, wait_seconds=0.1)
+        learned = LearnTimes(member="learn-0", env_steps=4096, learn_seconds=0.7, wait_seconds=0.2)
+        times = {"started_at": 1.7e9 + stage, "stage_seconds": 1.0, "act": (acted,), "learn": (learned,)}
+        timings = StageTimings(stage=stage, **times)
+        run.store.write(timings_name(stage, 1), [encode_timings(timings)])
         tables.append(shard_table(stage, commit.shards))
         for span in spans_ending(stage, INTERVAL):
             if span.last - span.first < INTERVAL:
@@ -166,6 +183,27 @@ def measure(config: TrainConfig, commits: int, rounds: int) -> list[dict[str, An
     plan(config)
     rows.append(row("plan a replay of all shards", [plan(config) for _ in range(rounds)], "plan"))
     return rows
+
+
+def time_command(config: TrainConfig, words: tuple[str, ...], limit_seconds: float, rounds: int) -> dict[str, Any]:
+    """Time a command of a user, from its start to its end."""
+    seconds = []
+    with tempfile.TemporaryDirectory(prefix="penstock-log-report-") as folder:
+        command = [str(Path(sys.executable).with_name("penstock")), *words, "--store", config.store]
+        if words[0] == "report":
+            command += ["--out", f"{folder}/report.html"]
+        for _ in range(rounds):
+            started = time.perf_counter()
+            subprocess.run(command, check=True, capture_output=True, cwd=folder)
+            seconds.append(time.perf_counter() - started)
+    taken = median(seconds)
+    return {
+        "what": f"penstock {' '.join(words)}",
+        "requests": "",
+        "seconds": round(taken, 3),
+        "read MB": "",
+        "reach": f"< {limit_seconds:g} s{'' if taken < limit_seconds else '; missed'}",
+    }
 
 
 def row(name: str, taken: list[tuple[float, CountingStore]], kind: str) -> dict[str, Any]:
