@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from typing import Any, NoReturn, TypeAlias
 
 from blake3 import blake3
@@ -10,6 +11,10 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 """Contiguous bytes. Anything with the buffer protocol works at run time."""
 
 DIGEST_BYTES = 16
+_DEEPEST = 100
+"""Levels of JSON, of which no file has more than ten; a function that walks deeper ones could exhaust its stack."""
+
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def digest(*parts: Buffer) -> str:
@@ -39,12 +44,35 @@ def parse_json(data: str | bytes | bytearray) -> Any:
     """Parse JSON that anyone may have written: every fault of it is a ValueError, and every number is finite.
 
     Raises:
-        ValueError: not JSON, not UTF-8, nested too deeply, or with NaN, infinity or a number beyond float64.
+        ValueError: not JSON, not UTF-8, nested too deeply, or with NaN, infinity, a number beyond float64, or half of a
+            surrogate pair, which no text can be printed or stored with.
     """
+    text = data if isinstance(data, str) else str(data, "utf-8")  # json.loads would also take UTF-16
     try:
-        return json.loads(data, parse_constant=_refuse_constant, parse_float=_finite)
+        value = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
     except RecursionError:
-        raise ValueError(f"{len(data)} bytes of JSON that is nested too deeply") from None
+        pass
+    else:
+        if text.count("{") + text.count("[") <= _DEEPEST or _is_shallow(value):
+            if _SURROGATE.search(text):
+                json.dumps(value, ensure_ascii=False).encode()  # half of a pair can't be encoded
+            return value
+    raise ValueError(f"{len(data)} bytes of JSON that is nested too deeply: expected at most {_DEEPEST} levels")
+
+
+def _is_shallow(value: Any) -> bool:
+    level = [value]
+    for _ in range(_DEEPEST + 1):
+        below: list[Any] = []
+        for one in level:
+            if type(one) is dict:
+                below.extend(one.values())
+            elif type(one) is list:
+                below.extend(one)
+        if not below:
+            return True
+        level = below
+    return False
 
 
 def _refuse_constant(text: str) -> NoReturn:

@@ -5,18 +5,21 @@ A reference holds everything that is needed to read an object and to know that i
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Self
 
 from penstock.storage.errors import CorruptObjectError
+from penstock.storage.records import from_json as parse_record
 
 _DIGEST = "[0-9a-f]{32}"
+_NUMBER, _ATTEMPT = "[0-9]{8,18}", "[1-9][0-9]{0,17}"
+"""Numbers in names: in ASCII, as names are composed, and not longer than any number that Python and Arrow take."""
 _STAGED = re.compile(
-    rf"(shards|states)/(\d{{8,}})(?:\.([1-9]\d*))?/(\d{{8,}})-(\d{{4,}})-({_DIGEST})\.(arrow|safetensors)"
+    rf"(shards|states)/({_NUMBER})(?:\.({_ATTEMPT}))?/({_NUMBER})-([0-9]{{4,18}})-({_DIGEST})\.(arrow|safetensors)"
 )
-_CHOICE = re.compile(r"choices/\d{8,}(?:\.[1-9]\d*)?/(\d{8,})\.json")
-_SNAPSHOT = re.compile(rf"snapshots/(?:attempt-\d+/)?(\d{{8,}})-({_DIGEST})\.safetensors")
-_CHECKPOINT = re.compile(rf"checkpoints/(\d{{8,}})-({_DIGEST})\.safetensors")
+_CHOICE = re.compile(rf"choices/{_NUMBER}(?:\.{_ATTEMPT})?/({_NUMBER})\.json")
+_SNAPSHOT = re.compile(rf"snapshots/(?:attempt-[0-9]{{1,18}}/)?({_NUMBER})-({_DIGEST})\.safetensors")
+_CHECKPOINT = re.compile(rf"checkpoints/({_NUMBER})-({_DIGEST})\.safetensors")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +41,7 @@ class Ref:
         Raises:
             ValueError: if fields are missing, unknown or of another type.
         """
-        names = {field.name for field in fields(cls)}
-        if not isinstance(value, Mapping) or set(value) != names:
-            raise ValueError(f"{value!r} is not a {cls.__name__}: expected the fields {', '.join(sorted(names))}.")
-        return cls(**value)
+        return parse_record(cls, value)
 
 
 @dataclass(frozen=True, slots=True)

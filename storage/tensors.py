@@ -80,7 +80,7 @@ def load_tensors(
         )
     try:
         return _parse(buffer)
-    except (ValueError, KeyError, TypeError, IndexError) as error:
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError) as error:
         raise CorruptObjectError(
             f"'{name}' ({buffer.nbytes} bytes) is not a safetensors file that Penstock wrote: {error}"
         ) from error
@@ -100,7 +100,7 @@ def _parse(buffer: memoryview) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]
     for name, entry in header.items():
         start, stop = entry["data_offsets"]
         dtype, shape = np.dtype(_DTYPES[entry["dtype"]]), tuple(entry["shape"])
-        if stop - start != dtype.itemsize * math.prod(shape) or body + stop > buffer.nbytes:
+        if min((start, *shape)) < 0 or stop - start != dtype.itemsize * math.prod(shape) or body + stop > buffer.nbytes:
             raise ValueError(f"tensor '{name}' does not fit into the file")
         flat = np.frombuffer(buffer, dtype, math.prod(shape), body + start)
         tensors[name] = flat.reshape(shape)

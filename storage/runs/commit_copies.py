@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from penstock.storage.stores.protocol import Store
 
 COPIES = "commit-copies/"
-_NAME = re.compile(rf"{COPIES}(\d{{8,}})-([0-9a-f]{{32}})\.json")
+_NAME = re.compile(rf"{COPIES}([0-9]{{8,18}})-([0-9a-f]{{32}})\.json")
 
 
 def copy_name(stage: int, digest_: str) -> str:

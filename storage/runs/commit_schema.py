@@ -10,7 +10,7 @@ from penstock.storage.records import RecordError, from_json, to_json
 from penstock.storage.refs import Ref, ShardRef, SnapshotRef, StateRef, check_ref
 
 FORMAT = "penstock-commit/1"
-_NAME = re.compile(r"commits/(\d{8,})\.json")
+_NAME = re.compile(r"commits/([0-9]{8,18})\.json")
 
 
 @dataclass(frozen=True, slots=True)

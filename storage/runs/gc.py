@@ -30,8 +30,8 @@ _SIZED_COMMITS = 100
 _LAG_LIMIT = 8
 """A commit may name versions as far back as the largest lag."""
 # These match objects of any attempt. Objects with other names are not Penstock's, and stay.
-_OF_STAGE = re.compile(r"(?:shards|states|choices)/(\d{8,})(?:\.\d+)?/[^/]+|checkpoints/(\d{8,})-[^/]+")
-_OF_VERSION = re.compile(r"snapshots/(?:attempt-\d+/)?(\d{8,})-[^/]+")
+_OF_STAGE = re.compile(r"(?:shards|states|choices)/([0-9]{8,18})(?:\.[0-9]+)?/[^/]+|checkpoints/([0-9]{8,18})-[^/]+")
+_OF_VERSION = re.compile(r"snapshots/(?:attempt-[0-9]+/)?([0-9]{8,18})-[^/]+")
 _FOLDERS = ("shards/", "states/", "choices/", "snapshots/", "checkpoints/")
 
 

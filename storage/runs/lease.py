@@ -34,7 +34,7 @@ __all__ = ["LEASE", "Lease", "LeaseKeeper", "LeaseView", "LeaseWatcher", "acquir
 
 _POLLS_PER_TTL = 3
 _SETTLE_SECONDS = 0.2
-_GENERATION = re.compile(r"timings/\d{8,}-(\d{8,})\.json")
+_GENERATION = re.compile(r"timings/[0-9]{8,18}-([0-9]{8,18})\.json")
 _ATTEMPTS = 10
 _log = logging.getLogger(__name__)
 

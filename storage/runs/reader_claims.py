@@ -133,10 +133,17 @@ def recorded_claims(store: Store) -> list[Claim]:
     return [claim for claim in (_claim(store.at(f"{FOLDER}{reader}"), reader) for reader in readers) if claim]
 
 
+def _decode(reader: str, data: bytes) -> Claim:
+    claim = parse_json(data)
+    found = Claim(reader, claim["first"], claim["last"], claim["shards"])
+    if (type(found.first), type(found.last), type(found.shards)) != (int, int, bool):
+        raise TypeError(f"it is {claim}")
+    return found
+
+
 def _claim(below: Store, reader: str) -> Claim | None:
     try:
-        claim = parse_json(below.read(_CLAIM))
-        return Claim(reader, int(claim["first"]), int(claim["last"]), bool(claim["shards"]))
+        return _decode(reader, below.read(_CLAIM))
     except ObjectNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as error:

@@ -45,7 +45,7 @@ SHARD_SCHEMA = pa.schema(
 )
 """A row for every shard: its reference, and the stage whose commit names it."""
 _REF_COLUMNS = SHARD_SCHEMA.names[1:]
-_NAME = re.compile(r"commits/rollup-(\d{8,})-(\d{8,})\.arrow")
+_NAME = re.compile(r"commits/rollup-([0-9]{8,18})-([0-9]{8,18})\.arrow")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,8 @@ def decode_rollup(data: bytes, span: Span, commit: str) -> tuple[pa.Table, str]:
         facts = parse_json(metadata.get(b"span", b"{}"))
     except (pa.ArrowException, OSError, ValueError) as error:
         raise CorruptObjectError(f"'{span.name}' is not an intact roll-up: {error}. It may be removed") from error
-    if metadata.get(b"format") != _FORMAT or not table.schema.equals(SHARD_SCHEMA):
+    nulls = any(column.null_count for column in table.columns)
+    if metadata.get(b"format") != _FORMAT or not table.schema.equals(SHARD_SCHEMA) or nulls:
         raise CorruptObjectError(f"'{span.name}' is not a roll-up, expected {_FORMAT.decode()}. It may be removed")
     expected = {"first": span.first, "last": span.last, "commit": commit}
     if not isinstance(facts, dict) or not isinstance(facts.get("parent"), str) or facts != {**facts, **expected}:

@@ -196,6 +196,8 @@ def decode_shard(
     """
     with corrupt_on_error(name, buffer.nbytes, expected_digest):
         head = read_head(buffer, name, expected_digest)
+        if buffer.nbytes < head.tail_start:
+            raise ValueError(f"cut short: it needs {head.tail_start} bytes and a tail")
         if expected_digest is not None:
             _check_data(buffer, head, name)
         if expected is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -88,7 +88,7 @@ class Episodes:
     def from_json(cls, text: bytes) -> Episodes:
         """Parse the result of `to_json`; ValueError or KeyError for anything else."""
         values = orjson.loads(text)
-        return cls(
+        found = cls(
             row=np.array(values["row"], dtype=np.int64),
             env_id=np.array(values["env_id"], dtype=np.int64),
             episode_id=np.array(values["episode_id"], dtype=np.int64),
@@ -98,3 +98,7 @@ class Episodes:
             first_policy_version=np.array(values["first_policy_version"], dtype=np.int64),
             last_policy_version=np.array(values["last_policy_version"], dtype=np.int64),
         )
+        shapes = {getattr(found, field.name).shape for field in fields(cls)}
+        if shapes != {(len(values["end"]),)}:
+            raise ValueError(f"its episode index has columns of the shapes {shapes}, expected lists of one length")
+        return found

@@ -55,7 +55,8 @@ class ReaderState:
             ValueError: fields are missing, unknown, or no whole numbers.
         """
         names = [field.name for field in fields(cls)]
-        if set(value) != set(names) or not all(type(value[name]) is int for name in names):
+        known = isinstance(value, dict) and set(value) == set(names)
+        if not known or not all(type(value[name]) is int for name in names):
             raise ValueError(f"{value!r} is not a reader's state: expected whole numbers for {', '.join(names)}")
         return cls(**value)
 

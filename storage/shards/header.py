@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from penstock.storage.digest import digest
+from penstock.storage.digest import digest, parse_json
 from penstock.storage.errors import CorruptObjectError, PenstockError
 from penstock.storage.shards.arrow_frame import PREFIX_BYTES, Frame, TruncatedError, read_frame
 from penstock.storage.shards.blocks import BLOCK_BYTES, SUM_BYTES, block_sums, checksum, frame_end, frame_header
@@ -29,6 +29,8 @@ INDEX_KEY = b"penstock.episodes"
 BLOCKS_KEY = b"penstock.blocks"
 TAIL_PLACEHOLDER = " " * (2 * SUM_BYTES)
 """This replaces the tail's checksum while it is computed: the tail repeats the metadata that contains it."""
+
+_NUMBERS = ("run_seed", "stage", "round", "tile", "steps", "envs", "min_policy_version", "max_policy_version")
 
 ADVICE = "it was altered or cut short. Resume the run: a round that no commit names is acted again"
 
@@ -166,7 +168,7 @@ def read_head(content: memoryview, name: str, expected_digest: str | None) -> Sh
         raise CorruptObjectError(f"shard '{name}' has the digest {found}, expected {expected_digest}: {ADVICE}")
     schema = frame.schema()
     metadata = schema.metadata or {}
-    facts = orjson.loads(metadata[INFO_KEY])
+    facts = parse_json(metadata[INFO_KEY])
     if (written := facts.pop("format")) != FORMAT:
         raise ValueError(f"its format is {written!r}, expected {FORMAT!r}")
     columns, declared = _declared(orjson.dumps(facts.pop("columns")))
@@ -177,8 +179,13 @@ def read_head(content: memoryview, name: str, expected_digest: str | None) -> Sh
     if blocks["block_bytes"] != BLOCK_BYTES:
         raise ValueError(f"its blocks have {blocks['block_bytes']} bytes, expected {BLOCK_BYTES}")
     info = ShardInfo(**facts, episodes=Episodes.from_json(metadata[INDEX_KEY]))
+    if any(type(getattr(info, name)) is not int for name in _NUMBERS) or min(info.steps, info.envs) < 1:
+        raise ValueError(f"its numbers are {facts}, expected whole ones, and steps and environments")
     if frame.layout.rows != info.steps * info.envs:
         raise ValueError(f"it has {frame.layout.rows} rows, expected {info.steps} x {info.envs}")
+    row, length = info.episodes.row, info.episodes.length
+    if len(row) and not (0 <= row.min() <= row.max() < frame.layout.rows and length.min() >= 1):
+        raise ValueError(f"its episodes end in rows {row} after {length} steps, expected rows of {frame.layout.rows}")
     return ShardHead(
         info,
         dict(columns),
@@ -226,12 +233,13 @@ def _fields(frame: Frame, names: list[str], columns: dict[str, Spec], blocks: di
             for offset, length in buffers[first:last]
         )
         codec = frame.layout.codec if sizes else None
+        sums = bytes.fromhex(blocks["sums"][name])
         if sizes:
             first_block = places[-1][0] + len(frame_header(codec or ""))
             edges_of = (start, *list(accumulate(sizes[:-1], initial=first_block))[1:], stop)
         else:
-            edges_of = (*range(start, stop, BLOCK_BYTES), stop)
-        sums = bytes.fromhex(blocks["sums"][name])
+            # As many as there are checksums: the positions are not verified yet, and may be terabytes apart.
+            edges_of = (*range(start, stop, BLOCK_BYTES)[: len(sums) // SUM_BYTES + 1], stop)
         raw_bytes = byte_range(spec, range(frame.layout.rows))[1] if spec else places[-1][1]
         fields[name] = Field(name, start, stop, places, sums, edges_of, sizes, codec, raw_bytes)
         _validate(fields[name])

@@ -143,7 +143,7 @@ void bind_costs(EvaluatorClass& c) {
 }  // namespace
 
 double at_least_zero(const char* name, double value) {
-  if (!(value >= 0 && value <= 1e12))
+  if (!(value >= 0 && value <= most_setting))
     throw py::value_error(std::string(name) + " is " + std::to_string(value) + ", expected a number from 0 to 1e12");
   return value;
 }

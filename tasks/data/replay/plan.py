@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from penstock.storage.digest import digest
 from penstock.storage.errors import ConfigError, CorruptObjectError
-from penstock.storage.refs import ShardRef
+from penstock.storage.refs import ShardRef, check_ref
 from penstock.storage.runs.reader_claims import reading, shards_kept_from
 from penstock.storage.runs.rollups import refs_of
 from penstock.storage.runs.run import RunFolder
@@ -90,9 +90,11 @@ class ReplayPlan:
         return int(self.table.num_rows)
 
     def __getitem__(self, index: int) -> PlannedShard:
+        """Return an entry. Raises CorruptObjectError if it names something else than a shard."""
         row = self.table.slice(index, 1).to_pylist()[0]
         segments = row["segments"]
         ref = ShardRef(**{name: row[name] for name in _REF_COLUMNS})
+        check_ref(ref)
         return PlannedShard(row["run"], ref, None if segments is None else tuple(segments))
 
     def encode(self) -> bytes:
@@ -105,13 +107,27 @@ class ReplayPlan:
 
     @classmethod
     def decode(cls, data: bytes | memoryview, name: str, expected_digest: str) -> ReplayPlan:
-        """Decode what `encode` returned. Raises CorruptObjectError if its digest differs."""
+        """Decode what `encode` returned.
+
+        Raises:
+            CorruptObjectError: its digest differs, or it is not a plan.
+        """
         if digest(data) != expected_digest:
             raise CorruptObjectError(
                 f"'{name}' has {len(data)} bytes with digest {digest(data)}, expected {expected_digest}: it was "
                 f"altered or cut short. Restore it from a copy, or start the replay again under another name"
             )
-        return cls(pa.ipc.open_file(pa.py_buffer(data)).read_all())
+        try:
+            table = pa.ipc.open_file(pa.py_buffer(data)).read_all()
+            table.validate(full=True)  # Arrow trusts offsets otherwise, and reads outside of the file
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise CorruptObjectError(f"'{name}' is not a plan: {error}. Restore it from a copy") from error
+        if not table.schema.equals(_SCHEMA) or any(table[column].null_count for column in _SCHEMA.names[:-1]):
+            raise CorruptObjectError(
+                f"'{name}' is not a plan: it has the columns {table.schema}, expected {_SCHEMA} with a value in every "
+                f"row of all but the last. Restore it from a copy"
+            )
+        return cls(table)
 
 
 def plan_name(plan_digest: str) -> str:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from penstock.storage.digest import digest
+from penstock.storage.errors import CorruptObjectError
 from penstock.storage.refs import Ref, checkpoint_name
 from penstock.storage.tensors import load_tensors, save_tensors
 from penstock.tasks.specs import ParameterGroup, State
@@ -74,9 +75,24 @@ def load_checkpoint(store: Store, ref: Ref, device: torch.device) -> Checkpoint:
     """Load and verify a checkpoint.
 
     Raises:
-        CorruptObjectError: the file was altered or cut short.
+        CorruptObjectError: the file was altered or cut short, or is not a checkpoint.
     """
     tensors, meta = load_tensors(store.view(ref.name), ref.name, ref.digest)
+    try:
+        checkpoint = _checkpoint(tensors, meta, device)
+        made_on = meta["device"]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CorruptObjectError(
+            f"'{ref.name}' is not a checkpoint that Penstock wrote: {error!r}. Restore it from a copy, or remove the "
+            f"newest commit to resume from the one before"
+        ) from error
+    if made_on != device.type:
+        logger.warning("checkpoint=%s was made on %s, bytes may differ on %s", ref.name, made_on, device.type)
+    return checkpoint
+
+
+def _checkpoint(tensors: Mapping[str, NDArray[Any]], meta: Mapping[str, Any], device: torch.device) -> Checkpoint:
+    """Return the state that the tensors of a file make; a KeyError and others if they make none."""
     found: dict[str, dict[str, dict[str, torch.Tensor]]] = {"params": {}, "optimizer": {}}
     targets: dict[str, torch.Tensor] = {}
     window: dict[str, NDArray[Any]] = {}
@@ -92,8 +108,6 @@ def load_checkpoint(store: Store, ref: Ref, device: torch.device) -> Checkpoint:
         else:
             group, _, name = rest.partition("/")
             found[kind].setdefault(group, {})[name] = value
-    if meta["device"] != device.type:
-        logger.warning("checkpoint=%s was made on %s, bytes may differ on %s", ref.name, meta["device"], device.type)
     order = meta["order"]
     params = {group: ParameterGroup({name: found["params"][group][name] for name in order[group]}) for group in order}
     state = State(params=params, optimizer=found["optimizer"], targets=targets)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from penstock.native import RoundEnd
+from penstock.storage.errors import CorruptObjectError
 from penstock.storage.tensors import load_tensors, save_tensors
 
 if TYPE_CHECKING:
@@ -75,12 +76,20 @@ def pack_end(end: RoundEnd, state: Mapping[str, NDArray[Any]], observation: NDAr
 
 
 def unpack_end(message: memoryview, peer: str) -> tuple[RoundEnd, dict[str, NDArray[Any]], NDArray[Any]]:
-    """Decode what `pack_end` returned; the arrays are views of the message."""
+    """Decode what `pack_end` returned; the arrays are views of the message.
+
+    Raises:
+        CorruptObjectError: it is not such a message.
+    """
+    what = f"end of a round from {peer}"
     parts: dict[str, dict[str, NDArray[Any]]] = {"state": {}, "episodes": {}, "end": {}, "next": {}}
-    for name, array in load_tensors(message, f"end of a round from {peer}")[0].items():
-        part, _, rest = name.partition("/")
-        parts[part][rest] = array
-    return RoundEnd(**parts["end"], episodes=parts["episodes"]), parts["state"], parts["next"]["observation"]
+    try:
+        for name, array in load_tensors(message, what)[0].items():
+            part, _, rest = name.partition("/")
+            parts[part][rest] = array
+        return RoundEnd(**parts["end"], episodes=parts["episodes"]), parts["state"], parts["next"]["observation"]
+    except (KeyError, TypeError) as error:
+        raise _unexpected(what, error) from error
 
 
 def pack_start(first_round: int, seeded: bool, tensors: Mapping[str, NDArray[Any]]) -> bytes:
@@ -89,6 +98,20 @@ def pack_start(first_round: int, seeded: bool, tensors: Mapping[str, NDArray[Any
 
 
 def unpack_start(message: memoryview, peer: str) -> tuple[int, bool, dict[str, NDArray[Any]]]:
-    """Decode what `pack_start` returned; the arrays are views of the message."""
-    tensors, meta = load_tensors(message, f"start of a tile from {peer}")
-    return meta["first_round"], meta["seeded"], tensors
+    """Decode what `pack_start` returned; the arrays are views of the message.
+
+    Raises:
+        CorruptObjectError: it is not such a message.
+    """
+    what = f"start of a tile from {peer}"
+    tensors, meta = load_tensors(message, what)
+    first_round, seeded = meta.get("first_round"), meta.get("seeded")
+    if type(first_round) is not int or type(seeded) is not bool:
+        raise _unexpected(what, f"it has {meta}")
+    return first_round, seeded, tensors
+
+
+def _unexpected(what: str, found: object) -> CorruptObjectError:
+    return CorruptObjectError(
+        f"the {what} is not such a message: {found!r}. All processes of a run must have one version of Penstock"
+    )

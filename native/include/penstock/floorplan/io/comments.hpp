@@ -12,6 +12,8 @@ namespace penstock::floorplan {
 inline constexpr std::int64_t most_cells_a_side = 1024;
 /// Tracks per um: beyond these, shares of them are no numbers any more.
 inline constexpr double least_routes = 1e-9, most_routes = 1e9;
+/// The largest smoothing factor, length and spacing that the evaluator takes.
+inline constexpr double most_setting = 1e12;
 
 /// Returns the words of a line, which colons, commas and braces separate too.
 inline std::vector<std::string_view> words_of(std::string_view line, std::string_view parted_by = " \t\r\v\f:,{}") {
@@ -49,15 +51,15 @@ class CommentReader {
         wrong("routes used by macros", "two numbers from 0 to 1e9");
       found_.macro_routes = {a, b};
     } else if (matches(words, {"Macro", "spacing", "hor", "", "ver", ""}, a, b)) {
-      if (a < 0 || b < 0) wrong("macro spacing", "two lengths of at least 0");
+      if (std::min(a, b) < 0 || std::max(a, b) > most_setting) wrong("macro spacing", "two lengths from 0 to 1e12");
       found_.spacing = {a, b};
     } else if (words.size() == 3 && words[0] == "Soft" && words[1] == "macros" && words[2] == "square") {
       found_.square_soft_macros = true;
     } else if (matches(words, {"Smoothing", "factor", ""}, a, b)) {
-      if (a < 0) wrong("smoothing factor", "a number of at least 0");
+      if (a < 0 || a > most_setting) wrong("smoothing factor", "a number from 0 to 1e12");
       found_.smoothing = a;
     } else if (matches(words, {"Overlap", "threshold", ""}, a, b)) {
-      if (a < 0) wrong("overlap threshold", "a length of at least 0");
+      if (a < 0 || a > most_setting) wrong("overlap threshold", "a length from 0 to 1e12");
       found_.overlap_threshold = a;
     } else if (words.size() == 2 && words[0] == "Block" && is_name(words[1])) found_.block = words[1];
     else if (words.size() == 2 && words[0] == "Project") found_.project = words[1];
