@@ -1,21 +1,25 @@
 """Kills runs at random moments and compares every byte that they end with to undisturbed runs.
 
 Each run has a policy and a store, drawn by a seed, and is killed several times: its flow, one worker, several workers,
-everything, or Prefect's server, which is started again. A command that was killed is given again as a person would
-do: `penstock resume`, or `penstock train` where there was no run yet. Then `verify`, `copy` and `gc` are killed and
-repeated on it. A command that ends with an error without having been killed counts as a manual intervention.
+everything, or Prefect's server, which is started again. On the store `disk`, an ext4 file system of its own, the power
+is cut as well: what was not flushed is lost. A command that was killed is given again as a person would do: `penstock
+resume`, or `penstock train` where there was no run yet. Then `verify`, `copy` and `gc` are killed and repeated on it. A
+command that ends with an error without having been killed counts as a manual intervention.
 
-    python benchmarks/kills.py --kills 1000 --results benchmarks/results/<date>-kills
+    python benchmarks/kills.py --kills 1000 --seed 1 --results benchmarks/results/<date>-kills
+    python benchmarks/kills.py --kills 500 --stores disk --victims power --results benchmarks/results/<date>-power-cuts
+
+Parts with other seeds may run next to each other or on other days: each adds its line to the same results.
 """
 
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import os
 import random
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -23,24 +27,17 @@ import urllib.request
 from collections import Counter
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
-
-import psutil
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent / "peers"))
+from kill_trials import OPERATIONS, POWER, Trial, content, differing
 from measure import machine
 from object_server import ObjectServer
 
-from penstock.flows.cli.prefect_server import PrefectServer
 from penstock.storage.runs.run import RunFolder
 from penstock.storage.stores.open import open_store
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-PENSTOCK = Path(sys.executable).with_name("penstock")
-BUCKET = "bench"
 POLICIES = {
     "single_learner_coarse": ("--act-tasks", "2"),
     "single_learner_fine": ("--env-tasks", "2"),
@@ -49,8 +46,15 @@ POLICIES = {
     "environments": ("--env-tasks", "2", "--learn-tasks", "2"),
     "central": ("--learn-tasks", "2"),
 }
-VICTIMS = ("the flow", "a worker", "several workers", "everything", "Prefect's server")
-OPERATIONS = ("verify", "copy", "gc")
+STORES = ("folder", "s3", "disk")
+KINDS = {
+    "flow": "the flow",
+    "worker": "a worker",
+    "workers": "several workers",
+    "everything": "everything",
+    "server": "Prefect's server",
+    "power": POWER,
+}
 PRESET = """
 seed = 7
 [environment]
@@ -62,233 +66,166 @@ epochs = 1
 minibatches = 2
 [schedule]
 round_steps = 8
-rounds_per_stage = 40
+rounds_per_stage = {rounds}
 max_stages = 4
 evaluation_episodes = 2
 [cluster]
 lease_seconds = 6.0
 """
-LIMIT_SECONDS = 600
 
 
-class Prefect:
-    """A Prefect server that can be killed, and is then started again at the same port."""
+class Measurement:
+    """Disturbed runs, one after the other, and what they have cost."""
 
-    def __init__(self) -> None:
-        self._start(0)
+    def __init__(self, args: argparse.Namespace, folder: Path) -> None:
+        self.args, self.trial = args, Trial(folder, random.Random(args.seed))
+        self.victims = tuple(KINDS[name] for name in args.victims)
+        self.preset = str(folder / "preset.toml")
+        Path(self.preset).write_text(PRESET.format(rounds=args.rounds))
+        self.stores = {name: url for name, url in self.trial.stores().items() if name in args.stores}
+        self.expected: dict[str, dict[str, bytes]] = {}
+        self.seconds: dict[str, float] = {}
+        self.differences: list[str] = []
+        self.runs: Counter[str] = Counter()
 
-    def _start(self, port: int) -> None:
-        self._server = PrefectServer(port)
-        self._server.wait_ready()
-        self._server.direct_here()
+    def run(self) -> None:
+        """Disturb runs until there were enough kills."""
+        while sum(self.trial.kills.values()) < self.args.kills:
+            policy, store = self.trial.random.choice(self.args.policies), self.trial.random.choice(sorted(self.stores))
+            if policy not in self.expected:
+                self.expected[policy], self.seconds[policy] = self._undisturbed(policy)
+            self._disturb(policy, store)
+            self.runs[f"{policy}, {store}"] += 1
+            found = f"{len(self.differences)} differences, {len(self.trial.interventions)} interventions"
+            kills = sum(self.trial.kills.values())
+            print(f"run {self.runs.total()}: {policy}, {store}; {kills} kills, {found}", flush=True)
+            self.trial.clear()
 
-    def kill(self) -> None:
-        """Kill the server's process, and start another."""
-        port = int(self._server.ui_url.rpartition(":")[2])
-        for connection in psutil.net_connections("tcp"):
-            if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid:
-                psutil.Process(connection.pid).kill()
-        self._server.__exit__(None, None, None)
-        self._start(port)
+    def _undisturbed(self, policy: str) -> tuple[dict[str, bytes], float]:
+        """Return the content of a run that nothing disturbs, and the seconds of its command."""
+        url, name = f"{self.trial.folder}/undisturbed", policy.replace("_", "-")
+        started = time.perf_counter()
+        command = self.trial.start(*self._train(policy, name, url))
+        if command.wait():
+            sys.exit(f"the undisturbed run of {policy} failed: {command.output}")
+        return content(RunFolder(open_store(url), name)), time.perf_counter() - started
 
-    def close(self) -> None:
-        """End the server."""
-        self._server.__exit__(None, None, None)
+    def _train(self, policy: str, name: str, url: str) -> tuple[str, ...]:
+        return ("train", self.preset, "--name", name, "--store", url, "--policy", policy, *POLICIES[policy])
 
+    def _disturb(self, policy: str, store: str) -> None:
+        trial, url = self.trial, self.stores[store]
+        name, seconds = f"run-{self.runs.total()}", self.seconds[policy]
+        run = RunFolder(open_store(url), name)
+        train, resume = self._train(policy, name, url), ("resume", name, "--store", url)
+        # Power is cut on its disk alone, and two of three times there: that is what the disk is for.
+        victims = tuple(victim for victim in self.victims if victim != POWER)
+        if store == "disk" and POWER in self.victims:
+            victims += (POWER,) * max(1, 2 * len(victims))
+        killed_before, started, ended = sum(trial.kills.values()), time.perf_counter(), False
+        for _ in range(trial.random.randint(1, self.args.kills_of_a_run)):
+            if ended := trial.disturbed(resume if run.exists() else train, seconds, victims):
+                break
+        if not ended:
+            arguments = resume if run.exists() else train
+            trial.end(trial.start(*arguments), arguments)
+        if kills := sum(trial.kills.values()) - killed_before:
+            trial.lost_seconds += [(time.perf_counter() - started - seconds) / kills] * kills
+        self.differences += differing(run, self.expected[policy])
+        for operation in OPERATIONS if self.args.operations else ():
+            self._operate(run, url, operation, policy)
+        run.store.delete(run.store.list())
 
-class Trial:
-    """Runs commands, kills them, and counts."""
+    def _operate(self, run: RunFolder, url: str, operation: str, policy: str) -> None:
+        """Kill a command on a finished run, give it again, and note what differs then."""
+        copies = f"{self.trial.folder}/copies"
+        arguments = (operation, run.name, *((copies,) if operation == "copy" else ()), "--store", url)
+        if not self.trial.disturbed(arguments, 2.0, ("the flow",)):
+            self.trial.end(self.trial.start(*arguments), arguments)
+        changed = RunFolder(open_store(copies), run.name) if operation == "copy" else run
+        self.differences += differing(changed, self.expected[policy])
+        shutil.rmtree(copies, ignore_errors=True)
 
-    def __init__(self, folder: Path, prefect: Prefect, seed: int) -> None:
-        self.folder, self.prefect, self.random = folder, prefect, random.Random(seed)
-        self.kills: Counter[str] = Counter()
-        self.during: Counter[str] = Counter()
-        self.interventions: list[str] = []
-        self.lost_seconds: list[float] = []
-
-    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
-        """Start a command in a session of its own."""
-        log = (self.folder / "command.log").open("wb")
-        return subprocess.Popen([str(PENSTOCK), *arguments], stdout=log, stderr=log, start_new_session=True)
-
-    def said(self) -> str:
-        """Return the end of what the newest command printed."""
-        return (self.folder / "command.log").read_text(errors="replace")[-2000:]
-
-    def kill(self, command: subprocess.Popen[bytes], victim: str, during: str) -> bool:
-        """Kill what the victim names, if it runs; returns whether the command was killed itself."""
-        own = psutil.Process(command.pid)
-        descendants = own.children(recursive=True)
-        workers = [process for process in descendants if process.ppid() != command.pid]
-        chosen = {
-            "the flow": [own],
-            "a worker": workers and [self.random.choice(workers)],
-            "several workers": self.random.sample(workers, self.random.randint(1, len(workers))) if workers else [],
-            "everything": [own, *descendants],
-            "Prefect's server": [],
-        }[victim]
-        if victim == "Prefect's server":
-            self.prefect.kill()
-        elif not chosen:
-            return False
-        for process in chosen:
-            try:
-                process.kill()
-            except psutil.NoSuchProcess:
-                continue
-        self.kills[victim] += 1
-        self.during[during] += 1
-        return own in chosen
-
-    def disturbed(self, arguments: tuple[str, ...], seconds: float, victims: tuple[str, ...]) -> bool:
-        """Give a command, kill at a random moment within `seconds`; return whether it ended by itself, with success."""
-        command, during = self.start(*arguments), arguments[0]
-        try:
-            command.wait(self.random.uniform(0, seconds))
-        except subprocess.TimeoutExpired:
-            try:
-                if self.kill(command, self.random.choice(victims), during):
-                    command.wait(LIMIT_SECONDS)
-                    return False
-            except psutil.NoSuchProcess:
-                pass
-        return self.end(command, arguments)
-
-    def end(self, command: subprocess.Popen[bytes], arguments: tuple[str, ...]) -> bool:
-        """Wait for a command that is not killed; a failure is a manual intervention."""
-        if command.wait(LIMIT_SECONDS) == 0:
-            return True
-        self.interventions.append(f"penstock {' '.join(arguments)}: {self.said()}")
-        return False
-
-
-def content(run: RunFolder) -> dict[str, bytes]:
-    """Return every commit, every shard that they name, and the state after the newest one."""
-    newest = run.log.newest()
-    assert newest is not None
-    names = [f"commits/{stage:08d}.json" for stage in range(newest.stage + 1)]
-    names += [ref.name for ref in run.log.shard_refs()]
-    names += [ref.name for ref in (*newest.states, *newest.snapshots, newest.checkpoint)]
-    return {name: run.store.read(name) for name in names}
+    def result(self) -> dict[str, Any]:
+        """Return the figures of this part."""
+        given = [f"--kills {self.args.kills} --seed {self.args.seed}"]
+        for name, all_ in (("stores", STORES), ("victims", tuple(KINDS)), ("policies", tuple(POLICIES))):
+            if (chosen := tuple(getattr(self.args, name))) != all_:
+                given.append(f"--{name} {' '.join(chosen)}")
+        trial = self.trial
+        return {
+            "command": " ".join(["python benchmarks/kills.py", *given]),
+            "runs": dict(self.runs),
+            "kills": dict(trial.kills),
+            "during": dict(trial.during),
+            "differences": self.differences,
+            "manual_interventions": trial.interventions,
+            "lost_seconds": [round(seconds, 2) for seconds in trial.lost_seconds],
+            "machine": machine(["penstock-rl", "torch", "prefect", "distributed"]),
+        }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=1000)
+    parser.add_argument("--kills", type=int, default=1000, help="the last run may add a few")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--stores", nargs="+", choices=STORES, default=list(STORES))
+    parser.add_argument("--victims", nargs="+", choices=KINDS, default=list(KINDS))
+    parser.add_argument("--policies", nargs="+", choices=POLICIES, default=list(POLICIES))
+    parser.add_argument("--rounds", type=int, default=40, help="per stage")
+    parser.add_argument("--kills-of-a-run", type=int, default=5, help="most commands that are disturbed")
+    parser.add_argument("--no-operations", dest="operations", action="store_false", help="only train and resume")
     parser.add_argument("--results", type=Path, help="without suffix; .json and .md are written")
     args = parser.parse_args()
+    if args.victims == ["power"] and args.stores != ["disk"]:
+        parser.error("power can be cut on the disk alone: give --stores disk as well")
     with tempfile.TemporaryDirectory(prefix="penstock-kills-") as name, ObjectServer() as server:
-        folder = Path(name)
-        (preset := folder / "preset.toml").write_text(PRESET)
-        os.environ |= {"PREFECT_HOME": f"{folder}/prefect", "COLUMNS": "200", **server.environment}
-        urllib.request.urlopen(urllib.request.Request(f"{server.endpoint}/{BUCKET}", method="PUT"), timeout=30).close()
-        prefect = Prefect()
+        os.environ |= {"PREFECT_HOME": f"{name}/prefect", "COLUMNS": "200", **server.environment}
+        urllib.request.urlopen(urllib.request.Request(f"{server.endpoint}/bench", method="PUT"), timeout=30).close()
+        measurement = Measurement(args, Path(name))
         try:
-            report(args, *measure(args, Trial(folder, prefect, args.seed), str(preset)))
+            measurement.run()
         finally:
-            prefect.close()
-
-
-def measure(args: argparse.Namespace, trial: Trial, preset: str) -> tuple[Trial, int, list[str]]:
-    """Kill until there were enough kills; return the trial, the number of runs, and the differences."""
-    expected: dict[str, dict[str, bytes]] = {}
-    seconds: dict[str, float] = {}
-    differences: list[str] = []
-    runs = 0
-    for runs in counting():
-        policy, store = trial.random.choice(sorted(POLICIES)), trial.random.choice(("folder", "s3"))
-        if policy not in expected:
-            expected[policy], seconds[policy] = undisturbed(trial, preset, policy)
-        url = f"{trial.folder}/runs" if store == "folder" else f"s3://{BUCKET}/runs"
-        run = RunFolder(open_store(url), f"run-{runs}")
-        train = ("train", preset, "--name", run.name, "--store", url, "--policy", policy, *POLICIES[policy])
-        resume = ("resume", run.name, "--store", url)
-        killed_before, started = sum(trial.kills.values()), time.perf_counter()
-        for _ in range(trial.random.randint(1, 5)):
-            if trial.disturbed(resume if run.exists() else train, seconds[policy], VICTIMS):
-                break
-        newest = run.log.newest() if run.exists() else None
-        if newest is None or not newest.finished:
-            arguments = resume if run.exists() else train
-            trial.end(trial.start(*arguments), arguments)
-        if kills := sum(trial.kills.values()) - killed_before:
-            trial.lost_seconds += [(time.perf_counter() - started - seconds[policy]) / kills] * kills
-        differences += differing(run, expected[policy])
-        for operation in OPERATIONS:
-            differences += operate(trial, run, url, operation, expected[policy])
-        total = sum(trial.kills.values())
-        print(f"run {runs}: {policy}, {store}; {total} kills, {len(differences)} differences, "
-              f"{len(trial.interventions)} interventions", flush=True)  # fmt: skip
-        shutil.rmtree(trial.folder / "copies", ignore_errors=True)
-        run.store.delete(run.store.list())
-        if total >= args.kills:
-            break
-    return trial, runs, differences
-
-
-def counting() -> Iterator[int]:
-    number = 0
-    while True:
-        number += 1
-        yield number
-
-
-def undisturbed(trial: Trial, preset: str, policy: str) -> tuple[dict[str, bytes], float]:
-    """Return the content of a run that nothing disturbs, and the seconds of its command."""
-    url, started = f"{trial.folder}/undisturbed", time.perf_counter()
-    name = policy.replace("_", "-")
-    command = trial.start("train", preset, "--name", name, "--store", url, "--policy", policy, *POLICIES[policy])
-    if command.wait(LIMIT_SECONDS):
-        sys.exit(f"the undisturbed run of {policy} failed: {trial.said()}")
-    return content(RunFolder(open_store(url), name)), time.perf_counter() - started
-
-
-def operate(trial: Trial, run: RunFolder, url: str, operation: str, expected: dict[str, bytes]) -> list[str]:
-    """Kill a command on a finished run, give it again, and return what differs then."""
-    copies = f"{trial.folder}/copies"
-    arguments = (operation, run.name, *((copies,) if operation == "copy" else ()), "--store", url)
-    if not trial.disturbed(arguments, 2.0, ("the flow",)):
-        trial.end(trial.start(*arguments), arguments)
-    return differing(RunFolder(open_store(copies), run.name) if operation == "copy" else run, expected)
-
-
-def differing(run: RunFolder, expected: dict[str, bytes]) -> list[str]:
-    found = content(run)
-    return [f"{run.store.url}/{name}" for name in sorted({*found, *expected}) if found.get(name) != expected.get(name)]
-
-
-def report(args: argparse.Namespace, trial: Trial, runs: int, differences: list[str]) -> None:
-    """Print the table, and write it where it was asked for."""
-    command = "python benchmarks/kills.py " + " ".join(f"--{name} {getattr(args, name)}" for name in ("kills", "seed"))
-    result: dict[str, Any] = {
-        "command": command,
-        "runs": runs,
-        "kills": sum(trial.kills.values()),
-        "of": dict(trial.kills),
-        "during": dict(trial.during),
-        "differences": differences,
-        "manual_interventions": trial.interventions,
-        "lost_seconds_per_kill": median(trial.lost_seconds) if trial.lost_seconds else None,
-        "machine": machine(["penstock-rl", "torch", "prefect", "distributed"]),
-    }
-    lost = result["lost_seconds_per_kill"]
-    rows = {
-        "runs": runs,
-        "kills": result["kills"],
-        "kills of": ", ".join(f"{name} {count}" for name, count in trial.kills.most_common()),
-        "kills during": ", ".join(f"{name} {count}" for name, count in trial.during.most_common()),
-        "files that differ from the undisturbed run": len(differences),
-        "manual interventions": len(trial.interventions),
-        "seconds lost per kill of a run, median": "-" if lost is None else f"{lost:.1f}",
-    }
-    table = "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows.items())])
-    print(table)
-    for intervention in trial.interventions:
-        print(intervention)
+            measurement.trial.close()
+    parts = [measurement.result()]
     if args.results:
-        args.results.with_suffix(".json").write_text(json.dumps(result, indent=2) + "\n")
-        args.results.with_suffix(".md").write_text(f"# Kills\n\n    {command}\n\n{table}\n")
+        parts = add(args.results, parts[0])
+    print(table(parts))
+    for part in parts:
+        print(*part["differences"], *part["manual_interventions"], sep="\n")
+
+
+def add(results: Path, part: dict[str, Any]) -> list[dict[str, Any]]:
+    """Add a part to the results and write the table anew; return all parts."""
+    with results.with_suffix(".json").open("a+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        parts = [*json.loads(file.read() or "[]"), part]
+        file.truncate(0)
+        file.write(json.dumps(parts, indent=1) + "\n")
+        commands = "\n".join(f"    {part['command']}" for part in parts)
+        results.with_suffix(".md").write_text(f"# Kills and power cuts\n\n{commands}\n\n{table(parts)}\n")
+    return parts
+
+
+def table(parts: list[dict[str, Any]]) -> str:
+    """Return a table of what all parts have counted."""
+    totals = {name: sum((Counter(part[name]) for part in parts), Counter()) for name in ("runs", "kills", "during")}
+    lost = [seconds for part in parts for seconds in part["lost_seconds"]]
+
+    def counted(name: str) -> str:
+        return "; ".join(f"{kind}: {count}" for kind, count in totals[name].most_common())
+
+    rows = {
+        "runs": f"{totals['runs'].total()} ({counted('runs')})",
+        "kills and power cuts": totals["kills"].total(),
+        "of": counted("kills"),
+        "during": counted("during"),
+        "files that differ from the undisturbed run": sum(len(part["differences"]) for part in parts),
+        "manual interventions": sum(len(part["manual_interventions"]) for part in parts),
+        "seconds lost per kill of a run, median (worst)": f"{median(lost):.1f} ({max(lost):.1f})" if lost else "-",
+    }
+    return "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows.items())])
 
 
 if __name__ == "__main__":

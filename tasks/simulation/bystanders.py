@@ -45,7 +45,7 @@ def read(cluster: SimulatedCluster) -> bool:
             current = run.log.newest_stage()
             for stage in range(first, newest.stage + 1):
                 commit = run.log.read(stage)
-                for ref in (*commit.shards, *commit.snapshots, *commit.states, commit.checkpoint):
+                for ref in commit.references():
                     if stage == current or ref in commit.shards:
                         check_once(run.store.read(ref.name), ref)
                     world.sleep(world.rng.random() * _BETWEEN_SECONDS)

@@ -112,7 +112,7 @@ class RunChecks:
         self.finished = commit.finished is not None
         self._shards |= {_PREFIX + ref.name for ref in commit.shards}
         self._state = {_PREFIX + ref.name for ref in (*commit.states, *commit.snapshots, commit.checkpoint)}
-        for ref in (*commit.shards, *commit.states, *commit.snapshots, commit.checkpoint):
+        for ref in commit.references():
             self._check_durable(ref)
 
     def _check_durable(self, ref: Ref) -> None:

@@ -111,7 +111,9 @@ def run_of(data: bytes) -> Any:
     if not isinstance(config, dict):
         return build_stored_config(config)
     local_code(config)
-    return build_stored_config(config)
+    found = build_stored_config(config)
+    found.identity()
+    return found
 
 
 def check_run(config: Any, data: bytes) -> None:

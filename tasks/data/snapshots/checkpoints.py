@@ -81,7 +81,7 @@ def load_checkpoint(store: Store, ref: Ref, device: torch.device) -> Checkpoint:
     try:
         checkpoint = _checkpoint(tensors, meta, device)
         made_on = meta["device"]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise CorruptObjectError(
             f"'{ref.name}' is not a checkpoint that Penstock wrote: {error!r}. Restore it from a copy, or remove the "
             f"newest commit to resume from the one before"

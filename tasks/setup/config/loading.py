@@ -102,14 +102,14 @@ def _explain(kind: type[RunConfig], item: Any) -> str:
     if item["type"] == "extra_forbidden" and path[0] == "placement":
         return "placement: was renamed to distribution; rename the table, its settings are the same"
     if item["type"] == "extra_forbidden":
-        return f"{field}: no such setting; there are: {', '.join(owner.model_fields)}"
+        known = ", ".join(getattr(owner, "model_fields", ()))
+        return f"{field}: no such setting{f'; there are: {known}' if known else ''}"
     if item["type"] == "value_error":
         return f"{field}: {item['ctx']['error']}"
     if item["type"] == "union_tag_invalid":
-        known = " or ".join(
-            repr(name) for name in choices_of(kind.model_fields["algorithm"].annotation) if name != CUSTOM
-        )
-        return f"{field}.name = {item['input']['name']!r}: input should be {known}, or a custom 'module:Class'"
+        choices = choices_of(kind.model_fields["algorithm"].annotation)
+        expected = " or ".join(repr(name) for name in choices if name != CUSTOM)
+        return f"{field}.name = {item['input']['name']!r}: input should be {expected}, or a custom 'module:Class'"
     return f"{field} = {item['input']!r}: {item['msg'][0].lower()}{item['msg'][1:]}"
 
 
@@ -122,12 +122,14 @@ def _locate(kind: type[RunConfig], location: tuple[int | str, ...]) -> tuple[lis
         if part in (choices := choices_of(inside)):
             inside = choices[str(part)]
             continue
-        if part == "float":
+        if part == "float" and not hasattr(inside, "model_fields"):
             continue
         path.append(str(part))
         owner, fields = inside, getattr(inside, "model_fields", {})
         if get_origin(inside) is dict:
             inside = get_args(inside)[1]
+        elif isinstance(part, int):
+            inside = next(iter(get_args(inside)), None)
         else:
             inside = fields[part].annotation if part in fields else None
     return path, owner
