@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 import threading
+import time
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.flows.display.summary import FlowResult
+    from penstock.tasks.driver.run import ActiveRun
     from penstock.tasks.setup.config.run import RunConfig
     from penstock.tasks.setup.planning.resolve import IfExists, ResolvedRun
 
@@ -28,6 +30,8 @@ _FLUSH_SECONDS = 5.0
 _WATCH_SECONDS = 2.0
 _FAILED_REQUESTS = 3
 """Number of failed requests, in a row, after which the server counts as gone."""
+_RESTART_SECONDS = 60.0
+"""A server that goes away while a run begins is waited for so long: it may be restarted."""
 
 
 def run_from_cli(
@@ -84,10 +88,18 @@ class _LimitedPanel(Panel):
 
     def __init__(self, panel: Panel, show: Callable[[FlowResult], None]) -> None:
         self._show = show
+        self.has_begun = False
+        """True once the run is driven: Prefect is not needed from then on."""
         self.returned = threading.Event()
         """Set when the flow has returned; its server may be stopped from then on."""
-        for name in ("note", "warn", "begin", "progress", "stage", "evaluation", "end"):
+        self._begin = panel.begin
+        for name in ("note", "warn", "progress", "stage", "evaluation", "end"):
             setattr(self, name, getattr(panel, name))
+
+    def begin(self, training: ActiveRun) -> None:
+        """Note that the run is driven."""
+        self.has_begun = True
+        self._begin(training)
 
     def finish(self) -> None:
         """Watch the server from now on."""
@@ -111,17 +123,46 @@ class _LimitedPanel(Panel):
         os._exit(0)
 
 
-def _result_of(run_flow: Callable[..., FlowResult], config: RunConfig, if_exists: IfExists, panel: Panel) -> FlowResult:
-    try:
-        return run_flow(config, if_exists)
-    except PenstockError:
-        raise
-    except Exception as error:
-        if panel.result is None:
+def _result_of(
+    run_flow: Callable[..., FlowResult], config: RunConfig, if_exists: IfExists, panel: _LimitedPanel
+) -> FlowResult:
+    deadline = time.monotonic() + _RESTART_SECONDS
+    while True:
+        try:
+            return run_flow(config, if_exists)
+        except PenstockError:
             raise
-        # The run did what was asked; only its record in Prefect is lacking.
-        panel.warn(f"Prefect's server did not record the end of this flow run: {error!r}; what is stored is complete")
-        return panel.result
+        except Exception as error:
+            if panel.result is not None:
+                # The run did what was asked; only its record in Prefect is lacking.
+                panel.warn(f"Prefect's server did not record the end of this flow run: {error!r}; all is stored")
+                return panel.result
+            if panel.has_begun or not _is_unreachable(error) or time.monotonic() > deadline:
+                raise
+        panel.note("Prefect's server does not answer: waiting for it")
+        _await_prefect(deadline)
+
+
+def _is_unreachable(error: BaseException | None) -> bool:
+    """Return whether Prefect's client got no answer: its own error has the transport's as its cause."""
+    from httpx import TransportError
+
+    while error is not None and not isinstance(error, TransportError):
+        error = error.__cause__ or error.__context__
+    return error is not None
+
+
+def _await_prefect(deadline: float) -> None:
+    """Wait until the server answers; a PenstockError names it if it does not until the deadline."""
+    while True:
+        time.sleep(1.0)
+        try:
+            require_prefect(os.environ["PREFECT_API_URL"])
+        except PenstockError:
+            if time.monotonic() > deadline:
+                raise
+        else:
+            return
 
 
 def quieten_prefect() -> None:

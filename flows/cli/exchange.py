@@ -25,7 +25,8 @@ def copy(
 ) -> None:
     """Copy a run to another store, where `penstock resume RUN --store TO` resumes it.
 
-    No flow may drive the run meanwhile. An interrupted copy is resumed by giving the same command again.
+    No flow may drive the run meanwhile. An interrupted copy is resumed by giving the same command again;
+    one that is whole stays as it is.
     """
     from penstock.storage.runs.copying import copy_run
     from penstock.storage.runs.run import RunFolder
@@ -35,7 +36,12 @@ def copy(
     if as_json:
         typer.echo(json.dumps({**asdict(report), "run": name or run, "store": to}, indent=2))
     else:
-        typer.echo(f"copied {report.objects} objects, {report.nbytes / 1e6:.1f} MB, {report.commits} commits to {to}")
+        if not report.objects:
+            typer.echo(f"all {report.commits} commits are in {to} already: nothing was copied")
+            return
+        left_out = f"; {report.left_out} damaged objects that no commit names were left out" if report.left_out else ""
+        said = f"copied {report.objects} objects, {report.nbytes / 1e6:.1f} MB, {report.commits} commits to {to}"
+        typer.echo(f"{said}{left_out}")
 
 
 def fork(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from penstock.storage.errors import ConfigError
+from penstock.storage.errors import ConfigError, RunFinishedError
 
 if TYPE_CHECKING:
     from penstock.flows.display.summary import FlowResult
@@ -109,12 +109,13 @@ def resume(
     allow_unfenced: AllowUnfenced = False,
     as_json: AsJson = False,
 ) -> None:
-    """Resume a run from its last commit.
+    """Resume a run from its last commit; one that is finished stays as it is.
 
     Its cluster and numbers of tasks may change (--scheduler, --act-tasks, --cluster.lease-seconds ...); its result
     may not.
     """
     from penstock.flows.cli.drive import run_from_cli
+    from penstock.flows.display.summary import flow_result
     from penstock.flows.settings.options import parse_overrides
     from penstock.flows.support.find_resumable import stored_config
     from penstock.storage.runs.forking import ABANDONED, abandon_after
@@ -132,11 +133,17 @@ def resume(
             f"tasks can"
         )
     overrides = merge(overrides, {"cluster": _cluster(scheduler, allow_unfenced)})
-    config = stored_config(store or "runs", run, overrides, trust=trust)
+    where = store or "runs"
+    config = stored_config(where, run, overrides, trust=trust)
     if from_stage is not None:
-        for name in abandon_after(RunFolder(open_store(store or "runs"), run), from_stage):
+        for name in abandon_after(RunFolder(open_store(where), run), from_stage):
             typer.echo(f"{name} is damaged, and now in {ABANDONED}", err=True)
-    run_from_cli(config, "resume", as_json=as_json, show=partial(print_result, as_json=as_json))
+    try:
+        run_from_cli(config, "resume", as_json=as_json, show=partial(print_result, as_json=as_json))
+    except RunFinishedError:
+        # A success: whoever gives the command until it succeeds may have been stopped after the last commit.
+        typer.echo("it is finished already: nothing was done", err=True)
+        print_result(flow_result(run, where, RunFolder(open_store(where), run).log.newest(), 0.0), as_json=as_json)
 
 
 def _cluster(scheduler: str | None, allow_unfenced: bool) -> dict[str, Any]:

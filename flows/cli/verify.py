@@ -20,9 +20,10 @@ def verify(
     store: Store = None,
     as_json: AsJson = False,
 ) -> None:
-    """Verify the chain of a run's commits, and every stored object against its digest; exits with 1 if one is damaged.
+    """Verify the chain of a run's commits, and every stored object against its digest.
 
-    The run may be driven meanwhile, but not with --repair.
+    Exits with 1 if something that a commit names is damaged or missing. The run may be driven meanwhile, but not with
+    --repair.
     """
     from penstock.storage.runs.run import RunFolder
     from penstock.storage.runs.verification import repair as remove_damaged
@@ -35,22 +36,26 @@ def verify(
         task = progress.add_task(f"verifying {run}", total=None)
         found = verify_run(folder, since, lambda done, total: progress.update(task, completed=done, total=total))
     removed = remove_damaged(folder, found.faults) if repair else []
-    left = [fault for fault in found.faults if fault.name not in removed]
+    needed = [fault for fault in found.faults if fault.committed]
+    left = len(found.faults) - len(needed) - len(removed)
     if as_json:
         typer.echo(json.dumps({**asdict(found), "removed": removed}, indent=2))
     else:
         console = Console(soft_wrap=True, highlight=False, markup=False)
         for fault in found.faults:
             problem = "removed, a resume makes it again" if fault.name in removed else fault.problem
-            remedy = " (a commit names it: restore it from a copy)" if fault.committed else ""
+            remedy = " (a commit names it: restore it from a copy)" if fault.committed else " (no commit names it)"
             console.print(f"{fault.name}: {problem}{remedy}")
         console.print(
             f"verified {found.commits:,} commits and {found.objects:,} objects of run {run}: "
-            f"{f'{len(left)} damaged or missing' if left else 'intact'}"
+            f"{f'{len(needed)} damaged or missing' if needed else 'intact'}"
             f"{f', {len(removed)} removed' if removed else ''}"
             f"{f', {found.foreign} files of other programs' if found.foreign else ''}"
         )
-        if any(not fault.committed for fault in left):
-            console.print(f"some are named by no commit: `penstock verify {run} --repair` removes them")
-    if left:
+        if left:
+            console.print(
+                f"{left} damaged objects are named by no commit, as a power cut leaves them, and not needed: "
+                f"`penstock verify {run} --repair` removes them"
+            )
+    if needed:
         raise typer.Exit(1)

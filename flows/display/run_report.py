@@ -25,7 +25,7 @@ from penstock.flows.display.curve import curve_markdown, curve_points
 from penstock.flows.display.events import RunEvents
 from penstock.flows.display.naming import artifact_key
 from penstock.flows.display.stall_watch import StallWatch
-from penstock.flows.display.summary import stage_row, summary_markdown
+from penstock.flows.display.summary import flow_result, stage_row, summary_markdown
 from penstock.tasks.runtime.events import LogRecord, Progress
 
 if TYPE_CHECKING:
@@ -143,18 +143,8 @@ class RunReport:
 
     def summary(self) -> FlowResult:
         """Return the flow's result."""
-        commit = self._commit
-        self._panel.result = {
-            "run": str(self._config.name),
-            "store": self._config.store,
-            "stages": commit.stage + 1 if commit else 0,
-            "version": commit.version if commit else 0,
-            "env_steps": commit.env_steps if commit else 0,
-            "episodes": commit.episodes if commit else 0,
-            "evaluation": commit.evaluation if commit else None,
-            "finished": commit.finished if commit else None,
-            "seconds": time.perf_counter() - self._started,
-        }
+        seconds = time.perf_counter() - self._started
+        self._panel.result = flow_result(str(self._config.name), self._config.store, self._commit, seconds)
         return self._panel.result
 
     @property

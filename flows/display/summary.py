@@ -35,6 +35,21 @@ class FlowResult(TypedDict):
     seconds: float
 
 
+def flow_result(run: str, store: str, commit: Commit | None, seconds: float) -> FlowResult:
+    """Return the result of a flow that took `seconds` and left the run at a commit; None: it has none."""
+    return {
+        "run": run,
+        "store": store,
+        "stages": commit.stage + 1 if commit else 0,
+        "version": commit.version if commit else 0,
+        "env_steps": commit.env_steps if commit else 0,
+        "episodes": commit.episodes if commit else 0,
+        "evaluation": commit.evaluation if commit else None,
+        "finished": commit.finished if commit else None,
+        "seconds": seconds,
+    }
+
+
 def stage_row(commit: Commit, timings: StageTimings) -> Row:
     """Return a stage as a row of the table of stages."""
     act_seconds = max((part.act_seconds for part in timings.act), default=0.0)

@@ -20,6 +20,9 @@ class VerifiedRun(TypedDict):
     commits: int
     objects: int
     faults: int
+    """Number of damaged or missing objects that commits name, and of damaged commits."""
+    leftovers: int
+    """Number of damaged objects that no commit names: nothing needs them."""
     first: str | None
     """The first fault, in order of name; None if the run is intact."""
 
@@ -38,10 +41,11 @@ def verify_runs(store: str, run: str | None, since: int) -> list[VerifiedRun]:
     root = open_store(store)
     rows = []
     for name in [run] if run is not None else run_names(root):
-        row: VerifiedRun = {"run": name, "commits": 0, "objects": 0, "faults": 0, "first": None}
+        row: VerifiedRun = {"run": name, "commits": 0, "objects": 0, "faults": 0, "leftovers": 0, "first": None}
         try:
             found = verify_run(RunFolder(root, name), since)
-            problems = [f"{fault.name}: {fault.problem}" for fault in found.faults]
+            problems = [f"{fault.name}: {fault.problem}" for fault in found.faults if fault.committed]
+            row["leftovers"] = len(found.faults) - len(problems)
             row["commits"], row["objects"] = found.commits, found.objects
         except RunNotFoundError:
             if run is not None:

@@ -39,6 +39,10 @@ class Commit:
     finished: str | None
     """The reason why the run ended with this stage; None if it continues."""
 
+    def references(self) -> tuple[Ref, ...]:
+        """Return the references to all objects that the commit names."""
+        return (*self.shards, *self.states, *self.snapshots, self.checkpoint)
+
 
 def commit_name(stage: int) -> str:
     """Return `commits/<stage>.json`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,8 @@ from penstock.storage.shards.verify import check_content
 if TYPE_CHECKING:
     from penstock.storage.refs import Ref
     from penstock.storage.runs.run import RunFolder
+
+_log = logging.getLogger(__name__)
 
 _LEASE_TTL_SECONDS = 30.0
 _AT_ONCE = 8
@@ -31,22 +34,25 @@ class CopyReport:
     objects: int
     nbytes: int
     commits: int
+    left_out: int = 0
+    """Number of damaged objects that no commit names: a power cut leaves such, and nothing needs them."""
 
 
 def copy_run(source: RunFolder, target: RunFolder) -> CopyReport:
     """Copy a run, under its name or another; the source stays, and no flow may drive it meanwhile.
 
     `run.json` comes last, durable: before it there is no run in the other store, and an interrupted copy continues when
-    it is started again. Evaluations, timings and given-up attempts are copied; leases and claims of readers are not.
+    it is started again; one that is whole is left as it is. Evaluations, timings and given-up attempts are copied;
+    leases, claims of readers, and damaged objects that no commit names are not.
 
     Args:
         source: a run that no flow drives.
-        target: a run that does not exist yet.
+        target: a run that does not exist yet, or is a copy of the source with the same commits.
 
     Raises:
         ConfigError: both are the same folder.
         RunNotFoundError: the source does not exist.
-        RunExistsError: the target was created before.
+        RunExistsError: the target is another run, or has other commits.
         LeaseHeldError: a flow drives the source.
         CommitConflictError: a stage was committed with different bytes.
         CorruptObjectError: a commit or an object of the source is damaged; `penstock verify` lists all that are.
@@ -55,30 +61,63 @@ def copy_run(source: RunFolder, target: RunFolder) -> CopyReport:
         raise ConfigError(f"run '{source.name}' is in {target.store.url} already; copy it to another store")
     description = source.load()
     if target.exists():
-        raise RunExistsError(
-            f"there is a run '{target.name}' in {target.root.url} already; choose another store, or another name"
-        )
+        return _report_existing(source, target)
     with acquire(source.store, "a copy", _LEASE_TTL_SECONDS) as keeper:
         source.log.verify(source.genesis())
         there = {name for name in target.store.list() if name.startswith(_DIGESTED)}
         names = [name for name in source.store.list() if name != RUN and not name.startswith(_EXCLUDED)]
         missing = [name for name in names if name not in there]
 
+        damaged: dict[str, CorruptObjectError] = {}
+
         def copy(name: str) -> int:
             keeper.check()
             data = source.store.view(name)
             ref = _ref_of(name)
             if ref is not None:
-                check_content(data, ref, source.store.url)
+                try:
+                    check_content(data, ref, source.store.url)
+                except CorruptObjectError as error:
+                    damaged[name] = error
+                    return 0
             target.store.write(name, [data])
             return len(data)
 
         with system.executor(_AT_ONCE, "copy") as threads:
             copied = list(threads.map(copy, missing))
-        target.store.sync(names)
+        _refuse_committed(source, damaged)
+        target.store.sync([name for name in names if name not in damaged])
         commits = target.log.verify(source.genesis())
     target.create(description)
-    return CopyReport(objects=len(copied) + 1, nbytes=sum(copied), commits=commits)
+    return CopyReport(len(copied) + 1 - len(damaged), sum(copied), commits, len(damaged))
+
+
+def _report_existing(source: RunFolder, target: RunFolder) -> CopyReport:
+    """Return the report of a copy that was made before, which its command may not have lived to say."""
+    newest, there = source.log.newest(), target.log.newest()
+    if target.load() != source.load() or there != newest:
+        raise RunExistsError(
+            f"there is a run '{target.name}' in {target.root.url} already, and it is no copy of '{source.name}' with "
+            f"the same commits; choose another store, or another name"
+        )
+    return CopyReport(objects=0, nbytes=0, commits=newest.stage + 1 if newest else 0)
+
+
+def _refuse_committed(source: RunFolder, damaged: dict[str, CorruptObjectError]) -> None:
+    """Raise the error of a damaged object that a commit names; log the others."""
+    if not damaged:
+        return
+    newest = source.log.newest_stage()
+    for commit in source.log.chain(source.genesis(), -1 if newest is None else newest):
+        for ref in commit.references():
+            if ref.name in damaged:
+                raise damaged[ref.name]
+    _log.warning(
+        "run=%s: %d damaged objects that no commit names were left out, such as '%s'",
+        source.name,
+        len(damaged),
+        min(damaged),
+    )
 
 
 def _ref_of(name: str) -> Ref | None:

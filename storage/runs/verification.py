@@ -36,7 +36,7 @@ class Fault:
     problem: str
     """One line: what was found, what was expected, what to do."""
     committed: bool
-    """True if a commit names it, or it is a commit; others can be made again."""
+    """True if a commit names it, or it is a commit. Nothing needs others; a resume makes those of its stage again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,11 @@ class Verification:
     """In order of name."""
     foreign: int
     """Number of other programs' files in the folders of objects."""
+
+    @property
+    def is_intact(self) -> bool:
+        """Return whether all that commits name is there as it was written: nothing else is needed."""
+        return not any(fault.committed for fault in self.faults)
 
 
 def verify_run(
@@ -85,7 +90,7 @@ def verify_run(
             run.log.newest()
         except (CommitConflictError, CorruptObjectError) as error:
             faults.append(Fault(commit_name(newest), str(error), committed=True))
-    committed = {ref.name for commit in commits for ref in _references(commit)}
+    committed = {ref.name for commit in commits for ref in commit.references()}
     stored = {name for folder in _FOLDERS for name in run.store.list(folder)}
     missing = _needed(commits, newest, shards_kept_from(run.store)) - stored
     faults += [Fault(name, "it is missing, and a commit names it: restore it from a copy", True) for name in missing]
@@ -150,13 +155,6 @@ def _chain(store: Store, first: int, last: int, genesis: str, faults: list[Fault
             faults.append(Fault(name, f"{problem}. Restore both from a copy", committed=True))
         parent = digest(data)
         yield commit
-
-
-def _references(commit: Commit) -> Iterator[Ref]:
-    yield from commit.shards
-    yield from commit.states
-    yield from commit.snapshots
-    yield commit.checkpoint
 
 
 def _needed(commits: list[Commit], newest: int | None, kept_from: int) -> set[str]:

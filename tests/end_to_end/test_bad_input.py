@@ -174,7 +174,7 @@ def test_verify_lists_what_is_damaged_and_repairs_what_can_be_made_again(bench, 
     for name in (committed, uncommitted):
         damage(folder, name, "altered")
     for options, mentioned in (
-        ((), (committed, uncommitted, "2 damaged", "a commit names it", "--repair")),
+        ((), (committed, uncommitted, "1 damaged or missing", "1 damaged objects are named by no commit", "--repair")),
         (("--repair",), ("1 damaged", "1 removed")),
     ):
         found = bench.penstock("verify", run.name, "--store", bench.store, *options)

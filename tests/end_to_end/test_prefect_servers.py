@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
+import subprocess
+import sys
 import urllib.error
 import urllib.request
 
@@ -12,6 +15,7 @@ import pytest
 
 from penstock.flows.cli.prefect_server import PrefectServer, require_prefect
 from penstock.storage.errors import PenstockError
+from penstock.storage.user_config import user_secret
 
 from ..support.prefect_server import prefect_server
 from ..support.processes import listener
@@ -49,6 +53,44 @@ def test_an_embedded_server_answers_its_user_alone(surroundings, tmp_path):
         assert str(tmp_path / "config" / "prefect-auth") in server.sign_in
         server.direct_here()
         require_prefect(os.environ["PREFECT_API_URL"])
+
+
+STARTING = """
+import sys
+from prefect import flow
+from penstock.flows.cli.drive import _LimitedPanel, _result_of
+from penstock.flows.display.console import Panel
+
+class Printing(Panel):
+    def note(self, text):
+        print(text, flush=True)
+
+@flow
+def nothing(config, if_exists):
+    return "done"
+
+print(_result_of(nothing, None, "refuse", _LimitedPanel(Printing(), lambda _: None)), flush=True)
+"""
+
+
+def test_a_server_that_is_restarted_is_waited_for_at_the_start(surroundings):
+    """A flow that can't begin for want of an answer begins when the server is back."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    auth_string, _ = user_secret("prefect-auth")
+    address = {"PREFECT_API_URL": f"http://127.0.0.1:{port}/api", "PREFECT_API_AUTH_STRING": auth_string}
+    environment = {**os.environ, **address}
+    program = [sys.executable, "-c", STARTING]
+    with subprocess.Popen(program, env=environment, stdout=subprocess.PIPE, text=True) as starting:
+        assert starting.stdout is not None
+        try:
+            assert "waiting for it" in starting.stdout.readline()
+            with PrefectServer(port) as server:
+                server.wait_ready()
+                assert starting.stdout.readline() == "done\n"
+        finally:
+            starting.kill()
 
 
 def test_a_run_finishes_without_its_server(cluster, flow_environment, references, tmp_path, pytestconfig):

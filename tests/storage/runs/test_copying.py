@@ -6,6 +6,7 @@ from penstock.storage.errors import ConfigError, CorruptObjectError, LeaseHeldEr
 from penstock.storage.runs.copying import copy_run
 from penstock.storage.runs.lease import LEASE, acquire
 from penstock.storage.runs.run import RunFolder
+from penstock.storage.runs.verification import verify_run
 from penstock.storage.stores.open import open_store
 
 from ...support.stored_run import damage
@@ -88,13 +89,41 @@ def test_a_run_that_can_change_or_cannot_be_trusted_is_refused(source, target, t
 
 @pytest.mark.parametrize("kind", ["altered", "cut", "empty"])
 @pytest.mark.parametrize("folder", ["shards", "states", "snapshots", "checkpoints"])
-def test_a_damaged_object_is_not_copied(source, target, tmp_path, folder, kind):
-    """The error names it, and there is no run in the other store."""
-    victim = source.store.list(f"{folder}/")[0]
+def test_a_damaged_object_of_a_commit_is_not_copied(source, target, tmp_path, folder, kind):
+    """The error names what a commit names, and there is no run in the other store."""
+    victim = next(ref.name for ref in source.log.read(0).references() if ref.name.startswith(folder))
     damage(tmp_path / "runs" / "history", victim, kind)
     with pytest.raises(CorruptObjectError, match=victim):
         copy_run(source, target)
     assert not target.exists()
+
+
+@pytest.mark.parametrize("kind", ["altered", "cut", "empty"])
+def test_damaged_objects_that_no_commit_names_are_left_out(source, target, tmp_path, kind):
+    """A power cut leaves such objects; nothing needs them, so they keep no copy from being made."""
+    left = (
+        "states/00000001/00000001-0000-" + "a" * 32 + ".safetensors",
+        "snapshots/00000001-" + "b" * 32 + ".safetensors",
+    )
+    for name in left:
+        source.store.write(name, [b"x" * 100])
+        damage(tmp_path / "runs" / "history", name, kind)
+    report = copy_run(source, target)
+    assert report.left_out == len(left)
+    assert set(contents(source)) - set(contents(target)) == {*left, LEASE, "readers/somebody/claim.json"}
+    assert not verify_run(target).faults
+
+
+def test_a_copy_that_was_made_before_is_reported(source, target, tmp_path):
+    """Its command may have been stopped just before it said so. A run that went on there is not the copy any more."""
+    copied = copy_run(source, target)
+    before = contents(target)
+    again = copy_run(source, target)
+    assert (again.objects, again.nbytes, again.commits) == (0, 0, copied.commits)
+    assert contents(target) == before
+    target.store.delete(["commits/00000002.json"])
+    with pytest.raises(RunExistsError, match="no copy of 'history'"):
+        copy_run(source, target)
 
 
 def test_files_of_other_programs_are_copied_as_they_are(source, target):
