@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
 
 from penstock.flows.cli.training import AsJson  # noqa: TC001  (typer reads annotations)
+from penstock.flows.display.console import print_table
 
 if TYPE_CHECKING:
     from penstock.tasks.simulation.runner import SimulationReport
@@ -68,10 +68,9 @@ def _print(report: SimulationReport, *, coverage: bool) -> None:
     console = Console(soft_wrap=True, highlight=False, markup=False)
     if coverage:
         kinds = sorted({kind for kind, _ in report.coverage})
-        table = Table("step", *kinds, box=None, pad_edge=False)
-        for step, counts in report.table():
-            table.add_row(step, *(f"{counts.get(kind, 0):,}" for kind in kinds))
-        console.print(table)
+        print_table(
+            [{"step": step} | {kind: f"{counts.get(kind, 0):,}" for kind in kinds} for step, counts in report.table()]
+        )
     console.print(
         f"{report.schedules:,} schedules, {report.steps:,} operations, {report.faults:,} faults at "
         f"{len(report.coverage):,} pairs of kind and step; "
