@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import math
+import time
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -20,7 +22,10 @@ logger = logging.getLogger(__name__)
 
 
 class LiveArtifact:
-    """One artifact; `show` raises the errors of Prefect's client where its server does not answer.
+    """One artifact; `show` and `refresh` raise the errors of Prefect's client where its server does not answer.
+
+    Prefect keeps the whole content of each update as an event, so content that changes often is offered, and shown at
+    intervals.
 
     Args:
         kind: Prefect's kind: `progress`, `table`, `image` or `markdown`.
@@ -32,6 +37,23 @@ class LiveArtifact:
     def __init__(self, kind: str, key: str, description: str, flow_run_id: str) -> None:
         self._created = ArtifactCreate(type=kind, key=key, description=description, flow_run_id=UUID(flow_run_id))
         self._id: UUID | None = None
+        self._offered: Callable[[], float | str] | None = None
+        self._next = 0.0
+
+    def offer(self, content: Callable[[], float | str]) -> None:
+        """Let the next `refresh` show content, in place of what was offered before."""
+        self._offered = content
+
+    def due_seconds(self) -> float:
+        """Return the seconds until `refresh` has something to show; infinity if nothing is offered."""
+        return math.inf if self._offered is None else max(0.0, self._next - time.monotonic())
+
+    def refresh(self, interval_seconds: float = 0.0) -> None:
+        """Show what was offered last, if any, and show nothing else for a while."""
+        if self._offered is not None:
+            content, self._offered = self._offered, None
+            self._next = time.monotonic() + interval_seconds
+            self.show(content())
 
     def show(self, data: float | str) -> None:
         """Replace the content: percents of progress, Markdown, the address of an image, or a table's JSON."""

@@ -9,9 +9,11 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import logging
+import math
 import queue
 import threading
 import time
+from collections import deque
 from typing import TYPE_CHECKING, Self
 
 import httpx
@@ -40,6 +42,10 @@ if TYPE_CHECKING:
     from penstock.tasks.setup.config.run import RunConfig
 
 _UPDATE_SECONDS = 2.0
+_REFRESH_SECONDS = 10.0
+"""Prefect stores each version of an artifact for days: stages of a second would fill its database."""
+_SHOWN_STAGES = 100
+"""Number of stages, the newest, in the table; all of a long run would make each of its versions megabytes."""
 _EARLIER_COMMITS = 50
 """Number of commits of a resumed run that are read again for its curve, evenly spaced."""
 
@@ -69,7 +75,7 @@ class RunReport:
         self._events: RunEvents | None = None
         self._stall = StallWatch(config.cluster.stall_seconds)
         self._updated = 0.0
-        self._rows: list[Row] = []
+        self._rows: deque[Row] = deque(maxlen=_SHOWN_STAGES)
         self._acting: list[tuple[float, float]] = []
         self._evaluated: list[tuple[float, float]] = []
         self._round: int | None = None
@@ -85,6 +91,8 @@ class RunReport:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._work.put(self._table.refresh)
+        self._work.put(self._curve.refresh)
         if self._rows or error is not None:
             reason = None if error is None else f"{type(error).__name__}: {error}"
             self._work.put(lambda: self._show_card(reason))
@@ -132,13 +140,13 @@ class RunReport:
         self._stall.move()
         self._panel.stage(commit, timings)
         self._rows.append(stage_row(commit, timings))
-        row, rows = self._rows[-1], table_json(self._rows[::-1])  # the UI shows ten rows a page
+        row, rows = self._rows[-1], list(self._rows)[::-1]  # the UI shows ten rows a page
         self._logger.info("committed %s", " ".join(f"{name.replace(' ', '_')}={value}" for name, value in row.items()))
         self._show_progress(self._total_rounds if commit.finished else commit.rounds[1] + 1)
         events = self._events
         if events is not None:
             self._work.put(lambda: events.committed(commit))
-        self._work.put(lambda: self._table.show(rows))
+        self._work.put(lambda: self._table.offer(lambda: table_json(rows)))
         self._work.put(lambda: self._draw([commit]))
 
     def summary(self) -> FlowResult:
@@ -160,7 +168,7 @@ class RunReport:
 
     def _show_card(self, reason: str | None) -> None:
         curve = self._curve_markdown() if self._acting or self._evaluated else ""
-        self._card.show(summary_markdown(self._config, self._commit, self._rows, curve, reason))
+        self._card.show(summary_markdown(self._config, self._commit, list(self._rows), curve, reason))
 
     def _artifact(self, kind: str, name: str, description: str) -> LiveArtifact:
         return LiveArtifact(kind, artifact_key(self._run, name), description, self._flow_run["flow_run_id"] or "")
@@ -176,7 +184,7 @@ class RunReport:
         acting, evaluated = curve_points(commits)
         self._acting += acting
         self._evaluated += evaluated
-        self._curve.show(self._curve_markdown())
+        self._curve.offer(self._curve_markdown)
 
     def _curve_markdown(self) -> str:
         title = f"{self._run}: {self._config.environment.id}, {self._config.algorithm.name}"
@@ -209,11 +217,14 @@ class RunReport:
         while True:
             show: Callable[[], None] | None = self._report_stall
             with contextlib.suppress(queue.Empty):
-                show = self._work.get(timeout=self._stall.left_seconds())
+                show = self._work.get(timeout=self._wait_seconds())
             if show is None:
                 return
             try:
                 show()
+                for artifact in (self._table, self._curve):
+                    if artifact.due_seconds() == 0.0:
+                        artifact.refresh(_REFRESH_SECONDS)
                 # Also while reports are queued without a pause, as where the server is slow.
                 self._report_stall()
             except Exception as error:  # noqa: BLE001  (a failure of Prefect's server must not stop training)
@@ -221,3 +232,8 @@ class RunReport:
                 # A request to a server that is gone takes seconds to fail, and hundreds may be queued.
                 if self._ending.is_set() and isinstance(error, httpx.TransportError):
                     return
+
+    def _wait_seconds(self) -> float | None:
+        """Return the longest time to wait for work; None for ever."""
+        dues = (self._table.due_seconds(), self._curve.due_seconds(), self._stall.left_seconds())
+        return min((due for due in dues if due is not None and due < math.inf), default=None)
