@@ -112,6 +112,10 @@ def _locked(cluster: Cluster, deadline: float) -> Iterator[bool]:
                 lock.release()
             except OSError as error:  # the cluster was lost, and the lock with it
                 logger.debug("could not release lock=%s address=%s error=%s", _LOCK, cluster.address, error)
+        # What renews the lock runs, and keeps it, until it is stopped: one more with each stage.
+        renewal = getattr(lock, "refresh_callback", None)
+        if renewal is not None and client.loop is not None:
+            client.loop.add_callback(renewal.stop)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,12 +16,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from distributed import as_completed
+from distributed import as_completed, span
 from distributed.scheduler import KilledWorker
 
 from penstock.storage.errors import GangError, MemberLeftError, MemberLostError, PenstockError
 from penstock.storage.records import RecordError
 from penstock.tasks.driver.admission import rpc
+from penstock.tasks.driver.forgetting import SPAN
 from penstock.tasks.driver.worker_slots import reschedule_blocked, unschedulable_tasks, worker_addresses
 from penstock.tasks.roles.worker.entrypoint import run_member
 from penstock.tasks.runtime import mailbox
@@ -133,21 +134,23 @@ class Gang:
         futures: list[Future[Any]] = []
         for cluster in dict.fromkeys(allocation):
             replicas = [replica for replica, allocated in enumerate(allocation) if allocated is cluster]
-            futures += cluster.client.map(
-                run_member,
-                [
-                    replace(
-                        self.template, role=role.name, replica=replica, replicas=len(allocation), task_run=task_run
-                    ).to_json()
-                    for replica in replicas
-                ],
-                key=[f"{role.name}-{replica} {topic} {task_run}" for replica in replicas],
-                resources=dict(role.resources),
-                # Impure: a member depends on stored objects. If its process dies, Dask runs it again (at most
-                # `distributed.scheduler.allowed-failures` times), and it continues from what is stored.
-                pure=False,
-                retries=0,
-            )
+            assignments = [
+                replace(
+                    self.template, role=role.name, replica=replica, replicas=len(allocation), task_run=task_run
+                ).to_json()
+                for replica in replicas
+            ]
+            with span(SPAN):
+                futures += cluster.client.map(
+                    run_member,
+                    assignments,
+                    key=[f"{role.name}-{replica} {topic} {task_run}" for replica in replicas],
+                    resources=dict(role.resources),
+                    # Impure: a member depends on stored objects. If its process dies, Dask runs it again (at most
+                    # `distributed.scheduler.allowed-failures` times), and it continues from what is stored.
+                    pure=False,
+                    retries=0,
+                )
         with self._changed:
             self._futures += futures
         return futures

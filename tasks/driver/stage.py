@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -12,6 +12,7 @@ from penstock.storage.runs.commits import commit_ref
 from penstock.storage.runs.timings import MemberPlace, StageTimings
 from penstock.tasks.driver.admission import admitted
 from penstock.tasks.driver.attempts import repeat_until_done
+from penstock.tasks.driver.forgetting import EndedGangs
 from penstock.tasks.driver.gang import Gang
 from penstock.tasks.driver.prefect_tasks import Evaluation, RolePart, evaluate, submit_role
 from penstock.tasks.driver.results import (
@@ -53,6 +54,7 @@ class StageDriver:
     """Parent of the first commit: the digest of what determines the run's bytes."""
     template: Assignment
     on_event: Callable[[MemberEvent], None]
+    _ended: EndedGangs = field(default_factory=EndedGangs)
 
     def run_stage(self, before: Commit | None, *, is_first: bool = True) -> tuple[Commit, StageTimings]:
         """Run the stage after a commit, and commit it.
@@ -109,6 +111,7 @@ class StageDriver:
             raise
         finally:
             gang.close()
+            self._ended.add(self.clusters, assignment.topic)
         merged = by_component(result for role in results for result in role)
         sources = {result.member: result.source for role in results for result in role}
         learned, acted = merge_learned(stage, merged), merged.act

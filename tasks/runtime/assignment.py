@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+TOPIC_PREFIX = "penstock/"
+"""Each topic begins with it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
@@ -44,7 +47,7 @@ class Assignment:
     @property
     def topic(self) -> str:
         """Return the topic under which the members of this attempt, and the flow, exchange notifications."""
-        return f"penstock/{self.run}/{self.stage}.{self.attempt}/{self.gang}"
+        return f"{TOPIC_PREFIX}{self.run}/{self.stage}.{self.attempt}/{self.gang}"
 
     @property
     def member(self) -> str:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from distributed import WorkerPlugin
 from distributed.core import Status
 
+from penstock.tasks.runtime.assignment import TOPIC_PREFIX
 from penstock.tasks.runtime.events import Preempted, encode_event
 from penstock.tasks.runtime.mailbox import MAILBOX
 
@@ -52,7 +53,7 @@ class _Preemption(WorkerPlugin):
         for key in keys:
             member, _, rest = key.partition(" ")
             topic = rest.rpartition(" ")[0]
-            if topic.startswith("penstock/"):
+            if topic.startswith(TOPIC_PREFIX):
                 worker.log_event(topic, encode_event(Preempted(member)))
                 worker.batched_send({"op": "reschedule", "key": key, "stimulus_id": f"penstock-left-{time.time()}"})
                 MAILBOX.post(topic, {"leave": "its worker was preempted"})
