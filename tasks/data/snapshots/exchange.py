@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from penstock.storage import system
 from penstock.storage.cache.node_cache import CacheTally
 from penstock.storage.digest import digest
-from penstock.storage.errors import StageMismatchError
+from penstock.storage.errors import CorruptObjectError, StageMismatchError
 from penstock.storage.refs import SnapshotRef, parse_snapshot_name, snapshot_name
 from penstock.storage.tensors import load_tensors
 from penstock.storage.transfer.background_uploads import Uploads
@@ -129,10 +129,18 @@ class SnapshotReader:
 
 
 def load_snapshot(buffer: memoryview, ref: SnapshotRef) -> Params:
-    """Return parameters by group and name, ready to act with; verifies the digest."""
+    """Return parameters by group and name, ready to act with; verifies the digest.
+
+    Raises:
+        CorruptObjectError: the file was altered or cut short, or is not a snapshot.
+    """
     arrays, _ = load_tensors(buffer, ref.name, ref.digest)
+    try:
+        decoded = decode_params(arrays)
+    except ValueError as error:
+        raise CorruptObjectError(f"'{ref.name}' is not a snapshot: {error}. Restore it from a copy") from error
     params: dict[str, dict[str, torch.Tensor]] = {}
-    for name, value in decode_params(arrays).items():
+    for name, value in decoded.items():
         group, _, rest = name.partition(_SEPARATOR)
         params.setdefault(group, {})[rest] = value
     return params

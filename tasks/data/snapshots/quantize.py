@@ -61,6 +61,9 @@ def decode_params(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
 
     They equal the encoded ones, reduced weights up to their precision, in float32. However, wide matrices of a reduced
     file are bfloat16 if this processor multiplies those faster: `tasks.model.nn.layers.mlp` accepts both.
+
+    Raises:
+        ValueError: the scale of a reduced weight does not fit.
     """
     wide = torch.bfloat16 if _BFLOAT16_SETS & set(instruction_sets()) else torch.float32
     params: dict[str, Tensor] = {}
@@ -71,6 +74,8 @@ def decode_params(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
         if array.dtype == BFLOAT16:
             value = torch.from_numpy(array["bits"]).view(torch.bfloat16)
         elif scale is not None:
+            if scale.dtype != "float32" or scale.shape != array.shape[:1] or array.ndim < 2:
+                raise ValueError(f"'{name}' of shape {array.shape} has a scale of shape {scale.shape}, {scale.dtype}")
             value = torch.from_numpy(array).float()
             value *= _column(torch.from_numpy(scale), value)
         else:
