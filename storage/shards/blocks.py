@@ -111,7 +111,10 @@ def decompress_block(block: memoryview, codec: str, nbytes: int) -> memoryview:
         block = block[4:]
         if length & _LZ4_STORED:
             return block
-    found = memoryview(_codec(codec).decompress(block, nbytes)).cast("B")
+    try:
+        found = memoryview(_codec(codec).decompress(block, nbytes)).cast("B")
+    except OSError as error:  # of Arrow's codecs, which do no I/O
+        raise ValueError(str(error)) from error
     if found.nbytes != nbytes:
         raise ValueError(f"a block of {found.nbytes} bytes, expected {nbytes}")
     return found
