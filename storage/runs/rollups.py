@@ -172,6 +172,6 @@ def _values(array: pa.Array) -> list[memoryview]:
         return [memoryview(array.to_numpy()).cast("B")]
     lengths = pc.binary_length(array)
     _, offsets, data = array.buffers()
-    start = int(np.frombuffer(offsets, np.int32)[array.offset])
+    start = int(np.frombuffer(offsets, np.int32, 1, 4 * array.offset)[0])
     total = pc.sum(lengths).as_py()
     return [memoryview(lengths.to_numpy()).cast("B"), memoryview(data).cast("B")[start : start + total]]
