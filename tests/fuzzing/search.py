@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from .target import Target
 
-SECONDS = int(os.environ.get("PENSTOCK_FUZZING_SECONDS", "60"))
-"""Tests search each target for so long."""
 HANG_SECONDS = 60
 """An input that takes longer is a hang: far more than any needs, on a busy machine too."""
 MOST_RSS_MB = 2048
@@ -45,14 +43,16 @@ class Found:
         return "\n  ".join((line, *map(str, self.faults), *((f"see {self.log}",) if self.faults else ())))
 
 
-def search(target: Target, folder: Path, seconds: int, inputs: int = -1, seed: int = 1) -> Found:
+def search(target: Target, folder: Path, seconds: int = 0, inputs: int = -1, seed: int = 1) -> Found:
     """Search a target for faults, from its seeds, what it found before, and the corpus of earlier searches.
+
+    In an empty folder, the same seed and number of inputs find the same.
 
     Args:
         target: the target.
         folder: keeps the corpus, the inputs that showed faults, and a log.
-        seconds: the search ends after as many seconds,
-        inputs: or after as many inputs; -1: no limit.
+        seconds: the search ends after as many seconds; 0: no limit.
+        inputs: it ends after as many inputs; -1: no limit.
         seed: of the search.
 
     Raises:
@@ -70,8 +70,11 @@ def search(target: Target, folder: Path, seconds: int, inputs: int = -1, seed: i
         *(f"-timeout={HANG_SECONDS}", f"-rss_limit_mb={MOST_RSS_MB}", f"-artifact_prefix={faults}/"),
         *("-print_final_stats=1", str(corpus), str(seeds)),
     ]
+    environment = {**os.environ, "PYTHONHASHSEED": "0"}
     with log.open("wb") as output:
-        status = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, check=False).returncode
+        status = subprocess.run(
+            command, env=environment, stdout=output, stderr=subprocess.STDOUT, check=False
+        ).returncode
     text = log.read_text(encoding="utf-8", errors="replace")
     found = tuple(sorted(set(faults.iterdir()) - before))
     if status and not found:
