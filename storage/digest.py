@@ -49,7 +49,7 @@ def parse_json(data: str | bytes | bytearray) -> Any:
     """
     text = data if isinstance(data, str) else str(data, "utf-8")  # json.loads would also take UTF-16
     try:
-        value = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
+        value = _DECODER.decode(text)
     except RecursionError:
         pass
     else:
@@ -84,3 +84,6 @@ def _finite(text: str) -> float:
     if not math.isfinite(number):
         raise ValueError(f"{text[:40]} is beyond float64")
     return number
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)

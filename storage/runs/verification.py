@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -179,7 +180,10 @@ def _refs(names: Iterable[str]) -> tuple[list[Ref], int]:
 
 def _problem(store: Store, ref: Ref) -> str:
     try:
-        check_content(store.view(ref.name), ref, store.url)
+        content = store.view(ref.name)
+        if isinstance(content.obj, mmap.mmap):
+            content.obj.madvise(mmap.MADV_WILLNEED)  # or the disk is read in small pieces, page by page
+        check_content(content, ref, store.url)
     except CorruptObjectError as error:
         return str(error)
     except ObjectNotFoundError:  # removed meanwhile
