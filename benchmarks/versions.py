@@ -1,8 +1,9 @@
 """Compares whole runs of this version of Penstock with those of another: steady rate, and time to the first shard.
 
 Both train the same settings in turn, in a folder and on an S3 server, as `penstock train` with its own Prefect server
-and workers. The rate covers all stages but the first. The start lasts from the command until its first shard is stored;
-it is read in folders alone. Each has a home of Prefect of its own, which a run before the first pair has filled.
+and workers. The rate is the median of all stages but the first. The start lasts from the command until its first shard
+is stored; it is read in folders alone. Each has a home of Prefect of its own, which a run before the first pair has
+filled.
 
     git worktree add /tmp/other COMMIT; then install it into an environment of its own
     python benchmarks/versions.py --other /tmp/other/.venv/bin/penstock --name COMMIT --pairs 7
@@ -45,10 +46,8 @@ SETTINGS = {
         lag = 1
         round_steps = 128
         rounds_per_stage = 20
-        max_stages = 5
+        max_stages = 12
         evaluate_every_stages = 1000
-        [distribution]
-        act_tasks = 1
         """,
     "ALE/Pong-v5": """
         [environment]
@@ -65,11 +64,9 @@ SETTINGS = {
         [schedule]
         lag = 1
         round_steps = 64
-        rounds_per_stage = 6
+        rounds_per_stage = 4
         max_stages = 3
         evaluate_every_stages = 1000
-        [distribution]
-        gradient_block_rows = 128
         """,
 }
 
@@ -139,8 +136,7 @@ def measure(command: Path, version: str, environment: str, store: str, folder: P
         sys.exit(f"{shlex.join(arguments)} ended with {status}: {(folder / 'log').read_text()[-2000:]}")
     run = RunFolder(open_store(store), name)
     timings = [json.loads(run.store.read(each)) for each in sorted(run.store.list("timings/"))][1:]
-    steps = sum(part["env_steps"] for stage in timings for part in stage["act"])
-    rate = steps / sum(stage["stage_seconds"] for stage in timings)
+    rate = median(sum(part["env_steps"] for part in stage["act"]) / stage["stage_seconds"] for stage in timings)
     run.store.delete(run.store.list())
     return {"steps_per_second": rate, "start_seconds": first or 0.0}
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from distributed.scheduler import KilledWorker
 from prefect import task
 from prefect.cache_policies import NO_CACHE
+from prefect.context import FlowRunContext
 from prefect.runtime import task_run
 
 from penstock.storage.errors import GangError
@@ -67,6 +68,14 @@ def submit_role(stage: int, part: RolePart) -> PrefectFuture[list[MemberResult]]
     """Submit a role as a Prefect task of its name, which runs in a thread of the flow."""
     name = part.role.name
     return _play.with_options(name=name, task_run_name=f"{name} stage {{stage}}").submit(stage, part)
+
+
+def forget_task_runs() -> None:
+    """Release what Prefect keeps of the flow run's task runs, all of which have ended, until the flow run ends."""
+    context = FlowRunContext.get()
+    if context is not None:
+        context.run_results.clear()  # which trace a task's inputs to the task runs that returned them
+        getattr(context.task_runner, "_cancel_events", {}).clear()
 
 
 @task(name="evaluate", task_run_name="evaluate stage {stage}", cache_policy=NO_CACHE, persist_result=False)

@@ -14,7 +14,7 @@ from penstock.tasks.driver.admission import admitted
 from penstock.tasks.driver.attempts import repeat_until_done
 from penstock.tasks.driver.forgetting import EndedGangs
 from penstock.tasks.driver.gang import Gang
-from penstock.tasks.driver.prefect_tasks import Evaluation, RolePart, evaluate, submit_role
+from penstock.tasks.driver.prefect_tasks import Evaluation, RolePart, evaluate, forget_task_runs, submit_role
 from penstock.tasks.driver.results import (
     by_component,
     check_agreement,
@@ -70,12 +70,14 @@ class StageDriver:
             PenstockError: the stage failed for good; the commit before it is intact.
         """
         stage = before.stage + 1 if before else 0
-        return repeat_until_done(
+        committed = repeat_until_done(
             self.run,
             stage,
             lambda attempt, first: self._run_attempt(stage, attempt, before, was_large_enough=not first),
             is_first=is_first,
         )
+        forget_task_runs()
+        return committed
 
     def _run_attempt(
         self, stage: int, attempt: int, before: Commit | None, *, was_large_enough: bool

@@ -70,7 +70,8 @@ def search(target: Target, folder: Path, seconds: int = 0, inputs: int = -1, see
         *(f"-timeout={HANG_SECONDS}", f"-rss_limit_mb={MOST_RSS_MB}", f"-artifact_prefix={faults}/"),
         *("-print_final_stats=1", str(corpus), str(seeds)),
     ]
-    environment = {**os.environ, "PYTHONHASHSEED": "0"}
+    # A search ends without Python's clean-up: its temporary files stay where everything else of it is.
+    environment = {**os.environ, "PYTHONHASHSEED": "0", "TMPDIR": str(folder)}
     with log.open("wb") as output:
         status = subprocess.run(
             command, env=environment, stdout=output, stderr=subprocess.STDOUT, check=False
