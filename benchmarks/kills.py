@@ -47,6 +47,7 @@ POLICIES = {
     "central": ("--learn-tasks", "2"),
 }
 STORES = ("folder", "s3", "disk")
+ROUNDS, MOST_DISTURBED = 40, 5
 KINDS = {
     "flow": "the flow",
     "worker": "a worker",
@@ -152,6 +153,11 @@ class Measurement:
         for name, all_ in (("stores", STORES), ("victims", tuple(KINDS)), ("policies", tuple(POLICIES))):
             if (chosen := tuple(getattr(self.args, name))) != all_:
                 given.append(f"--{name} {' '.join(chosen)}")
+        for option, default in (("kills_of_a_run", MOST_DISTURBED), ("rounds", ROUNDS)):
+            if (value := getattr(self.args, option)) != default:
+                given.append(f"--{option.replace('_', '-')} {value}")
+        if not self.args.operations:
+            given.append("--no-operations")
         trial = self.trial
         return {
             "command": " ".join(["python benchmarks/kills.py", *given]),
@@ -172,8 +178,8 @@ def main() -> None:
     parser.add_argument("--stores", nargs="+", choices=STORES, default=list(STORES))
     parser.add_argument("--victims", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--policies", nargs="+", choices=POLICIES, default=list(POLICIES))
-    parser.add_argument("--rounds", type=int, default=40, help="per stage")
-    parser.add_argument("--kills-of-a-run", type=int, default=5, help="most commands that are disturbed")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="per stage")
+    parser.add_argument("--kills-of-a-run", type=int, default=MOST_DISTURBED, help="most commands that are disturbed")
     parser.add_argument("--no-operations", dest="operations", action="store_false", help="only train and resume")
     parser.add_argument("--results", type=Path, help="without suffix; .json and .md are written")
     args = parser.parse_args()

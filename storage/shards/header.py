@@ -175,7 +175,7 @@ def read_head(content: memoryview, name: str, expected_digest: str | None) -> Sh
     facts.pop("signature")
     if not schema.equals(declared):
         raise ValueError("its Arrow columns are not those that its metadata declares")
-    blocks = orjson.loads(metadata[BLOCKS_KEY])
+    blocks = parse_json(metadata[BLOCKS_KEY])
     if blocks["block_bytes"] != BLOCK_BYTES:
         raise ValueError(f"its blocks have {blocks['block_bytes']} bytes, expected {BLOCK_BYTES}")
     info = ShardInfo(**facts, episodes=Episodes.from_json(metadata[INDEX_KEY]))
