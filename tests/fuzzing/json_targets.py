@@ -140,7 +140,7 @@ def whole_number(number: int, data: bytes) -> None:
 
 
 def target(
-    name: str, decode: Any, seeds: tuple[bytes, ...], refusals: Any, check: Any, inputs_a_minute: int = 600_000
+    name: str, decode: Any, seeds: tuple[bytes, ...], refusals: Any, check: Any, inputs_a_minute: int = 100_000
 ) -> Target:
     refused = refusals if isinstance(refusals, tuple) else (refusals,)
     return Target(name, decode, seeds, refused, check, mutate_json, inputs_a_minute)
@@ -150,18 +150,18 @@ READER = canonical_json(ReaderState(3, 0, 7, 12).to_json())
 JSON_TARGETS = (
     target("lease", Lease.decode, golden("files/lease.json", "run/lease.json"), CorruptObjectError,
            lambda lease, data: assert_in(lease.encode(), data)),
-    target("commit", commit_of, COMMITS, CorruptObjectError, check_commit, 300_000),
+    target("commit", commit_of, COMMITS, CorruptObjectError, check_commit, 60_000),
     target("hint", hint_of, golden("run/latest.json", "files/log/latest.json"), (), check_hint),
     target("claim", claims_of, golden("files/claims/readers/replay-0123456789ab/claim.json"), CorruptObjectError,
            check_claims),
     target("retention", retention_of, golden("files/retention.json"), CorruptObjectError, whole_number),
     target("choice", choice_of, golden("files/choice.json"), CorruptObjectError, check_choice),
-    target("timings", decode_timings, golden("replayed/timings/00000000-00000001.json"), (), check_timings, 450_000),
+    target("timings", decode_timings, golden("replayed/timings/00000000-00000001.json"), (), check_timings),
     target("attempt", attempt_of, golden("files/attempt/attempts/00000003.json"), CorruptObjectError, whole_number),
     target("run", run_of, golden("run/run.json", "replayed/run.json"), (CorruptObjectError, ConfigError), check_run,
-           80_000),
+           20_000),
     target("event", lambda data: decode_event(parse_json(data)),
            tuple(json.dumps(encode_event(event)).encode() for event in EVENTS), (RecordError, ValueError), check_event,
-           300_000),
+           50_000),
     target("reader", reader_of, (READER,), ValueError, check_reader),
 )  # fmt: skip
