@@ -101,4 +101,6 @@ class Episodes:
         shapes = {getattr(found, field.name).shape for field in fields(cls)}
         if shapes != {(len(values["end"]),)}:
             raise ValueError(f"its episode index has columns of the shapes {shapes}, expected lists of one length")
+        if not np.isfinite(found.return_).all():
+            raise ValueError("its episode index has returns that are not finite")
         return found

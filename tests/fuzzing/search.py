@@ -44,7 +44,7 @@ class Found:
 
 
 def search(target: Target, folder: Path, seconds: int = 0, inputs: int = -1, seed: int = 1) -> Found:
-    """Search a target for faults, from its seeds, what it found before, and the corpus of earlier searches.
+    """Search a target for faults, from its seeds and the corpus of earlier searches.
 
     In an empty folder, the same seed and number of inputs find the same.
 
@@ -61,7 +61,7 @@ def search(target: Target, folder: Path, seconds: int = 0, inputs: int = -1, see
     corpus, seeds, faults, log = (folder / name for name in ("corpus", "seeds", "faults", "log"))
     for each in (corpus, seeds, faults):
         each.mkdir(parents=True, exist_ok=True)
-    for data in (*target.seeds, *(path.read_bytes() for path in target.found())):
+    for data in target.seeds:
         (seeds / digest(data)).write_bytes(data)
     before = set(faults.iterdir())
     command = [
