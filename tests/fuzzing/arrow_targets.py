@@ -155,10 +155,10 @@ SHARDS = golden(*(f"files/{path.name}" for path in sorted((GOLDEN / "files").glo
 PLANS = golden(*(str(path.relative_to(GOLDEN)) for path in (GOLDEN / "replayed" / "replay").iterdir()))
 REFUSED = (CorruptObjectError,)
 ARROW_TARGETS = (
-    Target("shard", verified_shard, SHARDS, REFUSED, check_shard, mutate_shard, 300_000),
+    Target("shard", verified_shard, SHARDS, REFUSED, check_shard, mutate_shard),
     Target("shard-unverified", lambda data: decode_shard(view(data), None, "shard", None), SHARDS, REFUSED,
-           mutate=mutate_shard, inputs_a_minute=300_000),
-    Target("shard-parts", opened, SHARDS, REFUSED, mutate=mutate_shard, inputs_a_minute=150_000),
-    Target("rollup", rollup_of, (ROLLUP,), REFUSED, check_rollup, mutate_table, 450_000),
-    Target("plan", plan_of, PLANS, REFUSED, check_plan, mutate_table, 450_000),
+           mutate=mutate_shard),
+    Target("shard-parts", opened, SHARDS, REFUSED, mutate=mutate_shard),
+    Target("rollup", rollup_of, (ROLLUP,), REFUSED, check_rollup, mutate_table),
+    Target("plan", plan_of, PLANS, REFUSED, check_plan, mutate_table),
 )  # fmt: skip

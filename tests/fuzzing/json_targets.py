@@ -139,18 +139,16 @@ def whole_number(number: int, data: bytes) -> None:
     assert type(number) is int
 
 
-def target(
-    name: str, decode: Any, seeds: tuple[bytes, ...], refusals: Any, check: Any, inputs_a_minute: int = 100_000
-) -> Target:
+def target(name: str, decode: Any, seeds: tuple[bytes, ...], refusals: Any, check: Any) -> Target:
     refused = refusals if isinstance(refusals, tuple) else (refusals,)
-    return Target(name, decode, seeds, refused, check, mutate_json, inputs_a_minute)
+    return Target(name, decode, seeds, refused, check, mutate_json)
 
 
 READER = canonical_json(ReaderState(3, 0, 7, 12).to_json())
 JSON_TARGETS = (
     target("lease", Lease.decode, golden("files/lease.json", "run/lease.json"), CorruptObjectError,
            lambda lease, data: assert_in(lease.encode(), data)),
-    target("commit", commit_of, COMMITS, CorruptObjectError, check_commit, 60_000),
+    target("commit", commit_of, COMMITS, CorruptObjectError, check_commit),
     target("hint", hint_of, golden("run/latest.json", "files/log/latest.json"), (), check_hint),
     target("claim", claims_of, golden("files/claims/readers/replay-0123456789ab/claim.json"), CorruptObjectError,
            check_claims),
@@ -158,10 +156,8 @@ JSON_TARGETS = (
     target("choice", choice_of, golden("files/choice.json"), CorruptObjectError, check_choice),
     target("timings", decode_timings, golden("replayed/timings/00000000-00000001.json"), (), check_timings),
     target("attempt", attempt_of, golden("files/attempt/attempts/00000003.json"), CorruptObjectError, whole_number),
-    target("run", run_of, golden("run/run.json", "replayed/run.json"), (CorruptObjectError, ConfigError), check_run,
-           20_000),
+    target("run", run_of, golden("run/run.json", "replayed/run.json"), (CorruptObjectError, ConfigError), check_run),
     target("event", lambda data: decode_event(parse_json(data)),
-           tuple(json.dumps(encode_event(event)).encode() for event in EVENTS), (RecordError, ValueError), check_event,
-           50_000),
+           tuple(json.dumps(encode_event(event)).encode() for event in EVENTS), (RecordError, ValueError), check_event),
     target("reader", reader_of, (READER,), ValueError, check_reader),
 )  # fmt: skip

@@ -81,10 +81,9 @@ def check_preset(config: TrainConfig, data: bytes) -> None:
 
 
 NAME_TARGETS = (
-    Target("name", name_of, tuple(map(str.encode, NAMES)), (CorruptObjectError,), check_name,
-           inputs_a_minute=3_000_000),
+    Target("name", name_of, tuple(map(str.encode, NAMES)), (CorruptObjectError,), check_name),
     Target("reference", ref_of, tuple(canonical_json(ref.to_json()) for ref in REFS), (CorruptObjectError, ValueError),
            check_ref, mutate_json),
     Target("preset", preset_of, tuple(path.read_bytes() for path in sorted(PRESETS_FOLDER.glob("*.toml"))),
-           (ConfigError,), check_preset, mutate_text, 80_000),
+           (ConfigError,), check_preset, mutate_text),
 )  # fmt: skip

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from .target import Target
 
+TESTED_INPUTS = 10_000
+"""Tests search each target with so many: by number rather than by time, so that they find the same on any machine."""
 HANG_SECONDS = 60
 """An input that takes longer is a hang: far more than any needs, on a busy machine too."""
 MOST_RSS_MB = 2048

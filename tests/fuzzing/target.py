@@ -33,8 +33,6 @@ class Target:
     """Asserts that the value, encoded and decoded again, has the same meaning."""
     mutate: Callable[[bytes, Random], bytes] = mutate_bytes
     """Returns a changed input that is more likely to get past the first checks than one with changed bytes."""
-    inputs_a_minute: int = 600_000
-    """A search takes about a minute for so many. Tests count inputs rather than time, and find the same anywhere."""
 
     def run(self, data: bytes) -> bool:
         """Decode an input; return whether it was accepted. Any error but a refusal is a fault."""

@@ -6,7 +6,7 @@ import pytest
 
 from .arrow_targets import ARROW_TARGETS
 from .block_targets import BLOCK_TARGETS
-from .search import search
+from .search import TESTED_INPUTS, search
 from .tensor_targets import TENSOR_TARGETS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -16,6 +16,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 def test_a_search_finds_no_fault(target, tmp_path):
     """Inputs that lead to lines which no other has reached are changed further."""
     pytest.importorskip("atheris", reason="pip install 'penstock-rl[fuzzing]' installs what guides the search")
-    found = search(target, tmp_path, inputs=target.inputs_a_minute)
+    found = search(target, tmp_path, inputs=TESTED_INPUTS)
     assert not found.faults, found
     assert found.branches > 0

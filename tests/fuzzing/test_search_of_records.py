@@ -6,7 +6,7 @@ import pytest
 
 from .json_targets import JSON_TARGETS
 from .name_targets import NAME_TARGETS
-from .search import search
+from .search import TESTED_INPUTS, search
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -15,6 +15,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 def test_a_search_finds_no_fault(target, tmp_path):
     """Inputs that lead to lines which no other has reached are changed further."""
     pytest.importorskip("atheris", reason="pip install 'penstock-rl[fuzzing]' installs what guides the search")
-    found = search(target, tmp_path, inputs=target.inputs_a_minute)
+    found = search(target, tmp_path, inputs=TESTED_INPUTS)
     assert not found.faults, found
     assert found.branches > 0
