@@ -114,7 +114,7 @@ def test_a_run_makes_the_predicted_requests_and_messages(bench, cluster, s3_serv
     assert asked["POST"] == stages * predicted["delete"] + 1  # one probe, before anything is started
     before_first = cluster_of.caches + cluster_of.learners
     assert asked["GET"] == stages * (predicted["get"] - polls) - before_first
-    calls_and_batches = 5 + members
+    calls_and_batches = 6 + members
     once = scheduler_messages(cluster_of, 0.0) - calls_and_batches
     assert messages.total() == stages * (once + EVALUATION_MESSAGES) + CLIENT_MESSAGES, messages
 
@@ -153,8 +153,17 @@ def _count_messages(cluster: Cluster) -> None:
                 seen.extend(message["op"] for message in messages)
             original(self, *messages)
 
+        published: list[tuple[Any, Any]] = []
+        broker = dask_scheduler._broker
+        publish = broker.publish
+
+        def record(topics: Any, event: Any) -> None:
+            published.append((topics, event))
+            publish(topics, event)
+
+        broker.publish = record  # runs make the scheduler forget their topics
         BatchedSend.send, dask_scheduler.stream_handlers = send, CountingHandlers(handlers)
-        dask_scheduler.counted_for_capacity = (seen, original, handlers)
+        dask_scheduler.counted_for_capacity = (seen, published, original, handlers)
 
     cluster.members.client.run_on_scheduler(begin)
 
@@ -165,10 +174,10 @@ def _counted_messages(cluster: Cluster, run: str) -> Counter[str]:
     def end(dask_scheduler: Any, run: str) -> tuple[list[str], list[str]]:
         from distributed.batched import BatchedSend
 
-        seen, BatchedSend.send, dask_scheduler.stream_handlers = dask_scheduler.counted_for_capacity
-        topics = [topic for topic in dask_scheduler._broker._topics if topic.startswith(f"penstock/{run}/")]
-        events = [str({**event, "topic": topic}) for topic in topics for _, event in dask_scheduler.get_events(topic)]
-        return seen, events
+        seen, published, BatchedSend.send, dask_scheduler.stream_handlers = dask_scheduler.counted_for_capacity
+        del dask_scheduler._broker.publish
+        own = [(topic, event) for topic, event in published if str(topic).startswith(f"penstock/{run}/")]
+        return seen, [str({**event, "topic": topic}) for topic, event in own]
 
     seen, events = cluster.members.client.run_on_scheduler(end, run=run)
     found = Counter(operation for operation in seen if operation not in PERIODIC)

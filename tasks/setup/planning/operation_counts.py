@@ -27,8 +27,8 @@ _LISTINGS_OF_A_CROWD = 8
 """Listings of either kind by 32 actors that begin in one process: 5 to 18 were counted (`benchmarks/scale.py`)."""
 _COMMIT_BYTES = 650
 """Bytes of a commit without its shards, states and snapshots."""
-_STAGE_MESSAGES = 11
-"""Two topics are subscribed and left, two task graphs arrive; calls for the lock (three), worker slots and start."""
+_STAGE_MESSAGES = 12
+"""Two topics are subscribed and left, two task graphs arrive; calls for the lock (3), slots, start and forgetting."""
 _MEMBER_MESSAGES = 11
 """A task is sent, its report and logs are forwarded to the flow, it finishes, its result is fetched and released."""
 _MESSAGES_PER_SECOND = 1.6

