@@ -52,11 +52,6 @@ class Verification:
     foreign: int
     """Number of other programs' files in the folders of objects."""
 
-    @property
-    def is_intact(self) -> bool:
-        """Return whether all that commits name is there as it was written: nothing else is needed."""
-        return not any(fault.committed for fault in self.faults)
-
 
 def verify_run(
     run: RunFolder, since: int = 0, on_progress: Callable[[int, int], None] = lambda _, __: None

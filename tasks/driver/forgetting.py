@@ -46,7 +46,7 @@ class EndedGangs:
             getattr(cluster.client, "_event_handlers", {}).pop(before, None)
             try:
                 cluster.client.run_on_scheduler(forget, topic=before)
-            except OSError as error:
+            except Exception as error:  # noqa: BLE001  (the cluster was just lost, and what it kept with it)
                 logger.debug("could not forget topic=%s address=%s error=%s", before, cluster.address, error)
 
 

@@ -113,7 +113,7 @@ class StageDriver:
             raise
         finally:
             gang.close()
-            self._ended.add(self.clusters, assignment.topic)
+        self._ended.add(self.clusters, assignment.topic)  # not after an error, which may be that of a lost cluster
         merged = by_component(result for role in results for result in role)
         sources = {result.member: result.source for role in results for result in role}
         learned, acted = merge_learned(stage, merged), merged.act
