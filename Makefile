@@ -54,4 +54,4 @@ $(VENV)/.ready-test: $(VENV)/.ready tests/deploy/requirements-schemas.txt tests/
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .venv-swift .venv-swift.lock build site .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-swift .venv-swift.lock .venv-mlflow .venv-mlflow.lock build site .pytest_cache .mypy_cache .ruff_cache

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from penstock.flows.cli.prefect_server import PrefectServer
+from penstock.flows.api.prefect_server import PrefectServer
 from tests.support.power_disk import NoDiskError, PowerDisk
 from tests.support.processes import Command
 

@@ -21,7 +21,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent / "peers"))
 from measure import machine, print_result
 
-from penstock.flows.cli.prefect_server import PrefectServer
+from penstock.flows.api.prefect_server import PrefectServer
 
 STAGES = 9
 

@@ -37,7 +37,7 @@ from prefect_tally import PrefectTally
 from scale_constants import begin_seconds, commit_seconds, hint_seconds
 from tables import write_table
 
-from penstock.flows.cli.prefect_server import PrefectServer
+from penstock.flows.api.prefect_server import PrefectServer
 from penstock.flows.support.capacity_table import deployment_of, tried_config, values
 from penstock.storage.stores.open import open_store
 from penstock.tasks.setup.config.loading import build_config

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 from distributed import Client, LocalCluster, get_worker
 
-from penstock.flows.cli.prefect_server import PrefectServer
+from penstock.flows.api.prefect_server import PrefectServer
 from penstock.storage.digest import digest
 from penstock.storage.refs import Ref, ShardRef, shard_name
 from penstock.storage.runs.commit_schema import Commit, decode_commit, encode_commit

@@ -29,7 +29,7 @@ from measure import machine
 from object_server import ObjectServer
 from tables import write_table
 
-from penstock.flows.cli.prefect_server import PrefectServer
+from penstock.flows.api.prefect_server import PrefectServer
 from penstock.storage.runs.run import RunFolder
 from penstock.storage.stores.open import open_store
 

@@ -114,7 +114,7 @@ def returns(seeds: int, stages: int | None, raw: dict[str, Any]) -> list[Row]:
     raw["returns"] = {}
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         os.environ["PREFECT_HOME"] = f"{folder}/prefect"
-        from penstock.flows.cli.prefect_server import PrefectServer  # noqa: PLC0415  (Prefect reads PREFECT_HOME when it is imported)
+        from penstock.flows.api.prefect_server import PrefectServer  # noqa: PLC0415  (Prefect reads PREFECT_HOME when it is imported)
 
         with PrefectServer() as server:
             server.wait_ready()

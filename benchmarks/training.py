@@ -22,7 +22,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent / "peers"))
 from measure import PeakPss, machine, print_result
 
-from penstock.flows.cli.prefect_server import PrefectServer
+from penstock.flows.api.prefect_server import PrefectServer
 
 
 def main() -> None:

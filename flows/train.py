@@ -10,7 +10,7 @@ from prefect.task_runners import ThreadPoolTaskRunner
 
 from penstock.flows.display.naming import flow_run_name
 from penstock.flows.display.summary import FlowResult  # noqa: TC001  (Prefect reads annotations when it runs)
-from penstock.flows.support.deployment import with_deployment_defaults
+from penstock.flows.support.deployment import with_deployment_defaults, with_own_seed
 from penstock.flows.support.execution import execute_run
 from penstock.tasks.setup.config.run import TrainConfig  # noqa: TC001  (Prefect reads the annotation when it runs)
 from penstock.tasks.setup.planning.resolve import IfExists  # noqa: TC001
@@ -34,4 +34,4 @@ def train(config: TrainConfig, if_exists: IfExists = "refuse") -> FlowResult:
             name, store and cluster are enough.
         if_exists: Action if the run is in the store already: refuse, or resume it.
     """
-    return execute_run(with_deployment_defaults(config), if_exists)
+    return execute_run(with_own_seed(with_deployment_defaults(config)), if_exists)

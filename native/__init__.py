@@ -14,7 +14,7 @@ from penstock.native.interface import EnvironmentPool, EnvironmentSpec, RoundEnd
 from penstock.native.pool.pool import Pool
 from penstock.native.registry.entry_points import load_installed
 from penstock.native.registry.gymnasium_ids import register
-from penstock.native.registry.registry import environment_ids, make
+from penstock.native.registry.registry import environment_ids, is_native, make, setting_types
 from penstock.native.registry.single_env import SingleEnv
 
 __all__ = [
@@ -31,11 +31,13 @@ __all__ = [
     "environment_ids",
     "fill_noise",
     "include_dir",
+    "is_native",
     "load",
     "load_installed",
     "load_library",
     "make",
     "register",
+    "setting_types",
 ]
 
 for _id in environment_ids():

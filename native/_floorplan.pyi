@@ -1,6 +1,6 @@
 # Types of the extension module that native/src/floorplan builds. native.floorplan.PlacementCost documents them.
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypedDict
 
 from penstock.native.floorplan.placement_cost import BlockComments
@@ -137,4 +137,5 @@ class Evaluator:
         seed: int,
         chances: Sequence[float],
         weights: Sequence[float],
+        on_progress: Callable[[int, int], None],
     ) -> AnnealFields: ...

@@ -10,6 +10,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from penstock.flows.api.run import Run
+    from penstock.flows.api.training import evaluate, resume, train
+    from penstock.flows.observers.callbacks.callback import Callback
+    from penstock.flows.observers.callbacks.records import RunEnd, RunStart, StageRecord
     from penstock.native import Pool, environment_ids, load, load_library, make
     from penstock.storage.errors import ConfigError, CorruptObjectError, ObjectNotFoundError, PenstockError, StoreError
     from penstock.storage.refs import ShardRef
@@ -21,6 +25,8 @@ if TYPE_CHECKING:
     from penstock.storage.stores.protocol import Store
     from penstock.tasks.data.datasets.replay_buffer import StoredReplayBuffer
     from penstock.tasks.data.datasets.torch_dataset import TrajectoryDataset
+    from penstock.tasks.inference.loading import load_policy
+    from penstock.tasks.inference.policy import Policy
     from penstock.tasks.model.algorithms.contract import Algorithm, Loss
     from penstock.tasks.setup.config.loading import build_config, load_preset
     from penstock.tasks.setup.config.run import TrainConfig
@@ -39,6 +45,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "ActionSpec": "penstock.tasks.specs",
     "Algorithm": "penstock.tasks.model.algorithms.contract",
+    "Callback": "penstock.flows.observers.callbacks.callback",
     "ConfigError": "penstock.storage.errors",
     "CorruptObjectError": "penstock.storage.errors",
     "EnvironmentSpec": "penstock.tasks.specs",
@@ -49,10 +56,15 @@ _MODULES = {
     "ObjectNotFoundError": "penstock.storage.errors",
     "ParameterGroup": "penstock.tasks.specs",
     "PenstockError": "penstock.storage.errors",
+    "Policy": "penstock.tasks.inference.policy",
     "Pool": "penstock.native",
+    "Run": "penstock.flows.api.run",
+    "RunEnd": "penstock.flows.observers.callbacks.records",
     "RunFolder": "penstock.storage.runs.run",
+    "RunStart": "penstock.flows.observers.callbacks.records",
     "ShardRef": "penstock.storage.refs",
     "Spec": "penstock.storage.shards.specs",
+    "StageRecord": "penstock.flows.observers.callbacks.records",
     "State": "penstock.tasks.specs",
     "Store": "penstock.storage.stores.protocol",
     "StoreError": "penstock.storage.errors",
@@ -62,18 +74,23 @@ _MODULES = {
     "build_config": "penstock.tasks.setup.config.loading",
     "decode_shard": "penstock.storage.shards.codec",
     "environment_ids": "penstock.native",
+    "evaluate": "penstock.flows.api.training",
     "list_runs": "penstock.storage.runs.run",
     "load": "penstock.native",
     "load_library": "penstock.native",
+    "load_policy": "penstock.tasks.inference.loading",
     "load_preset": "penstock.tasks.setup.config.loading",
     "make": "penstock.native",
     "open_shard": "penstock.storage.shards.reader",
     "open_store": "penstock.storage.stores.open",
+    "resume": "penstock.flows.api.training",
+    "train": "penstock.flows.api.training",
 }
 
 __all__ = [
     "ActionSpec",
     "Algorithm",
+    "Callback",
     "ConfigError",
     "CorruptObjectError",
     "EnvironmentSpec",
@@ -84,10 +101,15 @@ __all__ = [
     "ObjectNotFoundError",
     "ParameterGroup",
     "PenstockError",
+    "Policy",
     "Pool",
+    "Run",
+    "RunEnd",
     "RunFolder",
+    "RunStart",
     "ShardRef",
     "Spec",
+    "StageRecord",
     "State",
     "Store",
     "StoreError",
@@ -98,13 +120,17 @@ __all__ = [
     "build_config",
     "decode_shard",
     "environment_ids",
+    "evaluate",
     "list_runs",
     "load",
     "load_library",
+    "load_policy",
     "load_preset",
     "make",
     "open_shard",
     "open_store",
+    "resume",
+    "train",
 ]
 
 

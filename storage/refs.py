@@ -20,6 +20,7 @@ _STAGED = re.compile(
 _CHOICE = re.compile(rf"choices/{_NUMBER}(?:\.{_ATTEMPT})?/({_NUMBER})\.json")
 _SNAPSHOT = re.compile(rf"snapshots/(?:attempt-[0-9]{{1,18}}/)?({_NUMBER})-({_DIGEST})\.safetensors")
 _CHECKPOINT = re.compile(rf"checkpoints/({_NUMBER})-({_DIGEST})\.safetensors")
+_INITIAL = re.compile(rf"initial/({_DIGEST})\.safetensors")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +126,11 @@ def checkpoint_name(stage: int, digest: str) -> str:
     return f"checkpoints/{stage:08d}-{digest}.safetensors"
 
 
+def initial_name(digest: str) -> str:
+    """Return `initial/<digest>.safetensors`, the name of parameters from another run that a run starts with."""
+    return f"initial/{digest}.safetensors"
+
+
 def parse_shard_name(name: str) -> StagedName:
     """Parse a name that `shard_name` composed. Raises CorruptObjectError if it is not a shard's."""
     return _parse_staged("shards", "arrow", name)
@@ -163,8 +169,16 @@ def parse_checkpoint_name(name: str) -> CheckpointName:
     return CheckpointName(int(match[1]), match[2])
 
 
+def parse_initial_name(name: str) -> str:
+    """Return the digest in a name that `initial_name` composed. Raises CorruptObjectError if it is not one."""
+    match = _INITIAL.fullmatch(name)
+    if match is None:
+        raise _unknown(name, "initial/<digest>.safetensors")
+    return match[1]
+
+
 def ref_of_name(name: str) -> Ref:
-    """Return the reference that a shard's, state's, snapshot's or checkpoint's name makes; its sizes are 0.
+    """Return the reference that the name of an object with a digest in it makes; its sizes are 0.
 
     Raises:
         CorruptObjectError: it is not the name of such an object.
@@ -179,6 +193,8 @@ def ref_of_name(name: str) -> Ref:
     if kind == "snapshots":
         snapshot = parse_snapshot_name(name)
         return SnapshotRef(name, snapshot.digest, 0, snapshot.version)
+    if kind == "initial":
+        return Ref(name, parse_initial_name(name), 0)
     return Ref(name, parse_checkpoint_name(name).digest, 0)
 
 

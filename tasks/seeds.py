@@ -22,6 +22,8 @@ class Purpose(IntEnum):
     REPLAY = 5
     LOSS = 6
     RESTART = 7
+    INFERENCE = 8
+    SWEEP = 9
 
 
 def seed_of(run_seed: int, purpose: Purpose, *ids: int) -> int:

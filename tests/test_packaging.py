@@ -35,10 +35,14 @@ TASKS = (
     "tasks",
     *("model.nn", "setup.distribution", "setup.config", "environments", "model.algorithms", "runtime"),
     *("data.snapshots", "data.input", "data.replay", "data.datasets", "roles.stepping", "roles.acting", "analysis"),
+    "inference",
     *("roles.learning", "setup.planning", "roles.worker", "conformance", "driver", "simulation"),
 )
 NATIVE = ("native", "pool", "adapters", "registry", "compile", "floorplan", "trainers", "conformance")
-FLOWS = ("settings", "display", "report", "support", "flows", "cli")
+FLOWS = (
+    *("settings", "observers.callbacks", "display", "report", "observers.telemetry", "observers.tracking"),
+    *("observers", "support", "sweeps", "flows", "api", "cli"),
+)
 """Rooms (subpackages) from the lowest to the highest: one may import those before it and none after it. A package's own
 name stands for the modules directly in it."""
 FOR_ALGORITHMS = {
@@ -58,7 +62,7 @@ HYPER_PARAMETERS = {
     f"tasks.setup.config.{module}" for module in ("algorithm_base", "on_policy", "off_policy", "offline")
 }
 """Settings of algorithms, without torch."""
-AROUND_ALGORITHMS = {"custom", "custom_probe", "registry", "source_digest"}
+AROUND_ALGORITHMS = {"custom", "custom_probe", "parameter_probe", "registry", "source_digest"}
 """Modules that find and make algorithms."""
 UNPICKLERS = {"pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
 UNPICKLING_CALLS = {"torch.load", "torch.save", "np.load", "numpy.load", "distributed.protocol.deserialize"}
@@ -107,7 +111,8 @@ def room_of(module: str) -> str:
     parts = module.split(".")
     while not ROOT.joinpath(*parts).is_dir():
         parts.pop()
-    return ".".join(parts[: 3 if parts[0] == "tasks" and ".".join(parts[1:3]) in TASKS else 2])
+    grouped = ".".join(parts[1:3]) in {"tasks": TASKS, "flows": FLOWS}.get(parts[0], ())
+    return ".".join(parts[: 3 if grouped else 2])
 
 
 def loaded_after(statement: str, folder: Path) -> set[str]:

@@ -1,4 +1,4 @@
-"""`penstock copy`, `fork`, `export` and `import`: a run in another store, from an old commit, or in another format."""
+"""`penstock copy`, `fork` and `import`: a run in another store, from an old commit, or from a dataset."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from penstock.flows.cli.training import AsJson, Store  # noqa: TC001  (the same)
+from penstock.flows.display.working import Working
 from penstock.storage.errors import ConfigError
 
 
@@ -23,8 +24,9 @@ def copy(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
-    """Copy a run to another store, where `penstock resume RUN --store TO` resumes it.
+    """Copy a run to another store, where it can be resumed.
 
+    `penstock resume RUN --store TO` resumes the copy.
     No flow may drive the run meanwhile. An interrupted copy is resumed by giving the same command again;
     one that is whole stays as it is.
     """
@@ -32,7 +34,9 @@ def copy(
     from penstock.storage.runs.run import RunFolder
     from penstock.storage.stores.open import open_store
 
-    report = copy_run(RunFolder(open_store(store or "runs"), run), RunFolder(open_store(to), name or run))
+    with Working(f"copying run {run} to {to}", quiet=as_json) as working:
+        source, target = RunFolder(open_store(store or "runs"), run), RunFolder(open_store(to), name or run)
+        report = copy_run(source, target, working.update)
     if as_json:
         typer.echo(json.dumps({**asdict(report), "run": name or run, "store": to}, indent=2))
     else:
@@ -54,16 +58,19 @@ def fork(
     store: Store = None,
     as_json: AsJson = False,
 ) -> None:
-    """Start a new run from an old commit of a run, which stays as it is; `penstock resume NAME` continues it.
+    """Start a new run from an old commit of a run.
 
+    The run stays as it is; `penstock resume NAME` continues the new one.
     An interrupted fork is repeated by giving the same command again.
     """
-    from penstock.storage.runs.forking import fork_run
+    from penstock.storage.runs.continuing.forking import fork_run
     from penstock.storage.runs.run import RunFolder
     from penstock.storage.stores.open import open_store
 
     where = store or "runs"
-    report = fork_run(RunFolder(open_store(where), run), RunFolder(open_store(to or where), name), from_stage)
+    with Working(f"copying run {run} up to stage {from_stage}", quiet=as_json) as working:
+        source, target = RunFolder(open_store(where), run), RunFolder(open_store(to or where), name)
+        report = fork_run(source, target, from_stage, working.update)
     if as_json:
         typer.echo(
             json.dumps({**asdict(report), "run": name, "store": to or where, "from_stage": from_stage}, indent=2)
@@ -76,22 +83,6 @@ def fork(
     )
 
 
-def export(
-    run: Annotated[str, typer.Argument(help="Name of the run.")],
-    path: Annotated[
-        Path, typer.Argument(help="For a dataset a folder that does not exist; for TensorBoard its logdir.")
-    ],
-    to: Annotated[str, typer.Option(help="Its format: minari or tensorboard.")] = "minari",
-    store: Store = None,
-    as_json: AsJson = False,
-) -> None:
-    """Write a run's committed episodes, whole, as a dataset that other tools train from; or its curves for TensorBoard.
-
-    TensorBoard gets FOLDER/RUN, over environment steps, and the settings as hparams. Exporting again replaces it.
-    """
-    _print_counts("exported", export_to(to, store or "runs", run, path), as_json)
-
-
 def import_(
     path: Annotated[Path, typer.Argument(help="Folder of the dataset, which contains `data`.")],
     name: Annotated[str, typer.Option(help="Name of the new run.")],
@@ -99,30 +90,13 @@ def import_(
     store: Store = None,
     as_json: AsJson = False,
 ) -> None:
-    """Import a dataset as a run, to be replayed and read as any other."""
-    _print_counts("imported", import_from(of, store or "runs", name, path), as_json)
+    """Import a dataset as a run.
 
-
-def export_to(kind: str, store: str, name: str, path: Path) -> dict[str, int]:
-    """Write a run's episodes as a dataset, or its curves for TensorBoard; return counts of what was written.
-
-    Raises:
-        ConfigError: the format is unknown, the path exists, or a package is missing.
-        RunNotFoundError: no run has that name.
+    It can be replayed and read as any other.
     """
-    from penstock.storage.runs.run import RunFolder
-    from penstock.storage.stores.open import open_store
-
-    run = RunFolder(open_store(store), name)
-    if kind == "tensorboard":
-        from penstock.flows.report.tensorboard import write_events
-        from penstock.tasks.analysis.history import read_history
-
-        return write_events(read_history(run), path)
-    _check(kind, "'minari' or 'tensorboard'")
-    from penstock.tasks.data.datasets.minari import export_run, spaces_of
-
-    return asdict(export_run(run, path, *spaces_of(run)))
+    with Working(f"importing {path} as run {name}", quiet=as_json):
+        counts = import_from(of, store or "runs", name, path)
+    print_counts("imported", counts, as_json)
 
 
 def import_from(kind: str, store: str, name: str, path: Path) -> dict[str, int]:
@@ -136,16 +110,13 @@ def import_from(kind: str, store: str, name: str, path: Path) -> dict[str, int]:
     from penstock.storage.stores.open import open_store
     from penstock.tasks.data.datasets.minari import import_dataset
 
-    _check(kind, "'minari'")
+    if kind != "minari":
+        raise ConfigError(f"the format {kind!r} is not known, expected 'minari'")
     return asdict(import_dataset(RunFolder(open_store(store), name), path))
 
 
-def _check(kind: str, expected: str) -> None:
-    if kind != "minari":
-        raise ConfigError(f"the format {kind!r} is not known, expected {expected}")
-
-
-def _print_counts(verb: str, counts: dict[str, int], as_json: bool) -> None:
+def print_counts(verb: str, counts: dict[str, int], as_json: bool) -> None:
+    """Print the counts of an import or an export."""
     if as_json:
         typer.echo(json.dumps(counts, indent=2))
         return

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 commands = typer.Typer(
     name="floorplan",
-    help="Macro placement: costs, pictures and annealing of a chip's floorplan.",
+    help="Costs, pictures and annealing of macro placements.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -92,9 +92,11 @@ def anneal(
     as_json: AsJson = False,
 ) -> None:
     """Search for a better placement by simulated annealing, with the published moves."""
-    from penstock.native.floorplan import anneal as search
+    from penstock.flows.display.working import Working
 
-    with _files():
+    with Working(f"annealing {placement}", "moves", quiet=as_json) as working, _files():
+        from penstock.native.floorplan import anneal as search
+
         plc = _opened(netlist, placement)
         if legalise:
             if not plc.legalize(only_hard=True):
@@ -109,6 +111,7 @@ def anneal(
             soft_every=soft_every,
             seed=seed,
             weights=weights,
+            on_progress=working.update,
         )
         plc.save_placement(out, f"Annealed: {found.judged} moves, seed {seed}.")
     after = _costs(plc, weights)

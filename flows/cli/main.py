@@ -15,13 +15,18 @@ from rich.console import Console
 
 import penstock
 from penstock.flows.cli import floorplan
-from penstock.flows.cli.exchange import copy, export, fork, import_
+from penstock.flows.cli.exchange import copy, fork, import_
+from penstock.flows.cli.extend import extend
+from penstock.flows.cli.policies.export import export
+from penstock.flows.cli.policies.play import play
+from penstock.flows.cli.policies.serve_policy import serve_policy
 from penstock.flows.cli.report import report
 from penstock.flows.cli.scale import scale
 from penstock.flows.cli.simulate import simulate
 from penstock.flows.cli.training import TRAIN_HELP, AsJson, Store, Trust, replay, resume, train
 from penstock.flows.cli.verify import verify
 from penstock.flows.display.console import print_table
+from penstock.flows.display.working import Working
 from penstock.storage.errors import ConfigError, PenstockError
 
 if TYPE_CHECKING:
@@ -38,13 +43,28 @@ app = typer.Typer(
 floorplan.add_to(app)
 app.command()(copy)
 app.command()(fork)
+app.command()(extend)
 app.command()(report)
 app.command()(verify)
+app.command()(play)
+app.command("serve-policy")(serve_policy)
 app.command()(simulate)
 
 # Exit status of typer after Ctrl-C.
 _INTERRUPTED = 130
 _SHOWN_STAGES = 100
+
+_RUN_STOPPED = "; the last commit is intact, `penstock resume RUN` resumes from it"
+_REPEATED = "; the same command continues it"
+_NOTHING_LEFT = "; nothing of it is left"
+_NOTHING_CHANGED = "; nothing was changed"
+_AFTER_STOP = {
+    **dict.fromkeys(("train", "replay", "resume", "extend"), _RUN_STOPPED),
+    **dict.fromkeys(("copy", "fork", "gc", "import"), _REPEATED),
+    **dict.fromkeys(("export", "report", "floorplan", "play"), _NOTHING_LEFT),
+    **dict.fromkeys(("verify", "evaluate", "simulate"), _NOTHING_CHANGED),
+}
+"""By command, the end of the message after Ctrl-C."""
 
 _OVERRIDES = {"allow_extra_args": True, "ignore_unknown_options": True}
 app.command(context_settings=_OVERRIDES)(scale)
@@ -80,7 +100,12 @@ def runs(store: Store = None, as_json: AsJson = False) -> None:
     from penstock.storage.runs.run import list_runs
     from penstock.storage.stores.open import open_store
 
-    found = [asdict(summary) for summary in list_runs(open_store(store or "runs"))]
+    root = open_store(store or "runs")
+    if store is not None and (file := root.path("run.json")) is not None and not file.parent.is_dir():
+        raise ConfigError(
+            f"there is no folder {file.parent}; --store takes the folder or s3:// address that holds runs"
+        )
+    found = [asdict(summary) for summary in list_runs(root)]
     if as_json:
         _print_json(found)
         return
@@ -112,6 +137,8 @@ def show(
         return
     console = Console()
     console.print(f"run {run} in {store or 'runs'}: {description['outcome']}", highlight=False)
+    if description["driver"]:
+        console.print(description["driver"], highlight=False, markup=False)
     if stages := description["stages"]:
         print_table(stages)
         if earlier := stages[0]["stage"]:
@@ -136,14 +163,15 @@ def evaluate(
     store: Store = None,
     as_json: AsJson = False,
 ) -> None:
-    """Evaluate a run's newest snapshot, greedily, on fresh seeds; the result is kept in evaluations/.
+    """Evaluate a run's newest snapshot on fresh seeds.
 
+    The policy acts greedily; the result is kept in evaluations/.
     With --follow, evaluate concurrently with training, in this process, without effect on the run. Commits evaluated
     before with the same seeds are skipped; --json prints one line per evaluation. With PREFECT_API_URL, it is a flow
     run.
     """
-    from penstock.flows.cli.follow import follow as follow_run
-    from penstock.flows.cli.runs import evaluate_run, trust_run
+    from penstock.flows.api.evaluation import evaluate_run, trust_run
+    from penstock.flows.cli.runs import follow_run
 
     if follow and stage is not None:
         raise ConfigError("--stage and --follow: one stage or all of them; leave one of the options out")
@@ -151,9 +179,11 @@ def evaluate(
         trust_run(store or "runs", run)
     if follow:
         show = json.dumps if as_json else _evaluation_line
-        follow_run(store or "runs", run, episodes, key, idle_seconds, lambda result: typer.echo(show(result)))
+        with Working(f"evaluating the commits of run {run} as they appear", quiet=as_json):
+            follow_run(store or "runs", run, episodes, key, idle_seconds, lambda result: typer.echo(show(result)))
         return
-    result = evaluate_run(store or "runs", run, episodes, stage, key)
+    with Working(f"evaluating run {run} over {episodes} episodes", quiet=as_json):
+        result = evaluate_run(store or "runs", run, episodes, stage, key)
     if as_json:
         _print_json(result)
     else:
@@ -171,15 +201,19 @@ def gc(
     store: Store = None,
     as_json: AsJson = False,
 ) -> None:
-    """Remove what no commit names, and checkpoints that newer ones replace.
+    """Remove what no commit of a run needs.
 
-    Committed shards stay, unless --drop-shards-before is given; so do objects that are being read.
+    That is what no commit names, and checkpoints that newer ones replace. Committed shards stay, unless
+    --drop-shards-before is given; so do objects that are being read, and snapshot and checkpoint of the best
+    evaluation.
     """
     from penstock.storage.runs.gc import collect
     from penstock.storage.runs.run import RunFolder
     from penstock.storage.stores.open import open_store
 
-    report = collect(RunFolder(open_store(store or "runs"), run), keep_checkpoints, dry_run, drop_shards_before)
+    with Working(f"comparing what is stored of run {run} with its commits", quiet=as_json) as working:
+        folder = RunFolder(open_store(store or "runs"), run)
+        report = collect(folder, keep_checkpoints, dry_run, drop_shards_before, working.update)
     if as_json:
         _print_json(
             {"objects": report.objects, "bytes": report.nbytes, "names": list(report.names), "dry_run": dry_run}
@@ -194,12 +228,18 @@ app.command("import")(import_)
 
 
 @app.command()
-def ui(port: Annotated[int, typer.Option(help="Port on loopback; 0 chooses a free one.")] = 4200) -> None:
-    """Serve Prefect's UI with the records of earlier runs, until Ctrl-C."""
-    from penstock.flows.cli.prefect_server import PrefectServer
+def ui(
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on loopback; 0 chooses a free one.")] = 4200,
+) -> None:
+    """Serve Prefect's UI with records of earlier runs.
+
+    Until Ctrl-C.
+    """
+    from penstock.flows.api.prefect_server import PrefectServer
 
     with PrefectServer(port) as server:
-        server.wait_ready()
+        with Working("starting Prefect's server"):
+            server.wait_ready()
         Console().print(f"Prefect's UI: {server.sign_in}; Ctrl-C ends it", highlight=False, soft_wrap=True)
         server.wait()
 
@@ -210,9 +250,14 @@ def serve(
     file: Annotated[
         Path | None, typer.Option(help="File that describes the deployments.", show_default="deploy/prefect.yaml")
     ] = None,
-    port: Annotated[int, typer.Option(help="Port of the embedded Prefect server, without PREFECT_API_URL.")] = 4200,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port of the embedded Prefect server, without PREFECT_API_URL.")
+    ] = 4200,
 ) -> None:
-    """Run schedules, event triggers and flow runs started in Prefect's UI, in one process, until Ctrl-C."""
+    """Serve deployments: schedules, triggers, flow runs.
+
+    In one process, until Ctrl-C.
+    """
     from penstock.flows.cli.serve import PREFECT_FILE
     from penstock.flows.cli.serve import serve as serve_deployments
 
@@ -230,18 +275,22 @@ def check_env(
     sanitize: Annotated[bool, typer.Option(help="Run the header's environments under sanitizers too.")] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Check an environment: its contract, its spaces, its seeds, saving, threads, memory and speed."""
-    from penstock.flows.cli.check import check, print_reports
+    """Check an environment, or a header of one.
 
-    reports = check(
-        target,
-        environments=environment or (),
-        flags=flag or (),
-        include_dirs=include_dir or (),
-        libraries=library or (),
-        resources=resources,
-        sanitize=sanitize,
-    )
+    Its contract, its spaces, its seeds, saving, threads, memory and speed.
+    """
+    with Working(f"checking {target}", quiet=as_json):
+        from penstock.flows.cli.check import check, print_reports
+
+        reports = check(
+            target,
+            environments=environment or (),
+            flags=flag or (),
+            include_dirs=include_dir or (),
+            libraries=library or (),
+            resources=resources,
+            sanitize=sanitize,
+        )
     if as_json:
         _print_json([report.as_json() for report in reports])
     else:
@@ -257,13 +306,15 @@ def check_algorithm(
     env: Annotated[str, typer.Option(help="Environment that provides the rows.")] = "CartPole-v1",
     as_json: AsJson = False,
 ) -> None:
-    """Check an algorithm on rows that it acts itself: ratio, purity, statistics, parts, bootstraps, greedy actions.
+    """Check an algorithm on rows that it acts itself.
 
+    Ratio, purity, statistics, parts, bootstraps, greedy actions.
     Its settings can be given as options: --algorithm.discount 0.9.
     """
-    from penstock.flows.cli.check import check_one_algorithm, print_reports
+    with Working(f"checking {target} on {env} (torch is loaded first)", quiet=as_json):
+        from penstock.flows.cli.check import check_one_algorithm, print_reports
 
-    report = check_one_algorithm(target, env, context.args)
+        report = check_one_algorithm(target, env, context.args)
     if as_json:
         _print_json(report.as_json())
     else:
@@ -278,8 +329,9 @@ def plan(
     preset: Annotated[str, typer.Argument(help="Name of a preset, or path of a TOML file.")] = "cartpole",
     as_json: AsJson = False,
 ) -> None:
-    """Predict roles, traffic between processes and its bytes; only a trial of two rounds is started.
+    """Predict roles, and traffic between processes.
 
+    Only a trial of two rounds is started.
     Takes the settings that `penstock train` takes.
     """
     from penstock.flows.settings.options import configured
@@ -308,8 +360,12 @@ def plan(
 
 @app.command()
 def settings(
+    search: Annotated[
+        str | None, typer.Argument(help="List those whose name or meaning contains it.", show_default="all")
+    ] = None,
     replay: Annotated[bool, typer.Option("--replay", help="List the settings of `penstock replay`.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print docs/settings.md.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List every setting, its default and its meaning."""
     if markdown:
@@ -321,7 +377,13 @@ def settings(
     from penstock.tasks.setup.config.replay import ReplayConfig
     from penstock.tasks.setup.config.run import TrainConfig
 
-    print_table(describe_settings(ReplayConfig if replay else TrainConfig))
+    found = describe_settings(ReplayConfig if replay else TrainConfig, search or "")
+    if as_json:
+        _print_json(found)
+    elif found:
+        print_table(found)
+    else:
+        raise ConfigError(f"no setting's name or meaning contains '{search}'; `penstock settings` lists them all")
 
 
 def main() -> None:
@@ -334,7 +396,8 @@ def main() -> None:
         sys.exit(1)
     except SystemExit as end:
         if end.code == _INTERRUPTED:
-            typer.secho("stopped; the last commit is intact, `penstock resume RUN` resumes from it", err=True)
+            command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
+            typer.secho(f"stopped{_AFTER_STOP.get(command, '')}", err=True)
         raise
 
 

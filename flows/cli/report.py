@@ -5,20 +5,13 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from penstock.storage.errors import ConfigError, PenstockError
-
-if TYPE_CHECKING:
-    from penstock.flows.report.page import Pictures
-    from penstock.storage.runs.commit_schema import Commit
-    from penstock.tasks.analysis.history import History
-
-_MOST_PLACEMENTS = 6
-_PICTURE_WIDTH_PIXELS = 420
+from penstock.flows.display.working import Working
+from penstock.storage.errors import ConfigError
+from penstock.storage.transfer.replacing import replacing
 
 
 def report(
@@ -34,22 +27,26 @@ def report(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
-    """Write one HTML file about a run, or about several for comparison; it opens anywhere, without a network.
+    """Write one HTML file about a run, or about several.
 
+    It opens anywhere, without a network.
     Curves, a timeline, the slowest actors, which shards made which snapshots, an episode to watch, the settings. The
     run may be in progress, or may have been killed.
     """
     # Frames are drawn into memory: without this, SDL looks for a screen, and complains where there is none.
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
-    path = write_report(store or "runs", runs, out, clips=clip)
+    with Working(f"making a report of {', '.join(runs)}", quiet=as_json) as working:
+        path = write_report(store or "runs", runs, out, clips=clip, working=working)
     if as_json:
         typer.echo(json.dumps({"report": str(path), "bytes": path.stat().st_size, "runs": runs}, indent=2))
     else:
         typer.echo(f"wrote {path}, {path.stat().st_size / 1e6:.1f} MB")
 
 
-def write_report(store: str, names: list[str], out: Path | None = None, *, clips: bool = True) -> Path:
-    """Write the report; return its path.
+def write_report(
+    store: str, names: list[str], out: Path | None = None, *, clips: bool = True, working: Working | None = None
+) -> Path:
+    """Write the report; return its path, or leave nothing there. `working` shows the progress.
 
     Raises:
         ConfigError: a run is named twice, the file can't be written, or its name does not end in .html.
@@ -62,12 +59,22 @@ def write_report(store: str, names: list[str], out: Path | None = None, *, clips
     from penstock.tasks.analysis.history import read_history
 
     root = open_store(store)
-    histories = [read_history(RunFolder(root, name)) for name in names]
+    working = working or Working("", quiet=True)
+    histories = []
+    for name in names:
+        working.say(f"reading run {name}", "commits")
+        histories.append(read_history(RunFolder(root, name), on_progress=working.update))
     from penstock.flows.report.page import render
+    from penstock.flows.report.pictures import pictures_of
 
-    html = render(histories, [_pictures(history, clips=clips) for history in histories])
+    pictures = []
+    for history in histories:
+        working.say(f"drawing run {history.run.name}")
+        pictures.append(pictures_of(history, clips=clips))
+    html = render(histories, pictures)
     try:
-        path.write_text(html, encoding="utf-8")
+        with replacing(path) as part:
+            part.write_text(html, encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"--out {path}: {error.strerror}; choose a folder that exists and is writable") from None
     return path
@@ -83,44 +90,3 @@ def _checked(names: list[str], out: Path | None) -> Path:
     if path.is_dir() or not path.parent.is_dir():
         raise ConfigError(f"--out {path}: expected a file in a folder that exists")
     return path
-
-
-def _pictures(history: History, *, clips: bool) -> Pictures:
-    """Return pictures of a run; where it can't be drawn, the page shows the reason and is otherwise complete."""
-    from penstock.flows.report.page import Pictures
-    from penstock.tasks.setup.config.environment import FLOORPLAN
-
-    newest = history.newest
-    if not clips or newest is None or not newest.snapshots:
-        return Pictures()
-    try:
-        if history.config["environment"]["id"] == FLOORPLAN:
-            return Pictures(drawn=_placements(history))
-        from penstock.tasks.analysis.recordings import play
-
-        evaluated = [stage.commit for stage in history.stages if stage.commit.evaluation]
-        kept = [commit for commit in (newest, *evaluated[-1:]) if _is_kept(history, commit)]
-        if not kept:
-            return Pictures(missing="No clip: the newest snapshot was removed.")
-        return Pictures(clip=play(history.run, kept[-1]))
-    except PenstockError as error:
-        return Pictures(missing=str(error))
-
-
-def _is_kept(history: History, commit: Commit) -> bool:
-    return bool(commit.snapshots) and history.run.store.exists(commit.snapshots[-1].name)
-
-
-def _placements(history: History) -> tuple[tuple[str, bytes], ...]:
-    """Draw the best macro placement until each of the newest stages that found a better one."""
-    from penstock.native.floorplan import draw
-    from penstock.tasks.analysis.best_placements import best_placements, placed_again
-
-    drawn = []
-    with TemporaryDirectory() as folder:
-        picture = Path(folder) / "placement.png"
-        for found in best_placements(history.run, each_stage=True)[-_MOST_PLACEMENTS:]:
-            draw(placed_again(history.run, found), picture, _PICTURE_WIDTH_PIXELS)
-            caption = f"stage {found.stage}, block {found.block}: cost {-found.episode_return:.4f}, the best until then"
-            drawn.append((caption, picture.read_bytes()))
-    return tuple(drawn)

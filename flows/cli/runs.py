@@ -1,16 +1,24 @@
-"""`penstock show` and `evaluate`: read stored runs, without a flow and without a cluster."""
+"""`penstock show` and `evaluate`: read stored runs without a cluster; following is a flow run where Prefect is."""
 
 from __future__ import annotations
 
-from typing import Any
+import os
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
-from penstock.flows.display.summary import next_steps, outcome, stage_row
-from penstock.storage.errors import ConfigError
+from penstock.flows.display.console import Panel, use_panel
+from penstock.flows.display.summary import driver_line, next_steps, outcome, stage_row
+from penstock.storage.runs.continuing.extensions import list_extensions
+from penstock.storage.runs.lease import driver
 from penstock.storage.runs.run import RunFolder
 from penstock.storage.stores.open import open_store
 from penstock.tasks.analysis.history import newest_timings
-from penstock.tasks.setup.config.consent import record_consent
 from penstock.tasks.setup.config.loading import stored_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from penstock.storage.runs.continuing.extensions import Extension
 
 
 def describe_run(store: str, name: str, last: int | None = None) -> dict[str, Any]:
@@ -27,10 +35,12 @@ def describe_run(store: str, name: str, last: int | None = None) -> dict[str, An
     """
     run = RunFolder(open_store(store), name)
     description = run.load("config", "made_with", "promise")
-    newest = run.log.newest()
+    newest = run.newest()
     stages = range(newest.stage + 1 if newest else 0)
     stages = stages if last is None else stages[max(0, len(stages) - last) :]
     timings = newest_timings(run, stages)
+    extensions = list(list_extensions(run.store).values())
+    lease = None if newest is not None and newest.finished else driver(run.store)
     rows = []
     for stage in stages:
         commit = run.log.read(stage)
@@ -43,35 +53,68 @@ def describe_run(store: str, name: str, last: int | None = None) -> dict[str, An
         "run": name,
         "store": store,
         "created": description.get("created"),
-        "outcome": outcome(newest),
+        "outcome": outcome(newest) + _extended(extensions),
+        "extensions": [asdict(extension) for extension in extensions],
         "finished": newest.finished if newest else None,
         "config": stored_settings(description["config"]),
         "made_with": description["made_with"],
         "promise": description["promise"],
         "stages": [{column: row.get(column) for column in columns} for row in rows],
         "metrics": newest.metrics if newest else {},
-        "next": next_steps(name, store, newest is not None and newest.finished is not None),
+        "driver": driver_line(lease) if lease else None,
+        "next": next_steps(name, store, newest is not None and newest.finished is not None, driven=lease is not None),
     }
 
 
-def trust_run(store: str, name: str) -> None:
-    """Trust the code that a run names, for this user on this machine; errors as `record_consent`."""
-    record_consent(RunFolder(open_store(store), name))
+def _extended(extensions: list[Extension]) -> str:
+    """Return the end of a line that names the newest extension."""
+    if not extensions:
+        return ""
+    last = extensions[-1]
+    target = "" if last.target_return is None else f", target_return {last.target_return:g}"
+    return f"; extended after stage {last.stage} to max_stages {last.max_stages}{target}"
 
 
-def evaluate_run(store: str, name: str, episodes: int, stage: int | None, key: int) -> dict[str, float]:
-    """Evaluate the last snapshot of a stage, in this process; the result is stored in the run's folder if possible.
+class _EvaluationPanel(Panel):
+    """Passes each evaluation of the flow to a callback."""
+
+    def __init__(self, show: Callable[[Mapping[str, float]], None]) -> None:
+        self._show = show
+
+    def evaluation(self, result: Mapping[str, float]) -> None:
+        self._show(result)
+
+
+def follow_run(
+    store: str, run: str, episodes: int, key: int, idle_seconds: float, show: Callable[[Mapping[str, float]], None]
+) -> None:
+    """Evaluate every commit of a run as it comes; `show` gets each result.
+
+    With `PREFECT_API_URL` this is a flow run. Without, no server is started for it: the server of `penstock train` on
+    this machine needs its database exclusively.
 
     Raises:
-        ConfigError: no stage is committed yet, or not this one.
+        RunNotFoundError: no run has that name.
+        PenstockError: no server answers at `PREFECT_API_URL`.
+        RunIdleError: the run is unfinished, and no stage was committed for `idle_seconds` after the newest evaluation.
     """
-    run = RunFolder(open_store(store), name)
-    run.load()
-    newest = run.log.newest()
-    if newest is None or (stage is not None and stage > newest.stage):
-        committed = "nothing yet" if newest is None else f"stages 0 to {newest.stage}"
-        raise ConfigError(f"run '{name}' has committed {committed}; evaluate after `penstock resume {name}`")
-    from penstock.tasks.analysis.evaluation import evaluate_commit
+    folder = RunFolder(open_store(store), run)
+    folder.load()
+    if "PREFECT_API_URL" in os.environ:
+        from penstock.flows.api.prefect_server import require_prefect
+        from penstock.flows.api.surroundings import flush_prefect, quieten_prefect
 
-    commit = newest if stage is None else run.log.read(stage)
-    return evaluate_commit(run, commit, episodes, key, keep_result=False)
+        require_prefect(os.environ["PREFECT_API_URL"])
+        quieten_prefect()
+        from penstock.flows.evaluate import evaluate
+
+        try:
+            with use_panel(_EvaluationPanel(show)):
+                evaluate(run, store, episodes, key, idle_seconds)
+        finally:
+            flush_prefect()
+        return
+    from penstock.tasks.analysis.evaluation import commits_to_evaluate, evaluate_commit
+
+    for commit in commits_to_evaluate(folder, episodes, key, idle_seconds):
+        show(evaluate_commit(folder, commit, episodes, key))

@@ -25,8 +25,9 @@ def scale(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
-    """Predict throughput, requests, bytes, cost and the first bottleneck for so many actors and learners.
+    """Predict rate, cost and bottleneck of more actors.
 
+    Throughput, requests, bytes, cost and the first bottleneck, for so many actors and learners.
     Takes the settings that `penstock train` takes; each actor gets the environments that one act task has there.
     Only a trial of a few rounds is started. docs/capacity.md has the model, and its accuracy.
     """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
 from datetime import timedelta
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from penstock import flows
-from penstock.flows.cli.prefect_server import PrefectServer, require_prefect
+from penstock.flows.api.prefect_server import PrefectServer, require_prefect
 from penstock.storage.errors import ConfigError, PenstockError
 from penstock.storage.stores.open import open_store
 
@@ -54,28 +56,42 @@ def serve(store: str | None, path: Path, port: int, note: Callable[[str], None])
 
 
 def _serve(described: list[_Described], note: Callable[[str], None]) -> None:
-    import prefect
-    from prefect.exceptions import MissingFlowError, PrefectHTTPStatusError
+    from prefect.exceptions import MissingFlowError, PrefectHTTPStatusError, TerminationSignal
 
+    # It says so every ten seconds for each flow run that waits in a deployment's queue.
+    logging.getLogger("prefect.runner.state_proposer").setLevel(logging.WARNING)
     deployments = []
     for each in described:
         try:
             deployments.append(_deployment(each))
         except (OSError, ImportError, AttributeError, KeyError, ValueError, MissingFlowError) as error:
             raise ConfigError(f"--file: deployment '{each['name']}' can't be served: {error!r}; correct it") from error
-    note(f"serving {', '.join(each.name for each in deployments)} until Ctrl-C")
     try:
-        prefect.serve(*deployments, print_starting_message=False)
+        asyncio.run(_register_and_run(deployments, note))
     except PrefectHTTPStatusError as error:
         said = error.response.text
         raise PenstockError(f"Prefect's server refused a deployment: {said[:500]}; correct it in --file") from error
+    except (KeyboardInterrupt, TerminationSignal):
+        pass  # the runner has paused its deployments
+
+
+async def _register_and_run(deployments: list[RunnerDeployment], note: Callable[[str], None]) -> None:
+    """Do what `prefect.serve` does, and say that it serves only once every deployment can be found on the server."""
+    from prefect.runner import Runner
+
+    runner = Runner(pause_on_shutdown=True)
+    for each in deployments:
+        await runner.aadd_deployment(each)
+    note(f"serving {', '.join(each.name for each in deployments)} until Ctrl-C")
+    await runner.start()
 
 
 def _read(path: Path) -> list[_Described]:
     try:
         described = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"--file {path}: can't be read as deployments: {error}") from error
+        said = " ".join(str(error).split())  # YAML's has a line for each part of what was found
+        raise ConfigError(f"--file {path}: can't be read as deployments: {said}") from error
     found = described.get("deployments") if isinstance(described, dict) else None
     if not isinstance(found, list) or not all(isinstance(each, dict) and each.keys() >= _NEEDED for each in found):
         raise ConfigError(

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import Progress
 
 from penstock.flows.cli.training import AsJson  # noqa: TC001  (typer reads annotations)
 from penstock.flows.display.console import print_table
+from penstock.flows.display.working import Working
 
 if TYPE_CHECKING:
     from penstock.tasks.simulation.runner import SimulationReport
@@ -27,21 +27,20 @@ def simulate(
     coverage: Annotated[bool, typer.Option("--coverage", help="Print the faults by kind and protocol step.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Simulate runs with faults, in virtual time, with the real code of the storage protocol; exits with 1 on a fault.
+    """Simulate runs with faults, in virtual time.
 
+    It runs the real code of the storage protocol, and exits with 1 if a run ends with other bytes.
     A seed decides when processes are killed, paused or lose power, which requests fail, are lost or land late, and
     which notifications arrive. Every schedule must end with the bytes of an undisturbed run.
     """
-    from penstock.tasks.simulation import runner
+    with Working("simulating", "schedules", quiet=as_json) as working:
+        from penstock.tasks.simulation import runner
 
-    if seed is not None:
-        _replay(seed)
-        return
-    progress = Progress(console=Console(stderr=True), transient=True, disable=as_json or not Console().is_terminal)
-    with progress:
-        task = progress.add_task("simulating", total=seeds)
+        if seed is not None:
+            _replay(seed)
+            return
         report = runner.simulate(
-            range(first, first + seeds), processes, lambda so_far: progress.update(task, completed=so_far.schedules)
+            range(first, first + seeds), processes, lambda so_far: working.update(so_far.schedules, seeds)
         )
     if as_json:
         values = {**asdict(report), "coverage": dict(report.table())}

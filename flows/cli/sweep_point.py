@@ -10,10 +10,16 @@ import os
 import signal
 import sys
 import threading
+from typing import TYPE_CHECKING
 
-from penstock.flows.cli.drive import quieten_prefect, run_from_cli
+from penstock.flows.api.drive import run_here
+from penstock.flows.api.surroundings import quieten_prefect
+from penstock.flows.display.console import Panel
 from penstock.storage.errors import PenstockError
 from penstock.tasks.setup.config.loading import build_config
+
+if TYPE_CHECKING:
+    from penstock.storage.runs.commit_schema import Commit
 
 
 def main() -> None:
@@ -21,18 +27,45 @@ def main() -> None:
     quieten_prefect()
     from prefect import tags
 
+    from penstock.flows.support.execution import leave_when
+
     order = json.loads(sys.stdin.readline())
-    threading.Thread(target=_leave_with_sweep, name="leave-with-sweep", daemon=True).start()
+    limit = _Limit(order["stages"], waits=order["waits"])
+    threading.Thread(target=limit.follow, name="follow-sweep", daemon=True).start()
     try:
-        with tags(order["sweep"]):
-            run_from_cli(build_config(order["config"]), "resume", as_json=True)
+        with tags(order["sweep"]), leave_when(limit.is_reached):
+            run_here(build_config(order["config"]), "resume", Panel(), before_exit=lambda _: None)
     except PenstockError as error:
         sys.exit(f"error: {error}")
 
 
-def _leave_with_sweep() -> None:
-    sys.stdin.read()
-    os.kill(os.getpid(), signal.SIGTERM)
+class _Limit:
+    """The number of stages at which the run is left; further lines of standard input replace it.
+
+    Args:
+        stages: the first limit; None trains to the end.
+        waits: at the limit, wait for a line with another one; 0 leaves.
+    """
+
+    def __init__(self, stages: int | None, *, waits: bool) -> None:
+        self._stages = stages
+        self._waits = waits
+        self._changed = threading.Condition()
+
+    def is_reached(self, commit: Commit) -> bool:
+        """Return whether the run is to be left after a commit; waits for the sweep's word if it was told to."""
+        with self._changed:
+            if self._waits:
+                self._changed.wait_for(lambda: not self._stages or commit.stage + 1 < self._stages)
+            return self._stages is not None and commit.stage + 1 >= self._stages
+
+    def follow(self) -> None:
+        """Read limits until the input ends, then end this process."""
+        for line in sys.stdin:
+            with self._changed:
+                self._stages = int(line)
+                self._changed.notify_all()
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from rich.console import Console
 from penstock.storage.errors import ConfigError, RunFinishedError
 
 if TYPE_CHECKING:
+    from penstock.flows.display.console import Panel
     from penstock.flows.display.summary import FlowResult
 
 TRAIN_HELP = (
@@ -26,6 +27,14 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing els
 Scheduler = Annotated[str | None, typer.Option(help="Address of a Dask scheduler; default: workers on this machine.")]
 Trust = Annotated[
     bool, typer.Option("--trust", help="Import the code that the run names, also from the working directory.")
+]
+Track = Annotated[
+    list[str] | None,
+    typer.Option("--track", help="Tracker, repeatable: tensorboard[:FOLDER], wandb[:PROJECT] or mlflow[:URI]."),
+]
+Callbacks = Annotated[
+    list[str] | None,
+    typer.Option("--callback", help="Callback to call after each commit, repeatable: module:Name."),
 ]
 AllowUnfenced = Annotated[
     bool,
@@ -42,17 +51,26 @@ def train(
     name: Annotated[str | None, typer.Option(help="The run's name; default: generated.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
     store: Store = None,
+    init_from: Annotated[
+        str | None, typer.Option(help="Start with another run's parameters: RUN, RUN@best or RUN@VERSION.")
+    ] = None,
     scheduler: Scheduler = None,
+    track: Track = None,
+    callback: Callbacks = None,
     allow_unfenced: AllowUnfenced = False,
     as_json: AsJson = False,
 ) -> None:
     """Train from the beginning."""
-    from penstock.flows.cli.drive import run_from_cli
+    from penstock.flows.api.drive import run_here
     from penstock.flows.settings.options import configured
 
-    given = {"name": name, "seed": seed, "store": store, "cluster": _cluster(scheduler, allow_unfenced) or None}
+    cluster = cluster_settings(scheduler, track, callback, allow_unfenced=allow_unfenced)
+    given = {"name": name, "seed": seed, "store": store, "cluster": cluster or None}
+    if init_from is not None:
+        given["init_from"] = _initial(init_from)
     config = configured(preset, context.args, {key: value for key, value in given.items() if value is not None})
-    run_from_cli(config, "refuse", as_json=as_json, show=partial(print_result, as_json=as_json))
+    show = partial(print_result, as_json=as_json)
+    show(run_here(config, "refuse", progress_panel(as_json=as_json), before_exit=show))
 
 
 def replay(
@@ -65,16 +83,19 @@ def replay(
     seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
     store: Store = None,
     scheduler: Scheduler = None,
+    track: Track = None,
+    callback: Callbacks = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train a policy from the shards of earlier runs, without acting except for evaluation.
+    """Train a policy from the shards of earlier runs.
 
+    Nothing acts, except for evaluation.
     It learns by behaviour cloning, or by implicit Q-learning (--algorithm.name iql), which also uses rewards.
 
     Every other setting can be given as an option as well: --shards-per-round 32, --algorithm.learning-rate 1e-3.
     `penstock settings --replay` lists them all.
     """
-    from penstock.flows.cli.drive import run_from_cli
+    from penstock.flows.api.drive import run_here
     from penstock.flows.settings.options import parse_bounds, parse_overrides
     from penstock.tasks.setup.config.loading import merge
     from penstock.tasks.setup.config.replay import ReplayConfig, build_replay_config
@@ -87,14 +108,14 @@ def replay(
     values |= {key: value for key, value in {"seed": seed, "store": store}.items() if value is not None}
     selection = {"stages": parse_bounds("--stages", stages), "versions": parse_bounds("--versions", versions)}
     values["source"] |= {key: value for key, value in selection.items() if value} | {"min_return": min_return}
-    if scheduler is not None:
-        values["cluster"] = {"scheduler": scheduler}
+    values["cluster"] = cluster_settings(scheduler, track, callback)
     overrides = parse_overrides(arguments[more:], ReplayConfig)
     fixed = sorted(set(overrides) & {"environment", "plan"})
     if fixed:
         raise ConfigError(f"{', '.join(fixed)}: determined by the runs that are read; leave it out")
     config = build_replay_config(merge(values, overrides))
-    run_from_cli(config, "refuse", as_json=as_json, show=partial(print_result, as_json=as_json))
+    show = partial(print_result, as_json=as_json)
+    show(run_here(config, "refuse", progress_panel(as_json=as_json), before_exit=show))
 
 
 def resume(
@@ -106,49 +127,71 @@ def resume(
     trust: Trust = False,
     store: Store = None,
     scheduler: Scheduler = None,
+    track: Track = None,
+    callback: Callbacks = None,
     allow_unfenced: AllowUnfenced = False,
     as_json: AsJson = False,
 ) -> None:
-    """Resume a run from its last commit; one that is finished stays as it is.
+    """Resume a run from its last commit.
 
+    One that is finished stays as it is.
     Its cluster and numbers of tasks may change (--scheduler, --act-tasks, --cluster.lease-seconds ...); its result
     may not.
     """
-    from penstock.flows.cli.drive import run_from_cli
+    from penstock.flows.api.drive import run_here
     from penstock.flows.display.summary import flow_result
     from penstock.flows.settings.options import parse_overrides
-    from penstock.flows.support.find_resumable import stored_config
-    from penstock.storage.runs.forking import ABANDONED, abandon_after
+    from penstock.flows.support.find_resumable import require_movable, stored_config
+    from penstock.storage.runs.continuing.forking import ABANDONED, abandon_after
     from penstock.storage.runs.run import RunFolder
     from penstock.storage.stores.open import open_store
     from penstock.tasks.setup.config.loading import merge
-    from penstock.tasks.setup.config.run import MOVABLE
 
     overrides = parse_overrides(context.args)
-    fixed = sorted(set(overrides) - {"cluster", "distribution"})
-    fixed += sorted(f"distribution.{key}" for key in set(overrides.get("distribution", {})) - {*MOVABLE})
-    if fixed:
-        raise ConfigError(
-            f"{', '.join(fixed)}: can't change when a run is resumed; only cluster settings and numbers of act and env "
-            f"tasks can"
-        )
-    overrides = merge(overrides, {"cluster": _cluster(scheduler, allow_unfenced)})
+    require_movable(overrides)
+    cluster = cluster_settings(scheduler, track, callback, allow_unfenced=allow_unfenced)
+    overrides = merge(overrides, {"cluster": cluster})
     where = store or "runs"
     config = stored_config(where, run, overrides, trust=trust)
     if from_stage is not None:
         for name in abandon_after(RunFolder(open_store(where), run), from_stage):
             typer.echo(f"{name} is damaged, and now in {ABANDONED}", err=True)
+    show = partial(print_result, as_json=as_json)
     try:
-        run_from_cli(config, "resume", as_json=as_json, show=partial(print_result, as_json=as_json))
+        show(run_here(config, "resume", progress_panel(as_json=as_json), before_exit=show))
     except RunFinishedError:
         # A success: whoever gives the command until it succeeds may have been stopped after the last commit.
         typer.echo("it is finished already: nothing was done", err=True)
-        print_result(flow_result(run, where, RunFolder(open_store(where), run).log.newest(), 0.0), as_json=as_json)
+        show(flow_result(run, where, RunFolder(open_store(where), run).log.newest(), 0.0))
 
 
-def _cluster(scheduler: str | None, allow_unfenced: bool) -> dict[str, Any]:
+def progress_panel(*, as_json: bool) -> Panel:
+    """Return the panel of a command that drives a run."""
+    from penstock.flows.display.console import LivePanel, Panel
+
+    return Panel() if as_json else LivePanel(Console())
+
+
+def _initial(text: str) -> dict[str, Any]:
+    """Return the settings that `RUN` or `RUN@VERSION` stands for."""
+    from penstock.tasks.inference.finding import parse_version
+
+    run, at, version = text.rpartition("@")
+    if not at or "/" in version:  # an address may have an @ as well
+        return {"run": text}
+    return {"run": run, "version": parse_version(version)}
+
+
+def cluster_settings(
+    scheduler: str | None, track: list[str] | None, callbacks: list[str] | None, *, allow_unfenced: bool = False
+) -> dict[str, Any]:
     """Return the cluster settings that were given as separate options."""
-    given = {"scheduler": scheduler, "allow_unfenced": allow_unfenced or None}
+    given = {
+        "scheduler": scheduler,
+        "track": track or None,
+        "callbacks": callbacks or None,
+        "allow_unfenced": allow_unfenced or None,
+    }
     return {name: value for name, value in given.items() if value is not None}
 
 

@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import Progress
 
 from penstock.flows.cli.training import AsJson, Store  # noqa: TC001  (typer reads annotations)
+from penstock.flows.display.working import Working
 
 
 def verify(
@@ -20,8 +20,9 @@ def verify(
     store: Store = None,
     as_json: AsJson = False,
 ) -> None:
-    """Verify the chain of a run's commits, and every stored object against its digest.
+    """Verify a run's commits and all its stored objects.
 
+    The commits must be a chain, and each object must have the digest in its name.
     Exits with 1 if something that a commit names is damaged or missing. The run may be driven meanwhile, but not with
     --repair.
     """
@@ -31,10 +32,8 @@ def verify(
     from penstock.storage.stores.open import open_store
 
     folder = RunFolder(open_store(store or "runs"), run)
-    progress = Progress(console=Console(stderr=True), transient=True, disable=as_json or not Console().is_terminal)
-    with progress:
-        task = progress.add_task(f"verifying {run}", total=None)
-        found = verify_run(folder, since, lambda done, total: progress.update(task, completed=done, total=total))
+    with Working(f"verifying run {run}", quiet=as_json) as working:
+        found = verify_run(folder, since, working.update)
     removed = remove_damaged(folder, found.faults) if repair else []
     needed = [fault for fault in found.faults if fault.committed]
     left = len(found.faults) - len(needed) - len(removed)

@@ -71,11 +71,19 @@ def table_json(rows: Sequence[Mapping[str, object]]) -> str:
 
 def table_artifact(run: str, name: str) -> Callable[[Sequence[Mapping[str, object]]], None]:
     """Create a table of this flow run; return a function that replaces its rows and raises nothing."""
-    table = LiveArtifact("table", artifact_key(run, name), name.capitalize(), str(flow_run.id))
+    show = _safely_shown(LiveArtifact("table", artifact_key(run, name), name.capitalize(), str(flow_run.id)))
+    return lambda rows: show(table_json(rows))
 
-    def show(rows: Sequence[Mapping[str, object]]) -> None:
+
+def markdown_artifact(run: str, name: str, description: str) -> Callable[[str], None]:
+    """Create a text of this flow run; return a function that replaces it and raises nothing."""
+    return _safely_shown(LiveArtifact("markdown", artifact_key(run, name), description, str(flow_run.id)))
+
+
+def _safely_shown(artifact: LiveArtifact) -> Callable[[str], None]:
+    def show(data: str) -> None:
         try:
-            table.show(table_json(rows))
+            artifact.show(data)
         except Exception as error:  # noqa: BLE001  (a failure of Prefect's server must not stop the work)
             logger.warning("could not update an artifact in Prefect: %s", error)
 

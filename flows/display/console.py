@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
@@ -14,7 +15,7 @@ from rich.text import Text
 from penstock.flows.display.summary import round_return, stage_row
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from penstock.flows.display.summary import Cell, FlowResult
     from penstock.storage.runs.commit_schema import Commit
@@ -74,11 +75,11 @@ class LivePanel(Panel):
         if self._console.is_terminal:
             self._live.update(line)
         else:
-            self._console.print(line)
+            self._console.print(line, soft_wrap=True)
 
     def warn(self, text: str) -> None:
         """Print a permanent line."""
-        self._console.print(f"warning: {text}", style="yellow", highlight=False)
+        self._console.print(f"warning: {text}", style="yellow", highlight=False, soft_wrap=True)
 
     def begin(self, training: ActiveRun) -> None:
         """Print the run, and the stage from which it resumes."""
@@ -101,26 +102,34 @@ class LivePanel(Panel):
         seconds = time.perf_counter() - self._stage_started
         episode_return = "  ..." if event.episode_return is None else round_return(event.episode_return)
         round_ = event.round % self._rounds_per_stage + 1
-        self._live.update(
-            Text(
-                f"stage {self._stage}  round {round_}/{self._rounds_per_stage}  "
-                f"{self._base_env_steps + event.env_steps:,} env steps  {event.env_steps / seconds:,.0f}/s  "
-                f"return {episode_return}  learner waits {event.wait_share:.0%}{_missed(event.missed_shards)}  "
-                f"{event.queue_depth:.1f} shards ahead  lag {event.lag}"
-            )
-        )
+        parts = [
+            f"stage {self._stage}",
+            f"round {round_}/{self._rounds_per_stage}",
+            f"{self._base_env_steps + event.env_steps:,} env steps",
+            f"{event.env_steps / seconds:,.0f}/s",
+            f"return {episode_return}",
+            f"learner waits {event.wait_share:.0%}{_missed(event.missed_shards)}",
+            f"{event.queue_depth:.1f} shards ahead",
+            f"lag {event.lag}",
+        ]
+        self._live.update(Text(fitting(parts, self._console.width)))
 
     def stage(self, commit: Commit, timings: StageTimings) -> None:
         """Print a permanent line."""
         row = stage_row(commit, timings)
         shown = {name: "-" if value is None else value for name, value in row.items()}
-        self._console.print(
-            f"stage {shown['stage']:>3}  {shown['env steps']:>9,} env steps  {shown['steps/s']:>7,}/s  "
-            f"return {shown['return']:>7}  evaluation {shown['evaluation']:>7}  "
-            f"learner waits {row['wait share'] or 0:>4.0%}{_missed(row.get('missed shards', 0))}  "
+        parts = [
+            f"stage {shown['stage']:>3}",
+            f"{shown['env steps']:>9,} steps",
+            f"{shown['steps/s']:>7,}/s",
+            f"return {shown['return']:>7}",
+            f"evaluation {shown['evaluation']:>6}",
             f"{shown['seconds']:.2f} s",
-            highlight=False,
-        )
+            f"learner waits {row['wait share'] or 0:>4.0%}{_missed(row.get('missed shards', 0))}",
+        ]
+        # A log has the whole line, whatever its width.
+        line = fitting(parts, self._console.width) if self._console.is_terminal else "  ".join(parts)
+        self._console.print(line, highlight=False, soft_wrap=True)
         self._base_env_steps = commit.env_steps
         self._stage = commit.stage + 1
         self._stage_started = time.perf_counter()
@@ -129,6 +138,14 @@ class LivePanel(Panel):
         """Leave the terminal as it was."""
         if self._console.is_terminal:
             self._live.stop()
+
+
+def fitting(parts: Sequence[str], width: int) -> str:
+    """Join parts with two spaces, without the last ones that a line of this width has no room for."""
+    kept = list(parts)
+    while len(kept) > 1 and len("  ".join(kept)) > width:
+        kept.pop()
+    return "  ".join(kept)
 
 
 def _missed(shards: Cell) -> str:
@@ -143,9 +160,14 @@ def current_panel() -> Panel:
     return _panels[-1]
 
 
-def use_panel(panel: Panel) -> None:
-    """Make `panel` the panel of this process."""
+@contextmanager
+def use_panel(panel: Panel) -> Iterator[None]:
+    """Make `panel` the panel of this process while the context lasts."""
     _panels.append(panel)
+    try:
+        yield
+    finally:
+        _panels.remove(panel)
 
 
 def print_table(rows: Sequence[Mapping[str, object]], console: Console | None = None) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import time
+from datetime import datetime
 from typing import TYPE_CHECKING, TypedDict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from penstock.storage.runs.commit_schema import Commit
+    from penstock.storage.runs.lease import Lease
     from penstock.storage.runs.timings import StageTimings
     from penstock.tasks.setup.config.run import RunConfig
 
@@ -110,11 +114,25 @@ def _outcome_line(evaluation: Mapping[str, float] | None, env_steps: int, stages
     return f"{reached} after {env_steps:,} environment steps, {stages} stages ({finished or 'not finished'})"
 
 
-def next_steps(run: str, store: str, finished: bool) -> list[str]:
-    """Return the commands to type next."""
+def driver_line(lease: Lease) -> str:
+    """Return one line that says which process drives a run, and since when if it runs on this host."""
+    who = f"{lease.owner} on host {lease.host}, pid {lease.pid}"
+    if lease.owner_process() != "alive":
+        return f"driven by {who}, unless that process is dead: it can't be seen from here"
+    if not lease.process_start.isdigit():
+        return f"driven by {who}"
+    # The kernel counts a process's start in ticks since the boot.
+    seconds = time.clock_gettime(time.CLOCK_BOOTTIME) - int(lease.process_start) / os.sysconf("SC_CLK_TCK")
+    return f"driven by {who}, since {datetime.fromtimestamp(time.time() - seconds).astimezone():%Y-%m-%d %H:%M:%S}"
+
+
+def next_steps(run: str, store: str, finished: bool, *, driven: bool = False) -> list[str]:
+    """Return the commands to type next; a run that is driven is not resumed."""
     where = "" if store == "runs" else f" --store {store}"
     if finished:
         return [f"penstock show {run}{where}", f"penstock evaluate {run}{where}", "penstock ui"]
+    if driven:
+        return [f"penstock evaluate {run}{where} --follow", f"penstock report {run}{where}"]
     return [f"penstock resume {run}{where}", f"penstock show {run}{where}"]
 
 

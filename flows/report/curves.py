@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import plotly.graph_objects as go
 
+from penstock.flows.report.seeds import identical_runs, seed_groups
 from penstock.tasks.analysis.history import stored_lags
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from penstock.storage.runs.timings import ProcessUsage
     from penstock.tasks.analysis.history import History, Stage
 
 COLOURS = ("#3f7fd4", "#e0813a", "#2f9f74", "#c4527c", "#8b6fd0", "#a8912c", "#3fa2b4", "#8a8f98")
@@ -26,6 +28,9 @@ _FIRST_METRICS = ("episode_length", "policy_loss", "value_loss", "entropy", "kl"
 _STAGE_PARTS = ("admission", "gather", "roles", "evaluate")
 
 _MOST_SPREADS = 60
+_ROOM = 0.06
+"""Share of the lines' height that is left free above and below them."""
+_DUPLICATE_DASH = "8px,8px"
 _MOST_MARKERS = 200
 
 HEIGHT_PIXELS = 270
@@ -56,6 +61,13 @@ class _Axes:
     lines: list[str] = field(default_factory=list)
     """Names of the lines of each run."""
     traces: list[go.Scatter] = field(default_factory=list)
+    by_line: dict[str, dict[str, dict[int, float]]] = field(default_factory=dict)
+    """Values by line, run and stage."""
+    identical: Mapping[str, tuple[str, int]] = field(init=False)
+    """Runs whose commits another one has, as of `identical_runs`."""
+
+    def __post_init__(self) -> None:
+        self.identical = identical_runs(self.histories)
 
     def line(
         self, history: History, name: str, values: Mapping[int, float], *, dots: bool = False, spread: Any = None
@@ -69,6 +81,11 @@ class _Axes:
         run = [one.run.name for one in self.histories].index(history.run.name)
         several = len(self.histories) > 1
         x = _places(history, values)
+        by_stage = {history.stages[at].index: float(value) for at, value in values.items()}
+        self.by_line.setdefault(name, {})[history.run.name] = by_stage
+        dash = _DASHES[place % len(_DASHES)] if several or name == _BOUND else "solid"
+        if history.run.name in self.identical and dash == "solid":
+            dash = _DUPLICATE_DASH  # the colour of the line below shows through the gaps
         self.traces.append(
             go.Scatter(
                 x=x["steps"],
@@ -77,12 +94,12 @@ class _Axes:
                 name=escape(f"{history.run.name}: {name}" if several else name),
                 line={
                     "color": COLOURS[(run if several else place) % len(COLOURS)],
-                    "dash": _DASHES[place % len(_DASHES)] if several or name == _BOUND else "solid",
+                    "dash": dash,
                     "width": 2,
                 },
                 marker={"size": 7 if dots else 4, "symbol": "diamond" if dots else "circle"},
-                error_y=spread,
-                meta=x,
+                error_y=None if several else spread,  # bars of several runs hide each other
+                meta={**x, "run": history.run.name},
                 showlegend=not several,
                 text=[f"stage {stage}" for stage in x["stages"]],
                 hovertemplate="%{y} (%{text})<extra>%{fullData.name}</extra>",
@@ -91,7 +108,7 @@ class _Axes:
 
     def panel(self) -> Panel:
         """Return the panel. With several runs, colours distinguish runs and dashes distinguish lines."""
-        traces = list(self.traces)
+        traces = [*self.traces, *self._seed_traces()]
         if len(self.histories) > 1 and len(self.lines) > 1:
             traces += [
                 go.Scatter(
@@ -112,15 +129,70 @@ class _Axes:
             showlegend=len(self.lines) > 1,
             legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
             xaxis={"title": {"text": "environment steps"}},
-            yaxis={"tickformat": self.tick_format, "range": self.range, "dtick": self.tick_step},
+            yaxis={"tickformat": self.tick_format, "range": self.range or self._room(), "dtick": self.tick_step},
         )
         return Panel(self.title, figure, self.unit, self.note)
+
+    def _room(self) -> list[float] | None:
+        """Return the lines' range where bars would widen it: the bars are cut, and the lines are not flattened."""
+        if all(trace.error_y.array is None for trace in self.traces):
+            return None
+        values = [value for runs in self.by_line.values() for by_stage in runs.values() for value in by_stage.values()]
+        room = _ROOM * (max(values) - min(values)) or 1.0
+        return [min(values) - room, max(values) + room]
+
+    def _seed_traces(self) -> Iterator[go.Scatter]:
+        """Yield mean and band of runs that differ by seed alone; the page shows them in place of the runs."""
+        for group in seed_groups(self.histories):
+            runs = [history.run.name for history in group]
+            replaced = [*runs, *(name for name, (other, _) in self.identical.items() if other in runs)]
+            first = [one.run.name for one in self.histories].index(runs[0])
+            colour = COLOURS[first % len(COLOURS)]
+            for place, line in enumerate(self.lines):
+                of_runs = [self.by_line[line].get(run, {}) for run in runs]
+                stages = sorted(set.intersection(*map(set, of_runs)))
+                if not stages:
+                    continue
+                at = {stage.index: at for at, stage in enumerate(group[0].stages)}
+                x = _places(group[0], {at[stage]: 0.0 for stage in stages})
+                values = [[by_stage[stage] for by_stage in of_runs] for stage in stages]
+                name = escape(f"{line}, mean of {len(runs)} seeds: {', '.join(runs)}")
+                band = {
+                    "mode": "lines",
+                    "line": {"width": 0},
+                    "hoverinfo": "skip",
+                    "showlegend": False,
+                    "visible": False,
+                }
+                meta = {**x, "seeds": runs, "replaces": replaced}
+                yield go.Scatter(x=x["steps"], y=[min(each) for each in values], meta=meta, name=name, **band)
+                yield go.Scatter(
+                    x=x["steps"],
+                    y=[max(each) for each in values],
+                    meta=meta,
+                    name=name,
+                    fill="tonexty",
+                    fillcolor=f"{colour}33",
+                    **band,
+                )
+                yield go.Scatter(
+                    x=x["steps"],
+                    y=[sum(each) / len(each) for each in values],
+                    mode="lines",
+                    name=name,
+                    line={"color": colour, "width": 2.5, "dash": _DASHES[place % len(_DASHES)]},
+                    meta={**meta, "mean": True},
+                    showlegend=False,
+                    visible=False,
+                    text=[f"stage {stage}" for stage in stages],
+                    hovertemplate="%{y} (%{text})<extra>%{fullData.name}</extra>",
+                )
 
 
 def curve_panels(histories: Sequence[History]) -> list[Panel]:
     """Return all panels that have data."""
     found = [_returns(histories), _throughput(histories), _waiting(histories), _lag(histories)]
-    found += [_bytes(histories), _seconds(histories), *_metrics(histories)]
+    found += [_bytes(histories), _seconds(histories), *_usage(histories), *_metrics(histories)]
     return [axes.panel() for axes in found if axes.traces]
 
 
@@ -129,7 +201,7 @@ def _returns(histories: Sequence[History]) -> _Axes:
         histories,
         "Return",
         "of an episode",
-        note="Bars, where there is room: the least and the greatest of an evaluation.",
+        note="Faint bars, of a single run: from the least to the greatest of an evaluation, cut at the edge.",
     )
     for history in histories:
         axes.line(history, "while acting", _metric(history, _IN_RETURN))
@@ -156,7 +228,8 @@ def _spread(evaluations: Iterable[Mapping[str, Any]]) -> dict[str, object] | Non
         "array": [one.get("max_return", one["mean_return"]) - one["mean_return"] for one in evaluations],
         "arrayminus": [one["mean_return"] - one.get("min_return", one["mean_return"]) for one in evaluations],
         "thickness": 1,
-        "width": 3,
+        "width": 0,
+        "color": "rgba(128, 136, 148, 0.35)",
     }
 
 
@@ -238,6 +311,47 @@ def _seconds(histories: Sequence[History]) -> _Axes:
 
 def _part_seconds(stage: Stage, *, name: str) -> float | None:
     return getattr(stage.timings, name) if stage.timings else None
+
+
+def _usage(histories: Sequence[History]) -> list[_Axes]:
+    """Return panels of what worker processes used, by the role of their first member."""
+    found = []
+    for title, unit, note, amount in _USAGE:
+        axes = _Axes(histories, title, unit, "~s", note)
+        for history in histories:
+            by_stage = [_by_role(stage, amount) for stage in history.stages]
+            for role in sorted({role for roles in by_stage for role in roles}):
+                values = {at: roles[role] for at, roles in enumerate(by_stage) if role in roles}
+                axes.line(history, f"{role}, {title.replace('Memory', 'memory')}", values)
+        found.append(axes)
+    return found
+
+
+def _by_role(stage: Stage, amount: Callable[[ProcessUsage], float | None]) -> dict[str, float]:
+    """Return an amount of each role, over its processes; roles without one are left out."""
+    roles: dict[str, float] = {}
+    for usage in stage.timings.processes if stage.timings else ():
+        value = amount(usage)
+        if value is not None:
+            role = usage.members[0].rsplit("-", 1)[0]
+            roles[role] = roles.get(role, 0) + value
+    return roles
+
+
+def _cores(usage: ProcessUsage) -> float | None:
+    return usage.cpu_seconds / usage.seconds if usage.seconds else None
+
+
+_USAGE: tuple[tuple[str, str, str, Callable[[ProcessUsage], float | None]], ...] = (
+    ("CPU", "cores, over a role's processes", "Mean of a stage.", _cores),
+    ("Memory", "bytes, over a role's processes", "Resident at the end of a stage.", lambda usage: usage.memory_bytes),
+    (
+        "GPU memory",
+        "bytes, over a role's processes",
+        "Peak that torch allocated in a stage.",
+        lambda usage: usage.gpu_memory_bytes,
+    ),
+)
 
 
 def _metrics(histories: Sequence[History]) -> list[_Axes]:

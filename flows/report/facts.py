@@ -14,6 +14,7 @@ from penstock.flows.report.formatting import (
     format_time,
 )
 from penstock.flows.settings.listing import default_settings, flat_settings, format_setting
+from penstock.storage.runs.continuing.extensions import list_extensions
 from penstock.tasks.analysis.lineage import newest_shards, source_stages, stage_lineage
 
 if TYPE_CHECKING:
@@ -50,6 +51,13 @@ def facts(history: History) -> Row:
         found["shards"] = format_bytes(sum(ref.nbytes for stage in history.stages for ref in stage.commit.shards))
         if seconds:
             found["time in stages"] = format_seconds(sum(seconds))
+    extended = list_extensions(history.run.store).values()
+    if extended:
+        found["extended"] = "; ".join(
+            f"after stage {one.stage} to max_stages {one.max_stages}"
+            + ("" if one.target_return is None else f", target_return {one.target_return:g}")
+            for one in extended
+        )
     if history.attempts:
         found["tried again"] = "; ".join(
             f"stage {stage}: {one.get('reason')}" for stage, one in history.attempts.items()

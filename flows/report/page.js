@@ -21,18 +21,46 @@ function themed(layout) {
   };
 }
 
-function over(kind, figure, isCurve) {
+// The mean of all values so far, of which older ones count less and less.
+function smoothed(values, share) {
+  let sum = 0;
+  let weight = 0;
+  return values.map((value) => {
+    sum = share * sum + value;
+    weight = share * weight + 1;
+    return sum / weight;
+  });
+}
+
+// A smoothed line lies upon its own values, which stay as a faint line.
+function smooth(trace, share) {
+  const isBand = trace.meta?.seeds && !trace.meta.mean;
+  if (!share || !trace.meta || !trace.mode.includes("lines")) return [trace];
+  const soft = { ...trace, y: smoothed(trace.y, share), error_y: undefined };
+  if (isBand) return [soft];
+  return [
+    { ...trace, opacity: 0.25, error_y: undefined, hoverinfo: "skip", hovertemplate: undefined, showlegend: false },
+    { ...soft, mode: "lines", hovertemplate: soft.hovertemplate.replace("<extra>", " smoothed<extra>") },
+  ];
+}
+
+function over(kind, figure, isCurve, share, seeds) {
   if (!isCurve) return figure;
-  const data = figure.data.map((trace) => (trace.meta ? { ...trace, x: trace.meta[kind] } : trace));
+  const grouped = new Set(figure.data.flatMap((trace) => trace.meta?.replaces ?? []));
+  const isShown = (trace) => (trace.meta?.seeds ? seeds === "mean" : !(seeds === "mean" && grouped.has(trace.meta?.run)));
+  const data = figure.data
+    .filter(isShown)
+    .map((trace) => (trace.meta ? { ...trace, visible: true, x: trace.meta[kind] } : trace))
+    .flatMap((trace) => smooth(trace, share));
   const xaxis = { ...figure.layout.xaxis, title: { text: titles[kind] } };
   return { data, layout: { ...figure.layout, xaxis } };
 }
 
 function draw() {
-  const choice = document.getElementById("over");
+  const chosen = (id, otherwise) => document.getElementById(id)?.value ?? otherwise;
   for (const [id, figure] of Object.entries(figures)) {
     const place = document.getElementById(id);
-    const shown = over(choice ? choice.value : "steps", figure, place.classList.contains("curve"));
+    const shown = over(chosen("over", "steps"), figure, place.classList.contains("curve"), Number(chosen("smoothing", 0)), chosen("seeds", "each"));
     Plotly.react(place, shown.data, themed(shown.layout), { responsive: true, displaylogo: false, displayModeBar: false });
   }
 }
@@ -65,6 +93,6 @@ function play(player, clip) {
 
 draw();
 dark.addEventListener("change", draw);
-document.getElementById("over")?.addEventListener("change", draw);
+for (const id of ["over", "smoothing", "seeds"]) document.getElementById(id)?.addEventListener("change", draw);
 const clips = read("clips");
 for (const player of document.querySelectorAll(".player")) play(player, clips[player.dataset.clip]);

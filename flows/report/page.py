@@ -17,6 +17,7 @@ from penstock.flows.display.summary import outcome
 from penstock.flows.report import facts
 from penstock.flows.report.curves import COLOURS, curve_panels
 from penstock.flows.report.formatting import format_number, format_seconds
+from penstock.flows.report.seeds import identical_notes, seed_groups
 from penstock.flows.report.timeline import slowest_actors, timeline
 
 if TYPE_CHECKING:
@@ -66,6 +67,8 @@ def render(histories: Sequence[History], pictures: Sequence[Pictures]) -> str:
         clips=_as_script({run["name"]: run["clip"]["frames"] for run in sections if run["clip"]}),
         curves=curves,
         colours=COLOURS,
+        has_seeds=bool(seed_groups(histories)),
+        identical=identical_notes(histories),
         runs=sections,
         fact_names=list(dict.fromkeys(name for run in sections for name in run["facts"])),
         differing=facts.differing_settings(histories) if len(histories) > 1 else [],

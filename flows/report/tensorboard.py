@@ -6,17 +6,20 @@ import json
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from penstock.flows.observers.callbacks.records import record_of
+from penstock.flows.report.scalars import stage_scalars
 from penstock.flows.settings.listing import flat_settings
 from penstock.storage.errors import ConfigError
+from penstock.storage.transfer.replacing import replacing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
-    from penstock.tasks.analysis.history import History, Stage
+    from penstock.tasks.analysis.history import History
 
 _OF_THE_SETTINGS = (bool, int, float, str)
-_HPARAM_METRICS = ("return/evaluation", "return/acting")
+HPARAM_METRICS = ("return/evaluation", "return/acting")
 
 
 def write_events(history: History, folder: Path) -> dict[str, int]:
@@ -41,58 +44,37 @@ def write_events(history: History, folder: Path) -> dict[str, int]:
     wall = _created(history)
     events = [Event(wall_time=wall, file_version="brain.Event:2")]
     events += [
-        Event(wall_time=wall, summary=one) for one in hparams(_hparams(history), dict.fromkeys(_HPARAM_METRICS, 0.0))
+        Event(wall_time=wall, summary=one)
+        for one in hparams(hparams_of(history.config), dict.fromkeys(HPARAM_METRICS, 0.0))
     ]
     scalars = 0
     evaluations: dict[int, Mapping[str, float]] = {one["version"]: one for one in history.evaluations}
     for stage in history.stages:
         if stage.timings:
             wall = stage.timings.started_at + stage.timings.stage_seconds
-        for tag, value in _scalars(stage, evaluations.get(stage.commit.version)):
+        record = record_of(history.run.name, stage)
+        for tag, value in stage_scalars(record, evaluations.get(record.version)).items():
             summary = scalar(tag, value)
             events.append(Event(wall_time=wall, step=stage.commit.env_steps, summary=summary))
             scalars += 1
     target = folder / history.run.name / "events.out.tfevents.penstock"
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        part = target.with_name(".part")
-        writer = RecordWriter(str(part))
-        for event in events:
-            writer.write(event.SerializeToString(deterministic=True))
-        writer.close()
-        part.replace(target)
+        with replacing(target) as part:
+            writer = RecordWriter(str(part))
+            for event in events:
+                writer.write(event.SerializeToString(deterministic=True))
+            writer.close()
     except OSError as error:
         raise ConfigError(f"{folder}: {error.strerror}; choose a folder that is writable") from None
     return {"scalars": scalars, "stages": len(history.stages)}
 
 
-def _scalars(stage: Stage, concurrent: Mapping[str, float] | None) -> Iterator[tuple[str, float]]:
-    """Yield a stage's values by tag; TensorBoard stores them with 32 bits."""
-    metrics = dict(stage.commit.metrics)
-    found: dict[str, float | None] = {"return/acting": metrics.pop("episode_return", None)}
-    found["episode/length"] = metrics.pop("episode_length", None)
-    for name, evaluation in (("evaluation", stage.commit.evaluation), ("evaluated_beside", concurrent)):
-        found[f"return/{name}"] = evaluation["mean_return"] if evaluation else None
-        if evaluation:
-            found[f"return/{name}_least"] = evaluation.get("min_return")
-            found[f"return/{name}_greatest"] = evaluation.get("max_return")
-    found |= {f"learning/{name}": value for name, value in metrics.items()}
-    found["speed/env_steps_per_second"] = stage.steps_per_second
-    found["speed/learner_wait_share"] = stage.wait_share
-    found["speed/stage_seconds"] = stage.seconds
-    found["stored/missed_shards"] = stage.timings.missed_shards if stage.timings else None
-    found["stored/shard_bytes"] = sum(ref.nbytes for ref in stage.commit.shards) or None
-    found["progress/version"] = stage.commit.version
-    found["progress/stage"] = stage.index
-    for tag, value in found.items():
-        if value is not None:
-            yield tag, float(value)
-
-
-def _hparams(history: History) -> dict[str, bool | int | float | str]:
+def hparams_of(settings: Mapping[str, object]) -> dict[str, bool | int | float | str]:
+    """Return stored settings by path, as hparams can have them."""
     return {
         path: value if isinstance(value, _OF_THE_SETTINGS) else json.dumps(value)
-        for path, value in flat_settings(history.config).items()
+        for path, value in flat_settings(settings).items()
         if value is not None
     }
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined, to_jsonable_python
 
+from penstock.storage.digest import digest
 from penstock.tasks.setup.config.loading import choices_of
 from penstock.tasks.setup.config.replay import ReplayConfig
 from penstock.tasks.setup.config.run import TrainConfig
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from penstock.tasks.setup.config.run import RunConfig
 
 
+_HEADER_TEXT = "environment.header_text"
 _WORDS = {bool: "true or false", int: "whole number", float: "number", str: "text"}
 _BOUNDS = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
 
@@ -71,7 +73,7 @@ def kind_of(config: Mapping[str, object]) -> type[RunConfig]:
 
 
 def flat_settings(config: Mapping[str, object]) -> dict[str, object]:
-    """Return stored settings by path; tables that are values themselves stay whole."""
+    """Return stored settings by path; tables that are values themselves stay whole, a header's text is its digest."""
     whole = {setting.path for setting in settings_of(kind_of(config))}
 
     def walk(values: Mapping[str, object], prefix: str) -> Iterator[tuple[str, object]]:
@@ -81,7 +83,10 @@ def flat_settings(config: Mapping[str, object]) -> dict[str, object]:
             else:
                 yield f"{prefix}{name}", value
 
-    return dict(walk(config, ""))
+    found = dict(walk(config, ""))
+    if isinstance(text := found.get(_HEADER_TEXT), str):
+        found[_HEADER_TEXT] = digest(text.encode())
+    return found
 
 
 def default_settings(config: Mapping[str, Any]) -> dict[str, object]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import tomllib
 from itertools import pairwise
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, get_origin
 
 from penstock.flows.settings.listing import settings_of
@@ -70,6 +71,29 @@ def configured(preset: str, arguments: Sequence[str], given: Mapping[str, Any]) 
     return build_config(with_overrides(values, overrides))
 
 
+def nested_settings(settings: Mapping[str, Any], kind: type[RunConfig] = TrainConfig) -> dict[str, Any]:
+    """Turn settings by name, as Python's keywords give them, into tables: `{"lag": 1}` into `{"schedule": {"lag": 1}}`.
+
+    Args:
+        settings: by full name, by last part where that is unique, or a table of them by the table's name.
+        kind: kind of run.
+
+    Raises:
+        ConfigError: a name is not a setting, or is ambiguous; or a table is none.
+    """
+    values: dict[str, Any] = {}
+    tables = {setting.path.partition(".")[0] for setting in settings_of(kind) if "." in setting.path}
+    for name, value in settings.items():
+        is_table = name in tables
+        if is_table and not isinstance(value, dict):
+            raise ConfigError(f"{name} = {value!r}: expected a table of its settings, such as {{'name': value}}")
+        nested: Any = str(value) if isinstance(value, PurePath) else value
+        for part in reversed([name] if is_table else resolve_setting(name, kind, option="").split(".")):
+            nested = {part: nested}
+        values = merge(values, nested)
+    return values
+
+
 def parse_bounds(option: str, text: str | None) -> dict[str, int]:
     """Turn `3:9`, `3:`, `:9` or `3` into the first and last of a range, as far as they are given.
 
@@ -86,9 +110,9 @@ def parse_bounds(option: str, text: str | None) -> dict[str, int]:
     return {name: int(part) for name, part in (("first", first), ("last", last)) if part}
 
 
-def describe_settings(kind: type[RunConfig] = TrainConfig) -> list[dict[str, str]]:
-    """Return every setting of a kind of run with its default and description."""
-    return [
+def describe_settings(kind: type[RunConfig] = TrainConfig, search: str = "") -> list[dict[str, str]]:
+    """Return the settings of a kind of run whose name or meaning contains a text, with default and meaning."""
+    described = [
         {
             "setting": setting.path,
             "default": setting.default_text,
@@ -96,10 +120,21 @@ def describe_settings(kind: type[RunConfig] = TrainConfig) -> list[dict[str, str
         }
         for setting in settings_of(kind)
     ]
+    wanted = search.lower().replace("-", "_")
+    return [
+        row
+        for row in described
+        if wanted in row["setting"].lower() or search.lower() in row["meaning"].lower() or not search
+    ]
 
 
-def resolve_setting(name: str, kind: type[RunConfig] = TrainConfig) -> str:
+def resolve_setting(name: str, kind: type[RunConfig] = TrainConfig, *, option: str = "--") -> str:
     """Return the full name of a setting, given that name or its last part where that is unique.
+
+    Args:
+        name: as given, with underscores.
+        kind: kind of run.
+        option: begins a setting in messages: an option's two dashes, or nothing for a keyword in Python.
 
     Raises:
         ConfigError: there is none, or several.
@@ -115,13 +150,18 @@ def resolve_setting(name: str, kind: type[RunConfig] = TrainConfig) -> str:
     if len(matches) == 1:
         return matches[0]
     if matches:
-        raise ConfigError(f"--{name} could be {' or '.join(f'--{path}' for path in matches)}; use the full name")
+        found = " or ".join(f"{option}{path}" for path in matches)
+        raise ConfigError(f"{option}{name} could be {found}; use the full name")
     if name.partition(".")[0] == "placement":
         new = name.replace("placement", "distribution", 1)
-        raise ConfigError(f"--{name} was renamed to --{new}".replace("_", "-"))
+        raise ConfigError(_spelled(f"{option}{name} was renamed to {option}{new}", option))
     close = difflib.get_close_matches(name, [*paths, *(path.rpartition(".")[2] for path in paths)], n=3)
-    hint = f"; did you mean {' or '.join(f'--{path}' for path in close)}?" if close else ""
-    raise ConfigError(f"--{name.replace('_', '-')}: no such setting{hint} `penstock settings` lists them all")
+    hint = f"; did you mean {' or '.join(f'{option}{path}' for path in close)}?" if close else ""
+    raise ConfigError(f"{_spelled(option + name, option)}: no such setting{hint} `penstock settings` lists them all")
+
+
+def _spelled(text: str, option: str) -> str:
+    return text.replace("_", "-") if option else text
 
 
 def _parse(text: str) -> Any:

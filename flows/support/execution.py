@@ -2,22 +2,44 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from penstock.flows.display.naming import exists_policy, named
 from penstock.flows.display.run_report import RunReport
+from penstock.flows.observers.callbacks.delivery import Delivery
+from penstock.flows.observers.telemetry.run_telemetry import RunTelemetry
+from penstock.flows.observers.tracking.open import open_followers
 from penstock.storage.errors import SchedulerLostError
 from penstock.tasks.driver.recovery import wait_for_clusters
 from penstock.tasks.driver.run import drive_run
 from penstock.tasks.setup.planning.resolve import resolve
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from penstock.flows.display.summary import FlowResult
+    from penstock.storage.runs.commit_schema import Commit
     from penstock.tasks.setup.config.run import RunConfig
     from penstock.tasks.setup.planning.resolve import IfExists
 
 _LOSSES = 5
 """Limit of lost schedulers per flow run: with more, waiting does not remove the cause."""
+_leaving: list[Callable[[Commit], bool]] = []
+
+
+@contextmanager
+def leave_when(is_reached: Callable[[Commit], bool]) -> Iterator[None]:
+    """Let runs that this process drives be left, to be resumed later, after the first commit that fulfils a condition.
+
+    Args:
+        is_reached: called after each commit that does not finish its run.
+    """
+    _leaving.append(is_reached)
+    try:
+        yield
+    finally:
+        _leaving.remove(is_reached)
 
 
 def execute_run(config: RunConfig, if_exists: IfExists) -> FlowResult:
@@ -25,15 +47,26 @@ def execute_run(config: RunConfig, if_exists: IfExists) -> FlowResult:
 
     Where a cluster's scheduler is lost, wait for it and resume as `penstock resume` does.
     """
+    followers = open_followers(config.cluster)
     resolved = resolve(named(config), exists_policy(if_exists))
-    with RunReport(resolved.config) as report:
+    with (
+        RunTelemetry(resolved.config) as telemetry,
+        RunReport(resolved.config) as report,
+        Delivery(followers, config.cluster.callback_seconds) as delivery,
+    ):
         for losses_left in reversed(range(_LOSSES + 1)):
             training = None
             try:
-                with drive_run(resolved, report.handle_event) as training:
+                on_event = telemetry.watched(report.handle_event)
+                with drive_run(telemetry.counted(resolved), on_event) as training, telemetry.driving(training):
                     report.begin(training)
+                    delivery.begin(training.run, training.newest)
                     for commit, timings in training.stages():
                         report.stage(commit, timings)
+                        delivery.stage(commit, timings)
+                        telemetry.stage(commit, timings)
+                        if commit.finished is None and any(is_reached(commit) for is_reached in _leaving):
+                            break
                     return report.summary()
             except SchedulerLostError:
                 if not losses_left or training is None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from penstock.storage.errors import LeaseHeldError
+from penstock.storage.errors import ConfigError, LeaseHeldError
 from penstock.storage.runs.lease import acquire
 from penstock.storage.runs.run import RunFolder, list_runs
 from penstock.storage.stores.open import open_store
+from penstock.storage.stores.reachable import require_endpoint
 from penstock.tasks.setup.config.consent import record_consent, require_consent
 from penstock.tasks.setup.config.loading import merge, stored_settings
 from penstock.tasks.setup.config.replay import build_stored_config
+from penstock.tasks.setup.config.run import MOVABLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,12 +38,28 @@ def stored_config(store: str, run: str, overrides: Mapping[str, Any], *, trust: 
         ConfigError: the overrides are wrong.
         ConsentError: the run names code in the working directory, and is not trusted.
     """
+    require_endpoint(store)
     folder = RunFolder(open_store(store), run)
     if trust:
         record_consent(folder)
     require_consent(folder)
     described = folder.load("config")["config"]
     return build_stored_config(merge({**stored_settings(described), "name": run, "store": store}, overrides))
+
+
+def require_movable(overrides: Mapping[str, Any]) -> None:
+    """Refuse settings that can't change when a run is resumed.
+
+    Raises:
+        ConfigError: names them.
+    """
+    fixed = sorted(set(overrides) - {"cluster", "distribution"})
+    fixed += sorted(f"distribution.{key}" for key in set(overrides.get("distribution", {})) - {*MOVABLE})
+    if fixed:
+        raise ConfigError(
+            f"{', '.join(fixed)}: can't change when a run is resumed; only cluster settings and numbers of act and env "
+            f"tasks can"
+        )
 
 
 def unfinished_config(
@@ -65,7 +83,7 @@ def unfinished_config(
     """
     where = {"cluster": cluster.model_dump(mode="json", exclude_unset=True)}
     if run is not None:
-        newest = RunFolder(open_store(store), run).log.newest()
+        newest = RunFolder(open_store(store), run).newest()
         return None if newest and newest.finished else stored_config(store, run, where, trust=trust)
     root = open_store(store)
     found = [summary for summary in list_runs(root) if summary.finished is None and summary.problem is None]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from penstock.tasks.environments.header import with_header
 from penstock.tasks.setup.distribution.policies import AUTO
 from penstock.tasks.setup.planning.auto_policy import choose
-from penstock.tasks.setup.planning.preflight import check_distribution, check_reach
+from penstock.tasks.setup.planning.preflight import check_acting, check_device, check_distribution, check_reach
 from penstock.tasks.setup.planning.run_calibration import measure_parts, measure_sizes
 from penstock.tasks.setup.planning.traffic import edge_costs
 
@@ -20,8 +21,11 @@ def plan(config: RunConfig) -> dict[str, Any]:
     `note` names costs that the trial does not cover: those of minibatches, where the first rounds only fill a window.
 
     Raises:
-        ConfigError: the configuration is wrong, or its trial fails.
+        ConfigError: the configuration is wrong, as `penstock train` says it, or its trial fails.
     """
+    config = with_header(config)
+    check_device(config)
+    check_acting(config)
     chosen: dict[str, object] = {}
     if config.distribution.policy == AUTO and not config.distribution.roles:
         check_reach(config, None)

@@ -44,12 +44,13 @@ def atari_source(
         games = [name for name in gymnasium.registry if name.startswith(PREFIX)]
         near = get_close_matches(env_id, games, n=3, cutoff=0.4)
         raise ValueError(f"no Atari game is called {env_id!r}; similar: {', '.join(near) or 'none'}")
-    fields = inspect.signature(vector_class).parameters
-    offered = {name: field.default for name, field in fields.items() if name not in _MADE_HERE}
+    offered = _offered(vector_class)
     unknown = sorted(set(settings) - set(offered))
     if unknown:
         listed = ", ".join(f"{name}={default!r}" for name, default in offered.items())
-        raise ValueError(f"{env_id} has no setting {', '.join(map(repr, unknown))}; its settings: {listed}")
+        near = [match for name in unknown for match in get_close_matches(name, offered, n=1)]
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        raise ValueError(f"{env_id} has no setting {', '.join(map(repr, unknown))}; its settings: {listed}{hint}")
     values = offered | gymnasium.spec(env_id).kwargs
     values |= {name: _like(name, value, offered[name]) for name, value in settings.items()}
     if values["frameskip"] < 1:
@@ -72,6 +73,11 @@ def atari_source(
 
     limit = -(-values["max_num_frames_per_episode"] // values["frameskip"])
     return WrappedSource(env_id, build, limit, gymnasium.spec(env_id).reward_threshold)
+
+
+def atari_types(env_id: str) -> dict[str, type | None]:
+    """Return the names of ale-py's settings with the types of their values; ValueError if it is not installed."""
+    return {name: type(default) for name, default in _offered(_vector_class(env_id)).items()}
 
 
 def atari_seed(seed: int) -> int:
@@ -123,6 +129,11 @@ def _vector_class(env_id: str) -> Callable[..., VectorEnv[Any, Any, Any]]:
             f"with: pip install 'penstock-rl[atari]'"
         ) from error
     return cast("Callable[..., VectorEnv[Any, Any, Any]]", AtariVectorEnv)
+
+
+def _offered(vector_class: Callable[..., VectorEnv[Any, Any, Any]]) -> dict[str, Any]:
+    fields = inspect.signature(vector_class).parameters
+    return {name: field.default for name, field in fields.items() if name not in _MADE_HERE}
 
 
 def _like(name: str, value: Any, default: Any) -> Any:

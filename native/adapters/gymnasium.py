@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 from gymnasium.vector import AutoresetMode
 
+from penstock.native.adapters.keywords import check_keywords, keywords_of, suggestion, type_of
+from penstock.native.adapters.one_array import as_one_array
 from penstock.native.adapters.vector_env import WrappedSource
 
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 PREFIX = "gymnasium/"
 MODES = ("sync", "async", "vector_entry_point")
+_OF_MAKE_VEC = ("vectorization_mode", "vector_kwargs", "wrappers", "render_mode", "max_episode_steps")
 
 
 def gymnasium_knows(env_id: str) -> bool:
@@ -31,13 +34,20 @@ def near_misses(env_id: str) -> list[str]:
 
 
 def gymnasium_source(
-    env_id: str, num_envs: int, num_threads: int, max_episode_steps: int | None, settings: Mapping[str, Any]
+    env_id: str,
+    num_envs: int,
+    num_threads: int,
+    max_episode_steps: int | None,
+    settings: Mapping[str, Any],
+    *,
+    one_array: bool = False,
 ) -> WrappedSource:
     """Return an environment by its id in Gymnasium's registry.
 
     `vectorization_mode` is 'sync' (the default: one after the other), 'async' (a process each) or 'vector_entry_point'
     (the vector environment that the id brings). It, `vector_kwargs` and `wrappers` are those of `gymnasium.make_vec`;
-    other settings go to the environment.
+    with `one_array=True` observations that are none (Discrete, Tuple, Dict) are encoded as one, where `sync` or `async`
+    make the environments. Other settings go to the environment.
 
     Raises:
         ValueError: No such id, mode, setting or value, or something that the environment needs is not installed.
@@ -50,6 +60,8 @@ def gymnasium_source(
     spec = _spec(env_id)
     own_only = spec.entry_point is None and spec.vector_entry_point is not None
     values = dict(settings)
+    keywords = keywords_of(spec)
+    check_keywords(spec.id, keywords, {name: value for name, value in values.items() if name not in _OF_MAKE_VEC})
     mode = values.pop("vectorization_mode", "vector_entry_point" if own_only else "sync")
     if mode not in MODES:
         raise ValueError(f"vectorization_mode is {mode!r}, expected one of {', '.join(map(repr, MODES))}")
@@ -60,10 +72,16 @@ def gymnasium_source(
         arguments = dict(values)
         if mode != "vector_entry_point":
             arguments["vector_kwargs"] = dict(values.get("vector_kwargs", {})) | {"autoreset_mode": autoreset_mode}
+            if one_array:
+                arguments["wrappers"] = (*values.get("wrappers", ()), as_one_array)
         try:
             made = gymnasium.make_vec(env_id, num_envs, vectorization_mode=mode, **arguments)
-        except (gymnasium.error.Error, ImportError, TypeError, ValueError) as error:
-            raise ValueError(f"Gymnasium cannot make {env_id} with {values}: {error}") from error
+        except Exception as error:  # whatever the environment's constructor raises
+            given = {name: value for name, value in values.items() if name not in _OF_MAKE_VEC}
+            hint = suggestion(keywords, given) if isinstance(error, TypeError) else ""
+            plain = isinstance(error, (gymnasium.error.Error, ImportError, OSError, TypeError, ValueError))
+            said = str(error) if plain else f"{type(error).__name__}: {error}"
+            raise ValueError(f"Gymnasium cannot make {env_id} with {values}: {said}{hint}") from error
         found = made.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
         if found != autoreset_mode:
             made.close()
@@ -75,6 +93,15 @@ def gymnasium_source(
 
     limit = spec.max_episode_steps if max_episode_steps is None else max_episode_steps
     return WrappedSource(env_id, build, None if limit == -1 else limit, spec.reward_threshold)
+
+
+def gymnasium_types(env_id: str) -> dict[str, type | None]:
+    """Return the names of an environment's keyword arguments, with bool, int, float or str where they must be one.
+
+    Raises:
+        ValueError: No such id.
+    """
+    return {name: type_of(keyword) for name, keyword in keywords_of(_spec(env_id.removeprefix(PREFIX))).items()}
 
 
 def _spec(env_id: str) -> EnvSpec:

@@ -146,9 +146,17 @@ class WrappedPool(EnvironmentPool):
         """
         space = self.single_observation_space
         if not isinstance(space, (Box, Discrete, MultiBinary, MultiDiscrete)):
-            raise ValueError(self._unfit("observation", space, "one array of numbers, such as Box"))  # noqa: TRY004
+            remedy = (
+                "make(..., one_array=True) encodes it, unless Gymnasium brings its own vector environment"
+                if space.is_np_flattenable
+                else "a run needs an id whose entry point encodes it as a Box"
+            )
+            raise ValueError(self._unfit("observation", space, "one array of numbers, such as Box", remedy))  # noqa: TRY004
         if self._actions.spec is None:
-            raise ValueError(self._unfit("action", self.single_action_space, "Discrete or a Box of floats"))
+            remedy = (
+                "a run needs an id whose entry point converts such actions, with gymnasium.wrappers.TransformAction"
+            )
+            raise ValueError(self._unfit("action", self.single_action_space, "Discrete or a Box of floats", remedy))
         return EnvironmentSpec(
             id=self._source.id,
             observation={"dtype": str(space.dtype), "shape": tuple(space.shape or ())},
@@ -321,11 +329,8 @@ class WrappedPool(EnvironmentPool):
         """
         repeat(self, self._source.id, state)
 
-    def _unfit(self, kind: str, space: Any, wanted: str) -> str:
-        return (
-            f"{self._source.id} has the {kind} space {space}, and a round holds {wanted}; use reset() and step(), or "
-            f"wrap the environment: make(..., wrappers=[gymnasium.wrappers.FlattenObservation])"
-        )
+    def _unfit(self, kind: str, space: Any, wanted: str, remedy: str) -> str:
+        return f"{self._source.id} has the {kind} space {space}, and a round holds {wanted}: {remedy}"
 
     @contextmanager
     def _alone(self) -> Iterator[None]:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from penstock.native.floorplan.placement_cost import PlacementCost
 
 DEFAULT_WEIGHTS = (1.0, 1.0, 0.5)
@@ -71,6 +73,7 @@ def anneal(
     seed: int = 0,
     chances: dict[str, float] | None = None,
     weights: tuple[float, float, float] = DEFAULT_WEIGHTS,
+    on_progress: Callable[[int, int], None] = lambda _, __: None,
 ) -> AnnealResult:
     """Anneal the free hard macros by swap, shift, flip, move and shuffle.
 
@@ -89,6 +92,7 @@ def anneal(
         seed: Of the moves.
         chances: Of each kind of move; by default the published ones.
         weights: Of wirelength, density and congestion.
+        on_progress: Called now and then with the numbers of moves judged and of all.
     """
     _check_weights(weights)
     if soft_every is None:
@@ -107,7 +111,9 @@ def anneal(
     for macro in plc.get_macro_indices():
         if not plc.is_node_placed(macro):
             raise ValueError(f"macro {plc.get_node_name(macro)!r} is not placed; restore or legalise a placement first")
-    found = plc._anneal(moves, first_temperature, last_temperature, soft_every, points, seed, values, weights)  # noqa: SLF001
+    found = plc._anneal(  # noqa: SLF001
+        moves, first_temperature, last_temperature, soft_every, points, seed, values, weights, on_progress
+    )
     return AnnealResult(**found)
 
 

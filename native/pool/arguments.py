@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import operator
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
+import gymnasium
 import numpy as np
 
 if TYPE_CHECKING:
@@ -93,8 +95,13 @@ def configuration(
     unknown = sorted(set(given) - set(defaults))
     if unknown:
         fields = ", ".join(f"{name}={default!r}" for name, default in defaults.items())
+        near = [match for name in unknown for match in get_close_matches(name, defaults, n=1)]
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        if environment_id in gymnasium.registry:
+            hint += f"; Gymnasium's own, 'gymnasium/{environment_id}', takes the keyword arguments of its class"
         raise ValueError(
-            f"{environment_id} has no configuration field {', '.join(map(repr, unknown))}; its fields: {fields}"
+            f"{environment_id} has no configuration field {', '.join(map(repr, unknown))}; its fields: "
+            f"{fields or 'none'}{hint}"
         )
     return {name: one_each(name, given.get(name, default), default, num_envs) for name, default in defaults.items()}
 
@@ -108,7 +115,8 @@ def one_each(name: str, value: Any, default: float, num_envs: int) -> NDArray[An
     kind = type(default)
     array = np.asarray(value)
     if array.dtype.kind not in _ACCEPTED_KINDS[kind]:
-        raise ValueError(f"{name} must be {kind.__name__}, or {num_envs} of them, got {value!r}")
+        several = f", or {num_envs} of them" if num_envs > 1 else ""
+        raise ValueError(f"{name} must be {kind.__name__}{several}, got {value!r}")
     if array.shape not in ((), (num_envs,)):
         raise ValueError(
             f"{name} must be one value or one for each of {num_envs} environments, got {list(array.shape)}"

@@ -100,6 +100,11 @@ def attribute_names(pool: AttributesMixin) -> tuple[str, ...]:
     return (*pool.config, *fields, *_SAVED, "state", "spec", *_POOL_ATTRIBUTES)
 
 
+def is_environments_own(pool: AttributesMixin, name: str) -> bool:
+    """Return whether the environments have the attribute, rather than the pool for them."""
+    return name in pool.config or name == "state" or _column(name, pool.saved_names) is not None
+
+
 def _column(name: str, saved_names: Sequence[str]) -> str | None:
     if name in _SAVED:
         return name

@@ -7,7 +7,7 @@ Importing `native` registers what is built in. Gymnasium has loaded no plugins s
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import gymnasium
 
@@ -59,9 +59,18 @@ def _limits(environment_id: str) -> tuple[int, float | None, int | None]:
     return described["agents"], described["reward_threshold"], described["max_episode_steps"]
 
 
-def make_single(environment_id: str, **kwargs: Any) -> SingleEnv:
-    """Gymnasium's entry point: without a time limit, for `gymnasium.make` adds the one that it was asked for."""
-    return SingleEnv(environment_id, **{"max_episode_steps": -1, **kwargs})
+class SingleEntryPoint:
+    """Gymnasium's entry point for one environment."""
+
+    metadata: ClassVar[dict[str, object]] = {"render_modes": ["human", "rgb_array"], "render_fps": 50}
+    """From it `gymnasium.make` knows that it may collect frames for `rgb_array_list`."""
+
+    def __call__(self, environment_id: str, **kwargs: Any) -> SingleEnv:
+        """Make one without a time limit, for `gymnasium.make` adds the one that it was asked for."""
+        return SingleEnv(environment_id, **{"max_episode_steps": -1, **kwargs})
+
+
+make_single = SingleEntryPoint()
 
 
 def make_vector(environment_id: str, **kwargs: Any) -> Pool:

@@ -10,9 +10,9 @@ from gymnasium.vector import AutoresetMode
 
 from penstock.native import _core
 from penstock.native.adapters.atari import PREFIX as ATARI
-from penstock.native.adapters.atari import atari_source
+from penstock.native.adapters.atari import atari_source, atari_types
 from penstock.native.adapters.gymnasium import PREFIX as GYMNASIUM
-from penstock.native.adapters.gymnasium import gymnasium_knows, gymnasium_source, near_misses
+from penstock.native.adapters.gymnasium import gymnasium_knows, gymnasium_source, gymnasium_types, near_misses
 from penstock.native.adapters.vector_env import WrappedPool
 from penstock.native.pool import mujoco_library
 from penstock.native.pool.arguments import configuration
@@ -45,6 +45,7 @@ def make(
     thread_affinity: bool = False,
     batch_size: int | None = None,
     deterministic: bool = False,
+    one_array: bool = False,
     **config: Any,
 ) -> EnvironmentPool:
     """Make a pool of `num_envs` environments.
@@ -63,6 +64,8 @@ def make(
         batch_size: How many environments `recv` gives at a time, if the pool is stepped asynchronously; None takes all.
         deterministic: Whether `recv` gives batches in a fixed rotation instead of whichever are done first;
             `batch_size` must then divide `num_envs`.
+        one_array: Whether Gymnasium's environments that observe Discrete, Tuple or Dict are made to observe one float
+            array, as by its wrapper FlattenObservation: a choice is one-hot. All others observe one anyway.
         config: Fields of the environment's configuration, as one value or one for each environment. For Atari the
             settings of ale-py's AtariVectorEnv; for Gymnasium's the arguments of `gymnasium.make_vec`, of which
             `vectorization_mode` is 'sync', 'async' or 'vector_entry_point'.
@@ -71,7 +74,7 @@ def make(
         ValueError: An unknown id or field (the message lists those that exist), or an invalid value.
         ImportError: The environment needs a package that is not installed; the message says which.
     """
-    if _is_native(id):
+    if is_native(id):
         return make_native(
             id,
             num_envs,
@@ -99,7 +102,8 @@ def make(
     if id.startswith(ATARI):
         source = atari_source(id, num_envs, num_threads, max_episode_steps, config)
     elif id.startswith(GYMNASIUM) or gymnasium_knows(id):
-        source = gymnasium_source(id.removeprefix(GYMNASIUM), num_envs, num_threads, max_episode_steps, config)
+        name = id.removeprefix(GYMNASIUM)
+        source = gymnasium_source(name, num_envs, num_threads, max_episode_steps, config, one_array=one_array)
     else:
         raise ValueError(_unknown(id))
     return WrappedPool(source, mode, record_episode_statistics=record_episode_statistics)
@@ -120,7 +124,7 @@ def make_native(
     **config: Any,
 ) -> Pool:
     """Make a pool as `make` does, for one of `environment_ids()`, which this package steps itself."""
-    if not _is_native(id):
+    if not is_native(id):
         raise ValueError(_unknown(id))
     num_envs, num_threads, max_episode_steps = _counts(num_envs, num_threads, max_episode_steps)
     if batch_size is not None:
@@ -158,13 +162,31 @@ def make_native(
     )
 
 
-def _is_native(environment_id: str) -> bool:
+def is_native(environment_id: str) -> bool:
+    """Return whether this package steps the environment itself; an installed package may bring it only now."""
     if environment_id in mujoco_library.IDS:
         mujoco_library.load()
     if environment_id not in _core.environment_ids() and not environment_id.startswith((ATARI, GYMNASIUM)):
         for bring_more in unknown_id_hooks:
             bring_more()
     return environment_id in _core.environment_ids()
+
+
+def setting_types(environment_id: str) -> dict[str, type | None]:
+    """Return the names that `make` takes as configuration, each with the type of its value; None if it may be any.
+
+    What an environment accepts beyond that only it knows.
+
+    Raises:
+        ValueError: No such id, or what it needs is not installed.
+    """
+    if is_native(environment_id):
+        return {name: type(default) for name, default in _core.describe(environment_id)["config"].items()}
+    if environment_id.startswith(ATARI):
+        return atari_types(environment_id)
+    if environment_id.startswith(GYMNASIUM) or gymnasium_knows(environment_id):
+        return gymnasium_types(environment_id)
+    raise ValueError(_unknown(environment_id))
 
 
 def _unknown(environment_id: str) -> str:

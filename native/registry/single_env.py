@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium.error import ResetNeeded
 from gymnasium.vector import AutoresetMode
 
-from penstock.native.pool.attributes import get_attribute
+from penstock.native.pool.attributes import get_attribute, is_environments_own, set_attribute
 from penstock.native.pool.rendering import Renderer, checked_render_mode, metadata_of
 from penstock.native.pool.spaces import single_spec
 from penstock.native.registry.registry import make_native
@@ -77,12 +77,15 @@ class SingleEnv(gymnasium.Env[Any, Any]):
         """Observation, reward, terminated, truncated (both hold if both happened in the last allowed step), infos.
 
         Raises:
+            TypeError: The action is a single number, and the space has arrays.
             ValueError: Type, shape or value of the action.
             gymnasium.error.ResetNeeded: There was no reset, or the episode has ended.
         """
         if not self._going:
             raise ResetNeeded("no episode is running: call reset() before the first step() and after an episode's end")
         given = np.asarray(action)
+        if not given.shape and self.action_space.shape:
+            raise TypeError(f"expected an array of shape {self.action_space.shape} as action, got {action!r}")
         if given.shape != self.action_space.shape:
             raise ValueError(f"expected an action of shape {self.action_space.shape}, got {given.dtype} {given.shape}")
         observation, reward, terminated, truncated, infos = self._pool.step(given[None])
@@ -105,11 +108,10 @@ class SingleEnv(gymnasium.Env[Any, Any]):
         return self._renderer.draw(get_attribute(self._pool, "state")[0], self._configuration(), self._action)
 
     def close(self) -> None:
-        """Release the environment and its window."""
+        """Close the window, if there is one; the environment can be reset again, as Gymnasium's can."""
         if self._renderer is not None:
             self._renderer.close()
             self._renderer = None
-        self._pool.close()
 
     @property
     def np_random(self) -> np.random.Generator:
@@ -119,7 +121,7 @@ class SingleEnv(gymnasium.Env[Any, Any]):
 
     @np_random.setter
     def np_random(self, value: np.random.Generator) -> None:
-        self._pool.set_attr("np_random", value)
+        self._pool.set_attr("np_random", [value])
 
     @property
     def np_random_seed(self) -> int:
@@ -137,8 +139,22 @@ class SingleEnv(gymnasium.Env[Any, Any]):
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
         try:
             return get_attribute(self._pool, name)[0]
-        except RuntimeError as error:  # closed, or not reset yet
+        except RuntimeError as error:  # not reset yet
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r} now: {error}") from error
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set a field of the configuration or of the state in the environment; any other name is the object's own.
+
+        Raises:
+            AttributeError: It is something that the environment reports, which can't be set.
+            ValueError: The value is invalid; nothing has then changed.
+            RuntimeError: It belongs to an episode, and nothing was reset yet.
+        """
+        pool = self.__dict__.get("_pool")
+        if pool is None or name.startswith("_") or not is_environments_own(pool, name):
+            super().__setattr__(name, value)
+        else:
+            set_attribute(pool, name, [value])
 
     def __getstate__(self) -> dict[str, object]:
         """Return the state; a copy resumes from it, and makes its own renderer when it draws."""

@@ -9,11 +9,15 @@ from typing import TYPE_CHECKING
 from penstock.storage import system
 from penstock.storage.errors import ConfigError, CorruptObjectError, RunExistsError
 from penstock.storage.refs import ref_of_name
+from penstock.storage.runs.continuing.extensions import list_extensions
 from penstock.storage.runs.lease import acquire
 from penstock.storage.runs.run import RUN
 from penstock.storage.shards.verify import check_content
+from penstock.storage.transfer.progress import ProgressCount
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from penstock.storage.refs import Ref
     from penstock.storage.runs.run import RunFolder
 
@@ -24,7 +28,7 @@ _AT_ONCE = 8
 # The driver and the readers of a run belong to its folder, and are not copied.
 _EXCLUDED = ("lease.json", "readers/")
 # A name with a digest determines its content; other objects in the target may be older.
-_DIGESTED = ("shards/", "states/", "snapshots/", "checkpoints/", "replay/")
+_DIGESTED = ("shards/", "states/", "snapshots/", "checkpoints/", "initial/", "replay/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +42,9 @@ class CopyReport:
     """Number of damaged objects that no commit names: a power cut leaves such, and nothing needs them."""
 
 
-def copy_run(source: RunFolder, target: RunFolder) -> CopyReport:
+def copy_run(
+    source: RunFolder, target: RunFolder, on_progress: Callable[[int, int], None] = lambda _, __: None
+) -> CopyReport:
     """Copy a run, under its name or another; the source stays, and no flow may drive it meanwhile.
 
     `run.json` comes last, durable: before it there is no run in the other store, and an interrupted copy continues when
@@ -48,6 +54,7 @@ def copy_run(source: RunFolder, target: RunFolder) -> CopyReport:
     Args:
         source: a run that no flow drives.
         target: a run that does not exist yet, or is a copy of the source with the same commits.
+        on_progress: called with the numbers of copied objects and of all that are to be copied, by any thread.
 
     Raises:
         ConfigError: both are the same folder.
@@ -81,8 +88,10 @@ def copy_run(source: RunFolder, target: RunFolder) -> CopyReport:
                     damaged[name] = error
                     return 0
             target.store.write(name, [data])
+            progress.add_one()
             return len(data)
 
+        progress = ProgressCount(len(missing), on_progress)
         with system.executor(_AT_ONCE, "copy") as threads:
             copied = list(threads.map(copy, missing))
         _refuse_committed(source, damaged)
@@ -95,7 +104,8 @@ def copy_run(source: RunFolder, target: RunFolder) -> CopyReport:
 def _report_existing(source: RunFolder, target: RunFolder) -> CopyReport:
     """Return the report of a copy that was made before, which its command may not have lived to say."""
     newest, there = source.log.newest(), target.log.newest()
-    if target.load() != source.load() or there != newest:
+    extended = list_extensions(source.store) != list_extensions(target.store)
+    if target.load() != source.load() or there != newest or extended:
         raise RunExistsError(
             f"there is a run '{target.name}' in {target.root.url} already, and it is no copy of '{source.name}' with "
             f"the same commits; choose another store, or another name"
@@ -104,9 +114,12 @@ def _report_existing(source: RunFolder, target: RunFolder) -> CopyReport:
 
 
 def _refuse_committed(source: RunFolder, damaged: dict[str, CorruptObjectError]) -> None:
-    """Raise the error of a damaged object that a commit names; log the others."""
+    """Raise the error of a damaged object that a commit or `run.json` names; log the others."""
     if not damaged:
         return
+    initial = source.initial()
+    if initial is not None and initial.name in damaged:
+        raise damaged[initial.name]
     newest = source.log.newest_stage()
     for commit in source.log.chain(source.genesis(), -1 if newest is None else newest):
         for ref in commit.references():

@@ -11,13 +11,14 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from penstock.storage import system
 from penstock.storage.errors import ConfigError, LeaseHeldError, RunNotFoundError
 from penstock.storage.runs.lease import acquire
 from penstock.storage.runs.reader_claims import keep_shards_from, living_claims, recorded_claims, shards_kept_from
-from penstock.storage.runs.run import RunFolder, run_names
+from penstock.storage.runs.run import RunFolder, best_version, run_names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from penstock.storage.refs import Ref
     from penstock.storage.runs.commit_schema import Commit
@@ -25,8 +26,11 @@ if TYPE_CHECKING:
 
 _LEASE_TTL_SECONDS = 30.0
 _DELETE_AT_ONCE = 1000
+_READS_AT_ONCE = 8
 _SIZED_COMMITS = 100
 """Upper bound: to read 100,000 commits for the sizes of removed objects would take longer than to remove them."""
+_COMPARED_COMMITS = 5000
+"""Upper bound of evaluations that are compared: the first collection of a very long run would read for half an hour."""
 _LAG_LIMIT = 8
 """A commit may name versions as far back as the largest lag."""
 # These match objects of any attempt. Objects with other names are not Penstock's, and stay.
@@ -46,7 +50,11 @@ class GcReport:
 
 
 def collect(
-    run: RunFolder, keep_checkpoints: int = 1, dry_run: bool = False, drop_shards_before: int | None = None
+    run: RunFolder,
+    keep_checkpoints: int = 1,
+    dry_run: bool = False,
+    drop_shards_before: int | None = None,
+    on_progress: Callable[[int, int], None] = lambda _, __: None,
 ) -> GcReport:
     """Remove uncommitted files of committed stages, and state that only older commits name.
 
@@ -55,9 +63,11 @@ def collect(
 
     Args:
         run: a run that no flow drives.
-        keep_checkpoints: the newest so many commits keep their checkpoints, snapshots and environment states.
+        keep_checkpoints: the newest so many commits keep their checkpoints, snapshots and environment states; so does
+            the commit with the best evaluation.
         dry_run: only report; needs no lease.
         drop_shards_before: remove the shards of earlier stages too, permanently; None drops no more than before.
+        on_progress: called with the numbers of removed objects and of all that are to be removed.
 
     Raises:
         ValueError: less than one commit would remain to resume from.
@@ -89,6 +99,7 @@ def collect(
         for start in range(0, len(names), _DELETE_AT_ONCE):
             keeper.check()
             run.store.delete(names[start : start + _DELETE_AT_ONCE])
+            on_progress(min(start + _DELETE_AT_ONCE, len(names)), len(names))
     return report
 
 
@@ -130,7 +141,7 @@ def _unfinished_replays(run: RunFolder, kept_from: int) -> list[str]:
         except RunNotFoundError:
             continue
         if any(source["run"] == run.name and source["stages"][0] < kept_from for source in reads):
-            newest = other.log.newest()
+            newest = other.newest()
             found += [] if newest and newest.finished else [name]
     return found
 
@@ -144,6 +155,8 @@ def _superfluous(run: RunFolder, keep_checkpoints: int, kept_from: int, claims: 
     for older in range(max(0, stage - keep_checkpoints + 1), stage + 1):
         kept |= {ref.name for ref in _references(run.log.read(older))}
     rounds_per_stage = max(1, version // (stage + 1))
+    if best := _best_commit(run, newest, rounds_per_stage):
+        kept |= {ref.name for ref in _references(best)}
     return [
         name
         for folder in _FOLDERS
@@ -152,6 +165,21 @@ def _superfluous(run: RunFolder, keep_checkpoints: int, kept_from: int, claims: 
         and (_number(_OF_STAGE, name, stage + 1) <= stage or _number(_OF_VERSION, name, version + 1) <= version)
         and not any(_claims(claim, name, rounds_per_stage) for claim in claims)
     ]
+
+
+def _best_commit(run: RunFolder, newest: Commit, rounds_per_stage: int) -> Commit | None:
+    """Return the commit of the best evaluation among those whose snapshot is there; None if none was evaluated.
+
+    Once garbage was collected, few older snapshots are left, and so few commits are read; before, the newest 5,000 are.
+    """
+    names = set(run.store.list("snapshots/"))
+    found = {_number(_OF_VERSION, name, -1) for name in names}
+    stages = sorted({min(-(-version // rounds_per_stage) - 1, newest.stage) for version in found if version > 0})
+    with system.executor(_READS_AT_ONCE, "gc") as threads:
+        commits = {one.version: one for one in threads.map(run.log.read, stages[-_COMPARED_COMMITS:])}
+    there = {version for version, one in commits.items() if one.snapshots[-1].name in names}
+    best = best_version(run, commits.values(), there, skip_damaged=True)
+    return None if best is None else commits[best]
 
 
 def _claims(claim: Claim, name: str, rounds_per_stage: int) -> bool:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from penstock.storage.stores.protocol import Store
 
-__all__ = ["LEASE", "Lease", "LeaseKeeper", "LeaseView", "LeaseWatcher", "acquire"]
+__all__ = ["LEASE", "Lease", "LeaseKeeper", "LeaseView", "LeaseWatcher", "acquire", "driver"]
 
 _POLLS_PER_TTL = 3
 _SETTLE_SECONDS = 0.2
@@ -263,6 +263,16 @@ def acquire(
         f"'{LEASE}' in {store.url} appears and disappears, or can't be read or created; check the file, then resume "
         f"the run"
     )
+
+
+def driver(store: Store) -> Lease | None:
+    """Return the lease of the flow that drives a run, as far as one read says; None if it is known that none does.
+
+    A lease of another host says who drove it last: whether that process is alive can't be seen from here, and
+    `Lease.owner_process` is then `unknown`.
+    """
+    found = _read_if_possible(store)
+    return None if found is None or found.released or found.owner_process() == "dead" else found
 
 
 def _wait_until_free(store: Store, found: Lease, sleep: Callable[[float], object], clock: Callable[[], float]) -> bool:

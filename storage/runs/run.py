@@ -1,7 +1,9 @@
-"""A run's folder: its description (`run.json`), its log, and the list of all runs of a store."""
+"""A run's folder: its description (`run.json`), its log, its evaluations, and the list of all runs of a store."""
 
 from __future__ import annotations
 
+import json
+import math
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,17 +18,26 @@ from penstock.storage.errors import (
     RunExistsError,
     RunNotFoundError,
 )
+from penstock.storage.refs import initial_name, ref_of_name
 from penstock.storage.runs.commits import CommitLog
+from penstock.storage.runs.continuing.extensions import without_end
+from penstock.storage.runs.lease import driver
+from penstock.storage.stores.open import open_store
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
+    from penstock.storage.refs import Ref
     from penstock.storage.runs.commit_schema import Commit
     from penstock.storage.stores.protocol import Store
 
 RUN = "run.json"
+_DIGEST = "digest"
+"""Entry of `run.json`: the digest of the canonical JSON of the others."""
 _INDEX = ".runs/"
 """Prefix under which remote stores, which have no folders to list, keep an empty object for each run."""
+_EVALUATIONS = "evaluations/"
+"""Folder of the results of `penstock evaluate` and of evaluations that follow a run."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _EVALUATION_LOOKBACK_COMMITS = 32
 
@@ -63,13 +74,14 @@ class RunFolder:
         return self.store.exists(RUN)
 
     def create(self, run_json: Mapping[str, object]) -> None:
-        """Write the run's description, once; durable.
+        """Write the run's description, once, with its digest; durable.
 
         Raises:
             RunExistsError: it was created before.
             ValueError: the description can't be encoded as JSON.
         """
-        data = canonical_json(run_json) + b"\n"
+        content = {name: value for name, value in run_json.items() if name != _DIGEST}
+        data = canonical_json({**content, _DIGEST: digest(canonical_json(content))}) + b"\n"
         try:
             self.store.create(RUN, data)
         except ObjectExistsError as error:
@@ -81,7 +93,7 @@ class RunFolder:
             self.root.write(f"{_INDEX}{self.name}", [b""])
 
     def load(self, *needed: str) -> dict[str, Any]:
-        """Return the run's description.
+        """Return the run's description, without its digest.
 
         Args:
             needed: names that it must have.
@@ -94,12 +106,15 @@ class RunFolder:
         try:
             loaded = parse_json(data)
             intact = isinstance(loaded, dict) and canonical_json(loaded) + b"\n" == data
+            # Version 0.1 wrote none.
+            found = loaded.pop(_DIGEST, None) if intact else None
+            intact = intact and found in (None, digest(canonical_json(loaded)))
         except ValueError:
             intact = False
         if not intact:
             raise CorruptObjectError(
                 f"'{RUN}' in {self.store.url} was altered or cut short: {len(data)} bytes that are not a canonical "
-                f"JSON object. Restore it from a copy; without it the run can't be resumed"
+                f"JSON object with its own digest. Restore it from a copy; without it the run can't be resumed"
             )
         missing = [name for name in needed if name not in loaded]
         if missing:
@@ -119,6 +134,31 @@ class RunFolder:
         """
         return digest(canonical_json(self.load().get("identity")))
 
+    def newest(self) -> Commit | None:
+        """Return the newest commit as the run's state: `finished` is None if the run was extended after it.
+
+        Use `log.newest()` where the commit's own bytes count. Errors as it and `extension_after`.
+        """
+        return without_end(self.store, self.log.newest())
+
+    def initial(self) -> Ref | None:
+        """Return the reference to the parameters of another run that this one starts with; its size is 0.
+
+        Raises:
+            RunNotFoundError: the run was not created.
+            CorruptObjectError: `run.json` was altered.
+        """
+        found = self.load().get("identity", {}).get("init_from")
+        if found is None:
+            return None
+        try:
+            return ref_of_name(initial_name(str(found["digest"])))
+        except (CorruptObjectError, KeyError, TypeError) as error:
+            raise CorruptObjectError(
+                f"'{RUN}' in {self.store.url} was altered: its 'init_from' is {found!r}, expected a digest. Restore it "
+                f"from a copy; without it the run can't be resumed"
+            ) from error
+
     def _read(self) -> bytes:
         try:
             return self.store.read(RUN)
@@ -126,6 +166,23 @@ class RunFolder:
             raise RunNotFoundError(
                 f"there is no run '{self.name}' in {self.root.url}; `penstock runs` lists the existing ones"
             ) from error
+
+
+def open_run(run: str, store: str | None = None) -> RunFolder:
+    """Open a run by the address of its folder, or by its name in a store.
+
+    Raises:
+        ConfigError: the address names no run in a store.
+        RunNotFoundError: there is no such run.
+    """
+    where, _, name = run.rstrip("/").rpartition("/")
+    if where and store is not None:
+        raise ConfigError(f"run '{run}' is an address, and store '{store}' another one: give a name with a store")
+    if not name or where.endswith(":/"):
+        raise ConfigError(f"'{run}' names a store and no run in it, expected FOLDER/RUN or s3://BUCKET/FOLDER/RUN")
+    folder = RunFolder(open_store(where or store or "runs"), name)
+    folder.load()
+    return folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +200,8 @@ class RunSummary:
     created: str | None = None
     problem: str | None = None
     """The error that prevents reading the run; the other fields then hold what was read before it."""
+    driver: str | None = None
+    """Host and process that drive an unfinished run, as far as its lease says; None if none does."""
 
 
 def list_runs(root: Store) -> list[RunSummary]:
@@ -166,14 +225,65 @@ def run_names(root: Store) -> list[str]:
     return sorted(filter(_NAME.fullmatch, names))
 
 
+def best_version(
+    run: RunFolder, commits: Iterable[Commit], versions: set[int] | None = None, *, skip_damaged: bool = False
+) -> int | None:
+    """Return the version with the highest mean return among evaluations; of equal ones the newest.
+
+    Args:
+        run: the run.
+        commits: its commits, whose evaluations count.
+        versions: those that count; None: all.
+        skip_damaged: leave damaged evaluations out.
+
+    Returns:
+        None if none was evaluated.
+
+    Raises:
+        CorruptObjectError: an evaluation is damaged.
+    """
+    returns: dict[int, float] = {}
+    for result in [*(commit.evaluation for commit in commits), *stored_evaluations(run)]:
+        if result is None:
+            continue
+        try:
+            returns[int(result["version"])] = float(result["mean_return"])
+        except (KeyError, TypeError, ValueError) as error:
+            if skip_damaged:
+                continue
+            raise CorruptObjectError(f"an evaluation of run '{run.name}' is damaged: {json.dumps(result)}") from error
+    counting = [version for version in returns if versions is None or version in versions]
+    counting = [version for version in counting if not math.isnan(returns[version])]
+    return max(counting, key=lambda version: (returns[version], version), default=None)
+
+
+def stored_evaluations(run: RunFolder) -> list[Mapping[str, Any]]:
+    """Return the results of `penstock evaluate` and of evaluations that follow a run, in no order."""
+    expected = {"version", "mean_return", "episodes"}
+    return [value for _, value in named_values(run, _EVALUATIONS) if expected <= value.keys()]
+
+
+def named_values(run: RunFolder, prefix: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield names and JSON objects below a prefix; other data is passed over: no run needs it to continue."""
+    for name in run.store.list(prefix):
+        if not name.endswith(".json"):
+            continue
+        try:
+            value = parse_json(run.store.read(name))
+        except ValueError:
+            continue
+        if isinstance(value, dict) and value:
+            yield name, value
+
+
 def _summarise(run: RunFolder) -> RunSummary | None:
     created = None
     try:
         found = run.load().get("created")
         created = found if isinstance(found, str) else None
-        newest = run.log.newest()
+        newest = run.newest()
         if newest is None:
-            return RunSummary(run.name, created=created)
+            return RunSummary(run.name, created=created, driver=_driver_of(run))
         return RunSummary(
             name=run.name,
             stage=newest.stage,
@@ -181,11 +291,17 @@ def _summarise(run: RunFolder) -> RunSummary | None:
             env_steps=newest.env_steps,
             evaluation_return=_evaluation_return(run, newest),
             created=created,
+            driver=None if newest.finished else _driver_of(run),
         )
     except RunNotFoundError:
         return None
     except (CommitConflictError, CorruptObjectError, ObjectNotFoundError) as error:
         return RunSummary(run.name, created=created, problem=str(error))
+
+
+def _driver_of(run: RunFolder) -> str | None:
+    lease = driver(run.store)
+    return f"{lease.host} pid {lease.pid}" if lease else None
 
 
 def _evaluation_return(run: RunFolder, newest: Commit) -> float | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from penstock.storage.digest import canonical_json, parse_json
 from penstock.storage.records import from_json, to_json
+from penstock.storage.stores.counted import StoreCalls
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +158,24 @@ class MemberPlace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessUsage:
+    """The resources that a worker process used while its members ran."""
+
+    members: tuple[str, ...] = ()
+    """The members that shared it, in the order of their names."""
+    seconds: float = 0.0
+    """Time that the longest of them ran."""
+    cpu_seconds: float = 0.0
+    """CPU time of all threads, divided by `seconds` the number of cores that it used."""
+    memory_bytes: int = 0
+    """Resident memory at the end."""
+    gpu_memory_bytes: int | None = None
+    """Peak of the GPU memory that torch allocated; None without a GPU."""
+    store: Mapping[str, StoreCalls] = field(default_factory=dict)
+    """Its calls of the store by operation; files that it maps from a local folder are none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StageTimings:
     """The duration of a stage, and the times of each of its members."""
 
@@ -174,6 +193,7 @@ class StageTimings:
     env: tuple[EnvTimes, ...] | None = None
     server: tuple[ServerTimes, ...] | None = None
     members: Mapping[str, MemberPlace] = field(default_factory=dict)
+    processes: tuple[ProcessUsage, ...] = ()
     edges: Mapping[str, EdgeCount] = field(default_factory=dict)
     missed_shards: int | None = None
     """Shards that were not learned from; None with quorum 1."""

@@ -13,9 +13,11 @@ from penstock.storage.refs import Ref, ref_of_name
 from penstock.storage.runs.commit_copies import copy_name, list_copies, refuse_conflict
 from penstock.storage.runs.commit_schema import decode_commit
 from penstock.storage.runs.commits import commit_name
+from penstock.storage.runs.continuing.extensions import extension_after, extension_name
 from penstock.storage.runs.lease import acquire
 from penstock.storage.runs.reader_claims import shards_kept_from
 from penstock.storage.shards.verify import check_content
+from penstock.storage.transfer.progress import ProgressCount
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
 _THREADS = 4
 _LEASE_TTL_SECONDS = 30.0
-_FOLDERS = ("shards/", "states/", "snapshots/", "checkpoints/")
+_FOLDERS = ("shards/", "states/", "snapshots/", "checkpoints/", "initial/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,8 @@ class Fault:
     problem: str
     """One line: what was found, what was expected, what to do."""
     committed: bool
-    """True if a commit names it, or it is a commit. Nothing needs others; a resume makes those of its stage again."""
+    """True if it is a commit, or a commit or `run.json` names it. Nothing needs others; a resume makes those of its
+    stage again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +89,22 @@ def verify_run(
             run.log.newest()
         except (CommitConflictError, CorruptObjectError) as error:
             faults.append(Fault(commit_name(newest), str(error), committed=True))
+    faults += _extension_faults(run.store, commits, last)
     committed = {ref.name for commit in commits for ref in commit.references()}
     stored = {name for folder in _FOLDERS for name in run.store.list(folder)}
-    missing = _needed(commits, newest, shards_kept_from(run.store)) - stored
-    faults += [Fault(name, "it is missing, and a commit names it: restore it from a copy", True) for name in missing]
+    needed = _needed(commits, newest, shards_kept_from(run.store))
+    initial = run.initial()
+    if initial is not None:
+        committed.add(initial.name)
+        needed |= {initial.name}
+    missing = needed - stored
+    faults += [
+        Fault(name, f"it is missing, and {_namer(name)} names it: restore it from a copy", True) for name in missing
+    ]
     refs, foreign = _refs(sorted(stored & committed if since else stored))
     copies = list_copies(run.store)
     refs += [Ref(copy_name(stage, found), found, 0) for stage in copies if stage >= since for found in copies[stage]]
-    progress = _Progress(len(refs), on_progress)
+    progress = ProgressCount(len(refs), on_progress)
 
     def check(ref: Ref) -> Fault | None:
         problem = _problem(run.store, ref)
@@ -162,6 +173,24 @@ def _needed(commits: list[Commit], newest: int | None, kept_from: int) -> set[st
     return names
 
 
+def _extension_faults(store: Store, commits: list[Commit], last: int) -> Iterator[Fault]:
+    """Yield a fault for each damaged extension, and for each that is missing behind a commit that ended the run."""
+    for commit in commits:
+        name = extension_name(commit.stage)
+        try:
+            extension = extension_after(store, commit)
+        except CorruptObjectError as error:
+            yield Fault(name, str(error), committed=True)
+            continue
+        if commit.finished and extension is None and commit.stage < last:
+            after = commit_name(commit.stage + 1)
+            yield Fault(name, f"it is missing, and '{after}' follows a commit that ended the run", committed=True)
+
+
+def _namer(name: str) -> str:
+    return "'run.json'" if name.startswith("initial/") else "a commit"
+
+
 def _refs(names: Iterable[str]) -> tuple[list[Ref], int]:
     """Return the references that the names make, and the number of names that make none."""
     refs, foreign = [], 0
@@ -184,13 +213,3 @@ def _problem(store: Store, ref: Ref) -> str:
     except ObjectNotFoundError:  # removed meanwhile
         return ""
     return ""
-
-
-class _Progress:
-    def __init__(self, total: int, report: Callable[[int, int], None]) -> None:
-        self._total, self._report, self._done, self._lock = total, report, 0, system.condition()
-
-    def add_one(self) -> None:
-        with self._lock:
-            self._done += 1
-            self._report(self._done, self._total)

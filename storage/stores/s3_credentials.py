@@ -43,9 +43,7 @@ class S3Access:
             ValueError: the endpoint is not a url; one of the clients would abort the process on it.
         """
         session = botocore.session.get_session()
-        endpoint = options.get("endpoint_url")
-        if endpoint is None:
-            endpoint = ConfiguredEndpointProvider(session.full_config, session.get_scoped_config(), "s3").provide()
+        endpoint = options.get("endpoint_url") or configured_endpoint(session)
         if endpoint is not None:
             _check_endpoint(endpoint)
         self.endpoint_url: str | None = endpoint
@@ -73,6 +71,13 @@ class S3Access:
 
     def __reduce__(self) -> Any:
         raise TypeError("credentials are not pickled")
+
+
+def configured_endpoint(session: botocore.session.Session | None = None) -> str | None:
+    """Return S3's endpoint as the environment and `~/.aws` configure it; None for the public one."""
+    session = session or botocore.session.get_session()
+    found = ConfiguredEndpointProvider(session.full_config, session.get_scoped_config(), "s3").provide()
+    return None if found is None else str(found)
 
 
 def _check_endpoint(endpoint: str) -> None:

@@ -6,7 +6,7 @@ An episode's last row holds the cells of all macros but one; its action is the c
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from gymnasium.vector import AutoresetMode
@@ -137,7 +137,7 @@ def placed_again(run: RunFolder, found: FoundPlacement) -> PlacementCost:
 
 def run_weights(run: RunFolder) -> tuple[float, float, float]:
     """Return the run's weights of wirelength, density and congestion."""
-    given = placing(run).settings
+    given = dict[str, Any](placing(run).settings)
     wirelength, density, congestion = (float(given.get(name, default)) for name, default in _WEIGHTS.items())
     return wirelength, density, congestion
 

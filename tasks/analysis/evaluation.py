@@ -12,6 +12,7 @@ from gymnasium.vector import AutoresetMode
 
 from penstock.storage.digest import canonical_json
 from penstock.storage.errors import RunIdleError, StoreError
+from penstock.storage.runs.continuing.extensions import extension_after
 from penstock.storage.runs.reader_claims import reading
 from penstock.tasks.data.snapshots.exchange import load_snapshot
 from penstock.tasks.environments.factory import make_pool
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from penstock.storage.stores.protocol import Store
     from penstock.tasks.runtime.run_context import RunContext
 
+_FOLDER = "evaluations/"
 _FOLLOW_SECONDS = 1.0
 """Interval of polling for a new commit."""
 
@@ -133,8 +135,43 @@ def observer_context(run: RunFolder, stage: int) -> RunContext:
     )
 
 
-def commits_to_evaluate(run: RunFolder, episodes: int, key: int, idle_seconds: float | None) -> Iterator[Commit]:
-    """Yield each commit as it appears, until the run is finished; without `idle_seconds` only the existing ones.
+def evaluation_order(
+    run: RunFolder, episodes: int, key: int, idle_seconds: float | None
+) -> Iterator[tuple[Commit, range]]:
+    """Yield commits as `commits_to_evaluate`; without `idle_seconds` as `newest_to_evaluate`."""
+    if idle_seconds is None:
+        yield from newest_to_evaluate(run, episodes, key)
+        return
+    for commit in commits_to_evaluate(run, episodes, key, idle_seconds):
+        yield commit, range(0)
+
+
+def newest_to_evaluate(run: RunFolder, episodes: int, key: int) -> Iterator[tuple[Commit, range]]:
+    """Yield the newest commit until it has an evaluation, and again if another one appeared meanwhile.
+
+    An evaluation that takes longer than a stage so never falls behind: versions between are left out.
+
+    Yields:
+        The commit, and the versions after the last evaluated one and before the commit's that are left out.
+
+    Raises:
+        RunNotFoundError: the run does not exist.
+    """
+    run.load()
+    before: int | None = None
+    while (newest := run.log.newest(before)) is not None and newest.stage != before:
+        before, snapshot = newest.stage, newest.snapshots[-1]
+        of_seeds = f"-{key}-{episodes}.json"
+        names = [name for name in run.store.list(_FOLDER) if name.endswith(of_seeds)]
+        evaluated = [int(name.removeprefix(_FOLDER).split("-")[0]) for name in names]
+        if snapshot.version in evaluated or not run.store.exists(snapshot.name):
+            return
+        last = max((version for version in evaluated if version < snapshot.version), default=0)
+        yield newest, range(last + 1, snapshot.version)
+
+
+def commits_to_evaluate(run: RunFolder, episodes: int, key: int, idle_seconds: float) -> Iterator[Commit]:
+    """Yield each commit as it appears, until the run is finished.
 
     Snapshots that were evaluated before with the same seeds are left out, so following may be stopped and started at
     any time; so are those that `penstock gc` has removed. The run's end is decided by its own evaluations, inside its
@@ -156,7 +193,7 @@ def commits_to_evaluate(run: RunFolder, episodes: int, key: int, idle_seconds: f
                 yield commit
             stage += 1
             idle_since = time.monotonic()
-        if idle_seconds is None or (newest is not None and newest.finished):
+        if newest is not None and newest.finished and extension_after(run.store, newest) is None:
             return
         if time.monotonic() - idle_since >= idle_seconds:
             committed = "nothing" if newest is None else f"nothing after stage {newest.stage}"
@@ -169,4 +206,4 @@ def commits_to_evaluate(run: RunFolder, episodes: int, key: int, idle_seconds: f
 
 
 def _evaluation_name(snapshot: SnapshotRef, episodes: int, key: int) -> str:
-    return f"evaluations/{snapshot.version:08d}-{key}-{episodes}.json"
+    return f"{_FOLDER}{snapshot.version:08d}-{key}-{episodes}.json"

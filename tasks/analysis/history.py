@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from penstock.storage.digest import parse_json
 from penstock.storage.errors import CorruptObjectError, ObjectNotFoundError
+from penstock.storage.runs.run import named_values, stored_evaluations
 from penstock.storage.runs.timings import decode_timings, timings_name
 from penstock.storage.shards.reader import open_shard
 from penstock.tasks.setup.config.loading import stored_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from penstock.storage.runs.commit_schema import Commit
     from penstock.storage.runs.run import RunFolder
@@ -106,8 +106,15 @@ class History:
         return self.stages[-1].commit if self.stages else None
 
 
-def read_history(run: RunFolder, most_stages: int = _MOST_STAGES) -> History:
+def read_history(
+    run: RunFolder, most_stages: int = _MOST_STAGES, on_progress: Callable[[int, int], None] = lambda _, __: None
+) -> History:
     """Read a run's past: small objects only, a commit and timings for each stage.
+
+    Args:
+        run: a run, which may be driven meanwhile.
+        most_stages: upper bound of the evenly spaced stages.
+        on_progress: called with the numbers of commits read and of all.
 
     Raises:
         RunNotFoundError: the run does not exist.
@@ -118,17 +125,37 @@ def read_history(run: RunFolder, most_stages: int = _MOST_STAGES) -> History:
     committed = newest.stage + 1 if newest else 0
     even = np.linspace(0, committed - 1, min(committed, most_stages)).round().astype(int)
     stages = np.union1d(even, np.arange(max(0, committed - _NEWEST_STAGES), committed)).tolist()
-    timings = newest_timings(run, stages)
-    with ThreadPoolExecutor(_READS_AT_ONCE, thread_name_prefix="history") as threads:
-        commits = list(threads.map(run.log.read, stages))
     return History(
         run=run,
         description=description,
-        stages=tuple(Stage(commit, timings.get(stage)) for stage, commit in zip(stages, commits, strict=True)),
+        stages=read_stages(run, stages, on_progress),
         committed=committed,
-        evaluations=tuple(sorted(_objects(run, "evaluations/"), key=lambda one: int(one["version"]))),
-        attempts={int(name[len("attempts/") : -len(".json")]): value for name, value in _named(run, "attempts/")},
+        evaluations=tuple(sorted(stored_evaluations(run), key=lambda one: int(one["version"]))),
+        attempts={int(name[len("attempts/") : -len(".json")]): value for name, value in named_values(run, "attempts/")},
     )
+
+
+def read_stages(
+    run: RunFolder, stages: Sequence[int], on_progress: Callable[[int, int], None] = lambda _, __: None
+) -> tuple[Stage, ...]:
+    """Return committed stages with their timings; two small objects are read for each.
+
+    Args:
+        run: a run, which may be driven meanwhile.
+        stages: their numbers.
+        on_progress: called with the numbers of commits read and of all.
+
+    Raises:
+        ObjectNotFoundError: one of them was not committed.
+        CorruptObjectError: a commit was altered.
+    """
+    timings = newest_timings(run, stages)
+    with ThreadPoolExecutor(_READS_AT_ONCE, thread_name_prefix="history") as threads:
+        commits = []
+        for commit in threads.map(run.log.read, stages):
+            commits.append(commit)
+            on_progress(len(commits), len(stages))
+    return tuple(Stage(commit, timings.get(commit.stage)) for commit in commits)
 
 
 def newest_timings(run: RunFolder, stages: Iterable[int]) -> dict[int, StageTimings]:
@@ -164,21 +191,3 @@ def stored_lags(history: History) -> dict[int, int]:
             continue
         lags[stage.index] = ref.round - info.min_policy_version
     return lags
-
-
-def _named(run: RunFolder, prefix: str) -> list[tuple[str, Mapping[str, Any]]]:
-    read = [(name, _json(run.store.read(name))) for name in run.store.list(prefix) if name.endswith(".json")]
-    return [(name, value) for name, value in read if value]
-
-
-def _objects(run: RunFolder, prefix: str) -> list[Mapping[str, Any]]:
-    return [value for _, value in _named(run, prefix) if {"version", "mean_return", "episodes"} <= value.keys()]
-
-
-def _json(data: bytes) -> dict[str, Any] | None:
-    """Return a JSON object, or None for other data: no run needs the objects that are read with this to continue."""
-    try:
-        value = parse_json(data)
-    except ValueError:
-        return None
-    return value if isinstance(value, dict) else None

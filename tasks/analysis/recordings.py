@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import io
 import warnings
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
-from gymnasium.vector import AutoresetMode
 
 from penstock.storage.errors import ConfigError
+from penstock.tasks.analysis.drawing import drawn, drawn_pool
 from penstock.tasks.analysis.evaluation import observer_context
 from penstock.tasks.data.snapshots.exchange import load_snapshot
-from penstock.tasks.environments.factory import make_pool
 from penstock.tasks.seeds import Purpose, environment_seeds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from penstock.storage.runs.commit_schema import Commit
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 _MOST_STEPS = 2000
 _MOST_FRAMES = 240
 _MOST_WIDTH_PIXELS = 400
-_LEAST_SIDE_PIXELS = 32
 _STEPS_PER_SECOND = 30.0
 
 
@@ -65,25 +64,12 @@ def play(run: RunFolder, commit: Commit) -> Clip:
     context = observer_context(run, commit.stage)
     ref = commit.snapshots[-1]
     params = load_snapshot(context.cache.get_buffer(run.store, ref), ref)
-    pool, picture = _drawn_pool(context)
     try:
-        return _play(context, params, pool, picture, commit)
-    finally:
-        pool.close()
-
-
-def _drawn_pool(context: RunContext) -> tuple[Any, Callable[[], NDArray[np.uint8]]]:
-    """Return a pool of one environment and its renderer: the environment's, or its observation if that is a picture."""
-    try:
-        pool = make_pool(context.config, 1, AutoresetMode.SAME_STEP, render_mode="rgb_array")
-    except ConfigError:
-        pool = make_pool(context.config, 1, AutoresetMode.SAME_STEP)
-        if not _is_picture(pool.single_observation_space):
-            pool.close()
-            raise ConfigError(f"No clip: there is no renderer for {context.config.environment.id}.") from None
-        return pool, lambda: _as_picture(pool.observation[0])
-    drawn: Any = pool
-    return pool, lambda: np.asarray(drawn.render()[0], dtype=np.uint8)
+        pool, picture = drawn_pool(context.config)
+        with closing(pool):
+            return _play(context, params, pool, picture, commit)
+    except ConfigError as error:
+        raise ConfigError(f"No clip: {error}.") from error
 
 
 def _play(
@@ -99,7 +85,7 @@ def _play(
         warnings.simplefilter("ignore")  # third-party renderers emit many warnings
         while not ended and steps < _MOST_STEPS:
             if steps % every == 0:
-                pictures.append(_drawn(picture))
+                pictures.append(drawn(picture))
             if len(pictures) > _MOST_FRAMES:
                 pictures, every = pictures[::2], 2 * every
             rows, carry = algorithm.act(params, carry, torch.from_numpy(pool.observation), noise)
@@ -118,24 +104,6 @@ def _play(
         every=every,
         ended=ended,
     )
-
-
-def _drawn(picture: Callable[[], NDArray[np.uint8]]) -> NDArray[np.uint8]:
-    try:
-        return picture().copy()
-    except Exception as error:
-        # Third-party renderers raise any error where there is no screen, driver or package.
-        raise ConfigError(f"No clip: drawing failed with {type(error).__name__}: {error}") from error
-
-
-def _is_picture(space: Any) -> bool:
-    return space.dtype == np.uint8 and len(space.shape) >= 2 and min(space.shape[-2:]) >= _LEAST_SIDE_PIXELS
-
-
-def _as_picture(observation: NDArray[Any]) -> NDArray[np.uint8]:
-    """Return the newest of stacked frames."""
-    newest: NDArray[np.uint8] = observation.reshape(-1, *observation.shape[-2:])[-1]
-    return newest
 
 
 def _webp(picture: NDArray[np.uint8]) -> bytes:

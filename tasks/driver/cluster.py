@@ -130,6 +130,15 @@ def start_local_cluster(workers: Workers) -> SpecCluster:
         return _started[workers]
 
 
+def stop_local_clusters() -> None:
+    """Stop workers that were started ahead of a flow which did not begin."""
+    with _starting:
+        clusters = list(_started.values())
+        _started.clear()
+    for cluster in clusters:
+        cluster.close()
+
+
 def _start(wanted: Workers) -> SpecCluster:
     _fork_workers()
     # A configuration that requires encryption, such as deploy/tls/dask.yaml, names certificates as well.
@@ -236,7 +245,8 @@ def connected_to(address: str, loop: IOLoop | None = None) -> Iterator[Client]:
             f"can't connect to the Dask scheduler at '{address}' ({error}); tls:// needs certificates: set DASK_CONFIG "
             f"to the folder of deploy/tls/dask.yaml"
         ) from error
-    except (TimeoutError, OSError, ValueError) as error:
+    # Another service's answer is read as the size of a message, for which no memory is found.
+    except (TimeoutError, OSError, ValueError, MemoryError) as error:
         raise GangRefusedError(
             f"no Dask scheduler answered at '{address}' within {_CONNECT_SECONDS} s ({error}); start one with `dask "
             f"scheduler`, or leave cluster.scheduler and cluster.schedulers empty for workers on this machine"

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from penstock.storage.errors import ConfigError, StageMismatchError
 from penstock.storage.runs.commit_schema import Commit
-from penstock.storage.runs.timings import EdgeCount
+from penstock.storage.runs.continuing.extensions import Limits, end_reason
+from penstock.storage.runs.timings import EdgeCount, ProcessUsage
+from penstock.tasks.driver.early_stopping import stop_reason
 from penstock.tasks.runtime.results import ActResult, EnvResult, LearnResult, ServerResult
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Hashable, Iterable, Mapping
 
     from penstock.storage.refs import ShardRef
     from penstock.tasks.runtime.results import ComponentResult, MemberResult, Published
@@ -65,6 +67,22 @@ def sum_edges(results: GangResults) -> dict[str, EdgeCount]:
             before = edges.get(edge, EdgeCount(0, 0))
             edges[edge] = EdgeCount(before.bytes + counts.bytes, before.rounds + counts.rounds)
     return edges
+
+
+def usage_by_process(usages: Iterable[tuple[Hashable, ProcessUsage]]) -> tuple[ProcessUsage, ...]:
+    """Return the usage of each process once, in the order of its first member.
+
+    Args:
+        usages: the usage that each member reported, with what identifies its process. Members that share a process
+            each report all of it: the one that ran longest counts.
+    """
+    found: dict[Hashable, ProcessUsage] = {}
+    for process, usage in sorted(usages, key=lambda one: one[1].members):
+        before = found.get(process)
+        members = (*(before.members if before else ()), *usage.members)
+        longest = usage if before is None or usage.seconds > before.seconds else before
+        found[process] = replace(longest, members=members)
+    return tuple(found.values())
 
 
 def merge_learned(stage: int, results: GangResults) -> Learned:
@@ -176,23 +194,23 @@ def stage_commit(
     learned: Learned,
     acted: Iterable[ActResult],
     evaluation: Mapping[str, float] | None,
+    earlier_returns: Iterable[float] = (),
 ) -> Commit:
     """Return the commit of a stage.
 
     Args:
-        schedule: of the run.
+        schedule: of the run, with the limits of its newest extension.
         stage: that has ended.
         parent: digest of the commit before, or of what determines the run's bytes.
         before: the commit before; None at the first stage.
         learned: the merged results of its learners.
         acted: the results of its act components.
         evaluation: of its last snapshot, if there was one.
+        earlier_returns: mean returns of the regular evaluations before it, for early stopping.
     """
-    finished = None
-    if evaluation and schedule.target_return is not None and evaluation["mean_return"] >= schedule.target_return:
-        finished = f"target_return {schedule.target_return:g} reached"
-    elif stage + 1 >= schedule.max_stages:
-        finished = f"max_stages {schedule.max_stages} done"
+    stopped = None
+    if evaluation and (stage + 1) % schedule.evaluate_every_stages == 0:
+        stopped = stop_reason(schedule, [*earlier_returns, evaluation["mean_return"]])
     rounds = schedule.rounds_per_stage
     states = (state for result in acted for state in result.states)
     return Commit(
@@ -208,5 +226,5 @@ def stage_commit(
         checkpoint=learned.published.checkpoint,
         metrics=learned.metrics,
         evaluation=evaluation,
-        finished=finished,
+        finished=end_reason(Limits(schedule.max_stages, schedule.target_return), stage, evaluation, stopped),
     )

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from penstock.storage.digest import canonical_json, digest
 from penstock.storage.errors import ConfigError, CorruptObjectError, RunExistsError, SchedulerLostError
+from penstock.storage.runs.continuing.extensions import extension_after
 from penstock.storage.runs.lease import acquire
 from penstock.storage.runs.timings import encode_timings, timings_name
 from penstock.tasks.data.replay.plan import claimed, pin
@@ -26,6 +27,8 @@ from penstock.tasks.driver.stage import StageDriver
 from penstock.tasks.driver.worker_slots import read_slots
 from penstock.tasks.environments.factory import make_pool
 from penstock.tasks.environments.floorplan_blocks import with_digests
+from penstock.tasks.environments.header import header_compiler
+from penstock.tasks.environments.typed_settings import with_typed_settings
 from penstock.tasks.fingerprint import differences, fingerprint
 from penstock.tasks.model.algorithms.custom_probe import custom_files, custom_source, with_custom_defaults
 from penstock.tasks.runtime.assignment import Assignment
@@ -36,6 +39,8 @@ from penstock.tasks.setup.config.run import MOVABLE, RunConfig
 from penstock.tasks.setup.distribution.policies import unused_counts
 from penstock.tasks.setup.distribution.settings import DistributionSettings
 from penstock.tasks.setup.planning.auto_policy import choose
+from penstock.tasks.setup.planning.extending import with_extensions
+from penstock.tasks.setup.planning.initial_parameters import keep_initial
 from penstock.tasks.setup.planning.preflight import check_clusters
 from penstock.tasks.setup.planning.run_calibration import measure_parts
 
@@ -63,6 +68,8 @@ class ActiveRun:
     driver: StageDriver
     newest: Commit | None
     """The commit from which it continues."""
+    is_extended: bool = False
+    """True if that commit ended the run, and the run was extended."""
     why: str | None = None
     """The reason for its policy, if Penstock has chosen it just now."""
 
@@ -74,7 +81,7 @@ class ActiveRun:
             PenstockError: a stage failed for good.
         """
         commit = self.newest
-        while commit is None or commit.finished is None:
+        while commit is None or commit.finished is None or (commit is self.newest and self.is_extended):
             try:
                 commit, timings = self.driver.run_stage(commit, is_first=commit is self.newest)
             except Exception as error:
@@ -118,6 +125,10 @@ def drive_run(resolved: ResolvedRun, on_event: Callable[[MemberEvent], None]) ->
                 f"settings; choose another name"
             )
         newest = continue_from(run, resolved.newest_stage)
+        is_extended = (
+            newest is not None and newest.finished is not None and extension_after(run.store, newest) is not None
+        )
+        config = with_extensions(run, config, newest.stage + 1 if newest else 0)
         with connected(policy, config.cluster) as clusters:
             for name in unused_counts(config.distribution):
                 logger.warning(
@@ -156,7 +167,7 @@ def drive_run(resolved: ResolvedRun, on_event: Callable[[MemberEvent], None]) ->
                 ),
                 on_event=on_event,
             )
-            yield ActiveRun(config, run, driver, newest, choice.why if choice else None)
+            yield ActiveRun(config, run, driver, newest, is_extended, choice.why if choice else None)
     finally:
         lease.release()
 
@@ -196,8 +207,8 @@ def open_run(resolved: ResolvedRun, choice: Choice | None = None) -> ResolvedRun
             config = with_custom_defaults(config)
             run.create({**describe_run(config), **reads})
     else:
-        config = with_digests(with_custom_defaults(config))
-        run.create({**describe_run(config), **({"chosen": choice.to_json()} if choice else {})})
+        config, origin = keep_initial(run, with_digests(with_custom_defaults(with_typed_settings(config))))
+        run.create({**describe_run(config), **origin, **({"chosen": choice.to_json()} if choice else {})})
     with suppress(ConfigError):  # without a place to keep it, another command asks for it
         record_consent(run)
     return resolved.with_config(config)
@@ -210,8 +221,12 @@ def require_known_code(run: RunFolder, given: RunConfig) -> None:
         ConsentError: as `require_consent`.
     """
     stored = build_stored_config(run.load("config")["config"])
-    if (stored.algorithm.name, stored.environment.id) != (given.algorithm.name, given.environment.id):
+    if _code(stored) != _code(given):
         require_consent(run)
+
+
+def _code(config: RunConfig) -> tuple[str, str, str | None]:
+    return config.algorithm.name, config.environment.id, config.environment.header_text
 
 
 def describe_run(config: RunConfig) -> dict[str, object]:
@@ -221,7 +236,7 @@ def describe_run(config: RunConfig) -> dict[str, object]:
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "config": config.model_dump(mode="json", exclude={"store", "cluster"}),
         "identity": config.identity(),
-        "made_with": {**fingerprint(), **custom_source(config)},
+        "made_with": {**fingerprint(), **custom_source(config), **header_compiler(config)},
         "promise": _promise(config),
     }
 
@@ -242,10 +257,16 @@ def _promise(config: RunConfig) -> dict[str, object]:
 
 
 def _continuation(config: RunConfig) -> str:
-    """Return how environments continue after a stage; logs a warning where episodes are cut for it."""
+    """Return how environments continue after a stage; logs warnings where episodes are cut, or may never end."""
     with closing(make_pool(config, 1)) as pool:
         if not pool.restores_by_replay:
             return "the environment saves its state"
+        if pool.environment["max_episode_steps"] is None:
+            logger.warning(
+                "%s has no time limit: if a policy can keep an episode from ending, an evaluation never ends either; "
+                "set environment.max_episode_steps",
+                config.environment.id,
+            )
     schedule = config.schedule
     logger.warning(
         "%s can't save its state: each stage (%d steps of every environment) begins with new episodes; its end cuts "
@@ -273,7 +294,8 @@ def _stored_config(run: RunFolder, config: RunConfig) -> RunConfig:
             f"distribution.learn_tasks = {wanted.learn_tasks}: run '{run.name}' was created with {learners}, and the "
             f"number of learners decides how sums of gradients are rounded; leave it out, or start another run"
         )
-    changed = differences(description["made_with"], {**fingerprint(), **custom_source(stored)})
+    now_with = {**fingerprint(), **custom_source(stored), **header_compiler(stored)}
+    changed = differences(description["made_with"], now_with)
     if changed:
         logger.warning(
             "run=%s was created with other software or hardware, bytes may differ from now on: %s",

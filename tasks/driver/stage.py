@@ -12,6 +12,7 @@ from penstock.storage.runs.commits import commit_ref
 from penstock.storage.runs.timings import MemberPlace, StageTimings
 from penstock.tasks.driver.admission import admitted
 from penstock.tasks.driver.attempts import repeat_until_done
+from penstock.tasks.driver.early_stopping import EvaluatedReturns
 from penstock.tasks.driver.forgetting import EndedGangs
 from penstock.tasks.driver.gang import Gang
 from penstock.tasks.driver.prefect_tasks import Evaluation, RolePart, evaluate, forget_task_runs, submit_role
@@ -22,6 +23,7 @@ from penstock.tasks.driver.results import (
     merge_learned,
     stage_commit,
     sum_edges,
+    usage_by_process,
 )
 
 if TYPE_CHECKING:
@@ -55,6 +57,10 @@ class StageDriver:
     template: Assignment
     on_event: Callable[[MemberEvent], None]
     _ended: EndedGangs = field(default_factory=EndedGangs)
+    _returns: EvaluatedReturns = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_returns", EvaluatedReturns(self.run, self.config.schedule))
 
     def run_stage(self, before: Commit | None, *, is_first: bool = True) -> tuple[Commit, StageTimings]:
         """Run the stage after a commit, and commit it.
@@ -124,7 +130,9 @@ class StageDriver:
         evaluation = self._evaluate(stage, attempt, learned, gang.allocation)
         evaluated_seconds = time.perf_counter() - started
         parent = reference.digest if reference else self.genesis
-        commit = stage_commit(self.config.schedule, stage, parent, before, learned, acted, evaluation)
+        commit = stage_commit(
+            self.config.schedule, stage, parent, before, learned, acted, evaluation, self._returns.until(before)
+        )
         self.lease.check()  # an evaluation may take longer than the ttl
         self.run.log.append(commit)
         missed, late = self._missed(learned, acted)
@@ -141,6 +149,12 @@ class StageDriver:
             learn=tuple(one.times for one in merged.learn),
             env=tuple(one.times for one in merged.env) or None,
             server=tuple(one.times for one in merged.server) or None,
+            processes=usage_by_process(
+                ((gang.members[one.member].host, gang.members[one.member].pid), one.usage)
+                for role in results
+                for one in role
+                if one.usage is not None
+            ),
             members={name: _place(member, sources[name]) for name, member in gang.members.items()},
             edges=sum_edges(merged),
             missed_shards=missed,

@@ -5,6 +5,7 @@ The functions that take `dask_scheduler` run in the scheduler's process, between
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict
 
 if TYPE_CHECKING:
@@ -25,6 +26,14 @@ class WorkerSlots(TypedDict):
     tasks: list[str]
 
 
+class SchedulerLoad(TypedDict):
+    """A scheduler's tasks by state, its number of workers, and all and free slots by resource."""
+
+    tasks: dict[str, int]
+    workers: int
+    slots: dict[str, tuple[float, float]]
+
+
 def read_slots(dask_scheduler: Scheduler) -> list[WorkerSlots]:
     """Return the slots of each running worker.
 
@@ -38,6 +47,17 @@ def read_slots(dask_scheduler: Scheduler) -> list[WorkerSlots]:
         }
         for worker in dask_scheduler.running
     ]
+
+
+def read_load(dask_scheduler: Scheduler) -> SchedulerLoad:
+    """Return the load of a scheduler; states without tasks, and resources of no worker, are left out."""
+    states = Counter(str(task.state) for task in dask_scheduler.tasks.values())
+    slots: dict[str, tuple[float, float]] = {}
+    for worker in read_slots(dask_scheduler):
+        for name, amount in worker["all"].items():
+            total, free = slots.get(name, (0.0, 0.0))
+            slots[name] = total + amount, free + worker["free"].get(name, 0.0)
+    return {"tasks": dict(states), "workers": len(dask_scheduler.workers), "slots": slots}
 
 
 def worker_addresses(dask_scheduler: Scheduler) -> list[str]:

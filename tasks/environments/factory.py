@@ -9,10 +9,12 @@ from gymnasium.vector import AutoresetMode
 
 from penstock import native
 from penstock.storage.errors import ConfigError
+from penstock.tasks.environments.header import loaded_header
+from penstock.tasks.environments.typed_settings import arguments_of
 from penstock.tasks.setup.config.environment import FLOORPLAN
 
 if TYPE_CHECKING:
-    from penstock.native import EnvironmentPool
+    from penstock.native import EnvironmentPool, EnvironmentSpec
     from penstock.tasks.setup.config.run import RunConfig
 
 
@@ -27,28 +29,49 @@ def make_pool(
     Raises:
         ConfigError: unknown environment, setting or value, or one that the algorithm can't learn from.
     """
-    settings, algorithm = config.environment, config.algorithm
-    environment_id, given = settings.id, dict[str, Any](settings.settings)
-    if settings.id == FLOORPLAN:
-        from penstock.tasks.environments.floorplan_blocks import blocks_of, load_blocks  # noqa: PLC0415  (others need none of it)
+    settings = config.environment
+    fixed: dict[str, Any] = {"one_array": True}
+    with loaded_header(settings) as loaded_id:
+        environment_id = loaded_id
+        if settings.id == FLOORPLAN:
+            from penstock.tasks.environments.floorplan_blocks import blocks_of, load_blocks  # noqa: PLC0415  (others need none of it)
 
-        environment_id = load_blocks(settings)
-        given["block"] = np.arange(num_envs) % len(blocks_of(settings))
+            environment_id = load_blocks(settings)
+            fixed["block"] = np.arange(num_envs) % len(blocks_of(settings))
+        given = arguments_of(settings, environment_id, num_envs)
+        try:
+            pool = native.make(
+                environment_id,
+                num_envs,
+                max_episode_steps=settings.max_episode_steps,
+                autoreset_mode=autoreset_mode,
+                render_mode=render_mode,
+                **given,
+                **fixed,
+            )
+        except (ValueError, ImportError) as error:
+            raise ConfigError(f"environment: {error}") from error
     try:
-        pool = native.make(
-            environment_id,
-            num_envs,
-            max_episode_steps=settings.max_episode_steps,
-            autoreset_mode=autoreset_mode,
-            render_mode=render_mode,
-            **given,
-        )
-        described = pool.environment
-    except (ValueError, ImportError) as error:
-        raise ConfigError(f"environment: {error}") from error
-    try:
-        algorithm.check_environment(described)
+        config.algorithm.check_environment(_described(pool))
     except ConfigError:
         pool.close()
         raise
     return pool
+
+
+def _described(pool: EnvironmentPool) -> EnvironmentSpec:
+    """Return the pool's formats.
+
+    Raises:
+        ConfigError: its spaces are none that rounds or networks can hold.
+    """
+    try:
+        described = pool.environment
+    except ValueError as error:
+        raise ConfigError(f"environment: {error}") from error
+    if not described["observation"]["shape"]:
+        raise ConfigError(
+            f"environment: {described['id']} observes {pool.single_observation_space}, which the vector environment "
+            f"that it brings does not encode as an array; choose environment.settings.vectorization_mode = 'sync'"
+        )
+    return described

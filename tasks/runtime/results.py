@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from penstock.storage.refs import Ref, ShardRef, SnapshotRef, StateRef
-    from penstock.storage.runs.timings import ActTimes, EnvTimes, LearnTimes, ServerTimes
+    from penstock.storage.runs.timings import ActTimes, EnvTimes, LearnTimes, ProcessUsage, ServerTimes
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,3 +80,5 @@ class MemberResult:
     source: str
     """Digest of the algorithm's source on its worker."""
     components: tuple[ComponentResult, ...]
+    usage: ProcessUsage | None = None
+    """The resources that its process used meanwhile; None if nobody measured."""

@@ -14,6 +14,7 @@ from penstock.storage.cache.node_cache import LIMIT_BYTES, NodeCache, default_ca
 from penstock.storage.refs import Ref
 from penstock.storage.runs.commits import read_commit
 from penstock.storage.runs.run import RunFolder
+from penstock.storage.stores.counted import CountedStore, StoreTally
 from penstock.storage.stores.open import open_store
 from penstock.tasks.environments.factory import make_pool
 from penstock.tasks.model.algorithms.registry import make_algorithm
@@ -63,6 +64,8 @@ class RunContext:
     resets_each_stage: bool = False
     """True if every stage begins with new episodes, because environments can't save their state."""
     recent_commit: RecentCommit = field(default_factory=RecentCommit)
+    store_calls: StoreTally = field(default_factory=StoreTally)
+    """Counts the calls of the run's store in this process."""
 
     @property
     def columns(self) -> dict[str, Spec]:
@@ -115,7 +118,8 @@ class RunContext:
 
 @lru_cache(maxsize=8)
 def _load(store: str, name: str, cache_folder: str, cache_limit_bytes: int = LIMIT_BYTES) -> RunContext:
-    run = RunFolder(open_store(store), name)
+    tally = StoreTally()
+    run = RunFolder(CountedStore(open_store(store), tally), name)
     config = build_stored_config(run.load("config")["config"])
     with closing(make_pool(config, 1)) as pool:
         environment = EnvironmentSpec.from_pool(config.environment.id, dict(pool.environment))
@@ -127,6 +131,7 @@ def _load(store: str, name: str, cache_folder: str, cache_limit_bytes: int = LIM
         algorithm=make_algorithm(config.algorithm, environment),
         policy=config.make_policy(),
         resets_each_stage=pool.restores_by_replay,
+        store_calls=tally,
     )
 
 

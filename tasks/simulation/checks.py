@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _PREFIX = f"{RUN}/"
 _RETENTION = f"{RUN}/retention.json"
+_EXTENSIONS = f"{RUN}/extensions/"
 
 
 class ViolationError(AssertionError):
@@ -32,9 +33,10 @@ class RunChecks:
         expected: commits of an undisturbed run by stage, whose bytes must come; None if which shards are learned from
             depends on time.
         tiles: of the run.
+        stages: of the run, with an extension if it has one.
     """
 
-    def __init__(self, genesis: str, expected: dict[int, bytes] | None, tiles: int) -> None:
+    def __init__(self, genesis: str, expected: dict[int, bytes] | None, tiles: int, stages: int) -> None:
         self.commits: dict[int, bytes] = {}
         self.committed_at: list[float] = []
         self.finished = False
@@ -42,6 +44,8 @@ class RunChecks:
         self._genesis = genesis
         self._expected = expected
         self._tiles = tiles
+        self._stages = stages
+        self._extensions: dict[str, bytes] = {}
         self._shards: set[str] = set()
         self._state: set[str] = set()
         self._params = payloads.first_params()
@@ -65,6 +69,9 @@ class RunChecks:
                 for ref in self._decode(stage, data).shards
             }
             self._shards -= {_PREFIX + one for one in dropped}
+        elif name.startswith(_EXTENSIONS):
+            if self._extensions.setdefault(name, content or b"") != content:
+                raise ViolationError(f"'{name}' was {'replaced' if content else 'removed'}")
         elif name in self._shards or name in self._state:
             if content is None:
                 raise ViolationError(f"'{name}' was removed, and the newest commit or a kept shard needs it")
@@ -109,7 +116,7 @@ class RunChecks:
         self._check_rows(commit)
         self.commits[stage] = content
         self.committed_at.append(self.bucket.world.now)
-        self.finished = commit.finished is not None
+        self.finished = commit.finished is not None and stage + 1 == self._stages
         self._shards |= {_PREFIX + ref.name for ref in commit.shards}
         self._state = {_PREFIX + ref.name for ref in (*commit.states, *commit.snapshots, commit.checkpoint)}
         for ref in commit.references():

@@ -68,6 +68,8 @@ class SimulatedCluster:
     policy: DistributionPolicy
     ends_with_flow: bool
     """Members end with their flow, as workers that it started; otherwise they notice that its lease expires."""
+    extended_stages: int = 0
+    """Stages to which the run is extended once it is finished; 0: it is not."""
     _members: dict[SimulatedProcess, list[SimulatedProcess]] = field(default_factory=dict)
 
     @property

@@ -52,6 +52,8 @@ class Plan:
     bystander: Literal["gc", "copy"]
     ends_with_flow: bool
     network: Network
+    extended: bool = False
+    """The run ends a stage earlier, and is extended then."""
 
     @classmethod
     def draw(cls, seed: int) -> Plan:
@@ -72,6 +74,7 @@ class Plan:
             bystander="gc" if rng.random() < 0.5 else "copy",
             ends_with_flow=rng.random() < 0.5,
             network=Network(rng.choice((0.0, 0.2, 1.0)), rng.choice((0.0, 0.2)), rng.choice((0.01, 0.5, 5.0))),
+            extended=rng.random() < 0.25,
         )
 
 
@@ -94,13 +97,15 @@ class Outcome:
 def run_schedule(seed: int, *, traced: bool = False) -> Outcome:
     """Run the schedule of a seed; the same seed gives the same outcome in every process."""
     plan = Plan.draw(seed)
-    return _Schedule(plan, _expected(plan.lag) if plan.quorum == 1.0 else None, traced=traced).run()
+    return _Schedule(
+        plan, _expected(plan.lag, extended=plan.extended) if plan.quorum == 1.0 else None, traced=traced
+    ).run()
 
 
 @cache
-def _expected(lag: int) -> dict[int, bytes]:
+def _expected(lag: int, *, extended: bool) -> dict[int, bytes]:
     """Return the commits of an undisturbed run."""
-    plan = Plan(0, "folder", lag, 1.0, 2, 0, False, "gc", True, Network(0.0, 0.0, 0.01))
+    plan = Plan(0, "folder", lag, 1.0, 2, 0, False, "gc", True, Network(0.0, 0.0, 0.01), extended)
     outcome = _Schedule(plan, None, traced=False).run()
     if outcome.violation:
         raise AssertionError(f"an undisturbed run failed: {outcome.violation}")
@@ -113,17 +118,18 @@ class _Schedule:
         kinds = KINDS_OF_FOLDER if plan.store == "folder" else KINDS_OF_SERVICE
         self.plan = plan
         self.world = World(rng.getrandbits(64), FaultPlan.draw(rng, kinds, plan.faults, _FAULTY_STEPS), traced=traced)
-        self.checks = RunChecks(_GENESIS, expected, _TILES)
+        self.checks = RunChecks(_GENESIS, expected, _TILES, STAGES)
         bucket = Bucket(self.world, "runs", plan.store, self._changed)
         self.checks.bucket = bucket
         self.copied = Bucket(self.world, "backup", plan.store, lambda *_: None)
         self._copied_whole = False
         hosts = [Host("host-0")] if plan.store == "folder" else [Host(f"host-{index}") for index in range(3)]
-        config, policy = make_config(plan.lag, plan.quorum, plan.act_tasks, STAGES)
+        config, policy = make_config(plan.lag, plan.quorum, plan.act_tasks, STAGES - plan.extended)
         store = SimulatedStore(bucket)
         self.cluster = SimulatedCluster(
             self.world, hosts, plan.network, store, config, policy, ends_with_flow=plan.ends_with_flow
         )
+        self.cluster.extended_stages = STAGES if plan.extended else 0
         self.violation = ""
         self._was_finished = False
         self._idle = 0

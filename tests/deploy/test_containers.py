@@ -186,7 +186,9 @@ def test_deployments_for_a_cluster_name_its_store_and_scheduler():
     for name, item in described.items():
         parameters = item["parameters"].get("config", item["parameters"])
         assert parameters["store"] == "s3://bucket/runs", name
-        assert ("cluster" in parameters) == (name in {"train", "resume", "replay", "sweep"})
+        assert ("cluster" in parameters) == (
+            name in {"train", "resume", "replay", "sweep", "search", "halve", "population"}
+        )
         assert parameters.get("cluster", cluster) == cluster
         for trigger in item.get("triggers", ()):
             assert trigger["parameters"]["store"] in {"s3://bucket/runs", "{{ event.payload.store }}"}

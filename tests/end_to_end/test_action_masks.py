@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import pytest
 
 from penstock.storage.refs import ShardRef
 from penstock.storage.shards.codec import decode_shard
@@ -20,6 +21,7 @@ class Game(Settings):
         return super().toml().replace("[environment]", '[environment]\n            id = "ConnectFour-v0"')
 
 
+@pytest.mark.slow
 def test_no_committed_row_has_a_forbidden_action(bench: Bench):
     """Environments are stepped in other processes, and the shards have rows with forbidden actions to choose from."""
     settings = Game(stages=1, rounds=3, tiles=1, act_tasks=1, round_steps=64)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from penstock.storage.errors import CorruptObjectError
 from penstock.storage.refs import ShardRef, parse_snapshot_name
@@ -35,6 +36,12 @@ KINDS = ["altered", "cut", "empty"]
         (["show", "no-such-run"], ["no-such-run"]),
         (["evaluate", "no-such-run"], ["no-such-run"]),
         (["gc", "no-such-run"], ["no-such-run"]),
+        (["runs"], ["there is no folder", "--store"]),
+        pytest.param(
+            ["train", "cartpole", "--device", "cuda"],
+            ["device = 'cuda'", "no CUDA device", "auto"],
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device"),
+        ),
     ],
     ids=" ".join,
 )
@@ -45,6 +52,29 @@ def test_bad_settings_are_refused_before_anything_starts(tmp_path, arguments, me
     try:
         bench.penstock(*arguments, "--store", bench.store).refuse(*mentioned)
         assert not Path(bench.store).exists()
+    finally:
+        bench.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "mentioned"),
+    [
+        (["--scheduler", "tcp://127.0.0.1:1"], {}, ["tcp://127.0.0.1:1", "Connection refused", "dask scheduler"]),
+        (["--scheduler", "nowhere"], {}, ["'nowhere'", "with a port"]),
+        (["--cluster.schedulers.act", "tcp://127.0.0.1:1"], {}, ["tcp://127.0.0.1:1", "Connection refused"]),
+        (["--store", "s3://bucket/runs"], {"AWS_ENDPOINT_URL": "http://127.0.0.1:1"}, ["AWS_ENDPOINT_URL", "refused"]),
+    ],
+    ids=lambda value: str(value[0]) if isinstance(value, list) else "",
+)
+def test_unreachable_services_are_refused_before_prefect_is_asked(tmp_path, arguments, environment, mentioned):
+    """The error names the scheduler or store, though Prefect's server, which is asked next, can't be reached either."""
+    unreachable = {"PREFECT_API_URL": "http://127.0.0.1:1/api", "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
+    bench = Bench(tmp_path, {**unreachable, **environment}, scheduler="")
+    try:
+        store = () if "--store" in arguments else ("--store", bench.store)
+        bench.penstock("train", "cartpole", *arguments, *store).refuse(*mentioned)
+        if not store:
+            bench.penstock("resume", "c1", *arguments).refuse(*mentioned)
     finally:
         bench.close()
 
@@ -85,11 +115,12 @@ def test_missing_services_are_named(bench, cluster):
     store = bench.train("unwritable", BRIEF, store=str(blocked / "runs"))
     gang = bench.train("large", too_many, "--gang-seconds", "5", "--admission-seconds", "2")
     scheduler = bench.train("lonely", BRIEF, "--cluster.scheduler", "tcp://127.0.0.1:1")
-    certificates = bench.train("bare", BRIEF, "--cluster.scheduler", "tls://127.0.0.1:1")
+    secured = cluster.address.replace("tcp://", "tls://")
+    certificates = bench.train("bare", BRIEF, "--cluster.scheduler", secured)
     store.refuse(str(blocked))
     gang.refuse("actor=1", "act", "large")
     scheduler.refuse("tcp://127.0.0.1:1")
-    certificates.refuse("tls://127.0.0.1:1", "DASK_CONFIG")
+    certificates.refuse(secured, "DASK_CONFIG")
 
 
 @pytest.fixture(scope="module")
@@ -187,6 +218,7 @@ def test_verify_lists_what_is_damaged_and_repairs_what_can_be_made_again(bench, 
     assert json.loads(said)["faults"] == []
 
 
+@pytest.mark.slow
 def test_damage_that_cannot_be_repaired_is_named(bench, copied):
     """A damaged checkpoint, commit, snapshot, state or run.json ends a resume with an error that names it."""
     _, copy = copied

@@ -12,7 +12,7 @@ from prefect.flows import load_flow_from_entrypoint
 
 from penstock import flows
 from penstock.flows.cli.serve import serve
-from penstock.flows.support.sweep_points import grid_points
+from penstock.flows.sweeps.points import grid_points
 from penstock.storage.errors import ConfigError
 from penstock.tasks.setup.config.loading import build_config, merge
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 
 import pytest
@@ -28,6 +30,19 @@ def test_a_driven_run_and_a_full_cluster_are_refused(bench, endless, cluster):
     second_run.refuse("endless", "admission_seconds")
     assert endless.running
     assert bench.run("waiting").commits() == []
+
+
+def test_a_driven_run_says_who_drives_it(bench, endless):
+    """`show` names the process and since when, and suggests no `resume`; `runs` names it; neither does afterwards."""
+    shown = bench.penstock("show", "endless", "--store", bench.store).succeed()
+    assert re.search(rf"driven by .* pid {endless.pid}, since 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d", shown)
+    assert "resume" not in shown
+    (listed,) = json.loads(bench.penstock("runs", "--store", bench.store, "--json").succeed())
+    assert listed["driver"].endswith(f"pid {endless.pid}")
+    endless.kill_group()
+    assert "penstock resume endless" in bench.penstock("show", "endless", "--store", bench.store).succeed()
+    (listed,) = json.loads(bench.penstock("runs", "--store", bench.store, "--json").succeed())
+    assert listed["driver"] is None
 
 
 def test_two_runs_take_turns_on_one_cluster(bench, references):

@@ -42,6 +42,7 @@ def test_transient_faults_of_the_store_change_no_byte(bench, references, proxy, 
     assert_same(StoredRun(s3_url, "stumbling"), references.content(BRIEF))
 
 
+@pytest.mark.slow
 def test_a_quorum_needs_atomic_creation_or_consent(bench, proxy, s3_url):
     """A service that ignores conditions is refused before anything is stored; with consent each commit is kept twice.
 
@@ -66,6 +67,7 @@ def test_a_quorum_needs_atomic_creation_or_consent(bench, proxy, s3_url):
             assert found in ended.output, ended.output
 
 
+@pytest.mark.slow
 def test_an_unreachable_store_is_named_and_the_run_is_resumed_later(bench, references, proxy, s3_url):
     """The flow ends with one error that names the store, and a resume from the last commit ends with the same bytes.
 

@@ -68,7 +68,9 @@ def test_commands_agree_with_the_log(bench, references, cold):
     assert first["episodes"] == 5
     assert first["version"] == newest["version"]
     assert first != other
-    assert len(run.store.list("evaluations/")) == 2
+    # Other tests evaluate the shared run too, with other numbers of episodes.
+    stored = [name for name in run.store.list("evaluations/") if name.endswith("-5.json")]
+    assert len(stored) == len({"1", "2"})
 
 
 def ask(api: str, path: str, body: dict[str, Any], method: str = "POST") -> Any:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from ..support.processes import Command
 from .conftest import BRIEF
 
@@ -31,6 +33,7 @@ sys.meta_path.insert(0, Recorder())
 """
 
 
+@pytest.mark.slow
 def test_no_process_of_a_run_imports_bare_names(bench: Bench):
     """The flow and its workers start in the checkout, where `import tasks` would load a second copy of everything."""
     folder = bench.folder / "imports"

@@ -13,7 +13,7 @@ import urllib.request
 
 import pytest
 
-from penstock.flows.cli.prefect_server import PrefectServer, require_prefect
+from penstock.flows.api.prefect_server import PrefectServer, require_prefect, start_failure
 from penstock.storage.errors import PenstockError
 from penstock.storage.user_config import user_secret
 
@@ -55,10 +55,37 @@ def test_an_embedded_server_answers_its_user_alone(surroundings, tmp_path):
         require_prefect(os.environ["PREFECT_API_URL"])
 
 
+SERVER = """
+from penstock.flows.api.prefect_server import PrefectServer
+with PrefectServer() as server:
+    server.wait_ready()
+    print("ready", flush=True)
+"""
+
+
+def test_servers_that_start_at_once_share_a_new_home(surroundings):
+    """One creates the database in Prefect's folder, the others wait for it: all become ready."""
+    program = [sys.executable, "-c", SERVER]
+    servers = [subprocess.Popen(program, env=os.environ, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    assert [server.communicate()[0] for server in servers] == ["ready\n"] * 3
+
+
+def test_the_reason_of_a_failed_start_is_its_exception():
+    """Not the server's last line, which only says that it failed."""
+    said = (
+        "ERROR:    Traceback (most recent call last):\n  File server.py\n"
+        "sqlalchemy.exc.OperationalError: (sqlite3.OperationalError) database is locked\n"
+        "ERROR:    Application startup failed. Exiting.\n"
+    )
+    assert start_failure(said) == "sqlalchemy.exc.OperationalError: (sqlite3.OperationalError) database is locked"
+    assert start_failure("port taken\n") == "port taken"
+    assert start_failure("") == "no output"
+
+
 STARTING = """
 import sys
 from prefect import flow
-from penstock.flows.cli.drive import _LimitedPanel, _result_of
+from penstock.flows.api.drive import _LimitedPanel, _result_of
 from penstock.flows.display.console import Panel
 
 class Printing(Panel):
@@ -69,7 +96,7 @@ class Printing(Panel):
 def nothing(config, if_exists):
     return "done"
 
-print(_result_of(nothing, None, "refuse", _LimitedPanel(Printing(), lambda _: None)), flush=True)
+print(_result_of(nothing, None, "refuse", _LimitedPanel(Printing(), None)), flush=True)
 """
 
 

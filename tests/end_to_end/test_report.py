@@ -116,6 +116,11 @@ def test_a_report_holds_what_storage_holds(run: StoredRun, tmp_path: Path):
         assert line["y"][1] == value
     assert page.line("as stored")["y"] == page.line("bound")["y"] == [BRIEF.lag] * BRIEF.stages
     timings = sorted(run.timings(), key=lambda one: one["stage"])
+    used = [next(one for one in part["processes"] if one["members"] == ["learn-0"]) for part in timings]
+    assert page.line("learn, CPU")["y"] == [one["cpu_seconds"] / one["seconds"] for one in used]
+    assert {"CPU", "Memory"} <= set(page.texts["h3"])
+    assert "GPU memory" not in page.texts["h3"]
+    assert page.line("learn, memory")["y"] == [one["memory_bytes"] for one in used]
     learning = page.line("learning")
     assert len(learning["x"]) > 2 * BRIEF.stages
     learned = sum(part["learn_seconds"] for one in timings for part in one["learn"])

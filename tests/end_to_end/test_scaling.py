@@ -63,6 +63,7 @@ def test_settings_outside_the_model_are_refused(settings: dict[str, Any], said: 
         scale(build_config(settings), "8")
 
 
+@pytest.mark.slow
 def test_the_command_prints_rows_constants_and_measurements(bench):
     """Stdout has JSON alone: one row per number of actors, each with its parts, and a source for every number."""
     small = bench.preset(Settings())

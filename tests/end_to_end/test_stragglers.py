@@ -58,6 +58,7 @@ def start_with_straggler(bench, cluster, store) -> tuple[StoredRun, Any, int, in
     raise AssertionError
 
 
+@pytest.mark.slow
 def test_rounds_without_stragglers_are_learned_again_after_a_kill(bench, cluster, store):
     """One of two act processes is stopped, with two of four tiles: rounds are learned from the other two.
 

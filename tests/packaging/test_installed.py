@@ -7,21 +7,22 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import tarfile
 import tomllib
 import venv
 import zipfile
-from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 import pytest
 
+from ..support.installing import CONSTRAINTS, ROOT, Installed
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
 
-ROOT = Path(__file__).parents[2]
-CONSTRAINTS = ROOT / "constraints.txt"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"^(?://|#) ([\w./]+\.\w+)\n")
 PRINTED = re.compile(r"^print\(.*\)  # (.*)$", re.MULTILINE)
@@ -39,59 +40,6 @@ with Client(sys.argv[1], timeout=120) as client:
     client.wait_for_workers(1, timeout=120)
     print(*client.submit(loaded).result(120))
 """
-
-
-class Installed(NamedTuple):
-    """A virtual environment with Penstock, and a folder in which a user works."""
-
-    bin: Path
-    folder: Path
-
-    def run(self, *command: str | Path, **variables: str) -> str:
-        """Run a program of the virtual environment in the user's folder; return what it printed."""
-        done = run([self.bin / command[0], *command[1:]], self.folder, **self.variables, **variables)
-        assert done.returncode == 0, f"{command}:\n{done.stdout}{done.stderr}"
-        return done.stdout
-
-    @property
-    def variables(self) -> dict[str, str]:
-        """The environment's programs come first, and Prefect and compiled libraries keep to the user's folder."""
-        return {
-            "PATH": f"{self.bin}{os.pathsep}{os.environ['PATH']}",
-            "PREFECT_HOME": str(self.bin.parent / "prefect"),
-            "PENSTOCK_CACHE_DIR": str(self.bin.parent / "cache"),
-            "DO_NOT_TRACK": "1",
-            "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-        }
-
-
-def run(command: list[str | Path], cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run a program without this process's Python path and Prefect settings."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PREFECT_"))}
-    environment = {**kept, "PIP_CONSTRAINT": str(CONSTRAINTS), "PIP_DISABLE_PIP_VERSION_CHECK": "1", **variables}
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
-
-
-@pytest.fixture(scope="module")
-def distributions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The wheel and the source distribution, from a copy of the tracked files."""
-    folder = tmp_path_factory.mktemp("distributions")
-    source = folder / "source"
-    files = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
-    for name in filter(None, files.decode().split("\0")):
-        (source / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(ROOT / name, source / name, follow_symlinks=False)
-    venv.create(folder / "build", with_pip=True)
-    python = folder / "build" / "bin" / "python"
-    for command in (
-        [python, "-m", "pip", "install", "--quiet", "build"],
-        [python, "-m", "build", "--sdist", "--outdir", folder, source],
-        [python, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, source],
-    ):
-        done = run(command, folder)
-        assert done.returncode == 0, done.stdout + done.stderr
-    (wheel,), (sdist,) = folder.glob("*.whl"), folder.glob("*.tar.gz")
-    return {"wheel": wheel, "sdist": sdist}
 
 
 @pytest.fixture(scope="module", params=["wheel", "sdist"])

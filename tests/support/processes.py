@@ -106,12 +106,17 @@ class Command:
         return self.stdout
 
     def refuse(self, *mentioned: str, seconds: float = PATIENCE_SECONDS) -> str:
-        """Wait for an end with one clear error that mentions all of these, and return the error."""
+        """Wait for an end with one clear error that mentions all of these, and return it.
+
+        A command may have announced its work before.
+        """
         status, errors = self.wait(seconds), self.errors
         assert status == 1, f"{self._command} ended with {status}:\n{self.output}"
         assert "Traceback" not in self.output, self.output
         said = errors.strip().splitlines()
         assert said, self.output
+        said = said if said[0].startswith("error: ") else said[1:]
+        assert said, f"no error was printed:\n{errors}"
         assert all(line.startswith("error: ") for line in said), f"more than an error was printed:\n{errors}"
         for text in mentioned:
             assert text in errors, f"'{text}' is not mentioned in:\n{errors}"

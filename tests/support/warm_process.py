@@ -21,8 +21,8 @@ from typing import Any
 PENSTOCK = Path(sys.executable).with_name("penstock")
 MODULES = (
     "fastapi.encoders",
+    "penstock.flows.api.drive",
     "penstock.flows.cli.main",
-    "penstock.flows.cli.follow",
     "penstock.flows.cli.runs",
     "penstock.flows.settings.options",
     "penstock.flows.replay",
@@ -50,7 +50,7 @@ def main() -> None:
     # As for a start script: modules next to this file must not be importable.
     sys.path[0] = str(PENSTOCK.parent)
     # Prefect sets up its log when it is imported.
-    importlib.import_module("penstock.flows.cli.drive").quieten_prefect()
+    importlib.import_module("penstock.flows.api.surroundings").quieten_prefect()
     for name in MODULES:
         importlib.import_module(name)
     gc.collect()
@@ -115,7 +115,7 @@ def refresh_settings(environment: dict[str, str]) -> None:
 
 
 def read_settings() -> None:
-    importlib.import_module("penstock.flows.cli.drive").quieten_prefect()
+    importlib.import_module("penstock.flows.api.surroundings").quieten_prefect()
     importlib.import_module("prefect.context").refresh_global_settings_context()
 
 
@@ -144,7 +144,7 @@ def run_command(order: dict[str, Any]) -> None:
     sys.modules["__main__"].__file__ = str(PENSTOCK)
     importlib.import_module("numpy").random.seed()
     if order["cwd"] is None:
-        importlib.import_module("penstock.flows.cli.drive").quieten_prefect()
+        importlib.import_module("penstock.flows.api.surroundings").quieten_prefect()
     else:
         read_settings()  # also from files in that folder
     importlib.import_module("penstock.flows.cli.main").main()

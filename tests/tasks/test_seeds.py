@@ -16,6 +16,8 @@ def test_purposes_keep_their_numbers():
         "REPLAY": 5,
         "LOSS": 6,
         "RESTART": 7,
+        "INFERENCE": 8,
+        "SWEEP": 9,
     }
 
 
@@ -30,6 +32,8 @@ def test_seeds_keep_their_values():
         15152708626915684481,
         5102377104321400970,
         17991200575022749164,
+        8313425274372761653,
+        5720443835026831784,
     ]
     assert seed_of(1, Purpose.PLAN, 7) == 13481466760325839235
     assert environment_seeds(5, Purpose.ENVIRONMENT, env_ids=range(3)).tolist() == [

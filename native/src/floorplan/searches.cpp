@@ -46,14 +46,15 @@ void optimize(Evaluator& e, bool from_current, bool move_cells, bool move_hard, 
   Forces(e.layout, e.setting.grid, schedule).run();
 }
 
-py::dict anneal(Evaluator& e, const AnnealSettings& settings) {
+py::dict anneal(Evaluator& e, const AnnealSettings& settings, const py::function& on_progress) {
   Annealed found;
   bool interrupted = false;
   {
     const py::gil_scoped_release released;
     Annealer annealer(e.layout, e.setting, e.rules, settings);
-    found = annealer.run([&] {
+    found = annealer.run([&](std::int64_t judged) {
       const py::gil_scoped_acquire acquired;
+      on_progress(judged, settings.moves);
       return interrupted = PyErr_CheckSignals() != 0;
     });
   }
@@ -116,13 +117,14 @@ void bind_searches(EvaluatorClass& c) {
   c.def(
       "_anneal",
       [](Evaluator& e, std::int64_t moves, double first, double last, std::int64_t soft_every, std::int64_t points,
-         std::uint64_t seed, const std::array<double, 5>& chances, const std::array<double, 3>& weights) {
+         std::uint64_t seed, const std::array<double, 5>& chances, const std::array<double, 3>& weights,
+         const py::function& on_progress) {
         const AnnealSettings settings{moves,      first,      last,       soft_every, points,     seed,
                                       chances[0], chances[1], chances[2], chances[3], chances[4], weights_of(weights)};
-        return anneal(e, settings);
+        return anneal(e, settings, on_progress);
       },
       py::arg("moves"), py::arg("first_temperature"), py::arg("last_temperature"), py::arg("soft_every"),
-      py::arg("points"), py::arg("seed"), py::arg("chances"), py::arg("weights"));
+      py::arg("points"), py::arg("seed"), py::arg("chances"), py::arg("weights"), py::arg("on_progress"));
 }
 
 }  // namespace penstock::floorplan

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import shutil
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,7 @@ from penstock.tasks.setup.config.consent import require_consent
 from penstock.tasks.setup.config.replay import build_stored_config
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from gymnasium import Space
@@ -61,7 +62,12 @@ class Exported:
 
 
 def export_run(
-    run: RunFolder, path: Path, observation_space: Space[Any], action_space: Space[Any], dataset_id: str | None = None
+    run: RunFolder,
+    path: Path,
+    observation_space: Space[Any],
+    action_space: Space[Any],
+    dataset_id: str | None = None,
+    on_progress: Callable[[int, int], None] = lambda _, __: None,
 ) -> Exported:
     """Write all committed episodes as a Minari dataset in HDF5, images without JPEG encoding.
 
@@ -73,16 +79,41 @@ def export_run(
         observation_space: the space of one environment.
         action_space: the space of one environment.
         dataset_id: the dataset's name in Minari; by default, it is derived from the run's name.
+        on_progress: called with the numbers of written steps and of all.
 
     Raises:
         ConfigError: Minari is not installed, or the path exists.
-        CorruptObjectError: a shard is damaged; the dataset is incomplete.
+        CorruptObjectError: a shard is damaged; nothing is written.
     """
     minari = _minari()
     data = path.absolute() / "data"  # Minari prefixes a relative path with its own folder
     if data.exists():
         raise ConfigError(f"'{data}' exists already; an export needs a new path")
-    data.mkdir(parents=True)
+    # Written under another name, so that an export that was stopped leaves no part of a dataset.
+    created = not path.exists()
+    partial = data.with_name(f".{data.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        counts = _write_dataset(minari, run, partial, observation_space, action_space, dataset_id, on_progress)
+        partial.rename(data)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        if created:
+            path.rmdir()
+        raise
+    return counts
+
+
+def _write_dataset(
+    minari: Any,
+    run: RunFolder,
+    data: Path,
+    observation_space: Space[Any],
+    action_space: Space[Any],
+    dataset_id: str | None,
+    on_progress: Callable[[int, int], None],
+) -> Exported:
     storage = minari.dataset.minari_storage.MinariStorage.new(
         data, observation_space=observation_space, action_space=action_space, data_format="hdf5", jpeg_encoding=False
     )
@@ -90,6 +121,8 @@ def export_run(
         {"dataset_id": dataset_id or f"penstock/{run.name}-v0", "minari_version": minari.__version__}
     )
     tally = {"episodes": 0, "cut": 0, "steps": 0}
+    newest = run.log.newest()
+    all_steps = newest.env_steps if newest else 0
 
     def buffers() -> Iterator[Any]:
         for index, episode in enumerate(whole_episodes(_shards(run))):
@@ -98,6 +131,7 @@ def export_run(
             tally["episodes"] += 1
             tally["cut"] += bool(infos[CUT].any())
             tally["steps"] += steps
+            on_progress(tally["steps"], all_steps)
             yield minari.data_collector.EpisodeBuffer(
                 id=index,
                 observations=np.concatenate([episode.columns["observation"], episode.last_observation[None]]),

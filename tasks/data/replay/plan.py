@@ -6,7 +6,6 @@ nothing, and a killed replay resumes with the same rows. Imports no torch.
 
 from __future__ import annotations
 
-import json
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -197,9 +196,10 @@ def _sources(root: Store, config: ReplayConfig) -> list[_Source]:
     return found
 
 
-def _environment_key(config: TrainConfig) -> str:
+def _environment_key(config: TrainConfig) -> list[object]:
+    """Return what two environments must have in common; earlier versions stored 4 as 4.0, which is equal here."""
     environment = config.environment
-    return json.dumps([environment.id, environment.max_episode_steps, environment.settings], sort_keys=True)
+    return [environment.id, environment.max_episode_steps, environment.settings]
 
 
 def in_environment_of_sources(root: Store, config: ReplayConfig) -> ReplayConfig:

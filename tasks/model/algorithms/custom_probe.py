@@ -20,6 +20,8 @@ from penstock.tasks.model.algorithms.source_digest import digest_of, relative_to
 from penstock.tasks.setup.config.custom_algorithm import CustomAlgorithmSettings
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from penstock.tasks.setup.config.run import ConfigT, RunConfig
 
 _PROBE_SECONDS = 120.0
@@ -63,22 +65,39 @@ def probe_algorithm(config: RunConfig) -> CustomAlgorithm:
     Raises:
         ConfigError: one line a mistake: a missing module or class, a wrong setting, or an error in the module.
     """
-    question = _question(config)
+    question = question_of(config)
     if question not in _probed or not _probed[question].unchanged:
         _probed[question] = _run_probe(question, config.algorithm.name)
     return _probed[question]
 
 
-def _question(config: RunConfig) -> str:
+def question_of(config: RunConfig) -> str:
+    """Return the question that `reply` reads: environment, algorithm, and Python's path."""
     settings = {"algorithm": config.algorithm.model_dump(mode="json"), "environment": config.environment.model_dump()}
     return json.dumps({**settings, "path": sys.path}, sort_keys=True)
 
 
 def _run_probe(question: str, name: str) -> CustomAlgorithm:
+    answer = ask("penstock.tasks.model.algorithms.custom_probe", question, name)
+    rows = {column: Spec.from_json(spec) for column, spec in answer["rows"].items()}
+    return CustomAlgorithm(answer["settings"], rows, answer["files"], answer["root"], answer["learns_from_window"])
+
+
+def ask(module: str, question: str, name: str) -> dict[str, Any]:
+    """Return the answer of a module that calls `reply`, run as a process of its own.
+
+    Args:
+        module: the module.
+        question: JSON for its standard input.
+        name: the algorithm's, for messages.
+
+    Raises:
+        ConfigError: the algorithm can't be made; or its process took too long, or failed.
+    """
     try:
         # -P: the working directory comes last (`load_class`), so that nothing in it can shadow one of our packages.
         done = subprocess.run(
-            [sys.executable, "-P", "-m", "penstock.tasks.model.algorithms.custom_probe"],
+            [sys.executable, "-P", "-m", module],
             input=question,
             capture_output=True,
             text=True,
@@ -94,11 +113,10 @@ def _run_probe(question: str, name: str) -> CustomAlgorithm:
     if done.returncode or not lines:
         last = (done.stderr.strip().splitlines() or ["no output"])[-1]
         raise ConfigError(f"algorithm.name = '{name}': its process exited with status {done.returncode}: {last}")
-    answer = json.loads(lines[-1])
+    answer: dict[str, Any] = json.loads(lines[-1])
     if "error" in answer:
         raise ConfigError(answer["error"])
-    rows = {column: Spec.from_json(spec) for column, spec in answer["rows"].items()}
-    return CustomAlgorithm(answer["settings"], rows, answer["files"], answer["root"], answer["learns_from_window"])
+    return answer
 
 
 def with_custom_defaults(config: ConfigT) -> ConfigT:
@@ -113,7 +131,7 @@ def with_custom_defaults(config: ConfigT) -> ConfigT:
     whole = config.model_copy(
         update={"algorithm": CustomAlgorithmSettings(name=config.algorithm.name, **found.settings)}
     )
-    _probed[_question(whole)] = found
+    _probed[question_of(whole)] = found
     return whole
 
 
@@ -132,7 +150,7 @@ def custom_source(config: RunConfig) -> dict[str, str]:
     return {config.algorithm.name: probe_algorithm(config).source}
 
 
-def _answer(question: dict[str, object]) -> dict[str, object]:
+def _answer(question: dict[str, Any]) -> dict[str, Any]:
     algorithms = "penstock.tasks.model.algorithms"
     custom = importlib.import_module(f"{algorithms}.custom")
     contract = importlib.import_module(f"{algorithms}.contract")
@@ -157,14 +175,14 @@ def _answer(question: dict[str, object]) -> dict[str, object]:
         return {"error": str(error)}
 
 
-def main() -> None:
+def reply(answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     """Answer the question on standard input; the module's own output goes to standard error."""
     question = json.load(sys.stdin)
     sys.path += [entry for entry in question.pop("path") if entry not in sys.path]
     with os.fdopen(os.dup(sys.stdout.fileno()), "w") as out:
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-        print(json.dumps(_answer(question)), file=out)
+        print(json.dumps(answer(question)), file=out)
 
 
 if __name__ == "__main__":
-    main()
+    reply(_answer)

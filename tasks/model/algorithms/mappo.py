@@ -205,7 +205,7 @@ class MAPPO(Algorithm):
         if not self.settings.agent_id:
             return features
         agents = self.environment.agents
-        ids = torch.eye(agents, device=features.device).expand(len(features), agents, agents)
+        ids = torch.eye(agents, device=features.device).expand(features.shape[0], agents, agents)
         return torch.cat([features, ids], -1)
 
 

@@ -6,12 +6,13 @@ Its rounds are like those of any tile: the same columns, state, noise and seeds.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from penstock.tasks.environments.torch.pool import make_torch_pool
 from penstock.tasks.environments.torch.rollout import RoundPlayer
+from penstock.tasks.environments.typed_settings import arguments_of
 from penstock.tasks.roles.acting.tile import TileActor
 
 if TYPE_CHECKING:
@@ -53,8 +54,9 @@ class TorchTileActor(TileActor):
 
     def __init__(self, context: RunContext, tile: int, device: torch.device) -> None:
         settings = context.config.environment
+        given = arguments_of(settings, settings.id, settings.envs_per_tile)
         self._torch_pool = make_torch_pool(
-            settings.id, settings.envs_per_tile, device, settings.max_episode_steps, **dict[str, Any](settings.settings)
+            settings.id, settings.envs_per_tile, device, settings.max_episode_steps, **given
         )
         super().__init__(context, tile, self._torch_pool)
         self._params: Params | None = None

@@ -12,12 +12,14 @@ from penstock.storage.digest import digest
 from penstock.tasks.data.replay.rounds import ReplayRounds
 from penstock.tasks.data.snapshots.checkpoints import load_checkpoint, write_checkpoint
 from penstock.tasks.data.snapshots.exchange import SnapshotPublisher
+from penstock.tasks.data.snapshots.initial import start_from
 from penstock.tasks.model.algorithms.contract import window_spec
 from penstock.tasks.roles.learning.shard_feed import ActedRounds, check_reader
 from penstock.tasks.roles.learning.window import RoundWindow
 from penstock.tasks.runtime.device import prepare_device
 from penstock.tasks.runtime.results import Published
 from penstock.tasks.seeds import Purpose, seed_of
+from penstock.tasks.setup.config.run import TrainConfig
 from penstock.tasks.setup.distribution.dataflow import crosses
 
 if TYPE_CHECKING:
@@ -55,7 +57,8 @@ def begin_stage(assignment: Assignment, context: RunContext, membership: Members
     """Load the state that a stage starts from: the checkpoint of the commit before, or first parameters.
 
     Raises:
-        CorruptObjectError: the checkpoint is damaged, or belongs to another stage.
+        CorruptObjectError: the checkpoint is damaged, or belongs to another stage; or the parameters that the run
+            keeps from another one are.
     """
     device = prepare_device(assignment.device, context.config.distribution.torch_threads)
     acts, before = context.config.has_actors, context.commit_before(assignment)
@@ -63,6 +66,8 @@ def begin_stage(assignment: Assignment, context: RunContext, membership: Members
     reader = rounds.reader_before(assignment.stage)
     if before is None:
         state, published, kept = context.algorithm.init(seed_of(context.config.seed, Purpose.PARAMETERS)), [], {}
+        if isinstance(context.config, TrainConfig) and context.config.init_from.digest is not None:
+            start_from(state, context.run.store, context.config.init_from.digest)
         move_state(state, device)
     else:
         ref = before.checkpoint

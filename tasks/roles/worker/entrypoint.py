@@ -50,9 +50,11 @@ def run_member(assignment: Mapping[str, Any]) -> MemberResult:
     source_module = importlib.import_module("penstock.tasks.model.algorithms.source_digest")
     member_module = importlib.import_module("penstock.tasks.roles.worker.member")
     membership_module = importlib.import_module("penstock.tasks.runtime.membership")
+    usage_module = importlib.import_module("penstock.tasks.runtime.usage")
     keep_freed_memory()
     parsed = Assignment.from_json(assignment)
     context = context_module.load_context(parsed)
+    meter = usage_module.UsageMeter(parsed.member, context.store_calls)
     with (
         member_module.Member(parsed, context) as member,
         membership_module.Membership(parsed, context.run.store, context.policy, member.advertise) as membership,
@@ -61,7 +63,7 @@ def run_member(assignment: Mapping[str, Any]) -> MemberResult:
         played: tuple[ComponentResult, ...] = member.play(membership)
         task_seconds = time.perf_counter() - started
     source = source_module.source_digest(type(context.algorithm))
-    return MemberResult(parsed.member, source, tuple(_timed(one, task_seconds) for one in played))
+    return MemberResult(parsed.member, source, tuple(_timed(one, task_seconds) for one in played), meter.usage())
 
 
 def _timed(result: Any, task_seconds: float) -> ComponentResult:

@@ -1,7 +1,8 @@
-"""Settings of the cluster that a run uses; they do not change its results."""
+"""Settings of the cluster that a run uses, and of what follows the run; they do not change its results."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from pydantic import Field, field_validator
@@ -9,9 +10,12 @@ from pydantic import Field, field_validator
 from penstock.tasks.settings import Settings
 from penstock.tasks.setup.distribution.settings import RoleName
 
+TRACKERS = ("tensorboard", "wandb", "mlflow")
+_CALLBACK = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+
 
 class ClusterSettings(Settings):
-    """The Dask cluster, and time-outs."""
+    """The Dask cluster, time-outs, trackers and callbacks."""
 
     scheduler: str | None = Field(
         None, description="Address of a Dask scheduler; empty starts workers on this machine."
@@ -69,6 +73,18 @@ class ClusterSettings(Settings):
         gt=0,
         description="Warn, and send the event penstock.run.stalled, if no round is learned for this long.",
     )
+    metrics_port: int | None = Field(
+        None,
+        ge=0,
+        le=65535,
+        description="Port of the flow's process at which Prometheus finds metrics, at /metrics; 0 chooses a free one, "
+        "empty: none.",
+    )
+    metrics_host: str = Field(
+        "127.0.0.1",
+        min_length=1,
+        description="Address that the port for metrics listens on; there is no password.",
+    )
     allow_unfenced: bool = Field(
         False,
         description="Accept a store that lets two flows write one commit, where their bytes may differ; a conflict is "
@@ -79,6 +95,47 @@ class ClusterSettings(Settings):
         description="Dask schedulers by role, in place of cluster.scheduler; several share the role's tasks, an empty "
         "list is this machine.",
     )
+
+    track: tuple[str, ...] = Field(
+        (),
+        description="Trackers that get curves, settings and the report: tensorboard[:FOLDER], wandb[:PROJECT], "
+        "mlflow[:URI].",
+    )
+    callbacks: tuple[str, ...] = Field(
+        (), description="Callbacks, as module:Name, that are called in the flow's process after each commit."
+    )
+    callback_seconds: float = Field(
+        60.0,
+        gt=0,
+        description="Longest wait for callbacks and trackers at the end of a run.",
+    )
+
+    @field_validator("track", "callbacks", mode="before")
+    @classmethod
+    def _several(cls, value: Any) -> Any:
+        """Split names at commas."""
+        if value is None:
+            return ()
+        return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+    @field_validator("track")
+    @classmethod
+    def _known(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for one in value:
+            kind, colon, where = one.partition(":")
+            if kind not in TRACKERS or (colon and not where):
+                raise ValueError(
+                    f"'{one}' is no tracker, expected tensorboard[:FOLDER], wandb[:PROJECT] or mlflow[:URI]"
+                )
+        return value
+
+    @field_validator("callbacks")
+    @classmethod
+    def _named(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for one in value:
+            if not _CALLBACK.fullmatch(one):
+                raise ValueError(f"'{one}' names no callback, expected module:Name, such as my_callbacks:Notify")
+        return value
 
     @field_validator("schedulers", mode="before")
     @classmethod

@@ -1,8 +1,9 @@
 """Consent to the code that a stored run names: whoever can write to a store must not choose what a reader imports.
 
 `run.json` may name an algorithm or an environment as `module:Name`. A module that Python finds in the working
-directory is imported only if this user trains the run on this machine, or has said that the run is trusted. Installed
-packages and folders that the user named in PYTHONPATH need no consent. Imports no torch, and none of the modules.
+directory is imported only if this user trains the run on this machine, or has said that the run is trusted. So is a C++
+header that `run.json` holds: it is compiled and loaded only then. Installed packages and folders that the user named in
+PYTHONPATH need no consent. Imports no torch, and none of the modules.
 """
 
 from __future__ import annotations
@@ -34,15 +35,23 @@ def require_consent(run: RunFolder) -> None:
         ConfigError: the user's configuration folder can't be read.
     """
     description = run.load("config")
-    found = local_code(description["config"])
-    if not found or _identity(description) in _trusted():
+    found, header = local_code(description["config"]), _header_of(description["config"])
+    if (not found and header is None) or _identity(description) in _trusted():
         return
     code = ", ".join(f"{setting} = '{name}' ({origin})" for setting, name, origin in found)
     option = "" if run.root.url == "runs" else f" --store {run.root.url}"
+    trust = (
+        f"since this user has not trained or trusted the run here. Read it, then add --trust once: `penstock evaluate "
+        f"{run.name} --trust{option}`"
+    )
+    if header is not None:
+        raise ConsentError(
+            f"run '{run.name}' holds the C++ header '{header}' (environment.header_text in its run.json)"
+            f"{f', and names code in the working directory: {code}' if found else ''}. It is not compiled, {trust}"
+        )
     raise ConsentError(
-        f"run '{run.name}' names code that Python finds in the working directory: {code}. It is not imported, since "
-        f"this user has not trained or trusted the run here. Read it, then add --trust once: `penstock evaluate "
-        f"{run.name} --trust{option}`; or start the command in another folder"
+        f"run '{run.name}' names code that Python finds in the working directory: {code}. It is not imported, {trust}; "
+        f"or start the command in another folder"
     )
 
 
@@ -57,7 +66,8 @@ def record_consent(run: RunFolder) -> bool:
     """
     description = run.load("config")
     identity, trusted = _identity(description), _trusted()
-    if not local_code(description["config"]) or identity in trusted:
+    config = description["config"]
+    if (not local_code(config) and _header_of(config) is None) or identity in trusted:
         return False
     lines = "".join(f"{line}\n" for line in sorted({*trusted, identity}))
     write_private(config_folder() / _TRUSTED_RUNS, lines.encode())
@@ -78,6 +88,16 @@ def local_code(config: Mapping[str, Any]) -> list[tuple[str, str, Path]]:
         if separator and (origin := _found_here(module.partition(".")[0])):
             found.append((f"{table}.{key}", name, origin))
     return found
+
+
+def _header_of(config: Mapping[str, Any]) -> str | None:
+    """Return the name of the header that settings have, by its text or by a path alone; None if there is none."""
+    environment = config.get("environment")
+    if not isinstance(environment, dict):
+        return None
+    if environment.get("header_text") is None and environment.get("header") is None:
+        return None
+    return str(environment.get("header"))
 
 
 def _found_here(package: str) -> Path | None:

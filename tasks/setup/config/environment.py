@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
-from pydantic import Field, StrictBool, model_validator
+from pydantic import BeforeValidator, Field, StrictBool, StrictFloat, StrictInt, StrictStr, model_validator
 
+from penstock.storage.digest import digest
 from penstock.tasks.settings import Settings
 
 if TYPE_CHECKING:
@@ -13,6 +16,24 @@ if TYPE_CHECKING:
 
 FLOORPLAN = "Floorplan-v0"
 """Id of the environment whose blocks the settings name."""
+
+
+def _checked(value: Any) -> Any:
+    """Return a value that JSON and TOML both have; a tuple as a list.
+
+    Raises:
+        ValueError: it is of another type, empty or not finite.
+    """
+    parts = value if isinstance(value, (list, tuple)) else [value]
+    right = all(isinstance(part, (bool, int, float, str)) for part in parts) and len(parts) > 0
+    if not right or any(isinstance(part, float) and not math.isfinite(part) for part in parts):
+        raise ValueError(f"found {value!r}, expected a finite number, true, false, text, or a list of these")
+    return list(value) if isinstance(value, (list, tuple)) else value
+
+
+Single: TypeAlias = StrictBool | StrictInt | StrictFloat | StrictStr
+EnvironmentValue: TypeAlias = Annotated[Single | list[Single], BeforeValidator(_checked)]
+"""The value of an environment's setting. It keeps its type: 4 and 4.0 are two values, also in stored bytes."""
 
 
 class BlockSettings(Settings):
@@ -44,8 +65,20 @@ class EnvironmentSettings(Settings):
         description="Copies in a tile: the unit of inference, of a shard and of stored environment state.",
     )
     max_episode_steps: int | None = Field(None, ge=1, description="Time limit; empty: the environment's default.")
-    settings: dict[str, StrictBool | float] = Field(
-        default_factory=dict, description="Settings of the environment, such as gravity."
+    header: str | None = Field(
+        None,
+        description="C++ header that has the environment, as docs/environments.md describes; id may be left out where "
+        "it has one. It needs a C++ compiler on every machine that acts.",
+    )
+    header_text: str | None = Field(
+        None,
+        max_length=1 << 20,
+        description="Text of the header, stored when a run begins and compiled from then on.",
+    )
+    settings: dict[str, EnvironmentValue] = Field(
+        default_factory=dict,
+        description="Settings of the environment, such as gravity, each of the type that it has there. A list is one "
+        "value for each environment, repeated as often as needed; where a library steps the environment, one argument.",
     )
     blocks: tuple[BlockSettings, ...] = Field(
         (),
@@ -70,10 +103,22 @@ class EnvironmentSettings(Settings):
         return self
 
     @property
+    def label(self) -> str:
+        """Return the id, or where a header need not name one, the header's file name."""
+        given = self.header is None or "id" in self.model_fields_set
+        return self.id if given else PurePath(str(self.header)).stem
+
+    @property
     def tiles(self) -> int:
         """Return the number of tiles of the run."""
         return self.num_envs // self.envs_per_tile
 
     def identity(self) -> Mapping[str, object]:
-        """Return the settings that are part of a run's identity; without blocks, `blocks` is omitted as in old runs."""
-        return self.model_dump(mode="json", exclude=set() if self.blocks else {"blocks"})
+        """Return the settings that are part of a run's identity: of a header its digest, whatever its path.
+
+        Without blocks or a header, they are omitted, as in old runs.
+        """
+        found = self.model_dump(
+            mode="json", exclude={"header", "header_text"} if self.blocks else {"header", "header_text", "blocks"}
+        )
+        return found if self.header_text is None else {**found, "header": digest(self.header_text.encode())}

@@ -64,10 +64,17 @@ def merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any
 
 
 def with_overrides(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge settings of a run; the algorithm's settings are dropped if the override names another algorithm."""
+    """Merge settings of a run; what the override replaces is dropped.
+
+    Another algorithm's name replaces the algorithm's settings, and a header without an id the environment's id.
+    """
     named = override.get("algorithm", {}).get("name")
     if named is not None and named != base.get("algorithm", {}).get("name", "ppo"):
         base = {key: value for key, value in base.items() if key != "algorithm"}
+    given = override.get("environment", {})
+    if isinstance(given, dict) and given.get("header") is not None and "id" not in given:
+        environment = {key: value for key, value in base.get("environment", {}).items() if key != "id"}
+        base = {**base, "environment": environment}
     return merge(base, override)
 
 

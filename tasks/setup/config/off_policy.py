@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
+from penstock.storage.errors import ConfigError
 from penstock.tasks.setup.config.algorithm_base import AlgorithmSettings, check_window, implemented_by
 from penstock.tasks.setup.config.hyperparameters import (
     AnnealedLearningRate,
@@ -21,13 +22,37 @@ from penstock.tasks.setup.config.hyperparameters import (
     WindowRows,
 )
 
+if TYPE_CHECKING:
+    from penstock.native import EnvironmentSpec
+
+_IMAGE_DIMENSIONS = 3
+_LEAST_IMAGE_PIXELS = 36
+"""The network 'nature' takes no smaller images."""
+
+
+class OffPolicySettings(AlgorithmSettings):
+    """The part that DQN and SAC share: a perceptron over numbers, and a window."""
+
+    learns_from_window: ClassVar[bool] = True
+
+    def check_environment(self, environment: EnvironmentSpec) -> None:
+        """Refuse images: a perceptron over their pixels learns next to nothing. The boards of games are no images."""
+        super().check_environment(environment)
+        observed = environment["observation"]
+        shape = observed.get("behind_mask", observed["shape"])
+        is_image = len(shape) == _IMAGE_DIMENSIONS and sorted(shape)[1] >= _LEAST_IMAGE_PIXELS
+        if is_image and observed["dtype"] == "uint8":
+            raise ConfigError(
+                f"algorithm.name = '{self.name}': {environment['id']} observes images {list(shape)}, and {self.name} "
+                f"has no network for them; choose ppo or impala with algorithm.network = 'nature'"
+            )
+
 
 @implemented_by("penstock.tasks.model.algorithms.dqn:DQN")
-class DQNSettings(AlgorithmSettings):
+class DQNSettings(OffPolicySettings):
     """DQN: values of choices, learned from rows drawn from a window of the newest rounds."""
 
     action_kinds: ClassVar[tuple[str, ...]] = ("discrete",)
-    learns_from_window: ClassVar[bool] = True
     omitted_when_default: ClassVar[tuple[str, ...]] = ("final_learning_rate", "anneal_rounds")
 
     name: Literal["dqn"] = Field("dqn", description="The algorithm.")
@@ -66,11 +91,10 @@ class DQNSettings(AlgorithmSettings):
 
 
 @implemented_by("penstock.tasks.model.algorithms.sac:SAC")
-class SACSettings(AlgorithmSettings):
+class SACSettings(OffPolicySettings):
     """SAC: an actor and twin critics, learned from rows drawn from a window of the newest rounds."""
 
     action_kinds: ClassVar[tuple[str, ...]] = ("box",)
-    learns_from_window: ClassVar[bool] = True
     omitted_when_default: ClassVar[tuple[str, ...]] = ("normalize_observation",)
 
     name: Literal["sac"] = Field("sac", description="The algorithm.")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, Tag, model_validator
 
+from penstock.storage.errors import ConfigError
 from penstock.tasks.settings import Settings
 from penstock.tasks.setup.config.custom_algorithm import CUSTOM, CustomAlgorithmSettings, by_name
 from penstock.tasks.setup.config.loading import build_config, stored_settings, validate
@@ -129,6 +130,17 @@ def build_replay_config(values: Mapping[str, Any]) -> ReplayConfig:
 
 
 def build_stored_config(values: Mapping[str, Any]) -> RunConfig:
-    """Validate the settings in a `run.json` of a training run or a replay; raises as `build_replay_config`."""
+    """Validate the settings in a `run.json` of a training run or a replay.
+
+    Raises:
+        ConfigError: as `build_replay_config`; or they name a header without its text, as no run stores it: a file of
+            this machine would be compiled.
+    """
     values = stored_settings(values)
-    return build_replay_config(values) if "source" in values else build_config(values)
+    config = build_replay_config(values) if "source" in values else build_config(values)
+    if config.environment.header is not None and config.environment.header_text is None:
+        raise ConfigError(
+            f"environment.header = '{config.environment.header}' without environment.header_text: a stored run has the "
+            f"text of its header, so these settings were altered; restore `run.json` from a copy"
+        )
+    return config

@@ -6,15 +6,23 @@ Nothing here imports torch, so that the process that drives a run starts quickly
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated, Any, NotRequired, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NotRequired, Self, TypedDict, TypeVar
 
-from pydantic import Field, StringConstraints, Tag, model_validator
+from pydantic import (
+    Field,
+    SerializerFunctionWrapHandler,
+    StringConstraints,
+    Tag,
+    model_serializer,
+    model_validator,
+)
 
 from penstock.tasks.settings import Settings
 from penstock.tasks.setup.config.algorithm_base import AlgorithmSettings
 from penstock.tasks.setup.config.cluster import ClusterSettings
 from penstock.tasks.setup.config.custom_algorithm import CUSTOM, CustomAlgorithmSettings, by_name
 from penstock.tasks.setup.config.environment import EnvironmentSettings
+from penstock.tasks.setup.config.initial import InitialSettings
 from penstock.tasks.setup.config.off_policy import DQNSettings, SACSettings
 from penstock.tasks.setup.config.on_policy import IMPALASettings, IPPOSettings, MAPPOSettings, PPOSettings
 from penstock.tasks.setup.config.shards import ShardSettings
@@ -52,12 +60,40 @@ class ScheduleSettings(Settings):
         None,
         description="Stop when the mean evaluation return reaches this; empty: no early stop.",
     )
+    stop_patience_evaluations: int | None = Field(
+        None,
+        ge=1,
+        description="Stop after so many evaluations in a row that are no improvement; empty: no early stop.",
+    )
+    stop_min_improvement: float = Field(
+        0.0,
+        ge=0,
+        description="An evaluation is an improvement if its mean return exceeds the best one by more than this.",
+    )
     evaluation_episodes: int = Field(
         100,
         ge=1,
         description="Episodes of each evaluation, on seeds that training does not use.",
     )
     evaluate_every_stages: int = Field(1, ge=1, description="Stages between evaluations.")
+
+    @model_validator(mode="after")
+    def _stops(self) -> Self:
+        if self.stop_min_improvement and self.stop_patience_evaluations is None:
+            raise ValueError(
+                f"stop_min_improvement = {self.stop_min_improvement:g} has no effect without "
+                f"stop_patience_evaluations; set that too, or leave it out"
+            )
+        return self
+
+    @model_serializer(mode="wrap")
+    def _without_unset(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave early stopping out unless it is set: runs without it keep the bytes of their `run.json`."""
+        values: dict[str, Any] = handler(self)
+        if self.stop_patience_evaluations is None:
+            for name in ("stop_patience_evaluations", "stop_min_improvement"):
+                values.pop(name, None)
+        return values
 
 
 class RunIdentity(TypedDict):
@@ -71,6 +107,10 @@ class RunIdentity(TypedDict):
     """Settings of the distribution, by their first name."""
     shards: NotRequired[Mapping[str, object]]
     """Settings of shards, in training runs where they are not the defaults."""
+    continues: NotRequired[str]
+    """Digest of the commit that it began from with other settings, in such training runs."""
+    init_from: NotRequired[Mapping[str, object]]
+    """Digest of the parameters of another run, in training runs that start with such."""
     plan: NotRequired[str | None]
     """Digest of the list of shards, in replays."""
 
@@ -161,12 +201,26 @@ class TrainConfig(RunConfig):
         json_schema_extra=any_of,
     )
     shards: ShardSettings = Field(default_factory=ShardSettings)
+    continues: str | None = Field(
+        None,
+        description="Digest of another run's commit that this run began from; Penstock sets it.",
+    )
+    init_from: InitialSettings = Field(default_factory=InitialSettings)
 
     def identity(self) -> RunIdentity:
-        """Return the identity of any run, and the shard settings unless they are the defaults, as in older runs."""
+        """Return the identity of any run, and what older runs do not have, unless it is the default.
+
+        This is the shard settings, the commit that it continues with other settings and, resolved to a digest, the
+        parameters of another run. Their digest alone counts: the same parameters give the same bytes, whichever run
+        they come from.
+        """
         identity = super().identity()
         if self.shards != ShardSettings():
             identity["shards"] = self.shards.model_dump(mode="json")
+        if self.continues is not None:
+            identity["continues"] = self.continues
+        if self.init_from.digest is not None:
+            identity["init_from"] = {"digest": self.init_from.digest}
         return identity
 
     @property

@@ -60,8 +60,8 @@ def with_assumptions(given: Iterable[str], tried: Iterable[Constant] = ()) -> di
         name = name.strip().replace("-", "_")
         if name not in found:
             close = difflib.get_close_matches(name, found, 1)
-            hint = f"did you mean {close[0]}? " if close else ""
-            raise ConfigError(f"--assume {text}: there is no '{name}'; {hint}There are: {', '.join(found)}")
+            hint = f"did you mean {close[0]}? There are: " if close else "there are: "
+            raise ConfigError(f"--assume {text}: there is no '{name}'; {hint}{', '.join(found)}")
         try:
             number = float(value)
         except ValueError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from penstock.storage.errors import ConfigError
@@ -17,6 +18,7 @@ from penstock.tasks.setup.distribution.dataflow import check_supported, crossing
 from penstock.tasks.setup.distribution.policies import AUTO
 
 if TYPE_CHECKING:
+    from penstock.native import EnvironmentPool
     from penstock.storage.stores.protocol import Store
     from penstock.tasks.setup.config.cluster import ClusterSettings
     from penstock.tasks.setup.config.run import RunConfig
@@ -114,11 +116,15 @@ def check_environment(root: Store, config: RunConfig) -> None:
     Raises:
         PenstockError: names the mistake and a remedy.
     """
-    if isinstance(config, ReplayConfig):
-        config = in_environment_of_sources(root, config)
-    pool = make_pool(config, 1)
-    environment = pool.environment
-    pool.close()
+    check_acting(in_environment_of_sources(root, config) if isinstance(config, ReplayConfig) else config)
+
+
+def check_acting(config: RunConfig) -> None:
+    """Check a configuration that has its environment as `check_environment` does, which has the errors."""
+    with closing(make_pool(config, 1)) as pool:
+        environment = pool.environment
+        if pool.restores_by_replay:
+            _try_one_step(config, pool)
     custom = probe_algorithm(config).rows if isinstance(config.algorithm, CustomAlgorithmSettings) else None
     if isinstance(config, TrainConfig):
         check_stored_as(config, environment, custom)
@@ -128,6 +134,41 @@ def check_environment(root: Store, config: RunConfig) -> None:
                 f"algorithm.name = '{config.algorithm.name}': it needs {_KINDS[kinds[0]]}, and {config.environment.id} "
                 f"takes {_KINDS[kind]}; choose another algorithm, such as ppo"
             )
+
+
+def _try_one_step(config: RunConfig, pool: EnvironmentPool) -> None:
+    """Reset another library's environment and step it once: some accept an argument that they can't step with.
+
+    Raises:
+        ConfigError: it fails.
+    """
+    try:
+        pool.reset(seed=0)
+        pool.action_space.seed(0)
+        pool.step(pool.action_space.sample())
+    except Exception as error:
+        cause = error.__cause__ or error
+        raise ConfigError(
+            f"environment: {config.environment.id} was made with the settings {dict(config.environment.settings)}, and "
+            f"failed in its first step ({type(cause).__name__}: {cause}); correct the settings, or the environment"
+        ) from error
+
+
+def check_device(config: RunConfig) -> None:
+    """Refuse a CUDA device if the workers run on this machine and torch finds none here.
+
+    Raises:
+        ConfigError: names a remedy.
+    """
+    if config.distribution.device != "cuda" or config.cluster.scheduler or config.cluster.schedulers:
+        return
+    import torch  # noqa: PLC0415  (its import takes seconds, and only this setting needs it before the start)
+
+    if not torch.cuda.is_available():
+        raise ConfigError(
+            f"distribution.device = 'cuda': torch {torch.__version__} finds no CUDA device on this machine; leave it "
+            f"out ('auto' takes one where there is one), or name a cluster whose workers have one (--scheduler)"
+        )
 
 
 def check_clusters(policy: DistributionPolicy, cluster: ClusterSettings) -> None:

@@ -9,13 +9,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from penstock.storage.errors import RunExistsError, RunFinishedError
+from penstock.storage.errors import ConfigError, RunExistsError, RunFinishedError
 from penstock.storage.runs.run import RunFolder
 from penstock.storage.stores.open import open_store
 from penstock.storage.stores.probe import probe
+from penstock.storage.stores.reachable import require_endpoint
+from penstock.tasks.environments.header import with_header
 from penstock.tasks.setup.distribution.policies import AUTO
 from penstock.tasks.setup.planning.fence import check_fence
-from penstock.tasks.setup.planning.preflight import check_distribution, check_environment, check_reach
+from penstock.tasks.setup.planning.initial_parameters import read_initial
+from penstock.tasks.setup.planning.preflight import check_device, check_distribution, check_environment, check_reach
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,14 +71,23 @@ def resolve(config: RunConfig, if_exists: IfExists) -> ResolvedRun:
         named = found.config.model_copy(update={"name": found.config.name or config.name})
         if named == config and found.if_exists == if_exists:
             return replace(found, config=named)
+    config = with_header(config)
     is_auto = config.distribution.policy == AUTO and not config.distribution.roles
     policy = None if is_auto else check_distribution(config)
     root = open_store(config.store)
+    require_endpoint(config.store)
+    check_device(config)
     check_environment(root, config)
     guarantees = probe(root)
     run = RunFolder(root, config.name) if config.name else None
     if run is None or not run.exists():
+        if origin := getattr(config, "continues", None):
+            raise ConfigError(
+                f"continues = {origin!r}: Penstock sets this where a population copies a run; leave it out, or "
+                f"start from another run's commit with `penstock fork`"
+            )
         check_reach(config, policy)
+        read_initial(config)
         is_fenced = check_fence(root, guarantees, config, None)
         return ResolvedRun(config, if_exists, root, exists=False, newest_stage=None, policy=policy, is_fenced=is_fenced)
     if if_exists == "refuse":
@@ -83,11 +95,11 @@ def resolve(config: RunConfig, if_exists: IfExists) -> ResolvedRun:
             f"run '{run.name}' is in {root.url} already; `penstock resume {run.name}` resumes it, or choose another "
             f"--name"
         )
-    newest = run.log.newest()
+    newest = run.newest()
     if newest and newest.finished:
         raise RunFinishedError(
-            f"run '{run.name}' is finished ({newest.finished}) with stage {newest.stage}; start another, or inspect it "
-            f"with `penstock show {run.name}`"
+            f"run '{run.name}' is finished ({newest.finished}) with stage {newest.stage}; `penstock extend {run.name} "
+            f"--max-stages N` continues it, `penstock show {run.name}` describes it"
         )
     return ResolvedRun(
         config,

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from penstock.flows.display.console import print_table
+from penstock.flows.display.console import fitting, print_table
 
 ROWS = [{"stage": 7, "env_steps": 92160, "return": None, "shard bytes": 123456789}]
 
@@ -33,3 +33,9 @@ def test_a_pipe_gets_every_cell_whole():
     found = printed(12, terminal=False)
     assert "123456789" in found
     assert "not shown" not in found
+
+
+def test_a_line_keeps_the_parts_that_fit():
+    """Last parts are left out, the first one never."""
+    parts = ["stage 1", "return 5.0", "learner waits 3%"]
+    assert [fitting(parts, width) for width in (80, 20, 3)] == ["  ".join(parts), "stage 1  return 5.0", "stage 1"]

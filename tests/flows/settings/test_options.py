@@ -27,6 +27,15 @@ def test_a_setting_of_any_algorithm_is_an_option():
         parse_overrides(["--rho-limits", "2"])
 
 
+def test_settings_are_searched_by_name_and_meaning():
+    """Dashes stand for underscores, as in options; nothing else is listed."""
+    assert [row["setting"] for row in describe_settings(search="lease-seconds")] == ["cluster.lease_seconds"]
+    found = describe_settings(search="Dask scheduler")
+    assert {"cluster.scheduler", "cluster.schedulers"} <= {row["setting"] for row in found}
+    assert all("dask scheduler" in row["meaning"].lower() for row in found)
+    assert describe_settings(search="no such words") == []
+
+
 def test_the_reference_is_up_to_date():
     """docs/settings.md equals the reference of the typed configuration; `penstock settings --markdown` prints it."""
     assert (Path(tasks.__path__[0]).resolve().parent / "docs/settings.md").read_text() == reference()

@@ -288,13 +288,13 @@ def registered():
 
 @pytest.mark.usefixtures("registered")
 def test_other_observations_pass_through_step_and_are_refused_in_rounds():
-    """Dict observations: the Gymnasium API hands them on; a round names the space and the wrapper that would help."""
+    """Dict observations: the Gymnasium API hands them on; a round names the space and the argument that would help."""
     pool = native.make("test/Pair-v0", 2)
     first, _ = pool.reset(seed=0)
     assert first["x"].shape == (2, 2)
     assert pool.step(np.array([5, 7]))[1].tolist() == [5.0, 7.0]
     for ask in (lambda: pool.environment, lambda: pool.begin_round(*[np.zeros((1, 2), np.float32)] * 5)):
-        with pytest.raises(ValueError, match=r"test/Pair-v0 has the observation space Dict.*FlattenObservation"):
+        with pytest.raises(ValueError, match=r"test/Pair-v0 has the observation space Dict.*one_array=True"):
             ask()
 
 
@@ -311,6 +311,27 @@ def test_wrappers_make_an_environment_fit_and_round_actions_count_from_zero():
         pool.step_round(0, np.array([5, 5]))
     pool.step_round(0, np.array([0, 2]))
     assert arrays["reward"].tolist() == [[5.0, 7.0]]
+
+
+@pytest.mark.usefixtures("registered")
+@pytest.mark.parametrize("env_id", ["test/Pair-v0", "FrozenLake-v1", "Blackjack-v1"])
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_one_array_holds_what_gymnasiums_wrapper_gives(env_id: str, mode: str):
+    """Choices, tuples and dictionaries are flattened as by FlattenObservation, integers as float32."""
+    theirs = gymnasium.wrappers.FlattenObservation(gymnasium.make(env_id))
+    pool = native.make(env_id, 1, one_array=True, vectorization_mode=mode)
+    spec = pool.environment["observation"]
+    assert spec["shape"] == theirs.observation_space.shape
+    assert spec["dtype"] == ("float64" if "Pair" in env_id else "float32")
+    expected, found = theirs.reset(seed=3)[0], pool.reset(seed=3)[0][0]
+    for action in [5, 6, 5] if "Pair" in env_id else [1, 0, 0]:
+        assert np.array_equal(found, expected)
+        expected, _, terminated, _, _ = theirs.step(action)
+        found = pool.step(np.array([action]))[0][0]
+        if terminated:
+            break
+    assert np.array_equal(found, expected)
+    pool.close()
 
 
 @pytest.mark.usefixtures("registered")

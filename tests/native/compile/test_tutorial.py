@@ -5,7 +5,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -49,6 +48,7 @@ def programs(blocks: list[tuple[str, str]]) -> list[str]:
     return [text for language, text in blocks if language == "python" and not FILE.match(text)]
 
 
+@pytest.mark.slow
 def test_the_header_loads_steps_and_is_configured(blocks: list[tuple[str, str]], folder: Path):
     """Every print in the document prints what the comment beside it says."""
     *parts, _ = programs(blocks)
@@ -80,26 +80,21 @@ def test_the_mistake_is_reported_as_documented(blocks: list[tuple[str, str]], fo
 
 
 @pytest.mark.slow
-def test_the_package_is_found_where_nothing_imports_it(blocks: list[tuple[str, str]], folder: Path):
-    """Built by the document's CMakeLists.txt; its entry point, as pip would write it, is enough for `make`."""
-    beside = str(Path(sys.executable).parent)
-    cmake = shutil.which("cmake") or shutil.which("cmake", path=beside)
-    ninja = shutil.which("ninja") or shutil.which("ninja", path=beside)
-    assert cmake, "penstock-rl[test] brings cmake"
-    generator = ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"] if ninja else []
-    paths = {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    run(folder, cmake, "-S", ".", "-B", "build", f"-DPython_EXECUTABLE={sys.executable}", *generator, **paths)
-    run(folder, cmake, "--build", "build")
-    run(folder, cmake, "--install", "build", "--prefix", ".")
-
-    project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
-    metadata = folder / "hover_env-1.0.dist-info"
-    metadata.mkdir()
-    metadata.joinpath("METADATA").write_text("Metadata-Version: 2.1\nName: hover-env\nVersion: 1.0\n")
-    ((group, points),) = project["entry-points"].items()
-    lines = "\n".join(f"{name} = {value}" for name, value in points.items())
-    metadata.joinpath("entry_points.txt").write_text(f"[{group}]\n{lines}\n")
-
+def test_the_package_is_installed_and_found_where_nothing_imports_it(blocks: list[tuple[str, str]], folder: Path):
+    """The document's two pip commands, into folders of their own; `make` finds the environment by its entry point."""
+    text = DOCUMENT.read_text(encoding="utf-8")
+    commands = re.findall(r"^    pip (install .*)$", text, re.MULTILINE)
+    assert [command.split()[-1] for command in commands] == ["ninja", "."]
+    tools, site, package = folder / "tools", folder / "site", folder / "package"
+    shutil.copytree(folder / "hover_env", package / "hover_env")
+    for name in ("CMakeLists.txt", "pyproject.toml", "hover.hpp"):
+        shutil.copy(folder / name, package / name)
+    beside = {"PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])}
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet")
+    pins = {"PIP_CONSTRAINT": str(ROOT / "constraints.txt")}
+    run(package, *pip, *commands[0].split(), "--target", tools, **pins, **beside)
+    here = {"PYTHONPATH": os.pathsep.join([str(tools), str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    run(package, *pip, *commands[1].split(), "--no-deps", "--target", site, **here, **beside)
     program = f"from penstock import native\n{programs(blocks)[-1]}"
-    paths = {"PYTHONPATH": os.pathsep.join([str(folder), paths["PYTHONPATH"]])}
-    assert run(folder, sys.executable, "-c", program, **paths).splitlines() == PRINTED.findall(program)
+    paths = {"PYTHONPATH": os.pathsep.join([str(site), str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    assert run(site, sys.executable, "-c", program, **paths).splitlines() == PRINTED.findall(program)

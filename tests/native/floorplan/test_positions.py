@@ -166,13 +166,15 @@ def test_searches_leave_better_legal_placements_and_the_same_ones(tmp_path):
     start = open_placement(netlist, initial)
     before = sum(w * c for w, c in zip((1, 1, 0.5), start.get_costs(), strict=True))
     lines = []
+    seen: list[tuple[int, int]] = []
     for seed in (1, 1, 2):
         plc = PlacementCost(start)
-        found = anneal(plc, moves=2000, soft_every=700, seed=seed)
+        found = anneal(plc, moves=2000, soft_every=700, seed=seed, on_progress=lambda *both: seen.append(both))
         assert found.cost < before
         assert overlapping(plc) == 0
         lines.append(plc._plc_lines())
     assert lines[0] == lines[1] != lines[2]
+    assert seen == [(1024, 2000)] * 3
     plc = PlacementCost(start)
     curve = descend(plc, passes=2)
     assert curve[0] == pytest.approx(before, rel=1e-12)

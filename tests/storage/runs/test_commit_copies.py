@@ -11,8 +11,8 @@ from penstock.storage.errors import CommitConflictError, CorruptObjectError
 from penstock.storage.runs.commit_copies import COPIES, copy_name, list_copies
 from penstock.storage.runs.commit_schema import encode_commit
 from penstock.storage.runs.commits import CommitLog, commit_name, commit_ref
+from penstock.storage.runs.continuing.forking import ABANDONED, abandon_after, fork_run
 from penstock.storage.runs.copying import copy_run
-from penstock.storage.runs.forking import ABANDONED, abandon_after, fork_run
 from penstock.storage.runs.gc import collect
 from penstock.storage.runs.latest import LATEST
 from penstock.storage.runs.run import RunFolder, list_runs

@@ -33,9 +33,11 @@ def contents(run):
 
 
 def test_a_copy_has_every_file_but_leases_and_claims(source, target):
-    """Byte for byte; leases and claims stay behind, and the source is what it was."""
+    """Byte for byte; leases and claims stay behind, and the source is what it was. Each object is progress."""
     before = contents(source)
-    report = copy_run(source, target)
+    seen = []
+    report = copy_run(source, target, lambda done, total: seen.append((done, total)))
+    assert seen == [(done, report.objects - 1) for done in range(1, report.objects)]  # run.json is the last object
     left = {LEASE, "readers/somebody/claim.json"}
     assert contents(target) == {name: data for name, data in before.items() if name not in left}
     assert {name: data for name, data in contents(source).items() if name != LEASE} == before

@@ -59,7 +59,7 @@ class History:
         published = [self.put(f"{snapshots}/{round_ + 1:08d}", "safetensors", version=round_ + 1) for round_ in rounds]
         return shards, states, published
 
-    def commit(self, stage, attempt=0):
+    def commit(self, stage, attempt=0, mean_return=None):
         """A stage, of which the commit names all shards and the last round's state and snapshot."""
         shards, states, snapshots = self.parts(stage, attempt)
         named = {
@@ -68,6 +68,8 @@ class History:
             "snapshots": snapshots[-1:],
             "checkpoint": self.put(f"checkpoints/{stage:08d}", "safetensors"),
         }
+        version = ROUNDS * (stage + 1)
+        evaluation = {"version": version, "mean_return": mean_return, "episodes": 4}
         log = self.run.log
         log.append(
             from_json(
@@ -76,11 +78,11 @@ class History:
                     "stage": stage,
                     "parent": log.digest_of(stage - 1) if stage else self.run.genesis(),
                     "rounds": [ROUNDS * stage, ROUNDS * (stage + 1) - 1],
-                    "version": ROUNDS * (stage + 1),
+                    "version": version,
                     "env_steps": 0,
                     "episodes": 0,
                     "metrics": {},
-                    "evaluation": None,
+                    "evaluation": None if mean_return is None else evaluation,
                     "finished": None,
                     **named,
                 },
@@ -157,6 +159,23 @@ def test_the_requested_number_of_commits_stays_resumable(history, keep):
             assert history.resumable(stage) <= names
         else:
             assert not history.resumable(stage) & names
+
+
+def test_the_best_evaluation_keeps_what_its_commit_names(history):
+    """It can be loaded and forked, whether its commit or `penstock evaluate` has the result; of equals the newest."""
+    for stage, mean_return in enumerate((3.0, 9.0, None, 9.0, 1.0, 2.0)):
+        history.commit(stage, mean_return=mean_return)
+    collect(history.run)
+    names = history.contents().keys()
+    assert {stage for stage in range(6) if history.resumable(stage) <= names} == {3, 5}
+    history.run.store.write(
+        "evaluations/00000012-0-8.json", [b'{"version": 12, "mean_return": 9.5, "episodes": 8, "seeds": 0}']
+    )
+    history.commit(6, mean_return=0.0)
+    collect(history.run)
+    names = history.contents().keys()
+    assert {stage for stage in range(7) if history.resumable(stage) <= names} == {5, 6}
+    assert collect(history.run).objects == 0
 
 
 def test_a_dry_run_reports_the_same_and_removes_nothing(history):

@@ -98,8 +98,34 @@ def test_an_altered_run_json_is_refused_by_name(root, data):
         run.load()
 
 
+def test_any_altered_byte_of_run_json_is_noticed(root):
+    """Also one that leaves a whole JSON object, in an entry that the identity does not hold.
+
+    Only the digest's own name is not: without it, everything else is as it was.
+    """
+    run = RunFolder(root, "altered")
+    run.create({"created": "2026-01-02", "identity": {"seed": 3}, "made_with": {"torch": "2.13.0"}})
+    data = run.store.read("run.json")
+    name = data.index(b"digest")
+    for index in {*range(len(data))} - {*range(name, name + len("digest"))}:
+        altered = bytearray(data)
+        altered[index] ^= 0x01
+        run.store.write("run.json", [altered])
+        with pytest.raises(CorruptObjectError, match=r"run\.json"):
+            run.load("created", "identity", "made_with")
+
+
+def test_a_run_json_without_its_digest_is_read(root):
+    """As version 0.1 wrote it; a copy of it has one."""
+    run, copy = RunFolder(root, "old"), RunFolder(root, "copy")
+    run.store.write("run.json", [b'{"created":"2026-01-02"}\n'])
+    copy.create(run.load())
+    assert copy.load() == run.load() == {"created": "2026-01-02"}
+    assert b'"digest":' in copy.store.read("run.json")
+
+
 def test_missing_parts_of_a_run_are_named(root):
-    """A byte of a name altered leaves JSON that is whole: what is missing is said, and what is there."""
+    """The error says what is there, too."""
     run = RunFolder(root, "altered")
     run.create({"config": {}, "idantity": {}})
     assert run.load("config") == {"config": {}, "idantity": {}}

@@ -38,11 +38,10 @@ NEWEST = EARLIEST | {
 
 
 def test_timings_are_written_as_they_were_read():
-    """Key by key, as version ac95705 wrote them."""
-    data = canonical_json(NEWEST)
-    timings = decode_timings(data)
+    """Key by key, as version ac95705 wrote them; the processes, which are newer, are then none."""
+    timings = decode_timings(canonical_json(NEWEST))
     assert timings is not None
-    assert encode_timings(timings) == data
+    assert encode_timings(timings) == canonical_json({**NEWEST, "processes": []})
     assert timings.act[0].spans.act == (0.0, 0.5)
     assert [name for name, times in timings.by_component.items() if times] == ["act", "env", "learn", "server"]
 

@@ -1,11 +1,13 @@
-"""Somebody who follows a run does not wait for ever for one that nobody drives."""
+"""An evaluation flow takes every commit when it follows, and the newest one when an event starts it."""
 
 import pytest
 
-from penstock.storage.errors import RunIdleError
-from penstock.tasks.analysis.evaluation import commits_to_evaluate
+from penstock.storage.errors import RunIdleError, RunNotFoundError
+from penstock.storage.runs.run import RunFolder
+from penstock.tasks.analysis.evaluation import commits_to_evaluate, newest_to_evaluate
 
 from ..conftest import MakeContext
+from ..inference.support import commit
 
 
 def test_following_a_run_that_commits_nothing_ends(make_context: MakeContext):
@@ -15,3 +17,30 @@ def test_following_a_run_that_commits_nothing_ends(make_context: MakeContext):
         RunIdleError, match=r"run 'small' has committed nothing for 0\.5 s .*penstock resume small.*idle"
     ):
         next(commits_to_evaluate(run, 1, 0, 0.5))
+
+
+def test_an_evaluation_that_falls_behind_takes_the_newest(make_context: MakeContext):
+    """Versions between are left out and named; one that appears meanwhile is next; then there is nothing to do."""
+    context = make_context()
+    run = context.run
+    assert list(newest_to_evaluate(run, 4, 0)) == []
+    commit(context, None, None, None)
+    found = newest_to_evaluate(run, 4, 0)
+    newest, skipped = next(found)
+    assert (newest.version, list(skipped)) == (3, [1, 2])
+    run.store.write("evaluations/00000003-0-4.json", [b"{}"])
+    commit(context, None, None, None, None, None, first=3)
+    newest, skipped = next(found)
+    assert (newest.version, list(skipped)) == (8, [4, 5, 6, 7])
+    run.store.write("evaluations/00000008-0-4.json", [b"{}"])
+    assert next(found, None) is None
+    assert list(newest_to_evaluate(run, 4, 0)) == []
+    assert next(newest_to_evaluate(run, 4, 1))[0].version == 8, "other seeds are another evaluation"
+    run.store.delete([newest.snapshots[-1].name])
+    assert list(newest_to_evaluate(run, 4, 1)) == [], "a removed snapshot can't be evaluated"
+
+
+def test_a_run_that_is_not_there_is_named(make_context: MakeContext):
+    """As everywhere."""
+    with pytest.raises(RunNotFoundError, match="absent"):
+        next(newest_to_evaluate(RunFolder(make_context().run.root, "absent"), 4, 0))

@@ -8,8 +8,8 @@ import pytest
 
 from penstock.storage.errors import StageMismatchError
 from penstock.storage.refs import Ref, ShardRef, SnapshotRef
-from penstock.storage.runs.timings import ActTimes, EdgeCount, LearnTimes, ServerTimes
-from penstock.tasks.driver.results import by_component, merge_learned, sum_edges
+from penstock.storage.runs.timings import ActTimes, EdgeCount, LearnTimes, ProcessUsage, ServerTimes
+from penstock.tasks.driver.results import by_component, merge_learned, sum_edges, usage_by_process
 from penstock.tasks.runtime.results import ActResult, LearnResult, MemberResult, Published, ServerResult
 
 PUBLISHED = Published((SnapshotRef("s-a", "a", 1, 2),), Ref("c-a", "a", 1), 2)
@@ -90,3 +90,16 @@ def test_components_of_one_member_are_told_apart():
     merged = by_component([MemberResult("worker-0", "source", (acted, FIRST))])
     assert (merged.act, merged.learn, merged.env, merged.server) == ((acted,), (FIRST,), (), ())
     assert sum_edges(merged) == {"learn -> learn": EdgeCount(101, 3), "collect -> buffer": EdgeCount(7, 1)}
+
+
+def test_usage_counts_a_shared_process_once():
+    """Members that share a process report the same resources: those of the one that ran longest count."""
+    usages = [
+        (("a", 1), ProcessUsage(members=("act-0",), seconds=2.0, cpu_seconds=1.0)),
+        (("a", 1), ProcessUsage(members=("act-1",), seconds=3.0, cpu_seconds=1.5)),
+        (("b", 1), ProcessUsage(members=("learn-0",), seconds=3.0, cpu_seconds=2.0)),
+    ]
+    assert usage_by_process(usages) == (
+        ProcessUsage(members=("act-0", "act-1"), seconds=3.0, cpu_seconds=1.5),
+        ProcessUsage(members=("learn-0",), seconds=3.0, cpu_seconds=2.0),
+    )

@@ -9,7 +9,7 @@ import dask
 import pytest
 from distributed import Client, Event, Nanny, Scheduler, SpecCluster
 
-from penstock.tasks.driver.worker_slots import read_slots, reschedule_blocked, unschedulable_tasks
+from penstock.tasks.driver.worker_slots import read_load, read_slots, reschedule_blocked, unschedulable_tasks
 
 PATIENCE_SECONDS = 150.0
 _numbers = itertools.count()
@@ -44,6 +44,12 @@ def play(name: str, folder: str) -> str:
 def begins(folder, name):
     path = folder / name
     return path.read_text().split() if path.exists() else []
+
+
+def test_the_load_of_an_idle_cluster_is_its_workers_and_slots(client):
+    """All slots are free, and no state has a task that is not there."""
+    load = client.run_on_scheduler(read_load)
+    assert load == {"tasks": {}, "workers": 1, "slots": {"actor": (1.0, 1.0)}}
 
 
 def test_a_member_that_waits_on_a_full_worker_is_moved_and_no_other(client, tmp_path):

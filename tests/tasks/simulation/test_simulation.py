@@ -48,11 +48,12 @@ def test_all_that_must_hold_does_with_many_seeds():
     assert {"power cut", "kill after", "pause", "clock jump", "lost answer", "late", "echo"} <= kinds
 
 
-def test_plans_have_all_kinds_of_stores_and_a_second_flow_in_half_of_them():
+def test_plans_have_all_kinds_of_stores_second_flows_and_extended_runs():
     plans = [Plan.draw(seed) for seed in range(1000)]
     assert {plan.store for plan in plans} == {"folder", "fenced", "unfenced"}
     assert 400 < sum(plan.second_flow for plan in plans) < 600
     assert all(plan.faults >= 3 for plan in plans)
+    assert 150 < sum(plan.extended for plan in plans) < 350
     assert not [plan for plan in plans if plan.store == "unfenced" and plan.quorum < 1]
 
 
@@ -133,14 +134,14 @@ FAULTS: list[tuple[object, str, object, int]] = [
     # Old ones: the unfinished stage is not repaired after a power cut; an upload that failed is not noticed by an
     # actor that waits.
     (open_stage, "repair_open_stage", lambda *_: 0, 8),
-    (members.SimulatedMembership, "fail", lambda *_: None, 494),
+    (members.SimulatedMembership, "fail", lambda *_: None, 917),
     # Invented ones.
     (round_storage.RoundStorage, "finish", _finish_without_sync, 1),
     (round_storage.RoundStorage, "_store", _store_state_first, 2440),
-    (resuming, "start_of", _start_despite_gaps, 21),
-    (garbage, "_claims", lambda *_: False, 428),
+    (resuming, "start_of", _start_despite_gaps, 82),
+    (garbage, "_claims", lambda *_: False, 472),
     (members, "wait_for_object", _wait_for_notifications_alone, 1),
-    (lease, "_wait_until_free", lambda *_: True, 329),
+    (lease, "_wait_until_free", lambda *_: True, 8),
 ]
 
 

@@ -209,6 +209,7 @@ def test_impossible_conversions_are_reported(made, tmp_path):
     run.store.write(ref.name, [content])
     with pytest.raises(CorruptObjectError, match=ref.name):
         export_run(run, tmp_path / "damaged", OBSERVATION, ACTION)
+    assert not (tmp_path / "damaged").exists(), "no part of a dataset is left"
 
 
 def test_a_run_knows_its_environments_spaces(tmp_path):

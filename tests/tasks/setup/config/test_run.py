@@ -47,6 +47,14 @@ def refusal(values: dict[str, Any]) -> str:
     return str(caught.value)
 
 
+@pytest.mark.parametrize("value", [None, {"low": 1}, [], [[1.0]], float("inf")])
+def test_a_value_that_no_environment_takes_is_refused(value: Any):
+    """Values are finite numbers, true, false, text or lists of these; which of them the environment decides."""
+    said = refusal(nested("environment.settings.gravity", value))
+    expected = "expected a finite number, true, false, text, or a list of these"
+    assert said == f"environment.settings.gravity: found {value!r}, {expected}"
+
+
 @pytest.mark.parametrize(
     ("path", "value", "right"),
     [
@@ -56,7 +64,6 @@ def refusal(values: dict[str, Any]) -> str:
         ("environment.num_envs", 0, "greater than or equal to 1"),
         ("environment.envs_per_tile", "many", "valid integer"),
         ("environment.max_episode_steps", 0, "greater than or equal to 1"),
-        ("environment.settings.gravity", "low", "valid number"),
         ("algorithm.name", "reinforce", "'ppo' or 'impala'"),
         ("algorithm.learning_rate", 0, "greater than 0"),
         ("algorithm.discount", 1.5, "less than or equal to 1"),

@@ -207,7 +207,7 @@ def test_every_constant_has_a_unit_a_meaning_and_a_source():
     ("text", "said"),
     [
         ("vcpu_hour=1", "did you mean vcpu_hour_price"),
-        ("nonsense", "There are: cores_per_node"),
+        ("nonsense", "there are: cores_per_node"),
         ("kept_months=", "expected a number above 0"),
         ("kept_months=-1", "found '-1'"),
         ("kept_months=nan", "found 'nan'"),

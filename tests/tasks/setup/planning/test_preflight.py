@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import gymnasium
 import pytest
+import torch
 
+from penstock.flows.support.plan import plan
 from penstock.storage.errors import ConfigError
 from penstock.tasks.driver.run import describe_run
 from penstock.tasks.setup.config.loading import build_config, merge
 from penstock.tasks.setup.config.replay import build_replay_config
-from penstock.tasks.setup.planning.preflight import check_distribution
+from penstock.tasks.setup.planning.preflight import check_device, check_distribution
+from penstock.tasks.setup.planning.resolve import resolve
 
 FOUR_TILES = {
     "environment": {"num_envs": 8, "envs_per_tile": 2},
@@ -70,3 +74,52 @@ def test_minibatches_fit_into_the_smallest_round():
     assert build_config(merge(values, {"algorithm": {"minibatches": 12}})).shards_needed == 2
     with pytest.raises(ConfigError, match=r"minibatches = 13, but a round has only 12 rows"):
         build_config(merge(values, {"algorithm": {"minibatches": 13}}))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_a_cuda_device_that_is_not_there_is_refused():
+    """For workers on this machine; those of a cluster are elsewhere, and `auto` takes what there is."""
+    with pytest.raises(ConfigError, match=r"distribution.device = 'cuda'.*no CUDA device.*'auto'.*--scheduler"):
+        check_device(build_config({"distribution": {"device": "cuda"}}))
+    check_device(build_config({"distribution": {"device": "cuda"}, "cluster": {"scheduler": "tcp://gpu:8786"}}))
+    check_device(build_config({"distribution": {"device": "auto"}}))
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"environment": {"id": "Pendulum-v1"}, "algorithm": {"name": "dqn"}}, "it needs discrete actions"),
+        ({"algorithm": {"name": "sac"}}, "it needs vectors as actions"),
+        ({"environment": {"id": "ALE/Pong-v5"}, "algorithm": {"name": "dqn"}}, r"observes images \[4, 84, 84\]"),
+        ({"environment": {"settings": {"gravitee": 1.0}}}, "no configuration field 'gravitee'"),
+        ({"environment": {"id": "test/Odd-v0"}}, "action space MultiBinary.*TransformAction"),
+        ({"environment": {"id": "test/Talks-v0"}}, "observation space Sequence.*encodes it as a Box"),
+    ],
+)
+def test_plan_refuses_what_train_refuses_with_the_same_line(tmp_path, odd_environments, values, said):
+    """No trial is started: the line is that of `train`, and its remedy is one that settings can follow."""
+    config = build_config(merge({"store": str(tmp_path)}, values))
+    lines = set()
+    for refuse in (plan, lambda config: resolve(config, "refuse")):
+        with pytest.raises(ConfigError, match=said) as caught:
+            refuse(config)
+        lines.add(str(caught.value))
+    (line,) = lines
+    assert "\n" not in line
+
+
+@pytest.fixture
+def odd_environments():
+    spaces = gymnasium.spaces
+
+    class Odd(gymnasium.Env):
+        observation_space, action_space = spaces.Box(0, 1, (2,)), spaces.MultiBinary(3)
+
+    class Talks(gymnasium.Env):
+        observation_space, action_space = spaces.Sequence(spaces.Discrete(3)), spaces.Discrete(2)
+
+    gymnasium.register("test/Odd-v0", Odd)
+    gymnasium.register("test/Talks-v0", Talks)
+    yield
+    for env_id in ("test/Odd-v0", "test/Talks-v0"):
+        del gymnasium.registry[env_id]

@@ -40,7 +40,7 @@ class Annealer {
       until_.push_back(sum += chance);
   }
 
-  /// `interrupted` is asked now and then; where it says so, the best layout so far is the result.
+  /// `interrupted(judged)` is asked now and then; where it says so, the best layout so far is the result.
   template <class Interrupted>
   Annealed run(Interrupted&& interrupted) {
     Annealed out;
@@ -71,7 +71,7 @@ class Annealer {
       }
       if (out.judged % 65536 == 0) moves_.rebuild(), cost_ = moves_.cost();  // kept sums drift in their last digits
       if (settings_.soft_every > 0 && out.judged % settings_.soft_every == 0) cost_ = place_soft();
-      if (out.judged % 1024 == 0 && interrupted()) break;
+      if (out.judged % 1024 == 0 && interrupted(out.judged)) break;
     }
     finish(out);
     return out;

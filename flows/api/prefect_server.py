@@ -1,0 +1,278 @@
+"""Prefect's own server as a child of this process, on loopback: the single-machine replacement for a shared server.
+
+It keeps its data in Prefect's home folder, so the records of earlier runs remain. It ends with this process,
+even when the process is killed. Every request needs the user's auth string: other users of the machine reach the port.
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import logging
+import os
+import re
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections import deque
+from contextlib import ExitStack, contextmanager, suppress
+from http import HTTPStatus
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from penstock.storage.errors import PenstockError
+from penstock.storage.stores.open import without_password
+from penstock.storage.user_config import user_secret
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+
+logger = logging.getLogger(__name__)
+
+_READY_SECONDS = 120.0
+_ANSWER_SECONDS = 10.0
+_END_SECONDS = 10.0
+_DIE_WITH_PARENT = """
+import ctypes, os, signal, sys
+PR_SET_PDEATHSIG = 1
+ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+if os.getppid() == int(sys.argv[1]):
+    os.execv(sys.argv[2], sys.argv[2:])
+"""
+"""Program that becomes the command of its arguments and dies with the thread that started it, the given process's."""
+_KEPT_LINES = 50
+_POLL_SECONDS = 0.1
+_SILENT_SECONDS = 2.0
+_STARTS = 3
+_OF_DATABASE = "sqlite3.OperationalError"
+_EXCEPTION = re.compile(r"[\w.]*(Error|Exception)\b")
+_SERVER_AUTH = "PREFECT_SERVER_API_AUTH_STRING"
+_CLIENT_AUTH = "PREFECT_API_AUTH_STRING"
+_REFUSED = {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}
+
+
+class PrefectServer:
+    """Context manager around the server. Create it in a thread that outlasts it: the child dies with that thread.
+
+    Its auth string is `PREFECT_SERVER_API_AUTH_STRING`, otherwise this user's own, which a file keeps.
+
+    Args:
+        port: on loopback; 0 chooses a free one.
+
+    Raises:
+        ConfigError: the auth string can't be kept in the user's configuration folder.
+    """
+
+    def __init__(self, port: int = 0) -> None:
+        self.auth_string, self._kept_in = _auth_string()
+        self._turn = ExitStack()
+        self._turn.enter_context(_turn_to_start())
+        self._port = port or _free_port()  # after the turn, which may take long to come
+        environment = {
+            **os.environ,
+            "DO_NOT_TRACK": "1",
+            "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+            "PREFECT_LOGGING_SERVER_LEVEL": "WARNING",
+            # The address of the API for browsers.
+            "PREFECT_UI_API_URL": self.api_url,
+            _SERVER_AUTH: self.auth_string,
+            # The server's own services are its clients.
+            _CLIENT_AUTH: self.auth_string,
+        }
+        environment.pop("PREFECT_API_URL", None)
+        self._environment = environment
+        self._starts_left = _STARTS
+        self._start()
+
+    @property
+    def api_url(self) -> str:
+        """Address for `PREFECT_API_URL`."""
+        return f"http://127.0.0.1:{self._port}/api"
+
+    @property
+    def ui_url(self) -> str:
+        """Address for a browser."""
+        return f"http://127.0.0.1:{self._port}"
+
+    @property
+    def sign_in(self) -> str:
+        """Address for a browser, and how to sign in there."""
+        return f"{self.ui_url}  (its auth string is in {self._kept_in})"
+
+    def direct_here(self) -> None:
+        """Make this process's clients of Prefect, and those of processes that it starts, use this server."""
+        os.environ["PREFECT_API_URL"] = self.api_url
+        os.environ[_CLIENT_AUTH] = self.auth_string
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._turn.close()
+        self._process.terminate()
+        try:
+            self._process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._reader.join(_END_SECONDS)
+
+    def wait_ready(self) -> None:
+        """Wait until the server answers.
+
+        Raises:
+            PenstockError: the server ended, or did not answer in time.
+        """
+        deadline = time.monotonic() + _READY_SECONDS
+        while time.monotonic() < deadline:
+            if self._process.poll() is not None:
+                self._reader.join(_END_SECONDS)
+                said = b"".join(self._said).decode(errors="replace").strip()
+                # A server that was not started by Penstock may have had the database at the same moment.
+                if _OF_DATABASE in said and self._starts_left:
+                    self._start()
+                    continue
+                raise PenstockError(
+                    f"Prefect's server exited at its start with status {self._process.returncode}: "
+                    f"{start_failure(said)}. Try `prefect server start`, or set PREFECT_API_URL to a running server"
+                )
+            try:
+                with urllib.request.urlopen(f"{self.api_url}/health", timeout=2.0):  # noqa: S310  (loopback)
+                    self._turn.close()
+                    return
+            except OSError:
+                time.sleep(_POLL_SECONDS)
+        raise PenstockError(
+            f"Prefect's server did not answer at {self.api_url} within {_READY_SECONDS:g} s; set PREFECT_API_URL to a "
+            f"running server"
+        )
+
+    def wait(self) -> None:
+        """Wait until the server ends."""
+        self._process.wait()
+
+    def _start(self) -> None:
+        self._starts_left -= 1
+        command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(self._port)]
+        # In the child, and not between fork and exec: threads of a notebook may hold locks that a fork keeps for ever.
+        begin = [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid())]
+        self._process = subprocess.Popen(
+            [*begin, *command],
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        # Read continuously: a server with a full stderr pipe blocks.
+        self._said: deque[bytes] = deque(maxlen=_KEPT_LINES)
+        self._reader = threading.Thread(target=self._read_errors, name="prefect-errors", daemon=True)
+        self._reader.start()
+
+    def _read_errors(self) -> None:
+        if self._process.stderr is not None:
+            with self._process.stderr as lines:
+                self._said.extend(lines)
+
+
+def start_failure(said: str) -> str:
+    """Return the reason in what a server said before it exited: its last exception, otherwise its last line."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    reasons = [line for line in lines if _EXCEPTION.match(line)]
+    return (reasons or lines or ["no output"])[-1]
+
+
+@contextmanager
+def _turn_to_start() -> Iterator[None]:
+    """Wait until no other server of Penstock's starts on Prefect's home folder: two would create one database."""
+    home = Path(os.environ.get("PREFECT_HOME") or Path.home() / ".prefect").expanduser()
+    began, said = time.monotonic(), False
+    with ExitStack() as stack:
+        try:
+            home.mkdir(parents=True, exist_ok=True)
+            lock = stack.enter_context((home / ".penstock-start.lock").open("w"))
+            while time.monotonic() < began + _READY_SECONDS:
+                with suppress(BlockingIOError):
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                if not said and time.monotonic() > began + _SILENT_SECONDS:
+                    said = True
+                    logger.warning("another command starts Prefect's server on %s; waiting for it", home)
+                time.sleep(_POLL_SECONDS)
+        except OSError:
+            pass  # A folder that can't be written or locked: Prefect itself says more about it.
+        yield
+
+
+def require_prefect(api_url: str) -> None:
+    """Check that a server answers at a `PREFECT_API_URL` and takes `PREFECT_API_AUTH_STRING`, if that is set.
+
+    Raises:
+        PenstockError: no server answers, it wants another auth string, or the address is invalid.
+    """
+    try:
+        for path in ("health", "admin/version"):
+            with urllib.request.urlopen(_request(api_url, path), timeout=_ANSWER_SECONDS):  # noqa: S310  (the user's)
+                pass
+    except urllib.error.HTTPError as error:
+        error.close()
+        if error.code in _REFUSED and "PREFECT_API_KEY" not in os.environ:
+            raise PenstockError(
+                f"PREFECT_API_URL = {without_password(api_url)}: the server there refused this user ({error.code}); "
+                f"set {_CLIENT_AUTH} to its auth string. That of a server which `penstock` started is in the file "
+                f"that it named at its start"
+            ) from None
+        # Prefect's client judges any other answer itself.
+        if error.code != HTTPStatus.NOT_FOUND:
+            return
+        found = "the server there has no Prefect API (404)"
+    except urllib.error.URLError as error:
+        if isinstance(error.reason, ssl.SSLError):
+            return  # Prefect has settings of its own for certificates.
+        found = str(error.reason)
+    except (OSError, ValueError) as error:
+        found = str(error)
+    else:
+        return
+    raise PenstockError(
+        f"PREFECT_API_URL = {without_password(api_url)}: no Prefect server answers: {found}. Start one (`prefect "
+        f"server start`), correct the address (it ends in /api), or unset it: `penstock train` then starts its own"
+    )
+
+
+def _request(api_url: str, path: str) -> urllib.request.Request:
+    """Return a request to the API with the header that Prefect's client sends.
+
+    A name and password in the address become a header as well, unless there is an auth string.
+    """
+    address = urllib.parse.urlsplit(f"{api_url.rstrip('/')}/{path}")
+    request = urllib.request.Request(address._replace(netloc=address.netloc.rpartition("@")[2]).geturl())  # noqa: S310
+    credentials = os.environ.get(_CLIENT_AUTH)
+    if credentials is None and address.username is not None:
+        credentials = ":".join(urllib.parse.unquote(part or "") for part in (address.username, address.password))
+    if credentials is not None:
+        request.add_header("Authorization", f"Basic {base64.b64encode(credentials.encode()).decode()}")
+    return request
+
+
+def _auth_string() -> tuple[str, str]:
+    """Return the auth string for a server, and the place that a person finds it in."""
+    if given := os.environ.get(_SERVER_AUTH):
+        return given, _SERVER_AUTH
+    secret, path = user_secret("prefect-auth")
+    return secret, str(path)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

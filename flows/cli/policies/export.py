@@ -1,0 +1,106 @@
+"""`penstock export`: a run's policy, episodes or curves in another format."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path  # noqa: TC003  (typer reads annotations)
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from penstock.flows.cli.exchange import print_counts
+from penstock.flows.cli.training import AsJson, Store, Trust  # noqa: TC001  (the same)
+from penstock.flows.display.working import Working
+from penstock.storage.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_POLICY_FORMATS = ("onnx", "torch")
+
+
+def export(
+    run: Annotated[str, typer.Argument(help="Name of the run.")],
+    path: Annotated[
+        Path,
+        typer.Argument(help="A policy's file, a new folder for a dataset, or TensorBoard's logdir."),
+    ],
+    to: Annotated[str, typer.Option(help="Its format: onnx, torch, minari or tensorboard.")] = "minari",
+    version: Annotated[
+        str | None, typer.Option(help="Of a policy: newest, best, or a number.", show_default="newest")
+    ] = None,
+    trust: Trust = False,
+    store: Store = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a run's policy, episodes or curves as files.
+
+    onnx and torch: the policy, with normalisers and the scaling of actions, for onnxruntime or torch.export.load; an
+    existing file is replaced. minari: the committed episodes, whole, as a dataset that other tools train from.
+    tensorboard: FOLDER/RUN, over environment steps, and the settings as hparams; exporting again replaces it.
+    """
+    if trust:
+        from penstock.flows.api.evaluation import trust_run
+
+        trust_run(store or "runs", run)
+    if to in _POLICY_FORMATS:
+        with Working(f"exporting the policy of run {run} (torch is loaded first)", quiet=as_json):
+            about = export_policy_to(to, store or "runs", run, path, version or "newest")
+        if as_json:
+            typer.echo(json.dumps(about, indent=2))
+        else:
+            _print_program(about, path)
+        return
+    if version is not None:
+        raise ConfigError(f"--version {version}: only policies have versions, and --to is {to}; leave it out")
+    with Working(f"exporting run {run} to {path}", "steps", quiet=as_json) as working:
+        counts = export_to(to, store or "runs", run, path, working.update)
+    print_counts("exported", counts, as_json)
+
+
+def export_to(
+    kind: str, store: str, name: str, path: Path, on_progress: Callable[[int, int], None] = lambda _, __: None
+) -> dict[str, int]:
+    """Write a run's episodes as a dataset, or its curves for TensorBoard; return counts of what was written.
+
+    Raises:
+        ConfigError: the format is unknown, the path exists, or a package is missing.
+        RunNotFoundError: no run has that name.
+    """
+    from penstock.storage.runs.run import RunFolder
+    from penstock.storage.stores.open import open_store
+
+    run = RunFolder(open_store(store), name)
+    if kind == "tensorboard":
+        from penstock.flows.report.tensorboard import write_events
+        from penstock.tasks.analysis.history import read_history
+
+        return write_events(read_history(run), path)
+    if kind != "minari":
+        raise ConfigError(f"the format {kind!r} is not known, expected 'onnx', 'torch', 'minari' or 'tensorboard'")
+    from penstock.tasks.data.datasets.minari import export_run, spaces_of
+
+    return asdict(export_run(run, path, *spaces_of(run), on_progress=on_progress))
+
+
+def export_policy_to(kind: str, store: str, name: str, path: Path, version: str) -> dict[str, Any]:
+    """Write a run's policy as a file; return what `export_policy` returns, errors as it and `load_policy`."""
+    from penstock.tasks.inference.export import export_policy
+    from penstock.tasks.inference.finding import parse_version
+    from penstock.tasks.inference.loading import load_policy
+
+    policy = load_policy(name, parse_version(version), store=store)
+    return export_policy(policy, path, kind)
+
+
+def _print_program(about: dict[str, Any], path: Path) -> None:
+    console = Console()
+    origin = about["origin"]
+    console.print(f"exported version {origin['version']} of run {origin['run']} to {path}", highlight=False)
+    for side in ("inputs", "outputs"):
+        for each in about[side]:
+            shape = ", ".join(map(str, each["shape"]))
+            console.print(f"  {side[:-1]} {each['name']}: {each['dtype']} ({shape})", highlight=False, markup=False)
+    console.print("zero noise gives the greedy action", highlight=False)

@@ -1,0 +1,1 @@
+"""Objects that follow a run without effect on it: callbacks, trackers of experiments, metrics and traces."""

@@ -1,0 +1,73 @@
+"""Loads callbacks that are named as `module:Name`.
+
+Such a name is never stored with a run: only who starts or resumes a run names what is imported, so it needs no consent.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from penstock.flows.observers.callbacks.callback import METHODS
+from penstock.storage.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from penstock.flows.observers.callbacks.callback import Callback
+
+
+def load_callbacks(names: Iterable[str]) -> list[Callback]:
+    """Import callbacks by name; a class is called without arguments.
+
+    Raises:
+        ConfigError: one can't be imported or made, or follows nothing.
+    """
+    return [_made(name, found_callback(name)) for name in names]
+
+
+def found_callback(name: str) -> Any:
+    """Import the object that a name means: a callback or its class. Raises as `load_callbacks`."""
+    module_name, _, attribute = name.partition(":")
+    folder = str(Path.cwd())
+    if not {"", folder} & set(sys.path):
+        sys.path.append(folder)  # last, so that nothing in it can shadow an installed package
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:
+        raise ConfigError(
+            f"--callback {name}: importing {module_name} failed: {in_one_line(error)}; it is searched on Python's path "
+            f"and in {folder}"
+        ) from error
+    found = getattr(module, attribute, None)
+    if found is None:
+        raise ConfigError(
+            f"--callback {name}: module {module_name} has no '{attribute}'; expected a callback or its class"
+        )
+    if not any(callable(getattr(found, method, None)) for method in METHODS):
+        raise ConfigError(
+            f"--callback {name}: it has none of {', '.join(METHODS)}; expected a subclass of penstock.Callback"
+        )
+    return found
+
+
+def in_one_line(error: BaseException) -> str:
+    """Format an error's kind and message, and the last place in its traceback, on one line."""
+    where = error.__traceback__
+    while where is not None and where.tb_next is not None:
+        where = where.tb_next
+    text = f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip(": ")
+    if where is None:
+        return text
+    return f"{text} ({Path(where.tb_frame.f_code.co_filename).name}, line {where.tb_lineno})"
+
+
+def _made(name: str, found: Any) -> Callback:
+    if not isinstance(found, type):
+        return cast("Callback", found)
+    try:
+        return cast("Callback", found())
+    except Exception as error:
+        raise ConfigError(f"--callback {name}: it can't be made without arguments: {in_one_line(error)}") from error

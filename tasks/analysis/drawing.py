@@ -1,0 +1,57 @@
+"""Draws a run's environment, by its renderer or as its observation where that is a picture."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode
+
+from penstock.storage.errors import ConfigError
+from penstock.tasks.environments.factory import make_pool
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from penstock.tasks.setup.config.run import RunConfig
+
+_LEAST_SIDE_PIXELS = 32
+
+
+def drawn_pool(config: RunConfig) -> tuple[Any, Callable[[], NDArray[np.uint8]]]:
+    """Return a pool of one environment and its renderer: the environment's, or its observation if that is a picture.
+
+    Raises:
+        ConfigError: the environment can't be drawn; names the reason.
+    """
+    try:
+        pool = make_pool(config, 1, AutoresetMode.SAME_STEP, render_mode="rgb_array")
+    except ConfigError:
+        pool = make_pool(config, 1, AutoresetMode.SAME_STEP)
+        if not _is_picture(pool.single_observation_space):
+            pool.close()
+            raise ConfigError(f"there is no renderer for {config.environment.id}") from None
+        return pool, lambda: _as_picture(pool.observation[0])
+    drawn: Any = pool
+    return pool, lambda: np.asarray(drawn.render()[0], dtype=np.uint8)
+
+
+def drawn(picture: Callable[[], NDArray[np.uint8]]) -> NDArray[np.uint8]:
+    """Draw a picture, uint8 `[height, width, 3]` or `[height, width]`; ConfigError where the renderer fails."""
+    try:
+        return picture().copy()
+    except Exception as error:
+        # Third-party renderers raise any error where there is no screen, driver or package.
+        raise ConfigError(f"drawing failed with {type(error).__name__}: {error}") from error
+
+
+def _is_picture(space: Any) -> bool:
+    return space.dtype == np.uint8 and len(space.shape) >= 2 and min(space.shape[-2:]) >= _LEAST_SIDE_PIXELS
+
+
+def _as_picture(observation: NDArray[Any]) -> NDArray[np.uint8]:
+    """Return the newest of stacked frames."""
+    newest: NDArray[np.uint8] = observation.reshape(-1, *observation.shape[-2:])[-1]
+    return newest

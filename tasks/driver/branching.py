@@ -1,0 +1,66 @@
+"""Starts a run from a commit of another one with other numbers for its algorithm, as a population of runs does."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from penstock.storage.errors import ConfigError
+from penstock.storage.runs.continuing.forking import fork_run
+from penstock.storage.runs.run import RunFolder
+from penstock.tasks.driver.run import describe_run
+from penstock.tasks.setup.config.consent import record_consent, require_consent
+from penstock.tasks.setup.config.loading import build_config, merge, stored_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_CHANGEABLE = "algorithm."
+
+
+def branch_run(source: RunFolder, name: str, stage: int, values: Mapping[str, float]) -> None:
+    """Start a run that continues another one's parameters, optimizer, environments and history with other numbers.
+
+    Its identity names the commit that it began from, so it is no run that these settings alone would give. Nothing is
+    done if the run exists; an interrupted call is repeated.
+
+    Args:
+        source: a run; no flow needs to be stopped.
+        name: of the new run, in the same store.
+        stage: a committed stage of the source that did not end it.
+        values: numbers of the algorithm by full names, such as `algorithm.learning_rate`.
+
+    Raises:
+        ConfigError: a value is wrong, or as `fork_run`.
+        PenstockError: as `fork_run`.
+    """
+    target = RunFolder(source.root, name)
+    if target.exists():
+        return
+    check_changeable("values", values)
+    require_consent(source)
+    settings = stored_settings(source.load("config")["config"])
+    changed: dict[str, Any] = {"name": name, "continues": source.log.digest_of(stage)}
+    table = {path.removeprefix(_CHANGEABLE): value for path, value in values.items()}
+    config = build_config(merge({**settings, **changed}, {"algorithm": table}))
+    fork_run(source, target, stage, description=describe_run(config))
+    with suppress(ConfigError):  # without a place to keep it, another command asks for it
+        record_consent(target)
+
+
+def check_changeable(what: str, values: Mapping[str, object]) -> None:
+    """Refuse settings that a run can't change on its way: a checkpoint may depend on all but numbers with a fraction.
+
+    Args:
+        what: the parameter that names them, for the message.
+        values: a value of each setting by its full name.
+
+    Raises:
+        ConfigError: one is not the algorithm's, or is no such number.
+    """
+    fixed = [path for path, value in values.items() if not (path.startswith(_CHANGEABLE) and isinstance(value, float))]
+    if fixed:
+        raise ConfigError(
+            f"{what}: {', '.join(sorted(fixed))} can't change while a run is trained; expected settings of the "
+            f"algorithm whose values are numbers with a fraction, such as learning_rate with 0.01 or 1.0"
+        )

@@ -1,0 +1,160 @@
+"""Writes a policy as a file for other runtimes: a graph in ONNX, or a program of torch.export."""
+
+from __future__ import annotations
+
+import json
+import logging
+import tempfile
+import warnings
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from penstock.storage.errors import ConfigError
+
+if TYPE_CHECKING:
+    from penstock.tasks.inference.policy import Policy
+
+FORMATS = ("onnx", "torch")
+
+_ROWS = 2  # of the example that is traced; the number of rows of a batch stays free
+_OPSET = 20
+_ABOUT = "penstock.json"
+
+
+class PolicyProgram(torch.nn.Module):
+    """A policy as one function of tensors: what `export_policy` traces.
+
+    `forward(observation, noise)` returns `(action,)`; with a memory, `forward(observation, noise, memory)` returns
+    `(action, next_memory)`. Zero noise gives greedy actions; see `about` for the noise of sampled ones.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        super().__init__()
+        self._algorithm = policy.algorithm
+        self._names: dict[str, dict[str, str]] = {}
+        for group, named in policy.params.items():
+            self._names[group] = {name: f"{group}__{name}".replace(".", "__") for name in named}
+            for name, value in named.items():
+                self.register_buffer(self._names[group][name], value.detach().cpu().clone())
+
+    def forward(self, observation: Tensor, noise: Tensor, memory: Tensor | None = None) -> tuple[Tensor, ...]:
+        """Return actions `[B, ...]`, and the next memory `[B, ...]` if there is one."""
+        params = {
+            group: {name: self.get_buffer(buffer) for name, buffer in named.items()}
+            for group, named in self._names.items()
+        }
+        columns, following = self._algorithm.act(params, memory, observation, noise)
+        return (columns["action"],) if following is None else (columns["action"], following)
+
+
+def export_policy(policy: Policy, path: Path, kind: str) -> dict[str, Any]:
+    """Write a policy as a file, whole or not at all; an existing file is replaced.
+
+    Args:
+        policy: a loaded policy.
+        path: the file.
+        kind: `onnx`, or `torch` for a program that `torch.export.load` reads.
+
+    Returns:
+        Names, shapes and dtypes of inputs and outputs, the kind of noise and the policy's origin; the file has them
+        too: as the property `penstock` of the ONNX model, or as the extra file `penstock.json` of torch's program.
+
+    Raises:
+        ConfigError: the format is unknown, a package is missing, or the algorithm's `act` can't be traced.
+        OSError: the file can't be written.
+    """
+    if kind not in FORMATS:
+        raise ConfigError(f"the format {kind!r} is not known, expected {' or '.join(map(repr, FORMATS))}")
+    if path.is_dir() or not path.parent.is_dir():
+        found = "is a folder" if path.is_dir() else f"is in a folder that does not exist, '{path.parent}'"
+        raise ConfigError(f"'{path}' {found}; expected the path of a file")
+    about = describe_program(policy)
+    inputs = _example(policy)
+    program = _traced(PolicyProgram(policy).eval(), inputs)
+    # In the same folder, so that replacing is atomic.
+    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
+        written = Path(folder) / path.name
+        if kind == "torch":
+            written = written.with_suffix(".pt2")  # torch warns about any other suffix
+            torch.export.save(program, written, extra_files={_ABOUT: json.dumps(about)})
+        else:
+            _write_onnx(program, inputs, about, written)
+        written.replace(path)
+    return about
+
+
+def describe_program(policy: Policy) -> dict[str, Any]:
+    """Describe the inputs and outputs of an exported policy; `B` is the number of rows, which is free."""
+    environment, memory = policy.environment, policy.algorithm.initial_carry(_ROWS)
+    spec, action, noise = environment.observation, environment.action.spec, policy.algorithm.noise
+    inputs = [
+        {"name": "observation", "dtype": str(spec.dtype), "shape": ["B", *spec.shape]},
+        {"name": "noise", "dtype": "float32", "shape": ["B", *noise.shape], "kind": noise.kind, "greedy": 0.0},
+    ]
+    outputs = [{"name": "action", "dtype": str(action.dtype), "shape": ["B", *action.shape]}]
+    if memory is not None:
+        carried = {"dtype": "float32", "shape": ["B", *memory.shape[1:]]}
+        inputs.append({"name": "memory", **carried, "start": 0.0})
+        outputs.append({"name": "next_memory", **carried})
+    return {
+        "environment": environment.name,
+        "inputs": inputs,
+        "outputs": outputs,
+        "origin": asdict(policy.origin),
+    }
+
+
+def _example(policy: Policy) -> tuple[Tensor, ...]:
+    spec, noise = policy.environment.observation, policy.algorithm.noise
+    observation = torch.zeros((_ROWS, *spec.shape), dtype=getattr(torch, str(spec.dtype)))
+    memory = policy.algorithm.initial_carry(_ROWS)
+    inputs = (observation, torch.zeros((_ROWS, *noise.shape)))
+    return inputs if memory is None else (*inputs, memory)
+
+
+def _traced(program: PolicyProgram, inputs: tuple[Tensor, ...]) -> Any:
+    rows = torch.export.Dim("rows", min=1)
+    try:
+        # Not inference mode, whose tensors can't be traced.
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of torch's own modules, about each other
+            shapes = tuple({0: rows} for _ in inputs)
+            return torch.export.export(program, inputs, dynamic_shapes=shapes, strict=False)
+    except Exception as error:
+        raise ConfigError(
+            f"the policy can't be exported: torch.export can't trace `act` of {type(program._algorithm).__name__}: "  # noqa: SLF001
+            f"{str(error).strip().splitlines()[0]}. A custom algorithm's `act` may not branch on values of tensors"
+        ) from error
+
+
+def _write_onnx(program: Any, inputs: tuple[Tensor, ...], about: dict[str, Any], path: Path) -> None:
+    try:
+        import onnx  # noqa: PLC0415  (an extra)
+        import onnxscript  # noqa: F401, PLC0415
+    except ImportError as error:
+        raise ConfigError(
+            f"ONNX needs packages that are not installed ({error}): pip install 'penstock-rl[onnx]'; --to torch needs "
+            f"none"
+        ) from error
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        # It warns that torchvision is not installed, which no policy needs.
+        logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+        exported = torch.onnx.export(
+            program,
+            inputs,
+            dynamo=True,
+            verbose=False,
+            opset_version=_OPSET,
+            input_names=[each["name"] for each in about["inputs"]],
+            output_names=[each["name"] for each in about["outputs"]],
+        )
+    assert exported is not None
+    model = exported.model_proto
+    model.metadata_props.add(key="penstock", value=json.dumps(about))
+    onnx.checker.check_model(model)
+    path.write_bytes(model.SerializeToString())

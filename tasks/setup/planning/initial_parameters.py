@@ -1,0 +1,175 @@
+"""Takes the parameters that a new run starts with from a stored run, and keeps them with the new one. Imports no torch.
+
+They are the parameters of a commit's checkpoint, which has every group; a snapshot has those of actors alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from penstock.storage.digest import digest
+from penstock.storage.errors import ConfigError, ObjectNotFoundError
+from penstock.storage.refs import initial_name
+from penstock.storage.runs.reader_claims import reading
+from penstock.storage.runs.run import open_run
+from penstock.storage.tensors import load_tensors, save_tensors
+from penstock.tasks.inference.finding import find_snapshot
+from penstock.tasks.model.algorithms.parameter_probe import fresh_parameters
+from penstock.tasks.setup.config.run import TrainConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from numpy.typing import NDArray
+
+    from penstock.storage.runs.run import RunFolder
+    from penstock.tasks.model.algorithms.parameter_probe import FreshParameters, TensorKind
+    from penstock.tasks.setup.config.run import RunConfig
+
+    Tensors = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class InitialParameters:
+    """Parameters of another run, checked against the algorithm that will start with them."""
+
+    data: bytes = field(repr=False)
+    """The file that the new run keeps: tensors by `params/<group>/<name>` and `targets/<name>`."""
+    digest: str
+    version: int
+    origin: dict[str, str | int]
+    """Store, run, version, stage and checkpoint that they come from, for `run.json`."""
+
+
+def read_initial(config: RunConfig) -> InitialParameters | None:
+    """Read and check the parameters that the settings name; None if they name no run.
+
+    Raises:
+        RunNotFoundError: there is no such run.
+        ConfigError: it has no such version, the version is not the last of a stage, its checkpoint was removed, it has
+            other parameters than the digest says, or, one line each, groups, names, shapes or dtypes are not those of
+            the new run's algorithm.
+        CorruptObjectError: the checkpoint was altered or cut short.
+    """
+    settings = config.init_from if isinstance(config, TrainConfig) else None
+    if settings is None or settings.run is None:
+        return None
+    source = open_run(settings.run, None if "/" in settings.run else config.store)
+    commit, ref = find_snapshot(source, settings.version)
+    if ref.version != commit.version:
+        raise ConfigError(
+            f"init_from.version = {ref.version}: run '{source.name}' keeps all parameters of the last version of a "
+            f"stage alone; choose {commit.version}, the last of stage {commit.stage}, or another stage's last"
+        )
+    with reading(source.store, "init_from", commit.stage, commit.stage, shards=False, optional=True):
+        found = _checkpoint_of(source, commit.checkpoint.name, commit.checkpoint.digest, ref.version)
+    stored, groups = _by_group(found), settings.groups
+    fresh = fresh_parameters(config)
+    taken = {f"params/{group}/{name}": array for group, name, array in _each(stored, groups)}
+    targets = {name.removeprefix("targets/"): array for name, array in found.items() if name.startswith("targets/")}
+    taken |= {f"targets/{name}": targets[name] for name in _targets_of(targets, stored, groups)}
+    if mistakes := list(_mistakes(stored, taken, fresh, groups)):
+        raise ConfigError("\n".join(f"init_from, run '{source.name}': {mistake}" for mistake in mistakes))
+    data = save_tensors(taken, {"initial": sorted(groups)})
+    if settings.digest not in (None, digest(data)):
+        raise ConfigError(
+            f"init_from.digest: version {ref.version} of run '{source.name}' gives parameters with the digest "
+            f"{digest(data)}, expected {settings.digest}; leave the digest out, or name the run that they come from"
+        )
+    origin: dict[str, str | int] = {
+        "store": source.root.url,
+        "run": source.name,
+        "version": ref.version,
+        "stage": commit.stage,
+        "checkpoint": commit.checkpoint.digest,
+    }
+    return InitialParameters(data, digest(data), ref.version, origin)
+
+
+def keep_initial(run: RunFolder, config: RunConfig) -> tuple[RunConfig, dict[str, object]]:
+    """Store the parameters with a run that is about to be created.
+
+    Returns:
+        The settings with the version's number and the parameters' digest, and what `run.json` says of their origin;
+        both unchanged and empty without such parameters. Errors as `read_initial`.
+    """
+    found = read_initial(config)
+    if found is None or not isinstance(config, TrainConfig):
+        return config, {}
+    run.store.write(initial_name(found.digest), [found.data], durable=True)
+    pinned = config.init_from.model_copy(update={"version": found.version, "digest": found.digest})
+    return config.model_copy(update={"init_from": pinned}), {"initialised_from": found.origin}
+
+
+def _checkpoint_of(source: RunFolder, name: str, expected: str, version: int) -> Tensors:
+    try:
+        tensors, _ = load_tensors(source.store.view(name), name, expected)
+    except ObjectNotFoundError as error:
+        raise ConfigError(
+            f"init_from.version = {version}: the checkpoint '{name}' of run '{source.name}' was removed, as `penstock "
+            f"gc` does with old ones; choose newest"
+        ) from error
+    return tensors
+
+
+def _by_group(tensors: Mapping[str, NDArray[Any]]) -> dict[str, Tensors]:
+    groups: dict[str, Tensors] = {}
+    for path, array in tensors.items():
+        kind, _, rest = path.partition("/")
+        group, _, name = rest.partition("/")
+        if kind == "params":
+            groups.setdefault(group, {})[name] = array
+    return groups
+
+
+def _each(stored: Mapping[str, Tensors], groups: Iterable[str]) -> Iterator[tuple[str, str, NDArray[Any]]]:
+    for group in groups or stored:
+        yield from ((group, name, array) for name, array in stored.get(group, {}).items())
+
+
+def _targets_of(targets: Tensors, stored: Mapping[str, Tensors], groups: tuple[str, ...]) -> Iterator[str]:
+    """Yield the targets to take: all but counters, or those that the named groups have.
+
+    Target networks have the names of their group's parameters, or names below the group's, as normalisers' moments do.
+    Counters, which are whole numbers, belong to schedules, and a new run begins them anew.
+    """
+    for name, array in targets.items():
+        of_groups = any(name.startswith(f"{group}/") or name in stored.get(group, {}) for group in groups)
+        if of_groups or (not groups and np.issubdtype(array.dtype, np.floating)):
+            yield name
+
+
+def _mistakes(
+    stored: Mapping[str, Tensors], taken: Tensors, fresh: FreshParameters, groups: tuple[str, ...]
+) -> Iterator[str]:
+    """Yield what keeps the new run from starting with these tensors."""
+    for group in groups:
+        if group not in stored:
+            yield f"groups = '{group}': found {', '.join(sorted(stored))}"
+    expected: dict[str, TensorKind] = {}
+    for group in groups or fresh.params:
+        if group not in fresh.params:
+            yield f"groups = '{group}': the new run has {', '.join(sorted(fresh.params))}"
+        expected |= {f"params/{group}/{name}": kind for name, kind in fresh.params.get(group, {}).items()}
+    for name, kind in sorted(expected.items()):
+        if name not in taken and (not groups or name.split("/")[1] in stored):
+            yield f"{_shown(name)}: not found, expected {_described(*kind)}"
+    expected |= {f"targets/{name}": kind for name, kind in fresh.targets.items()}
+    for name, array in sorted(taken.items()):
+        found = str(array.dtype), tuple(array.shape)
+        if name not in expected:
+            if not groups or name.startswith("targets/") or name.split("/")[1] in fresh.params:
+                yield f"{_shown(name)}: found {_described(*found)}, and the new run has none of that name"
+        elif found != expected[name]:
+            yield f"{_shown(name)}: found {_described(*found)}, expected {_described(*expected[name])}"
+
+
+def _shown(name: str) -> str:
+    return name.removeprefix("params/")
+
+
+def _described(dtype: str, shape: tuple[int, ...]) -> str:
+    return f"{dtype} {list(shape)}"

@@ -1,0 +1,145 @@
+"""Sweeps train, stop and copy runs, and end with the same bytes whether they are killed or not."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from penstock.storage.stores.open import open_store
+
+from ..support.processes import wait_until
+from ..support.stored_run import StoredRun
+from .conftest import BRIEF
+from .test_finished_run import ask
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# Each run of a sweep is a process of its own.
+pytestmark = pytest.mark.slow
+
+PROGRAM = """
+import json, sys
+from penstock.flows import sweep
+name, parameters = json.loads(sys.argv[1])
+getattr(sweep, name)(**parameters)
+"""
+POPULATION = {
+    "name": "pbt",
+    "space": {"learning_rate": {"low": 0.001, "high": 0.1, "log": True}},
+    "population_size": 2,
+    "replaced_share": 0.5,
+}
+
+
+class Sweep:
+    """A sweep's flow in a process group of its own, so that it is killed with the runs that it trains."""
+
+    def __init__(self, bench: Any, flow: str, store: Path, parameters: dict[str, Any]) -> None:
+        self.store = open_store(store)
+        config = {
+            "store": str(store),
+            "environment": {"num_envs": 8, "envs_per_tile": 4},
+            "algorithm": {"hidden": [8], "epochs": 1, "minibatches": 2},
+            "schedule": {"round_steps": 16, "rounds_per_stage": 4, "max_stages": 3, "evaluation_episodes": 2},
+            "cluster": {"scheduler": bench.scheduler, "lease_seconds": 6.0},
+        }
+        order = json.dumps([flow, {**parameters, "config": config}])
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, order],
+            env={**os.environ, **bench.environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+    def succeed(self) -> None:
+        output, _ = self._process.communicate(timeout=500)
+        assert self._process.returncode == 0, output.decode()
+
+    def kill_once(self, name: str) -> None:
+        """Kill the process group by SIGKILL as soon as an object of that name is stored."""
+        wait_until(lambda: self.store.exists(name) or self._process.poll() is not None, name)
+        assert self._process.poll() is None, self._process.communicate()[0].decode()
+        self.kill()
+
+    def kill(self) -> None:
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.communicate()
+
+    def records(self) -> dict[str, bytes]:
+        """Return the decisions."""
+        return {name: self.store.read(name) for name in self.store.list(".sweeps/") if "/exchanges/" in name}
+
+
+def stored(store: Path, name: str) -> dict[str, bytes]:
+    """Return what a run is made of; a copy has the snapshots and states of the commit that it began from alone."""
+    run = StoredRun(str(store), name)
+    newest = run.commits()[-1]
+    named = [ref["name"] for ref in (*newest["snapshots"], *newest["states"])]
+    listed = [name for kind in ("shards/", "checkpoints/", "commits/") for name in run.store.list(kind)]
+    return {name: run.store.read(name) for name in {*named, *listed}}
+
+
+def test_a_killed_population_ends_with_the_same_runs(bench, tmp_path):
+    """It is killed once its first decision is recorded, and again while a copy trains; no byte of any run differs."""
+    sweeps = []
+    try:
+        sweeps.append(whole := Sweep(bench, "population", tmp_path / "whole", POPULATION))
+        whole.succeed()
+        for name in (".sweeps/pbt/exchanges/0000.json", "pbt-i000-x0000/commits/00000001.json"):
+            sweeps.append(killed := Sweep(bench, "population", tmp_path / "killed", POPULATION))
+            killed.kill_once(name)
+        sweeps.append(resumed := Sweep(bench, "population", tmp_path / "killed", {**POPULATION, "runs_at_once": 2}))
+        resumed.succeed()
+    finally:
+        for each in sweeps:
+            each.kill()
+    assert resumed.records() == whole.records()
+    copies = [copy for record in whole.records().values() for copy in json.loads(record)["copies"]]
+    assert len(copies) == 2
+    for run in ("pbt-i000-x0000", "pbt-i001-x0000", *(copy["run"] for copy in copies)):
+        assert stored(tmp_path / "killed", run) == stored(tmp_path / "whole", run)
+    copied = StoredRun(str(tmp_path / "whole"), copies[0]["run"])
+    described = copied.folder.load()
+    assert described["config"]["algorithm"]["learning_rate"] == copies[0]["values"]["algorithm.learning_rate"]
+    assert described["identity"]["continues"] == StoredRun(
+        str(tmp_path / "whole"), described["forked_from"]["run"]
+    ).folder.log.digest_of(described["forked_from"]["stage"])
+    bench.penstock("verify", copied.name, "--store", str(tmp_path / "whole")).succeed()
+    values = ["--continues", described["identity"]["continues"]]
+    bench.train("made-up", BRIEF, *values).refuse("Penstock sets this where a population copies a run")
+
+
+def test_runs_left_at_a_rung_stop_at_its_stage(bench, prefect_api, tmp_path):
+    """They have exactly the rung's commits and can be resumed; the page shows a table and a picture."""
+    parameters = {
+        "name": "halved",
+        "space": {"learning_rate": [0.001, 0.01]},
+        "runs": 2,
+        "reduction": 2,
+        "first_stages": 1,
+        "runs_at_once": 2,
+    }
+    sweep = Sweep(bench, "halve", tmp_path / "runs", parameters)
+    try:
+        sweep.succeed()
+    finally:
+        sweep.kill()
+    left = json.loads(sweep.store.read(".sweeps/halved/table.json"))[-1]
+    run = StoredRun(str(tmp_path / "runs"), left["run"])
+    assert (left["stages"], left["rung"], len(run.commits())) == (1, 0, 1)
+    bench.resume(run.name, store=run.url).succeed()
+    assert len(run.commits()) == 3
+    keys = {"any_": ["halved-sweep", "halved-parallel-coordinates"]}
+    found = ask(prefect_api, "artifacts/filter", {"artifacts": {"key": keys}})
+    kinds = {each["key"]: each["type"] for each in found}
+    assert kinds["halved-sweep"] == "table"
+    assert kinds["halved-parallel-coordinates"] == "markdown"

@@ -1,0 +1,76 @@
+"""Successive halving promotes by the evaluations at a rung, and continues after a kill to the same runs."""
+
+import json
+
+import pytest
+
+from penstock.flows.sweeps.halving import plan_halving, run_halving
+from penstock.flows.sweeps.records import SweepRecords
+from penstock.flows.sweeps.space import Range
+from penstock.storage.errors import ConfigError
+
+from ...support.stored_points import small_config, store_run
+
+SPACE = {"learning_rate": Range(low=0.001, high=0.1, log=True)}
+
+
+def plan(store, **changed):
+    given = {"runs": 4, "reduction": 2, "first_stages": 1, "seed": 1, **changed}
+    return plan_halving("halved", SPACE, small_config(store), **given)
+
+
+def test_the_best_at_each_rung_continue(tmp_path):
+    """A rung looks at its own stages, however far a run is; of equal runs the first continues."""
+    config = small_config(tmp_path)
+    store_run(config, "halved-0001", [30.0, 40.0, 50.0, 60.0])
+    store_run(config, "halved-0002", [20.0, 70.0], finished=False)
+    store_run(config, "halved-0003", [10.0, 99.0, 99.0, 99.0])
+    store_run(config, "halved-0000", [20.0, 35.0], finished=False)
+    records = SweepRecords(str(tmp_path), "halved")
+    rows = run_halving(plan(tmp_path), records, 1, lambda rows: None)
+    assert json.loads(records.store.read("rungs/00.json")) == {
+        "stages": 1,
+        "returns": {"halved-0000": 20.0, "halved-0001": 30.0, "halved-0002": 20.0, "halved-0003": 10.0},
+        "promoted": ["halved-0000", "halved-0001"],
+    }
+    assert json.loads(records.store.read("rungs/01.json"))["promoted"] == ["halved-0001"]
+    assert [(row["run"], row["rung"]) for row in rows] == [
+        ("halved-0001", 2),
+        ("halved-0000", 1),
+        ("halved-0003", 0),
+        ("halved-0002", 0),
+    ]
+    for lost in ("rungs/00.json", "rungs/01.json"):
+        whole = records.store.read(lost)
+        records.store.delete([lost])
+        assert run_halving(plan(tmp_path), records, 3, lambda rows: None) == rows
+        assert records.store.read(lost) == whole
+
+
+@pytest.mark.parametrize(
+    ("space", "mentioned"),
+    [
+        ({"evaluate_every_stages": [1, 3]}, "first evaluated after 3 stages"),
+        ({"max_stages": [2, 4]}, "schedule.max_stages can't be varied"),
+        ({"epochs": [1, "x", 4]}, "epochs = 'x'"),
+    ],
+)
+def test_points_that_can_not_be_judged_are_refused(space, mentioned, tmp_path):
+    """One that is evaluated after the first rung, that has other rungs, or that no run can have."""
+    with pytest.raises(ConfigError, match=mentioned):
+        plan_halving("halved", space, small_config(tmp_path), runs=8, reduction=2, first_stages=1, seed=1)
+
+
+@pytest.mark.parametrize(
+    ("changed", "mentioned"),
+    [({"first_stages": 4}, "first_stages = 4"), ({"first_stages": 1, "schedule": 2}, "evaluated")],
+)
+def test_rungs_that_can_not_be_judged_are_refused(changed, mentioned, tmp_path):
+    """A rung before the first evaluation, and one after the end."""
+    every = changed.pop("schedule", 1)
+    config = small_config(tmp_path)
+    schedule = config.schedule.model_copy(update={"evaluate_every_stages": every})
+    with pytest.raises(ConfigError, match=mentioned):
+        plan_halving(
+            "halved", SPACE, config.model_copy(update={"schedule": schedule}), runs=4, reduction=2, seed=1, **changed
+        )

@@ -1,0 +1,49 @@
+"""A population refuses what can't be copied before anything starts; `tests/end_to_end/test_sweeps.py` trains some."""
+
+import pytest
+
+from penstock.flows.sweeps.population import plan_population
+from penstock.flows.sweeps.space import Range
+from penstock.storage.errors import ConfigError
+
+from ...support.stored_points import small_config
+
+RATES = {"learning_rate": Range(low=0.001, high=0.1, log=True)}
+
+
+def plan(config, space, **changed):
+    given = {"population_size": 4, "interval_stages": 1, "replaced_share": 0.25, "seed": 1, **changed}
+    return plan_population("pbt", space, config, **given)
+
+
+def test_first_individuals_follow_from_the_seed(tmp_path):
+    """Each has its own values and its own run."""
+    config = small_config(tmp_path)
+    first = plan(config, RATES).first
+    assert [point.values for point in first] == [point.values for point in plan(config, RATES).first]
+    assert (
+        len({point.values["algorithm.learning_rate"] for point in first}) == len({point.name for point in first}) == 4
+    )
+    assert plan(config, {"reward_scale": Range(low=1, high=2)}).space["algorithm.reward_scale"].low == 1.0
+
+
+@pytest.mark.parametrize(
+    ("space", "schedule", "changed", "mentioned"),
+    [
+        ({"hidden": [[8], [16]]}, {}, {}, "can't change while a run is trained"),
+        ({"epochs": [1, 2]}, {}, {}, "algorithm.epochs"),
+        ({"schedule.target_return": [1.0]}, {}, {}, "schedule.target_return"),
+        ({"discount": Range(low=0.9, high=1.5)}, {}, {}, "algorithm.discount = 1.5"),
+        ({"discount": [0.9, 1.5]}, {}, {}, "algorithm.discount = 1.5"),
+        (RATES, {"target_return": 100.0}, {}, "target_return = 100"),
+        (RATES, {"stop_patience_evaluations": 3}, {}, "stop_patience_evaluations = 3"),
+        (RATES, {}, {"interval_stages": 4}, "none would ever be copied"),
+        (RATES, {"evaluate_every_stages": 2}, {}, "first evaluated after 2"),
+    ],
+)
+def test_what_can_not_be_copied_is_refused(space, schedule, changed, mentioned, tmp_path):
+    """The message names the setting and what to do."""
+    config = small_config(tmp_path)
+    config = config.model_copy(update={"schedule": config.schedule.model_copy(update=schedule)})
+    with pytest.raises(ConfigError, match=mentioned):
+        plan(config, space, **changed)

@@ -1,0 +1,186 @@
+"""A fork holds an old commit and all that it needs; intact commits are never given up."""
+
+import json
+
+import pytest
+
+from penstock.storage.errors import (
+    ConfigError,
+    CorruptObjectError,
+    LeaseHeldError,
+    ObjectNotFoundError,
+    RunExistsError,
+    RunNotFoundError,
+)
+from penstock.storage.runs.commits import commit_name
+from penstock.storage.runs.continuing.forking import ABANDONED, abandon_after, fork_run
+from penstock.storage.runs.gc import collect
+from penstock.storage.runs.lease import LEASE, acquire
+from penstock.storage.runs.run import RunFolder
+from penstock.storage.runs.verification import verify_run
+from penstock.storage.stores.open import open_store
+
+from ....support.stored_run import damage
+from ..test_gc import History
+
+STAGES = 4
+
+
+@pytest.fixture
+def history(tmp_path):
+    """Return four committed stages, and the objects of a fifth that has no commit."""
+    history = History(open_store(tmp_path / "runs"), real_shards=True)
+    for stage in range(STAGES):
+        history.commit(stage)
+    history.parts(STAGES)
+    return history
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "runs" / "history"
+
+
+@pytest.fixture
+def target(tmp_path):
+    return RunFolder(open_store(tmp_path / "runs"), "forked")
+
+
+def contents(run):
+    return {name: run.store.read(name) for name in run.store.list() if name != LEASE}
+
+
+def test_a_fork_holds_what_its_commit_needs(history, target):
+    """The commits up to the stage with their shards, and that stage's state; the source is what it was."""
+    before = contents(history.run)
+    report = fork_run(history.run, target, 1)
+    forked = contents(target)
+    commits = {commit_name(0), commit_name(1)}
+    needed = {*commits, *history.named(0, "shards"), *history.named(1, "shards"), *history.resumable(1), "run.json"}
+    assert forked.keys() == needed
+    assert {name: before[name] for name in needed - {"run.json"}} == {
+        name: data for name, data in forked.items() if name != "run.json"
+    }
+    assert (report.objects, report.nbytes) == (
+        len(needed),
+        sum(len(data) for name, data in forked.items() if name not in {*commits, "run.json"}),
+    )
+    description = target.load()
+    assert description["forked_from"] == {"run": "history", "store": history.run.root.url, "stage": 1}
+    assert target.genesis() == history.run.genesis()
+    assert contents(history.run) == before
+    assert not verify_run(target).faults
+
+
+def test_a_driven_run_can_be_forked(history, target):
+    """Committed objects never change; garbage collection waits for the reader."""
+    with acquire(history.run.store, "somebody", 30.0):
+        fork_run(history.run, target, 2)
+    assert target.log.newest_stage() == 2
+
+
+def test_a_stage_without_its_state_is_refused(history, target):
+    """Garbage collection has removed its checkpoint; nothing says that there is a new run."""
+    collect(history.run)
+    with pytest.raises(ConfigError, match="gc"):
+        fork_run(history.run, target, 1)
+    assert not target.exists()
+    fork_run(history.run, target, STAGES - 1)
+    assert target.exists()
+
+
+@pytest.mark.parametrize("stage", [-1, STAGES, 99])
+def test_a_fork_of_a_missing_stage_is_refused(history, target, stage):
+    """The error has the committed stages."""
+    with pytest.raises(ConfigError, match="stages 0 to 3"):
+        fork_run(history.run, target, stage)
+    with pytest.raises(RunNotFoundError):
+        fork_run(RunFolder(history.run.root, "absent"), target, 0)
+    target.create({"seed": 2})
+    with pytest.raises(RunExistsError):
+        fork_run(history.run, target, 0)
+
+
+@pytest.mark.parametrize("kind", ["altered", "cut", "empty"])
+def test_a_damaged_object_is_not_forked(history, folder, target, kind):
+    """Be it a commit, a shard or the checkpoint; the error names it."""
+    for name in (commit_name(0), min(history.named(0, "shards")), history.committed[1]["checkpoint"]["name"]):
+        kept = (folder / name).read_bytes()
+        damage(folder, name, kind)
+        with pytest.raises(CorruptObjectError, match=name):
+            fork_run(history.run, target, 1)
+        assert not target.exists()
+        (folder / name).write_bytes(kept)
+    fork_run(history.run, target, 1)
+
+
+@pytest.mark.parametrize("kind", ["altered", "cut", "empty"])
+@pytest.mark.parametrize("what", ["commit", "checkpoint", "states", "snapshots"])
+def test_damaged_commits_are_abandoned(history, folder, what, kind):
+    """They move aside with a record, damaged objects go, and the log ends with an intact commit again."""
+    for stage in (2, 3):
+        name = commit_name(stage) if what == "commit" else history.committed[stage].get(what)
+        name = name if isinstance(name, str) else (name if isinstance(name, dict) else name[-1])["name"]
+        damage(folder, name, kind)
+    before = {commit_name(stage): (folder / commit_name(stage)).read_bytes() for stage in (2, 3)}
+    assert abandon_after(history.run, 1) == [commit_name(3), commit_name(2)]
+    assert history.run.log.newest_stage() == 1
+    assert not verify_run(history.run).faults
+    record, *moved = sorted(
+        (folder / ABANDONED).rglob("*.json"), key=lambda path: (path.name != "record.json", path.name)
+    )
+    assert {f"commits/{path.name}": path.read_bytes() for path in moved} == before
+    problems = json.loads(record.read_text())["problems"]
+    assert problems.keys() == before.keys()
+    assert all(problems.values())
+
+
+def test_replaced_commits_are_abandoned(history, folder):
+    """A valid commit that is not what its neighbours or the hint say: which of them is wrong can not be known."""
+    for stage, abandoned in ((2, [3, 2]), (3, [3])):
+        path = folder / commit_name(stage)
+        original = {number: (folder / commit_name(number)).read_bytes() for number in (2, 3)}
+        hint = (folder / "latest.json").read_bytes()
+        path.write_bytes(path.read_bytes().replace(b'"episodes":0', b'"episodes":7'))
+        assert path.read_bytes() != original[stage]
+        assert abandon_after(history.run, abandoned[-1] - 1) == [commit_name(number) for number in abandoned]
+        for number, data in original.items():
+            (folder / commit_name(number)).write_bytes(data)
+        (folder / "latest.json").write_bytes(hint)
+
+
+def test_missing_commits_leave_a_gap_that_is_closed(history, folder):
+    """A commit behind a missing one can't follow anything."""
+    (folder / commit_name(2)).unlink()
+    assert abandon_after(history.run, 1) == [commit_name(3)]
+    assert history.run.log.newest_stage() == 1
+
+
+def test_an_intact_commit_is_never_abandoned(history, folder):
+    """Nothing changes, whichever other commits are damaged; the error names it and the way out."""
+    before = contents(history.run)
+    with pytest.raises(ConfigError, match=r"stage 3 is intact.*penstock fork"):
+        abandon_after(history.run, 1)
+    assert contents(history.run) == before
+    damage(folder, history.committed[3]["checkpoint"]["name"], "altered")
+    before = contents(history.run)
+    with pytest.raises(ConfigError, match="stage 2 is intact"):
+        abandon_after(history.run, 1)
+    assert contents(history.run) == before
+    abandon_after(history.run, 2)
+
+
+def test_a_stage_that_cannot_be_resumed_is_refused(history, folder):
+    """It is damaged itself, has no later commit, was not committed, or a flow drives the run."""
+    with pytest.raises(ConfigError, match="no later commit"):
+        abandon_after(history.run, STAGES - 1)
+    with pytest.raises(ObjectNotFoundError):
+        abandon_after(history.run, 9)
+    with acquire(history.run.store, "somebody", 30.0), pytest.raises(LeaseHeldError):
+        abandon_after(history.run, 1)
+    for stage in (1, 2, 3):
+        damage(folder, history.committed[stage]["checkpoint"]["name"], "empty")
+    before = contents(history.run)
+    with pytest.raises(CorruptObjectError, match="can't be resumed either"):
+        abandon_after(history.run, 1)
+    assert contents(history.run) == before

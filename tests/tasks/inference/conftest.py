@@ -1,0 +1,26 @@
+"""One small run for each kind of policy: choices, vectors, masks, agents, memories, images."""
+
+from typing import Any
+
+import pytest
+
+from penstock.tasks.runtime.run_context import RunContext
+
+from ..conftest import MakeContext
+
+KINDS: dict[str, dict[str, Any]] = {
+    "ppo": {},
+    "normalised": {"environment": {"id": "Pendulum-v1"}, "algorithm": {"name": "ppo", "normalize_observation": True}},
+    "recurrent": {"algorithm": {"name": "ppo", "network": "recurrent", "features": 8, "sequence_steps": 4}},
+    "impala": {"algorithm": {"name": "impala"}},
+    "dqn": {"algorithm": {"name": "dqn"}},
+    "sac": {"environment": {"id": "Pendulum-v1"}, "algorithm": {"name": "sac"}},
+    "masked": {"environment": {"id": "ConnectFour-v0"}, "algorithm": {"name": "ppo"}},
+    "agents": {"environment": {"id": "simple_spread_v3"}, "algorithm": {"name": "mappo"}},
+}
+
+
+@pytest.fixture(params=KINDS)
+def kind_context(request: pytest.FixtureRequest, make_context: MakeContext) -> RunContext:
+    """A run of each kind."""
+    return make_context(KINDS[request.param])

@@ -1,0 +1,89 @@
+"""Episodes are played in the run's environment and drawn, into a file that is whole or absent, or into a window."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import imageio.v3 as iio
+import imageio_ffmpeg
+import numpy as np
+import pytest
+
+from penstock.storage.errors import ConfigError
+from penstock.tasks.analysis.evaluation import evaluate_snapshot
+from penstock.tasks.inference.episodes import Episode, Picture, play_episodes
+from penstock.tasks.inference.video import video_file, window
+
+from .support import commit, policy_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ..conftest import MakeContext
+
+FRAME = Picture(np.zeros((35, 41), np.uint8), 30.0)
+"""Grey, with odd sides."""
+
+
+def test_greedy_episodes_are_those_of_an_evaluation(make_context: MakeContext):
+    """The same seeds give the same returns and lengths; an episode can be cut, and sampled ones differ in actions."""
+    context = make_context({"environment": {"max_episode_steps": 60}})
+    (ref,) = commit(context, None)
+    policy = policy_of(make_context({"environment": {"max_episode_steps": 60}}, "other"), version=1)
+    played = [each for each in play_episodes(policy, 3, seed=9) if isinstance(each, Episode)]
+    expected = evaluate_snapshot(context, context.run.store, ref, 3, 9)
+    assert np.mean([each.episode_return for each in played]) == expected["mean_return"]
+    assert np.mean([each.steps for each in played]) == expected["mean_length"]
+    cut = list(play_episodes(policy, 1, seed=9, max_steps=4))
+    assert [type(each) for each in cut] == [Picture] * 4 + [Episode]
+    assert (cut[-1].steps, cut[-1].ended) == (4, False)
+    assert cut[0].pixels.shape == (400, 600, 3)
+    assert not np.array_equal(cut[0].pixels, cut[3].pixels)
+
+
+def test_what_cannot_be_drawn_is_refused(make_context: MakeContext):
+    """The message names the environment."""
+    policy = policy_of(make_context({"environment": {"id": "ConnectFour-v0"}, "algorithm": {"name": "ppo"}}))
+    with pytest.raises(ConfigError, match="there is no renderer for ConnectFour-v0"):
+        list(play_episodes(policy, 1, seed=0))
+
+
+@pytest.mark.parametrize("ending", ["gif", "mp4"])
+def test_a_video_is_whole_or_absent(tmp_path: Path, ending: str):
+    """An error leaves the file of before, and nothing else in the folder."""
+    path = tmp_path / f"video.{ending}"
+    with video_file(path) as video:
+        for grey in (0, 80, 160):
+            assert video.show(Picture(np.full_like(FRAME.pixels, grey), 30.0))
+    if ending == "gif":
+        frames = iio.imread(path)
+        assert frames.shape == (3, 36, 42, 3)
+        assert 75 <= np.median(frames[1]) <= 85
+    else:
+        assert imageio_ffmpeg.count_frames_and_secs(str(path)) == (3, pytest.approx(0.1, abs=0.01))
+    before = path.read_bytes()
+
+    def stopped() -> None:
+        with video_file(path) as video:
+            video.show(FRAME)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        stopped()
+    assert path.read_bytes() == before
+    assert [found.name for found in tmp_path.iterdir()] == [path.name]
+
+
+def test_a_window_shows_pictures_until_it_is_closed(monkeypatch: pytest.MonkeyPatch):
+    """A closed window wants no more; without a display the message names the alternative."""
+    pygame = pytest.importorskip("pygame")
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    with window("test") as screen:
+        assert screen.show(FRAME)
+        assert pygame.display.get_surface().get_size() == (41, 35)
+        pygame.event.post(pygame.event.Event(pygame.QUIT))
+        assert not screen.show(FRAME)
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ConfigError, match="no display here"), window("test"):
+        pass

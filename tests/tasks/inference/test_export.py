@@ -1,0 +1,120 @@
+"""An exported policy gives the run's actions in other runtimes: greedy ones, and sampled ones with the same noise."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+
+from penstock.native import fill_noise
+from penstock.storage.errors import ConfigError
+from penstock.tasks.inference.export import export_policy
+from penstock.tasks.inference.policy import Policy
+from penstock.tasks.runtime.run_context import RunContext
+
+from ..conftest import MakeContext
+from .support import policy_of
+from .test_policy import played
+
+ROWS = 10_000
+
+
+def observations(context: RunContext, policy: Policy) -> np.ndarray:
+    """Return 10,000 observations around those that the environment gives; masks stay as they are."""
+    seen = np.concatenate([observation for observation, _ in played(context, policy)])
+    rows = np.resize(seen, (ROWS, *seen.shape[1:]))
+    if policy.environment.unmasked_observation is None and rows.dtype == np.float32:
+        rows = rows + np.random.default_rng(0).normal(0.0, 0.5, rows.shape).astype(np.float32)
+    return rows
+
+
+def expected(policy: Policy, rows: np.ndarray, noise: np.ndarray, memory: np.ndarray | None) -> list[np.ndarray]:
+    with torch.inference_mode():
+        carry = None if memory is None else torch.from_numpy(memory)
+        columns, following = policy.algorithm.act(policy.params, carry, torch.from_numpy(rows), torch.from_numpy(noise))
+    return [columns["action"].numpy()] + ([] if following is None else [following.numpy()])
+
+
+def agree(found: list[np.ndarray], wanted: list[np.ndarray], spread: float) -> None:
+    """Choices are equal; numbers to 1e-5, of their range where that is wider than 1."""
+    assert len(found) == len(wanted)
+    for mine, theirs in zip(found, wanted, strict=True):
+        assert mine.dtype == theirs.dtype
+        if theirs.dtype == np.int64:
+            np.testing.assert_array_equal(mine, theirs)
+        else:
+            np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-5 * spread)
+
+
+@pytest.mark.parametrize("kind", ["onnx", "torch"])
+def test_it_acts_as_the_run(kind_context: RunContext, tmp_path: Path, kind: str):
+    """Over 10,000 observations, greedy and with the noise of training, with a memory in and out."""
+    policy = policy_of(kind_context)
+    path = tmp_path / "policy.bin"
+    about = export_policy(policy, path, kind)
+    rows = observations(kind_context, policy)
+    spec = policy.algorithm.noise
+    drawn = np.empty((1, ROWS, *spec.shape), dtype=np.float32)
+    fill_noise(spec.kind, 5, 2, np.arange(ROWS), 0, drawn)
+    start = policy.algorithm.initial_carry(ROWS)
+    memory = None if start is None else np.random.default_rng(1).uniform(-1, 1, start.shape).astype(np.float32)
+    if kind == "onnx":
+        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        names = [each.name for each in session.get_inputs()]
+        stored = onnx.load(path).metadata_props[0].value
+    else:
+        files = {"penstock.json": ""}
+        program = torch.export.load(path, extra_files=files).module()
+        names = [each["name"] for each in about["inputs"]]
+        stored = files["penstock.json"]
+    assert json.loads(stored) == about
+    assert names == [each["name"] for each in about["inputs"]]
+    action = policy.environment.action
+    spread = max([1.0, *(high - low for low, high in zip(action.low, action.high, strict=True))])
+    for noise in (np.zeros_like(drawn[0]), drawn[0]):
+        inputs = [rows, noise] + ([] if memory is None else [memory])
+        if kind == "onnx":
+            found = session.run(None, dict(zip(names, inputs, strict=True)))
+        else:
+            with torch.inference_mode():
+                found = [each.numpy() for each in program(*map(torch.from_numpy, inputs))]
+        agree(found, expected(policy, rows, noise, memory), spread)
+        one = [each[:1] for each in inputs]  # the number of rows is free
+        if kind == "onnx":
+            assert session.run(None, dict(zip(names, one, strict=True)))[0].shape[0] == 1
+    assert list(tmp_path.glob(".*")) == [], "nothing temporary stays"
+
+
+def test_mistakes_are_refused(make_context: MakeContext, tmp_path: Path):
+    """An unknown format, a folder, a folder that is not there."""
+    policy = policy_of(make_context())
+    with pytest.raises(ConfigError, match=r"the format 'tflite' is not known, expected 'onnx' or 'torch'"):
+        export_policy(policy, tmp_path / "policy", "tflite")
+    with pytest.raises(ConfigError, match="is a folder"):
+        export_policy(policy, tmp_path, "torch")
+    with pytest.raises(ConfigError, match=r"is in a folder that does not exist, '.*absent'"):
+        export_policy(policy, tmp_path / "absent" / "policy", "torch")
+
+
+def test_an_algorithm_that_branches_on_values_is_named(make_context: MakeContext, tmp_path: Path):
+    """The error says what can't be traced, and nothing is written."""
+    policy = policy_of(make_context())
+
+    class Branching:
+        noise = policy.algorithm.noise
+
+        def initial_carry(self, envs: int) -> None:
+            return None
+
+        def act(self, params, carry, observation, noise):
+            if observation.sum() > 3:
+                observation = -observation
+            return policy.algorithm.act(params, carry, observation, noise)
+
+    policy.algorithm = Branching()  # type: ignore[assignment]
+    with pytest.raises(ConfigError, match="can't trace `act` of Branching"):
+        export_policy(policy, tmp_path / "policy.onnx", "onnx")
+    assert list(tmp_path.glob("*policy*")) == []

@@ -1,0 +1,227 @@
+"""A served policy answers over HTTP what it would answer in the process, and refuses what it can't use."""
+
+import asyncio
+import contextlib
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import numpy as np
+import pyarrow as pa
+import pytest
+import uvicorn
+
+from penstock.tasks.inference.batching import MicroBatcher
+from penstock.tasks.inference.http_server import ARROW, PolicyServer
+from penstock.tasks.inference.loading import load_newer
+from penstock.tasks.inference.policy import Policy
+from penstock.tasks.runtime.run_context import RunContext
+
+from ..conftest import MakeContext
+from .conftest import KINDS
+from .support import commit, policy_of
+from .test_policy import played
+
+
+@contextlib.contextmanager
+def serving(policy_server: PolicyServer) -> Iterator[httpx.Client]:
+    """Run a server on loopback, in a thread; yield a client of it."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        server = uvicorn.Server(uvicorn.Config(policy_server.app, log_level="warning"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        try:
+            with httpx.Client(base_url=f"http://127.0.0.1:{listening.getsockname()[1]}", timeout=60.0) as client:
+                yield client
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+@pytest.fixture
+def client(make_context: MakeContext) -> Iterator[httpx.Client]:
+    """Serve CartPole's policy."""
+    with serving(PolicyServer(policy_of(make_context()))) as client:
+        yield client
+
+
+def stream(**columns: pa.Array) -> bytes:
+    table = pa.table(columns)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue().to_pybytes()
+
+
+def flat(values: np.ndarray) -> pa.Array:
+    return pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), int(np.prod(values.shape[1:])))
+
+
+def test_json_and_arrow_give_the_policys_actions(kind_context: RunContext):
+    """For a batch and for one observation, with the memory going out and in."""
+    policy = policy_of(kind_context)
+    with serving(PolicyServer(policy_of_same(kind_context))) as client:
+        in_json: dict[str, Any] = {}
+        in_arrow: dict[str, pa.Array] = {}
+        pairs = list(played(kind_context, policy))[:3]
+        state = None
+        for observation, _ in pairs:
+            expected, state = policy.predict(observation, state, deterministic=True)
+            sent = {"observation": observation.tolist(), **in_json}
+            answer = client.post("/act", json=sent).raise_for_status().json()
+            np.testing.assert_allclose(answer["action"], expected, rtol=1e-5, atol=1e-5)
+            assert answer["version"] == 1
+            in_json = {"memory": answer["memory"]} if policy.has_memory else {}
+            body = stream(observation=flat(observation), **in_arrow)
+            response = client.post("/act", content=body, headers={"content-type": ARROW}).raise_for_status()
+            table = pa.ipc.open_stream(response.content).read_all()
+            column = table["action"].combine_chunks()
+            found = (column.flatten() if pa.types.is_nested(column.type) else column).to_numpy()
+            np.testing.assert_allclose(found.reshape(expected.shape), expected, rtol=1e-5, atol=1e-5)
+            in_arrow = {"memory": table["memory"].combine_chunks()} if policy.has_memory else {}
+        one = client.post("/act", json={"observation": pairs[0][0][0].tolist()}).raise_for_status().json()
+        policy.reset()
+        alone = policy.act(pairs[0][0][0])
+        np.testing.assert_allclose(one["action"], alone, rtol=1e-5, atol=1e-5)
+        assert np.shape(one["action"]) == alone.shape
+
+
+def policy_of_same(context: RunContext) -> Policy:
+    from penstock.tasks.inference.loading import load_policy
+
+    return load_policy(context.run.name, store=context.run.root.url)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "said"),
+    [
+        (b"{", 400, "not JSON"),
+        (b"[1]", 422, "expected an object with 'observation'"),
+        (b'{"obs": [1, 2, 3, 4]}', 422, "unknown: obs; expected 'observation'"),
+        (b"{}", 422, "no 'observation'"),
+        (b'{"observation": [1, 2]}', 422, r"shape (2,); CartPole-v1 has (4,)"),
+        (b'{"observation": [[1, 2, 3, 4], [1, 2]]}', 422, "inhomogeneous"),
+        (b'{"observation": ["a", "b", "c", "d"]}', 422, "dtype <U1; CartPole-v1 has float32"),
+        (b'{"observation": {"x": 1}}', 422, "shape ()"),
+        (b'{"observation": [1, 2, 3, 1e39]}', 422, "its dtype, float32, can't hold"),
+        (b'{"observation": [1, 2, 3, 4], "memory": [0]}', 422, "the policy has none"),
+        (b'{"observation": [1, 2, 3, 4], "deterministic": 1}', 422, "expected true or false"),
+        (b'{"observation": [null, 2, 3, 4]}', 422, "dtype object"),
+    ],
+)
+def test_invalid_requests_get_a_4xx_that_says_what_was_expected(
+    client: httpx.Client, body: bytes, status: int, said: str
+):
+    """None of them stops the server."""
+    response = client.post("/act", content=body)
+    assert response.status_code == status, response.text
+    assert said in response.json()["error"]
+    assert client.post("/act", json={"observation": [0, 0, 0, 0]}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"no stream",
+        stream(other=pa.array([1.0])),
+        stream(observation=pa.array([[1.0, 2.0]])),
+        stream(observation=pa.array([[1.0, 2.0, 3.0, None]])),
+        stream(observation=pa.array(["text"])),
+    ],
+    ids=["bytes", "column", "width", "null", "text"],
+)
+def test_invalid_arrow_is_refused(client: httpx.Client, body: bytes):
+    """As invalid JSON is."""
+    response = client.post("/act", content=body, headers={"content-type": ARROW})
+    assert response.status_code == 422
+    assert "expected" in response.json()["error"] or "nulls" in response.json()["error"]
+
+
+def test_a_memory_of_another_shape_is_refused(make_context: MakeContext):
+    """It says the shape that was returned before."""
+    with serving(PolicyServer(policy_of(make_context(KINDS["recurrent"])))) as client:
+        response = client.post("/act", json={"observation": [0, 0, 0, 0], "memory": [[1.0]]})
+        assert response.status_code == 422
+        assert "expected finite numbers of shape (1, 2, 8)" in response.json()["error"]
+
+
+def test_rows_that_allow_no_action_are_refused_alone(make_context: MakeContext):
+    """The request of others in the same batch is answered."""
+    policy = policy_of(make_context(KINDS["masked"]))
+    stuck = np.zeros((1, *policy.environment.observation.shape), policy.environment.observation.dtype)
+    free = stuck.copy()
+    free[:, : policy.environment.action.n] = 1
+
+    async def both() -> list[Any]:
+        async with MicroBatcher(policy, 64) as batcher:
+            asked = [batcher.act(rows, None, deterministic=True) for rows in (free, stuck, free)]
+            return await asyncio.gather(*asked, return_exceptions=True)
+
+    first, refused, last = asyncio.run(both())
+    assert isinstance(refused, ValueError)
+    assert "allows none" in str(refused)
+    np.testing.assert_array_equal(first.actions, last.actions)
+
+
+def test_concurrent_requests_share_batches_and_get_their_own_rows(make_context: MakeContext):
+    """Each gets the actions of its observations, whatever else was in the batch; large ones are batches alone."""
+    policy = policy_of(make_context())
+    rng = np.random.default_rng(0)
+    sizes, batches = [1, 3, 40, 2, 7, 100, 1, 5] * 10, []
+    asked = [rng.normal(size=(size, 4)).astype(np.float32) for size in sizes]
+
+    async def answers() -> list[Any]:
+        async with MicroBatcher(policy, 64, batches.append) as batcher:
+            return await asyncio.gather(*(batcher.act(rows, None, deterministic=True) for rows in asked))
+
+    for rows, answer in zip(asked, asyncio.run(answers()), strict=True):
+        np.testing.assert_array_equal(answer.actions, policy.act(rows))
+    assert sum(batches) == sum(sizes)
+    assert len(batches) < len(sizes)
+    assert {count for count in batches if count > 64} == {100}
+
+
+def test_it_follows_training(make_context: MakeContext):
+    """A new version acts once it is committed; an unreadable store leaves the version that acts."""
+    context = make_context()
+    server = PolicyServer(policy_of(context), load_newer, poll_seconds=0.05)
+    with serving(server) as client:
+        assert client.get("/health").json()["version"] == 1
+        run_json = context.run.store.read("run.json")
+        context.run.store.delete(["run.json"])
+        wait(lambda: b"failed_polls_total 0.0" not in client.get("/metrics").content)
+        assert client.post("/act", json={"observation": [0, 0, 0, 0]}).json()["version"] == 1
+        context.run.store.write("run.json", [run_json])
+        commit(context, None, None, first=1)
+        wait(lambda: client.get("/health").json()["version"] == 3)
+        assert client.post("/act", json={"observation": [0, 0, 0, 0]}).json()["version"] == 3
+        assert b"penstock_policy_version 3.0" in client.get("/metrics").content
+
+
+def wait(holds: Any) -> None:
+    for _ in range(600):
+        if holds():
+            return
+        time.sleep(0.1)
+    raise AssertionError("it did not happen within a minute")
+
+
+def test_it_describes_itself_and_counts(client: httpx.Client):
+    """Health, metrics and the inputs that it expects; many clients at once."""
+    described = client.get("/policy").json()
+    assert described["inputs"][0] == {"name": "observation", "dtype": "float32", "shape": ["B", 4]}
+    threads = [
+        threading.Thread(target=client.post, args=("/act",), kwargs={"json": {"observation": [0, 0, 0, 0]}})
+        for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert 'penstock_policy_requests_total{status="200"} 8.0' in client.get("/metrics").text
+    assert client.get("/act").status_code == 405
+    assert json.loads(client.get("/health").content)["status"] == "ok"

@@ -1,0 +1,64 @@
+"""`load_policy` finds the snapshot that was asked for, and names a user's mistakes."""
+
+import pytest
+
+from penstock.storage.errors import ConfigError, CorruptObjectError, RunNotFoundError
+from penstock.tasks.inference.loading import load_policy
+
+from ..conftest import MakeContext
+from .support import commit
+
+
+def test_newest_best_and_numbered_versions(make_context: MakeContext):
+    """The best is the highest mean return among evaluations in commits and beside them; of equal ones the newest."""
+    context = make_context()
+    commit(context, 3.0, 9.0, None, 9.0, 1.0)
+    address = f"{context.run.root.url}/{context.run.name}"
+    assert load_policy(address).origin.version == 5
+    assert load_policy(address, "best").origin.version == 4
+    assert [load_policy(address, version).origin.stage for version in (1, 2, 3, 4, 5)] == [0, 1, 2, 3, 4]
+    context.run.store.write(
+        "evaluations/00000003-0-8.json", [b'{"version": 3, "mean_return": 12.5, "episodes": 8, "seeds": 0}']
+    )
+    assert load_policy(address, "best").origin.version == 3
+
+
+def test_what_cannot_be_loaded_is_said(make_context: MakeContext):
+    """No commit, no such version, none evaluated, one removed, an altered one, another word."""
+    context = make_context()
+    address = f"{context.run.root.url}/{context.run.name}"
+    with pytest.raises(ConfigError, match="run 'small' has committed nothing yet"):
+        load_policy(address)
+    refs = commit(context, None, None)
+    for version in (7, -1):
+        with pytest.raises(ConfigError, match=f"has no version {version}: its commits name versions up to 2"):
+            load_policy(address, version)
+    with pytest.raises(ConfigError, match=r"no evaluation.*penstock evaluate small"):
+        load_policy(address, "best")
+    with pytest.raises(ConfigError, match=r"version 'last', expected 'newest', 'best' or the number"):
+        load_policy(address, "last")  # type: ignore[arg-type]
+    context.run.store.delete([refs[0].name])
+    with pytest.raises(ConfigError, match="version 1 of run 'small' was removed, by `penstock gc`"):
+        load_policy(address, 1)
+    data = bytearray(context.run.store.read(refs[1].name))
+    data[-1] ^= 1
+    context.run.store.write(refs[1].name, [bytes(data)])
+    with pytest.raises(CorruptObjectError, match=refs[1].name):
+        load_policy(address)
+
+
+def test_addresses(make_context: MakeContext, tmp_path, monkeypatch: pytest.MonkeyPatch):
+    """A path, a name in a store, a relative path; a store alone and a run that is not there are refused."""
+    context = make_context()
+    commit(context, None)
+    root = context.run.root.url
+    assert load_policy("small", store=root).origin.run == "small"
+    assert load_policy(f"{root}/small/").origin.run == "small"
+    monkeypatch.chdir(tmp_path)
+    assert load_policy("root/small").origin.run == "small"
+    with pytest.raises(RunNotFoundError, match="absent"):
+        load_policy("absent", store=root)
+    with pytest.raises(ConfigError, match="names a store and no run in it"):
+        load_policy("s3://bucket")
+    with pytest.raises(ConfigError, match="give a name with a store"):
+        load_policy(f"{root}/small", store=root)
