@@ -37,7 +37,7 @@ from penstock.tasks.model.nn.returns import (
     transitions,
     vtrace,
 )
-from penstock.tasks.model.nn.surrogate import advantage_sums, clipped_surrogate
+from penstock.tasks.model.nn.surrogate import advantage_sums, clipped_surrogate, value_error
 
 __all__ = [
     "Network",
@@ -72,6 +72,7 @@ __all__ = [
     "step_adam",
     "successor_values",
     "transitions",
+    "value_error",
     "vector_probability",
     "vtrace",
 ]

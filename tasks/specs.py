@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
@@ -17,9 +18,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from penstock.storage.shards.specs import Spec
+from penstock.tasks.tape import current_tape
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Hashable, Iterator, Sequence
 
 
 Batch: TypeAlias = dict[str, Tensor]
@@ -190,6 +192,10 @@ class ParameterGroup(Mapping[str, Tensor]):
         }
         self.leaves = tuple(self._views.values())
         """The tensors, in the same order; gradients are taken with respect to these."""
+        starts = accumulate((tensor.numel() for tensor in self.leaves), initial=0)
+        self._places = {id(tensor): start for tensor, start in zip(self.leaves, starts, strict=False)}
+        self.networks: dict[Hashable, Any] = {}
+        """Perceptrons of these tensors, which `tasks.tape` keeps from one loss to the next."""
 
     def __getitem__(self, name: str) -> Tensor:
         return self._views[name]
@@ -199,6 +205,10 @@ class ParameterGroup(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self._views)
+
+    def place_of(self, tensor: Tensor) -> int | None:
+        """Return where one of the leaves begins in the vector; None if the tensor is none of them."""
+        return self._places.get(id(tensor))
 
     def to(self, device: torch.device) -> ParameterGroup:
         """Copy the parameters to a device."""
@@ -247,7 +257,32 @@ class LossInputs:
 
     def mean(self, values: Tensor) -> Tensor:
         """Return the share of `values`, `[rows, ...]`, in their mean over the whole minibatch: parts of it add up."""
-        return values.sum() / (self.count * values.shape[1:].numel())
+        return self.weighted_mean((values, 1.0))
+
+    def weighted_mean(self, *terms: tuple[Tensor, float]) -> Tensor:
+        """Return the sum of `mean(values) * weight` over terms `(values, weight)`; those of weight 0 are left out."""
+        kept = [term for term in terms if term[1]] or list(terms)
+        shares = [(values, weight / (self.count * values.shape[1:].numel())) for values, weight in kept]
+        tape = current_tape()
+        if tape is not None and all(values.is_leaf for values, _ in shares) and torch.is_grad_enabled():
+            with torch.no_grad():
+                total = _weighted_sum(shares)
+            tape.record(
+                [values for values, _ in shares],
+                (total,),
+                lambda gradients: [torch.full(values.shape, share * _number(gradients[0])) for values, share in shares],
+            )
+            return total
+        return _weighted_sum(shares)
+
+
+def _number(gradient: Tensor | None) -> float:
+    return 0.0 if gradient is None else gradient.item()
+
+
+def _weighted_sum(shares: Sequence[tuple[Tensor, float]]) -> Tensor:
+    first, *others = (values.sum() * share for values, share in shares)
+    return sum(others, first)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from penstock.native.conformance.environment_under_test import CheckFailedError, SkippedError
+from penstock.native.kernel_level import TORCH, level, use_level
 from penstock.tasks.conformance.trial import Trial, clone, tensors_of
 from penstock.tasks.model.algorithms.contract import Draw, FollowsRounds, Loss, window_spec
 from penstock.tasks.roles.learning.window import RoundWindow
@@ -150,6 +151,28 @@ class LearningChecks:
                         f"global quantities belong into stats"
                     )
         return ""
+
+    def check_kernels(self) -> str:
+        """Kernels and torch give the same gradients and row outputs, up to rounding."""
+        trial, used = self._trial, level()
+        if used == TORCH:
+            raise SkippedError("PENSTOCK_KERNELS is 'torch', so there is nothing to compare")
+        rows, stats = trial.learn(trial.trajectories)
+        found = trial.losses(rows, stats)
+        with use_level(TORCH):
+            expected = trial.losses(rows, stats)
+        for name, (gradient, outputs) in found.items():
+            pairs = {"gradient": (gradient, expected[name][0])}
+            pairs |= {f"'{key}'": (value, expected[name][1][key]) for key, value in outputs.items()}
+            for what, (one, other) in pairs.items():
+                # A divergence is rounding error alone here, so that it is compared with a floor.
+                if not _close(one, other, floor=0.0 if what == "gradient" else 0.01):
+                    raise CheckFailedError(
+                        f"the loss '{name}' has another {what} by the kernels ({used}) than by torch, expected the "
+                        f"same: a loss must not ask how its tensors were computed (grad_fn, is_leaf), and must use "
+                        f"what networks return, not a copy of their formulas"
+                    )
+        return used
 
     def check_bootstrap(self) -> str:
         """The observation after a truncation, or after the round, changes a gradient."""

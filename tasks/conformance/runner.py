@@ -60,6 +60,7 @@ def check_algorithm(config: RunConfig, environment_id: str) -> Report:
                     ("the first minibatch's ratio is 1", learning.check_ratio),
                     ("statistics are global", learning.check_tiles),
                     ("parts of a minibatch add up", learning.check_parts),
+                    ("kernels and torch agree", learning.check_kernels),
                     ("a truncated episode and a round's end are bootstrapped", learning.check_bootstrap),
                     ("nothing leaks over an episode's end", learning.check_leak),
                     ("update changes its own group alone", learning.check_update),

@@ -29,9 +29,9 @@ from penstock.tasks.environments.factory import make_pool
 from penstock.tasks.environments.floorplan_blocks import with_digests
 from penstock.tasks.environments.header import header_compiler
 from penstock.tasks.environments.typed_settings import with_typed_settings
-from penstock.tasks.fingerprint import differences, fingerprint
 from penstock.tasks.model.algorithms.custom_probe import custom_files, custom_source, with_custom_defaults
 from penstock.tasks.runtime.assignment import Assignment
+from penstock.tasks.runtime.fingerprint import differences, fingerprint
 from penstock.tasks.setup.config.consent import record_consent, require_consent
 from penstock.tasks.setup.config.loading import merge, stored_settings
 from penstock.tasks.setup.config.replay import ReplayConfig, build_stored_config

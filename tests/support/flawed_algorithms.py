@@ -242,6 +242,21 @@ class SharedOutput(PPO):
         return scalar, {**outputs, "entropy": outputs["entropy"].mean().expand(len(outputs["entropy"]))}
 
 
+class SeesThePath(PPO):
+    """Weighs the value's error by whether autograd has computed the value."""
+
+    @property
+    def losses(self):
+        policy, value = super().losses
+        return policy, Loss("value", "value", self._seeing, independent=value.independent)
+
+    def _seeing(self, params, batch):
+        output = mlp(params["value"], batch["observation"])
+        weight = 1.0 if output.grad_fn is None else 2.0
+        error = output.squeeze(-1) - batch["value_target"]
+        return weight * batch.mean(0.5 * error.square()), {}
+
+
 class NotIndependent(PPO):
     """Weighs the value's error by the policy that the other loss trains."""
 

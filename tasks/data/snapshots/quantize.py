@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import save
 
 from penstock.storage.tensors import BFLOAT16, save_tensors, tensors_metadata
-from penstock.tasks.fingerprint import instruction_sets
+from penstock.tasks.runtime.fingerprint import instruction_sets
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -32,7 +32,7 @@ from penstock.tasks.model.nn.network import Network, rowwise
 from penstock.tasks.model.nn.normalizers import Normalizers
 from penstock.tasks.model.nn.optimizers import annealed, clip_norm, init_adam, step_adam
 from penstock.tasks.model.nn.returns import generalized_advantages, successor_values
-from penstock.tasks.model.nn.surrogate import advantage_sums, clipped_surrogate, normalised
+from penstock.tasks.model.nn.surrogate import advantage_sums, clipped_surrogate, normalised, value_error
 from penstock.tasks.setup.config.on_policy import PPOSettings
 from penstock.tasks.specs import EnvironmentSpec, NoiseSpec, ParameterGroup, Spec, State
 
@@ -186,26 +186,26 @@ class PPO(Algorithm):
 
     def _policy_loss(self, params: Params, batch: LossInputs) -> LossResult:
         """Minus the surrogate and its entropy bonus."""
-        objective, outputs = self._objective(params["policy"], self._outputs(0, params, batch), batch)
-        return -batch.mean(objective), _by_row(outputs)
+        terms, outputs = self._objective(params["policy"], self._outputs(0, params, batch), batch)
+        return batch.weighted_mean(*terms), _by_row(outputs)
 
     def _value_loss(self, params: Params, batch: LossInputs) -> LossResult:
         """Half the squared error of the value."""
-        error = _value_error(self._outputs(1, params, batch), batch)
+        error = value_error(self._outputs(1, params, batch), batch["value_target"])
         return batch.mean(error), _by_row({"value_loss": error.detach()})
 
     def _shared_loss(self, params: Params, batch: LossInputs) -> LossResult:
         """Both, by one pass through the network."""
         output = self._outputs(0, params, batch)
-        objective, outputs = self._objective(params[_SHARED], self._policy_part(output), batch)
-        error = _value_error(output, batch)
-        scalar = batch.mean(self.settings.value_weight * error - objective)
+        terms, outputs = self._objective(params[_SHARED], self._policy_part(output), batch)
+        error = value_error(output, batch["value_target"])
+        scalar = batch.weighted_mean((error, self.settings.value_weight), *terms)
         return scalar, _by_row({**outputs, "value_loss": error.detach()})
 
     def _objective(
         self, params: Mapping[str, Tensor], output: Tensor, batch: LossInputs
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Equation 9 of the paper without its value term, for each step: clipped surrogate plus entropy bonus."""
+    ) -> tuple[list[tuple[Tensor, float]], dict[str, Tensor]]:
+        """Equation 9 of the paper without its value term: clipped surrogate and entropy bonus, with their weights."""
         if self._discrete:
             log_probability, entropy = choice_probability(output, batch["action"], batch.get("allowed"))
         else:
@@ -215,7 +215,8 @@ class PPO(Algorithm):
         surrogate, outputs = clipped_surrogate(
             log_probability, batch["log_probability"], advantage, self.settings.clip_range
         )
-        return surrogate + self.settings.entropy_weight * entropy, {**outputs, "entropy": entropy.detach()}
+        terms = [(surrogate, -1.0), (entropy, -self.settings.entropy_weight)]
+        return terms, {**outputs, "entropy": entropy.detach()}
 
     def update(self, state: State, loss: Loss, gradient: Tensor) -> State:
         """Clip the group's gradient by its norm, then take a step of Adam with the annealed learning rate."""
@@ -270,11 +271,6 @@ class PPO(Algorithm):
 def _memory_of(memories: Tensor | None, number: int) -> Tensor | None:
     """Take one network's memory `[rows, features]` from `[rows, networks, features]`, if there are any."""
     return None if memories is None else memories[:, number]
-
-
-def _value_error(output: Tensor, batch: LossInputs) -> Tensor:
-    """Half the squared error of a network's last output, the value, against its target."""
-    return 0.5 * (output[..., -1] - batch["value_target"]).square()
 
 
 def _by_row(outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -11,6 +11,8 @@ import math
 import torch
 from torch import Tensor
 
+from penstock.tasks.model.nn import kernels
+
 _LOG_2PI = math.log(2.0 * math.pi)
 
 
@@ -80,6 +82,8 @@ def choice_probability(logits: Tensor, action: Tensor, allowed: Tensor | None = 
 
     Both are over the choices that `allowed` (bool `[..., n]`) allows; None allows all.
     """
+    if allowed is None and (found := kernels.choice(logits, action)) is not None:
+        return found
     log_probabilities = torch.log_softmax(restrict(logits, allowed), -1)
     log_probability = log_probabilities.gather(-1, action.unsqueeze(-1)).squeeze(-1)
     return log_probability, -(log_probabilities.exp() * log_probabilities).sum(-1)
@@ -102,6 +106,9 @@ def displace(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tens
 
 def vector_probability(mean: Tensor, log_std: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
     """Compute the log-density of the vector `action` `[..., n]`, and the distribution's entropy: `[...]` each."""
+    found = kernels.density(mean, log_std, action)
+    if found is not None:
+        return found
     standardised = (action - mean) * (-log_std).exp()
     log_probability = (-0.5 * standardised.square() - log_std - 0.5 * _LOG_2PI).sum(-1)
     return log_probability, (log_std + 0.5 * (1.0 + _LOG_2PI)).sum().expand_as(log_probability)

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import conv2d, max_pool2d, relu
 
+from penstock.tasks.model.nn import kernels
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
@@ -41,12 +43,25 @@ def init_mlp(
     return params
 
 
-def mlp(params: Mapping[str, Tensor], inputs: Tensor, activation: Callable[[Tensor], Tensor] = torch.tanh) -> Tensor:
+def mlp(
+    params: Mapping[str, Tensor],
+    inputs: Tensor,
+    activation: Callable[[Tensor], Tensor] = torch.tanh,
+    layers: int | None = None,
+) -> Tensor:
     """Apply a perceptron made by `init_mlp`: `[B, in] -> [B, out]`, float32.
 
-    A weight may be bfloat16, as `linear` takes it.
+    With `layers` given, other names in `params` are ignored.
+
+    On a CPU, kernels compute it if the activation is tanh or ReLU (`kernels.perceptron`), otherwise torch. A weight may
+    be bfloat16, as `linear` takes it.
     """
-    layers = len(params) // 2
+    layers = layers or len(params) // 2
+    if activation is torch.tanh or activation is torch.relu:
+        tensors = [params[f"{layer}.{kind}"] for layer in range(layers) for kind in ("weight", "bias")]
+        outputs = kernels.perceptron(inputs, tensors, relu=activation is torch.relu)
+        if outputs is not None:
+            return outputs
     hidden = inputs
     for layer in range(layers):
         hidden = linear(hidden, params[f"{layer}.weight"], params[f"{layer}.bias"])

@@ -96,12 +96,14 @@ class Network:
         """
         if self.name == "floorplan":
             return floorplan(params, self._known, observation), None
+        layers = len(self.hidden) + 1
+        if self.name == "mlp":
+            return mlp(params, observation, layers=layers), None
         body = {name.removeprefix(_BODY): value for name, value in params.items() if name.startswith(_BODY)}
-        head = {name: value for name, value in params.items() if name[0].isdigit()}
         if memory is not None:
             memory = gru(body, memory, observation)
-            return mlp(head, memory), memory
-        return mlp(head, _IMAGES[self.name][1](body, observation.movedim(-1, 1)) if body else observation), None
+            return mlp(params, memory, layers=layers), memory
+        return mlp(params, _IMAGES[self.name][1](body, observation.movedim(-1, 1)), layers=layers), None
 
     def over_round(
         self,
@@ -172,9 +174,8 @@ class Network:
     ) -> tuple[Tensor, Tensor]:
         """Compute outputs `[T, B, outputs]`, and the memory after each step `[T, B, features]`."""
         body = {name.removeprefix(_BODY): value for name, value in params.items() if name.startswith(_BODY)}
-        head = {name: value for name, value in params.items() if name[0].isdigit()}
         memories, _ = gru_sequence(body, memory, observation, fresh)
-        return mlp(head, memories.flatten(0, 1)).unflatten(0, fresh.shape), memories
+        return mlp(params, memories.flatten(0, 1), layers=len(self.hidden) + 1).unflatten(0, fresh.shape), memories
 
 
 def rowwise(values: Tensor) -> Tensor:

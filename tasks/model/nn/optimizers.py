@@ -7,10 +7,16 @@ from typing import TYPE_CHECKING
 import torch
 from torch.optim.adam import adam
 
+from penstock.tasks.model.nn import kernels
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from torch import Tensor
+
+
+_DECAYS = (0.9, 0.999)
+"""Decays of the two moments, as in the paper."""
 
 
 def init_adam(params: Tensor) -> dict[str, Tensor]:
@@ -23,7 +29,10 @@ def init_adam(params: Tensor) -> dict[str, Tensor]:
 
 
 def clip_norm(gradient: Tensor, limit: float) -> Tensor:
-    """Scale the gradient `[P]` down if its Euclidean norm exceeds `limit`."""
+    """Scale the gradient `[P]` down if its Euclidean norm exceeds `limit`; otherwise return it, maybe itself."""
+    norm = kernels.norm(gradient)
+    if norm is not None:
+        return gradient if norm + 1e-6 <= limit else gradient * (limit / (norm + 1e-6))
     return gradient * torch.clamp(limit / (torch.linalg.vector_norm(gradient) + 1e-6), max=1.0)
 
 
@@ -38,6 +47,8 @@ def step_adam(
     params: Tensor, gradient: Tensor, state: Mapping[str, Tensor], learning_rate: float, epsilon: float = 1e-5
 ) -> None:
     """Take one step of Adam (Kingma and Ba 2015, arXiv 1412.6980, algorithm 1), in place on `params` and `state`."""
+    if kernels.adam(params, gradient, state, learning_rate, _DECAYS, epsilon):
+        return
     adam(
         [params],
         [gradient],
@@ -50,8 +61,8 @@ def step_adam(
         differentiable=False,
         fused=True,
         amsgrad=False,
-        beta1=0.9,
-        beta2=0.999,
+        beta1=_DECAYS[0],
+        beta2=_DECAYS[1],
         lr=learning_rate,
         weight_decay=0.0,
         eps=epsilon,

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from penstock.tasks.model.nn import kernels
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -43,6 +45,9 @@ def clipped_surrogate(
     Returns:
         The surrogate `[...]`, to be maximised, and for each action `kl` and `clip_fraction`, detached.
     """
+    found = kernels.surrogate(log_probability, behaviour, advantage, clip_range)
+    if found is not None:
+        return found[0], {"kl": found[1], "clip_fraction": found[2]}
     log_ratio = log_probability - behaviour
     ratio = log_ratio.exp()
     clipped = ratio.detach().clamp(1.0 - clip_range, 1.0 + clip_range)
@@ -53,3 +58,9 @@ def clipped_surrogate(
         # (Schulman, "Approximating KL Divergence", 2020, http://joschu.net/blog/kl-approx.html).
         outputs = {"kl": ratio - 1.0 - log_ratio, "clip_fraction": (ratio != clipped).float()}
     return pessimistic * advantage, outputs
+
+
+def value_error(outputs: Tensor, target: Tensor) -> Tensor:
+    """Return half the squared error `[...]` of a network's last output, the value, of `[..., n]`."""
+    found = kernels.last_error(outputs, target)
+    return 0.5 * (outputs[..., -1] - target).square() if found is None else found

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 import torch
 
 from penstock.tasks.specs import LossInputs
+from penstock.tasks.tape import Tape, recording
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -81,9 +82,20 @@ def _block(
     if start or stop < len(next(iter(whole.rows.values()))):
         rows = {name: column[start:stop] for name, column in whole.rows.items()}
         block = replace(whole, rows=rows, noise=None if whole.noise is None else whole.noise[start:stop])
-    scalar, outputs = loss.function(state.params, block)
-    parts = torch.autograd.grad(scalar, state.params[loss.group].leaves)
-    return torch.cat([part.reshape(-1) for part in parts]), outputs
+    tape = Tape(state.params[loss.group])
+    try:
+        with recording(tape):
+            scalar, outputs = loss.function(state.params, block)
+        return tape.gradient(scalar), outputs
+    except Exception:
+        if not len(tape):
+            raise
+    # A loss that takes gradients itself, or changes a network's output in place, is computed by torch alone. Whatever
+    # else was wrong with it fails again.
+    tape = Tape(state.params[loss.group])
+    with recording(None):
+        scalar, outputs = loss.function(state.params, block)
+    return tape.gradient(scalar), outputs
 
 
 def each_gradient(

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from penstock.storage.errors import ConfigError
 from penstock.storage.runs.run import RUN
 from penstock.storage.stores.probe import always_has_one_winner
-from penstock.tasks.fingerprint import differences, fingerprint
 from penstock.tasks.model.algorithms.custom_probe import custom_source
+from penstock.tasks.runtime.fingerprint import differences, fingerprint
 
 if TYPE_CHECKING:
     from penstock.storage.runs.run import RunFolder

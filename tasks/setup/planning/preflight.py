@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+from penstock.native.kernel_level import UnknownLevelError, level
 from penstock.storage.errors import ConfigError
 from penstock.tasks.data.replay.plan import in_environment_of_sources
 from penstock.tasks.environments.factory import make_pool
@@ -155,11 +156,15 @@ def _try_one_step(config: RunConfig, pool: EnvironmentPool) -> None:
 
 
 def check_device(config: RunConfig) -> None:
-    """Refuse a CUDA device if the workers run on this machine and torch finds none here.
+    """Refuse an unknown level of kernels, and a CUDA device if workers run on this machine and torch finds none here.
 
     Raises:
         ConfigError: names a remedy.
     """
+    try:
+        level()
+    except UnknownLevelError as error:
+        raise ConfigError(str(error)) from error
     if config.distribution.device != "cuda" or config.cluster.scheduler or config.cluster.schedulers:
         return
     import torch  # noqa: PLC0415  (its import takes seconds, and only this setting needs it before the start)

@@ -18,6 +18,7 @@ INIT, ROWS = "init is a function of the seed", "a snapshot is enough to act, and
 PURE, ROW_WISE, GREEDY = "act is a function of its arguments", "act is row-wise", "zero noise is greedy"
 LEARNING, RATIO = "learning is a function of its arguments", "the first minibatch's ratio is 1"
 STATISTICS, PARTS = "statistics are global", "parts of a minibatch add up"
+KERNELS = "kernels and torch agree"
 BOOTSTRAP = "a truncated episode and a round's end are bootstrapped"
 LEAK, UPDATE = "nothing leaks over an episode's end", "update changes its own group alone"
 
@@ -34,6 +35,7 @@ FAULTS = [
     ("MeanLoss", PARTS, "the loss 'value': gradients of three parts"),
     ("NormalisedByMinibatch", PARTS, "the loss 'policy': gradients of three parts"),
     ("SharedOutput", PARTS, "the loss 'policy': 'entropy' of a row depends on the other rows"),
+    ("SeesThePath", KERNELS, "the loss 'value' has another gradient by the kernels"),
     ("TruncationIsTheEnd", BOOTSTRAP, "after an episode was truncated at the time limit changes no gradient"),
     ("NothingFollowsTheRound", BOOTSTRAP, "after an episode was cut off by the round's end changes no gradient"),
     ("ValueAfterTheEnd", LEAK, "after a termination changes a gradient"),
@@ -90,7 +92,7 @@ def test_shipped_algorithms_pass(name: str, environment_id: str):
     """There is no false alarm on the algorithms that ship."""
     report = check_one_algorithm(name, environment_id, [])
     assert failures(report) == {}
-    assert len(report.checks) == 12
+    assert len(report.checks) == 13
 
 
 def test_unusable_files_names_and_settings_are_refused(tmp_path: Path):

@@ -6,8 +6,8 @@ import torch
 from penstock.storage.digest import digest
 from penstock.storage.tensors import load_tensors, save_tensors
 from penstock.tasks.data.snapshots.quantize import SnapshotDtype, decode_params, encode_params
-from penstock.tasks.fingerprint import instruction_sets
 from penstock.tasks.model.nn.layers import init_mlp, mlp
+from penstock.tasks.runtime.fingerprint import instruction_sets
 
 REDUCED: tuple[SnapshotDtype, ...] = ("bfloat16", "int8")
 

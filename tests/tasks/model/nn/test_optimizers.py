@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from penstock.native.kernel_level import use_level
 from penstock.tasks.model.nn.optimizers import annealed, clip_norm, init_adam, step_adam
 
 
@@ -13,7 +14,12 @@ def gradients(count: int) -> list[torch.Tensor]:
 
 
 def test_adam_equals_torchs_adam():
-    """Bit for bit over ten steps with changing learning rates: parameters, both moments and the counter."""
+    """Without kernels, bit for bit over ten steps with changing rates: parameters, both moments and the counter."""
+    with use_level("torch"):
+        compare_with_torchs_adam()
+
+
+def compare_with_torchs_adam() -> None:
     start = torch.linspace(-1, 1, 11)
     mine, theirs = start.clone(), torch.nn.Parameter(start.clone())
     state = init_adam(mine)

@@ -7,18 +7,21 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
+from penstock.native.kernel_level import level
+
 _PACKAGES = ("torch", "numpy", "pyarrow", "safetensors")
 _INSTRUCTION_SETS = ("avx", "avx2", "fma", "avx512f", "avx512vl", "avx512_bf16", "amx_tile", "amx_bf16", "asimd", "sve")
 
 
 def fingerprint() -> dict[str, str]:
-    """Return versions of libraries that compute and store, and the instruction sets that their kernels choose from."""
+    """Return versions of libraries, the instruction sets that they choose from, and the level of our own kernels."""
     return {
         "penstock": version("penstock-rl"),
         **{package: version(package) for package in _PACKAGES},
         "python": platform.python_version(),
         "machine": platform.machine(),
         "instruction_sets": " ".join(instruction_sets()),
+        "kernels": level(),
     }
 
 

@@ -3,7 +3,7 @@
 from importlib.metadata import version
 
 from penstock.storage.digest import canonical_json
-from penstock.tasks.fingerprint import differences, fingerprint
+from penstock.tasks.runtime.fingerprint import differences, fingerprint
 
 
 def test_a_fingerprint_is_plain_and_stable():

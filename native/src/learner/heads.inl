@@ -1,0 +1,122 @@
+// Heads of losses: distributions over actions, the clipped surrogate. Part of the kernels' text, inside their namespace.
+//
+// exp and log are written out, so that bits do not depend on the C library.
+
+constexpr float kHalfLog2Pi = 0.91893853320467274f;
+
+// 2^n e^r with |r| <= log(2) / 2, a polynomial of degree 6: to 1.2e-7 of its value; 0 below -87, infinite above 88.
+inline float exp_of(float x) {
+  if (!(x > -87.0f)) return x == x ? 0.0f : x;
+  if (x > 88.0f) return __builtin_inff();
+  const float n = __builtin_floorf(x * 1.44269504088896341f + 0.5f);
+  const float r = x - n * 0.693359375f + n * 2.12194440e-4f;
+  float sum = 1.0f / 720.0f;
+  sum = sum * r + 1.0f / 120.0f;
+  sum = sum * r + 1.0f / 24.0f;
+  sum = sum * r + 1.0f / 6.0f;
+  sum = sum * r + 0.5f;
+  sum = sum * r + 1.0f;
+  sum = sum * r + 1.0f;
+  const int bits = (static_cast<int>(n) + 127) << 23;
+  float power;
+  __builtin_memcpy(&power, &bits, sizeof power);
+  return sum * power;
+}
+
+// The logarithm of a number of at least 1, by 2 atanh((m - 1) / (m + 1)) for m from sqrt(1/2) to sqrt(2), in double.
+inline float log_of(float x) {
+  if (!(x < __builtin_inff())) return x;
+  int bits;
+  __builtin_memcpy(&bits, &x, sizeof bits);
+  int exponent = ((bits >> 23) & 255) - 127;
+  bits = (bits & 0x7fffff) | 0x3f800000;
+  float mantissa;
+  __builtin_memcpy(&mantissa, &bits, sizeof mantissa);
+  if (mantissa > 1.41421356f) {
+    mantissa *= 0.5f;
+    ++exponent;
+  }
+  const double t = (mantissa - 1.0) / (mantissa + 1.0), square = t * t;
+  double sum = 1.0 / 13.0;
+  for (int term = 11; term >= 1; term -= 2) sum = sum * square + 1.0 / term;
+  return static_cast<float>(2.0 * t * sum + exponent * 0.69314718055994531);
+}
+
+bool choice(const float* logits, const std::int64_t* action, Size rows, Size n, float* log_probabilities,
+            float* chosen, float* entropy) {
+  for (Size row = 0; row < rows; ++row, logits += n, log_probabilities += n) {
+    if (action[row] < 0 || static_cast<Size>(action[row]) >= n) return false;
+    float most = logits[0];
+    for (Size i = 1; i < n; ++i) most = logits[i] > most || logits[i] != logits[i] ? logits[i] : most;
+    float total = 0.0f;
+    for (Size i = 0; i < n; ++i) total += exp_of(logits[i] - most);
+    const float shift = most + log_of(total);
+    float sum = 0.0f;
+    for (Size i = 0; i < n; ++i) {
+      const float value = logits[i] - shift;
+      log_probabilities[i] = value;
+      sum += exp_of(value) * value;
+    }
+    chosen[row] = log_probabilities[action[row]];
+    entropy[row] = -sum;
+  }
+  return true;
+}
+
+void choice_back(const float* log_probabilities, const std::int64_t* action, const float* entropy,
+                 const float* to_chosen, const float* to_entropy, Size rows, Size n, float* to_logits) {
+  for (Size row = 0; row < rows; ++row, log_probabilities += n, to_logits += n) {
+    const float chosen = to_chosen ? to_chosen[row] : 0.0f, spread = to_entropy ? to_entropy[row] : 0.0f;
+    for (Size i = 0; i < n; ++i) {
+      const float probability = exp_of(log_probabilities[i]);
+      to_logits[i] = -probability * (chosen + spread * (log_probabilities[i] + entropy[row]));
+    }
+    to_logits[action[row]] += chosen;
+  }
+}
+
+void density(const float* mean, const float* log_std, const float* action, Size rows, Size n, float* standardised,
+             float* log_density, float* entropy) {
+  float spread = 0.0f;
+  for (Size i = 0; i < n; ++i) spread += log_std[i] + 0.5f + kHalfLog2Pi;
+  for (Size row = 0; row < rows; ++row) {
+    log_density[row] = 0.0f;
+    entropy[row] = spread;
+  }
+  for (Size i = 0; i < n; ++i) {
+    const float inverse = exp_of(-log_std[i]), constant = log_std[i] + kHalfLog2Pi;
+    for (Size row = 0; row < rows; ++row) {
+      const float value = (action[row * n + i] - mean[row * n + i]) * inverse;
+      standardised[row * n + i] = value;
+      log_density[row] -= 0.5f * value * value + constant;
+    }
+  }
+}
+
+void density_back(const float* standardised, const float* log_std, const float* to_density, Size rows, Size n,
+                  float* to_mean, float* to_log_std) {
+  for (Size i = 0; i < n; ++i) {
+    const float inverse = exp_of(-log_std[i]);
+    float sum = 0.0f;
+    for (Size row = 0; row < rows; ++row) {
+      const float value = standardised[row * n + i], gradient = to_density[row];
+      to_mean[row * n + i] = gradient * value * inverse;
+      sum += gradient * (value * value - 1.0f);
+    }
+    to_log_std[i] = sum;
+  }
+}
+
+void surrogate(const float* log_probability, const float* behaviour, const float* advantage, Size rows,
+               float clip_range, float* result, float* slope, float* divergence, float* is_clipped) {
+  const float low = 1.0f - clip_range, high = 1.0f + clip_range;
+  for (Size row = 0; row < rows; ++row) {
+    const float log_ratio = log_probability[row] - behaviour[row], ratio = exp_of(log_ratio);
+    const float clipped = ratio < low ? low : ratio > high ? high : ratio;
+    const bool is_free = ratio * advantage[row] <= clipped * advantage[row];
+    result[row] = (is_free ? ratio : clipped) * advantage[row];
+    slope[row] = is_free ? ratio * advantage[row] : 0.0f;
+    divergence[row] = ratio - 1.0f - log_ratio;
+    is_clipped[row] = ratio != clipped ? 1.0f : 0.0f;
+  }
+}

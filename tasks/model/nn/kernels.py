@@ -1,0 +1,309 @@
+"""Kernels of the learner on a CPU: perceptrons, heads of losses, norms and Adam, as functions of float32 tensors.
+
+`layers`, `distributions`, `surrogate` and `optimizers` call them where they apply, and compute with torch elsewhere: on
+other devices, for other types, under `torch.export` and `torch.func`, and for wide layers, which torch multiplies as
+fast. So an algorithm has one text for both. The results differ by rounding alone; `penstock check-algorithm` compares.
+
+`penstock.native.kernel_level` has the instruction sets that they use.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from penstock.native import _learner
+from penstock.native.kernel_level import LEVELS, level
+from penstock.tasks.tape import current_tape
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_WIDEST = 256
+"""Width of a layer beyond which a matrix of weights leaves the fast caches, and torch's products are as fast."""
+
+
+def perceptron(inputs: Tensor, parameters: Sequence[Tensor], *, relu: bool) -> Tensor | None:
+    """Apply a perceptron, or return None where torch has to.
+
+    A row of the output depends on that row alone, bit for bit, however many there are. Gradients need a tape, which the
+    learner has (`tape.recording`); without one, torch computes what autograd shall differentiate.
+
+    Args:
+        inputs: `[..., in]`.
+        parameters: weight `[out, in]` and bias `[out]` of each layer.
+        relu: the activation between layers: ReLU instead of tanh.
+
+    Returns:
+        `[..., out]`, float32.
+    """
+    number = _level_number(inputs)
+    if number is None:
+        return None
+    tape = current_tape() if torch.is_grad_enabled() else None
+    if tape is None:
+        if _is_torchs(inputs, *parameters):
+            return None
+        network = _network(number, parameters, relu)
+    else:
+        network = tape.network(number, parameters, relu, _network)
+    if network is None or inputs.shape[-1] != network.inputs:
+        return None
+    rows = inputs if inputs.dim() == 2 else inputs.reshape(-1, network.inputs)
+    rows = rows.contiguous()
+    count = rows.shape[0]
+    saved = torch.empty(count * network.saved_floats)
+    outputs = torch.empty((count, network.outputs))
+    network.forward(rows.data_ptr(), count, saved.data_ptr(), outputs.data_ptr())
+    if tape is not None:
+        tape.record_network(network, parameters, rows, saved, outputs)
+    return outputs if inputs.dim() == 2 else outputs.reshape(*inputs.shape[:-1], network.outputs)
+
+
+def choice(logits: Tensor, action: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Return the log-probability `[...]` of choices `[...]`, int64, under logits `[..., n]`, and the entropy `[...]`.
+
+    Returns:
+        None where torch has to compute it.
+
+    Raises:
+        IndexError: a choice is none of `n`.
+    """
+    number, tape = _level_number(logits), current_tape()
+    if number is None or action.dtype is not torch.int64 or action.shape != logits.shape[:-1]:
+        return None
+    if tape is None and _is_torchs(logits):
+        return None
+    values, action = logits.contiguous(), action.contiguous()
+    rows, n = action.numel(), logits.shape[-1]
+    log_probabilities = torch.empty(logits.shape)
+    chosen, entropy = torch.empty(action.shape), torch.empty(action.shape)
+    _learner.choice(
+        number,
+        values.data_ptr(),
+        action.data_ptr(),
+        rows,
+        n,
+        log_probabilities.data_ptr(),
+        chosen.data_ptr(),
+        entropy.data_ptr(),
+    )
+
+    def back(gradients: Sequence[Tensor | None]) -> Sequence[Tensor]:
+        to_chosen, to_entropy = map(_contiguous, gradients)
+        to_logits = torch.empty(logits.shape)
+        _learner.choice_back(
+            number,
+            log_probabilities.data_ptr(),
+            action.data_ptr(),
+            entropy.data_ptr(),
+            _address(to_chosen),
+            _address(to_entropy),
+            rows,
+            n,
+            to_logits.data_ptr(),
+        )
+        return (to_logits,)
+
+    if tape is not None and torch.is_grad_enabled():
+        tape.record((logits,), (chosen, entropy), back)
+    return chosen, entropy
+
+
+def density(mean: Tensor, log_std: Tensor, action: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Return the log-density `[...]` of vectors `[..., n]` under a normal distribution, and its entropy `[...]`.
+
+    Args:
+        mean: `[..., n]`.
+        log_std: `[n]`.
+        action: `[..., n]`.
+
+    Returns:
+        None where torch has to compute it.
+    """
+    number, tape = _level_number(mean), current_tape()
+    if number is None or not (_plain(action) and _plain(log_std)) or action.shape != mean.shape:
+        return None
+    if log_std.shape != mean.shape[-1:] or (tape is None and _is_torchs(mean, log_std)):
+        return None
+    values, n = mean.contiguous(), mean.shape[-1]
+    found, entropy, standardised = (torch.empty(shape) for shape in (mean.shape[:-1], mean.shape[:-1], mean.shape))
+    rows = found.numel()
+    _learner.density(
+        number,
+        values.data_ptr(),
+        log_std.data_ptr(),
+        action.data_ptr(),
+        rows,
+        n,
+        standardised.data_ptr(),
+        found.data_ptr(),
+        entropy.data_ptr(),
+    )
+
+    def back(gradients: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+        to_density, to_entropy = map(_contiguous, gradients)
+        to_mean, to_log_std = None, torch.zeros(n)
+        if to_density is not None:
+            to_mean = torch.empty(mean.shape)
+            _learner.density_back(
+                number,
+                standardised.data_ptr(),
+                log_std.data_ptr(),
+                to_density.data_ptr(),
+                rows,
+                n,
+                to_mean.data_ptr(),
+                to_log_std.data_ptr(),
+            )
+        if to_entropy is not None:
+            to_log_std += to_entropy.sum()
+        return to_mean, to_log_std
+
+    if tape is not None and torch.is_grad_enabled():
+        tape.record((mean, log_std), (found, entropy), back)
+    return found, entropy
+
+
+def surrogate(
+    log_probability: Tensor, behaviour: Tensor, advantage: Tensor, clip_range: float
+) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Return the clipped surrogate, the divergence's estimate, and 1 for clipped ratios: `[...]` each.
+
+    Args:
+        log_probability: `[...]`, of the policy that learns.
+        behaviour: `[...]`, of the policy that acted.
+        advantage: `[...]`.
+        clip_range: the distance of the ratio from 1 beyond which it has no gradient.
+
+    Returns:
+        None where torch has to compute it.
+    """
+    number, tape = _level_number(log_probability), current_tape()
+    if number is None or not (_plain(behaviour) and _plain(advantage) and log_probability.is_contiguous()):
+        return None
+    if not log_probability.shape == behaviour.shape == advantage.shape:
+        return None
+    if tape is None and _is_torchs(log_probability):
+        return None
+    found, slope, divergence, is_clipped = (torch.empty(behaviour.shape) for _ in range(4))
+    _learner.surrogate(
+        number,
+        log_probability.data_ptr(),
+        behaviour.data_ptr(),
+        advantage.data_ptr(),
+        behaviour.numel(),
+        clip_range,
+        found.data_ptr(),
+        slope.data_ptr(),
+        divergence.data_ptr(),
+        is_clipped.data_ptr(),
+    )
+    if tape is not None and torch.is_grad_enabled():
+        tape.record((log_probability,), (found,), lambda gradients: (_times(gradients[0], slope),))
+    return found, divergence, is_clipped
+
+
+def last_error(outputs: Tensor, target: Tensor) -> Tensor | None:
+    """Return half the squared error `[...]` of the last of outputs `[..., n]`; None where torch has to compute it."""
+    tape = current_tape()
+    if _level_number(outputs) is None or tape is None or not torch.is_grad_enabled():
+        return None
+    with torch.no_grad():
+        error = outputs[..., -1] - target
+        found = 0.5 * error.square()
+
+    def back(gradients: Sequence[Tensor | None]) -> Sequence[Tensor]:
+        to_last = _times(gradients[0], error)
+        if outputs.shape[-1] == 1:
+            return (to_last.unsqueeze(-1),)
+        to_outputs = torch.zeros(outputs.shape)
+        to_outputs[..., -1] = to_last
+        return (to_outputs,)
+
+    tape.record((outputs,), (found,), back)
+    return found
+
+
+def norm(vector: Tensor) -> float | None:
+    """Return the Euclidean norm of `[P]`, summed in float64; None where torch has to compute it."""
+    number = _level_number(vector)
+    if number is None or not vector.is_contiguous():
+        return None
+    return _learner.norm(number, vector.data_ptr(), vector.numel())
+
+
+def adam(
+    params: Tensor,
+    gradient: Tensor,
+    state: Mapping[str, Tensor],
+    learning_rate: float,
+    decays: tuple[float, float],
+    epsilon: float,
+) -> bool:
+    """Take a step of Adam in place, as `optimizers.step_adam` does; return False where torch has to."""
+    number = _level_number(params)
+    mean, square, step = state["mean"], state["square"], state["step"]
+    if number is None or not all(map(_plain, (params, gradient, mean, square, step))):
+        return False
+    _learner.adam(
+        number,
+        params.data_ptr(),
+        gradient.data_ptr(),
+        mean.data_ptr(),
+        square.data_ptr(),
+        step.data_ptr(),
+        params.numel(),
+        learning_rate,
+        *decays,
+        epsilon,
+    )
+    return True
+
+
+def _is_torchs(*tensors: Tensor) -> bool:
+    """Return whether autograd follows one of these tensors."""
+    return torch.is_grad_enabled() and any(each.requires_grad for each in tensors)
+
+
+def _contiguous(gradient: Tensor | None) -> Tensor | None:
+    return None if gradient is None else gradient.contiguous()
+
+
+def _address(gradient: Tensor | None) -> int:
+    return 0 if gradient is None else gradient.data_ptr()
+
+
+def _times(gradient: Tensor | None, slope: Tensor) -> Tensor:
+    assert gradient is not None
+    return gradient * slope
+
+
+def _level_number(tensor: Tensor) -> int | None:
+    """Return the number of the level in use, or None if this tensor is torch's."""
+    if type(tensor) is not Tensor and type(tensor) is not torch.nn.Parameter:
+        return None
+    if tensor.dtype is not torch.float32 or not tensor.is_cpu:
+        return None
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():  # noqa: SLF001
+        return None
+    number = LEVELS.index(level()) - 1
+    return None if number < 0 else number
+
+
+def _plain(tensor: Tensor) -> bool:
+    return tensor.dtype is torch.float32 and tensor.is_cpu and tensor.is_contiguous()
+
+
+def _network(number: int, parameters: Sequence[Tensor], relu: bool) -> _learner.Network | None:
+    """Return the kernels' view of parameters, which have to outlive it; None if they are torch's."""
+    widths = [parameters[0].shape[-1]]
+    for weight, bias in zip(parameters[::2], parameters[1::2], strict=True):
+        if not (_plain(weight) and _plain(bias) and weight.shape == (len(bias), widths[-1])):
+            return None
+        widths.append(len(bias))
+    if max(widths) > _WIDEST or 0 in widths:
+        return None
+    return _learner.Network(number, widths, [parameter.data_ptr() for parameter in parameters], relu)

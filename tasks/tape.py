@@ -1,0 +1,223 @@
+"""Differentiates a loss with respect to one group of parameters, through autograd and through kernels.
+
+A kernel's outputs are leaves for autograd, so that its graph holds only what an algorithm computes with torch. The tape
+keeps the kernels' calls in order and goes back through them in reverse. A torch.autograd.Function for each call would
+give the same gradients; at small minibatches it takes longer than the kernel.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from torch import Tensor
+
+    from penstock.native._learner import Network
+    from penstock.tasks.specs import ParameterGroup
+
+_FLOAT_BYTES = 4
+_ONE = torch.ones(())
+
+
+@dataclass(slots=True)
+class _Call:
+    """A kernel's call: `back` takes the gradients of its outputs, and returns those of its inputs, or None for one."""
+
+    inputs: Sequence[Tensor]
+    outputs: Sequence[Tensor]
+    back: Callable[[Sequence[Tensor | None]], Sequence[Tensor | None]]
+
+
+class Tape:
+    """The calls of kernels in one evaluation of a loss, by one thread.
+
+    Args:
+        group: the parameters with respect to which the loss is differentiated.
+    """
+
+    def __init__(self, group: ParameterGroup) -> None:
+        self._group = group
+        self._calls: list[_Call] = []
+        self._flat: Tensor | None = None
+        self._reached: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def network(
+        self,
+        number: int,
+        parameters: Sequence[Tensor],
+        relu: bool,
+        make: Callable[[int, Sequence[Tensor], bool], Network | None],
+    ) -> Network | None:
+        """Return `make`'s network, which the group keeps if the parameters are its own; None if torch has to compute.
+
+        The group's must lie one after the other in its vector, as `init_mlp` orders them.
+        """
+        key = (number, relu, *map(id, parameters))
+        kept: Network | None = self._group.networks.get(key)
+        if kept is not None:
+            return kept
+        network = make(number, parameters, relu)
+        own = [self._group.place_of(parameter) for parameter in parameters]
+        if network is None or all(place is None for place in own):
+            return network if all(not each.requires_grad or each.is_leaf for each in parameters) else None
+        place = own[0]
+        for parameter, found in zip(parameters, own, strict=True):
+            if found is None or found != place:
+                return None
+            place = found + parameter.numel()
+        self._group.networks[key] = network
+        return network
+
+    def record(
+        self,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        back: Callable[[Sequence[Tensor | None]], Sequence[Tensor | None]],
+    ) -> None:
+        """Keep a kernel's call if an input requires a gradient; its outputs then do.
+
+        Args:
+            inputs: tensors that the kernel differentiates with respect to.
+            outputs: fresh tensors that it has computed.
+            back: returns the inputs' gradients, or None, given those of the outputs; None for one that nothing used.
+        """
+        if any(each.requires_grad for each in inputs):
+            for each in outputs:
+                each.requires_grad_()
+            self._calls.append(_Call(inputs, outputs, back))
+
+    def record_network(
+        self, network: Network, parameters: Sequence[Tensor], inputs: Tensor, saved: Tensor, outputs: Tensor
+    ) -> None:
+        """Keep the call of a perceptron, whose kernel adds to the group's gradient by itself."""
+        first = self._group.place_of(parameters[0])
+        if first is None and not inputs.requires_grad:
+            return
+
+        def back(gradients: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+            (to_outputs,) = gradients
+            assert to_outputs is not None
+            to_inputs = torch.empty_like(inputs, requires_grad=False) if inputs.requires_grad else None
+            self._run_back(network, first, parameters, inputs, saved, to_outputs.contiguous(), to_inputs)
+            return (to_inputs,)
+
+        outputs.requires_grad_()
+        self._calls.append(_Call((inputs,), (outputs,), back))
+
+    def gradient(self, loss: Tensor) -> Tensor:
+        """Return the gradient `[P]` of a scalar, in the order of the group's vector.
+
+        Raises:
+            RuntimeError: the loss does not depend on one of the group's tensors.
+        """
+        leaves = self._group.leaves
+        if not self._calls:
+            return torch.cat([part.reshape(-1) for part in torch.autograd.grad(loss, leaves)])
+        self._flat = torch.zeros_like(self._group.flat)
+        sums: dict[int, Tensor] = {}
+        if loss.grad_fn is None:
+            sums[id(loss)] = _ONE
+        else:
+            self._go_back(loss, None, len(self._calls), sums)
+        for index in range(len(self._calls) - 1, -1, -1):
+            call = self._calls[index]
+            gradients = [sums.pop(id(each), None) for each in call.outputs]
+            if all(each is None for each in gradients):
+                continue
+            for each, value in zip(call.inputs, call.back(gradients), strict=True):
+                if value is not None and each.requires_grad:
+                    _add(sums, each, value)
+            for each in call.inputs:
+                # What torch has computed from earlier outputs; an output itself has its sum already.
+                if each.grad_fn is not None and (value := sums.pop(id(each), None)) is not None:
+                    self._go_back(each, value, index, sums)
+        for leaf in leaves:
+            if (value := sums.pop(id(leaf), None)) is not None:
+                self._add_leaf(leaf, value)
+        if len(self._reached) < len(leaves):
+            missing = [name for name in self._group if id(self._group[name]) not in self._reached]
+            raise RuntimeError(f"the loss does not depend on {', '.join(missing)}, which it trains")
+        return self._flat
+
+    def _run_back(
+        self,
+        network: Network,
+        first: int | None,
+        parameters: Sequence[Tensor],
+        inputs: Tensor,
+        saved: Tensor,
+        to_outputs: Tensor,
+        to_inputs: Tensor | None,
+    ) -> None:
+        """Run a perceptron's kernel backwards; parameters that another call had before get the sum."""
+        assert self._flat is not None
+        address, partial = 0, None
+        if first is not None:
+            own = {id(each) for each in parameters}
+            if self._reached.isdisjoint(own):
+                address = self._flat.data_ptr() + _FLOAT_BYTES * first
+            else:
+                partial = torch.empty(network.parameters)
+                address = partial.data_ptr()
+            self._reached |= own
+        to_inputs_address = 0 if to_inputs is None else to_inputs.data_ptr()
+        network.backward(
+            inputs.data_ptr(), inputs.shape[0], saved.data_ptr(), to_outputs.data_ptr(), address, to_inputs_address
+        )
+        if partial is not None:
+            assert first is not None
+            self._flat[first : first + len(partial)] += partial
+
+    def _go_back(self, output: Tensor, gradient: Tensor | None, calls: int, sums: dict[int, Tensor]) -> None:
+        """Add what autograd gives to the gradients of the first calls' outputs and of the leaves that it reaches."""
+        outputs = [each for call in self._calls[:calls] for each in call.outputs]
+        found = torch.autograd.grad(
+            output, [*outputs, *self._group.leaves], gradient, retain_graph=True, allow_unused=True
+        )
+        for each, value in zip(outputs, found, strict=False):
+            if value is not None:
+                _add(sums, each, value)
+        for leaf, value in zip(self._group.leaves, found[len(outputs) :], strict=True):
+            if value is not None:
+                self._add_leaf(leaf, value)
+
+    def _add_leaf(self, leaf: Tensor, value: Tensor) -> None:
+        place = self._group.place_of(leaf)
+        assert place is not None
+        assert self._flat is not None
+        self._flat[place : place + leaf.numel()] += value.reshape(-1)
+        self._reached.add(id(leaf))
+
+
+def _add(sums: dict[int, Tensor], tensor: Tensor, value: Tensor) -> None:
+    before = sums.get(id(tensor))
+    sums[id(tensor)] = value if before is None else before + value
+
+
+_threads = threading.local()
+
+
+def current_tape() -> Tape | None:
+    """Return this thread's tape; None if it records none."""
+    return getattr(_threads, "tape", None)
+
+
+@contextmanager
+def recording(tape: Tape | None) -> Iterator[None]:
+    """Record this thread's calls of kernels that the group's gradient depends on; None records nothing."""
+    before = current_tape()
+    _threads.tape = tape
+    try:
+        yield
+    finally:
+        _threads.tape = before
