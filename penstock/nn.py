@@ -4,6 +4,7 @@ They take parameters as tensors by name and hold no state. Import this module by
 not load it, nor torch.
 """
 
+from penstock.tasks.model.nn.action_values import choice_error, dueling_values
 from penstock.tasks.model.nn.distributions import (
     best,
     choice_probability,
@@ -37,6 +38,7 @@ from penstock.tasks.model.nn.returns import (
     transitions,
     vtrace,
 )
+from penstock.tasks.model.nn.squashed import joined, smaller, squashed_sample
 from penstock.tasks.model.nn.surrogate import advantage_sums, clipped_surrogate, value_error
 
 __all__ = [
@@ -47,11 +49,13 @@ __all__ = [
     "VTrace",
     "advantage_sums",
     "best",
+    "choice_error",
     "choice_probability",
     "choose",
     "clip_norm",
     "clipped_surrogate",
     "displace",
+    "dueling_values",
     "generalized_advantages",
     "gru",
     "gru_sequence",
@@ -60,6 +64,7 @@ __all__ = [
     "init_mlp",
     "init_nature",
     "init_residual",
+    "joined",
     "linear",
     "mlp",
     "module_call",
@@ -69,6 +74,8 @@ __all__ = [
     "residual",
     "restrict",
     "seeded_module",
+    "smaller",
+    "squashed_sample",
     "step_adam",
     "successor_values",
     "transitions",

@@ -259,29 +259,37 @@ class LossInputs:
         """Return the share of `values`, `[rows, ...]`, in their mean over the whole minibatch: parts of it add up."""
         return self.weighted_mean((values, 1.0))
 
-    def weighted_mean(self, *terms: tuple[Tensor, float]) -> Tensor:
-        """Return the sum of `mean(values) * weight` over terms `(values, weight)`; those of weight 0 are left out."""
-        kept = [term for term in terms if term[1]] or list(terms)
-        shares = [(values, weight / (self.count * values.shape[1:].numel())) for values, weight in kept]
+    def weighted_mean(self, *terms: tuple[Tensor, float | Tensor]) -> Tensor:
+        """Return the sum of `mean(values * weight)` over terms `(values, weight)`; those of weight 0.0 are left out.
+
+        A weight is a number, or a tensor of the values' shape, without a gradient.
+        """
+        kept = [term for term in terms if isinstance(term[1], Tensor) or term[1]] or list(terms)
+        shares = [(values, weight, 1.0 / (self.count * values.shape[1:].numel())) for values, weight in kept]
         tape = current_tape()
-        if tape is not None and all(values.is_leaf for values, _ in shares) and torch.is_grad_enabled():
-            with torch.no_grad():
-                total = _weighted_sum(shares)
-            tape.record(
-                [values for values, _ in shares],
-                (total,),
-                lambda gradients: [torch.full(values.shape, share * _number(gradients[0])) for values, share in shares],
-            )
-            return total
-        return _weighted_sum(shares)
+        if tape is None or not torch.is_grad_enabled() or not all(values.is_leaf for values, *_ in shares):
+            return _weighted_sum(shares)
+        with torch.no_grad():
+            total = _weighted_sum(shares)
+
+        def back(gradients: Sequence[Tensor | None]) -> Sequence[Tensor]:
+            outer = 0.0 if gradients[0] is None else gradients[0].item()
+            return [
+                weight * (share * outer)
+                if isinstance(weight, Tensor)
+                else torch.full(values.shape, weight * share * outer)
+                for values, weight, share in shares
+            ]
+
+        tape.record([values for values, *_ in shares], (total,), back)
+        return total
 
 
-def _number(gradient: Tensor | None) -> float:
-    return 0.0 if gradient is None else gradient.item()
-
-
-def _weighted_sum(shares: Sequence[tuple[Tensor, float]]) -> Tensor:
-    first, *others = (values.sum() * share for values, share in shares)
+def _weighted_sum(shares: Sequence[tuple[Tensor, float | Tensor, float]]) -> Tensor:
+    first, *others = (
+        (values * weight).sum() * share if isinstance(weight, Tensor) else values.sum() * (weight * share)
+        for values, weight, share in shares
+    )
     return sum(others, first)
 
 

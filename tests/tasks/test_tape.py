@@ -6,7 +6,9 @@ from torch import Tensor
 
 from penstock.native.kernel_level import use_level
 from penstock.tasks.model.algorithms.contract import Loss
+from penstock.tasks.model.nn.action_values import choice_error, dueling_values
 from penstock.tasks.model.nn.layers import init_mlp, mlp, part
+from penstock.tasks.model.nn.squashed import joined, smaller, squashed_sample
 from penstock.tasks.model.nn.surrogate import value_error
 from penstock.tasks.roles.learning.gradients import minibatch_gradient
 from penstock.tasks.specs import LossInputs, ParameterGroup, State
@@ -58,6 +60,27 @@ def critic_loss(params, batch):
     return batch.mean(error) * 2.0 + params["critic"]["first.0.weight"].square().sum(), {}
 
 
+def squashed_loss(params, batch):
+    """A squashed actor against the smaller of two critics, with deviations within and beyond their range."""
+    actor = mlp(params["actor"], batch["observation"], torch.relu, layers=2)
+    action, density = squashed_sample(actor * 3.0, batch["action"], (-2.0, 1.0))
+    again, alone = squashed_sample(mlp(params["actor"], batch["observation"], layers=2), batch["action"], (-2.0, 1.0))
+    inputs = joined(batch["observation"], again)
+    value = smaller(*(mlp(part(params["critic"], name), inputs, torch.relu) for name in ("first.", "second.")))
+    temperature = params["actor"]["log"].detach().expand_as(alone)
+    total = batch.weighted_mean((alone, temperature), (value, -1.0))
+    return total + batch.mean(action.sum(-1) + density) + params["actor"]["log"].sum(), {"value": value.detach()}
+
+
+def chosen_loss(params, batch):
+    """The error of chosen values of a dueling network, weighted by row, as DQN's."""
+    values = dueling_values(mlp(params["actor"], batch["observation"], torch.relu, layers=2))
+    action = (batch["action"][:, 0] > 0).long() * 4
+    losses = [choice_error(values, action, batch["action"][:, 1] * 2, huber=huber) for huber in (True, False)]
+    total = batch.weighted_mean(*((loss, batch["action"][:, 2].abs()) for _, loss in losses))
+    return total + params["actor"]["log"].sum(), {"error": losses[0][0]}
+
+
 def penalised_loss(params, batch):
     """A loss that takes a gradient itself, with respect to a network's inputs."""
     inputs = torch.cat([batch["observation"], batch["action"]], -1).requires_grad_()
@@ -73,7 +96,14 @@ def overwriting_loss(params, batch):
     return batch.mean(output.square()) + params["actor"]["log"].sum(), {}
 
 
-LOSSES = [("actor", actor_loss), ("critic", critic_loss), ("critic", penalised_loss), ("actor", overwriting_loss)]
+LOSSES = [
+    ("actor", actor_loss),
+    ("critic", critic_loss),
+    ("actor", chosen_loss),
+    ("actor", squashed_loss),
+    ("critic", penalised_loss),
+    ("actor", overwriting_loss),
+]
 
 
 @pytest.mark.parametrize(("group", "function"), LOSSES, ids=lambda value: getattr(value, "__name__", value))
@@ -90,7 +120,7 @@ def test_the_gradient_is_autograds(state, rows, group, function):
         assert torch.allclose(value, theirs[name], rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize(("group", "function"), LOSSES[:2], ids=lambda value: getattr(value, "__name__", value))
+@pytest.mark.parametrize(("group", "function"), LOSSES[:4], ids=lambda value: getattr(value, "__name__", value))
 def test_the_kernels_take_part(state, rows, group, function):
     """So that the comparison above compares them."""
     tape = Tape(state.params[group])

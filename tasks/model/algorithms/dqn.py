@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from penstock.tasks.model.algorithms.contract import Algorithm, Loss, WindowSpec
+from penstock.tasks.model.nn.action_values import choice_error, dueling_values
 from penstock.tasks.model.nn.distributions import best, require_choice
 from penstock.tasks.model.nn.layers import init_mlp, mlp, part
 from penstock.tasks.model.nn.optimizers import annealed, clip_norm, init_adam, step_adam
@@ -147,30 +148,22 @@ class DQN(Algorithm):
     def _values(self, params: Mapping[str, Tensor], features: Tensor) -> Tensor:
         """Compute the value of every choice, `[B, n]`; a dueling network's first output is the state's value."""
         output = mlp(params, features, torch.relu)
-        if not self.settings.dueling:
-            return output
-        advantage = output[:, 1:]
-        return output[:, :1] + advantage - advantage.mean(-1, keepdim=True)
+        return dueling_values(output) if self.settings.dueling else output
 
     def _loss(self, params: Params, batch: LossInputs) -> LossResult:
         """Half the squared temporal-difference error, or its Huber loss; its magnitude is the row's priority."""
         values = self._values(params["value"], batch["observation"])
-        value = values.gather(-1, batch["action"].unsqueeze(-1)).squeeze(-1)
         with torch.no_grad():
             target_values = self._values(part(batch.targets, _TARGET), batch["following"])
             judged = self._values(params["value"], batch["following"]) if self.settings.double else target_values
             choice = best(judged, batch.get("allowed")).unsqueeze(-1)
             target = batch["return"] + batch["factor"] * target_values.gather(-1, choice).squeeze(-1)
-        error = value - target
-        if self.settings.huber:
-            half_square = torch.nn.functional.huber_loss(value, target, reduction="none")
-        else:
-            half_square = 0.5 * error**2
-        loss = batch["weight"] * half_square
+        error, half_square = choice_error(values, batch["action"], target, huber=self.settings.huber)
         with torch.no_grad():
             # A row with priority 0 would never be drawn again.
-            outputs = {"priority": error.abs() + 1e-6, "value": value.detach(), "value_loss": loss.detach()}
-        return batch.mean(loss), outputs
+            outputs = {"priority": error.abs() + 1e-6, "value": error + target}
+            outputs["value_loss"] = batch["weight"] * half_square
+        return batch.weighted_mean((half_square, batch["weight"])), outputs
 
 
 def _features(observation: Tensor) -> Tensor:

@@ -20,6 +20,8 @@ from penstock.tasks.model.nn.layers import init_mlp, mlp, part
 from penstock.tasks.model.nn.normalizers import Normalizers
 from penstock.tasks.model.nn.optimizers import init_adam, step_adam
 from penstock.tasks.model.nn.returns import transitions
+from penstock.tasks.model.nn.squashed import joined, smaller, squashed_sample
+from penstock.tasks.model.nn.surrogate import value_error
 from penstock.tasks.setup.config.off_policy import SACSettings
 from penstock.tasks.specs import EnvironmentSpec, NoiseSpec, ParameterGroup, Spec, State
 
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
 
 _CRITICS = ("first/", "second/")
 _LOG_STD_RANGE = (-20.0, 2.0)
-_LOG_2PI = math.log(2.0 * math.pi)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,18 +168,12 @@ class SAC(Algorithm):
 
     def _sample(self, params: Mapping[str, Tensor], features: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Sample actions from -1 to 1, `[B, n]`, and compute their log-probabilities `[B]`."""
-        mean, log_std = mlp(params, features, torch.relu).chunk(2, -1)
-        log_std = log_std.clamp(*_LOG_STD_RANGE)
-        free = torch.addcmul(mean, noise, log_std.exp())
-        # log(1 - tanh(u) ** 2), in a form that is finite where tanh(u) rounds to 1.
-        slope = 2.0 * (math.log(2.0) - free - torch.nn.functional.softplus(-2.0 * free))
-        log_probability = (-0.5 * noise.square() - log_std - 0.5 * _LOG_2PI - slope).sum(-1)
-        return free.tanh(), log_probability
+        return squashed_sample(mlp(params, features, torch.relu), noise, _LOG_STD_RANGE)
 
-    def _value(self, critics: Mapping[str, Tensor], observation: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute both critics' values, `[B]` each."""
-        inputs = torch.cat((observation, action), -1)
-        first, second = (mlp(part(critics, name), inputs, torch.relu).squeeze(-1) for name in _CRITICS)
+    def _values(self, critics: Mapping[str, Tensor], observation: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute both critics' values, `[B, 1]` each."""
+        inputs = joined(observation, action)
+        first, second = (mlp(part(critics, name), inputs, torch.relu) for name in _CRITICS)
         return first, second
 
     def _critic_loss(self, params: Params, batch: LossInputs) -> LossResult:
@@ -188,20 +183,22 @@ class SAC(Algorithm):
         )
         with torch.no_grad():
             action, log_probability = self._sample(params["actor"], following, _noise_of(batch))
-            target_value = torch.minimum(*self._value(batch.targets, following, action))
+            target_value = smaller(*self._values(batch.targets, following, action))
             soft_value = target_value - params["temperature"]["log"].exp() * log_probability
             target = batch["reward"] + batch["factor"] * soft_value
-        first, second = self._value(params["critic"], observation, batch["action"])
-        square = 0.5 * ((first - target).square() + (second - target).square())
-        return batch.mean(square), {"critic_loss": square.detach(), "value": first.detach()}
+        values = self._values(params["critic"], observation, batch["action"])
+        first, second = (value_error(value, target) for value in values)
+        outputs = {"critic_loss": first.detach() + second.detach(), "value": values[0].detach().squeeze(-1)}
+        return batch.weighted_mean((first, 1.0), (second, 1.0)), outputs
 
     def _actor_loss(self, params: Params, batch: LossInputs) -> LossResult:
         """Minus the smaller value and the entropy (equation 9)."""
         observation = self._normalizers.normalized(params, batch["observation"])
         action, log_probability = self._sample(params["actor"], observation, _noise_of(batch))
-        value = torch.minimum(*self._value(params["critic"], observation, action))
-        loss = params["temperature"]["log"].detach().exp() * log_probability - value
-        return batch.mean(loss), {"entropy": -log_probability.detach()}
+        value = smaller(*self._values(params["critic"], observation, action))
+        temperature = params["temperature"]["log"].detach().exp().expand_as(log_probability)
+        loss = batch.weighted_mean((log_probability, temperature), (value, -1.0))
+        return loss, {"entropy": -log_probability.detach()}
 
     def _temperature_loss(self, params: Params, batch: LossInputs) -> LossResult:
         """Raise the temperature where the entropy is below its target (equation 18, by the logarithm as is usual)."""

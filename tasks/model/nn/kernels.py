@@ -9,6 +9,7 @@ fast. So an algorithm has one text for both. The results differ by rounding alon
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -20,6 +21,8 @@ from penstock.tasks.tape import current_tape
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from penstock.tasks.tape import Tape
 
 _WIDEST = 256
 """Width of a layer beyond which a matrix of weights leaves the fast caches, and torch's products are as fast."""
@@ -202,29 +205,8 @@ def surrogate(
         is_clipped.data_ptr(),
     )
     if tape is not None and torch.is_grad_enabled():
-        tape.record((log_probability,), (found,), lambda gradients: (_times(gradients[0], slope),))
+        tape.record((log_probability,), (found,), lambda gradients: (times(gradients[0], slope),))
     return found, divergence, is_clipped
-
-
-def last_error(outputs: Tensor, target: Tensor) -> Tensor | None:
-    """Return half the squared error `[...]` of the last of outputs `[..., n]`; None where torch has to compute it."""
-    tape = current_tape()
-    if _level_number(outputs) is None or tape is None or not torch.is_grad_enabled():
-        return None
-    with torch.no_grad():
-        error = outputs[..., -1] - target
-        found = 0.5 * error.square()
-
-    def back(gradients: Sequence[Tensor | None]) -> Sequence[Tensor]:
-        to_last = _times(gradients[0], error)
-        if outputs.shape[-1] == 1:
-            return (to_last.unsqueeze(-1),)
-        to_outputs = torch.zeros(outputs.shape)
-        to_outputs[..., -1] = to_last
-        return (to_outputs,)
-
-    tape.record((outputs,), (found,), back)
-    return found
 
 
 def norm(vector: Tensor) -> float | None:
@@ -263,6 +245,17 @@ def adam(
     return True
 
 
+def tape_for(tensor: Tensor) -> Tape | None:
+    """Return the tape on which a function of this tensor may record its own gradient; None leaves it to autograd."""
+    return current_tape() if torch.is_grad_enabled() and _level_number(tensor) is not None else None
+
+
+def times(gradient: Tensor | None, slope: Tensor) -> Tensor:
+    """Return the product, for the `back` of a function of which each output has one slope."""
+    assert gradient is not None
+    return gradient * slope
+
+
 def _is_torchs(*tensors: Tensor) -> bool:
     """Return whether autograd follows one of these tensors."""
     return torch.is_grad_enabled() and any(each.requires_grad for each in tensors)
@@ -274,11 +267,6 @@ def _contiguous(gradient: Tensor | None) -> Tensor | None:
 
 def _address(gradient: Tensor | None) -> int:
     return 0 if gradient is None else gradient.data_ptr()
-
-
-def _times(gradient: Tensor | None, slope: Tensor) -> Tensor:
-    assert gradient is not None
-    return gradient * slope
 
 
 def _level_number(tensor: Tensor) -> int | None:
@@ -306,4 +294,10 @@ def _network(number: int, parameters: Sequence[Tensor], relu: bool) -> _learner.
         widths.append(len(bias))
     if max(widths) > _WIDEST or 0 in widths:
         return None
-    return _learner.Network(number, widths, [parameter.data_ptr() for parameter in parameters], relu)
+    return _cached_network(number, tuple(widths), tuple(parameter.data_ptr() for parameter in parameters), relu)
+
+
+@lru_cache(maxsize=256)
+def _cached_network(number: int, widths: tuple[int, ...], addresses: tuple[int, ...], relu: bool) -> _learner.Network:
+    """Return a network of these addresses; which tensors lie there does not matter to it."""
+    return _learner.Network(number, widths, addresses, relu)

@@ -11,7 +11,7 @@ from torch import Tensor
 from penstock.tasks.model.nn import kernels
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 
 def advantage_sums(advantage: Tensor) -> dict[str, Tensor]:
@@ -62,5 +62,20 @@ def clipped_surrogate(
 
 def value_error(outputs: Tensor, target: Tensor) -> Tensor:
     """Return half the squared error `[...]` of a network's last output, the value, of `[..., n]`."""
-    found = kernels.last_error(outputs, target)
-    return 0.5 * (outputs[..., -1] - target).square() if found is None else found
+    tape = kernels.tape_for(outputs)
+    if tape is None:
+        return 0.5 * (outputs[..., -1] - target).square()
+    with torch.no_grad():
+        error = outputs[..., -1] - target
+        found = 0.5 * error.square()
+
+    def back(gradients: Sequence[Tensor | None]) -> Sequence[Tensor]:
+        to_last = kernels.times(gradients[0], error)
+        if outputs.shape[-1] == 1:
+            return (to_last.unsqueeze(-1),)
+        to_outputs = torch.zeros(outputs.shape)
+        to_outputs[..., -1] = to_last
+        return (to_outputs,)
+
+    tape.record((outputs,), (found,), back)
+    return found
