@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from ..support.stored_run import assert_same
+from ..support.stored_run import StoredRun, assert_same
 from .conftest import BRIEF
 from .equality_runs import ALONE, NATIVE, POLICIES, Small, assert_near, parameters
 
@@ -36,6 +36,27 @@ def test_a_warm_run_outlives_its_source_and_its_flow(bench: Bench, references: R
     bench.penstock("fork", "killed", "forked", "--from-stage", "0", "--store", bench.store).succeed()
     bench.resume("forked").succeed()
     assert_same(bench.run("forked"), expected)
+
+
+@pytest.mark.slow
+def test_a_run_on_s3_starts_with_a_run_on_s3(bench: Bench, references: References, s3_server, s3_url):
+    """In a bucket or in a folder, and killed or not, it ends with the bytes of one whose source is in a folder."""
+    source = references.run(BRIEF)
+    bench.environment = {**bench.environment, **s3_server.environment}
+    bench.train("local", BRIEF, "--init-from", f"{source.url}/{source.name}").succeed()
+    expected = bench.run("local").content()
+    bench.penstock("copy", source.name, s3_url, "--store", source.url).succeed()
+    bench.train("local-from-s3", BRIEF, "--init-from", f"{s3_url}/{source.name}").succeed()
+    assert_same(bench.run("local-from-s3"), expected)
+
+    run = StoredRun(s3_url, "warm")
+    flow = bench.train(run.name, BRIEF, "--init-from", f"{s3_url}/{source.name}@newest", store=s3_url)
+    run.wait_for_round(2, flow)
+    flow.kill()
+    bench.resume(run.name, store=s3_url).succeed()
+    assert_same(run, expected)
+    bench.penstock("verify", run.name, "--store", s3_url).succeed()
+    bench.train("lost", BRIEF, "--init-from", f"{s3_url}/nothing", store=s3_url).refuse("nothing")
 
 
 def test_mismatches_are_refused_before_anything_starts(bench: Bench, references: References):

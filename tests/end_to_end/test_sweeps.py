@@ -14,7 +14,7 @@ import pytest
 from penstock.storage.stores.open import open_store
 
 from ..support.processes import wait_until
-from ..support.stored_run import StoredRun
+from ..support.stored_run import StoredRun, assert_same
 from .conftest import BRIEF
 from .test_finished_run import ask
 
@@ -41,7 +41,7 @@ POPULATION = {
 class Sweep:
     """A sweep's flow in a process group of its own, so that it is killed with the runs that it trains."""
 
-    def __init__(self, bench: Any, flow: str, store: Path, parameters: dict[str, Any]) -> None:
+    def __init__(self, bench: Any, flow: str, store: Path | str, parameters: dict[str, Any]) -> None:
         self.store = open_store(store)
         config = {
             "store": str(store),
@@ -143,3 +143,27 @@ def test_runs_left_at_a_rung_stop_at_its_stage(bench, prefect_api, tmp_path):
     kinds = {each["key"]: each["type"] for each in found}
     assert kinds["halved-sweep"] == "table"
     assert kinds["halved-parallel-coordinates"] == "markdown"
+
+
+def test_a_grid_on_s3_trains_the_runs_of_one_in_a_folder(bench, tmp_path, s3_server, s3_url):
+    """It is killed once its first run has a commit; runs and table are those of a grid that is in a folder."""
+    bench.environment = {**bench.environment, **s3_server.environment}
+    parameters = {"name": "rates", "grid": {"learning_rate": [0.001, 0.01]}}
+    sweeps = []
+    try:
+        sweeps.append(local := Sweep(bench, "sweep", tmp_path / "runs", parameters))
+        local.succeed()
+        table = json.loads(local.store.read(".sweeps/rates/table.json"))
+        first = next(row["run"] for row in table if row["algorithm.learning_rate"] == 0.001)
+        sweeps.append(killed := Sweep(bench, "sweep", s3_url, parameters))
+        killed.kill_once(f"{first}/commits/00000000.json")
+        sweeps.append(resumed := Sweep(bench, "sweep", s3_url, parameters))
+        resumed.succeed()
+    finally:
+        for each in sweeps:
+            each.kill()
+    assert json.loads(resumed.store.read(".sweeps/rates/table.json")) == table
+    assert resumed.store.read(".sweeps/rates/parallel_coordinates.svg").startswith(b"<svg")
+    assert len(table) == 2
+    for row in table:
+        assert_same(StoredRun(s3_url, row["run"]), StoredRun(str(tmp_path / "runs"), row["run"]).content())
