@@ -6,6 +6,7 @@ are kept there: those in `docs/images/` come from it.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -19,6 +20,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from .conftest import BRIEF
 from .test_finished_run import ask
+from .test_sweeps import Sweep
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -102,6 +104,34 @@ def test_the_artifacts_of_a_run_are_shown(page, run, picture):
         picture(page, kind)
     expect(page.get_by_text("What to do next:")).to_be_visible()
     expect(page.get_by_text(f"penstock show {stored.name}")).to_be_visible()
+
+
+def test_the_artifacts_of_a_sweep_are_shown(page, bench, prefect_api, picture, tmp_path):
+    """Its flow run names a table, which has a row a trial, the best first, and a picture that loads."""
+    space = {"learning_rate": {"low": 0.001, "high": 0.1, "log": True}, "epochs": [1, 2, 4]}
+    sweep = Sweep(bench, "search", tmp_path / "runs", {"name": "tpe", "space": space, "trials": 5, "startup_trials": 2})
+    try:
+        sweep.succeed()
+    finally:
+        sweep.kill()
+    table = json.loads(sweep.store.read(".sweeps/tpe/table.json"))
+    assert len(table) == 5
+    (flow_run,) = ask(prefect_api, "flow_runs/filter", {"flow_runs": {"name": {"any_": ["search tpe"]}}})
+    page.goto(f"/v2/runs/flow-run/{flow_run['id']}")
+    page.get_by_role("tab", name="Artifacts").click()
+    for key in ("tpe-sweep", "tpe-parallel-coordinates"):
+        expect(page.get_by_text(key).first).to_be_visible()
+    open_artifact(page, "tpe-sweep")
+    rows = page.get_by_test_id("table-display").get_by_role("row")
+    expect(rows).to_have_count(len(table) + 1)
+    for place, trial in enumerate(table, start=1):
+        expect(rows.nth(place)).to_contain_text(trial["run"])
+    picture(page, "sweep-table")
+    open_artifact(page, "tpe-parallel-coordinates")
+    image = page.locator("img[src^='data:image/svg']")
+    expect(image).to_be_visible()
+    assert image.evaluate("image => image.naturalWidth") > 100
+    picture(page, "sweep")
 
 
 def open_artifact(page: Page, key: str) -> None:
