@@ -150,6 +150,13 @@ def penstock(script: str, *arguments: object, with_server: bool = True) -> Resul
 
 def peer(name: str, script: str, *arguments: object) -> Result:
     """Run a peer's script in the peer's own environment."""
+    python = peer_python(name)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT")}
+    return run([str(python), str(PEERS / script), *map(str, arguments)], environment)
+
+
+def peer_python(name: str) -> Path:
+    """Return the interpreter of a peer's own environment, which is installed on first use."""
     folder = VENVS / name
     if not (folder / "ready").exists():
         print(f"installing {name} into {folder}", flush=True)
@@ -161,8 +168,7 @@ def peer(name: str, script: str, *arguments: object) -> Result:
         if alone.exists():
             subprocess.run([*install, "--no-deps", "--ignore-requires-python", "-r", alone], check=True)
         (folder / "ready").touch()
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT")}
-    return run([str(folder / "bin" / "python"), str(PEERS / script), *map(str, arguments)], environment)
+    return folder / "bin" / "python"
 
 
 def run(command: list[str], environment: dict[str, str] | None) -> Result:
