@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_THREAD_PRODUCTS = 8_000_000
+"""Rows times parameters of a gradient from which a second thread gains: between 4.6 million, where it loses 10 % of the
+time, and 17 million, where it saves 12 to 30 %, on two cores."""
+
 Gradient: TypeAlias = "tuple[torch.Tensor, dict[str, torch.Tensor]]"
 """A gradient, and the loss's row outputs."""
 
@@ -64,7 +68,8 @@ def minibatch_gradient(
     starts = range(0, own, block_rows)
     whole = LossInputs(rows, count, stats, state.targets, noise)
     blocks = [partial(_block, loss, state, whole, start, start + block_rows) for start in starts]
-    found = _taken(blocks, group.flat.device) if loss.independent else [block() for block in blocks]
+    in_parallel = loss.independent and is_worth_a_thread(group.flat, min(own, block_rows))
+    found = _taken(blocks) if in_parallel else [block() for block in blocks]
     gradients, outputs = [gradient for gradient, _ in found], [of_block for _, of_block in found]
     merged = {name: torch.cat([piece[name] for piece in outputs]) for name in outputs[0]} if outputs[1:] else outputs[0]
     return sum_in_tree(gradients), merged
@@ -99,7 +104,7 @@ def _block(
 
 
 def each_gradient(
-    losses: Sequence[Loss], gradient_of: Callable[[int, Loss], Gradient], device: torch.device
+    losses: Sequence[Loss], gradient_of: Callable[[int, Loss], Gradient], in_parallel: bool
 ) -> Iterator[tuple[Loss, Gradient]]:
     """Yield the gradient of every loss of a minibatch, in order; between two, the caller updates the state.
 
@@ -109,19 +114,29 @@ def each_gradient(
     Args:
         losses: of the algorithm.
         gradient_of: computes the gradient of the loss with a number, as `minibatch_gradient` does.
-        device: of the parameters.
+        in_parallel: a second thread is worth it.
     """
     if len(losses) < 2 or not all(loss.independent for loss in losses):
         for number, loss in enumerate(losses):
             yield loss, gradient_of(number, loss)
         return
-    found = _taken([partial(gradient_of, number, loss) for number, loss in enumerate(losses)], device)
+    calls = [partial(gradient_of, number, loss) for number, loss in enumerate(losses)]
+    found = _taken(calls) if in_parallel else [call() for call in calls]
     yield from zip(losses, found, strict=True)
 
 
-def _taken(calls: Sequence[Callable[[], T]], device: torch.device) -> list[T]:
-    """Return the results of calls, in order. An accelerator has one queue: a second thread would gain nothing there."""
-    if len(calls) < 2 or device.type != "cpu" or _cpus() < 2:
+def is_worth_a_thread(parameters: Tensor, rows: int) -> bool:
+    """Return whether a second thread gains more than it costs: where it has a CPU of its own, and enough to multiply.
+
+    Both threads take turns in Python. With little to multiply they wait for each other instead of computing, and two
+    need more than twice as long as one (benchmarks/results, `learner`). An accelerator has one queue anyway.
+    """
+    return parameters.is_cpu and rows * parameters.numel() >= _THREAD_PRODUCTS and _cpus() > 1
+
+
+def _taken(calls: Sequence[Callable[[], T]]) -> list[T]:
+    """Return the results of calls, in order, of which a second thread takes some."""
+    if len(calls) < 2:
         return [call() for call in calls]
     found: dict[int, T] = {}
     waiting = deque(enumerate(calls))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from penstock.tasks.model.algorithms.contract import PRIORITY
-from penstock.tasks.roles.learning.gradients import each_gradient, minibatch_gradient
+from penstock.tasks.roles.learning.gradients import each_gradient, is_worth_a_thread, minibatch_gradient
 from penstock.tasks.roles.learning.minibatches import gather_minibatches, loss_noise, rows_of, take_share
 from penstock.tasks.roles.learning.window import RoundWindow
 from penstock.tasks.seeds import Purpose, seed_of
@@ -167,7 +167,9 @@ def _learn_minibatch(
         return minibatch_gradient(loss, state, rows, totals, block_rows, len(share.rows), noise)
 
     row_outputs: dict[str, Tensor] = {}
-    for loss, (gradient, of_loss) in each_gradient(losses, gradient_of, device):
+    smallest = min((state.params[loss.group].flat for loss in losses), key=torch.Tensor.numel)
+    in_parallel = is_worth_a_thread(smallest, len(share.own))
+    for loss, (gradient, of_loss) in each_gradient(losses, gradient_of, in_parallel):
         with torch.no_grad():
             state = reduction.update(state, loss, gradient)
         row_outputs |= of_loss

@@ -11,7 +11,7 @@ import torch
 
 from penstock.tasks.model.algorithms.contract import Loss
 from penstock.tasks.model.algorithms.ppo import PPO
-from penstock.tasks.roles.learning.gradients import each_gradient, minibatch_gradient, sum_in_tree
+from penstock.tasks.roles.learning.gradients import each_gradient, is_worth_a_thread, minibatch_gradient, sum_in_tree
 from penstock.tasks.setup.config.on_policy import PPOSettings
 from penstock.tasks.specs import ActionSpec, EnvironmentSpec, LossInputs, Spec
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from penstock.tasks.roles.learning.gradients import Gradient
     from penstock.tasks.specs import Batch
 
-CPU = torch.device("cpu")
 CHOICES = EnvironmentSpec("choices", Spec("float32", (3,)), ActionSpec("discrete", n=2), None, None)
 ALGORITHM = PPO(PPOSettings(hidden=(8,), entropy_weight=0.01), CHOICES)
 
@@ -119,6 +118,7 @@ def test_the_same_blocks_give_the_same_bytes():
 def cpus(monkeypatch, number: int) -> threading.Barrier:
     """Pretend to have so many CPUs; returns a barrier that needs as many threads."""
     monkeypatch.setattr("penstock.tasks.roles.learning.gradients._cpus", lambda: number)
+    monkeypatch.setattr("penstock.tasks.roles.learning.gradients._THREAD_PRODUCTS", 1)
     return threading.Barrier(number, timeout=150)
 
 
@@ -134,7 +134,7 @@ def test_independent_losses_give_the_same_bytes_in_two_threads(monkeypatch):
             barrier.wait()
             return minibatch_gradient(loss, state, rows, stats, 64)
 
-        found.append([gradient for _, (gradient, _) in each_gradient(ALGORITHM.losses, gradient_of, CPU)])
+        found.append([gradient for _, (gradient, _) in each_gradient(ALGORITHM.losses, gradient_of, number > 1)])
     assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
 
 
@@ -161,12 +161,19 @@ def test_blocks_of_an_independent_loss_are_computed_in_two_threads(monkeypatch, 
     assert all(torch.equal(rows_of_one[name], rows_of_two[name]) for name in rows_of_one)
 
 
+@pytest.mark.parametrize(("rows", "cpus_here", "worth"), [(7_999, 2, False), (8_000, 2, True), (8_000, 1, False)])
+def test_a_second_thread_needs_a_cpu_and_enough_to_multiply(monkeypatch, rows: int, cpus_here: int, worth: bool):
+    """Two threads that take turns in Python are slower than one."""
+    monkeypatch.setattr("penstock.tasks.roles.learning.gradients._cpus", lambda: cpus_here)
+    assert is_worth_a_thread(torch.zeros(1000), rows) is worth
+
+
 def test_other_losses_come_after_the_updates_before_them():
     """The caller's update of one is there when the next is taken."""
     losses = [Loss("first", "a", ALGORITHM.losses[0].function), Loss("second", "b", ALGORITHM.losses[1].function)]
     state = {"updates": 0}
     seen = []
-    for _, (gradient, _) in each_gradient(losses, lambda *_: (torch.tensor(state["updates"]), {}), CPU):
+    for _, (gradient, _) in each_gradient(losses, lambda *_: (torch.tensor(state["updates"]), {}), True):
         seen.append(int(gradient))
         state["updates"] += 1
     assert seen == [0, 1]
@@ -181,8 +188,8 @@ def test_an_error_in_the_helper_thread_reaches_the_caller():
         return torch.zeros(1), {}
 
     with pytest.raises(ArithmeticError, match="value"):
-        list(each_gradient(ALGORITHM.losses, gradient_of, CPU))
-    assert [loss.name for loss, _ in each_gradient(ALGORITHM.losses, lambda *_: (torch.zeros(1), {}), CPU)] == [
+        list(each_gradient(ALGORITHM.losses, gradient_of, True))
+    assert [loss.name for loss, _ in each_gradient(ALGORITHM.losses, lambda *_: (torch.zeros(1), {}), True)] == [
         "policy",
         "value",
     ]
