@@ -9,7 +9,7 @@ NATIVE := $(shell find native -name '*.hpp' -o -name '*.cpp' -o -name '*.inl' -o
 export DO_NOT_TRACK := 1
 export PREFECT_SERVER_ANALYTICS_ENABLED := false
 
-.PHONY: train test lint bench docs clean
+.PHONY: train test lint board bench docs clean
 
 train: $(VENV)/.ready
 	$(BIN)/penstock train cartpole $(ARGS)
@@ -22,6 +22,10 @@ lint: $(VENV)/.ready-lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Writes docs/benchmarks.md; make board ARGS=--quick takes about a quarter of an hour.
+board: $(VENV)/.ready-bench
+	$(BIN)/python benchmarks/board.py $(ARGS)
 
 bench: $(VENV)/.ready-bench
 	$(BIN)/python benchmarks/run.py $(ARGS)

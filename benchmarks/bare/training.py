@@ -21,11 +21,11 @@ from measure import machine, print_result
 
 from penstock.flows.settings.options import parse_overrides
 from penstock.tasks.roles.acting.tile import ActedRound, RoundBuffers, TileActor, act_together
+from penstock.tasks.roles.learning.gradients import minibatch_gradient
 from penstock.tasks.roles.learning.round_update import plan_round
 from penstock.tasks.roles.learning.window import RoundWindow
 from penstock.tasks.setup.config.loading import build_config, load_preset, merge
 from penstock.tasks.setup.planning.dry_run import training_rows, trial_run
-from penstock.tasks.specs import LossInputs
 
 if TYPE_CHECKING:
     from penstock.tasks.runtime.run_context import RunContext
@@ -82,9 +82,7 @@ def train_round(
     for index in plan_round(context, round_, window):
         rows = {name: column[index] for name, column in batch.items()}
         for loss in algorithm.losses:
-            scalar, _ = loss.function(state.params, LossInputs(rows, len(index), totals, targets=state.targets))
-            leaves = state.params[loss.group].leaves
-            gradient = torch.cat([part.reshape(-1) for part in torch.autograd.grad(scalar, leaves)])
+            gradient, _ = minibatch_gradient(loss, state, rows, totals, len(index))
             with torch.no_grad():
                 state = algorithm.update(state, loss, gradient)
         with torch.no_grad():

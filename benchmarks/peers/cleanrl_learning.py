@@ -1,4 +1,4 @@
-"""Measures learning by CleanRL's `ppo_continuous_action.py`, at its own settings, in an environment newer than it.
+"""Measures CleanRL's `ppo_continuous_action.py`, at its own settings, in environments newer than it: returns and rate.
 
 Its published returns are of MuJoCo's v4 environments; v5 differs. The script runs unmodified on a newer Gymnasium than
 it was written for. This module restores the older meaning of three of Gymnasium's names.
@@ -15,7 +15,6 @@ import runpy
 import sys
 import tempfile
 import time
-from pathlib import Path
 from statistics import mean
 from typing import Any
 
@@ -58,14 +57,32 @@ class SameStepVectorEnv(SyncVectorEnv):
         return (*stepped, infos)
 
 
+class RoundTimes:
+    """Replaces standard output: a script prints a line `SPS: ...` at the end of each round."""
+
+    def __init__(self) -> None:
+        self.at: list[float] = []
+
+    def write(self, text: str) -> int:
+        """Record the time, and print nothing."""
+        if text.startswith("SPS:"):
+            self.at.append(time.perf_counter())
+        return len(text)
+
+    def flush(self) -> None:
+        """Do nothing; there is no buffer."""
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--environment", default="HalfCheetah-v5")
+    parser.add_argument("--options", nargs="*", default=[], help="NAME=VALUE for the script")
+    parser.add_argument("--torch-threads", type=int, default=1)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--env-steps", type=int, default=983_040)
     args = parser.parse_args()
 
-    torch.set_num_threads(1)
+    torch.set_num_threads(args.torch_threads)
     transform: Any = gymnasium.wrappers.TransformObservation
     names: dict[str, Any] = {
         "RecordEpisodeStatistics": ReturnRecorder,
@@ -78,11 +95,11 @@ def main() -> None:
     if found is None or found.origin is None:
         raise SystemExit("cleanrl is missing: install requirements-cleanrl-v5-alone.txt")
     sys.argv = [found.origin, f"--env-id={args.environment}", f"--seed={args.seed}", "--cuda=False"]
-    sys.argv.append(f"--total-timesteps={args.env_steps}")
-    started, printed = time.perf_counter(), sys.stdout
-    with tempfile.TemporaryDirectory() as folder, Path(os.devnull).open("w") as nowhere:
+    sys.argv += [f"--total-timesteps={args.env_steps}", *(f"--{option}" for option in args.options)]
+    started, printed, times = time.perf_counter(), sys.stdout, RoundTimes()
+    with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
-        sys.stdout = nowhere
+        sys.stdout = times  # type: ignore[assignment]
         try:
             runpy.run_path(found.origin, run_name="__main__")
         finally:
@@ -97,7 +114,8 @@ def main() -> None:
         "environment": args.environment,
         "seed": args.seed,
         "env_steps": args.env_steps,
-        "acted_return": mean(by_tenth[-1]),
+        "acted_return": mean(by_tenth[-1]) if by_tenth[-1] else None,
+        "env_steps_per_second": args.env_steps / len(times.at) * (len(times.at) - 1) / (times.at[-1] - times.at[0]),
         "returns_by_stage": [mean(values) if values else None for values in by_tenth],
         "seconds": time.perf_counter() - started,
         "machine": machine(["cleanrl", "gymnasium", "mujoco", "torch", "numpy"]),
