@@ -20,6 +20,7 @@ from typing import Any
 
 import gymnasium
 import torch
+from cleanrl_rounds import RoundTimes
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from measure import machine, print_result
 
@@ -55,22 +56,6 @@ class SameStepVectorEnv(SyncVectorEnv):
         *stepped, infos = super().step(actions)
         infos.pop("final_info", None)
         return (*stepped, infos)
-
-
-class RoundTimes:
-    """Replaces standard output: a script prints a line `SPS: ...` at the end of each round."""
-
-    def __init__(self) -> None:
-        self.at: list[float] = []
-
-    def write(self, text: str) -> int:
-        """Record the time, and print nothing."""
-        if text.startswith("SPS:"):
-            self.at.append(time.perf_counter())
-        return len(text)
-
-    def flush(self) -> None:
-        """Do nothing; there is no buffer."""
 
 
 def main() -> None:

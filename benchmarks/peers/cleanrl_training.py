@@ -13,31 +13,15 @@ import os
 import runpy
 import sys
 import tempfile
-import time
 from typing import Any
 
 import numpy as np
 import torch
+from cleanrl_rounds import RoundTimes
 from measure import machine, print_result
 
 # gym 0.23.1 needs NumPy's former alias of `bool_`.
 np.bool8 = np.bool_
-
-
-class RoundTimes:
-    """Replaces standard output: a script prints a line `SPS: ...` at the end of each round."""
-
-    def __init__(self) -> None:
-        self.at: list[float] = []
-
-    def write(self, text: str) -> int:
-        """Record the time, and print nothing."""
-        if text.startswith("SPS:"):
-            self.at.append(time.perf_counter())
-        return len(text)
-
-    def flush(self) -> None:
-        """Do nothing; there is no buffer."""
 
 
 def main() -> None:
