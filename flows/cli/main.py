@@ -6,6 +6,7 @@ Local workers also import this module when they are spawned.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path  # noqa: TC003  (typer reads annotations)
 from typing import TYPE_CHECKING, Annotated
@@ -389,6 +390,7 @@ def settings(
 def main() -> None:
     """Run the command; an error that Penstock raises on purpose is one message, never a traceback."""
     try:
+        _check_kernels()
         app()
     except PenstockError as error:
         for line in str(error).splitlines():
@@ -399,6 +401,17 @@ def main() -> None:
             command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
             typer.secho(f"stopped{_AFTER_STOP.get(command, '')}", err=True)
         raise
+
+
+def _check_kernels() -> None:
+    """Refuse an unknown level of kernels, which only a user who sets the variable can name, before any command."""
+    if os.environ.get("PENSTOCK_KERNELS"):
+        from penstock.native.kernel_level import UnknownLevelError, level
+
+        try:
+            level()
+        except UnknownLevelError as error:
+            raise ConfigError(str(error)) from error
 
 
 def _evaluation_line(result: Mapping[str, float]) -> str:

@@ -79,6 +79,16 @@ def test_unreachable_services_are_refused_before_prefect_is_asked(tmp_path, argu
         bench.close()
 
 
+@pytest.mark.parametrize("arguments", [["train", "cartpole"], ["runs"], ["check-algorithm", "ppo"]], ids=" ".join)
+def test_an_unknown_level_of_kernels_is_refused_by_every_command(tmp_path, arguments):
+    """The bytes of a run depend on it, so a misspelt name must not stand for the default."""
+    bench = Bench(tmp_path, {"PREFECT_API_URL": "http://127.0.0.1:1/api", "PENSTOCK_KERNELS": "avx1024"}, scheduler="")
+    try:
+        bench.penstock(*arguments).refuse("PENSTOCK_KERNELS is 'avx1024', expected one of torch, base")
+    finally:
+        bench.close()
+
+
 def test_bad_preset_files_are_refused_by_name(tmp_path):
     """A preset that is no TOML, or that holds a setting that there is not, is refused by file or field."""
     bench = Bench(tmp_path, {"PREFECT_API_URL": "http://127.0.0.1:1/api"}, scheduler="")
