@@ -65,6 +65,22 @@ def surrogate(
     divergence: int,
     is_clipped: int,
 ) -> None: ...
+def squash(
+    level: int, outputs: int, noise: int, rows: int, n: int, low: float, high: float, action: int, log_density: int
+) -> None: ...
+def squash_back(
+    level: int,
+    outputs: int,
+    noise: int,
+    action: int,
+    to_action: int,
+    to_density: int,
+    rows: int,
+    n: int,
+    low: float,
+    high: float,
+    to_outputs: int,
+) -> None: ...
 def norm(level: int, values: int, count: int) -> float: ...
 def adam(
     level: int,

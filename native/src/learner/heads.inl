@@ -107,6 +107,44 @@ void density_back(const float* standardised, const float* log_std, const float* 
   }
 }
 
+// log(1 - tanh(u)^2) in a form that is finite where tanh(u) rounds to 1: 2 (log 2 - u - softplus(-2u)).
+inline float log_slope_of(float u) {
+  const float twice = -2.0f * u, size = twice < 0.0f ? twice : -twice;
+  const float softplus = (twice > 0.0f ? twice : 0.0f) + log_of(1.0f + exp_of(size));
+  return 2.0f * (0.69314718f - u - softplus);
+}
+
+inline float clamped(float value, float low, float high) { return value < low ? low : value > high ? high : value; }
+
+void squash(const float* outputs, const float* noise, Size rows, Size n, float low, float high, float* action,
+            float* log_density) {
+  for (Size row = 0; row < rows; ++row, outputs += 2 * n, noise += n, action += n) {
+    float sum = 0.0f;
+    for (Size i = 0; i < n; ++i) {
+      const float log_std = clamped(outputs[n + i], low, high);
+      const float u = outputs[i] + noise[i] * exp_of(log_std);
+      action[i] = tanh_of(u);
+      sum -= 0.5f * noise[i] * noise[i] + log_std + kHalfLog2Pi + log_slope_of(u);
+    }
+    log_density[row] = sum;
+  }
+}
+
+// The density falls by the slope's logarithm, whose derivative is -2 tanh(u), and by the logarithm of the deviation.
+void squash_back(const float* outputs, const float* noise, const float* action, const float* to_action,
+                 const float* to_density, Size rows, Size n, float low, float high, float* to_outputs) {
+  for (Size row = 0; row < rows; ++row, outputs += 2 * n, noise += n, action += n, to_outputs += 2 * n) {
+    const float density = to_density ? to_density[row] : 0.0f;
+    for (Size i = 0; i < n; ++i) {
+      const float given = outputs[n + i], log_std = clamped(given, low, high);
+      float to_free = 2.0f * density * action[i];
+      if (to_action) to_free += to_action[row * n + i] * (1.0f - action[i] * action[i]);
+      to_outputs[i] = to_free;
+      to_outputs[n + i] = given == log_std ? to_free * noise[i] * exp_of(log_std) - density : 0.0f;
+    }
+  }
+}
+
 void surrogate(const float* log_probability, const float* behaviour, const float* advantage, Size rows,
                float clip_range, float* result, float* slope, float* divergence, float* is_clipped) {
   const float low = 1.0f - clip_range, high = 1.0f + clip_range;

@@ -58,6 +58,14 @@ struct Kernels {
   // estimate, and 1 where the ratio is beyond the range: [rows] each.
   void (*surrogate)(const float* log_probability, const float* behaviour, const float* advantage, std::size_t rows,
                     float clip_range, float* result, float* slope, float* divergence, float* is_clipped);
+  // Mean and logarithm of the deviation, side by side in outputs [rows, 2 n], the latter within low and high, and noise
+  // [rows, n] -> the action squashed by tanh [rows, n], log_density [rows].
+  void (*squash)(const float* outputs, const float* noise, std::size_t rows, std::size_t n, float low, float high,
+                 float* action, float* log_density);
+  // to_action [rows, n] and to_density [rows], either may be nullptr -> to_outputs [rows, 2 n].
+  void (*squash_back)(const float* outputs, const float* noise, const float* action, const float* to_action,
+                      const float* to_density, std::size_t rows, std::size_t n, float low, float high,
+                      float* to_outputs);
 };
 
 extern const Kernels base_kernels;

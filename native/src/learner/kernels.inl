@@ -24,18 +24,20 @@ inline Vector splat(float value) { return value - Vector{}; }
 inline Size least(Size a, Size b) { return a < b ? a : b; }
 
 // tanh to 3.3e-7 of its value: an odd rational function, fitted to the least relative error from -7.9 to 7.9.
-inline Vector tanh_of(Vector x) {
-  const Vector limit = splat(7.9f);
+template <class Number>
+inline Number tanh_of(Number x) {
+  const auto splat = [](float value) { return value - Number{}; };
+  const Number limit = splat(7.9f);
   x = x > limit ? limit : x;  // a NaN stays one
   x = x < -limit ? -limit : x;
-  const Vector square = x * x;
-  Vector above = splat(2.4106258655898216e-11f);
+  const Number square = x * x;
+  Number above = splat(2.4106258655898216e-11f);
   above = above * square + splat(-1.4906682110904512e-08f);
   above = above * square + splat(9.939340998244006e-06f);
   above = above * square + splat(0.0029921147506684065f);
   above = above * square + splat(0.12984926998615265f);
   above = above * square + splat(1.0f);
-  Vector below = splat(0.0002380892401561141f);
+  Number below = splat(0.0002380892401561141f);
   below = below * square + splat(0.024053167551755905f);
   below = below * square + splat(0.4631824493408203f);
   below = below * square + splat(1.0f);
@@ -318,7 +320,7 @@ void adam(float* params, const float* gradient, float* mean, float* square, Size
 
 }  // namespace
 
-extern const Kernels TABLE = {NAME, scratch_floats, saved_floats, forward, backward,     square_sum,
-                              adam, choice,         choice_back,  density, density_back, surrogate};
+extern const Kernels TABLE = {NAME,        scratch_floats, saved_floats, forward,      backward,  square_sum, adam,
+                              choice,      choice_back,    density,      density_back, surrogate, squash,     squash_back};
 
 }  // namespace penstock::learner

@@ -142,6 +142,18 @@ PYBIND11_MODULE(_learner, module) {
                             static_cast<float>(clip_range), pointer(result), pointer(slope), pointer(divergence),
                             pointer(is_clipped));
   });
+  module.def("squash", [](std::size_t number, std::uintptr_t outputs, std::uintptr_t noise, std::size_t rows,
+                          std::size_t n, double low, double high, std::uintptr_t action, std::uintptr_t log_density) {
+    level(number).squash(pointer(outputs), pointer(noise), rows, n, static_cast<float>(low), static_cast<float>(high),
+                         pointer(action), pointer(log_density));
+  });
+  module.def("squash_back", [](std::size_t number, std::uintptr_t outputs, std::uintptr_t noise, std::uintptr_t action,
+                               std::uintptr_t to_action, std::uintptr_t to_density, std::size_t rows, std::size_t n,
+                               double low, double high, std::uintptr_t to_outputs) {
+    level(number).squash_back(pointer(outputs), pointer(noise), pointer(action), pointer(to_action),
+                              pointer(to_density), rows, n, static_cast<float>(low), static_cast<float>(high),
+                              pointer(to_outputs));
+  });
   module.def("norm", [](std::size_t number, std::uintptr_t values, std::size_t count) {
     return std::sqrt(level(number).square_sum(pointer(values), count));
   });

@@ -9,7 +9,7 @@ fast. So an algorithm has one text for both. The results differ by rounding alon
 
 from __future__ import annotations
 
-from functools import lru_cache
+import weakref
 from typing import TYPE_CHECKING
 
 import torch
@@ -42,7 +42,7 @@ def perceptron(inputs: Tensor, parameters: Sequence[Tensor], *, relu: bool) -> T
     Returns:
         `[..., out]`, float32.
     """
-    number = _level_number(inputs)
+    number = level_number(inputs)
     if number is None:
         return None
     tape = current_tape() if torch.is_grad_enabled() else None
@@ -74,7 +74,7 @@ def choice(logits: Tensor, action: Tensor) -> tuple[Tensor, Tensor] | None:
     Raises:
         IndexError: a choice is none of `n`.
     """
-    number, tape = _level_number(logits), current_tape()
+    number, tape = level_number(logits), current_tape()
     if number is None or action.dtype is not torch.int64 or action.shape != logits.shape[:-1]:
         return None
     if tape is None and _is_torchs(logits):
@@ -95,15 +95,15 @@ def choice(logits: Tensor, action: Tensor) -> tuple[Tensor, Tensor] | None:
     )
 
     def back(gradients: Sequence[Tensor | None]) -> Sequence[Tensor]:
-        to_chosen, to_entropy = map(_contiguous, gradients)
+        to_chosen, to_entropy = map(contiguous_or_none, gradients)
         to_logits = torch.empty(logits.shape)
         _learner.choice_back(
             number,
             log_probabilities.data_ptr(),
             action.data_ptr(),
             entropy.data_ptr(),
-            _address(to_chosen),
-            _address(to_entropy),
+            address(to_chosen),
+            address(to_entropy),
             rows,
             n,
             to_logits.data_ptr(),
@@ -126,8 +126,8 @@ def density(mean: Tensor, log_std: Tensor, action: Tensor) -> tuple[Tensor, Tens
     Returns:
         None where torch has to compute it.
     """
-    number, tape = _level_number(mean), current_tape()
-    if number is None or not (_plain(action) and _plain(log_std)) or action.shape != mean.shape:
+    number, tape = level_number(mean), current_tape()
+    if number is None or not (plain(action) and plain(log_std)) or action.shape != mean.shape:
         return None
     if log_std.shape != mean.shape[-1:] or (tape is None and _is_torchs(mean, log_std)):
         return None
@@ -147,7 +147,7 @@ def density(mean: Tensor, log_std: Tensor, action: Tensor) -> tuple[Tensor, Tens
     )
 
     def back(gradients: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-        to_density, to_entropy = map(_contiguous, gradients)
+        to_density, to_entropy = map(contiguous_or_none, gradients)
         to_mean, to_log_std = None, torch.zeros(n)
         if to_density is not None:
             to_mean = torch.empty(mean.shape)
@@ -184,8 +184,8 @@ def surrogate(
     Returns:
         None where torch has to compute it.
     """
-    number, tape = _level_number(log_probability), current_tape()
-    if number is None or not (_plain(behaviour) and _plain(advantage) and log_probability.is_contiguous()):
+    number, tape = level_number(log_probability), current_tape()
+    if number is None or not (plain(behaviour) and plain(advantage) and log_probability.is_contiguous()):
         return None
     if not log_probability.shape == behaviour.shape == advantage.shape:
         return None
@@ -211,7 +211,7 @@ def surrogate(
 
 def norm(vector: Tensor) -> float | None:
     """Return the Euclidean norm of `[P]`, summed in float64; None where torch has to compute it."""
-    number = _level_number(vector)
+    number = level_number(vector)
     if number is None or not vector.is_contiguous():
         return None
     return _learner.norm(number, vector.data_ptr(), vector.numel())
@@ -226,9 +226,9 @@ def adam(
     epsilon: float,
 ) -> bool:
     """Take a step of Adam in place, as `optimizers.step_adam` does; return False where torch has to."""
-    number = _level_number(params)
+    number = level_number(params)
     mean, square, step = state["mean"], state["square"], state["step"]
-    if number is None or not all(map(_plain, (params, gradient, mean, square, step))):
+    if number is None or not all(map(plain, (params, gradient, mean, square, step))):
         return False
     _learner.adam(
         number,
@@ -247,7 +247,7 @@ def adam(
 
 def tape_for(tensor: Tensor) -> Tape | None:
     """Return the tape on which a function of this tensor may record its own gradient; None leaves it to autograd."""
-    return current_tape() if torch.is_grad_enabled() and _level_number(tensor) is not None else None
+    return current_tape() if torch.is_grad_enabled() and level_number(tensor) is not None else None
 
 
 def times(gradient: Tensor | None, slope: Tensor) -> Tensor:
@@ -261,15 +261,17 @@ def _is_torchs(*tensors: Tensor) -> bool:
     return torch.is_grad_enabled() and any(each.requires_grad for each in tensors)
 
 
-def _contiguous(gradient: Tensor | None) -> Tensor | None:
+def contiguous_or_none(gradient: Tensor | None) -> Tensor | None:
+    """Return a gradient as kernels read it, if there is one."""
     return None if gradient is None else gradient.contiguous()
 
 
-def _address(gradient: Tensor | None) -> int:
+def address(gradient: Tensor | None) -> int:
+    """Return where a gradient lies; 0 if there is none."""
     return 0 if gradient is None else gradient.data_ptr()
 
 
-def _level_number(tensor: Tensor) -> int | None:
+def level_number(tensor: Tensor) -> int | None:
     """Return the number of the level in use, or None if this tensor is torch's."""
     if type(tensor) is not Tensor and type(tensor) is not torch.nn.Parameter:
         return None
@@ -281,23 +283,53 @@ def _level_number(tensor: Tensor) -> int | None:
     return None if number < 0 else number
 
 
-def _plain(tensor: Tensor) -> bool:
+def plain(tensor: Tensor) -> bool:
+    """Return whether kernels can read a tensor."""
     return tensor.dtype is torch.float32 and tensor.is_cpu and tensor.is_contiguous()
 
 
 def _network(number: int, parameters: Sequence[Tensor], relu: bool) -> _learner.Network | None:
     """Return the kernels' view of parameters, which have to outlive it; None if they are torch's."""
+    key = (number, relu, *map(id, parameters))
+    known = _networks.get(key)
+    if known is not None and known.describes(parameters):
+        return known.network
+    network = _new_network(number, parameters, relu)
+    if network is not None:
+        if len(_networks) >= _MOST_NETWORKS:
+            _networks.clear()
+        _networks[key] = _Known(network, [weakref.ref(each) for each in parameters], parameters)
+    return network
+
+
+class _Known:
+    """A network of tensors that were checked: it holds as long as they are the same, at the same addresses."""
+
+    __slots__ = ("_addresses", "_tensors", "network")
+
+    def __init__(self, network: _learner.Network, tensors: list[weakref.ref[Tensor]], now: Sequence[Tensor]) -> None:
+        self.network = network
+        self._tensors = tensors
+        self._addresses = [each.data_ptr() for each in now]
+
+    def describes(self, parameters: Sequence[Tensor]) -> bool:
+        """Return whether these are its tensors: another one may have the number of one that is gone."""
+        for each, tensor, address in zip(parameters, self._tensors, self._addresses, strict=True):
+            if tensor() is not each or each.data_ptr() != address or not each.is_contiguous():
+                return False
+        return True
+
+
+_MOST_NETWORKS = 64
+_networks: dict[tuple[int, ...], _Known] = {}
+
+
+def _new_network(number: int, parameters: Sequence[Tensor], relu: bool) -> _learner.Network | None:
     widths = [parameters[0].shape[-1]]
     for weight, bias in zip(parameters[::2], parameters[1::2], strict=True):
-        if not (_plain(weight) and _plain(bias) and weight.shape == (len(bias), widths[-1])):
+        if not (plain(weight) and plain(bias) and weight.shape == (len(bias), widths[-1])):
             return None
         widths.append(len(bias))
     if max(widths) > _WIDEST or 0 in widths:
         return None
-    return _cached_network(number, tuple(widths), tuple(parameter.data_ptr() for parameter in parameters), relu)
-
-
-@lru_cache(maxsize=256)
-def _cached_network(number: int, widths: tuple[int, ...], addresses: tuple[int, ...], relu: bool) -> _learner.Network:
-    """Return a network of these addresses; which tensors lie there does not matter to it."""
-    return _learner.Network(number, widths, addresses, relu)
+    return _learner.Network(number, widths, [parameter.data_ptr() for parameter in parameters], relu)

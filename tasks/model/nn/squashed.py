@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from penstock.native import _learner
 from penstock.tasks.model.nn import kernels
 
 if TYPE_CHECKING:
@@ -30,29 +31,53 @@ def squashed_sample(outputs: Tensor, noise: Tensor, log_std_range: tuple[float, 
     Returns:
         Vectors from -1 to 1, `[rows, n]`, and their log-densities `[rows]`.
     """
-    tape = kernels.tape_for(outputs)
-    with torch.set_grad_enabled(tape is None and torch.is_grad_enabled()):
-        mean, given = outputs.chunk(2, -1)
-        log_std = given.clamp(*log_std_range)
-        deviation = log_std.exp()
-        free = torch.addcmul(mean, noise, deviation)
-        # log(1 - tanh(u) ** 2), in a form that is finite where tanh(u) rounds to 1.
-        slope = 2.0 * (math.log(2.0) - free - torch.nn.functional.softplus(-2.0 * free))
-        log_density = (-0.5 * noise.square() - log_std - 0.5 * _LOG_2PI - slope).sum(-1)
-        action = free.tanh()
+    found = _by_kernels(outputs, noise, log_std_range)
+    if found is not None:
+        return found
+    mean, log_std = outputs.chunk(2, -1)
+    log_std = log_std.clamp(*log_std_range)
+    free = torch.addcmul(mean, noise, log_std.exp())
+    # log(1 - tanh(u) ** 2), in a form that is finite where tanh(u) rounds to 1.
+    slope = 2.0 * (math.log(2.0) - free - torch.nn.functional.softplus(-2.0 * free))
+    log_density = (-0.5 * noise.square() - log_std - 0.5 * _LOG_2PI - slope).sum(-1)
+    return free.tanh(), log_density
+
+
+def _by_kernels(outputs: Tensor, noise: Tensor, log_std_range: tuple[float, float]) -> tuple[Tensor, Tensor] | None:
+    number, tape = kernels.level_number(outputs), kernels.tape_for(outputs)
+    if number is None or not (kernels.plain(outputs) and kernels.plain(noise)):
+        return None
+    if tape is None and outputs.requires_grad and torch.is_grad_enabled():
+        return None
+    (rows, n), shape = noise.shape, outputs.shape
+    action, log_density = torch.empty(noise.shape), torch.empty(rows)
+    _learner.squash(
+        number,
+        outputs.data_ptr(),
+        noise.data_ptr(),
+        rows,
+        n,
+        *log_std_range,
+        action.data_ptr(),
+        log_density.data_ptr(),
+    )
 
     def back(gradients: Sequence[Tensor | None]) -> Sequence[Tensor]:
-        to_action, to_density = gradients
-        to_free = torch.zeros_like(deviation) if to_action is None else to_action * (1.0 - action.detach().square())
-        to_log_std = noise * deviation
-        if to_density is None:
-            to_log_std = to_log_std * to_free
-        else:
-            # The density falls by the slope, whose derivative is -2 tanh(u), and by the logarithm of the deviation.
-            to_density = to_density.unsqueeze(-1)
-            to_free = torch.addcmul(to_free, to_density, action.detach(), value=2.0)
-            to_log_std = to_log_std * to_free - to_density
-        return (torch.cat((to_free, to_log_std * (given.detach() == log_std)), -1),)
+        to_action, to_density = map(kernels.contiguous_or_none, gradients)
+        to_outputs = torch.empty(shape)
+        _learner.squash_back(
+            number,
+            outputs.data_ptr(),
+            noise.data_ptr(),
+            action.data_ptr(),
+            kernels.address(to_action),
+            kernels.address(to_density),
+            rows,
+            n,
+            *log_std_range,
+            to_outputs.data_ptr(),
+        )
+        return (to_outputs,)
 
     if tape is not None:
         tape.record((outputs,), (action, log_density), back)

@@ -7,6 +7,7 @@ contiguous tiles, and so the same range of every round; its own rows are numbere
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -111,6 +112,12 @@ def loss_noise(spec: NoiseSpec, run_seed: int, loss: int, round_: int, minibatch
         places: int64 `[n]`, of the rows in the minibatch.
     """
     out = np.empty((1, len(places), *spec.shape), dtype=np.float32)
-    seed = seed_of(run_seed, Purpose.LOSS, loss, minibatch)
+    seed = _loss_seed(run_seed, loss, minibatch)
     fill_noise(spec.kind, seed, Purpose.LOSS, np.ascontiguousarray(places.numpy()), round_, out)
     return torch.from_numpy(out[0])
+
+
+@lru_cache(maxsize=4096)
+def _loss_seed(run_seed: int, loss: int, minibatch: int) -> int:
+    """Return the seed of a loss's noise, which every round uses again."""
+    return seed_of(run_seed, Purpose.LOSS, loss, minibatch)

@@ -13,6 +13,7 @@ from penstock.tasks.model.nn import kernels
 from penstock.tasks.model.nn.distributions import choice_probability, vector_probability
 from penstock.tasks.model.nn.layers import init_mlp, mlp
 from penstock.tasks.model.nn.optimizers import clip_norm, init_adam, step_adam
+from penstock.tasks.model.nn.squashed import squashed_sample
 from penstock.tasks.model.nn.surrogate import clipped_surrogate, value_error
 from penstock.tasks.specs import ParameterGroup
 from penstock.tasks.tape import Tape, recording
@@ -190,6 +191,25 @@ def test_the_clipped_surrogate_is_torchs():
 
 
 @pytest.mark.usefixtures("_level")
+@pytest.mark.parametrize("scale", [0.1, 3.0, 30.0])
+def test_a_squashed_sample_is_torchs(scale):
+    """Value and gradient, near 0 and where tanh rounds to 1, within the deviation's range and beyond it."""
+    group, inputs, noise = group_of((4, 8, 6)), numbers(50, 4), numbers(50, 3, seed=10)
+
+    def loss(params, values, noise):
+        action, density = squashed_sample(scale * mlp(params, values), noise, (-2.0, 1.0))
+        return (action * torch.linspace(-1, 1, 50).unsqueeze(-1)).sum() + 0.3 * density.sum()
+
+    with torch.no_grad():
+        outputs = scale * mlp(group, inputs)
+        found = squashed_sample(outputs, noise, (-2.0, 1.0))
+        for value, exact in zip(found, squashed_sample(outputs.double(), noise.double(), (-2.0, 1.0)), strict=True):
+            near(value, exact)
+    gradient = differentiated(group, lambda: loss(group, inputs, noise))
+    near(gradient, in_float64(group, lambda exact: loss(exact, inputs.double(), noise.double())), 1e-4)
+
+
+@pytest.mark.usefixtures("_level")
 @pytest.mark.parametrize("outputs", [1, 3])
 def test_a_values_error_is_torchs(outputs):
     """The gradient of the last output alone."""
@@ -214,6 +234,19 @@ def test_adam_and_the_norm_are_torchs_up_to_rounding():
         near(states[0][name], states[1][name], 1e-5)
     huge = torch.full((8,), 1e30)
     assert clip_norm(huge, 0.5).norm().item() == pytest.approx(0.5)  # its square is no float32
+
+
+def test_parameters_are_told_apart_by_more_than_their_numbers():
+    """New tensors get the numbers and the addresses of old ones; a tensor may also change its layout in place."""
+    inputs = numbers(3, 4)
+    with torch.no_grad():
+        for turn in range(200):
+            params = {name: value.clone() for name, value in group_of((4, 5 + turn % 3, 2)).items()}
+            near(mlp(params, inputs), mlp({name: value.double() for name, value in params.items()}, inputs.double()))
+        square = {"0.weight": numbers(4, 4), "0.bias": numbers(4)}
+        for _ in range(2):
+            near(mlp(square, inputs), inputs.double() @ square["0.weight"].double().T + square["0.bias"].double())
+            square["0.weight"].t_()
 
 
 def test_torch_computes_what_kernels_do_not():
