@@ -96,7 +96,7 @@ WORKLOADS = {
     "halfcheetah": Workload(
         "PPO on HalfCheetah-v5: CleanRL's recipe, 2,048 rows a round, 10 epochs of 32 minibatches",
         "halfcheetah",
-        ("--envs-per-tile", "4", "--act-tasks", "2"),
+        (),
         # CleanRL's own settings are the workload's.
         ("CleanRL, own", "SB3, equal"),
         (),
