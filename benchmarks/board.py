@@ -136,9 +136,11 @@ def main() -> None:
         "machine": machine(["penstock-rl", "torch", "prefect", "distributed", "numpy", "gymnasium"]),
         "workloads": measured,
     }
-    path = HERE / "results" / f"{result['date']}-board{'-quick' if args.quick else ''}.json"
+    parts = [result["date"], "board", *(["quick"] if args.quick else []), *(args.only or [])]
+    path = HERE / "results" / f"{'-'.join(parts)}.json"
+    before = [each for each in sorted(path.parent.glob("*-board*.json")) if each != path]
     path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    write_page([path])
+    write_page([*before, path])
 
 
 def measure(name: str, rounds: int, home: str) -> dict[str, Any]:
@@ -198,14 +200,13 @@ def contenders(name: str) -> dict[str, Callable[..., dict[str, Any]]]:
     found: dict[str, Callable[..., dict[str, Any]]] = {
         f"Penstock, lag {lag}": partial(train, workload, lag) for lag in (0, 1)
     }
-    found[ALONE] = partial(bare, workload)
-    if algorithm.name != "ppo":
-        found.pop(ALONE)
-    return found | {title: partial(fastest, peers[title]) for title in (*workload.equal, *workload.others)}
+    if algorithm.name == "ppo":
+        found[ALONE] = partial(bare, workload)
+    return found | {title: partial(without_store, peers[title]) for title in (*workload.equal, *workload.others)}
 
 
-def fastest(measured: Callable[..., dict[str, Any]], store: str) -> dict[str, Any]:  # noqa: ARG001
-    """Run a peer once, with one torch thread: at these sizes two are no faster, and Penstock has one as well."""
+def without_store(measured: Callable[..., dict[str, Any]], store: str) -> dict[str, Any]:  # noqa: ARG001
+    """Run a peer, which stores nothing, once."""
     return measured()
 
 

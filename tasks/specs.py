@@ -277,7 +277,7 @@ class LossInputs:
             return [
                 weight * (share * outer)
                 if isinstance(weight, Tensor)
-                else torch.full(values.shape, weight * share * outer)
+                else torch.full_like(values, weight * share * outer, requires_grad=False)
                 for values, weight, share in shares
             ]
 

@@ -114,7 +114,7 @@ def test_the_gradient_is_autograds(state, rows, group, function):
     with use_level("torch"):
         expected, theirs = minibatch_gradient(loss, state, rows, {}, ROWS)
     assert torch.allclose(found, expected, rtol=1e-4, atol=1e-6)
-    assert expected.abs().min() >= 0.0
+    assert expected.any()
     assert outputs.keys() == theirs.keys()
     for name, value in outputs.items():
         assert torch.allclose(value, theirs[name], rtol=1e-4, atol=1e-6)
