@@ -38,6 +38,8 @@ logger = logging.getLogger(__name__)
 
 _READY_SECONDS = 120.0
 _ANSWER_SECONDS = 10.0
+_BUSY_SECONDS = 60.0
+"""As long as Prefect's own client waits for an answer (`PREFECT_API_REQUEST_TIMEOUT`)."""
 _END_SECONDS = 10.0
 _DIE_WITH_PARENT = """
 import ctypes, os, signal, sys
@@ -216,13 +218,14 @@ def _turn_to_start() -> Iterator[None]:
 def require_prefect(api_url: str) -> None:
     """Check that a server answers at a `PREFECT_API_URL` and takes `PREFECT_API_AUTH_STRING`, if that is set.
 
+    A server that takes the connection and says nothing, as a busy one does, is asked again for a minute.
+
     Raises:
         PenstockError: no server answers, it wants another auth string, or the address is invalid.
     """
     try:
         for path in ("health", "admin/version"):
-            with urllib.request.urlopen(_request(api_url, path), timeout=_ANSWER_SECONDS):  # noqa: S310  (the user's)
-                pass
+            _ask(api_url, path)
     except urllib.error.HTTPError as error:
         error.close()
         if error.code in _REFUSED and "PREFECT_API_KEY" not in os.environ:
@@ -247,6 +250,22 @@ def require_prefect(api_url: str) -> None:
         f"PREFECT_API_URL = {without_password(api_url)}: no Prefect server answers: {found}. Start one (`prefect "
         f"server start`), correct the address (it ends in /api), or unset it: `penstock train` then starts its own"
     )
+
+
+def _ask(api_url: str, path: str) -> None:
+    """Make a request, and repeat it while the server is too busy to answer."""
+    deadline, said = time.monotonic() + _BUSY_SECONDS, False
+    while True:
+        try:
+            # A connection that can't be made raises URLError instead, and is not tried again.
+            with urllib.request.urlopen(_request(api_url, path), timeout=_ANSWER_SECONDS):  # noqa: S310  (the user's)
+                return
+        except TimeoutError:
+            if time.monotonic() > deadline:
+                raise
+            if not said:
+                said = True
+                logger.warning("the Prefect server at %s is slow to answer; waiting", without_password(api_url))
 
 
 def _request(api_url: str, path: str) -> urllib.request.Request:

@@ -8,8 +8,10 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
+from contextlib import suppress
 
 import pytest
 
@@ -53,6 +55,31 @@ def test_an_embedded_server_answers_its_user_alone(surroundings, tmp_path):
         assert str(tmp_path / "config" / "prefect-auth") in server.sign_in
         server.direct_here()
         require_prefect(os.environ["PREFECT_API_URL"])
+
+
+def test_a_server_that_is_too_busy_to_answer_is_asked_again(surroundings, monkeypatch):
+    """The first request gets no answer, the next ones do: only a server that stays silent is refused."""
+    monkeypatch.setattr("penstock.flows.api.prefect_server._ANSWER_SECONDS", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+
+        def serve() -> None:
+            silent, _ = busy.accept()
+            with silent, suppress(OSError):  # the listener is closed
+                while True:
+                    answered, _ = busy.accept()
+                    with answered:
+                        answered.recv(4096)
+                        answered.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+
+        threading.Thread(target=serve, daemon=True).start()
+        require_prefect(f"http://127.0.0.1:{busy.getsockname()[1]}/api")
+        busy.shutdown(socket.SHUT_RDWR)
+    monkeypatch.setattr("penstock.flows.api.prefect_server._BUSY_SECONDS", 1.0)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        pytest.raises(PenstockError, match="no Prefect server answers: timed out"),
+    ):
+        require_prefect(f"http://127.0.0.1:{silent.getsockname()[1]}/api")
 
 
 SERVER = """
