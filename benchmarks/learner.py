@@ -34,8 +34,8 @@ from tables import write_table
 
 from penstock.native.kernel_level import LEVELS, use_level
 from penstock.tasks.roles.acting.tile import RoundBuffers, TileActor
-from penstock.tasks.roles.learning.reduction import LocalReduction
 from penstock.tasks.roles.learning.round_update import StageTally, learn_batches
+from penstock.tasks.roles.reducing.reduction import LocalReduction
 from penstock.tasks.setup.config.loading import build_config, load_preset, merge
 from penstock.tasks.setup.planning.dry_run import training_rows, trial_run
 

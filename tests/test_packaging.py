@@ -36,7 +36,7 @@ TASKS = (
     *("model.nn", "setup.distribution", "setup.config", "environments", "model.algorithms", "runtime"),
     *("data.snapshots", "data.input", "data.replay", "data.datasets", "roles.stepping", "roles.acting", "analysis"),
     "inference",
-    *("roles.learning", "setup.planning", "roles.worker", "conformance", "driver", "simulation"),
+    *("roles.reducing", "roles.learning", "setup.planning", "roles.worker", "conformance", "driver", "simulation"),
 )
 NATIVE = ("native", "pool", "adapters", "registry", "compile", "floorplan", "trainers", "conformance")
 FLOWS = (

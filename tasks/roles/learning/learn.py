@@ -12,12 +12,12 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from penstock.storage.runs.timings import CacheCounts, LearnTimes, PipelineCounts
-from penstock.tasks.roles.learning.reduction import reducing
 from penstock.tasks.roles.learning.round_update import StageTally, learn_batches, learn_window
 from penstock.tasks.roles.learning.shard_feed import ShardFeed
 from penstock.tasks.roles.learning.stage_state import Publisher, begin_stage, parameters_digest
 from penstock.tasks.roles.learning.stored_feed import StoredFeed
 from penstock.tasks.roles.learning.window_rows import WindowRows
+from penstock.tasks.roles.reducing.reduction import reducing
 from penstock.tasks.runtime.events import Progress
 from penstock.tasks.runtime.metrics import Spans
 from penstock.tasks.runtime.results import LearnResult
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from penstock.tasks.roles.learning.feed import Feed
-    from penstock.tasks.roles.learning.reduction import Reduction
     from penstock.tasks.roles.learning.stage_state import Stage
+    from penstock.tasks.roles.reducing.reduction import Reduction
     from penstock.tasks.runtime.assignment import Assignment
     from penstock.tasks.runtime.membership import Membership
     from penstock.tasks.runtime.process_group import Rendezvous

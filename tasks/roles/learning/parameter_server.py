@@ -12,16 +12,16 @@ import torch
 
 from penstock.storage.runs.timings import ServerTimes
 from penstock.tasks.roles.learning.minibatches import take_share
-from penstock.tasks.roles.learning.reduction import (
+from penstock.tasks.roles.learning.round_update import plan_round
+from penstock.tasks.roles.learning.stage_state import Publisher, begin_stage, parameters_digest
+from penstock.tasks.roles.learning.window import RoundWindow
+from penstock.tasks.roles.reducing.reduction import (
     SERVER_GROUP,
     copy_round_state,
     learner_names,
     server_name,
     untrained_values,
 )
-from penstock.tasks.roles.learning.round_update import plan_round
-from penstock.tasks.roles.learning.stage_state import Publisher, begin_stage, parameters_digest
-from penstock.tasks.roles.learning.window import RoundWindow
 from penstock.tasks.runtime.metrics import EdgeTally
 from penstock.tasks.runtime.process_group import Group
 from penstock.tasks.runtime.results import ServerResult

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from penstock.tasks.roles.learning.feed import FeedRound
     from penstock.tasks.roles.learning.gradients import Gradient
     from penstock.tasks.roles.learning.minibatches import Share
-    from penstock.tasks.roles.learning.reduction import Reduction
     from penstock.tasks.roles.learning.window_rows import WindowRows
+    from penstock.tasks.roles.reducing.reduction import Reduction
     from penstock.tasks.runtime.run_context import RunContext
     from penstock.tasks.specs import Batch, State
 

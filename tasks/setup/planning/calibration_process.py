@@ -20,8 +20,8 @@ from penstock.tasks.data.snapshots.quantize import encode_params
 from penstock.tasks.model.algorithms.contract import FollowsRounds
 from penstock.tasks.roles.acting.shard_writer import RoundWriter
 from penstock.tasks.roles.acting.tile import TileActor
-from penstock.tasks.roles.learning.reduction import LocalReduction, untrained_values
 from penstock.tasks.roles.learning.shard_feed import reader_at
+from penstock.tasks.roles.reducing.reduction import LocalReduction, untrained_values
 from penstock.tasks.roles.stepping.protocol import StepFrame, pack_end, pack_start
 from penstock.tasks.roles.stepping.sockets import GREETING_BYTES, WELCOME_BYTES
 from penstock.tasks.runtime.device import prepare_device

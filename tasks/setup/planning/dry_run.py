@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from penstock.tasks.roles.acting.tile import ActedRound
-    from penstock.tasks.roles.learning.reduction import LocalReduction
+    from penstock.tasks.roles.reducing.reduction import LocalReduction
     from penstock.tasks.runtime.run_context import RunContext
     from penstock.tasks.setup.config.run import RunConfig
     from penstock.tasks.specs import Batch, State

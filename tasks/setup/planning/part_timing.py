@@ -19,8 +19,8 @@ from penstock.tasks.model.algorithms.contract import window_spec
 from penstock.tasks.roles.acting.shard_writer import RoundWriter
 from penstock.tasks.roles.acting.tile import RoundBuffers, TileActor
 from penstock.tasks.roles.acting.torch_tile import DeviceParams, TorchTileActor
-from penstock.tasks.roles.learning.reduction import LocalReduction
 from penstock.tasks.roles.learning.shard_feed import learned_columns
+from penstock.tasks.roles.reducing.reduction import LocalReduction
 from penstock.tasks.roles.stepping.protocol import StepFrame
 from penstock.tasks.roles.stepping.sockets import Link
 from penstock.tasks.seeds import Purpose, environment_seeds

@@ -14,7 +14,7 @@ from penstock.tasks.model.algorithms.impala import IMPALA
 from penstock.tasks.model.algorithms.mappo import MAPPO
 from penstock.tasks.model.algorithms.ppo import PPO
 from penstock.tasks.model.algorithms.sac import SAC
-from penstock.tasks.roles.learning.reduction import LocalReduction, SummedReduction
+from penstock.tasks.roles.reducing.reduction import LocalReduction, SummedReduction
 from penstock.tasks.setup.config.off_policy import SACSettings
 from penstock.tasks.setup.config.on_policy import IMPALASettings, IPPOSettings, MAPPOSettings, PPOSettings
 from penstock.tasks.specs import ActionSpec, EnvironmentSpec, LossInputs, Spec, State, Trajectory

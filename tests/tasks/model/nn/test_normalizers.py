@@ -11,7 +11,7 @@ from penstock.storage.stores.open import open_store
 from penstock.tasks.data.snapshots.checkpoints import load_checkpoint, write_checkpoint
 from penstock.tasks.model.algorithms.ppo import PPO
 from penstock.tasks.model.nn.normalizers import Normalizer, discounted_rewards
-from penstock.tasks.roles.learning.reduction import LocalReduction
+from penstock.tasks.roles.reducing.reduction import LocalReduction
 from penstock.tasks.setup.config.on_policy import PPOSettings
 from penstock.tasks.specs import EnvironmentSpec, State
 

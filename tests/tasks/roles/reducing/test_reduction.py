@@ -17,14 +17,14 @@ from penstock.storage.errors import GangError, MemberLostError, SpecMismatchErro
 from penstock.tasks.model.algorithms.ppo import PPO
 from penstock.tasks.roles.learning.gradients import minibatch_gradient
 from penstock.tasks.roles.learning.minibatches import gather_minibatches, rows_of, take_share
-from penstock.tasks.roles.learning.reduction import (
+from penstock.tasks.roles.learning.window import RoundWindow
+from penstock.tasks.roles.reducing.reduction import (
     LocalReduction,
     ServerReduction,
     SummedReduction,
     copy_round_state,
     untrained_values,
 )
-from penstock.tasks.roles.learning.window import RoundWindow
 from penstock.tasks.runtime.assignment import Assignment
 from penstock.tasks.runtime.process_group import RENDEZVOUS_PORT, Group, Rendezvous
 from penstock.tasks.setup.config.on_policy import PPOSettings

@@ -1,0 +1,1 @@
+"""Makes one optimizer's step of several learners' gradients: together, or at a parameter server."""
