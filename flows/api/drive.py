@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from penstock.flows.api.prefect_server import PrefectServer, require_prefect
 from penstock.flows.api.surroundings import (
+    collection_paused,
     flush_prefect,
     interrupts_deferred,
     interrupts_raised,
@@ -28,6 +29,7 @@ from penstock.flows.observers.tracking.open import check_followers
 from penstock.flows.support.reachable import require_schedulers
 from penstock.storage.errors import PenstockError
 from penstock.storage.stores.open import without_password
+from penstock.tasks.roles.worker.fork_server import start_fork_server
 from penstock.tasks.setup.planning.resolve import already_resolved, resolve
 
 if TYPE_CHECKING:
@@ -83,6 +85,8 @@ def run_here(
         limited = _LimitedPanel(panel, before_exit)
         stack.enter_context(use_panel(limited))
         stack.enter_context(main_module_kept_out())
+        imports = stack.enter_context(contextlib.ExitStack())
+        imports.enter_context(collection_paused())
         server = None
         if "PREFECT_API_URL" not in os.environ:
             panel.note("starting Prefect's server, Dask workers and the rest")
@@ -92,12 +96,16 @@ def run_here(
             require_prefect(os.environ["PREFECT_API_URL"])
             shown = without_password(os.environ["PREFECT_API_URL"])
             panel.note(f"starting Dask workers and the rest; Prefect is at {shown}")
+        cluster = resolved.config.cluster
+        if resolved.policy and any(cluster.schedulers_of(role.name) == (None,) for role in resolved.policy.roles):
+            start_fork_server()
         refresh_prefect()
         workers, cancelled = _worker_starter(resolved)
         stack.callback(_stop_workers, workers, cancelled)
         with interrupts_deferred():
             workers.start()
             run_flow = _flow_of(config)
+        imports.close()
         stack.enter_context(logs_shown(panel))
         if server is not None:
             server.wait_ready()

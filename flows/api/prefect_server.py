@@ -26,6 +26,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from penstock.flows.api.migrated_database import copy_database, has_own_database, keep_database
 from penstock.storage.errors import PenstockError
 from penstock.storage.stores.open import without_password
 from penstock.storage.user_config import user_secret
@@ -41,16 +42,8 @@ _ANSWER_SECONDS = 10.0
 _BUSY_SECONDS = 60.0
 """As long as Prefect's own client waits for an answer (`PREFECT_API_REQUEST_TIMEOUT`)."""
 _END_SECONDS = 10.0
-_DIE_WITH_PARENT = """
-import ctypes, os, signal, sys
-PR_SET_PDEATHSIG = 1
-ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-if os.getppid() == int(sys.argv[1]):
-    os.execv(sys.argv[2], sys.argv[2:])
-"""
-"""Program that becomes the command of its arguments and dies with the thread that started it, the given process's."""
 _KEPT_LINES = 50
-_POLL_SECONDS = 0.1
+_POLL_SECONDS = 0.03
 _SILENT_SECONDS = 2.0
 _STARTS = 3
 _OF_DATABASE = "sqlite3.OperationalError"
@@ -90,6 +83,10 @@ class PrefectServer:
         }
         environment.pop("PREFECT_API_URL", None)
         self._environment = environment
+        self._home = _home()
+        self._is_new = not has_own_database(self._home)
+        if self._is_new:
+            copy_database(self._home)
         self._starts_left = _STARTS
         self._start()
 
@@ -149,6 +146,8 @@ class PrefectServer:
                 )
             try:
                 with urllib.request.urlopen(f"{self.api_url}/health", timeout=2.0):  # noqa: S310  (loopback)
+                    if self._is_new:
+                        keep_database(self._home)
                     self._turn.close()
                     return
             except OSError:
@@ -164,11 +163,10 @@ class PrefectServer:
 
     def _start(self) -> None:
         self._starts_left -= 1
-        command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(self._port)]
-        # In the child, and not between fork and exec: threads of a notebook may hold locks that a fork keeps for ever.
-        begin = [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid())]
+        # -P: no module of the working directory is imported.
+        program = [sys.executable, "-P", "-m", "penstock.flows.api.serve_prefect", str(os.getpid())]
         self._process = subprocess.Popen(
-            [*begin, *command],
+            [*program, "--host", "127.0.0.1", "--port", str(self._port)],
             env=self._environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -196,7 +194,7 @@ def start_failure(said: str) -> str:
 @contextmanager
 def _turn_to_start() -> Iterator[None]:
     """Wait until no other server of Penstock's starts on Prefect's home folder: two would create one database."""
-    home = Path(os.environ.get("PREFECT_HOME") or Path.home() / ".prefect").expanduser()
+    home = _home()
     began, said = time.monotonic(), False
     with ExitStack() as stack:
         try:
@@ -213,6 +211,11 @@ def _turn_to_start() -> Iterator[None]:
         except OSError:
             pass  # A folder that can't be written or locked: Prefect itself says more about it.
         yield
+
+
+def _home() -> Path:
+    """Return Prefect's home folder."""
+    return Path(os.environ.get("PREFECT_HOME") or Path.home() / ".prefect").expanduser()
 
 
 def require_prefect(api_url: str) -> None:

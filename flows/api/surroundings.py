@@ -6,6 +6,7 @@ Driving sets environment variables, Prefect's settings and levels of logs, and s
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -111,6 +112,18 @@ def main_module_kept_out() -> Iterator[None]:
         yield
     finally:
         main.__spec__ = before
+
+
+@contextmanager
+def collection_paused() -> Iterator[None]:
+    """Let Python collect no garbage meanwhile: where much is imported, collections take a sixth of the time."""
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()
 
 
 @contextmanager

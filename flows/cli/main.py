@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from gc import set_threshold
 from pathlib import Path  # noqa: TC003  (typer reads annotations)
 from typing import TYPE_CHECKING, Annotated
 
@@ -51,6 +52,8 @@ app.command()(play)
 app.command("serve-policy")(serve_policy)
 app.command()(simulate)
 
+_COLLECTED_AFTER = 50_000
+"""Objects after which garbage is collected, at first: importing makes many, none of which is garbage."""
 # Exit status of typer after Ctrl-C.
 _INTERRUPTED = 130
 _SHOWN_STAGES = 100
@@ -389,6 +392,7 @@ def settings(
 
 def main() -> None:
     """Run the command; an error that Penstock raises on purpose is one message, never a traceback."""
+    set_threshold(_COLLECTED_AFTER)
     try:
         _check_kernels()
         app()

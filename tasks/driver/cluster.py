@@ -13,16 +13,15 @@ import os
 import threading
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from multiprocessing import forkserver
 from typing import TYPE_CHECKING, TypeAlias
 
 import dask
 from distributed import Client, Nanny, Scheduler, SpecCluster
 from distributed.security import Security
-from distributed.utils import get_mp_context
 
 from penstock.storage.errors import GangRefusedError
 from penstock.tasks.roles.worker.entrypoint import warm_up
+from penstock.tasks.roles.worker.fork_server import start_fork_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -56,14 +55,6 @@ _DASK = {
     "distributed.comm.timeouts.connect": "10s",
     **QUIET,
 }
-
-# These import torch and everything that members run; they start no Python thread and no device.
-_WORKERS_IMPORT = [
-    "distributed",
-    "penstock.tasks.roles.worker.member",
-    "penstock.tasks.runtime.membership",
-    "penstock.tasks.analysis.evaluation",
-]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -166,19 +157,9 @@ def _start(wanted: Workers) -> SpecCluster:
 
 
 def _fork_workers() -> None:
-    """Make nannies of this process fork their workers from a fork server, which is started unless it is running."""
+    """Make nannies of this process fork their workers from its fork server."""
     dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"})
-    get_mp_context().set_forkserver_preload(_WORKERS_IMPORT)
-    # The fork server gets what Dask sets before it starts a worker, and imports no module from the working directory.
-    # No variable is removed afterwards: another thread may be copying the environment.
-    before = os.environ.get("PYTHONSAFEPATH", "")
-    for name, value in dask.config.get("distributed.nanny.pre-spawn-environ").items():
-        os.environ[name] = str(value)
-    os.environ["PYTHONSAFEPATH"] = "1"
-    try:
-        forkserver.ensure_running()
-    finally:
-        os.environ["PYTHONSAFEPATH"] = before
+    start_fork_server()
 
 
 def _worker(threads: int, resources: dict[str, float], security: Security) -> dict[str, object]:

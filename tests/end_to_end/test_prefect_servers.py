@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
 import urllib.error
 import urllib.request
-from contextlib import suppress
+from contextlib import closing, suppress
+from typing import TYPE_CHECKING
 
 import pytest
 
+from penstock.flows.api.migrated_database import has_own_database
 from penstock.flows.api.prefect_server import PrefectServer, require_prefect, start_failure
 from penstock.storage.errors import PenstockError
 from penstock.storage.user_config import user_secret
@@ -23,6 +27,9 @@ from ..support.prefect_server import prefect_server
 from ..support.processes import listener
 from ..support.stored_run import assert_same
 from .conftest import BRIEF, Bench
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytestmark = pytest.mark.slow  # each starts a server of its own
 
@@ -95,6 +102,44 @@ def test_servers_that_start_at_once_share_a_new_home(surroundings):
     program = [sys.executable, "-c", SERVER]
     servers = [subprocess.Popen(program, env=os.environ, stdout=subprocess.PIPE, text=True) for _ in range(3)]
     assert [server.communicate()[0] for server in servers] == ["ready\n"] * 3
+
+
+def test_a_new_home_begins_with_a_kept_database(surroundings, monkeypatch, tmp_path):
+    """Migrations run once a version of Prefect: the kept database has what they make, and nothing that was recorded."""
+    monkeypatch.setenv("PENSTOCK_CACHE_DIR", str(tmp_path / "cache"))
+    with PrefectServer() as first:
+        first.wait_ready()
+    (kept,) = (tmp_path / "cache").glob("prefect-*.db")
+    assert kept.stat().st_mode & 0o777 == 0o600
+    tables = _rows_by_table(kept)
+    assert tables["block_type"] > 0
+    assert tables["flow_run"] == tables["configuration"] == tables["log"] == 0
+
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "second"))
+    with PrefectServer() as second:
+        # Before the server has had the time to make one.
+        assert _rows_by_table(tmp_path / "second" / "prefect.db") == tables
+        second.wait_ready()
+        second.direct_here()
+        created = urllib.request.Request(
+            f"{second.api_url}/flows/", b'{"name": "recorded"}', {"Content-Type": "application/json"}
+        )
+        credentials = base64.b64encode(second.auth_string.encode()).decode()
+        created.add_header("Authorization", f"Basic {credentials}")
+        with urllib.request.urlopen(created, timeout=60):
+            pass
+    assert _rows_by_table(kept) == tables
+    assert _rows_by_table(tmp_path / "second" / "prefect.db")["flow"] == 1
+
+    (configured := tmp_path / "third").mkdir()
+    (configured / "profiles.toml").write_text("")
+    assert has_own_database(configured)  # it may say that the database is elsewhere
+
+
+def _rows_by_table(database: Path) -> dict[str, int]:
+    with closing(sqlite3.connect(database)) as connection:
+        names = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        return {name: connection.execute(f'SELECT COUNT(*) FROM "{name}"').fetchone()[0] for name in names}
 
 
 def test_the_reason_of_a_failed_start_is_its_exception():

