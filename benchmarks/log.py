@@ -32,7 +32,8 @@ from penstock.storage.runs.commit_schema import Commit, encode_commit
 from penstock.storage.runs.commits import CommitLog, commit_name
 from penstock.storage.runs.latest import LATEST
 from penstock.storage.runs.lease import acquire
-from penstock.storage.runs.rollups import Span, concat_tables, encode_rollup, shard_table, spans_ending
+from penstock.storage.runs.rollups.content import concat_tables, encode_rollup, shard_table
+from penstock.storage.runs.rollups.names import Span, spans_ending
 from penstock.storage.runs.run import RunFolder
 from penstock.storage.runs.timings import ActTimes, LearnTimes, StageTimings, encode_timings, timings_name
 from penstock.storage.stores.open import open_store

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 from penstock.flows.display.summary import driver_line, outcome, round_return
 from penstock.storage.errors import ConfigError, PenstockError
 from penstock.storage.runs.lease import driver
-from penstock.storage.runs.run import open_run
+from penstock.storage.runs.run import open_run, stored_settings
 from penstock.tasks.analysis.history import read_stages
 from penstock.tasks.analysis.tables import episode_table, evaluation_table, snapshot_table, stage_table
-from penstock.tasks.setup.config.loading import stored_settings
 from penstock.tasks.setup.config.replay import build_stored_config
 
 if TYPE_CHECKING:

@@ -10,10 +10,9 @@ from penstock.flows.display.console import Panel, use_panel
 from penstock.flows.display.summary import driver_line, next_steps, outcome, stage_row
 from penstock.storage.runs.continuing.extensions import list_extensions
 from penstock.storage.runs.lease import driver
-from penstock.storage.runs.run import RunFolder
+from penstock.storage.runs.run import RunFolder, stored_settings
 from penstock.storage.stores.open import open_store
 from penstock.tasks.analysis.history import newest_timings
-from penstock.tasks.setup.config.loading import stored_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

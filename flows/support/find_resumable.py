@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.storage.errors import ConfigError, LeaseHeldError
 from penstock.storage.runs.lease import acquire
-from penstock.storage.runs.run import RunFolder, list_runs
+from penstock.storage.runs.run import RunFolder, list_runs, stored_settings
 from penstock.storage.stores.open import open_store
 from penstock.storage.stores.reachable import require_endpoint
 from penstock.tasks.setup.config.consent import record_consent, require_consent
-from penstock.tasks.setup.config.loading import merge, stored_settings
+from penstock.tasks.setup.config.loading import merge
 from penstock.tasks.setup.config.replay import build_stored_config
 from penstock.tasks.setup.config.run import MOVABLE
 

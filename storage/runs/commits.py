@@ -25,17 +25,7 @@ from penstock.storage.runs.commit_copies import (
 )
 from penstock.storage.runs.commit_schema import commit_name, decode_commit, encode_commit, parse_commit_name
 from penstock.storage.runs.latest import LATEST, Hint, LogEnd, read_hint, write_hint
-from penstock.storage.runs.rollups import (
-    WIDE_ROWS_LIMIT,
-    Span,
-    concat_tables,
-    decode_rollup,
-    encode_rollup,
-    list_rollups,
-    refs_of,
-    shard_table,
-    spans_ending,
-)
+from penstock.storage.runs.rollups.names import WIDE_ROWS_LIMIT, Span, list_rollups, spans_ending
 from penstock.storage.shards.verify import check_content
 
 if TYPE_CHECKING:
@@ -204,6 +194,8 @@ class CommitLog:
 
     def shard_refs(self, first: int = 0, last: int | None = None) -> Iterator[ShardRef]:
         """Yield committed shards in order of stage; arguments and errors as `shard_table`."""
+        from penstock.storage.runs.rollups.content import refs_of  # noqa: PLC0415  (takes longer than to read a log)
+
         yield from refs_of(self.shard_table(first, last))
 
     def shard_table(self, first: int = 0, last: int | None = None) -> pa.Table:
@@ -213,12 +205,14 @@ class CommitLog:
         commit and roll-up is the one that its successor was built upon.
 
         Returns:
-            A table of `penstock.storage.runs.rollups.SHARD_SCHEMA`.
+            A table of `penstock.storage.runs.rollups.content.SHARD_SCHEMA`.
 
         Raises:
             CommitConflictError: a stage was committed with different bytes.
             CorruptObjectError: a commit was altered, or replaced.
         """
+        from penstock.storage.runs.rollups.content import concat_tables  # noqa: PLC0415  (takes longer than to read a log)
+
         hint = read_hint(self._store)
         newest = self._end.find(hint.stage)
         if newest is None:
@@ -284,6 +278,8 @@ class CommitLog:
         Returns:
             The shards, the parent of the first commit, and the digest of the last one.
         """
+        from penstock.storage.runs.rollups.content import concat_tables  # noqa: PLC0415  (takes longer than to read a log)
+
         if last < first:
             return concat_tables([]), "", ""
         tables = []
@@ -298,6 +294,8 @@ class CommitLog:
 
     def _covered(self, stage: int, spans: list[Span], expected: str) -> tuple[int, pa.Table, str]:
         """Return the widest usable span that ends with a stage: its first stage, its shards, the digest before it."""
+        from penstock.storage.runs.rollups.content import decode_rollup, shard_table  # noqa: PLC0415  (takes longer than to read a log)
+
         for span in spans:
             try:
                 return (span.first, *decode_rollup(self._store.read(span.name), span, expected))
@@ -315,10 +313,15 @@ class CommitLog:
 
     def _roll_up(self, stage: int) -> None:
         """Write the roll-ups that are due; errors are logged, since the commit is stored and they only save reads."""
-        for span in spans_ending(stage, self._rollup_interval):
+        spans = spans_ending(stage, self._rollup_interval)
+        if not spans:
+            return
+        from penstock.storage.runs.rollups.content import encode_rollup  # noqa: PLC0415  (takes longer than to read a log)
+
+        for span in spans:
             try:
                 # Existing roll-ups within the span are read; one of exactly this span is rewritten.
-                inner = {last: [s for s in spans if s != span] for last, spans in list_rollups(self._store).items()}
+                inner = {last: [s for s in found if s != span] for last, found in list_rollups(self._store).items()}
                 table, parent, commit = self._shards_between(span.first, span.last, inner)
                 narrow = span.last - span.first < self._rollup_interval
                 if narrow or table.num_rows <= WIDE_ROWS_LIMIT:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock.storage.digest import canonical_json, parse_json
 from penstock.storage.errors import ObjectNotFoundError, StoreError
 from penstock.storage.runs.commit_schema import commit_name, parse_commit_name
-from penstock.storage.runs.rollups import list_rollups
+from penstock.storage.runs.rollups.names import list_rollups
 
 if TYPE_CHECKING:
     from penstock.storage.stores.protocol import Store

@@ -313,3 +313,14 @@ def _evaluation_return(run: RunFolder, newest: Commit) -> float | None:
         commit = run.log.read(stage)
     value = (commit.evaluation or {}).get("mean_return")
     return None if value is None else float(value)
+
+
+def stored_settings(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings in a `run.json` by the names that they have now: `distribution` was `placement` once.
+
+    Raises:
+        ConfigError: they are no table.
+    """
+    if not isinstance(values, dict):
+        raise ConfigError(f"stored settings are {values!r}, expected a table: restore the run's `run.json` from a copy")
+    return {"distribution" if name == "placement" else name: value for name, value in values.items()}

@@ -8,13 +8,9 @@ from dataclasses import dataclass
 from os.path import commonprefix
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from penstock.storage.errors import CorruptObjectError, ObjectNotFoundError
-from penstock.storage.runs.run import named_values, stored_evaluations
+from penstock.storage.runs.run import named_values, stored_evaluations, stored_settings
 from penstock.storage.runs.timings import decode_timings, timings_name
-from penstock.storage.shards.reader import open_shard
-from penstock.tasks.setup.config.loading import stored_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -123,8 +119,7 @@ def read_history(
     description = run.load("config", "made_with", "promise")
     newest = run.log.newest()
     committed = newest.stage + 1 if newest else 0
-    even = np.linspace(0, committed - 1, min(committed, most_stages)).round().astype(int)
-    stages = np.union1d(even, np.arange(max(0, committed - _NEWEST_STAGES), committed)).tolist()
+    stages = sorted({*_evenly(committed, most_stages), *range(max(0, committed - _NEWEST_STAGES), committed)})
     return History(
         run=run,
         description=description,
@@ -179,10 +174,11 @@ def stored_lags(history: History) -> dict[int, int]:
 
     Stages whose shards were dropped, replays and imported data have none.
     """
+    from penstock.storage.shards.reader import open_shard  # noqa: PLC0415  (pyarrow: no other history needs it)
+
     with_shards = [stage for stage in history.stages if stage.commit.shards and stage.commit.snapshots]
-    some = np.unique(np.linspace(0, len(with_shards) - 1, min(len(with_shards), _MOST_LAGS)).round().astype(int))
     lags = {}
-    for index in some.tolist():
+    for index in _evenly(len(with_shards), _MOST_LAGS):
         stage = with_shards[index]
         ref = stage.commit.shards[-1]
         try:
@@ -191,3 +187,10 @@ def stored_lags(history: History) -> dict[int, int]:
             continue
         lags[stage.index] = ref.round - info.min_policy_version
     return lags
+
+
+def _evenly(count: int, most: int) -> list[int]:
+    """Return at most `most` of the indices below `count`, evenly spaced, the first and the last among them."""
+    if count <= most:
+        return list(range(count))
+    return [round(index * (count - 1) / (most - 1)) for index in range(most)]

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.storage.errors import ConfigError
 from penstock.storage.runs.continuing.forking import fork_run
-from penstock.storage.runs.run import RunFolder
+from penstock.storage.runs.run import RunFolder, stored_settings
 from penstock.tasks.driver.run import describe_run
 from penstock.tasks.setup.config.consent import record_consent, require_consent
-from penstock.tasks.setup.config.loading import build_config, merge, stored_settings
+from penstock.tasks.setup.config.loading import build_config, merge
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

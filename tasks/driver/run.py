@@ -17,6 +17,7 @@ from penstock.storage.digest import canonical_json, digest
 from penstock.storage.errors import ConfigError, CorruptObjectError, RunExistsError, SchedulerLostError
 from penstock.storage.runs.continuing.extensions import extension_after
 from penstock.storage.runs.lease import acquire
+from penstock.storage.runs.run import stored_settings
 from penstock.storage.runs.timings import encode_timings, timings_name
 from penstock.tasks.data.replay.plan import claimed, pin
 from penstock.tasks.driver.admission import shortages
@@ -33,7 +34,7 @@ from penstock.tasks.model.algorithms.custom_probe import custom_files, custom_so
 from penstock.tasks.runtime.assignment import Assignment
 from penstock.tasks.runtime.fingerprint import differences, fingerprint
 from penstock.tasks.setup.config.consent import record_consent, require_consent
-from penstock.tasks.setup.config.loading import merge, stored_settings
+from penstock.tasks.setup.config.loading import merge
 from penstock.tasks.setup.config.replay import ReplayConfig, build_stored_config
 from penstock.tasks.setup.config.run import MOVABLE, RunConfig
 from penstock.tasks.setup.distribution.policies import unused_counts

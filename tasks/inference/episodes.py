@@ -7,9 +7,10 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from penstock.storage.runs.run import stored_settings
 from penstock.tasks.analysis.drawing import drawn, drawn_pool
 from penstock.tasks.seeds import Purpose, environment_seeds
-from penstock.tasks.setup.config.loading import merge, stored_settings
+from penstock.tasks.setup.config.loading import merge
 from penstock.tasks.setup.config.replay import build_stored_config
 
 if TYPE_CHECKING:

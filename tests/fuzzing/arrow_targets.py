@@ -13,7 +13,8 @@ import pyarrow as pa
 from penstock.storage.digest import digest
 from penstock.storage.errors import CorruptObjectError
 from penstock.storage.refs import ShardRef
-from penstock.storage.runs.rollups import Span, decode_rollup, encode_rollup, refs_of
+from penstock.storage.runs.rollups.content import decode_rollup, encode_rollup, refs_of
+from penstock.storage.runs.rollups.names import Span
 from penstock.storage.shards.arrow_frame import read_frame
 from penstock.storage.shards.codec import MALFORMED, Shard, ShardColumns, decode_shard, encode_shard
 from penstock.storage.shards.header import BLOCKS_KEY, INDEX_KEY, INFO_KEY

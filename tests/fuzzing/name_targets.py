@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.storage import refs
 from penstock.storage.digest import canonical_json, parse_json
 from penstock.storage.errors import ConfigError, CorruptObjectError
-from penstock.storage.runs.rollups import Span, parse_rollup_name
+from penstock.storage.runs.rollups.names import Span, parse_rollup_name
 from penstock.tasks.setup.config.loading import PRESETS_FOLDER, build_config, load_preset
 
 from .json_targets import assert_in

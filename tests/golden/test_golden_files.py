@@ -23,7 +23,7 @@ from penstock.storage.runs.commits import CommitLog
 from penstock.storage.runs.latest import LATEST
 from penstock.storage.runs.lease_state import Lease
 from penstock.storage.runs.reader_claims import keep_shards_from, recorded_claims, shards_kept_from
-from penstock.storage.runs.rollups import parse_rollup_name
+from penstock.storage.runs.rollups.names import parse_rollup_name
 from penstock.storage.runs.round_choices import Choice
 from penstock.storage.runs.run import RunFolder, list_runs
 from penstock.storage.shards.codec import ShardColumns, ShardInfo, allocate, decode_shard, encode_shard

@@ -7,8 +7,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from penstock.storage.digest import canonical_json, digest
+from penstock.storage.runs.run import stored_settings
 from penstock.tasks.analysis.history import Stage, newest_timings
-from penstock.tasks.setup.config.loading import stored_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

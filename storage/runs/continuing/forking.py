@@ -17,7 +17,7 @@ from penstock.storage.runs.continuing.extensions import extension_after, extensi
 from penstock.storage.runs.latest import LATEST, Hint, read_hint, write_hint
 from penstock.storage.runs.lease import acquire
 from penstock.storage.runs.reader_claims import RETENTION, reading, shards_kept_from
-from penstock.storage.runs.rollups import PREFIX, parse_rollup_name
+from penstock.storage.runs.rollups.names import PREFIX, parse_rollup_name
 from penstock.storage.runs.verification import repair, verify_run
 from penstock.storage.shards.verify import check_content
 from penstock.storage.transfer.progress import ProgressCount

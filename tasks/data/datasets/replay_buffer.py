@@ -18,7 +18,7 @@ from torch import Tensor
 from penstock.storage.digest import digest
 from penstock.storage.errors import ConfigError
 from penstock.storage.refs import parse_shard_name
-from penstock.storage.runs.rollups import refs_of
+from penstock.storage.runs.rollups.content import refs_of
 from penstock.storage.runs.run import RunFolder
 from penstock.storage.stores.hedged import hedged
 from penstock.storage.stores.open import open_store

@@ -18,7 +18,7 @@ from penstock.storage.digest import digest
 from penstock.storage.errors import ConfigError, CorruptObjectError
 from penstock.storage.refs import ShardRef, check_ref
 from penstock.storage.runs.reader_claims import reading, shards_kept_from
-from penstock.storage.runs.rollups import refs_of
+from penstock.storage.runs.rollups.content import refs_of
 from penstock.storage.runs.run import RunFolder
 from penstock.storage.shards.reader import open_shard
 from penstock.tasks.setup.config.consent import require_consent

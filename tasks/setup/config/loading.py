@@ -43,17 +43,6 @@ def load_preset(name: str) -> dict[str, Any]:
         raise ConfigError(f"preset '{path}' is not valid TOML: {error}") from error
 
 
-def stored_settings(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings in a `run.json` by the names that they have now: `distribution` was `placement` once.
-
-    Raises:
-        ConfigError: they are no table.
-    """
-    if not isinstance(values, dict):
-        raise ConfigError(f"stored settings are {values!r}, expected a table: restore the run's `run.json` from a copy")
-    return {"distribution" if name == "placement" else name: value for name, value in values.items()}
-
-
 def merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
     """Return `base` with the values of `override` in place of its own, table by table."""
     merged = dict(base)

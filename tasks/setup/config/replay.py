@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field, Tag, model_validator
 
 from penstock.storage.errors import ConfigError
+from penstock.storage.runs.run import stored_settings
 from penstock.tasks.settings import Settings
 from penstock.tasks.setup.config.custom_algorithm import CUSTOM, CustomAlgorithmSettings, by_name
-from penstock.tasks.setup.config.loading import build_config, stored_settings, validate
+from penstock.tasks.setup.config.loading import build_config, validate
 from penstock.tasks.setup.config.offline import BehaviourCloningSettings, IQLSettings
 from penstock.tasks.setup.config.run import RunConfig, RunIdentity, RunName, ScheduleSettings, any_of
 from penstock.tasks.setup.distribution.settings import DistributionSettings

@@ -14,7 +14,7 @@ from penstock.storage.records import from_json
 from penstock.storage.runs.commit_schema import Commit, encode_commit
 from penstock.storage.runs.commits import CommitLog, commit_name, commit_ref, read_commit
 from penstock.storage.runs.latest import LATEST
-from penstock.storage.runs.rollups import Span
+from penstock.storage.runs.rollups.names import Span
 from penstock.storage.stores.open import open_store
 
 GENESIS = digest(b"run.json")
