@@ -63,6 +63,8 @@ class Trial:
         self.kills: Counter[str] = Counter()
         self.during: Counter[str] = Counter()
         self.interventions: list[str] = []
+        self.refusals = 0
+        """Commands that were refused because Prefect's server was down when they began."""
         self.lost_seconds: list[float] = []
         self._numbers = itertools.count()
         (folder / "disk").mkdir()
@@ -126,22 +128,30 @@ class Trial:
 
     def disturbed(self, arguments: tuple[str, ...], seconds: float, victims: tuple[str, ...]) -> bool:
         """Give a command and kill at random moments; return whether it ended by itself, with success."""
-        command = self.start(*arguments)
+        command, without_server = self.start(*arguments), False
         for _ in range(MOST_KILLS_OF_A_COMMAND):
             moment = time.monotonic() + self.random.uniform(0, seconds)
             while command.running and time.monotonic() < moment:
                 time.sleep(0.01)
             if not command.running:
                 break
-            if self.kill(command, self.random.choice(victims), arguments[0]):
+            victim = self.random.choice(victims)
+            without_server = without_server or victim == SERVER
+            if self.kill(command, victim, arguments[0]):
                 command.wait(LIMIT_SECONDS)
                 return False
-        return self.end(command, arguments)
+        return self.end(command, arguments, without_server=without_server)
 
-    def end(self, command: Command, arguments: tuple[str, ...]) -> bool:
-        """Wait for a command that is not killed; a failure is a manual intervention."""
+    def end(self, command: Command, arguments: tuple[str, ...], *, without_server: bool = False) -> bool:
+        """Wait for a command that is not killed; a failure is a manual intervention.
+
+        A command that began while Prefect's server was down, and so was refused, is given again like a killed one.
+        """
         if command.wait(LIMIT_SECONDS) == 0:
             return True
+        if without_server and "no Prefect server answers" in command.output:
+            self.refusals += 1
+            return False
         self.interventions.append(f"penstock {' '.join(arguments)}: {command.output[-2000:]}")
         return False
 

@@ -4,7 +4,8 @@ Each run has a policy and a store, drawn by a seed, and is killed several times:
 everything, or Prefect's server, which is started again. On the store `disk`, an ext4 file system of its own, the power
 is cut as well: what was not flushed is lost. A command that was killed is given again as a person would do: `penstock
 resume`, or `penstock train` where there was no run yet. Then `verify`, `copy` and `gc` are killed and repeated on it. A
-command that ends with an error without having been killed counts as a manual intervention.
+command that ends with an error without having been killed counts as a manual intervention. One that is refused, because
+Prefect's server was down when it began, is given again, and counted.
 
     python benchmarks/kills.py --kills 1000 --seed 1 --results benchmarks/results/<date>-kills
     python benchmarks/kills.py --kills 500 --stores disk --victims power --results benchmarks/results/<date>-power-cuts
@@ -166,6 +167,7 @@ class Measurement:
             "during": dict(trial.during),
             "differences": self.differences,
             "manual_interventions": trial.interventions,
+            "refused_without_server": trial.refusals,
             "lost_seconds": [round(seconds, 2) for seconds in trial.lost_seconds],
             "machine": machine(["penstock-rl", "torch", "prefect", "distributed"]),
         }

@@ -156,7 +156,7 @@ class _LimitedPanel(Panel):
             if self.returned.wait(_WATCH_SECONDS):
                 return
             try:
-                require_prefect(os.environ["PREFECT_API_URL"])
+                require_prefect(os.environ["PREFECT_API_URL"], patience_seconds=0.0)
                 failures = 0
             except PenstockError:
                 failures += 1
@@ -202,7 +202,7 @@ def _await_prefect(deadline: float) -> None:
     while True:
         time.sleep(1.0)
         try:
-            require_prefect(os.environ["PREFECT_API_URL"])
+            require_prefect(os.environ["PREFECT_API_URL"], patience_seconds=0.0)
         except PenstockError:
             if time.monotonic() > deadline:
                 raise

@@ -218,17 +218,21 @@ def _home() -> Path:
     return Path(os.environ.get("PREFECT_HOME") or Path.home() / ".prefect").expanduser()
 
 
-def require_prefect(api_url: str) -> None:
+def require_prefect(api_url: str, patience_seconds: float | None = None) -> None:
     """Check that a server answers at a `PREFECT_API_URL` and takes `PREFECT_API_AUTH_STRING`, if that is set.
 
-    A server that takes the connection and says nothing, as a busy one does, is asked again for a minute.
+    A server that takes the connection and gives no answer, as a busy or a dying one does, is asked again.
+
+    Args:
+        api_url: the address.
+        patience_seconds: for how long; default: a minute.
 
     Raises:
         PenstockError: no server answers, it wants another auth string, or the address is invalid.
     """
     try:
         for path in ("health", "admin/version"):
-            _ask(api_url, path)
+            _ask(api_url, path, _BUSY_SECONDS if patience_seconds is None else patience_seconds)
     except urllib.error.HTTPError as error:
         error.close()
         if error.code in _REFUSED and "PREFECT_API_KEY" not in os.environ:
@@ -255,20 +259,27 @@ def require_prefect(api_url: str) -> None:
     )
 
 
-def _ask(api_url: str, path: str) -> None:
-    """Make a request, and repeat it while the server is too busy to answer."""
-    deadline, said = time.monotonic() + _BUSY_SECONDS, False
+def _ask(api_url: str, path: str, patience_seconds: float) -> None:
+    """Make a request, and repeat it while the server is too busy to answer, or is restarted."""
+    deadline, is_there = time.monotonic() + patience_seconds, False
     while True:
         try:
-            # A connection that can't be made raises URLError instead, and is not tried again.
             with urllib.request.urlopen(_request(api_url, path), timeout=_ANSWER_SECONDS):  # noqa: S310  (the user's)
                 return
-        except TimeoutError:
+        except urllib.error.HTTPError:
+            raise
+        except (TimeoutError, ConnectionResetError) as error:  # which includes a connection closed without an answer
             if time.monotonic() > deadline:
                 raise
-            if not said:
-                said = True
-                logger.warning("the Prefect server at %s is slow to answer; waiting", without_password(api_url))
+            if not is_there:
+                is_there = True
+                shown = without_password(api_url)
+                logger.warning("the Prefect server at %s gives no answer yet (%s); waiting", shown, error)
+        except urllib.error.URLError:
+            # A connection that can't be made is tried again only where there was a server a moment ago.
+            if not is_there or time.monotonic() > deadline:
+                raise
+        time.sleep(_POLL_SECONDS)
 
 
 def _request(api_url: str, path: str) -> urllib.request.Request:

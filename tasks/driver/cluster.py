@@ -242,7 +242,8 @@ def _connected_here(policy: DistributionPolicy, settings: ClusterSettings) -> It
     cluster = start_local_cluster(workers)
     try:
         with Client(cluster, name="penstock", set_as_default=False) as client:
-            client.run(warm_up, wait=False)
+            # A worker that is lost meanwhile is restarted by its nanny, and imports when it gets a task.
+            client.run(warm_up, wait=False, on_error="ignore")
             yield client
     finally:
         with _starting:

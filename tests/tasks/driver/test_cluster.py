@@ -45,6 +45,31 @@ def test_workers_have_the_flows_environment_and_penstocks_modules(tmp_path):
     assert not any(safe for *_, safe, _ in first + second)
 
 
+LOSING = """
+import os
+from penstock.tasks.driver import cluster
+from penstock.tasks.setup.config.loading import build_config, load_preset
+
+class Ends:
+    def __reduce__(self):
+        return os._exit, (1,)  # the worker that unpickles it
+
+if __name__ == "__main__":
+    cluster.warm_up = Ends()
+    config = build_config(load_preset("cartpole"))
+    with cluster.connected(config.make_policy(), config.cluster) as clusters:
+        (client,) = (cluster.client for cluster in clusters.every)
+        print(client.submit(int, "7").result())
+"""
+
+
+def test_a_worker_that_is_lost_while_it_starts_is_replaced(tmp_path):
+    """Every worker ends while it warms up: the run's cluster is there nevertheless, with workers that compute."""
+    (program := tmp_path / "losing.py").write_text(LOSING)
+    done = subprocess.run([sys.executable, str(program)], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "7\n"), done.stderr
+
+
 STRANGERS = """
 import dask
 from distributed import Client
