@@ -226,6 +226,12 @@ def _check_declared(algorithm: Algorithm, name: str) -> None:
     ):
         if not fits:
             raise ConfigError(f"algorithm.name = '{name}': {what} is {found!r}, expected {expected}")
+    for loss in losses:
+        if loss.agents is not None and not (isinstance(loss.agents, tuple) and loss.agents and _are(loss.agents, int)):
+            raise ConfigError(
+                f"algorithm.name = '{name}': the loss '{loss.name}' has agents = {loss.agents!r}, expected a tuple of "
+                f"agents' numbers, such as (0,), or None"
+            )
     state = algorithm.init(0)
     if not isinstance(state, State):
         raise ConfigError(f"algorithm.name = '{name}': init returned {type(state).__name__}, expected a State")
