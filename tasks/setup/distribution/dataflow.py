@@ -235,7 +235,7 @@ def check_agents(
 
     Raises:
         ConfigError: there is another number of entries than learners, agents are missing, listed twice or unknown,
-            there are fewer than learners, or the agents of a loss have several learners.
+            there are fewer than learners, the agents of a loss have several learners, or a learner has no loss.
     """
     role = policy.role_of("learn")
     if role.agents is not None and len(role.agents) != role.replicas:
@@ -260,13 +260,16 @@ def check_agents(
             f"{owned.count(())} would have none; set distribution.learn_tasks to {agents} at most, with an agent at "
             f"least for each"
         )
-    for together in losses:
-        if not any({*(together or ())} <= {*part} for part in owned):
-            raise ConfigError(
-                f"policy '{policy.name}' gives its learners the agents {[list(part) for part in owned]}, and the "
-                f"algorithm has a loss of the agents {list(together or ())}, expected one learner for these; set "
-                f"distribution.roles.{role.name}.agents accordingly"
-            )
+    trained = [{*(together or ())} for together in losses]
+    apart = [sorted(together) for together in trained if not any(together <= {*part} for part in owned)]
+    idle = [list(part) for part in owned if trained and not any(together <= {*part} for together in trained)]
+    if apart or idle:
+        raise ConfigError(
+            f"policy '{policy.name}' gives its learners the agents {[list(part) for part in owned]}, expected one "
+            f"learner for the agents of each loss, and a loss for each learner; losses whose agents have several "
+            f"learners: {apart or 'none'}; learners without a loss: {idle or 'none'}. Set "
+            f"distribution.roles.{role.name}.agents accordingly"
+        )
 
 
 def tiles_of(replica: int, replicas: int, tiles: int) -> range:

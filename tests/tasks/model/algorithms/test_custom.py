@@ -164,6 +164,12 @@ class Model(BaseModel):
             {},
             ["the loss 'a' has agents = 0, expected a tuple of agents' numbers, such as (0,)"],
         ),
+        (
+            "class Common(Mine):\n    losses = (Loss('a', 'value', print, agents=(0,)), Loss('b', 'value', print))",
+            "{}:Common",
+            {},
+            ["the losses 'a' and 'b' train 'value' and have agents = (0,) and None, expected that a group belongs"],
+        ),
         ("class Seedless(Mine):\n    def init(self, seed): pass", "{}:Seedless", {}, ["init returned NoneType"]),
     ],
 )
@@ -209,7 +215,7 @@ def test_learners_can_own_its_agents_if_its_losses_name_them(write: Write):
         check_distribution(build_config({**values, "distribution": {"policy": "m", "learn_tasks": 2, "roles": roles}}))
 
     check("Teams", [[2], [1, 0]])
-    with pytest.raises(ConfigError, match=r"a loss of the agents \[0, 1\], expected one learner for these"):
+    with pytest.raises(ConfigError, match=r"losses whose agents have several learners: \[\[0, 1\], \[0, 1\]"):
         check("Teams", [[0, 2], [1]])
     with pytest.raises(
         ConfigError, match=r"Following': it has an after_minibatch, which no agent owns.* or another policy"

@@ -214,7 +214,7 @@ def test_agents_are_split_as_listed_or_as_tiles_are():
     even = owners(learners=2).role_of("learn")
     assert [agents_of(even, replica, 5) for replica in range(2)] == [(0, 1), (2, 3, 4)]
     check_agents(listed, "spread", 3)
-    check_agents(owners(learners=3), "spread", 3, [(0,), (2,)])
+    check_agents(owners(learners=3), "spread", 3, [(0,), (1,), (2,)])
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_agents_are_split_as_listed_or_as_tiles_are():
             owners(learners=4),
             "4 learners, and spread only 3 agents, so 1 would have none; set distribution.learn_tasks",
         ),
-        (owners((0,), (1, 2)), "a loss of the agents [0, 1], expected one learner for these"),
+        (owners((0,), (1, 2)), "[[0], [1, 2]], .*several learners: [[0, 1]]; learners without a loss: [[0]]. Set"),
     ],
     ids=["missing", "twice", "unknown", "entries", "idle", "too many learners", "a loss of two"],
 )
