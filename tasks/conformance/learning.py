@@ -77,18 +77,18 @@ class LearningChecks:
             raise SkippedError("act stores no log_probability")
         rows, stats = self._trial.learn(self._trial.trajectories)
         outputs = {key: value for _, found in self._trial.losses(rows, stats).values() for key, value in found.items()}
-        reported = [name for name in _RATIO if name in outputs]
+        reported = [(name, kind) for kind in _RATIO for name in outputs if _without_agent(name) == kind]
         if not reported:
             raise SkippedError("no loss gives kl, ratio or log_ratio; give one of them to have it checked")
-        for name in reported:
-            worst = float((outputs[name].double() - _RATIO[name]).abs().max())
-            if not worst <= (_KL_TOLERANCE if name == "kl" else _TOLERANCE):
+        for name, kind in reported:
+            worst = float((outputs[name].double() - _RATIO[kind]).abs().max())
+            if not worst <= (_KL_TOLERANCE if kind == "kl" else _TOLERANCE):
                 raise CheckFailedError(
-                    f"with the parameters that acted, '{name}' is off by {worst:.2g}, expected {_RATIO[name]:g} for "
+                    f"with the parameters that acted, '{name}' is off by {worst:.2g}, expected {_RATIO[kind]:g} for "
                     f"every row: learning has another log-probability of the stored actions than act. Use one "
                     f"formula for both"
                 )
-        return f"by {reported[0]}"
+        return f"by {reported[0][0]}"
 
     def check_tiles(self) -> str:
         """Rows, sums and gradients do not depend on how environments are split into tiles."""
@@ -262,7 +262,7 @@ class LearningChecks:
         return ""
 
     def _check_independent(self, updated: Loss, rows: Batch, stats: Mapping[str, Tensor], after: State) -> None:
-        """An independent loss has the same gradient after an update of another loss's group."""
+        """A loss has the same gradient after an update of another group, if independent; or of other agents' groups."""
         before, now = self._trial.losses(rows, stats), self._trial.losses(rows, stats, state=after)
         for loss in self._algorithm.losses:
             same = torch.equal(before[loss.name][0], now[loss.name][0])
@@ -271,6 +271,12 @@ class LearningChecks:
                     f"the loss '{loss.name}' has another gradient after an update of '{updated.group}', and is "
                     f"declared independent; expected that it reads no group that another loss trains: leave out "
                     f"independent=True"
+                )
+            if loss.agents and updated.agents and not {*loss.agents} & {*updated.agents} and not same:
+                raise CheckFailedError(
+                    f"the loss '{loss.name}' of agents {list(loss.agents)} has another gradient after an update of "
+                    f"'{updated.group}', which agents {list(updated.agents)} own; expected that it reads no parameters "
+                    f"of other agents, which may be another learner's: leave out agents"
                 )
 
     def _updated(self, name: str, gradient: Tensor) -> State:
@@ -314,6 +320,12 @@ class LearningChecks:
     def _rows(self, trajectory: Trajectory) -> Batch:
         with torch.no_grad():
             return self._algorithm.post(self._trial.params, trajectory)
+
+
+def _without_agent(output: str) -> str:
+    """Return the name of a row output without an agent's number, as in `kl` for `kl_2`."""
+    name, _, agent = output.rpartition("_")
+    return name if agent.isdecimal() else output
 
 
 def _changed_at(trajectory: Trajectory, step: int, env: int) -> Trajectory:

@@ -85,11 +85,16 @@ def usage_by_process(usages: Iterable[tuple[Hashable, ProcessUsage]]) -> tuple[P
     return tuple(found.values())
 
 
-def merge_learned(stage: int, results: GangResults) -> Learned:
+def merge_learned(stage: int, results: GangResults, *, owners: bool = False) -> Learned:
     """Merge the parts of all learners, in the order of their tiles.
 
+    Args:
+        stage: for errors.
+        results: of all members.
+        owners: learners own agents, and so each learned all rows; otherwise each learned those of its tiles.
+
     Raises:
-        StageMismatchError: members that synchronise ended with different parameters; names `stage`.
+        StageMismatchError: members that synchronise ended with different parameters, or owners learned other shards.
     """
     learned = results.learn
     agreeing: tuple[LearnResult | ServerResult, ...] = (*learned, *results.server)
@@ -102,8 +107,16 @@ def merge_learned(stage: int, results: GangResults) -> Learned:
             f"up and the stage starts again"
         )
     (published,) = (part.published for part in agreeing if part.published is not None)
-    episodes = sum(part.episodes for part in learned)
     metrics = _means(part.outputs for part in learned)
+    if owners:
+        if others := [part.times.member for part in learned if part.shards != learned[0].shards]:
+            raise StageMismatchError(
+                f"stage {stage}: {', '.join(others)} learned other shards than {learned[0].times.member}, expected the "
+                f"same; a round that was acted again gave other bytes. This attempt is given up and the stage starts "
+                f"again"
+            )
+        learned = learned[:1]
+    episodes = sum(part.episodes for part in learned)
     if episodes:
         metrics["episode_return"] = sum(part.return_sum for part in learned) / episodes
         metrics["episode_length"] = sum(part.length_sum for part in learned) / episodes

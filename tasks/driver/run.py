@@ -293,7 +293,8 @@ def _stored_config(run: RunFolder, config: RunConfig) -> RunConfig:
     if "learn_tasks" in wanted.model_fields_set and wanted.learn_tasks != learners:
         raise ConfigError(
             f"distribution.learn_tasks = {wanted.learn_tasks}: run '{run.name}' was created with {learners}, and the "
-            f"number of learners decides how sums of gradients are rounded; leave it out, or start another run"
+            f"number of learners is part of a run, as it decides how sums of gradients are rounded; leave it out, or "
+            f"start another run"
         )
     now_with = {**fingerprint(), **custom_source(stored), **header_compiler(stored)}
     changed = differences(description["made_with"], now_with)

@@ -122,7 +122,7 @@ class StageDriver:
         self._ended.add(self.clusters, assignment.topic)  # not after an error, which may be that of a lost cluster
         merged = by_component(result for role in results for result in role)
         sources = {result.member: result.source for role in results for result in role}
-        learned, acted = merge_learned(stage, merged), merged.act
+        learned, acted = merge_learned(stage, merged, owners=self.policy.reduce == "agents"), merged.act
         check_sources(stage, sources)
         check_agreement(stage, learned.shards, acted, whole=self.config.requires_full_round)
         self.lease.check()

@@ -35,13 +35,13 @@ class Found(Generic[RefT]):
     waited_seconds: float
 
 
-def announce_cached(membership: Membership, fragment: Fragment, key: str, ref: Ref, replica: int) -> None:
-    """Announce to the waiting replica that the object is in this node's cache and will be stored."""
+def announce_cached(membership: Membership, fragment: Fragment, key: str, ref: Ref, replica: int | None) -> None:
+    """Announce to the waiting replica, or to all, that the object is in this node's cache and will be stored."""
     membership.notify(fragment, _CACHED + key, ref.to_json(), replica)
 
 
-def announce_stored(membership: Membership, fragment: Fragment, key: str, ref: Ref, replica: int) -> None:
-    """Announce to the waiting replica that the object is stored."""
+def announce_stored(membership: Membership, fragment: Fragment, key: str, ref: Ref, replica: int | None) -> None:
+    """Announce to the waiting replica, or to all, that the object is stored."""
     membership.notify(fragment, key, ref.to_json(), replica)
 
 

@@ -28,9 +28,14 @@ POLICIES = {
     "gpu_only": ("--learn-tasks", "2"),
     "environments": ("--env-tasks", "2", "--learn-tasks", "2"),
     "central": ("--learn-tasks", "2"),
+    "agents": ("--act-tasks", "2", "--learn-tasks", "2"),
 }
-NATIVE = tuple(policy for policy in POLICIES if policy != "gpu_only")
-"""The policies that can run an environment without a torch version."""
+ANY = tuple(policy for policy in POLICIES if policy != "agents")
+"""The policies that can run any algorithm, if the environment has a torch version."""
+NATIVE = tuple(policy for policy in ANY if policy != "gpu_only")
+"""The policies that can run any algorithm in an environment without one."""
+APART = "mappo-apart"
+"""MAPPO with parameters of each agent, so that learners can own agents."""
 
 _SMALL = "hidden = [8]\nminibatches = 2"
 _OFF_POLICY = f"{_SMALL}\nwindow_rows = 300\nwarm_up_rows = 150\nminibatch_rows = 16"
@@ -40,6 +45,8 @@ ALGORITHMS = {
     "impala": f"CartPole-v1 {_SMALL}",
     "mappo": f"simple_spread_v3 {_SMALL}\nepochs = 1\nnormalize_reward = true",
     "ippo": f"simple_spread_v3 {_SMALL}\nepochs = 1",
+    APART: f"simple_spread_v3 {_SMALL}\nepochs = 1\nshared_parameters = false\nnormalize_observation = true\n"
+    "normalize_reward = true",
     "dqn": f"CartPole-v1 {_OFF_POLICY}\npriority_exponent = 0.6\nreturn_steps = 3\ntarget_minibatches = 5\n"
     "epsilon_minibatches = 20",
     "sac": f"Pendulum-v1 {_OFF_POLICY}\nnormalize_observation = true",
@@ -61,7 +68,8 @@ class Small(Settings):
         before, _, rest = super().toml().partition("[algorithm]")
         environment, _, settings = ALGORITHMS[self.algorithm].partition(" ")
         schedule = rest[rest.index("[schedule]") :].replace("evaluation_episodes = 4", "evaluation_episodes = 1")
-        return f'{before}\nid = "{environment}"\n[algorithm]\nname = "{self.algorithm}"\n{settings}\n{schedule}'
+        name = self.algorithm.partition("-")[0]
+        return f'{before}\nid = "{environment}"\n[algorithm]\nname = "{name}"\n{settings}\n{schedule}'
 
 
 @dataclass
@@ -103,7 +111,9 @@ def start(
 
 
 def policies_of(algorithm: str) -> tuple[str, ...]:
-    return NATIVE if ALGORITHMS[algorithm].startswith("simple_spread") else tuple(POLICIES)
+    if algorithm == APART:
+        return (ALONE, "multiple_learners", "agents")
+    return NATIVE if ALGORITHMS[algorithm].startswith("simple_spread") else ANY
 
 
 def assert_near(found: dict[str, np.ndarray], expected: dict[str, np.ndarray], what: str) -> None:

@@ -16,6 +16,7 @@ from ..support.stored_run import assert_as_predicted, assert_whole
 from .equality_runs import (
     ALGORITHMS,
     ALONE,
+    APART,
     NATIVE,
     POLICIES,
     TOLERANCE,
@@ -44,7 +45,8 @@ def test_every_policy_gives_the_same_run(policy_runs, algorithm, policy):
     """At lag 0, rows, parameters and counts equal those of one learner with actors, in every round and stage.
 
     Choices, flags, episodes and versions are equal, numbers to 1e-5, as sums are rounded differently; with one learner,
-    every byte is equal. All members, in a process each, run the same source of the algorithm.
+    and with learners that own agents and so add up nothing, every byte is equal. All members, in a process each, run
+    the same source of the algorithm.
     """
     runs = policy_runs.get_all(algorithm)
     run, alone, small = runs[policy], runs[ALONE], Small(algorithm=algorithm)
@@ -60,7 +62,7 @@ def test_every_policy_gives_the_same_run(policy_runs, algorithm, policy):
         assert mine["metrics"].keys() == theirs["metrics"].keys()
         for name, value in theirs["metrics"].items():
             assert mine["metrics"][name] == pytest.approx(value, rel=1e-2, abs=1e-5), name
-        if policy == "single_learner_fine":
+        if policy in ("single_learner_fine", "agents"):
             for kind in ("shards", "states", "snapshots", "checkpoint", "metrics", "evaluation"):
                 assert mine[kind] == theirs[kind], kind
     before, after = parameters(alone, 0), parameters(alone, 1)
@@ -80,10 +82,13 @@ def test_an_environment_without_a_torch_version_is_refused(algorithm):
         check_distribution(build_config({**settings, "distribution": {"policy": "gpu_only"}}))
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(
+    "policy", [pytest.param(policy, marks=[pytest.mark.slow] if policy == "agents" else []) for policy in POLICIES]
+)
 def test_traffic_between_processes_is_as_predicted(policy_runs, policy):
     """Every edge, and no other, has exactly the predicted messages, and the bytes but for what episodes add."""
-    run, small = policy_runs.get_all("ppo")[policy], Small()
+    algorithm = APART if policy == "agents" else "ppo"
+    run, small = policy_runs.get_all(algorithm)[policy], Small()
     assert_as_predicted(run, small)
     if policy in ("single_learner_fine", "environments"):
         observations = (small.rounds * (small.round_steps - 1) + 1) * small.tiles

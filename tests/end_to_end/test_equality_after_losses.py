@@ -9,6 +9,7 @@ import pytest
 
 from ..support.stored_run import assert_same
 from .equality_runs import (
+    APART,
     Small,
     start,
 )
@@ -25,6 +26,7 @@ FLOW = "flow"
         ("ppo", "gpu_only", (None, "worker-0")),
         ("sac", "environments", (None, "env-0")),
         ("dqn", "central", ("server-0", FLOW)),
+        (APART, "agents", ("learn-1", FLOW)),
     ],
 )
 def test_losing_a_process_changes_no_byte(policy_runs, policy_bench, policy_cluster, algorithm, policy, lost):

@@ -268,3 +268,12 @@ class NotIndependent(PPO):
     def _weighed(self, params, batch):
         scalar, outputs = PPO._value_loss(self, params, batch)
         return scalar * (1.0 + params["policy"]["0.weight"].detach().square().sum()), outputs
+
+
+class SeesAnotherAgent(NotIndependent):
+    """Reads the policy, which it says another agent owns."""
+
+    @property
+    def losses(self):
+        policy, _ = PPO.losses.fget(self)
+        return replace(policy, agents=(0,)), Loss("value", "value", self._weighed, agents=(1,))

@@ -102,6 +102,9 @@ class Loss:
     """True if it reads no group that another loss of the algorithm trains, and may be called in two threads at once (a
     `torch.nn.Module` by `module_call` may not). On a learner with a second CPU, blocks of such a loss are computed
     concurrently, and so are losses if all are independent."""
+    agents: tuple[int, ...] | None = None
+    """The agents whose parameters it trains, where agents have parameters of their own: then it reads no group that a
+    loss of other agents trains, and the policy `agents` can give it to another learner. None: those of all together."""
 
 
 DEFAULTED = ("initial_carry", "stats", "after_minibatch")

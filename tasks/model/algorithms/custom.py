@@ -226,6 +226,18 @@ def _check_declared(algorithm: Algorithm, name: str) -> None:
     ):
         if not fits:
             raise ConfigError(f"algorithm.name = '{name}': {what} is {found!r}, expected {expected}")
+    for loss in losses:
+        if loss.agents is not None and not (isinstance(loss.agents, tuple) and loss.agents and _are(loss.agents, int)):
+            raise ConfigError(
+                f"algorithm.name = '{name}': the loss '{loss.name}' has agents = {loss.agents!r}, expected a tuple of "
+                f"agents' numbers, such as (0,), or None"
+            )
+        if other := next((one for one in losses if one.group == loss.group and one.agents != loss.agents), None):
+            raise ConfigError(
+                f"algorithm.name = '{name}': the losses '{loss.name}' and '{other.name}' train '{loss.group}' and have "
+                f"agents = {loss.agents} and {other.agents}, expected that a group belongs to the same agents; give "
+                f"both the same, or each a group of its own"
+            )
     state = algorithm.init(0)
     if not isinstance(state, State):
         raise ConfigError(f"algorithm.name = '{name}': init returned {type(state).__name__}, expected a State")

@@ -41,6 +41,19 @@ class CustomAlgorithm:
     """The folder in which Python found its module, or its package."""
     learns_from_window: bool
     """True if it learns from rows of many rounds."""
+    loss_agents: list[list[int] | None]
+    """The agents whose parameters each loss trains; None of one that trains those of all together."""
+    follows_minibatches: bool
+    """True if it has an `after_minibatch` of its own."""
+
+    @property
+    def shared(self) -> str:
+        """Return the part that all agents share, so that learners can't own them; empty if there is none."""
+        if not all(self.loss_agents):
+            return "not all of its losses name agents whose parameters they train"
+        if self.learns_from_window:
+            return "it has a window, and so priorities of all agents' losses"
+        return "it has an after_minibatch, which no agent owns" if self.follows_minibatches else ""
 
     @property
     def source(self) -> str:
@@ -80,7 +93,7 @@ def question_of(config: RunConfig) -> str:
 def _run_probe(question: str, name: str) -> CustomAlgorithm:
     answer = ask("penstock.tasks.model.algorithms.custom_probe", question, name)
     rows = {column: Spec.from_json(spec) for column, spec in answer["rows"].items()}
-    return CustomAlgorithm(answer["settings"], rows, answer["files"], answer["root"], answer["learns_from_window"])
+    return CustomAlgorithm(**{**answer, "rows": rows})
 
 
 def ask(module: str, question: str, name: str) -> dict[str, Any]:
@@ -170,6 +183,8 @@ def _answer(question: dict[str, Any]) -> dict[str, Any]:
             "files": source.source_digests(config.algorithm.name),
             "root": source.source_root(config.algorithm.name),
             "learns_from_window": contract.window_spec(algorithm) is not None,
+            "loss_agents": [loss.agents and list(loss.agents) for loss in algorithm.losses],
+            "follows_minibatches": type(algorithm).after_minibatch is not contract.Algorithm.after_minibatch,
         }
     except ConfigError as error:
         return {"error": str(error)}

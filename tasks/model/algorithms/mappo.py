@@ -7,6 +7,11 @@ acting stays decentralised; IPPO's gets the agent's own observation, so that eac
 is PPO's with an agent axis after the row axis: a row is a step of an environment and holds all its agents, so that
 every loss gets them together.
 
+Without `shared_parameters` every agent has a policy and a critic of its own, `policy_0`, `value_0` and so on, with a
+loss each that reads no other agent's networks: of other agents a central critic sees the observations, which are data.
+So each agent's networks may be trained by a learner of its own (policy `agents`). Advantages are normalised over all
+agents either way.
+
 Left out on purpose: value clipping and normalised value targets (`reward_scale` serves here), recurrent networks, and
 agents that leave before the episode ends.
 """
@@ -15,6 +20,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -39,7 +45,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MAPPO(Algorithm):
-    """PPO with shared parameters for the agents of one environment; columns are `[B, agents, ...]`."""
+    """PPO for the agents of one environment; columns are `[B, agents, ...]`."""
 
     settings: MultiAgentSettings
     environment: EnvironmentSpec
@@ -59,30 +65,39 @@ class MAPPO(Algorithm):
 
     @property
     def losses(self) -> tuple[Loss, ...]:
-        """Clipped surrogate for the policy, squared error for the value."""
-        return (
-            Loss("policy", "policy", self._policy_loss, independent=True),
-            Loss("value", "value", self._value_loss, independent=True),
+        """Clipped surrogate for the policy, squared error for the value; of all agents, or two for each of them."""
+        return tuple(
+            Loss(
+                f"{kind}{suffix}",
+                f"{kind}{suffix}",
+                partial(function, suffix, agents),
+                independent=True,
+                agents=tuple(agents) if suffix else None,
+            )
+            for suffix, agents in self._shares
+            for kind, function in (("policy", self._policy_loss), ("value", self._value_loss))
         )
 
     @property
     def actor_groups(self) -> tuple[str, ...]:
-        """The policy and the observation's normaliser: actors have no critic."""
-        return ("policy", *self._normalizers.actor_groups)
+        """The policies and the observation's normaliser: actors have no critic."""
+        return (*(f"policy{suffix}" for suffix, _ in self._shares), *self._normalizers.actor_groups)
 
     def init(self, seed: int) -> State:
         """Return orthogonal weights; the policy's last layer is small, so that it starts near uniform."""
         generator = torch.Generator().manual_seed(seed)
         settings, agents = self.settings, self.environment.agents
         numbers = math.prod(self.environment.policy_input.shape[1:])
-        ids = agents if settings.agent_id else 0
+        ids = agents if self._gives_id else 0
         outputs = self.environment.action.n if self._discrete else math.prod(self.environment.action.shape[1:])
-        policy = init_mlp((numbers + ids, *settings.hidden, outputs), 0.01, generator)
-        if not self._discrete:
-            policy["log_std"] = torch.full((outputs,), settings.initial_log_std)
         value_numbers = numbers * agents if settings.central_critic else numbers
-        value = init_mlp((value_numbers + ids, *settings.hidden, 1), 1.0, generator)
-        params = {"policy": ParameterGroup(policy), "value": ParameterGroup(value)}
+        params: dict[str, ParameterGroup] = {}
+        for suffix, _ in self._shares:
+            policy = init_mlp((numbers + ids, *settings.hidden, outputs), 0.01, generator)
+            if not self._discrete:
+                policy["log_std"] = torch.full((outputs,), settings.initial_log_std)
+            value = init_mlp((value_numbers + ids, *settings.hidden, 1), 1.0, generator)
+            params |= {f"policy{suffix}": ParameterGroup(policy), f"value{suffix}": ParameterGroup(value)}
         state = State(params=params, optimizer={name: init_adam(group.flat) for name, group in params.items()})
         self._normalizers.init(state)
         return state
@@ -90,14 +105,20 @@ class MAPPO(Algorithm):
     def act(
         self, params: Params, carry: Tensor | None, observation: Tensor, noise: Tensor
     ) -> tuple[dict[str, Tensor], Tensor | None]:
-        """Sample every agent's action from the policy; see `Algorithm.act`."""
+        """Sample every agent's action from its policy; see `Algorithm.act`."""
         unmasked, allowed = self.environment.split(observation)
-        output = self._policy(params["policy"], self._normalizers.normalized(params, _features(unmasked)))
-        if self._discrete:
-            action, log_probability = choose(output, noise, allowed)
-        else:
-            vector, log_probability = displace(output, params["policy"]["log_std"], noise.flatten(2))
-            action = vector.view(-1, *self.environment.action.shape)
+        features = self._normalizers.normalized(params, _features(unmasked))
+        acted = []
+        for suffix, agents in self._shares:
+            policy, own = params[f"policy{suffix}"], _axis(agents)
+            output = self._policy(policy, features[:, own])
+            if self._discrete:
+                acted.append(choose(output, noise[:, own], None if allowed is None else allowed[:, own]))
+            else:
+                acted.append(displace(output, policy["log_std"], noise[:, own].flatten(2)))
+        action, log_probability = (torch.cat(parts, 1) if parts[1:] else parts[0] for parts in zip(*acted, strict=True))
+        if not self._discrete:
+            action = action.view(-1, *self.environment.action.shape)
         return {"action": action, "log_probability": log_probability}, carry
 
     def post(self, params: Params, trajectory: Trajectory) -> Batch:
@@ -111,8 +132,8 @@ class MAPPO(Algorithm):
         unmasked, allowed = self.environment.split(columns["observation"].flatten(0, 1))
         observation = _features(unmasked)
         final = _features(self.environment.split(trajectory.bootstrap_observation)[0])
-        value = self._value(params["value"], self._normalizers.normalized(params, observation)).view(reward.shape)
-        final_value = self._value(params["value"], self._normalizers.normalized(params, final))
+        value = self._values(params, self._normalizers.normalized(params, observation)).view(reward.shape)
+        final_value = self._values(params, self._normalizers.normalized(params, final))
         advantage = generalized_advantages(
             reward,
             value,
@@ -140,28 +161,29 @@ class MAPPO(Algorithm):
         for _ in range(self.settings.epochs):
             yield from torch.randperm(window.rows, generator=generator).tensor_split(self.settings.minibatches)
 
-    def _policy_loss(self, params: Params, batch: LossInputs) -> LossResult:
-        """Minus PPO's clipped surrogate and its entropy bonus, a mean over agents."""
-        settings = self.settings
-        output = self._policy(params["policy"], self._normalizers.normalized(params, batch["observation"]))
+    def _policy_loss(self, suffix: str, agents: range, params: Params, batch: LossInputs) -> LossResult:
+        """Minus PPO's clipped surrogate and its entropy bonus, a mean over the agents of one policy."""
+        settings, policy, own = self.settings, params[f"policy{suffix}"], _axis(agents)
+        output = self._policy(policy, self._normalizers.normalized(params, batch["observation"][:, own]))
+        action, allowed = batch["action"][:, own], batch.get("allowed")
         if self._discrete:
-            log_probability, entropy = choice_probability(output, batch["action"], batch.get("allowed"))
+            log_probability, entropy = choice_probability(output, action, None if allowed is None else allowed[:, own])
         else:
-            log_std = params["policy"]["log_std"]
-            log_probability, entropy = vector_probability(output, log_std, batch["action"].flatten(2))
-        advantage = normalised(batch["advantage"], batch.stats)
+            log_probability, entropy = vector_probability(output, policy["log_std"], action.flatten(2))
+        advantage = normalised(batch["advantage"][:, own], batch.stats)
         surrogate, outputs = clipped_surrogate(
-            log_probability, batch["log_probability"], advantage, settings.clip_range
+            log_probability, batch["log_probability"][:, own], advantage, settings.clip_range
         )
         scalar = -batch.mean(surrogate + settings.entropy_weight * entropy)
         outputs = {**outputs, "entropy": entropy.detach()}
-        return scalar, {name: value.mean(-1) for name, value in outputs.items()}
+        return scalar, {f"{name}{suffix}": value.mean(-1) for name, value in outputs.items()}
 
-    def _value_loss(self, params: Params, batch: LossInputs) -> LossResult:
-        """Half the squared error of the value, a mean over agents."""
-        value = self._value(params["value"], self._normalizers.normalized(params, batch["observation"]))
-        error = 0.5 * (value - batch["value_target"]).square()
-        return batch.mean(error), {"value_loss": error.detach().mean(-1)}
+    def _value_loss(self, suffix: str, agents: range, params: Params, batch: LossInputs) -> LossResult:
+        """Half the squared error of the value, a mean over the agents of one critic."""
+        features = self._normalizers.normalized(params, batch["observation"])
+        value = self._value(params[f"value{suffix}"], features, agents)
+        error = 0.5 * (value - batch["value_target"][:, _axis(agents)]).square()
+        return batch.mean(error), {f"value_loss{suffix}": error.detach().mean(-1)}
 
     def update(self, state: State, loss: Loss, gradient: Tensor) -> State:
         """Clip the group's gradient by its norm, then take a step of Adam with the annealed learning rate."""
@@ -182,6 +204,19 @@ class MAPPO(Algorithm):
         return self.environment.action.kind == "discrete"
 
     @property
+    def _shares(self) -> tuple[tuple[str, range], ...]:
+        """The suffix of each pair of groups, policy and value, and the agents that use it: all of them, or one each."""
+        agents = range(self.environment.agents)
+        if self.settings.shared_parameters:
+            return (("", agents),)
+        return tuple((f"_{agent}", agents[agent : agent + 1]) for agent in agents)
+
+    @property
+    def _gives_id(self) -> bool:
+        """Return whether networks get the agent's id; one agent's own networks need none."""
+        return self.settings.agent_id and self.settings.shared_parameters
+
+    @property
     def _normalizers(self) -> Normalizers:
         settings, numbers = self.settings, math.prod(self.environment.policy_input.shape[1:])
         return Normalizers(
@@ -193,20 +228,31 @@ class MAPPO(Algorithm):
         layers = params if self._discrete else {name: value for name, value in params.items() if name != "log_std"}
         return mlp(layers, self._with_id(features))
 
-    def _value(self, params: Mapping[str, Tensor], features: Tensor) -> Tensor:
-        """Compute values `[rows, agents]`."""
+    def _values(self, params: Params, features: Tensor) -> Tensor:
+        """Compute the values of all agents `[rows, agents]`."""
+        return torch.cat([self._value(params[f"value{suffix}"], features, own) for suffix, own in self._shares], 1)
+
+    def _value(self, params: Mapping[str, Tensor], features: Tensor, agents: range | None = None) -> Tensor:
+        """Compute values `[rows, agents]` of some agents, by default all, from what all observe `[rows, all, ...]`."""
+        agents = range(self.environment.agents) if agents is None else agents
         if self.settings.central_critic:
-            agents = range(self.environment.agents)
             features = torch.stack([features.roll(-agent, 1).flatten(1) for agent in agents], 1)
+        else:
+            features = features[:, _axis(agents)]
         return mlp(params, self._with_id(features)).squeeze(-1)
 
     def _with_id(self, features: Tensor) -> Tensor:
         """Append each agent's id, one-hot, if the networks get it."""
-        if not self.settings.agent_id:
+        if not self._gives_id:
             return features
         agents = self.environment.agents
         ids = torch.eye(agents, device=features.device).expand(features.shape[0], agents, agents)
         return torch.cat([features, ids], -1)
+
+
+def _axis(agents: range) -> slice:
+    """Return these agents' part of the agent axis."""
+    return slice(agents.start, agents.stop)
 
 
 def _features(observation: Tensor) -> Tensor:

@@ -161,7 +161,10 @@ class RoundStorage:
         for stored in rounds[:-_STATES_KEPT]:
             context.run.store.delete([self._states.pop((stored, tile)).name])
 
-    def _learner_of(self, tile: int) -> int:
+    def _learner_of(self, tile: int) -> int | None:
+        """Return the learner that reads a tile's shards; None if all do."""
+        if self._context.policy.reduce == "agents":
+            return None
         learners = self._context.policy.role_of("buffer").replicas
         return owner_of(tile, learners, self._context.config.environment.tiles)
 

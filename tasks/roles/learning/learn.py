@@ -17,6 +17,7 @@ from penstock.tasks.roles.learning.shard_feed import ShardFeed
 from penstock.tasks.roles.learning.stage_state import Publisher, begin_stage, parameters_digest
 from penstock.tasks.roles.learning.stored_feed import StoredFeed
 from penstock.tasks.roles.learning.window_rows import WindowRows
+from penstock.tasks.roles.reducing.agents import owning
 from penstock.tasks.roles.reducing.reduction import reducing
 from penstock.tasks.runtime.events import Progress
 from penstock.tasks.runtime.metrics import Spans
@@ -47,7 +48,8 @@ def learn_stage(
     """
     stage = begin_stage(assignment, context, membership)
     with ExitStack() as stack:
-        reduction = stack.enter_context(reducing(assignment, context, membership, rendezvous))
+        join = owning if context.policy.reduce == "agents" else reducing
+        reduction: Reduction = stack.enter_context(join(assignment, context, membership, rendezvous))
         publisher = None
         if assignment.role == context.policy.role_of("sync").name and assignment.replica == 0:
             publisher = stack.enter_context(Publisher(stage))

@@ -157,12 +157,14 @@ def _learn_minibatch(
     reduction: Reduction,
 ) -> tuple[State, dict[str, Tensor]]:
     """Take the steps of all losses of minibatch `key` (round, minibatch); returns the state and the row outputs."""
-    losses, block_rows = context.algorithm.losses, context.config.distribution.gradient_block_rows
-    device = state.params[losses[0].group].flat.device
+    every, block_rows = context.algorithm.losses, context.config.distribution.gradient_block_rows
+    device = state.params[every[0].group].flat.device
+    losses, names = reduction.losses_of(every), [loss.name for loss in every]
 
-    def gradient_of(number: int, loss: Loss) -> Gradient:
+    def gradient_of(_: int, loss: Loss) -> Gradient:
         noise = None
         if loss.noise:
+            number = names.index(loss.name)
             noise = loss_noise(loss.noise, context.config.seed, number, *key, share.places).to(device)
         return minibatch_gradient(loss, state, rows, totals, block_rows, len(share.rows), noise)
 

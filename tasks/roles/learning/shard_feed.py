@@ -97,7 +97,7 @@ class ShardFeed(PipelineFeed):
         self._assignment = assignment
         self._context = context
         self._reader = reader
-        self._rounds = ActedRounds(context, assignment.replica, assignment.replicas)
+        self._rounds = ActedRounds(context, *context.policy.share_of_rows(assignment.replica, assignment.replicas))
         self._tiles = self._rounds.tiles
         self._finder = ShardFinder(assignment, context, membership)
         self._choices = None

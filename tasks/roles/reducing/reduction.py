@@ -47,6 +47,9 @@ class Reduction(Protocol):
     def stats(self, sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return sums over all learners, of any shape, float64 on the host."""
 
+    def losses_of(self, losses: tuple[Loss, ...]) -> tuple[Loss, ...]:
+        """Return the losses that this learner takes part in, in order."""
+
     def update(self, state: State, loss: Loss, gradient: Tensor) -> State:
         """Take the optimizer's step for a whole minibatch, given this learner's part of its gradient."""
 
@@ -77,6 +80,10 @@ class LocalReduction:
     def stats(self, sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the sums themselves."""
         return {name: value.double().cpu() for name, value in sums.items()}
+
+    def losses_of(self, losses: tuple[Loss, ...]) -> tuple[Loss, ...]:
+        """Return all losses."""
+        return losses
 
     def update(self, state: State, loss: Loss, gradient: Tensor) -> State:
         """Take the step."""

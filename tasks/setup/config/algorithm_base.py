@@ -52,6 +52,11 @@ class AlgorithmSettings(Settings):
         """Return the steps of an environment in a training row."""
         return 1
 
+    @property
+    def parts_agents(self) -> bool:
+        """Return whether every loss trains parameters of one agent, which no other agent's loss reads."""
+        return False
+
     def identity(self) -> Mapping[str, object]:
         """Return the settings that are part of a run's identity."""
         unset = {

@@ -110,15 +110,23 @@ class IMPALASettings(NetworkSettings):
 
 
 class MultiAgentSettings(AlgorithmSettings):
-    """PPO for several agents with shared parameters."""
+    """PPO for several agents."""
 
     row_columns: ClassVar[tuple[str, ...]] = ("action", "log_probability")
     several_agents: ClassVar[bool | None] = True
     central_critic: ClassVar[bool]
     """True if the critic gets all agents' observations (MAPPO), False if it gets one agent's (IPPO)."""
-    omitted_when_default: ClassVar[tuple[str, ...]] = ("normalize_observation", "normalize_reward")
+    omitted_when_default: ClassVar[tuple[str, ...]] = (
+        "shared_parameters",
+        "normalize_observation",
+        "normalize_reward",
+    )
 
-    agent_id: bool = Field(True, description="Give the networks the agent's id.")
+    shared_parameters: bool = Field(
+        True,
+        description="All agents share networks; false gives each its own, for the policy agents or one learner.",
+    )
+    agent_id: bool = Field(True, description="Give shared networks the agent's id.")
     team_reward: bool = Field(
         True,
         description="Give every agent the mean of all agents' rewards instead of its own reward.",
@@ -138,6 +146,11 @@ class MultiAgentSettings(AlgorithmSettings):
     initial_log_std: InitialLogStd = 0.0
     normalize_observation: NormalizeObservation = False
     normalize_reward: NormalizeReward = False
+
+    @property
+    def parts_agents(self) -> bool:
+        """Return whether every agent has networks of its own."""
+        return not self.shared_parameters
 
     def check_round(self, rows: int) -> None:
         """Refuse more minibatches than rows."""

@@ -26,7 +26,7 @@ from penstock.tasks.setup.config.initial import InitialSettings
 from penstock.tasks.setup.config.off_policy import DQNSettings, SACSettings
 from penstock.tasks.setup.config.on_policy import IMPALASettings, IPPOSettings, MAPPOSettings, PPOSettings
 from penstock.tasks.setup.config.shards import ShardSettings
-from penstock.tasks.setup.distribution.policies import AUTO, make_policy
+from penstock.tasks.setup.distribution.policies import AUTO, make_policy, owns_agents
 from penstock.tasks.setup.distribution.settings import DistributionSettings
 
 if TYPE_CHECKING:
@@ -237,6 +237,8 @@ class TrainConfig(RunConfig):
     def _fits(self) -> TrainConfig:
         for kind in ("act", "env", "learn"):
             tasks = getattr(self.distribution, f"{kind}_tasks")
+            if kind == "learn" and owns_agents(self.distribution):
+                continue
             if tasks > self.environment.tiles:
                 raise ValueError(
                     f"distribution.{kind}_tasks = {tasks}, but there are only {self.environment.tiles} tiles "

@@ -13,6 +13,7 @@ from penstock.storage.errors import ConfigError
 from penstock.tasks.setup.distribution.settings import FRAGMENTS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
     from collections.abc import Set as AbstractSet
 
     from penstock.tasks.setup.distribution.policies import DistributionPolicy, Role
@@ -82,8 +83,9 @@ EDGES: tuple[Edge, ...] = (
     Edge("sync", "learn", ("parameters",), "minibatch"),
     Edge("sync", "act", ("snapshot",), "round"),
 )
-_GRADIENTS, _SNAPSHOT = EDGES[-3], EDGES[-1]
+_SHARD, _GRADIENTS, _SNAPSHOT = EDGES[4], EDGES[-3], EDGES[-1]
 _SUMS = Edge("learn", "learn", ("sums",), "round")
+_OWNED = Edge("learn", "learn", ("parameters", "optimizer"), "round")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,7 @@ def cut_edges(policy: DistributionPolicy) -> tuple[CutEdge, ...]:
             continue
         source, target = policy.role_of(edge.source), policy.role_of(edge.target)
         if source is not target:
-            cut.append(CutEdge(edge, source, target, _communication(edge, source, target)))
+            cut.append(CutEdge(edge, source, target, _communication(edge, source, target, policy)))
     return tuple(cut)
 
 
@@ -118,10 +120,15 @@ def crossings(policy: DistributionPolicy) -> tuple[CutEdge, ...]:
     """Return all edges that cross processes: cut edges, and edges between replicas of one role.
 
     The latter are sums and gradients that learners reduce among themselves, and snapshots that the first one publishes.
+    Learners that own agents reduce nothing: each reads every shard, and sends what it owns to the others once a round.
     """
     learner, syncer = policy.role_of("learn"), policy.role_of("sync")
     within: list[CutEdge] = []
-    if learner.replicas > 1:
+    if learner.replicas > 1 and policy.reduce == "agents":
+        within.append(CutEdge(_OWNED, learner, learner, "broadcast"))
+        if policy.has_actors and policy.role_of("collect") is learner:
+            within.append(CutEdge(_SHARD, learner, learner, "broadcast"))
+    elif learner.replicas > 1:
         within.append(CutEdge(_SUMS, learner, learner, "reduce"))
         if syncer is learner:
             within.append(CutEdge(_GRADIENTS, learner, learner, "reduce"))
@@ -135,10 +142,10 @@ def crosses(policy: DistributionPolicy, edge: str) -> bool:
     return any(item.edge.name == edge for item in crossings(policy))
 
 
-def _communication(edge: Edge, source: Role, target: Role) -> Communication:
+def _communication(edge: Edge, source: Role, target: Role, policy: DistributionPolicy) -> Communication:
     if edge.fields == ("gradients",):
         return "reduce"
-    if edge.fields in (("snapshot",), ("parameters",)):
+    if edge.fields in (("snapshot",), ("parameters",)) or (edge is _SHARD and policy.reduce == "agents"):
         return "broadcast"
     return "gather" if source.replicas >= target.replicas else "scatter"
 
@@ -191,7 +198,7 @@ def check_supported(policy: DistributionPolicy) -> tuple[CutEdge, ...]:
 
 def is_stored(item: CutEdge) -> bool:
     """Return whether an edge goes through storage, and so needs no connection between the processes."""
-    return item.edge.granularity == "round" and item.communication != "reduce"
+    return item.edge.fields in (("shard",), ("snapshot",))
 
 
 def works_in_step(policy: DistributionPolicy) -> bool:
@@ -208,6 +215,61 @@ def _is_linked(item: CutEdge) -> bool:
 
 def _is_reduced(edge: Edge, policy: DistributionPolicy) -> bool:
     return policy.reduce == "parameter_server" and {edge.source, edge.target} == {"learn", "sync"}
+
+
+def agents_of(role: Role, replica: int, agents: int) -> tuple[int, ...]:
+    """Return the agents that a replica owns: those that its role lists, or contiguous ones, split evenly as tiles."""
+    return tuple(tiles_of(replica, role.replicas, agents)) if role.agents is None else role.agents[replica]
+
+
+def check_agents(
+    policy: DistributionPolicy, environment: str, agents: int, losses: Iterable[Sequence[int] | None] = ()
+) -> None:
+    """Check that every agent of an environment has exactly one learner, and every learner an agent.
+
+    Args:
+        policy: its learners own agents.
+        environment: its name, for messages.
+        agents: of the environment.
+        losses: the agents of each loss, where one may have several.
+
+    Raises:
+        ConfigError: there is another number of entries than learners, agents are missing, listed twice or unknown,
+            there are fewer than learners, the agents of a loss have several learners, or a learner has no loss.
+    """
+    role = policy.role_of("learn")
+    if role.agents is not None and len(role.agents) != role.replicas:
+        raise ConfigError(
+            f"distribution.roles.{role.name}.agents has {len(role.agents)} entries, and the role {role.replicas} "
+            f"replicas, expected one entry each; set distribution.roles.{role.name}.replicas = 'learn_tasks' and "
+            f"distribution.learn_tasks = {len(role.agents)}"
+        )
+    owned = [agents_of(role, replica, agents) for replica in range(role.replicas)]
+    every = [agent for part in owned for agent in part]
+    if sorted(every) != list(range(agents)):
+        missing, unknown = sorted({*range(agents)} - {*every}), sorted({*every} - {*range(agents)})
+        twice = sorted({agent for agent in every if every.count(agent) > 1})
+        raise ConfigError(
+            f"distribution.roles.{role.name}.agents = {[list(part) for part in owned]}: {environment} has the agents "
+            f"{list(range(agents))}, and each must have exactly one learner; missing: {missing or 'none'}; listed "
+            f"twice: {twice or 'none'}; unknown: {unknown or 'none'}. Correct the list"
+        )
+    if not all(owned):
+        raise ConfigError(
+            f"policy '{policy.name}' has {role.replicas} learners, and {environment} only {agents} agents, so "
+            f"{owned.count(())} would have none; set distribution.learn_tasks to {agents} at most, with an agent at "
+            f"least for each"
+        )
+    trained = [{*(together or ())} for together in losses]
+    apart = [sorted(together) for together in trained if not any(together <= {*part} for part in owned)]
+    idle = [list(part) for part in owned if trained and not any(together <= {*part} for together in trained)]
+    if apart or idle:
+        raise ConfigError(
+            f"policy '{policy.name}' gives its learners the agents {[list(part) for part in owned]}, expected one "
+            f"learner for the agents of each loss, and a loss for each learner; losses whose agents have several "
+            f"learners: {apart or 'none'}; learners without a loss: {idle or 'none'}. Set "
+            f"distribution.roles.{role.name}.agents accordingly"
+        )
 
 
 def tiles_of(replica: int, replicas: int, tiles: int) -> range:

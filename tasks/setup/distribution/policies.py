@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
     from penstock.tasks.setup.distribution.settings import DistributionSettings
 
+Reduce = Literal["local", "allreduce", "parameter_server", "agents"]
+"""The place where learners' gradients are added up. With `agents` nowhere: each owns the parameters of some agents."""
+
 
 @dataclass(frozen=True, slots=True)
 class Role:
@@ -24,6 +27,8 @@ class Role:
     resources: tuple[tuple[str, float], ...]
     fewest: int | None = None
     """Fewest replicas with which a stage may begin if worker slots are short; None: all."""
+    agents: tuple[tuple[int, ...], ...] | None = None
+    """Agents of each replica, where learners own agents; None: an even split (`dataflow.agents_of`)."""
 
     @property
     def needed(self) -> int:
@@ -41,7 +46,7 @@ class DistributionPolicy:
 
     name: str
     roles: tuple[Role, ...]
-    reduce: Literal["local", "allreduce", "parameter_server"] = "local"
+    reduce: Reduce = "local"
     pools: Literal["native", "torch"] = "native"
     """Pools that step the environments: those of `native`, or torch on the learner's device."""
 
@@ -65,6 +70,10 @@ class DistributionPolicy:
     def learners(self) -> int:
         """Return the number of replicas that compute gradients."""
         return self.role_of("learn").replicas
+
+    def share_of_rows(self, replica: int, replicas: int) -> tuple[int, int]:
+        """Return the part of each round's rows that a learner learns, as number and count: of agents' owners, all."""
+        return (0, 1) if self.reduce == "agents" else (replica, replicas)
 
     def over_storage(self) -> DistributionPolicy:
         """Return the learning part of the policy, for runs without actors whose data are all stored."""
@@ -142,6 +151,13 @@ def central(learn_tasks: int) -> DistributionPolicy:
     )
 
 
+def agents(act_tasks: int, learn_tasks: int, min_act_tasks: int | None = None) -> DistributionPolicy:
+    """Actors send whole rounds to learners, each of which trains the parameters of some agents (MSRL's MAPPO)."""
+    coarse = single_learner_coarse(act_tasks, min_act_tasks)
+    actors, learner = coarse.roles
+    return DistributionPolicy("agents", (actors, replace(learner, replicas=learn_tasks)), reduce="agents")
+
+
 def learner_over_storage() -> DistributionPolicy:
     """One learner without actors: a replay of stored shards."""
     return DistributionPolicy(
@@ -157,6 +173,7 @@ POLICIES: dict[str, Callable[[DistributionSettings], DistributionPolicy]] = {
     "gpu_only": lambda settings: gpu_only(settings.learn_tasks),
     "environments": lambda settings: environments(settings.env_tasks, settings.learn_tasks, settings.min_env_tasks),
     "central": lambda settings: central(settings.learn_tasks),
+    "agents": lambda settings: agents(settings.act_tasks, settings.learn_tasks, settings.min_act_tasks),
     "learner_over_storage": lambda _: learner_over_storage(),
 }
 AUTO = "auto"
@@ -183,6 +200,7 @@ def custom_policy(settings: DistributionSettings) -> DistributionPolicy:
             tuple(sorted(role.resources.items())) or _usual_resources(frozenset(role.fragments)),
             # Roles that learn or sync keep their number of replicas: it decides how sums are rounded.
             None if {"learn", "sync"} & {*role.fragments} else getattr(settings, f"min_{role.replicas}", None),
+            role.agents,
         )
         for role_name, role in settings.roles.items()
     )
@@ -193,8 +211,16 @@ def custom_policy(settings: DistributionSettings) -> DistributionPolicy:
         raise ConfigError(
             f"distribution.roles: {', '.join(torch_roles)} has pools = 'torch'; only the role that holds env has pools"
         )
-    reduce: Literal["local", "allreduce", "parameter_server"] = "local"
-    if holders.get("sync") != learner:
+    idle = [role_name for role_name, role in settings.roles.items() if role.agents is not None and role_name != learner]
+    if idle:
+        raise ConfigError(
+            f"distribution.roles: {', '.join(idle)} has agents; only the role that holds learn trains parameters of "
+            f"agents: leave agents out there"
+        )
+    reduce: Reduce = "local"
+    if learner is not None and settings.roles[learner].agents is not None:
+        reduce = "agents"
+    elif holders.get("sync") != learner:
         reduce = "parameter_server"
     elif learner is not None and settings.roles[learner].replicas != 1:
         reduce = "allreduce"
@@ -220,6 +246,13 @@ def make_policy(settings: DistributionSettings) -> DistributionPolicy:
             f"distribution.policy = '{settings.policy}': no such policy; there are: {', '.join(POLICIES)}, {AUTO}"
         )
     return POLICIES[settings.policy](settings)
+
+
+def owns_agents(settings: DistributionSettings) -> bool:
+    """Return whether learners own agents instead of tiles; also of settings that do not make a policy."""
+    if settings.roles:
+        return any(role.agents is not None for role in settings.roles.values())
+    return settings.policy == "agents"
 
 
 def unused_counts(settings: DistributionSettings) -> list[str]:

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import (
+    Field,
+    SerializerFunctionWrapHandler,
+    StringConstraints,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from penstock.tasks.settings import Settings
 
@@ -30,7 +37,7 @@ class DistributionSettings(Settings):
         1,
         ge=1,
         description="Learners, under policies that have several; each owns whole tiles and reduces gradients with the "
-        "others.",
+        "others, or owns agents.",
     )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="Device that learning runs on.")
     torch_threads: int = Field(1, ge=1, description="Torch's threads in a learn task.")
@@ -91,3 +98,21 @@ class RoleSettings(Settings):
         "native",
         description="Pools of a role that holds env: native, or torch on the learner's device.",
     )
+    agents: tuple[tuple[int, ...], ...] | None = Field(
+        None,
+        description="Agents whose parameters each replica of a role that holds learn trains, as in [[0, 1], [2]], or "
+        "[0, 1, 2] for one each; empty: learners train all parameters together.",
+    )
+
+    @field_validator("agents", mode="before")
+    @classmethod
+    def _one_each(cls, agents: Any) -> Any:
+        return [[item] if isinstance(item, int) else item for item in agents] if isinstance(agents, list) else agents
+
+    @model_serializer(mode="wrap")
+    def _without_unset(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave agents out unless they are set: runs without them keep the bytes of their identity."""
+        values: dict[str, Any] = handler(self)
+        if self.agents is None:
+            del values["agents"]
+        return values

@@ -21,6 +21,7 @@ from penstock.tasks.model.algorithms.contract import FollowsRounds
 from penstock.tasks.roles.acting.shard_writer import RoundWriter
 from penstock.tasks.roles.acting.tile import TileActor
 from penstock.tasks.roles.learning.shard_feed import reader_at
+from penstock.tasks.roles.reducing.agents import trained_values
 from penstock.tasks.roles.reducing.reduction import LocalReduction, untrained_values
 from penstock.tasks.roles.stepping.protocol import StepFrame, pack_end, pack_start
 from penstock.tasks.roles.stepping.sockets import GREETING_BYTES, WELCOME_BYTES
@@ -120,7 +121,7 @@ def sizes_of(assignment: Assignment, context: RunContext) -> Sizes:
         for group in context.algorithm.actor_groups
         for name, value in state.params[group].items()
     }
-    frame = StepFrame(context)
+    frame, learned = StepFrame(context), context.algorithm.losses
     return Sizes(
         action_bytes=frame.action.nbytes,
         observation_bytes=frame.observation.nbytes,
@@ -144,6 +145,7 @@ def sizes_of(assignment: Assignment, context: RunContext) -> Sizes:
         priority_bytes=reduction.priority_bytes,
         round_state_vectors=reduction.round_state_vectors,
         round_state_bytes=reduction.round_state_bytes,
+        owned_bytes=sum(value.nbytes for value in trained_values(state, (loss.group for loss in learned))),
     )
 
 

@@ -15,7 +15,13 @@ from penstock.tasks.setup.config.custom_algorithm import CustomAlgorithmSettings
 from penstock.tasks.setup.config.replay import ReplayConfig
 from penstock.tasks.setup.config.run import TrainConfig
 from penstock.tasks.setup.config.shards import check_stored_as
-from penstock.tasks.setup.distribution.dataflow import check_supported, crossings, is_stored, works_in_step
+from penstock.tasks.setup.distribution.dataflow import (
+    check_agents,
+    check_supported,
+    crossings,
+    is_stored,
+    works_in_step,
+)
 from penstock.tasks.setup.distribution.policies import AUTO
 
 if TYPE_CHECKING:
@@ -92,8 +98,30 @@ def check_distribution(config: RunConfig) -> DistributionPolicy:
         )
     if policy.pools == "torch":
         check_torch_environment(config.environment.id, config.environment.settings)
+    if policy.reduce == "agents":
+        check_owners(config, policy)
     check_quorum(config, policy)
     return policy
+
+
+def check_owners(config: RunConfig, policy: DistributionPolicy) -> None:
+    """Check that every agent's parameters are its own, and that each has a learner.
+
+    Raises:
+        ConfigError: agents share parameters, a loss trains those of agents with several learners, or as `check_agents`.
+    """
+    algorithm = config.algorithm
+    custom = probe_algorithm(config) if isinstance(algorithm, CustomAlgorithmSettings) else None
+    shared = custom.shared if custom else "" if algorithm.parts_agents else "its agents, if any, share all parameters"
+    if shared:
+        raise ConfigError(
+            f"algorithm.name = '{algorithm.name}': {shared}, and learners of policy '{policy.name}' own agents, each "
+            f"with parameters of its own; choose mappo or ippo with algorithm.shared_parameters = false, or another "
+            f"policy, such as multiple_learners"
+        )
+    with closing(make_pool(config, 1)) as pool:
+        agents = pool.environment["agents"]
+    check_agents(policy, config.environment.id, agents, custom.loss_agents if custom else ())
 
 
 def check_reach(config: RunConfig, policy: DistributionPolicy | None) -> None:

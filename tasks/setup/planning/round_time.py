@@ -83,7 +83,11 @@ def _acting_seconds(policy: DistributionPolicy, config: RunConfig, parts: PartSe
 def _learning_seconds(policy: DistributionPolicy, config: RunConfig, parts: PartSeconds, sizes: Sizes) -> float:
     learners = policy.learners
     rows = config.environment.num_envs * config.schedule.round_steps
-    seconds = (parts.update + parts.update_row * rows / learners) * max(1.0, learners / parts.cores)
+    crowding = max(1.0, learners / parts.cores)
+    if policy.reduce == "agents":  # each learner has some of the losses, over all rows, and sends one message a round
+        own = (parts.update + parts.update_row * rows) / learners
+        return own * crowding + (learners > 1) * learners * parts.collective
+    seconds = (parts.update + parts.update_row * rows / learners) * crowding
     collectives = 0
     if policy.reduce == "parameter_server":
         collectives = sizes.updates + sizes.server_reply_vectors

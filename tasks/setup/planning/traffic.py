@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from penstock.tasks.setup.distribution.dataflow import crossings
+from penstock.tasks.setup.distribution.dataflow import crossings, is_stored
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,6 +66,8 @@ class Sizes:
     """Vectors that change once a round, which the first learner sends to a parameter server and the other learners."""
     round_state_bytes: int
     """Bytes of these vectors."""
+    owned_bytes: int
+    """Bytes of what all losses train, with its optimizers' state: what learners that own agents send each other."""
 
     def to_json(self) -> dict[str, int]:
         """Return the sizes for another process."""
@@ -86,10 +88,9 @@ class EdgeCost:
     @property
     def way(self) -> str:
         """Return its transport: `storage`, `link` or `collective`."""
-        granularity, fields = self.crossing.edge.granularity, self.crossing.edge.fields
-        if fields in (("shard",), ("snapshot",)):
+        if is_stored(self.crossing):
             return "storage"
-        return "link" if granularity == "step" else "collective"
+        return "link" if self.crossing.edge.granularity == "step" else "collective"
 
     def over(self, rounds: int) -> tuple[float, float]:
         """Return the bytes and messages of a stage with this number of rounds."""
@@ -146,7 +147,10 @@ def _parameters(policy: DistributionPolicy, _: RunConfig, sizes: Sizes) -> _Cost
     return policy.learners * sizes.server_reply_bytes, policy.learners * sizes.server_reply_vectors
 
 
-def _sums(policy: DistributionPolicy, _: RunConfig, sizes: Sizes) -> _Costs:
+def _between_learners(policy: DistributionPolicy, _: RunConfig, sizes: Sizes) -> _Costs:
+    if policy.reduce == "agents":  # each learner's part in one message to each of the others
+        others = policy.learners - 1
+        return others * sizes.owned_bytes, policy.learners * others
     nbytes, messages = sizes.sums_bytes, sizes.sums
     if policy.reduce == "allreduce":
         nbytes, messages = nbytes + sizes.priority_bytes, messages + sizes.priority_messages
@@ -161,5 +165,5 @@ _COSTS: dict[str, Callable[[DistributionPolicy, RunConfig, Sizes], _Costs]] = {
     "sync -> act": _snapshots,
     "learn -> sync": _gradients,
     "sync -> learn": _parameters,
-    "learn -> learn": _sums,
+    "learn -> learn": _between_learners,
 }

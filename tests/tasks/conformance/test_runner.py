@@ -53,6 +53,7 @@ FAULTS = [
         UPDATE,
         "the loss 'value' has another gradient after an update of 'policy', and is declared independent",
     ),
+    ("SeesAnotherAgent", UPDATE, "the loss 'value' of agents [1] has another gradient after an update of 'policy'"),
     ("WritesIntoRows", LEARNING, "post changes its arguments (1/columns/reward)"),
 ]
 
@@ -92,6 +93,15 @@ def test_shipped_algorithms_pass(name: str, environment_id: str):
     """There is no false alarm on the algorithms that ship."""
     report = check_one_algorithm(name, environment_id, [])
     assert failures(report) == {}
+    assert len(report.checks) == 13
+
+
+@pytest.mark.parametrize("name", ["mappo", "ippo"])
+@pytest.mark.parametrize("environment_id", ["simple_spread_v3", "simple_spread_continuous_v3"])
+def test_algorithms_with_networks_for_each_agent_pass(name: str, environment_id: str):
+    """No loss reads another agent's networks, kernels and torch agree, and every agent's ratio is checked."""
+    report = check_one_algorithm(name, environment_id, ["--algorithm.shared-parameters", "false"])
+    assert {check.outcome for check in report.checks} == {"pass"}
     assert len(report.checks) == 13
 
 

@@ -82,6 +82,20 @@ def test_members_that_disagree_are_named(other: str):
         merge_learned(4, by_component(results(FIRST, second, server)))
 
 
+def test_owners_of_agents_count_their_common_rows_once():
+    """Each learned all shards and has outputs of its own; one that learned another shard is named."""
+    shards = [(0, 0), (0, 1), (1, 0), (1, 1)]
+    first = replace(part(0, shards, {0: (1.0, 2), 1: (5.0, 2)}, [3.0, 6.0]), published=PUBLISHED)
+    second = replace(part(1, shards, {}, [3.0, 6.0]), outputs={"other": {0: (2.0, 2), 1: (3.0, 2)}})
+    merged = merge_learned(0, by_component(results(first, second)), owners=True)
+    assert merged.shards == first.shards
+    assert merged.metrics == {"loss": 3.0, "other": 2.5, "episode_return": 4.5, "episode_length": 10.0}
+    assert (merged.published, merged.episodes, merged.env_steps) == (PUBLISHED, 2, 32)
+    another = replace(second, shards=(replace(second.shards[0], digest="other"), *second.shards[1:]))
+    with pytest.raises(StageMismatchError, match="stage 4: worker-1 learned other shards than worker-0"):
+        merge_learned(4, by_component(results(first, another)), owners=True)
+
+
 def test_components_of_one_member_are_told_apart():
     """A member that acts and learns has a result for each, and edges are summed over both."""
     edges = {"learn -> learn": EdgeCount(1, 1), "collect -> buffer": EdgeCount(7, 1)}

@@ -25,6 +25,7 @@ from penstock.tasks.setup.config.custom_algorithm import CustomAlgorithmSettings
 from penstock.tasks.setup.config.loading import build_config, with_overrides
 from penstock.tasks.setup.config.on_policy import PPOSettings
 from penstock.tasks.setup.config.replay import build_replay_config
+from penstock.tasks.setup.planning.preflight import check_distribution
 
 from ....support.ppo_cases import CHOICES
 from ...conftest import MakeContext
@@ -33,7 +34,7 @@ MINE = """
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import BaseModel, Field
-from penstock.tasks.model.algorithms.contract import Algorithm
+from penstock.tasks.model.algorithms.contract import Algorithm, Loss
 from penstock.tasks.model.algorithms.ppo import PPO, PPOSettings
 from penstock.tasks.specs import EnvironmentSpec, Spec, State
 
@@ -60,12 +61,12 @@ Write = Callable[..., str]
 
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
-    """Writes a module of a fresh name with some lines after `MINE`, on Python's path; returns that name."""
+    """Writes a module of a fresh name with lines after `MINE`, or another text, on Python's path; returns that name."""
     monkeypatch.syspath_prepend(str(tmp_path))
 
-    def write(lines: str = "") -> str:
+    def write(lines: str = "", before: str = MINE) -> str:
         name = f"outside_{next(NUMBERS)}"
-        (tmp_path / f"{name}.py").write_text(f"{MINE}\n\n{lines}\n")
+        (tmp_path / f"{name}.py").write_text(f"{before}\n\n{lines}\n")
         return name
 
     return write
@@ -157,6 +158,18 @@ class Model(BaseModel):
         ),
         ("class Loose(Mine):\n    losses = ()", "{}:Loose", {}, ["losses is (), expected a tuple of one Loss"]),
         ("class Group(Mine):\n    actor_groups = ('brain',)", "{}:Group", {}, ["no parameter group 'brain'", "policy"]),
+        (
+            "class Numbered(Mine):\n    losses = (Loss('a', 'policy', print, agents=0),)",
+            "{}:Numbered",
+            {},
+            ["the loss 'a' has agents = 0, expected a tuple of agents' numbers, such as (0,)"],
+        ),
+        (
+            "class Common(Mine):\n    losses = (Loss('a', 'value', print, agents=(0,)), Loss('b', 'value', print))",
+            "{}:Common",
+            {},
+            ["the losses 'a' and 'b' train 'value' and have agents = (0,) and None, expected that a group belongs"],
+        ),
         ("class Seedless(Mine):\n    def init(self, seed): pass", "{}:Seedless", {}, ["init returned NoneType"]),
     ],
 )
@@ -169,6 +182,45 @@ def test_a_faulty_algorithm_is_one_clear_line(
     assert len(said.splitlines()) == 1
     for text in expected:
         assert text.replace("{}", module) in said
+
+
+APART = """
+from dataclasses import dataclass, replace
+from penstock.tasks.model.algorithms.mappo import MAPPO
+from penstock.tasks.setup.config.on_policy import MAPPOSettings
+
+@dataclass(frozen=True)
+class Teams(MAPPO):
+    settings: MAPPOSettings
+
+    @property
+    def losses(self):
+        return tuple(replace(loss, agents=(2,) if loss.agents == (2,) else (0, 1)) for loss in MAPPO.losses.fget(self))
+
+class Following(Teams):
+    def after_minibatch(self, state):
+        return state
+"""
+
+
+def test_learners_can_own_its_agents_if_its_losses_name_them(write: Write):
+    """Agents whose loss is one have one learner; what changes in every minibatch has no owner."""
+    module = write(before=APART)
+
+    def check(name: str, agents: list[list[int]]) -> None:
+        learn = {"fragments": ["buffer", "learn", "sync"], "replicas": "learn_tasks", "agents": agents}
+        roles = {"act": {"fragments": ["env", "act", "collect"]}, "learn": learn}
+        values = {"environment": {"id": "simple_spread_v3"}, "algorithm": {"name": f"{module}:{name}"}}
+        values["algorithm"]["shared_parameters"] = False
+        check_distribution(build_config({**values, "distribution": {"policy": "m", "learn_tasks": 2, "roles": roles}}))
+
+    check("Teams", [[2], [1, 0]])
+    with pytest.raises(ConfigError, match=r"losses whose agents have several learners: \[\[0, 1\], \[0, 1\]"):
+        check("Teams", [[0, 2], [1]])
+    with pytest.raises(
+        ConfigError, match=r"Following': it has an after_minibatch, which no agent owns.* or another policy"
+    ):
+        check("Following", [[2], [0, 1]])
 
 
 def test_it_is_found_in_the_working_directory_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -30,6 +30,12 @@ KINDS = [
     pytest.param(made(central=False), id="ippo"),
     pytest.param(made("simple_spread_continuous_v3"), id="continuous"),
 ]
+APART = [
+    pytest.param(made(shared_parameters=False), id="mappo-apart"),
+    pytest.param(made(shared_parameters=False, central=False), id="ippo-apart"),
+    pytest.param(made("simple_spread_continuous_v3", shared_parameters=False), id="continuous-apart"),
+]
+"""Agents with networks of their own."""
 
 
 def round_of(mappo: MAPPO, state: State, seed: int = 0) -> Trajectory:
@@ -52,7 +58,7 @@ def batch_of(mappo: MAPPO, state: State) -> Batch:
         return mappo.post(state.params, round_of(mappo, state))
 
 
-@pytest.mark.parametrize("mappo", KINDS)
+@pytest.mark.parametrize("mappo", KINDS + APART)
 def test_rows_and_noise_are_as_declared(mappo: MAPPO):
     """The rows that `act` returns fit the columns of a shard, an action and a log-probability for each agent."""
     acted, carry = mappo.act(mappo.init(1).params, None, random(5, AGENTS, 18), random(5, *mappo.noise.shape))
@@ -63,7 +69,7 @@ def test_rows_and_noise_are_as_declared(mappo: MAPPO):
     assert mappo.rows["log_probability"].shape == (AGENTS,)
 
 
-@pytest.mark.parametrize("mappo", KINDS)
+@pytest.mark.parametrize("mappo", KINDS + APART)
 def test_an_agent_acts_by_its_own_observation_alone(mappo: MAPPO):
     """Acting is decentralised, whatever the critic sees, and row-wise; zero noise gives the likeliest action."""
     params, observation = mappo.init(1).params, random(5, AGENTS, 18)
@@ -164,7 +170,7 @@ def test_stats_count_every_agent():
     assert scalar.item() == pytest.approx(-mappo.settings.entropy_weight * entropy.item(), abs=1e-6)
 
 
-@pytest.mark.parametrize("mappo", KINDS)
+@pytest.mark.parametrize("mappo", KINDS + APART)
 def test_parts_of_a_minibatch_add_up(mappo: MAPPO):
     """However learners split the rows: scalars, gradients of the own group alone, and row outputs."""
     state = mappo.init(1)
@@ -216,3 +222,60 @@ def test_rewarded_actions_become_likelier(central: bool):
                     state = mappo.update(state, loss, torch.cat([part.reshape(-1) for part in parts]))
     chosen = mappo._policy(state.params["policy"], random(64, AGENTS, 18, seed=999)).softmax(-1)[..., 1]
     assert chosen.mean() > 0.6
+
+
+# Agents with networks of their own
+
+
+@pytest.mark.parametrize("name", ["simple_spread_v3", "simple_spread_continuous_v3"])
+@pytest.mark.parametrize("central", [True, False])
+def test_networks_of_their_own_that_are_alike_are_as_shared_ones(name: str, central: bool):
+    """With the same numbers for every agent: the same actions, advantages and losses, and gradients that add up."""
+    own, shared = (made(name, central=central, agent_id=False, shared_parameters=value) for value in (False, True))
+    state, one = own.init(1), shared.init(1)
+    for group, params in state.params.items():
+        params.flat.copy_(one.params[group.rpartition("_")[0]].flat)
+    batch, expected = batch_of(own, state), batch_of(shared, one)
+    for column, values in expected.items():
+        torch.testing.assert_close(batch[column], values)
+    batch["log_probability"] = batch["log_probability"] + 0.3 * random(*batch["log_probability"].shape)
+    found: dict[str, tuple[Tensor, Tensor]] = {}
+    for loss in own.losses:
+        scalar, _ = loss.function(state.params, LossInputs(batch, STEPS * ENVS, STATS))
+        parts = torch.autograd.grad(scalar, state.params[loss.group].leaves)
+        kind, flat = loss.name.rpartition("_")[0], torch.cat([part.reshape(-1) for part in parts])
+        before = found.get(kind, (torch.zeros(()), torch.zeros_like(flat)))
+        found[kind] = before[0] + scalar.detach() / AGENTS, before[1] + flat / AGENTS
+    for loss in shared.losses:
+        scalar, _ = loss.function(one.params, LossInputs(batch, STEPS * ENVS, STATS))
+        parts = torch.autograd.grad(scalar, one.params[loss.group].leaves)
+        torch.testing.assert_close(found[loss.name][0], scalar.detach())
+        torch.testing.assert_close(found[loss.name][1], torch.cat([part.reshape(-1) for part in parts]))
+
+
+@pytest.mark.parametrize("mappo", APART)
+def test_no_loss_depends_on_another_agents_networks(mappo: MAPPO):
+    """Every agent has two groups and two losses, whose gradients keep their bytes when all other groups change."""
+    state, changed = mappo.init(1), mappo.init(2)
+    batch = batch_of(mappo, state)
+    assert [(loss.group, loss.agents) for loss in mappo.losses] == [
+        (f"{kind}_{agent}", (agent,)) for agent in range(AGENTS) for kind in ("policy", "value")
+    ]
+    assert mappo.actor_groups == ("policy_0", "policy_1", "policy_2")
+    networks = [group.flat.numpy().tobytes() for group in state.params.values()]
+    assert len(set(networks)) == len(networks), "agents begin differently"
+    for loss in mappo.losses:
+        params = {**changed.params, loss.group: state.params[loss.group]}
+        gradients = [
+            torch.autograd.grad(
+                loss.function(each, LossInputs(batch, STEPS * ENVS, STATS))[0], state.params[loss.group].leaves
+            )
+            for each in (state.params, params)
+        ]
+        assert all(map(torch.equal, *gradients)), loss.name
+
+
+def test_shared_parameters_are_no_part_of_older_runs():
+    """At the default the setting is left out of the identity, so that runs from before it can be resumed."""
+    assert "shared_parameters" not in MAPPOSettings().identity()
+    assert IPPOSettings(shared_parameters=False).identity()["shared_parameters"] is False

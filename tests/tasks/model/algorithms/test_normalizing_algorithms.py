@@ -20,7 +20,7 @@ from penstock.tasks.setup.config.on_policy import IMPALASettings, IPPOSettings, 
 from penstock.tasks.specs import ActionSpec, EnvironmentSpec, LossInputs, Spec, State, Trajectory
 
 from ....support.ppo_cases import CHOICES, VECTORS, random, with_settings
-from ...roles.learning.test_reduction import together
+from ...roles.reducing.test_reduction import together
 
 if TYPE_CHECKING:
     from penstock.tasks.runtime.process_group import Group

@@ -109,6 +109,14 @@ def test_learners_together_read_the_rows_of_one(context, learners):
         feed.__exit__()
 
 
+def test_learners_that_own_agents_read_all_rows(context):
+    """Each has every tile of every round, as one learner would."""
+    context = replace(context, policy=replace(context.policy, reduce="agents"))
+    with feed_of(context, reader_at(context, 1), 1, 2) as feed:
+        for round_ in context.rounds_of(1):
+            assert keys(feed.take_shards()) == [(round_, tile) for tile in range(TILES)]
+
+
 def test_reading_resumes_at_the_stored_position(context):
     """From a cursor within the stage: the rounds before it don't come again."""
     with feed_of(context, reader_at(context, 1)) as feed:

@@ -1,12 +1,17 @@
 """Communication is computed from a distribution, for every policy that is known from the literature."""
 
+from dataclasses import replace
+
 import pytest
 
 from penstock.storage.errors import ConfigError
 from penstock.tasks.setup.config.run import ClusterSettings
 from penstock.tasks.setup.distribution.dataflow import (
     EDGES,
+    agents_of,
+    check_agents,
     check_supported,
+    crossings,
     cut_edges,
     owner_of,
     tiles_of,
@@ -40,6 +45,11 @@ CENTRAL = DistributionPolicy(
     (role("worker", 4, "env", "act", "collect", "buffer", "learn"), role("server", 1, "sync")),
     reduce="parameter_server",
 )
+AGENTS = DistributionPolicy(
+    "agents",
+    (role("actors", 2, "env", "act", "collect"), role("learner", 3, "buffer", "learn", "sync")),
+    reduce="agents",
+)
 
 STEPS = [("env", "act", "step", "gather"), ("act", "env", "step", "scatter"), ("env", "collect", "step", "gather")]
 EXPECTED = {
@@ -53,6 +63,7 @@ EXPECTED = {
         ("sync", "learn", "minibatch", "broadcast"),
         ("sync", "act", "round", "broadcast"),
     ],
+    AGENTS: [("collect", "buffer", "round", "broadcast"), ("sync", "act", "round", "broadcast")],
 }
 
 
@@ -93,6 +104,10 @@ def test_supported_policies_pass(policy: DistributionPolicy):
         (
             DistributionPolicy("summed", CENTRAL.roles, reduce="allreduce"),
             "policy 'summed' cuts 'learn -> sync, a minibatch, reduce: worker -> server'",
+        ),
+        (
+            DistributionPolicy("owned", CENTRAL.roles, reduce="agents"),
+            "policy 'owned' cuts 'learn -> sync, a minibatch, reduce: worker -> server'",
         ),
         (
             DistributionPolicy("served", MULTIPLE.roles, reduce="parameter_server"),
@@ -142,7 +157,10 @@ def test_several_learners_without_reduction_are_refused(policy: DistributionPoli
 
 @pytest.mark.parametrize(
     ("policy", "expected"),
-    [(COARSE, False), (FINE, True), (MULTIPLE, True), (GPU_ONLY, True), (ENVIRONMENTS, True), (CENTRAL, True)],
+    [
+        *((COARSE, False), (FINE, True), (MULTIPLE, True), (GPU_ONLY, True), (ENVIRONMENTS, True), (CENTRAL, True)),
+        (AGENTS, True),
+    ],
     ids=lambda value: value.name if isinstance(value, DistributionPolicy) else "",
 )
 def test_policies_whose_members_wait_within_a_round_work_in_step(policy: DistributionPolicy, expected: bool):
@@ -160,6 +178,67 @@ def test_tiles_are_split_evenly_and_contiguously(tiles: int):
         sizes = {len(part) for part in owned}
         assert min(sizes) >= 1
         assert max(sizes) - min(sizes) <= 1
+
+
+# Agents
+
+
+def owners(*agents: tuple[int, ...], learners: int | None = None) -> DistributionPolicy:
+    """A policy whose learners own the agents that are listed, or an even split of all."""
+    actors, learner = AGENTS.roles
+    return replace(AGENTS, roles=(actors, replace(learner, replicas=learners or len(agents), agents=agents or None)))
+
+
+def test_learners_that_own_agents_send_what_they_own_and_reduce_nothing():
+    """They exchange parameters once a round, whatever the minibatches; a single one exchanges nothing."""
+    found = [str(item) for item in crossings(AGENTS)]
+    assert found == [*map(str, cut_edges(AGENTS)), "learn -> learn, a round, broadcast: learner -> learner"]
+    assert crossings(owners(learners=1)) == cut_edges(owners(learners=1))
+
+
+def test_workers_that_act_and_own_agents_read_each_others_shards():
+    """The shards of a worker's tiles have the rows of all agents, so that every other worker reads them."""
+    policy = DistributionPolicy("together", (role("worker", 2, *FRAGMENTS),), reduce="agents")
+    assert check_supported(policy) == ()
+    assert [(item.edge.name, item.communication) for item in crossings(policy)] == [
+        ("learn -> learn", "broadcast"),
+        ("collect -> buffer", "broadcast"),
+        ("sync -> act", "broadcast"),
+    ]
+
+
+def test_agents_are_split_as_listed_or_as_tiles_are():
+    """Without a list, contiguous agents, as evenly as possible."""
+    listed = owners((2, 0), (1,))
+    assert [agents_of(listed.role_of("learn"), replica, 3) for replica in range(2)] == [(2, 0), (1,)]
+    even = owners(learners=2).role_of("learn")
+    assert [agents_of(even, replica, 5) for replica in range(2)] == [(0, 1), (2, 3, 4)]
+    check_agents(listed, "spread", 3)
+    check_agents(owners(learners=3), "spread", 3, [(0,), (1,), (2,)])
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        (owners((0, 1)), "agents = [[0, 1]]: spread has the agents [0, 1, 2], .*missing: [2]; listed twice: none"),
+        (owners((0, 1), (1, 2)), "missing: none; listed twice: [1]; unknown: none. Correct the list"),
+        (owners((0, 1), (2, 3)), "missing: none; listed twice: none; unknown: [3]. Correct the list"),
+        (owners((0, 1), (2,), learners=1), "learner.agents has 2 entries, and the role 1 replicas, .*learn_tasks = 2"),
+        (owners((0, 1, 2), ()), "2 learners, and spread only 3 agents, so 1 would have none"),
+        (
+            owners(learners=4),
+            "4 learners, and spread only 3 agents, so 1 would have none; set distribution.learn_tasks",
+        ),
+        (owners((0,), (1, 2)), "[[0], [1, 2]], .*several learners: [[0, 1]]; learners without a loss: [[0]]. Set"),
+    ],
+    ids=["missing", "twice", "unknown", "entries", "idle", "too many learners", "a loss of two"],
+)
+def test_agents_without_exactly_one_learner_are_refused(policy: DistributionPolicy, said: str):
+    """The message has what is listed, what the environment has, and what to change."""
+    with pytest.raises(ConfigError) as caught:
+        check_agents(policy, "spread", 3, [(0, 1), (2,)])
+    for part in said.split(" .*"):
+        assert part in str(caught.value)
 
 
 # Several clusters
@@ -182,6 +261,7 @@ def test_only_edges_through_storage_may_cross_clusters():
     [
         (FINE, {"envs": "b"}, "puts envs and learner on a, b, and policy 'single_learner_fine' has 'env -> act"),
         (MULTIPLE, {"worker": "a,b"}, "puts worker on a, b, and policy 'multiple_learners' has 'learn -> learn"),
+        (AGENTS, {"learner": "b,c"}, "puts learner on b, c, and policy 'agents' has 'learn -> learn"),
         (CENTRAL, {"server": ""}, "puts worker and server on a, this machine, and policy 'central' has 'learn -> sync"),
         (COARSE, {"actor": "b"}, "names actor: policy 'single_learner_coarse' has the roles actors, learner"),
     ],

@@ -57,6 +57,11 @@ ACTOR, LEARNER, SERVER = (("actor", 1.0),), (("learner", 1.0),), (("server", 1.0
         ("gpu_only", [("worker", ALL, 4, LEARNER)], "allreduce"),
         ("environments", [("env", {"env"}, 3, ACTOR), ("worker", ALL - {"env"}, 4, LEARNER)], "allreduce"),
         ("central", [("worker", ALL - {"sync"}, 4, LEARNER), ("server", {"sync"}, 1, SERVER)], "parameter_server"),
+        (
+            "agents",
+            [("act", {"env", "act", "collect"}, 2, ACTOR), ("learn", {"buffer", "learn", "sync"}, 4, LEARNER)],
+            "agents",
+        ),
     ],
 )
 def test_shipped_policies_are_those_of_the_table(name: str, roles: list[tuple], reduce: str):
@@ -91,8 +96,9 @@ def described(**roles: dict) -> DistributionSettings:
             "parameter_server",
         ),
         ({"trainer": LEARN}, "local"),
+        ({"actors": ACT, "all": {**LEARN, "replicas": "learn_tasks", "agents": [[0, 1], [2]]}}, "agents"),
     ],
-    ids=["coarse", "multiple", "central", "replay"],
+    ids=["coarse", "multiple", "central", "replay", "agents"],
 )
 def test_a_custom_policy_is_built_from_its_settings(roles: dict, reduce: str):
     """Roles and counts are those of the settings; reduction and default resources follow from the fragments."""
@@ -103,6 +109,17 @@ def test_a_custom_policy_is_built_from_its_settings(roles: dict, reduce: str):
         (name, counts.get(name, 1), kinds[name]) for name in roles
     ]
     assert (policy.name, policy.reduce, policy.pools) == ("mine", reduce, "native")
+
+
+def test_agents_are_listed_one_or_several_for_each_learner():
+    """`[0, 1]` is a learner for each, `[[0, 1], [2]]` one for two; without them the role is stored as before."""
+    for agents, expected in (([0, 1], ((0,), (1,))), ([[0, 1], 2], ((0, 1), (2,)))):
+        policy = make_policy(described(actors=ACT, trainer={**LEARN, "replicas": "learn_tasks", "agents": agents}))
+        assert policy.role_of("learn").agents == expected
+        assert [policy.share_of_rows(replica, 2) for replica in range(2)] == [(0, 1), (0, 1)]
+    learner = described(actors=ACT, trainer=LEARN).roles["trainer"]
+    assert learner.model_dump(mode="json").keys() == {"fragments", "replicas", "resources", "pools"}
+    assert make_policy(DistributionSettings(policy="central", learn_tasks=2)).share_of_rows(1, 2) == (1, 2)
 
 
 def test_a_custom_policy_sets_its_resources_and_pools():
@@ -125,6 +142,10 @@ def test_a_custom_policy_sets_its_resources_and_pools():
             {"policy": "mine", "roles": {"actors": ACT, "trainer": {**LEARN, "pools": "torch"}}},
             r"distribution\.roles: trainer has pools = 'torch'; only the role that holds env",
         ),
+        (
+            {"policy": "mine", "roles": {"actors": {**ACT, "agents": [0]}, "trainer": LEARN}},
+            r"distribution\.roles: actors has agents; only the role that holds learn trains",
+        ),
     ],
 )
 def test_an_invalid_custom_policy_is_refused_with_the_reason(settings: dict, message: str):
@@ -141,12 +162,19 @@ def test_an_invalid_custom_policy_is_refused_with_the_reason(settings: dict, mes
         ("gpu_only", ["act_tasks", "env_tasks"]),
         ("environments", ["act_tasks"]),
         ("central", ["act_tasks", "env_tasks"]),
+        ("agents", ["env_tasks"]),
     ],
 )
 def test_unused_counts_lists_the_counts_without_effect(policy: str, unused: list[str]):
     """A warning can name them; counts of 1 are left out, since they are the default."""
     assert unused_counts(DistributionSettings(policy=policy, act_tasks=2, env_tasks=2, learn_tasks=2)) == unused
     assert unused_counts(DistributionSettings(policy=policy)) == []
+
+
+def test_the_number_of_learners_that_own_agents_has_an_effect():
+    """Also where a list of agents fits this number alone."""
+    owners = {**LEARN, "replicas": "learn_tasks", "agents": [[0, 1], [2]]}
+    assert unused_counts(described(actors=ACT, trainer=owners)) == []
 
 
 def test_roles_are_part_of_the_identity_and_their_mistakes_are_named():

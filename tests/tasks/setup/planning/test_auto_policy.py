@@ -15,6 +15,7 @@ from penstock.tasks.setup.planning.round_time import PartSeconds, round_seconds
 from penstock.tasks.setup.planning.traffic import Sizes
 
 SIZES = Sizes(
+    owned_bytes=0,
     action_bytes=64, observation_bytes=128, frame_bytes=96, end_bytes=2000, start_bytes=1000, greeting_bytes=20,
     welcome_bytes=1, shard_bytes=50_000, state_bytes=1000, snapshot_bytes=5000, checkpoint_bytes=15_000, updates=8,
     gradient_bytes=40_000, server_reply_vectors=8, server_reply_bytes=40_000,
@@ -60,6 +61,25 @@ def test_candidates_are_supported_policies_with_at_most_the_configured_tasks():
         ("single_learner_fine", 1, 1, 1),
     ]
     assert ("gpu_only", 1, 1, 1) in names(config_of())
+
+
+def test_learners_may_own_agents_if_these_have_parameters_of_their_own():
+    """With as many learners as there are agents at most; two then divide the minibatches' work, and add up nothing."""
+    algorithm = {"name": "mappo", "shared_parameters": False}
+    environment = {"id": "simple_spread_v3", "num_envs": 8, "envs_per_tile": 2}
+    values = {"environment": environment, "algorithm": algorithm}
+    config = build_config({**values, "distribution": {"policy": "auto", "learn_tasks": 2}})
+    assert {("agents", 1, 1, 1), ("agents", 1, 1, 2)} <= {*names(config)}
+    many = config.model_copy(update={"distribution": config.distribution.model_copy(update={"learn_tasks": 4})})
+    assert [found for found in names(many) if found[0] == "agents"] == [("agents", 1, 1, 1)]
+    shared = build_config(
+        {"environment": environment, "algorithm": {"name": "mappo"}, "distribution": {"policy": "auto"}}
+    )
+    assert [found for found in names(shared) if found[0] == "agents"] == []
+    owned = seconds(config, EVEN, "agents", learn_tasks=2)
+    alone = seconds(config, EVEN, "agents", learn_tasks=1)
+    learning = EVEN.update + config.environment.num_envs * config.schedule.round_steps * EVEN.update_row
+    assert alone - owned == pytest.approx(learning / 2 - 2 * EVEN.collective)
 
 
 def test_the_shortest_predicted_round_is_taken():

@@ -9,7 +9,7 @@ import torch
 from penstock.flows.support.plan import plan
 from penstock.storage.errors import ConfigError
 from penstock.tasks.driver.run import describe_run
-from penstock.tasks.setup.config.loading import build_config, merge
+from penstock.tasks.setup.config.loading import build_config, merge, with_overrides
 from penstock.tasks.setup.config.replay import build_replay_config
 from penstock.tasks.setup.planning.preflight import check_device, check_distribution
 from penstock.tasks.setup.planning.resolve import resolve
@@ -123,3 +123,52 @@ def odd_environments():
     yield
     for env_id in ("test/Odd-v0", "test/Talks-v0"):
         del gymnasium.registry[env_id]
+
+
+SPREAD = {
+    "environment": {"id": "simple_spread_v3"},
+    "algorithm": {"name": "ippo", "shared_parameters": False},
+    "distribution": {"policy": "agents", "learn_tasks": 2},
+}
+
+
+LISTED = {
+    "policy": "mine",
+    "roles": {
+        "act": {"fragments": ["env", "act", "collect"]},
+        "learn": {
+            "fragments": ["buffer", "learn", "sync"],
+            "replicas": "learn_tasks",
+            "agents": [[0, 1], [1]],
+        },
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"algorithm": {"shared_parameters": True}},
+            "'ippo': its agents, if any, share all parameters.*or ippo with .* = false",
+        ),
+        (
+            {"algorithm": {"name": "ppo"}, "environment": {"id": "CartPole-v1"}},
+            "name = 'ppo': its agents, if any, share all",
+        ),
+        ({"distribution": {"learn_tasks": 4}}, "4 learners, and simple_spread_v3 only 3 agents"),
+        ({"distribution": LISTED}, r"agents = \[\[0, 1\], \[1\]\]: simple_spread_v3 has .*missing: \[2\]; .*: \[1\]"),
+    ],
+    ids=["shared", "no agents", "too many learners", "listed twice"],
+)
+def test_agents_that_no_single_learner_can_own_are_refused(changes, said):
+    """Before anything starts, with what was found and what to set."""
+    with pytest.raises(ConfigError, match=said):
+        check_distribution(build_config(with_overrides(SPREAD, changes)))
+
+
+def test_learners_that_own_agents_may_be_more_than_tiles():
+    """Each reads all tiles' rows; three agents can have three learners with one tile."""
+    values = merge(SPREAD, {"environment": {"num_envs": 4, "envs_per_tile": 4}, "distribution": {"learn_tasks": 3}})
+    assert check_distribution(build_config(values)).learners == 3
+    assert build_config(values).identity()["placement"]["learn_tasks"] == 3

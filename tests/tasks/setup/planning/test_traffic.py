@@ -65,6 +65,20 @@ def test_every_edge_that_crosses_has_a_cost(name: str, sizes: Sizes):
         assert costs["learn -> sync"].round_bytes == 2 * sizes.gradient_bytes
 
 
+def test_owners_of_agents_send_what_they_train_to_each_other(sizes: Sizes):
+    """Parameters, two moments of each and a step's counter, of both groups: once a round to each of the others."""
+    assert sizes.owned_bytes == 3 * (POLICY_BYTES + VALUE_BYTES) + 2 * 4
+    for learners in (1, 2, 3):
+        costs = {cost.crossing.edge.name: cost for cost in edge_costs(policy_of("agents", learners), CONFIG, sizes)}
+        assert costs["collect -> buffer"].round_messages == CONFIG.environment.tiles
+        if learners == 1:
+            assert costs.keys() == {"collect -> buffer", "sync -> act"}
+            continue
+        between = costs["learn -> learn"]
+        assert (between.round_messages, between.way) == (learners * (learners - 1), "collective")
+        assert between.round_bytes == (learners - 1) * sizes.owned_bytes
+
+
 @pytest.mark.parametrize("name", ["multiple_learners", "gpu_only"])
 def test_one_worker_that_holds_everything_sends_nothing(name: str, sizes: Sizes):
     """Only with two workers do gradients, sums and snapshots cross processes."""
