@@ -41,6 +41,8 @@ class CustomAlgorithm:
     """The folder in which Python found its module, or its package."""
     learns_from_window: bool
     """True if it learns from rows of many rounds."""
+    prioritised: bool = False
+    """True if it draws these by priority."""
 
     @property
     def source(self) -> str:
@@ -80,7 +82,8 @@ def question_of(config: RunConfig) -> str:
 def _run_probe(question: str, name: str) -> CustomAlgorithm:
     answer = ask("penstock.tasks.model.algorithms.custom_probe", question, name)
     rows = {column: Spec.from_json(spec) for column, spec in answer["rows"].items()}
-    return CustomAlgorithm(answer["settings"], rows, answer["files"], answer["root"], answer["learns_from_window"])
+    window = (answer["learns_from_window"], answer["prioritised"])
+    return CustomAlgorithm(answer["settings"], rows, answer["files"], answer["root"], *window)
 
 
 def ask(module: str, question: str, name: str) -> dict[str, Any]:
@@ -164,12 +167,14 @@ def _answer(question: dict[str, Any]) -> dict[str, Any]:
     pool.close()
     try:
         algorithm = custom.make_custom(config.algorithm, environment)
+        window = contract.window_spec(algorithm)
         return {
             "settings": custom.typed_settings(type(algorithm), config.algorithm),
             "rows": {name: spec.to_json() for name, spec in algorithm.rows.items()},
             "files": source.source_digests(config.algorithm.name),
             "root": source.source_root(config.algorithm.name),
-            "learns_from_window": contract.window_spec(algorithm) is not None,
+            "learns_from_window": window is not None,
+            "prioritised": window is not None and window.priority_exponent > 0,
         }
     except ConfigError as error:
         return {"error": str(error)}

@@ -159,12 +159,13 @@ def _learn_minibatch(
     """Take the steps of all losses of minibatch `key` (round, minibatch); returns the state and the row outputs."""
     losses, block_rows = context.algorithm.losses, context.config.distribution.gradient_block_rows
     device = state.params[losses[0].group].flat.device
+    divided_by = reduction.loss_rows(len(share.rows), len(share.own))
 
     def gradient_of(number: int, loss: Loss) -> Gradient:
         noise = None
         if loss.noise:
             noise = loss_noise(loss.noise, context.config.seed, number, *key, share.places).to(device)
-        return minibatch_gradient(loss, state, rows, totals, block_rows, len(share.rows), noise)
+        return minibatch_gradient(loss, state, rows, totals, block_rows, divided_by, noise)
 
     row_outputs: dict[str, Tensor] = {}
     smallest = min((state.params[loss.group].flat for loss in losses), key=torch.Tensor.numel)
