@@ -83,7 +83,7 @@ def test_a_round_that_is_served_again_follows_its_order(context, followed):
     ],
 )
 def test_an_order_that_can_not_be_followed_gives_the_attempt_up(context, followed, data, said):
-    """What was published of the round can't be learned again, so the stage starts again in new folders."""
+    """The round can't be learned again to what was published of it, so the stage starts again in new folders."""
     context.run.store.write(order_name(0, 0, 0), [data])
     with pytest.raises(StageMismatchError, match=rf"{said}.*starts again"):
         serve(context)

@@ -204,7 +204,7 @@ def test_the_number_of_learners_counts_where_they_add_up(policy: str):
 
 
 def test_staleness_is_part_of_a_run():
-    """What follows from the order of arrivals follows from the bound, too; left out, identities are what they were."""
+    """The bytes follow from the bound and the order of arrivals; without a bound, identities are what they were."""
     environment = {"num_envs": 8, "envs_per_tile": 4}
     distribution = {"policy": "central", "learn_tasks": 2}
 
