@@ -18,6 +18,7 @@ _STAGED = re.compile(
     rf"(shards|states)/({_NUMBER})(?:\.({_ATTEMPT}))?/({_NUMBER})-([0-9]{{4,18}})-({_DIGEST})\.(arrow|safetensors)"
 )
 _CHOICE = re.compile(rf"choices/{_NUMBER}(?:\.{_ATTEMPT})?/({_NUMBER})\.json")
+_ORDER = re.compile(rf"orders/{_NUMBER}(?:\.{_ATTEMPT})?/({_NUMBER})\.json")
 _SNAPSHOT = re.compile(rf"snapshots/(?:attempt-[0-9]{{1,18}}/)?({_NUMBER})-({_DIGEST})\.safetensors")
 _CHECKPOINT = re.compile(rf"checkpoints/({_NUMBER})-({_DIGEST})\.safetensors")
 _INITIAL = re.compile(rf"initial/({_DIGEST})\.safetensors")
@@ -116,6 +117,11 @@ def choice_name(stage: int, attempt: int, round_: int) -> str:
     return f"{stage_folder('choices', stage, attempt)}{round_:08d}.json"
 
 
+def order_name(stage: int, attempt: int, round_: int) -> str:
+    """Return `orders/00000003/00000150.json`."""
+    return f"{stage_folder('orders', stage, attempt)}{round_:08d}.json"
+
+
 def snapshot_name(version: int, digest: str) -> str:
     """Return `snapshots/00000150-<digest>.safetensors`."""
     return f"snapshots/{version:08d}-{digest}.safetensors"
@@ -146,6 +152,14 @@ def parse_choice_name(name: str) -> int:
     match = _CHOICE.fullmatch(name)
     if match is None:
         raise _unknown(name, "choices/<stage>/<round>.json")
+    return int(match[1])
+
+
+def parse_order_name(name: str) -> int:
+    """Return the round in the name of an order of arrivals. Raises CorruptObjectError if it is not one's."""
+    match = _ORDER.fullmatch(name)
+    if match is None:
+        raise _unknown(name, "orders/<stage>/<round>.json")
     return int(match[1])
 
 

@@ -71,6 +71,8 @@ def stage_row(commit: Commit, timings: StageTimings) -> Row:
         "wait share": round(learn.wait_seconds / busy, 3) if busy else None,
         # Only runs with a quorum below 1 have it.
         **({} if timings.missed_shards is None else {"missed shards": timings.missed_shards}),
+        # Only runs with max_staleness have these.
+        **_staleness(timings),
         # A commit names the snapshot of its last round and those that later rounds still act with.
         "lag": len(commit.snapshots) - 1,
         "shard bytes": sum(shard.nbytes for shard in commit.shards),
@@ -81,6 +83,17 @@ def stage_row(commit: Commit, timings: StageTimings) -> Row:
         "retries": learn.pipeline.retries,
         "hedges": learn.pipeline.hedges,
         "attempt": timings.attempt,
+    }
+
+
+def _staleness(timings: StageTimings) -> Row:
+    """Return by how many minibatches learners were ahead of the slowest: at most, and on average."""
+    counted = [server.staleness for server in timings.server or () if server.staleness]
+    greatest, mean = "greatest staleness", "mean staleness"
+    return {
+        name: value
+        for one in counted
+        for name, value in ((greatest, one.greatest_lead), (mean, round(one.mean_lead, 3)))
     }
 
 

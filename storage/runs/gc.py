@@ -34,9 +34,11 @@ _COMPARED_COMMITS = 5000
 _LAG_LIMIT = 8
 """A commit may name versions as far back as the largest lag."""
 # These match objects of any attempt. Objects with other names are not Penstock's, and stay.
-_OF_STAGE = re.compile(r"(?:shards|states|choices)/([0-9]{8,18})(?:\.[0-9]+)?/[^/]+|checkpoints/([0-9]{8,18})-[^/]+")
+_OF_STAGE = re.compile(
+    r"(?:shards|states|choices|orders)/([0-9]{8,18})(?:\.[0-9]+)?/[^/]+|checkpoints/([0-9]{8,18})-[^/]+"
+)
 _OF_VERSION = re.compile(r"snapshots/(?:attempt-[0-9]+/)?([0-9]{8,18})-[^/]+")
-_FOLDERS = ("shards/", "states/", "choices/", "snapshots/", "checkpoints/")
+_FOLDERS = ("shards/", "states/", "choices/", "orders/", "snapshots/", "checkpoints/")
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,6 +125,20 @@ class LearnTimes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StalenessCounts:
+    """Counts how stale the gradients were that a parameter server applied one learner at a time."""
+
+    minibatches: int = 0
+    """Learners' minibatches that were applied."""
+    greatest_lead: int = 0
+    """Most minibatches that a learner was ahead of the slowest when it began one: `max_staleness` at most."""
+    mean_lead: float = 0.0
+    greatest_delay: int = 0
+    """Most minibatches of other learners that were applied between the parameters of a gradient and the gradient."""
+    mean_delay: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServerTimes:
     """The times of a parameter server in a stage."""
 
@@ -133,6 +147,8 @@ class ServerTimes:
     publish_seconds: float | None = None
     task_seconds: float | None = None
     edges: Mapping[str, EdgeCount] = field(default_factory=dict)
+    staleness: StalenessCounts | None = None
+    """None unless `max_staleness` is set."""
 
     @property
     def work_seconds(self) -> dict[str, float]:

@@ -13,6 +13,7 @@ from penstock.storage.refs import Ref, ref_of_name
 from penstock.storage.runs.commit_copies import copy_name, list_copies, refuse_conflict
 from penstock.storage.runs.commit_schema import decode_commit
 from penstock.storage.runs.commits import commit_name
+from penstock.storage.runs.continuing.arrival_orders import damaged_orders
 from penstock.storage.runs.continuing.extensions import extension_after, extension_name
 from penstock.storage.runs.lease import acquire
 from penstock.storage.runs.reader_claims import shards_kept_from
@@ -90,6 +91,8 @@ def verify_run(
         except (CommitConflictError, CorruptObjectError) as error:
             faults.append(Fault(commit_name(newest), str(error), committed=True))
     faults += _extension_faults(run.store, commits, last)
+    if not since:
+        faults += [Fault(name, problem, committed=False) for name, problem in damaged_orders(run.store)]
     committed = {ref.name for commit in commits for ref in commit.references()}
     stored = {name for folder in _FOLDERS for name in run.store.list(folder)}
     needed = _needed(commits, newest, shards_kept_from(run.store))

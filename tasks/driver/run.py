@@ -243,7 +243,13 @@ def describe_run(config: RunConfig) -> dict[str, object]:
 
 
 def _promise(config: RunConfig) -> dict[str, object]:
-    if not config.has_actors:
+    if config.distribution.max_staleness is not None:
+        because = (
+            f"max_staleness {config.distribution.max_staleness}: the order in which gradients are applied depends on "
+            f"which arrive first. Within this run the stored orders are followed, so what was published is learned "
+            f"again with the same bytes; another run may have other orders. {_continuation(config)}"
+        )
+    elif not config.has_actors:
         because = "the shards that it reads are pinned, deterministic kernels"
     elif config.requires_full_round:
         because = f"quorum 1.0, {_continuation(config)}, deterministic kernels"

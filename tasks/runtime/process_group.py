@@ -12,6 +12,7 @@ import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self
 
+import torch
 from torch.distributed import (  # type: ignore[attr-defined]
     BroadcastOptions,
     PrefixStore,
@@ -24,8 +25,6 @@ from penstock.storage.errors import MemberLostError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    import torch
 
     from penstock.tasks.runtime.assignment import Assignment
     from penstock.tasks.runtime.membership import Membership
@@ -56,10 +55,23 @@ class Rendezvous:
         )
 
 
+class _Timed:
+    """A transfer between two members, with a time limit of its own: the group's would be that of its constructor."""
+
+    def __init__(self, transfer: Any, seconds: float) -> None:
+        self._transfer, self._limit = transfer, timedelta(seconds=seconds)
+
+    def wait(self) -> None:
+        """Wait for the transfer's end."""
+        self._transfer.wait(self._limit)
+
+
 class Group:
     """A group whose members sum and copy tensors, all in the same order. A context manager; not thread-safe.
 
-    Tensors may be on any device; they travel through the host's memory.
+    Tensors may be on any device; they travel through the host's memory. `send` and `receive` are between two members,
+    and one thread may receive from each of the others. Connections stay open until such a thread ends: at the latest
+    when what it waits for arrives, or its member is lost.
     """
 
     def __init__(
@@ -87,6 +99,7 @@ class Group:
         self._name = name
         self._names = names
         self._rank = rank
+        self._gang_seconds = assignment.gang_seconds
         self._group: Any = None
         host, port = membership.host_of(names[0]), membership.advertised(names[0], RENDEZVOUS_PORT)
         deadline = time.monotonic() + assignment.gang_seconds
@@ -137,6 +150,24 @@ class Group:
         options = BroadcastOptions()
         options.rootRank = rank
         return self._do(tensor, lambda own: self._group.broadcast([own], options))
+
+    def send(self, rank: int, tensor: torch.Tensor) -> None:
+        """Send a tensor to one member; blocks until that receives it."""
+        self._do(tensor, lambda own: _Timed(self._group.send([own], rank, 0), self._gang_seconds))
+
+    def receive(self, rank: int, like: torch.Tensor, patience: int = 1) -> torch.Tensor:
+        """Return the tensor that one member sends.
+
+        Args:
+            rank: of that member.
+            like: has the shape, type and device of what it sends.
+            patience: how many times as long as usual it may take.
+
+        Raises:
+            MemberLostError: it was lost, or sent nothing in time.
+        """
+        empty = torch.empty_like(like)
+        return self._do(empty, lambda own: _Timed(self._group.recv([own], rank, 0), patience * self._gang_seconds))
 
     def _do(self, tensor: torch.Tensor, begin: Callable[[torch.Tensor], Any]) -> torch.Tensor:
         own = tensor.detach().cpu().contiguous()

@@ -11,6 +11,7 @@ from penstock.storage.digest import canonical_json, parse_json
 from penstock.storage.errors import ConfigError, CorruptObjectError
 from penstock.storage.records import RecordError
 from penstock.storage.runs.commit_schema import Commit, decode_commit, encode_commit
+from penstock.storage.runs.continuing.arrival_orders import ArrivalOrder
 from penstock.storage.runs.latest import LATEST, Hint, read_hint, write_hint
 from penstock.storage.runs.lease_state import Lease
 from penstock.storage.runs.reader_claims import RETENTION, Claim, recorded_claims, shards_kept_from
@@ -94,6 +95,14 @@ def check_choice(choice: Choice, data: bytes) -> None:
     assert choice.encode() == data
 
 
+def order_of(data: bytes) -> ArrivalOrder:
+    return ArrivalOrder.decode(data, f"orders/00000002/{number_in(ROUND, data, 0):08d}.json")
+
+
+def check_order(order: ArrivalOrder, data: bytes) -> None:
+    assert order.encode() == data
+
+
 def check_timings(timings: StageTimings | None, data: bytes) -> None:
     assert timings is None or decode_timings(encode_timings(timings)) == timings
 
@@ -154,6 +163,7 @@ JSON_TARGETS = (
            check_claims),
     target("retention", retention_of, golden("files/retention.json"), CorruptObjectError, whole_number),
     target("choice", choice_of, golden("files/choice.json"), CorruptObjectError, check_choice),
+    target("order", order_of, (ArrivalOrder(21, (0, 1, 1, 0)).encode(),), CorruptObjectError, check_order),
     target("timings", decode_timings, golden("replayed/timings/00000000-00000001.json"), (), check_timings),
     target("attempt", attempt_of, golden("files/attempt/attempts/00000003.json"), CorruptObjectError, whole_number),
     target("run", run_of, golden("run/run.json", "replayed/run.json"), (CorruptObjectError, ConfigError), check_run),

@@ -27,7 +27,12 @@ REFS = (
     refs.SnapshotRef(f"snapshots/attempt-1/00000151-{A}.safetensors", A, 10, 151),
     refs.Ref(f"checkpoints/00000003-{A}.safetensors", A, 10),
 )
-NAMES = (*(ref.name for ref in REFS), "choices/00000003/00000150.json", "commits/rollup-00000000-00000063.arrow")
+NAMES = (
+    *(ref.name for ref in REFS),
+    "choices/00000003/00000150.json",
+    "orders/00000003.1/00000150.json",
+    "commits/rollup-00000000-00000063.arrow",
+)
 KINDS = {6: refs.ShardRef, 5: refs.StateRef, 4: refs.SnapshotRef, 3: refs.Ref}
 """The class of a reference by the number of its fields."""
 STAGED = {
@@ -55,6 +60,8 @@ def name_of(data: bytes) -> tuple[str, Any]:
         return name, parse_rollup_name(name)
     if kind == "choices":
         return name, refs.parse_choice_name(name)
+    if kind == "orders":
+        return name, refs.parse_order_name(name)
     ref = refs.ref_of_name(name)
     return name, STAGED[kind][0](name) if kind in STAGED else ref
 

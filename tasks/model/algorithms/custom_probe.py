@@ -46,6 +46,9 @@ class CustomAlgorithm:
     follows_minibatches: bool
     """True if it has an `after_minibatch` of its own."""
 
+    prioritised: bool = False
+    """True if it draws rows of many rounds by priority."""
+
     @property
     def shared(self) -> str:
         """Return the part that all agents share, so that learners can't own them; empty if there is none."""
@@ -177,12 +180,14 @@ def _answer(question: dict[str, Any]) -> dict[str, Any]:
     pool.close()
     try:
         algorithm = custom.make_custom(config.algorithm, environment)
+        window = contract.window_spec(algorithm)
         return {
             "settings": custom.typed_settings(type(algorithm), config.algorithm),
             "rows": {name: spec.to_json() for name, spec in algorithm.rows.items()},
             "files": source.source_digests(config.algorithm.name),
             "root": source.source_root(config.algorithm.name),
-            "learns_from_window": contract.window_spec(algorithm) is not None,
+            "learns_from_window": window is not None,
+            "prioritised": window is not None and window.priority_exponent > 0,
             "loss_agents": [loss.agents and list(loss.agents) for loss in algorithm.losses],
             "follows_minibatches": type(algorithm).after_minibatch is not contract.Algorithm.after_minibatch,
         }

@@ -1,11 +1,13 @@
 """The parameter server: takes the optimizer's steps for learners that send it gradients, and publishes versions.
 
-It makes the same plan as the learners, so it knows the number of minibatches of a round without a message.
+It makes the same plan as the learners, so it knows the number of minibatches of a round without a message. With
+`max_staleness` it takes each learner's steps as they come (`stale_rounds`), otherwise all learners' together.
 """
 
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,6 +16,7 @@ from penstock.storage.runs.timings import ServerTimes
 from penstock.tasks.roles.learning.minibatches import take_share
 from penstock.tasks.roles.learning.round_update import plan_round
 from penstock.tasks.roles.learning.stage_state import Publisher, begin_stage, parameters_digest
+from penstock.tasks.roles.learning.stale_rounds import StaleRounds
 from penstock.tasks.roles.learning.window import RoundWindow
 from penstock.tasks.roles.reducing.reduction import (
     SERVER_GROUP,
@@ -38,7 +41,8 @@ def serve(assignment: Assignment, context: RunContext, membership: Membership) -
 
     Raises:
         MemberLostError: a learner was lost.
-        StageMismatchError: learning again gave another snapshot than the one that is published.
+        StageMismatchError: learning again gave another snapshot than the one that is published; or as
+            `StaleRounds.serve`.
         CorruptObjectError: the checkpoint was damaged.
     """
     stage = begin_stage(assignment, context, membership)
@@ -46,16 +50,21 @@ def serve(assignment: Assignment, context: RunContext, membership: Membership) -
     started = time.perf_counter()
     names = [*learner_names(assignment, context), server_name(context)]
     rounds, edges = context.rounds_of(assignment.stage), EdgeTally()
-    with (
-        Publisher(stage) as publisher,
-        Group(SERVER_GROUP, len(names) - 1, names, membership, assignment, None) as group,
-    ):
+    max_staleness, stale = context.config.distribution.max_staleness, None
+    with ExitStack() as stack:
+        publisher = stack.enter_context(Publisher(stage))
+        if max_staleness is not None:
+            stale = stack.enter_context(StaleRounds(assignment, context, len(names) - 1, max_staleness))
+        group = stack.enter_context(Group(SERVER_GROUP, len(names) - 1, names, membership, assignment, None))
         for round_ in rounds:
             membership.check()
             if stage.window:
                 stage.window.begin_round()
             window = stage.window or RoundWindow.of_round(stage.rounds.share_of(round_)[1])
-            state = serve_round(context, state, round_, group, window, edges)
+            if stale is None:
+                state = serve_round(context, state, round_, group, window, edges)
+            else:
+                state = stale.serve(state, round_, group, window, edges)
             publisher.publish(round_ + 1, state)
         publisher.keep(state)
         publisher.count(edges)
@@ -68,6 +77,7 @@ def serve(assignment: Assignment, context: RunContext, membership: Membership) -
         serve_seconds=serve_seconds,
         publish_seconds=publisher.seconds,
         edges=edges.counts(),
+        staleness=stale.counts() if stale else None,
     )
     return ServerResult(parameters_digest(state), publisher.result(), times)
 

@@ -160,13 +160,14 @@ def _learn_minibatch(
     every, block_rows = context.algorithm.losses, context.config.distribution.gradient_block_rows
     device = state.params[every[0].group].flat.device
     losses, names = reduction.losses_of(every), [loss.name for loss in every]
+    divided_by = reduction.loss_rows(len(share.rows), len(share.own))
 
     def gradient_of(_: int, loss: Loss) -> Gradient:
         noise = None
         if loss.noise:
             number = names.index(loss.name)
             noise = loss_noise(loss.noise, context.config.seed, number, *key, share.places).to(device)
-        return minibatch_gradient(loss, state, rows, totals, block_rows, len(share.rows), noise)
+        return minibatch_gradient(loss, state, rows, totals, block_rows, divided_by, noise)
 
     row_outputs: dict[str, Tensor] = {}
     smallest = min((state.params[loss.group].flat for loss in losses), key=torch.Tensor.numel)

@@ -13,6 +13,7 @@ import torch
 
 from penstock.storage.errors import SpecMismatchError
 from penstock.tasks.model.algorithms.contract import FollowsRounds
+from penstock.tasks.roles.reducing.pace import parts_of
 from penstock.tasks.runtime.metrics import EdgeTally
 from penstock.tasks.runtime.process_group import Group
 
@@ -50,6 +51,9 @@ class Reduction(Protocol):
     def losses_of(self, losses: tuple[Loss, ...]) -> tuple[Loss, ...]:
         """Return the losses that this learner takes part in, in order."""
 
+    def loss_rows(self, rows: int, own: int) -> int:
+        """Begin a minibatch; returns by how many rows its losses are divided, given all rows and this learner's."""
+
     def update(self, state: State, loss: Loss, gradient: Tensor) -> State:
         """Take the optimizer's step for a whole minibatch, given this learner's part of its gradient."""
 
@@ -84,6 +88,10 @@ class LocalReduction:
     def losses_of(self, losses: tuple[Loss, ...]) -> tuple[Loss, ...]:
         """Return all losses."""
         return losses
+
+    def loss_rows(self, rows: int, own: int) -> int:  # noqa: ARG002  (a learner that steps alone divides by its own)
+        """Return all rows, so that the learners' gradients add up."""
+        return rows
 
     def update(self, state: State, loss: Loss, gradient: Tensor) -> State:
         """Take the step."""
@@ -193,6 +201,56 @@ class ServerReduction(SummedReduction):
         return state
 
 
+class StaleReduction(ServerReduction):
+    """Sends gradients to a server that applies each learner's as a step of its own, whatever the others do meanwhile.
+
+    `pace` says who waits for whom. The learners still make the same calls: each ends a round with the same parameters.
+    """
+
+    def __init__(self, algorithm: Algorithm, group: Group, server: Group, max_staleness: int) -> None:
+        """Args: as `ServerReduction`, and the minibatches that a learner may be ahead of the slowest."""
+        super().__init__(algorithm, group, server)
+        self._losses = len(algorithm.losses)
+        self._together = len(parts_of(algorithm)) == 1
+        # A reply may wait for the slowest learner to take so many minibatches.
+        self._patience = max_staleness + 2
+        self._own = self._next_loss = 0
+
+    def loss_rows(self, rows: int, own: int) -> int:  # noqa: ARG002  (the others' rows are in other steps)
+        """Return this learner's rows: its gradient is a mean over them."""
+        self._own = own
+        return own
+
+    def update(self, state: State, loss: Loss, gradient: Tensor) -> State:
+        """Send the gradient; parameters return after the minibatch, or at once if the next gradient depends on them."""
+        if self._next_loss == 0 or not self._together:
+            self._send(torch.tensor([self._own]))
+        self._send(gradient)
+        self._next_loss = (self._next_loss + 1) % self._losses
+        if self._next_loss and not self._together:
+            self._receive([state.params[loss.group].flat])
+        return state
+
+    def after_minibatch(self, state: State) -> State:
+        """Receive everything that a server's steps change."""
+        self._receive(served_values(self._algorithm, state))
+        return state
+
+    def _send(self, tensor: Tensor) -> None:
+        self.edges.add("learn -> sync", tensor.nbytes)
+        self._server.send(self._server.size - 1, tensor)
+
+    def _receive(self, values: list[Tensor]) -> None:
+        for value in values:
+            value.copy_(self._server.receive(self._server.size - 1, value, self._patience))
+
+
+def served_values(algorithm: Algorithm, state: State) -> list[Tensor]:
+    """Return the tensors that optimizer's steps and `after_minibatch` change, in a fixed order."""
+    learned = sorted({loss.group for loss in algorithm.losses})
+    return [*(state.params[name].flat for name in learned), *untrained_values(algorithm, state)]
+
+
 def untrained_values(algorithm: Algorithm, state: State) -> list[Tensor]:
     """Return the tensors that `after_minibatch` and `after_round` may change, and no optimizer, in a fixed order."""
     learned = {loss.group for loss in algorithm.losses}
@@ -229,7 +287,11 @@ def reducing(
             return
         everyone = [*names, server_name(context)]
         with Group(SERVER_GROUP, assignment.replica, everyone, membership, assignment, rendezvous) as server:
-            yield ServerReduction(context.algorithm, group, server)
+            max_staleness = context.config.distribution.max_staleness
+            if max_staleness is None:
+                yield ServerReduction(context.algorithm, group, server)
+            else:
+                yield StaleReduction(context.algorithm, group, server, max_staleness)
 
 
 def learner_names(assignment: Assignment, context: RunContext) -> list[str]:

@@ -144,7 +144,7 @@ class RunConfig(Settings):
     @property
     def promises_same_bytes(self) -> bool:
         """Return whether the settings determine the run's bytes, on the same software and hardware."""
-        return self.requires_full_round or not self.has_actors
+        return self.distribution.max_staleness is None and (self.requires_full_round or not self.has_actors)
 
     @property
     def shards_needed(self) -> int:
@@ -166,6 +166,8 @@ class RunConfig(Settings):
             distribution.add("learn_tasks")
         if self.distribution.roles:
             distribution.add("roles")
+        if self.distribution.max_staleness is not None:
+            distribution.add("max_staleness")
         return {  # the keys are stored, and their digest is the parent of a run's first commit: "placement" remains
             "seed": self.seed,
             "environment": self.environment.identity(),

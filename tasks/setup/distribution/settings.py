@@ -52,6 +52,12 @@ class DistributionSettings(Settings):
         le=1.0,
         description="Share of a round's shards that learning waits for; only 1.0 keeps the same-bytes promise.",
     )
+    max_staleness: int | None = Field(
+        None,
+        ge=0,
+        description="Under a parameter server, learners take steps independently, at most so many minibatches ahead of "
+        "the slowest; empty: all together, with the same-bytes promise.",
+    )
     snapshot_dtype: Literal["float32", "bfloat16", "int8"] = Field(
         "float32",
         description="Type of the actors' weights: int8 and bfloat16 take a quarter and half of the bytes, and round.",

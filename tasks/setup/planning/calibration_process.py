@@ -22,7 +22,8 @@ from penstock.tasks.roles.acting.shard_writer import RoundWriter
 from penstock.tasks.roles.acting.tile import TileActor
 from penstock.tasks.roles.learning.shard_feed import reader_at
 from penstock.tasks.roles.reducing.agents import trained_values
-from penstock.tasks.roles.reducing.reduction import LocalReduction, untrained_values
+from penstock.tasks.roles.reducing.pace import parts_of
+from penstock.tasks.roles.reducing.reduction import LocalReduction, served_values, untrained_values
 from penstock.tasks.roles.stepping.protocol import StepFrame, pack_end, pack_start
 from penstock.tasks.roles.stepping.sockets import GREETING_BYTES, WELCOME_BYTES
 from penstock.tasks.runtime.device import prepare_device
@@ -54,6 +55,7 @@ class CountingReduction(LocalReduction):
     def __init__(self, context: RunContext) -> None:
         super().__init__(context.algorithm)
         self.updates = self.gradient_bytes = self.server_reply_vectors = self.server_reply_bytes = 0
+        self.arrivals = self.stale_reply_vectors = self.stale_reply_bytes = 0
         self.sums = self.sums_bytes = self.priority_messages = self.priority_bytes = 0
         self.round_state_vectors = self.round_state_bytes = 0
 
@@ -76,6 +78,12 @@ class CountingReduction(LocalReduction):
         values = untrained_values(self._algorithm, state)
         self.server_reply_vectors += len(values)
         self.server_reply_bytes += sum(value.nbytes for value in values)
+        parts = parts_of(self._algorithm)
+        between = [state.params[loss.group].flat for part in parts[:-1] for loss in part]
+        replies = [*between, *served_values(self._algorithm, state)]
+        self.arrivals += len(parts)
+        self.stale_reply_vectors += len(replies)
+        self.stale_reply_bytes += sum(value.nbytes for value in replies)
         return super().after_minibatch(state)
 
     def row_values(self, own: Tensor) -> Tensor:
@@ -139,6 +147,9 @@ def sizes_of(assignment: Assignment, context: RunContext) -> Sizes:
         gradient_bytes=reduction.gradient_bytes,
         server_reply_vectors=reduction.server_reply_vectors,
         server_reply_bytes=reduction.server_reply_bytes,
+        arrivals=reduction.arrivals,
+        stale_reply_vectors=reduction.stale_reply_vectors,
+        stale_reply_bytes=reduction.stale_reply_bytes,
         sums=reduction.sums,
         sums_bytes=reduction.sums_bytes,
         priority_messages=reduction.priority_messages,

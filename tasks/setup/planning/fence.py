@@ -43,22 +43,26 @@ def check_fence(root: Store, guarantees: StoreGuarantees, config: RunConfig, run
         raise ConfigError(
             f"the store '{root.url}' lets several writers create the same object, and this run needs one that lets "
             f"only the first: {reason}, so two flows that drive it could commit a stage with different bytes. Use "
-            f"another store, or quorum 1 on the software and hardware that the run began with; or accept it with "
-            f"--allow-unfenced (cluster.allow_unfenced): a conflict is then an error at the next read, and both "
-            f"commits are kept"
+            f"another store, or quorum 1 without max_staleness on the software and hardware that the run began with; "
+            f"or accept it with --allow-unfenced (cluster.allow_unfenced): a conflict is then an error at the next "
+            f"read, and both commits are kept"
         )
     return is_fenced
 
 
 def _reason_to_differ(config: RunConfig) -> str:
-    return "" if config.promises_same_bytes else f"distribution.quorum = {config.distribution.quorum:g}"
+    if config.promises_same_bytes:
+        return ""
+    if config.distribution.max_staleness is not None:
+        return f"distribution.max_staleness = {config.distribution.max_staleness}"
+    return f"distribution.quorum = {config.distribution.quorum:g}"
 
 
 def _reason_to_differ_again(config: RunConfig, run: RunFolder) -> str:
     """Return the reason why an existing run's bytes may differ: its stored settings apply, and it may be elsewhere."""
     description = run.load("config", "made_with", "promise")
     if not description["promise"].get("same_bytes"):
-        return "it was created with a quorum below 1"
+        return "it was created with a quorum below 1, or with max_staleness"
     # The code that the user named, and no other, may be imported here.
     is_named = description["config"]["algorithm"].get("name") == config.algorithm.name
     given = custom_source(config) if is_named else {}

@@ -69,6 +69,43 @@ def check_quorum(config: RunConfig, policy: DistributionPolicy) -> None:
         )
 
 
+def check_staleness(config: RunConfig, policy: DistributionPolicy) -> None:
+    """Refuse `max_staleness` where learners don't take steps at a server, or can't take them independently.
+
+    Raises:
+        ConfigError: names the reason and a remedy.
+    """
+    if config.distribution.max_staleness is None:
+        return
+    asked = f"distribution.max_staleness = {config.distribution.max_staleness}"
+    if policy.reduce != "parameter_server":
+        raise ConfigError(
+            f"{asked}: policy '{policy.name}' has no parameter server, to which learners could send gradients "
+            f"independently; choose distribution.policy = 'central', or leave it out"
+        )
+    if policy.learners == 1:
+        raise ConfigError(
+            f"{asked}: one learner has no other to get ahead of; choose distribution.learn_tasks = 2 or more, or leave "
+            f"it out"
+        )
+    name = f"algorithm.name = '{config.algorithm.name}'"
+    if isinstance(config.algorithm, CustomAlgorithmSettings):
+        prioritised = probe_algorithm(config).prioritised
+    else:
+        prioritised = getattr(config.algorithm, "priority_exponent", 0.0) > 0
+    if prioritised:
+        raise ConfigError(
+            f"{asked}: {name} draws rows by priority, and all learners must add up a minibatch's priorities before "
+            f"they draw the next; choose algorithm.priority_exponent = 0, or leave max_staleness out"
+        )
+    if getattr(config.algorithm, "anneal_rounds", 0):
+        raise ConfigError(
+            f"{asked}: algorithm.anneal_rounds counts optimizer steps, of which {policy.learners} learners take "
+            f"{policy.learners} times as many in a round, so the learning rate would be annealed too soon; choose "
+            f"algorithm.anneal_rounds = 0, or leave max_staleness out"
+        )
+
+
 _KINDS = {"discrete": "discrete actions", "box": "vectors as actions"}
 
 
@@ -101,6 +138,7 @@ def check_distribution(config: RunConfig) -> DistributionPolicy:
     if policy.reduce == "agents":
         check_owners(config, policy)
     check_quorum(config, policy)
+    check_staleness(config, policy)
     return policy
 
 

@@ -54,6 +54,11 @@ class Sizes:
     """Vectors a round that a parameter server sends back to one learner: parameters and targets."""
     server_reply_bytes: int
     """Bytes of these vectors."""
+    arrivals: int
+    """Times a round that a learner sends gradients to a server with `max_staleness`; each begins with a row count."""
+    stale_reply_vectors: int
+    """As `server_reply_vectors`, with `max_staleness`."""
+    stale_reply_bytes: int
     sums: int
     """Messages a round in which learners exchange sums; 0 if there are none."""
     sums_bytes: int
@@ -107,6 +112,7 @@ def edge_costs(policy: DistributionPolicy, config: RunConfig, sizes: Sizes) -> l
 
 
 _Costs = tuple[float, ...]
+_ROW_COUNT_BYTES = 8
 
 
 def _actions(_: DistributionPolicy, config: RunConfig, sizes: Sizes) -> _Costs:
@@ -135,15 +141,19 @@ def _snapshots(_: DistributionPolicy, __: RunConfig, sizes: Sizes) -> _Costs:
     return sizes.snapshot_bytes, 1
 
 
-def _gradients(policy: DistributionPolicy, _: RunConfig, sizes: Sizes) -> _Costs:
+def _gradients(policy: DistributionPolicy, config: RunConfig, sizes: Sizes) -> _Costs:
     nbytes, messages = sizes.gradient_bytes, sizes.updates
+    if config.distribution.max_staleness is not None:
+        nbytes, messages = nbytes + sizes.arrivals * _ROW_COUNT_BYTES, messages + sizes.arrivals
     if policy.reduce == "parameter_server":  # the server draws the same rows and starts rounds as learners do
         nbytes += sizes.priority_bytes + sizes.round_state_bytes
         messages += sizes.priority_messages + sizes.round_state_vectors
     return policy.learners * nbytes, policy.learners * messages
 
 
-def _parameters(policy: DistributionPolicy, _: RunConfig, sizes: Sizes) -> _Costs:
+def _parameters(policy: DistributionPolicy, config: RunConfig, sizes: Sizes) -> _Costs:
+    if config.distribution.max_staleness is not None:
+        return policy.learners * sizes.stale_reply_bytes, policy.learners * sizes.stale_reply_vectors
     return policy.learners * sizes.server_reply_bytes, policy.learners * sizes.server_reply_vectors
 
 

@@ -203,6 +203,20 @@ def test_the_number_of_learners_counts_where_they_add_up(policy: str):
     }
 
 
+def test_staleness_is_part_of_a_run():
+    """The bytes follow from the bound and the order of arrivals; without a bound, identities are what they were."""
+    environment = {"num_envs": 8, "envs_per_tile": 4}
+    distribution = {"policy": "central", "learn_tasks": 2}
+
+    def placement(**more: int) -> dict[str, object]:
+        config = build_config({"environment": environment, "distribution": {**distribution, **more}})
+        return dict(config.identity()["placement"])
+
+    assert "max_staleness" not in placement()
+    assert placement(max_staleness=0) == {**placement(), "max_staleness": 0}
+    assert refusal({"distribution": {"max_staleness": -1}}).startswith("distribution.max_staleness = -1: ")
+
+
 def test_no_minibatch_is_empty():
     """A round of 2 environments and 3 steps has 6 rows."""
     values = {"environment": {"num_envs": 2, "envs_per_tile": 2}, "schedule": {"round_steps": 3}}

@@ -27,6 +27,10 @@ QUORUM = {
     "environment": {"num_envs": 8, "envs_per_tile": 2},
     "distribution": {"act_tasks": 4, "quorum": 0.75},
 }
+STALE = {
+    "environment": {"num_envs": 8, "envs_per_tile": 2},
+    "distribution": {"policy": "central", "learn_tasks": 2, "max_staleness": 3},
+}
 ALLOWED = {"cluster": {"allow_unfenced": True}}
 
 
@@ -51,14 +55,19 @@ def create(config: TrainConfig, **changed: Any) -> RunFolder:
     return run
 
 
-def test_a_quorum_needs_a_fence(unfenced: str):
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [(QUORUM, "distribution.quorum = 0.75"), (STALE, "distribution.max_staleness = 3")],
+    ids=["quorum", "max_staleness"],
+)
+def test_bytes_that_may_differ_need_a_fence(unfenced: str, settings: Any, reason: str):
     """Nothing was started or stored; the error says what was found, what is needed and what to do."""
     with pytest.raises(ConfigError) as refused:
-        resolve(config_of(unfenced, QUORUM), "refuse")
-    for said in (unfenced, "distribution.quorum = 0.75", "quorum 1", "--allow-unfenced", "another store"):
+        resolve(config_of(unfenced, settings), "refuse")
+    for said in (unfenced, reason, "quorum 1 without max_staleness", "--allow-unfenced", "another store"):
         assert said in str(refused.value)
     assert open_store(unfenced).list() == []
-    assert resolve(config_of(unfenced, QUORUM, ALLOWED), "refuse").is_fenced is False
+    assert resolve(config_of(unfenced, settings, ALLOWED), "refuse").is_fenced is False
 
 
 def test_the_same_bytes_need_no_fence(unfenced: str):

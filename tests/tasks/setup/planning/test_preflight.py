@@ -1,4 +1,4 @@
-"""A quorum below 1 is refused where it is unsupported, and counts the shards that a round needs."""
+"""A quorum below 1 and stale gradients are refused where they are unsupported, and so is what an environment is not."""
 
 from __future__ import annotations
 
@@ -74,6 +74,42 @@ def test_minibatches_fit_into_the_smallest_round():
     assert build_config(merge(values, {"algorithm": {"minibatches": 12}})).shards_needed == 2
     with pytest.raises(ConfigError, match=r"minibatches = 13, but a round has only 12 rows"):
         build_config(merge(values, {"algorithm": {"minibatches": 13}}))
+
+
+STALE = {
+    "environment": {"num_envs": 8, "envs_per_tile": 2},
+    "distribution": {"policy": "central", "learn_tasks": 2, "max_staleness": 1},
+}
+
+
+def test_learners_may_be_ahead_at_a_parameter_server():
+    """Also in a replay, and for an algorithm with a window; `run.json` names the promise that is given up."""
+    config = build_config(STALE)
+    check_distribution(config)
+    promise = describe_run(config)["promise"]
+    assert promise["same_bytes"] is False
+    assert "max_staleness 1" in promise["because"]
+    assert "stored orders" in promise["because"]
+    check_distribution(build_config(merge(STALE, {"algorithm": {"name": "dqn"}})))
+    replay = build_replay_config({"source": {"runs": ["one"]}, **STALE})
+    check_distribution(replay)
+    assert describe_run(replay)["promise"]["same_bytes"] is False
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"distribution": {"policy": "multiple_learners"}}, "'multiple_learners' has no parameter server.*'central'"),
+        ({"distribution": {"policy": "single_learner_coarse", "learn_tasks": 1}}, "has no parameter server"),
+        ({"distribution": {"learn_tasks": 1}}, "one learner has no other.*learn_tasks = 2"),
+        ({"algorithm": {"name": "dqn", "priority_exponent": 0.6}}, "'dqn' draws rows by priority.*exponent = 0"),
+        ({"algorithm": {"anneal_rounds": 9}}, "2 learners take 2 times as many.*anneal_rounds = 0"),
+    ],
+)
+def test_max_staleness_is_refused_where_steps_depend_on_all_learners(changes, said):
+    """The message has the setting, the reason and a remedy."""
+    with pytest.raises(ConfigError, match=rf"^distribution.max_staleness = 1: .*{said}"):
+        check_distribution(build_config(merge(STALE, changes)))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")

@@ -79,6 +79,25 @@ def test_owners_of_agents_send_what_they_train_to_each_other(sizes: Sizes):
         assert between.round_bytes == (learners - 1) * sizes.owned_bytes
 
 
+def test_learners_that_take_steps_independently_send_as_much_and_a_count_of_rows(sizes: Sizes):
+    """PPO's losses are independent: both gradients go together, and both groups return after each minibatch."""
+    stale = CONFIG.model_copy(
+        update={"distribution": CONFIG.distribution.model_copy(update={"policy": "central", "max_staleness": 1})}
+    )
+    policy = policy_of("central")
+    costs, plain = (
+        {cost.crossing.edge.name: cost for cost in edge_costs(policy, config, sizes)} for config in (stale, CONFIG)
+    )
+    sent, replied = costs["learn -> sync"], costs["sync -> learn"]
+    assert sizes.arrivals == MINIBATCHES
+    assert sent.round_messages == plain["learn -> sync"].round_messages + 2 * MINIBATCHES
+    assert sent.round_bytes == plain["learn -> sync"].round_bytes + 2 * MINIBATCHES * 8
+    assert (replied.round_messages, replied.round_bytes) == (
+        plain["sync -> learn"].round_messages,
+        plain["sync -> learn"].round_bytes,
+    )
+
+
 @pytest.mark.parametrize("name", ["multiple_learners", "gpu_only"])
 def test_one_worker_that_holds_everything_sends_nothing(name: str, sizes: Sizes):
     """Only with two workers do gradients, sums and snapshots cross processes."""
