@@ -29,7 +29,7 @@ class Found(Generic[RefT]):
     """An object that has arrived, and how it can be read."""
 
     ref: RefT | None
-    """None if a poll of storage found it."""
+    """None if a poll of storage found it, or if it is here."""
     cached: memoryview | None
     """Its content from the node's cache, if it is not announced as stored yet: read this instead of the store."""
     waited_seconds: float
@@ -46,7 +46,12 @@ def announce_stored(membership: Membership, fragment: Fragment, key: str, ref: R
 
 
 def wait_for(
-    membership: Membership, cache: NodeCache, key: str, poll: Callable[[], bool], parse: Callable[[Any], RefT]
+    membership: Membership,
+    cache: NodeCache,
+    key: str,
+    poll: Callable[[], bool],
+    parse: Callable[[Any], RefT],
+    is_here: Callable[[], bool] = lambda: False,
 ) -> Found[RefT]:
     """Wait until the object can be read.
 
@@ -56,12 +61,18 @@ def wait_for(
         key: under which it is announced.
         poll: polls storage, and remembers the reference it finds.
         parse: decodes a reference's JSON.
+        is_here: returns whether this process has the object without reading it, which ends the wait.
     """
     in_cache, tried, waited_seconds = _CACHED + key, False, 0.0
     while True:
         ignored = tried
-        waited_seconds += membership.wait(lambda seen: key in seen or (in_cache in seen and not ignored), poll)  # noqa: B023
+        waited_seconds += membership.wait(
+            lambda seen: key in seen or (in_cache in seen and not ignored) or is_here(),  # noqa: B023
+            poll,
+        )
         stored = membership.latest(key)
+        if is_here():
+            return Found(None, None, waited_seconds)
         if stored:
             return Found(parse(stored), None, waited_seconds)
         announced = membership.latest(in_cache)

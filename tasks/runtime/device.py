@@ -7,9 +7,14 @@ import os
 import torch
 
 
+def find_device(wanted: str) -> torch.device:
+    """Return the device that a setting names; `auto` is a GPU if there is one."""
+    return torch.device("cuda" if wanted == "auto" and torch.cuda.is_available() else wanted.replace("auto", "cpu"))
+
+
 def prepare_device(wanted: str, threads: int) -> torch.device:
     """Return the learner's device, configured for deterministic results."""
-    device = torch.device("cuda" if wanted == "auto" and torch.cuda.is_available() else wanted.replace("auto", "cpu"))
+    device = find_device(wanted)
     if device.type == "cuda":
         # cuBLAS is deterministic only with a fixed workspace, and reads this when it is first used.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

@@ -5,7 +5,8 @@ taken is on the device or on its way to it. The time for which the consumer wait
 always measured: they give the share of time in which it could have worked.
 
 Columns of a local store are views of the mapped file; `shard_source.py` describes how everything else is read. For a
-GPU, they go through pinned staging buffers and are copied on a separate stream.
+GPU, they go through pinned staging buffers and are copied on a separate stream. A round that an actor of this process
+hands over (`hand_over.py`) takes its place in the order without being read.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from penstock.storage.errors import CorruptObjectError, StoreError
 from penstock.storage.transfer.prefetch import Prefetcher
 from penstock.storage.transfer.ranged_reads import PART_BYTES
 from penstock.tasks.data.input.device_staging import DeviceCopies, StagingBuffers
+from penstock.tasks.data.input.hand_over import HandedShard, ref_of
 from penstock.tasks.data.input.memory_budget import BUDGET_BYTES, share_out
 from penstock.tasks.data.input.shard_source import ShardSource
 from penstock.tasks.specs import Trajectory
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from penstock.storage.stores.protocol import Store
     from penstock.storage.transfer.prefetch import Held
     from penstock.tasks.data.input.device_staging import Arrival, StagingBuffer
+    from penstock.tasks.data.input.hand_over import ShardLater
     from penstock.tasks.data.input.shard_source import ReadShard
 
 __all__ = ["BUDGET_BYTES", "LoadedShard", "PipelineTally", "ShardPipeline"]
@@ -50,12 +53,16 @@ _NOTHING = Trajectory({}, torch.empty(0), torch.empty(0))
 class LoadedShard:
     """A shard on the device, and its metadata on the host."""
 
-    ref: ShardRef
-    """The reference with its size and rows, even if the requested one did not know them."""
+    stored_as: ShardLater
     info: ShardInfo
     trajectory: Trajectory
     _drop: Callable[[], None]
     _release: Callable[[], None]
+
+    @property
+    def ref(self) -> ShardRef:
+        """Return the reference with its size and rows, even if the requested one did not know them; as `ref_of`."""
+        return ref_of(self.stored_as)
 
     def drop(self) -> None:
         """Release the trajectory's memory after it was copied; its bytes then count for the copy."""
@@ -101,7 +108,7 @@ class PipelineTally:
 class _Loaded:
     """A shard after its loading thread."""
 
-    ref: ShardRef
+    stored_as: ShardLater
     info: ShardInfo
     trajectory: Trajectory
     charged_bytes: int
@@ -113,7 +120,7 @@ class ShardPipeline:
     """Yields shards in the order of their references. A context manager.
 
     Args:
-        references: the shards to read, in order; iterated in a thread, so it may block.
+        references: the shards to read, or handed ones, in order; iterated in a thread, so it may block.
         store: the run's.
         expected: the exact columns of every shard; None accepts any.
         columns: names of the columns to read; None: all. A mapping also gives their specs, which are checked.
@@ -130,7 +137,7 @@ class ShardPipeline:
 
     def __init__(
         self,
-        references: Iterable[ShardRef],
+        references: Iterable[ShardRef | HandedShard],
         store: Store,
         *,
         expected: Mapping[str, Spec] | None = None,
@@ -144,6 +151,7 @@ class ShardPipeline:
         remove_damaged: bool = False,
     ) -> None:
         device = device or torch.device("cpu")
+        self._device = device
         self._references = references
         self._store = store
         self._unsized_bytes = unsized_bytes
@@ -163,12 +171,12 @@ class ShardPipeline:
             verify_all=remove_damaged,
         )
         self._before = self._source.counts
-        self._prefetcher: Prefetcher[ShardRef, _Loaded] = Prefetcher(
+        self._prefetcher: Prefetcher[ShardRef | HandedShard, _Loaded] = Prefetcher(
             self._load,
             shares.held_bytes,
             _REMOTE_THREADS if is_remote else _LOCAL_THREADS,
             size_of=lambda loaded: loaded.charged_bytes,
-            charge_of=lambda ref: self._source.memory_bytes(ref) or self._unsized_bytes,
+            charge_of=self._expected_bytes,
         )
         self._submitter = threading.Thread(target=self._submit_all, name="shard-finder", daemon=True)
 
@@ -195,7 +203,7 @@ class ShardPipeline:
         if loaded.arrival is not None:
             loaded.arrival.wait()
         return LoadedShard(
-            loaded.ref, loaded.info, loaded.trajectory, lambda: self._drop(loaded), lambda: self._release(held)
+            loaded.stored_as, loaded.info, loaded.trajectory, lambda: self._drop(loaded), lambda: self._release(held)
         )
 
     @property
@@ -252,7 +260,14 @@ class ShardPipeline:
         except BaseException as error:  # noqa: BLE001  (handed to the taker, which raises it)
             self._prefetcher.fail(error)
 
-    def _load(self, ref: ShardRef) -> _Loaded:
+    def _expected_bytes(self, ref: ShardRef | HandedShard) -> int:
+        if isinstance(ref, HandedShard):
+            return ref.nbytes
+        return self._source.memory_bytes(ref) or self._unsized_bytes
+
+    def _load(self, ref: ShardRef | HandedShard) -> _Loaded:
+        if isinstance(ref, HandedShard):
+            return self._pass_on(ref)
         try:
             return self._deliver(ref, self._source.read(ref))
         except CorruptObjectError:
@@ -262,6 +277,19 @@ class ShardPipeline:
                 with contextlib.suppress(StoreError):
                     self._store.delete([ref.name])
             raise
+
+    def _pass_on(self, handed: HandedShard) -> _Loaded:
+        """Return a handed round as it is, or send it to the device if its actor is on the host."""
+        trajectory, arrival = handed.trajectory, None
+        if self._copies is not None and trajectory.bootstrap_rows.device.type != self._device.type:
+            tensors = {
+                **trajectory.columns,
+                _BOOTSTRAP_ROWS: trajectory.bootstrap_rows,
+                _BOOTSTRAP_OBSERVATION: trajectory.bootstrap_observation,
+            }
+            arrival = self._copies.send({name: tensor.numpy() for name, tensor in tensors.items()})
+            trajectory = _trajectory(arrival.tensors)
+        return _Loaded(handed.stored_as, handed.info, trajectory, handed.nbytes, arrival)
 
     def _deliver(self, ref: ShardRef, read: ReadShard) -> _Loaded:
         shard, staging = read.shard, read.staging

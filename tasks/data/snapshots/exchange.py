@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
@@ -14,15 +15,14 @@ from penstock.storage.errors import CorruptObjectError, StageMismatchError
 from penstock.storage.refs import SnapshotRef, parse_snapshot_name, snapshot_name
 from penstock.storage.tensors import load_tensors
 from penstock.storage.transfer.background_uploads import Uploads
-from penstock.tasks.data.snapshots.quantize import decode_params, encode_params
+from penstock.tasks.data.snapshots.handed_versions import decode_version, encode_version
 from penstock.tasks.runtime.stored_objects import named_objects, snapshot_folder, stored_snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import torch
+    from collections.abc import Callable, Mapping
 
     from penstock.storage.runs.commit_schema import Commit
+    from penstock.tasks.data.snapshots.handed_versions import HandedVersion, HandedVersions
     from penstock.tasks.runtime.assignment import Assignment
     from penstock.tasks.runtime.membership import Membership
     from penstock.tasks.runtime.run_context import RunContext
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_SEPARATOR = "/"
 _KEY = "snapshot/"
 _WAIT_SECONDS = 60.0
 _UPLOAD_THREADS = 2
@@ -41,19 +40,27 @@ class SnapshotReader:
     """Reads parameters by version, as they become available. For one act task, which closes it.
 
     While a task acts with one version, the next announced one is prefetched into the node's cache; `get` does not rely
-    on it.
+    on it. A version that the learner of this process hands over is not read at all.
 
     Attributes:
         tally: hits and misses of the node's cache, prefetches included.
     """
 
     def __init__(
-        self, assignment: Assignment, context: RunContext, membership: Membership, before: Commit | None
+        self,
+        assignment: Assignment,
+        context: RunContext,
+        membership: Membership,
+        before: Commit | None,
+        handed: HandedVersions | None = None,
     ) -> None:
         self._attempt = assignment.attempt
         self._context = context
         self._membership = membership
         self._known = {ref.version: ref for ref in (before.snapshots if before else ())}
+        self._handed = handed
+        self._unconfirmed: dict[int, HandedVersion] = {}
+        self._confirming = threading.Lock()
         self._current: tuple[int, Params] | None = None
         self._seen = -1  # the newest version that was requested or prefetched
         self._closed = False
@@ -62,22 +69,50 @@ class SnapshotReader:
             system.thread(self._prefetch, "snapshot-prefetch").start()
 
     def get(self, version: int) -> tuple[Params, float]:
-        """Return the parameters of a version, and the seconds spent waiting for it to be published."""
+        """Return the parameters of a version, and the seconds spent waiting for it to be handed over or published."""
         if self._current and self._current[0] == version:
             return self._current[1], 0.0
-        ref, buffer, waited = self.find(version)
-        params = load_snapshot(buffer, ref)
+        handed, waited = self._handed, 0.0
+        if handed is not None and version not in self._known:
+            waited = self._wait(version, lambda: handed.holds(version))
+        given = handed.take(version) if handed is not None else None
+        if given is None:
+            ref, buffer, more = self.find(version)
+            params, waited = load_snapshot(buffer, ref), waited + more
+        else:
+            params = given.params
+            self._unconfirmed[version] = given
+            self._seen = max(self._seen, version)
         self._current = (version, params)
         return params, waited
 
+    def confirm(self, version: int) -> None:
+        """Wait until a version that was handed over is stored, and compare the two. For the threads that store rounds.
+
+        So nothing is stored that was acted with a version that a restarted learner could not find and compare with.
+
+        Raises:
+            StageMismatchError: another version is stored.
+        """
+        if version not in self._unconfirmed:
+            return
+        with self._confirming:
+            given = self._unconfirmed.get(version)
+            if given is None:
+                return
+            self._wait(version)
+            ref, content = self._known[version], given.digest()
+            if ref.digest != content:
+                raise StageMismatchError(
+                    f"version {version} is stored as '{ref.name}', and the learner of this process made one with the "
+                    f"digest {content}; all learners must have the same parameters. This attempt is given up and the "
+                    f"stage starts again"
+                )
+            del self._unconfirmed[version]
+
     def find(self, version: int) -> tuple[SnapshotRef, memoryview, float]:
         """Return a version's reference and content, and the seconds spent waiting for it to be published."""
-        waited = 0.0
-        if version not in self._known:
-            key = _key(version)
-            waited = self._membership.wait(lambda latest: key in latest, lambda: self._poll(version), of_all=key)
-            if version not in self._known:
-                self._known[version] = SnapshotRef.from_json(self._membership.latest(_key(version)))
+        waited = 0.0 if version in self._known else self._wait(version)
         self._seen = max(self._seen, version)
         ref = self._known[version]
         return ref, self._context.cache.get_buffer(self._context.run.store, ref, self.tally), waited
@@ -98,6 +133,17 @@ class SnapshotReader:
         """Stop prefetching; does not wait for a fetch in progress, which is harmless."""
         self._closed = True
         self._membership.wake()
+
+    def _wait(self, version: int, is_handed: Callable[[], bool] = lambda: False) -> float:
+        """Wait until a version is stored, and remember its reference, or until it is handed over."""
+        key = _key(version)
+        waited = self._membership.wait(
+            lambda latest: key in latest or is_handed(), lambda: self._poll(version), of_all=key
+        )
+        announced = self._membership.latest(key)
+        if version not in self._known and announced is not None:
+            self._known[version] = SnapshotRef.from_json(announced)
+        return waited
 
     def _poll(self, version: int) -> bool:
         ref = stored_snapshot(self._context.run.store, version, self._attempt)
@@ -136,14 +182,9 @@ def load_snapshot(buffer: memoryview, ref: SnapshotRef) -> Params:
     """
     arrays, _ = load_tensors(buffer, ref.name, ref.digest)
     try:
-        decoded = decode_params(arrays)
+        return decode_version(arrays)
     except ValueError as error:
         raise CorruptObjectError(f"'{ref.name}' is not a snapshot: {error}. Restore it from a copy") from error
-    params: dict[str, dict[str, torch.Tensor]] = {}
-    for name, value in decoded.items():
-        group, _, rest = name.partition(_SEPARATOR)
-        params.setdefault(group, {})[rest] = value
-    return params
 
 
 class SnapshotPublisher:
@@ -189,12 +230,8 @@ class SnapshotPublisher:
             StoreError: an earlier version could not be stored.
         """
         started = time.perf_counter()
-        tensors = {
-            f"{group}{_SEPARATOR}{name}": value.detach().cpu()
-            for group in self._context.algorithm.actor_groups
-            for name, value in state.params[group].items()
-        }
-        data = encode_params(tensors, self._context.config.distribution.snapshot_dtype, {"version": version})
+        dtype = self._context.config.distribution.snapshot_dtype
+        data = encode_version(state.params, self._context.algorithm.actor_groups, dtype, version)
         ref = self.publish_encoded(version, data)
         self.publish_seconds += time.perf_counter() - started
         return ref

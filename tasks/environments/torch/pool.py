@@ -270,6 +270,11 @@ class TorchPool(EnvironmentPool):
         for name, column in record.columns.items():
             self._buffers[name].copy_(column)
 
+    @property
+    def record(self) -> RoundRecord | None:
+        """Return the latest round on the device; the next one overwrites it. None before the first."""
+        return self._record
+
     def save(self) -> dict[str, NDArray[Any]]:
         """Save everything that the next step depends on, as the native pool does; equal states give equal bytes."""
         self._be_ready()

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from penstock.storage.refs import StateRef
     from penstock.storage.runs.timings import EdgeCount
+    from penstock.tasks.data.input.hand_over import HandOver
     from penstock.tasks.roles.acting.resuming import Starts
     from penstock.tasks.roles.stepping.sockets import LinkAddress
     from penstock.tasks.runtime.assignment import Assignment
@@ -41,6 +42,7 @@ def act(
     context: RunContext,
     membership: Membership,
     served: Mapping[int, LinkAddress] | None = None,
+    hand_over: HandOver | None = None,
 ) -> ActResult:
     """Act all rounds of a stage that are not stored yet; with a quorum below 1, those that can still be learned from.
 
@@ -49,6 +51,7 @@ def act(
         context: of the run.
         membership: in the stage's gang.
         served: by tile, the address of the member that steps its environments; None if they are in this process.
+        hand_over: to and from the learner of this process; None if that is elsewhere.
 
     Raises:
         StageMismatchError: a round that was acted again differs from the stored one.
@@ -64,8 +67,16 @@ def act(
     resumed = {tile: actor.next_round for tile, actor in actors.items() if actor.next_round > rounds.start}
     if resumed:
         membership.log.info("resumes after stored rounds: %s", resumed)
-    snapshots = SnapshotReader(assignment, context, membership, found.before)
-    writer = RoundWriter(assignment, context, membership, found.shards, found.states)
+    snapshots = SnapshotReader(assignment, context, membership, found.before, hand_over.versions if hand_over else None)
+    writer = RoundWriter(
+        assignment,
+        context,
+        membership,
+        found.shards,
+        found.states,
+        handed=hand_over.rows if hand_over else None,
+        confirm=snapshots.confirm,
+    )
     late = None
     if not context.config.requires_full_round:
         late = LateTiles(assignment, context, membership, snapshots, found.shards)

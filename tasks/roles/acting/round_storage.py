@@ -7,6 +7,7 @@ states are kept: one may be half of a pair whose shard was lost.
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -20,7 +21,6 @@ from penstock.tasks.setup.distribution.dataflow import owner_of, tiles_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from concurrent.futures import Future
 
     from penstock.tasks.runtime.assignment import Assignment
     from penstock.tasks.runtime.membership import Membership
@@ -38,6 +38,7 @@ class RoundStorage:
         membership: in the stage's gang.
         shards: that are stored already, by (round, tile).
         states: that are stored already, by (round, tile).
+        confirm: given a round's version before its shard is stored; may wait until that is stored, or refuse it.
     """
 
     def __init__(
@@ -47,10 +48,12 @@ class RoundStorage:
         membership: Membership,
         shards: Mapping[tuple[int, int], ShardRef],
         states: Mapping[tuple[int, int], StateRef],
+        confirm: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._assignment = assignment
         self._context = context
         self._membership = membership
+        self._confirm = confirm
         tiles = tiles_of(assignment.replica, assignment.replicas, context.config.environment.tiles)
         self._shards = {key: ref for key, ref in shards.items() if key[1] in tiles}
         self._states = {key: ref for key, ref in states.items() if key[1] in tiles}
@@ -70,6 +73,7 @@ class RoundStorage:
         make_state: Callable[[], bytes],
         state_bytes: int,
         release: Callable[[], None],
+        stored_as: Future[ShardRef] | None = None,
     ) -> None:
         """Put a round's shard into this node's cache, and queue the uploads of shard and state.
 
@@ -79,12 +83,14 @@ class RoundStorage:
             make_state: returns the content of the environments' state after the round.
             state_bytes: the size of that, for the budget.
             release: called once the shard is stored, and its buffers can be used again.
+            stored_as: set once this process can read the shard; if it never can, the caller sets the error.
 
         Raises:
             StageMismatchError: the round is stored with other content.
             BaseException: what an earlier upload raised.
         """
         context, key = self._context, (shard.round, shard.tile)
+        stored_as = stored_as or Future()
         stored = self._shards.get(key)
         if stored and stored.digest != shard.digest:
             raise StageMismatchError(
@@ -99,8 +105,10 @@ class RoundStorage:
         if stored is None and self._remote:
             context.cache.put(context.run.store, shard, parts)
             announce_cached(self._membership, "buffer", _key(shard), shard, self._learner_of(shard.tile))
+        if stored or self._remote:
+            stored_as.set_result(shard)
         before = self._latest.get(shard.tile)
-        work = partial(self._store, shard, [] if stored else parts, make_state, release, before=before)
+        work = partial(self._store, shard, [] if stored else parts, make_state, release, stored_as, before=before)
         self._latest[shard.tile] = self._uploads.submit(shard.nbytes + state_bytes, work)
 
     def finish(self) -> dict[int, StateRef]:
@@ -133,15 +141,19 @@ class RoundStorage:
         parts: list[memoryview],
         make_state: Callable[[], bytes],
         release: Callable[[], None],
+        stored_as: Future[ShardRef],
         *,
         before: Future[None] | None,
     ) -> None:
+        self._confirm(self._context.acting_version(shard.round))
         if before is not None and not self._context.config.requires_full_round:
             # A restarted task infers acted rounds from stored shards: store no shard before those of earlier rounds.
             before.result()
         if parts:
             self._context.run.store.write(shard.name, parts)
             parts.clear()
+        if not stored_as.done():
+            stored_as.set_result(shard)
         announce_stored(self._membership, "buffer", _key(shard), shard, self._learner_of(shard.tile))
         release()
         if before is not None:

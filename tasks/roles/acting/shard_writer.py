@@ -1,12 +1,13 @@
 """Encodes acted rounds in the background, while the next round is acted, and hands them to `RoundStorage`.
 
 One thread encodes rounds in their order. If the store is remote, a shard enters the node's cache immediately, and a
-learner on this node reads it there; uploads run concurrently.
+learner on this node reads it there; uploads run concurrently. A learner in this process gets the rows themselves,
+before they are encoded.
 """
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -19,12 +20,12 @@ from penstock.tasks.roles.acting.round_storage import RoundStorage
 from penstock.tasks.roles.acting.tile import RoundBuffers
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
+    from collections.abc import Callable
 
     from numpy.typing import NDArray
 
     from penstock.storage.refs import ShardRef, StateRef
-    from penstock.storage.shards.codec import EncodedShard
+    from penstock.tasks.data.input.hand_over import HandedRows
     from penstock.tasks.roles.acting.tile import ActedRound, TileActor
     from penstock.tasks.runtime.assignment import Assignment
     from penstock.tasks.runtime.membership import Membership
@@ -34,7 +35,17 @@ _PENDING_AT_MOST = 2
 
 
 class RoundWriter:
-    """Writes rounds in the order in which they are submitted. For one act task."""
+    """Writes rounds in the order in which they are submitted. For one act task.
+
+    Args:
+        assignment: of the act task.
+        context: of the run.
+        membership: in the stage's gang.
+        shards: that are stored already, by (round, tile).
+        states: that are stored already, by (round, tile).
+        handed: gets every round, for the learner of this process; None if that is elsewhere.
+        confirm: as `RoundStorage`.
+    """
 
     def __init__(
         self,
@@ -43,11 +54,15 @@ class RoundWriter:
         membership: Membership,
         shards: dict[tuple[int, int], ShardRef],
         states: dict[tuple[int, int], StateRef],
+        *,
+        handed: HandedRows | None = None,
+        confirm: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._stage = assignment.stage
         self._context = context
         self._membership = membership
-        self._storage = RoundStorage(assignment, context, membership, shards, states)
+        self._handed = handed
+        self._storage = RoundStorage(assignment, context, membership, shards, states, confirm)
         self._free: dict[int, list[RoundBuffers]] = {}
         self._pending: list[Future[None]] = []
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="round-writer")
@@ -68,10 +83,18 @@ class RoundWriter:
         return free.pop() if free else RoundBuffers(self._context, actor.tile)
 
     def submit(self, acted: ActedRound) -> None:
-        """Queue a round; blocks while two are pending, and raises the error of an earlier one."""
-        while len(self._pending) >= _PENDING_AT_MOST:
-            self._pending.pop(0).result()
-        self._pending.append(self._executor.submit(self._write, acted))
+        """Hand a round over and queue it; blocks while two are pending, and raises the error of an earlier one."""
+        info = self._info_of(acted)
+        stored_as: Future[ShardRef] = Future()
+        if self._handed is not None:
+            self._handed.offer(info, acted.played, stored_as)
+        try:
+            while len(self._pending) >= _PENDING_AT_MOST:
+                self._pending.pop(0).result()
+            self._pending.append(self._executor.submit(self._write, acted, info, stored_as))
+        except BaseException as error:
+            stored_as.set_exception(error)
+            raise
 
     def finish(self) -> dict[int, StateRef]:
         """Wait until everything is durable; returns the states after the stage, by tile."""
@@ -89,15 +112,18 @@ class RoundWriter:
         self._executor.shutdown(wait=True)
         self._storage.close()
 
-    def _write(self, acted: ActedRound) -> None:
+    def _write(self, acted: ActedRound, info: ShardInfo, stored_as: Future[ShardRef]) -> None:
         try:
-            self._encode_and_store(acted)
+            self._encode_and_store(acted, info, stored_as)
         except BaseException as error:
+            if not stored_as.done():
+                stored_as.set_exception(error)
             self._membership.fail(error)
             raise
 
-    def _encode_and_store(self, acted: ActedRound) -> None:
-        encoded = self._encode(acted)
+    def _encode_and_store(self, acted: ActedRound, info: ShardInfo, stored_as: Future[ShardRef]) -> None:
+        # The parts are views of the round's buffers.
+        encoded = encode_shard(acted.buffers.columns, acted.end.bootstrap_rows, acted.end.bootstrap_observation, info)
         steps, envs = acted.buffers.columns.shape
         self._storage.add(
             self._storage.shard_ref(acted.round, acted.tile, encoded.digest, encoded.nbytes, steps * envs),
@@ -105,15 +131,16 @@ class RoundWriter:
             partial(save_tensors, acted.state, {"round": acted.round, "tile": acted.tile}),
             sum(array.nbytes for array in acted.state.values()),
             partial(self._free[acted.tile].append, acted.buffers),
+            stored_as,
         )
 
-    def _encode(self, acted: ActedRound) -> EncodedShard:
-        """Return a round's shard, whose parts are views of the round's buffers."""
+    def _info_of(self, acted: ActedRound) -> ShardInfo:
+        """Return the description of a round's shard."""
         context = self._context
         settings = context.config.environment
         steps, envs = acted.buffers.columns.shape
         ended = acted.end.episodes
-        info = ShardInfo(
+        return ShardInfo(
             run_seed=context.config.seed,
             stage=self._stage,
             round=acted.round,
@@ -137,7 +164,6 @@ class RoundWriter:
             ),
             follows_round=acted.follows_round,
         )
-        return encode_shard(acted.buffers.columns, acted.end.bootstrap_rows, acted.end.bootstrap_observation, info)
 
     def _first_versions(self, acted: ActedRound) -> NDArray[np.int64]:
         """Return the versions that acted the first steps of the ended episodes."""

@@ -12,6 +12,7 @@ from penstock.native import fill_noise
 from penstock.storage.shards.codec import ShardColumns, allocate
 from penstock.tasks.roles.stepping.remote_pool import RemotePool
 from penstock.tasks.seeds import Purpose, environment_seeds
+from penstock.tasks.specs import Trajectory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
@@ -82,7 +83,7 @@ class RoundBuffers:
 
 @dataclass(frozen=True, slots=True)
 class ActedRound:
-    """A round of one tile, for the writer. The buffers are borrowed."""
+    """A round of one tile, for the writer. The buffers, and what was played, are borrowed."""
 
     tile: int
     round: int
@@ -94,6 +95,17 @@ class ActedRound:
     """As `penstock.storage.shards.codec.ShardInfo`."""
     first_versions: NDArray[np.int64] | None = None
     """Policy versions at the start of the ended episodes; None if no round is skipped, so that lengths show it."""
+    on_device: Trajectory | None = None
+    """The rows on the environments' device, which the tile's next round overwrites; None for native environments."""
+
+    @property
+    def played(self) -> Trajectory:
+        """Return the rows where they were made. On a device, columns that no learner uses are missing."""
+        if self.on_device is not None:
+            return self.on_device
+        columns = {name: torch.from_numpy(array) for name, array in self.buffers.arrays.items()}
+        end = self.end
+        return Trajectory(columns, torch.from_numpy(end.bootstrap_rows), torch.from_numpy(end.bootstrap_observation))
 
 
 class TileActor:
@@ -167,7 +179,9 @@ class TileActor:
         state = pool.save()
         if self._carry is not None:
             state["carry"] = self._carry.numpy()
-        acted = ActedRound(self.tile, self.next_round, version, buffers, end, state)
+        acted = ActedRound(
+            self.tile, self.next_round, version, buffers, end, state, on_device=self._rows_on_device(end)
+        )
         if self._start_versions is not None:
             first_versions = self._start_versions.end_round(version, end.episodes, len(arrays["reward"]))
             state[FIRST_VERSION] = self._start_versions.versions
@@ -192,6 +206,9 @@ class TileActor:
             if carry is not None:
                 carry = self._fresh_where_ended(carry, arrays["terminated"][step] | arrays["truncated"][step])
         self._carry = carry
+
+    def _rows_on_device(self, end: RoundEnd) -> Trajectory | None:  # noqa: ARG002  (native environments have none)
+        return None
 
     def _fresh_where_ended(self, carry: Tensor, ended: NDArray[np.uint8]) -> Tensor:
         mask = torch.from_numpy(ended).bool()

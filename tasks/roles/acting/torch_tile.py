@@ -14,12 +14,14 @@ from penstock.tasks.environments.torch.pool import make_torch_pool
 from penstock.tasks.environments.torch.rollout import RoundPlayer
 from penstock.tasks.environments.typed_settings import arguments_of
 from penstock.tasks.roles.acting.tile import TileActor
+from penstock.tasks.specs import Trajectory
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
     from torch import Tensor
 
+    from penstock.native import RoundEnd
     from penstock.tasks.roles.acting.tile import RoundBuffers
     from penstock.tasks.runtime.run_context import RunContext
     from penstock.tasks.specs import Params
@@ -73,6 +75,16 @@ class TorchTileActor(TileActor):
             # A copy: the state is stored while the next round is played.
             self._carry = player.carry.to("cpu", copy=True)
         yield from ()
+
+    def _rows_on_device(self, end: RoundEnd) -> Trajectory | None:
+        record, player = self._torch_pool.record, self._player
+        if player is None or record is None:
+            return None
+        # The number of rows depends on the values, so the host has counted them; their observations never left.
+        rows = torch.from_numpy(end.bootstrap_rows).to(self._torch_pool.device)
+        return Trajectory(
+            {**record.columns, **player.rows}, rows, record.final_observation.flatten(0, 1).index_select(0, rows)
+        )
 
     def _player_of(self, params: Params) -> RoundPlayer:
         if self._player is None or self._params is not params:

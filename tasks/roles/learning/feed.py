@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 if TYPE_CHECKING:
     from penstock.storage.cache.node_cache import CacheTally
-    from penstock.storage.refs import ShardRef
     from penstock.storage.shards.epoch_order import ReaderState
+    from penstock.tasks.data.input.hand_over import ShardLater
     from penstock.tasks.data.input.pipeline import PipelineTally, ShardPipeline
     from penstock.tasks.specs import Batch, Params
 
@@ -33,7 +33,7 @@ class FeedRound:
     """This learner's stored steps among those of all learners."""
     all_steps: int
     """Stored steps of the round, of all learners."""
-    shards: list[ShardRef] = field(default_factory=list)
+    shards: list[ShardLater] = field(default_factory=list)
     """Shards of this run, one per batch; none if the rows belong to other runs."""
     returns: list[float] = field(default_factory=list)
     """Returns of the episodes that ended in these shards."""

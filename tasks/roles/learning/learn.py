@@ -12,6 +12,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from penstock.storage.runs.timings import CacheCounts, LearnTimes, PipelineCounts
+from penstock.tasks.data.input.hand_over import ref_of
 from penstock.tasks.roles.learning.round_update import StageTally, learn_batches, learn_window
 from penstock.tasks.roles.learning.shard_feed import ShardFeed
 from penstock.tasks.roles.learning.stage_state import Publisher, begin_stage, parameters_digest
@@ -26,6 +27,8 @@ from penstock.tasks.runtime.results import LearnResult
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
+    from penstock.tasks.data.input.hand_over import HandedRows, HandOver
+    from penstock.tasks.data.snapshots.handed_versions import HandedVersions
     from penstock.tasks.roles.learning.feed import Feed
     from penstock.tasks.roles.learning.stage_state import Stage
     from penstock.tasks.roles.reducing.reduction import Reduction
@@ -36,9 +39,20 @@ if TYPE_CHECKING:
 
 
 def learn_stage(
-    assignment: Assignment, context: RunContext, membership: Membership, rendezvous: Rendezvous | None = None
+    assignment: Assignment,
+    context: RunContext,
+    membership: Membership,
+    rendezvous: Rendezvous | None = None,
+    hand_over: HandOver | None = None,
 ) -> LearnResult:
     """Run a learner for one stage.
+
+    Args:
+        assignment: of the learner.
+        context: of the run.
+        membership: in the stage's gang.
+        rendezvous: of the learners, for the first of several.
+        hand_over: to and from the actor of this process; None if there is none.
 
     Raises:
         MemberLostError: another learner, or the server, was lost.
@@ -53,22 +67,28 @@ def learn_stage(
         publisher = None
         if assignment.role == context.policy.role_of("sync").name and assignment.replica == 0:
             publisher = stack.enter_context(Publisher(stage))
-        feed = stack.enter_context(_open_feed(stage))
-        learned = learn(stage, feed, publisher, reduction)
+        feed = stack.enter_context(_open_feed(stage, hand_over.rows if hand_over else None))
+        learned = learn(stage, feed, publisher, reduction, hand_over.versions if hand_over else None)
     if publisher is None:
         return learned
     times = replace(learned.times, publish_seconds=publisher.seconds)
     return replace(learned, published=publisher.result(), times=times)
 
 
-def _open_feed(stage: Stage) -> Feed:
+def _open_feed(stage: Stage, handed: HandedRows | None) -> Feed:
     """Return the rounds that this run's actors store, or those of a replay's plan."""
     if stage.context.config.has_actors:
-        return ShardFeed(stage.assignment, stage.context, stage.membership, stage.device, stage.reader)
+        return ShardFeed(stage.assignment, stage.context, stage.membership, stage.device, stage.reader, handed)
     return StoredFeed(stage.assignment, stage.context, stage.membership, stage.device)
 
 
-def learn(stage: Stage, feed: Feed, publisher: Publisher | None, reduction: Reduction) -> LearnResult:
+def learn(
+    stage: Stage,
+    feed: Feed,
+    publisher: Publisher | None,
+    reduction: Reduction,
+    handed: HandedVersions | None = None,
+) -> LearnResult:
     """Learn all rounds of a stage; see `learn_stage`. The result is without what `publisher` stored.
 
     Args:
@@ -76,6 +96,7 @@ def learn(stage: Stage, feed: Feed, publisher: Publisher | None, reduction: Redu
         feed: yields its rounds in order.
         publisher: stores parameters and the checkpoint, for the learner that holds `sync`.
         reduction: adds up sums and gradients of all learners.
+        handed: gets every version, for the actor of this process; None if there is none.
     """
     context, membership, state = stage.context, stage.membership, stage.state
     rounds = context.rounds_of(stage.assignment.stage)
@@ -96,6 +117,8 @@ def learn(stage: Stage, feed: Feed, publisher: Publisher | None, reduction: Redu
                 state = learn_batches(context, state, round_, taken.batches, tally, reduction)
             else:
                 state = learn_window(context, state, taken, stage.window, window_rows, tally, reduction)
+            if handed and context.acting_version(rounds[-1]) > round_:
+                handed.put(round_ + 1, state.params)
             if publisher:
                 publisher.publish(round_ + 1, state)
             learned = time.perf_counter() - round_started - waited
@@ -123,7 +146,7 @@ def learn(stage: Stage, feed: Feed, publisher: Publisher | None, reduction: Redu
         stage.device,
     )
     return LearnResult(
-        shards=tuple(tally.shards),
+        shards=tuple(ref_of(shard) for shard in tally.shards),
         outputs=tally.outputs,
         episodes=len(tally.returns),
         return_sum=sum(tally.returns),

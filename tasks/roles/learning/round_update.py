@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from penstock.tasks.data.input.hand_over import ref_of
 from penstock.tasks.model.algorithms.contract import PRIORITY
 from penstock.tasks.roles.learning.gradients import each_gradient, is_worth_a_thread, minibatch_gradient
 from penstock.tasks.roles.learning.minibatches import gather_minibatches, loss_noise, rows_of, take_share
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from penstock.storage.refs import ShardRef
+    from penstock.tasks.data.input.hand_over import ShardLater
     from penstock.tasks.model.algorithms.contract import Draw, Loss
     from penstock.tasks.roles.learning.feed import FeedRound
     from penstock.tasks.roles.learning.gradients import Gradient
@@ -37,7 +38,7 @@ _GATHER_ROWS = 8192
 class StageTally:
     """One learner's sums over the rounds of a stage; all of them follow from shards and parameters."""
 
-    shards: list[ShardRef] = field(default_factory=list)
+    shards: list[ShardLater] = field(default_factory=list)
     returns: list[float] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
     outputs: dict[str, dict[int, tuple[float, int]]] = field(default_factory=dict)
@@ -81,7 +82,7 @@ def learn_window(
     stats = round_stats(context, taken.batches, reduction)
     own, _ = reduction.share_of(row_count_of(taken.batches))
     window.begin_round()
-    window_rows.add(window.rounds, taken.shards, taken.batches)
+    window_rows.add(window.rounds, [ref_of(shard) for shard in taken.shards], taken.batches)
     round_ = window.rounds[-1]
     return learn_minibatches(context, state, round_, window, own, window_rows.take, stats, tally, reduction)
 

@@ -10,6 +10,7 @@ import torch
 
 from penstock.storage.errors import CorruptObjectError
 from penstock.storage.shards.epoch_order import ReaderState
+from penstock.tasks.data.input.hand_over import HandedShard
 from penstock.tasks.data.input.memory_budget import read_budget_bytes
 from penstock.tasks.data.input.pipeline import ShardPipeline
 from penstock.tasks.roles.learning.feed import FeedRound, PipelineFeed
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from penstock.storage.refs import ShardRef
     from penstock.storage.shards.specs import Spec
+    from penstock.tasks.data.input.hand_over import HandedRows
     from penstock.tasks.data.input.pipeline import LoadedShard
     from penstock.tasks.runtime.assignment import Assignment
     from penstock.tasks.runtime.membership import Membership
@@ -92,14 +94,25 @@ class ShardFeed(PipelineFeed):
         membership: Membership,
         device: torch.device,
         reader: ReaderState,
+        handed: HandedRows | None = None,
     ) -> None:
-        """Args: the learner's part, the run, its gang, the device of the rows, and the position to start from."""
+        """Open the stage's rounds.
+
+        Args:
+            assignment: the learner's part.
+            context: of the run.
+            membership: in the stage's gang.
+            device: of the rows.
+            reader: position to start from.
+            handed: rounds of the actor in this process; None if there is none.
+        """
         self._assignment = assignment
         self._context = context
         self._reader = reader
         self._rounds = ActedRounds(context, *context.policy.share_of_rows(assignment.replica, assignment.replicas))
         self._tiles = self._rounds.tiles
-        self._finder = ShardFinder(assignment, context, membership)
+        self._handed = handed
+        self._finder = ShardFinder(assignment, context, membership, handed)
         self._choices = None
         if not context.config.requires_full_round:
             self._choices = RoundChoices(assignment, context, membership, self._finder.known)
@@ -136,14 +149,14 @@ class ShardFeed(PipelineFeed):
         loaded = self.take_shards()
         with torch.no_grad():
             batches = [self._context.algorithm.post(params, item.trajectory) for item in loaded]
-        shards, episodes = [item.ref for item in loaded], [item.info.episodes for item in loaded]
-        steps, all_steps = self._rounds.share_of(shards[0].round)
+        episodes = [item.info.episodes for item in loaded]
+        steps, all_steps = self._rounds.share_of(loaded[0].info.round)
         left_out = (self.missed_shards - missed) * self._context.tile_rows
         return FeedRound(
             batches,
             range(steps.start, steps.stop - left_out),
             all_steps - left_out,
-            shards,
+            [item.stored_as for item in loaded],
             [value for each in episodes for value in each.return_.tolist()],
             [value for each in episodes for value in each.length.tolist()],
         )
@@ -156,6 +169,8 @@ class ShardFeed(PipelineFeed):
         for loaded in self._round:
             loaded.release()
         tiles = self._context.config.environment.tiles
+        if self._handed is not None:
+            self._handed.begin_round(self._reader.cursor // tiles)
         shards = len(self._tiles)
         if self._choices is None:
             self._round = [self._pipeline.take() for _ in self._tiles]
@@ -172,7 +187,7 @@ class ShardFeed(PipelineFeed):
         self._reader = ReaderState(commit, self._reader.epoch, self._reader.seed, cursor)
         return self._round
 
-    def _find_all(self) -> Iterator[ShardRef]:
+    def _find_all(self) -> Iterator[ShardRef | HandedShard]:
         first = self._reader.cursor // self._context.config.environment.tiles
         for round_ in range(first, self._context.rounds_of(self._assignment.stage).stop):
             if self._choices is None:
@@ -180,8 +195,11 @@ class ShardFeed(PipelineFeed):
             else:
                 yield from self._choices.choose(round_)
 
-    def _find(self, round_: int, tile: int) -> ShardRef:
-        ref, cached = self._finder.find(round_, tile)
+    def _find(self, round_: int, tile: int) -> ShardRef | HandedShard:
+        found = self._finder.take(round_, tile)
+        if isinstance(found, HandedShard):
+            return found
+        ref, cached = found
         if cached is not None:
             self._pipeline.cached[ref] = cached
         return ref

@@ -5,10 +5,14 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Self
 
+from penstock.tasks.data.input.hand_over import HandedRows, HandOver
+from penstock.tasks.data.snapshots.handed_versions import HandedVersions
 from penstock.tasks.roles.acting.act import act
 from penstock.tasks.roles.learning.learn import learn_stage
 from penstock.tasks.roles.learning.parameter_server import serve
+from penstock.tasks.roles.learning.shard_feed import learned_columns
 from penstock.tasks.roles.stepping.server import EnvironmentServer, env, served_tiles
+from penstock.tasks.runtime.device import find_device
 from penstock.tasks.runtime.process_group import RENDEZVOUS_PORT, Rendezvous
 from penstock.tasks.setup.distribution.dataflow import compose, tiles_of
 
@@ -67,11 +71,12 @@ class Member:
             PenstockError: the first error; the other component has left as well.
         """
         *others, own = self.composition.components
+        hand_over = self._hand_over(membership)
         failed: list[BaseException] = []
 
         def run(component: Component) -> ComponentResult:
             try:
-                return self._play(component, membership)
+                return self._play(component, membership, hand_over)
             except BaseException as error:
                 failed.append(error)
                 membership.abandon(str(error))
@@ -87,15 +92,33 @@ class Member:
                     raise failed[0] from error
                 raise
 
-    def _play(self, component: Component, membership: Membership) -> ComponentResult:
+    def _hand_over(self, membership: Membership) -> HandOver | None:
+        """Return the exchange between actor and learner, if this member has both.
+
+        With a quorum below 1, what is learned depends on what is stored, so there is none.
+        """
+        context, assignment = self.context, self.assignment
+        if not {"act", "learn"} <= set(self.composition.components) or not context.config.requires_full_round:
+            return None
+        lag, first_round = context.config.schedule.lag, context.rounds_of(assignment.stage).start
+        versions = HandedVersions(
+            context.algorithm.actor_groups,
+            context.config.distribution.snapshot_dtype,
+            find_device(assignment.device if context.policy.pools == "torch" else "cpu"),
+            lag,
+            membership.wake,
+        )
+        return HandOver(HandedRows(learned_columns(context), first_round, lag, membership.wake), versions)
+
+    def _play(self, component: Component, membership: Membership, hand_over: HandOver | None) -> ComponentResult:
         assignment, context = self.assignment, self.context
         if component == "act":
             served = served_tiles(membership) if self.composition.pools == "remote" else None
-            return act(assignment, context, membership, served)
+            return act(assignment, context, membership, served, hand_over)
         if component == "server":
             return serve(assignment, context, membership)
         if component == "learn":
-            return learn_stage(assignment, context, membership, self._rendezvous)
+            return learn_stage(assignment, context, membership, self._rendezvous, hand_over)
         if self._server is None:
             raise RuntimeError("environments are served only after they were advertised")
         return env(assignment, self._server, membership)

@@ -14,6 +14,7 @@ from penstock.storage.refs import SnapshotRef
 from penstock.storage.runs.run import RunFolder
 from penstock.storage.stores.open import open_store
 from penstock.tasks.data.snapshots.exchange import SnapshotPublisher, SnapshotReader, load_snapshot
+from penstock.tasks.data.snapshots.handed_versions import HandedVersions
 from penstock.tasks.runtime.assignment import Assignment
 from penstock.tasks.runtime.mailbox import Mailbox
 from penstock.tasks.runtime.run_context import RunContext, _load
@@ -85,8 +86,14 @@ class Node:
         )
         self._members: Any = members
 
-    def reader(self) -> SnapshotReader:
-        return SnapshotReader(self._assignment, self.context, self._members, None)
+    def reader(self, handed: HandedVersions | None = None) -> SnapshotReader:
+        return SnapshotReader(self._assignment, self.context, self._members, None, handed)
+
+    def handed(self, lag: int = 0) -> HandedVersions:
+        """Return the exchange with a learner in the process of this node's actor."""
+        dtype = self.context.config.distribution.snapshot_dtype
+        groups = self.context.algorithm.actor_groups
+        return HandedVersions(groups, dtype, torch.device("cpu"), lag, self._members.wake)
 
     def publisher(self) -> SnapshotPublisher:
         return SnapshotPublisher(self._assignment, self.context, self._members)
@@ -97,7 +104,7 @@ def members() -> Members:
     return Members()
 
 
-@pytest.fixture(params=["float32", "int8"])
+@pytest.fixture(params=["float32", "bfloat16", "int8"])
 def nodes(request: pytest.FixtureRequest, s3_url: str, tmp_path: Path, members: Members) -> Iterator[tuple[Node, Node]]:
     """The learner's node and the actors' node, on an object store."""
     config = build_config(merge(SMALL, {"distribution": {"snapshot_dtype": request.param}}))
@@ -211,3 +218,70 @@ def test_publishing_changes_nothing_of_the_learner(nodes: tuple[Node, Node], mem
         state.params["policy"].flat.add_(1.0)
     with pytest.raises(StageMismatchError, match="version 4"):
         again.publish(4, state)
+
+
+def test_a_version_that_is_handed_over_equals_the_stored_one(nodes: tuple[Node, Node]):
+    """Bit for bit, rounded as it is; it is a copy, and the actor has it before anything is stored."""
+    learner, actors = nodes
+    handed = actors.handed()
+    reader, state = actors.reader(handed), state_of(learner.context, 2)
+    handed.put(1, state.params)
+    params, _ = reader.get(1)
+    assert learner.context.run.store.list("snapshots/") == []
+    ref = publish(learner, 1, state)
+    wanted = expected(learner, ref)
+    assert {name: value.dtype for name, value in params["policy"].items()} == {
+        name: value.dtype for name, value in wanted.items()
+    }
+    with torch.no_grad():
+        state.params["policy"].flat.add_(1)
+    assert_equal(params, wanted)
+    reader.confirm(1)
+    reader.close()
+
+
+def test_nothing_is_stored_of_a_version_before_the_version_is(nodes: tuple[Node, Node]):
+    """Confirming waits until the version is announced or found in storage; one that was read needs no wait."""
+    learner, actors = nodes
+    handed = actors.handed()
+    reader, state = actors.reader(handed), state_of(learner.context, 2)
+    reader.confirm(0)
+    handed.put(1, state.params)
+    reader.get(1)
+    confirming = [threading.Thread(target=reader.confirm, args=(1,), daemon=True) for _ in range(2)]
+    for thread in confirming:
+        thread.start()
+    confirming[0].join(0.2)
+    assert all(thread.is_alive() for thread in confirming)
+    publish(learner, 1, state)
+    for thread in confirming:
+        thread.join(PATIENCE_SECONDS)
+        assert not thread.is_alive()
+    reader.close()
+
+
+def test_a_handed_version_that_the_stored_one_contradicts_is_refused(nodes: tuple[Node, Node]):
+    """A learner whose parameters differ from the published ones: its actor's rounds are not stored."""
+    learner, actors = nodes
+    handed = actors.handed()
+    reader = actors.reader(handed)
+    handed.put(1, state_of(learner.context, 2).params)
+    reader.get(1)
+    ref = publish(learner, 1, state_of(learner.context, 3))
+    for _ in range(2):
+        with pytest.raises(StageMismatchError, match=f"version 1 is stored as '{ref.name}'.*the stage starts again"):
+            reader.confirm(1)
+    reader.close()
+
+
+@pytest.mark.parametrize("lag", [0, 2])
+def test_versions_that_nobody_acts_with_are_dropped(nodes: tuple[Node, Node], lag: int):
+    """A learner that learns stored rounds again hands versions over that no actor takes."""
+    learner, actors = nodes
+    handed = actors.handed(lag)
+    for version in range(1, 8):
+        handed.put(version, state_of(learner.context, 2).params)
+    assert [version for version in range(1, 8) if handed.holds(version)] == list(range(7 - lag, 8))
+    assert handed.take(1) is None
+    assert handed.take(7) is not None
+    assert not handed.holds(7)

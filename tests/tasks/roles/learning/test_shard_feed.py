@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -11,14 +12,19 @@ import torch
 
 from penstock.storage.errors import CorruptObjectError
 from penstock.storage.runs.run import RunFolder
+from penstock.storage.shards.codec import decode_shard
 from penstock.storage.stores.open import open_store
-from penstock.tasks.roles.learning.shard_feed import ShardFeed, check_reader, reader_at
+from penstock.tasks.data.input.hand_over import HandedRows, ref_of
+from penstock.tasks.roles.learning.shard_feed import ShardFeed, check_reader, learned_columns, reader_at
 from penstock.tasks.runtime.assignment import Assignment
+from penstock.tasks.runtime.stored_objects import stored_shards
+from penstock.tasks.specs import Trajectory
 
 from ....support.faulty import FaultyStore
 from ....support.synthetic_shards import fill, store_shard
 
 if TYPE_CHECKING:
+    from penstock.storage.refs import ShardRef
     from penstock.storage.shards.epoch_order import ReaderState
     from penstock.tasks.data.input.pipeline import LoadedShard
     from penstock.tasks.runtime.run_context import RunContext
@@ -57,6 +63,7 @@ def feed_of(
     replica: int = 0,
     replicas: int = 1,
     read_budget_bytes: int | None = None,
+    handed: HandedRows | None = None,
 ) -> ShardFeed:
     assignment = Assignment(
         store="",
@@ -74,7 +81,7 @@ def feed_of(
         read_budget_bytes=read_budget_bytes,
     )
     # Every shard is stored, so the feed has nobody to ask.
-    return ShardFeed(assignment, context, Alone(), CPU, reader)
+    return ShardFeed(assignment, context, Alone(), CPU, reader, handed)
 
 
 def keys(round_: list[LoadedShard]) -> list[tuple[int, int]]:
@@ -93,6 +100,41 @@ def test_rounds_come_in_order_with_all_their_tiles(context):
             assert feed.reader.cursor == (round_ + 1) * TILES
         assert feed.reader == reader_at(context, 2)
         assert feed.tally().shards == TILES * ROUNDS_A_STAGE
+
+
+def hand(context: RunContext, rows: HandedRows, round_: int, tile: int) -> Trajectory:
+    """Hand a stored round over; returns the memory that a learner gets."""
+    ref = stored_shards(context.run.store, 1, 0)[round_, tile]
+    shard = decode_shard(memoryview(bytearray(context.run.store.read(ref.name))), context.columns, ref.name, ref.digest)
+    stored_as: Future[ShardRef] = Future()
+    stored_as.set_result(ref)
+    columns = {name: torch.from_numpy(array.copy()) for name, array in shard.columns.items()}
+    played = Trajectory(columns, torch.tensor(shard.bootstrap_rows), torch.tensor(shard.bootstrap_observation))
+    rows.offer(shard.info, played, stored_as)
+    return rows._held[round_, tile].trajectory
+
+
+def test_an_update_gets_the_memory_that_was_handed_over(context):
+    """A tile that was handed over is not read, copied or decoded, and the round's other tiles come from storage."""
+    params, first = context.algorithm.init(1).params, context.rounds_of(1)[0]
+    with feed_of(context, reader_at(context, 1)) as feed:
+        expected = [feed.next_round(params) for _ in context.rounds_of(1)]
+    rows = HandedRows(learned_columns(context), first, 0, lambda: None)
+    handed = {tile: hand(context, rows, first, tile) for tile in (1, 2)}
+    with feed_of(context, reader_at(context, 1), handed=rows) as feed:
+        found = [feed.next_round(params) for _ in context.rounds_of(1)]
+        read = [ref_of(shard) for wanted in expected for shard in wanted.shards]
+        assert feed.tally().read_bytes == sum(
+            ref.nbytes for ref in read if ref.round != first or ref.tile not in handed
+        )
+    for mine, wanted in zip(found, expected, strict=True):
+        assert [ref_of(shard).name for shard in mine.shards] == [ref_of(shard).name for shard in wanted.shards]
+        assert (mine.steps, mine.all_steps, mine.returns) == (wanted.steps, wanted.all_steps, wanted.returns)
+        for one, two in zip(mine.batches, wanted.batches, strict=True):
+            assert all(torch.equal(one[name], two[name]) for name in two)
+    for tile, batch in enumerate(found[0].batches):
+        shared = batch["action"].data_ptr() == handed[tile].columns["action"].data_ptr() if tile in handed else False
+        assert shared == (tile in handed)
 
 
 @pytest.mark.parametrize("learners", [2, 3, 4])
