@@ -5,7 +5,7 @@ Every round has a seed of its own. Every peer runs at the settings that it publi
 Penstock has as well. Rates are of the whole loop, updates included, without the start and without evaluations; the
 seconds until CartPole is solved include all of it.
 
-    make board                        # everything, about an hour; installs the peers into .venv-peers first
+    make board                        # everything, about forty minutes; installs the peers into .venv-peers first
     make board ARGS=--quick           # PPO, DQN, SAC and CartPole until solved, three seeds; about a quarter of an hour
     python benchmarks/board_page.py   # the pages alone, from the stored results
 """

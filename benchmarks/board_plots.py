@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 OURS, THEIRS, NOBODYS = "#3f7fd4", "#e0813a", "#8a8f98"
 """Colours of Penstock, its peers, and what is neither."""
-WIDTH, LABELS, VALUES = 860, 330, 110
+WIDTH, LABELS, VALUES = 880, 360, 110
 ROW, TOP, BOTTOM = 26, 14, 40
 """In pixels."""
 TICKS = 5

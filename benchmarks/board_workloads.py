@@ -111,6 +111,6 @@ SOLVERS = {
     "CleanRL, equal": Solver(("cleanrl", "cleanrl_cartpole.py", "--settings", "equal"), equal=True, seconds=7.0),
     "Penstock, preset": Solver(("cartpole",), equal=False, seconds=8.0),
     "SB3, RL zoo": Solver(("sb3", "sb3_cartpole.py", "--settings", "zoo"), equal=False, seconds=6.0),
-    "CleanRL, own": Solver(("cleanrl", "cleanrl_cartpole.py", "--settings", "own"), equal=False, seconds=35.0),
+    "CleanRL, own": Solver(("cleanrl", "cleanrl_cartpole.py", "--settings", "own"), equal=False, seconds=20.0),
 }
 SOLVED_TITLE = "CartPole-v1 until solved: seconds from the command"
