@@ -73,7 +73,7 @@ def main() -> None:
         solved = measure_solving(rounds, home) if SOLVING in names else None
     now = dt.datetime.now(tz=dt.UTC)
     about = machine(["penstock-rl", "torch", "prefect", "distributed", "numpy", "gymnasium"])
-    result = {
+    result: dict[str, Any] = {
         "command": shlex.join(["python", "benchmarks/board.py", *sys.argv[1:]]),
         "date": now.date().isoformat(),
         "finished_at": now.isoformat(timespec="seconds"),
