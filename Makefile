@@ -23,7 +23,7 @@ lint: $(VENV)/.ready-lint
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Writes docs/benchmarks.md; make board ARGS=--quick takes about a quarter of an hour.
+# Writes docs/benchmarks.md and its figures elsewhere; make board ARGS=--quick takes about a quarter of an hour.
 board: $(VENV)/.ready-bench
 	$(BIN)/python benchmarks/board.py $(ARGS)
 

@@ -1,12 +1,13 @@
 """Runs Penstock and its peers side by side, and writes docs/benchmarks.md from what it has measured.
 
 Contenders take turns within one process tree, in an order that shifts from round to round, and each is measured alone.
-Every peer runs at the settings that it publishes and at those of the workload, which Penstock has as well. All rates
-are of the whole loop, updates included, without the start and without evaluations.
+Every round has a seed of its own. Every peer runs at the settings that it publishes and at those of the workload, which
+Penstock has as well. Rates are of the whole loop, updates included, without the start and without evaluations; the
+seconds until CartPole is solved include all of it.
 
-    make board                        # everything; installs the peers into .venv-peers first
-    make board ARGS=--quick           # PPO, DQN and SAC, three rounds; about a quarter of an hour
-    python benchmarks/board.py --write benchmarks/results/2026-11-25-board.json      # the page alone
+    make board                        # everything, about forty minutes; installs the peers into .venv-peers first
+    make board ARGS=--quick           # PPO, DQN, SAC and CartPole until solved, three seeds; about a quarter of an hour
+    python benchmarks/board_page.py   # the pages alone, from the stored results
 """
 
 from __future__ import annotations
@@ -19,109 +20,48 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+import time
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from board_page import write_pages
+from board_solving import measure_solving
+from board_workloads import ALONE, SOLVERS, START_SECONDS, WORKLOADS, Workload
 from peers.measure import machine
-from run import HERE, peer, peer_python, ratio, run
+from run import HERE, peer, peer_python, run
 
 from penstock.flows.settings.options import parse_overrides
 from penstock.tasks.setup.config.loading import build_config, load_preset, merge
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
-PAGE = HERE.parent / "docs" / "benchmarks.md"
-OURS = "Penstock, lag 1"
-ALONE = "acting and updating alone, by Penstock's functions"
+    Contender = Callable[[int, str], dict[str, Any]]
+    """From a seed and the folder of a store to a rate and what ran."""
 
-
-@dataclass(frozen=True, slots=True)
-class Workload:
-    """A preset with settings, and who runs it."""
-
-    title: str
-    preset: str
-    settings: tuple[str, ...]
-    equal: tuple[str, ...]
-    """Peers at the same settings."""
-    others: tuple[str, ...]
-    """Peers at other settings, which they publish."""
-    rounds_per_stage: int
-    stages: int = 3
-    goal: float = 1.0
-    """Ratio to the best peer at equal settings that Penstock should reach."""
-    judged: str = OURS
-    """The row of Penstock that the goal is for."""
-    against: str | None = None
-    """The peer that the goal is for; None: the fastest at equal settings."""
-
-
-WORKLOADS = {
-    "ppo": Workload(
-        "PPO on CartPole-v1: [64, 64], 32 x 128 rows a round, 4 epochs of 4 minibatches",
-        "cartpole",
-        ("--hidden", "[64, 64]"),
-        ("SB3, equal", "CleanRL, equal"),
-        ("SB3, RL zoo", "CleanRL, own"),
-        rounds_per_stage=60,
-        goal=4.0,
-    ),
-    "dqn": Workload(
-        "DQN on CartPole-v1: [120, 84], 25 updates of 128 rows each 256 steps",
-        "cartpole-dqn",
-        (
-            *("--double", "false", "--dueling", "false", "--return-steps", "1", "--huber", "true"),
-            *("--gradient-norm", "10"),
-        ),
-        ("SB3, equal",),
-        ("SB3, RL zoo",),
-        rounds_per_stage=120,
-        goal=2.0,
-        judged="Penstock, lag 0",
-    ),
-    "sac": Workload(
-        "SAC on Pendulum-v1: [64, 64], an update of 256 rows for each step",
-        "pendulum-sac",
-        (),
-        ("SB3, equal",),
-        ("SB3, RL zoo",),
-        rounds_per_stage=60,
-        goal=2.0,
-        judged="Penstock, lag 0",
-    ),
-    "halfcheetah": Workload(
-        "PPO on HalfCheetah-v5: CleanRL's recipe, 2,048 rows a round, 10 epochs of 32 minibatches",
-        "halfcheetah",
-        (),
-        # CleanRL's own settings are the workload's.
-        ("CleanRL, own", "SB3, equal"),
-        (),
-        rounds_per_stage=20,
-        goal=8.0,
-        against="CleanRL, own",
-        judged="Penstock, lag 0",
-    ),
-}
+SOLVING = "solving"
+PARTS = (*WORKLOADS, SOLVING)
+PEER_VENVS = ("sb3", "cleanrl", "cleanrl-v5", "cleanrl-off-policy")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="PPO, DQN and SAC, three rounds each")
-    parser.add_argument("--only", nargs="+", choices=list(WORKLOADS))
-    parser.add_argument("--rounds", type=int, help="default: 5, with --quick 3")
-    parser.add_argument("--write", type=Path, nargs="+", help="write the page from these results, and measure nothing")
+    parser.add_argument("--quick", action="store_true", help="without HalfCheetah, three rounds, shorter measurements")
+    parser.add_argument("--only", nargs="+", choices=PARTS)
+    parser.add_argument("--rounds", type=int, help="each with a seed of its own; default: 5, with --quick 3")
+    parser.add_argument("--seconds", type=float, help="of each measurement of a rate; default: 12, with --quick 5")
+    parser.add_argument("--no-pages", action="store_true", help="only store the results")
     args = parser.parse_args()
-    if args.write:
-        write_page(args.write)
-        return
-    names = args.only or [name for name in WORKLOADS if not (args.quick and name == "halfcheetah")]
+    names = args.only or [name for name in PARTS if not (args.quick and name == "halfcheetah")]
     rounds = args.rounds or (3 if args.quick else 5)
-    for name in ("sb3", "cleanrl", "cleanrl-v5"):
+    seconds = args.seconds or (5.0 if args.quick else 12.0)
+    for name in PEER_VENVS:
         peer_python(name)
+    estimate = sum(expected_seconds(name, seconds) for name in names) * rounds
+    print(f"about {estimate / 60:.0f} minutes on two quiet cores", flush=True)
+    started = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="penstock-board-") as home:
         os.environ["PREFECT_HOME"] = home
         from penstock.flows.api.prefect_server import PrefectServer  # noqa: PLC0415  (Prefect reads PREFECT_HOME when it is imported)
@@ -129,159 +69,143 @@ def main() -> None:
         with PrefectServer() as server:
             server.wait_ready()
             server.direct_here()
-            measured = {name: measure(name, rounds, home) for name in names}
-    result = {
+            measured = {name: measure(name, rounds, seconds, home) for name in names if name != SOLVING}
+        solved = measure_solving(rounds, home) if SOLVING in names else None
+    now = dt.datetime.now(tz=dt.UTC)
+    about = machine(["penstock-rl", "torch", "prefect", "distributed", "numpy", "gymnasium"])
+    result: dict[str, Any] = {
         "command": shlex.join(["python", "benchmarks/board.py", *sys.argv[1:]]),
-        "date": dt.datetime.now(tz=dt.UTC).date().isoformat(),
-        "machine": machine(["penstock-rl", "torch", "prefect", "distributed", "numpy", "gymnasium"]),
+        "date": now.date().isoformat(),
+        "finished_at": now.isoformat(timespec="seconds"),
+        "machine": about,
+        "expected_seconds": round(estimate),
+        "wall_seconds": round(time.perf_counter() - started),
         "workloads": measured,
+        **({SOLVING: solved} if solved else {}),
     }
     parts = [result["date"], "board", *(["quick"] if args.quick else []), *(args.only or [])]
     path = HERE / "results" / f"{'-'.join(parts)}.json"
-    before = [each for each in sorted(path.parent.glob("*-board*.json")) if each != path]
     path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    write_page([*before, path])
+    print(f"{path}: {result['wall_seconds'] / 60:.0f} minutes", flush=True)
+    if not args.no_pages:
+        write_pages()
 
 
-def measure(name: str, rounds: int, home: str) -> dict[str, Any]:
+def expected_seconds(name: str, seconds: float) -> float:
+    """Return a round's seconds on two cores, as far as they can be known before."""
+    if name == SOLVING:
+        return sum(solver.seconds for solver in SOLVERS.values())
+    workload = WORKLOADS[name]
+    ours = 2 * (START_SECONDS + workload.stages(seconds) * workload.stage_seconds)
+    others = len(workload.equal) + len(workload.others) + (ALONE in contenders(name, seconds))
+    return ours + others * (START_SECONDS + seconds)
+
+
+def measure(name: str, rounds: int, seconds: float, home: str) -> dict[str, Any]:
     """Return each contender's env steps/s by round, with what it ran."""
-    workload, found = WORKLOADS[name], contenders(name)
+    workload, found = WORKLOADS[name], contenders(name, seconds)
     rates: dict[str, list[float]] = {title: [] for title in found}
     said: dict[str, Any] = {}
     for turn in range(rounds):
         titles = list(found)
-        for title in titles[turn % len(titles) :] + titles[: turn % len(titles)]:
-            result = found[title](store=f"{home}/{name}-{turn}-{len(title)}-{title[-1]}")
+        for place, title in enumerate(titles[turn % len(titles) :] + titles[: turn % len(titles)]):
+            result = found[title](turn + 1, f"{home}/{name}-{turn}-{place}")
             rates[title].append(result.pop("env_steps_per_second"))
             said[title] = {key: value for key, value in result.items() if key != "returns_by_stage"}
             print(name, turn, title, f"{rates[title][-1]:,.0f}", sep=" | ", flush=True)
-    return {"title": workload.title, "rates": rates, "ran": said}
+    return asdict(workload) | {"seeds": list(range(1, rounds + 1)), "rates": rates, "ran": said}
 
 
-def contenders(name: str) -> dict[str, Callable[..., dict[str, Any]]]:
-    """Return what runs in a round: each returns its rate and what it ran."""
+def contenders(name: str, seconds: float) -> dict[str, Contender]:
+    """Return what runs in a round, by title."""
     workload = WORKLOADS[name]
     config = build_config(merge(load_preset(workload.preset), parse_overrides(workload.settings)))
     algorithm: Any = config.algorithm
+    peers = on_policy(name, config, algorithm) if algorithm.name == "ppo" else off_policy(config, algorithm)
+    found: dict[str, Contender] = {f"Penstock, lag {lag}": partial(train, workload, lag, seconds) for lag in (0, 1)}
+    if algorithm.name == "ppo":
+        found[ALONE] = partial(bare, workload, seconds)
+    return found | {title: partial(run_peer, peers[title], seconds) for title in (*workload.equal, *workload.others)}
+
+
+def on_policy(name: str, config: Any, algorithm: Any) -> dict[str, list[object]]:
+    """Return the peers' commands: environment of Python, script, options."""
     envs, steps = config.environment.num_envs, config.schedule.round_steps
-    hidden: list[object] = ["--hidden", *algorithm.hidden] if algorithm.name != "ppo" or name == "ppo" else []
-    if algorithm.name == "ppo":
-        rows = envs * steps // algorithm.minibatches
-        same: list[object] = ["--epochs", algorithm.epochs, "--minibatch-rows", rows]
-        same += ["--envs", envs, "--round-steps", steps]
-        normalize = ["--normalize", "--hidden", 64, 64] if name == "halfcheetah" else hidden
-        sb3 = partial(peer, "sb3", "sb3_training.py", "--environment", config.environment.id)
-        equal: Callable[..., Any] = partial(sb3, *same, *normalize)
+    rows = envs * steps // algorithm.minibatches
+    same = ["--epochs", algorithm.epochs, "--minibatch-rows", rows, "--envs", envs, "--round-steps", steps]
+    sb3 = ["sb3", "sb3_training.py", "--environment", config.environment.id]
+    if name == "halfcheetah":
+        return {
+            "SB3, equal": [*sb3, *same, "--normalize", "--hidden", 64, 64],
+            # The zoo's, for v4: one environment x 512 steps, 20 epochs of 64 rows.
+            "SB3, RL zoo": [
+                *(*sb3, "--normalize", "--hidden", 256, 256, "--envs", 1, "--round-steps", 512),
+                *("--epochs", 20, "--minibatch-rows", 64),
+            ],
+            "CleanRL, own": ["cleanrl-v5", "cleanrl_learning.py", "--env-steps", 20 * 2048],
+        }
+    cleanrl = ["cleanrl", "cleanrl_training.py"]
+    return {
+        "SB3, equal": [*sb3, *same, "--hidden", *algorithm.hidden],
         # The zoo's: 8 environments x 32 steps, 20 epochs of one minibatch.
-        zoo: Callable[..., Any] = partial(
-            sb3, "--epochs", 20, "--minibatch-rows", 256, "--envs", 8, "--round-steps", 32, "--hidden", 64, 64
-        )
-        cleanrl = partial(peer, "cleanrl", "cleanrl_training.py", *same)
-        own = partial(peer, "cleanrl", "cleanrl_training.py", "--envs", 4, "--minibatch-rows", 128, "--epochs", 4)
-        if name == "halfcheetah":
-            own = partial(peer, "cleanrl-v5", "cleanrl_learning.py", "--env-steps", 20 * 2048)
-    else:
-        sb3 = partial(peer, "sb3", "sb3_off_policy.py", "--algorithm", algorithm.name)
-        sb3 = partial(sb3, "--environment", config.environment.id)
-        equal = partial(
-            sb3,
-            *("--envs", envs, "--round-steps", steps, "--minibatches", algorithm.minibatches),
-            *("--minibatch-rows", algorithm.minibatch_rows, *hidden, "--warm-up-rows", algorithm.warm_up_rows),
-            *("--window-rows", algorithm.window_rows),
-        )
-        if algorithm.name == "dqn":  # one environment; 128 updates of 64 rows each 256 steps
-            zoo = partial(sb3, "--envs", 1, "--round-steps", 256, "--minibatches", 128, "--minibatch-rows", 64)
-            zoo = partial(zoo, "--hidden", 256, 256, "--warm-up-rows", 1000, "--window-rows", 100_000)
-        else:  # one environment, an update of 256 rows for each step
-            zoo = partial(sb3, "--envs", 1, "--round-steps", 1, "--minibatches", 1, "--minibatch-rows", 256)
-            zoo = partial(zoo, "--hidden", 256, 256, "--warm-up-rows", 100, "--window-rows", 1_000_000)
-        cleanrl = own = zoo
-    peers = {"SB3, equal": equal, "SB3, RL zoo": zoo, "CleanRL, equal": cleanrl, "CleanRL, own": own}
-    found: dict[str, Callable[..., dict[str, Any]]] = {
-        f"Penstock, lag {lag}": partial(train, workload, lag) for lag in (0, 1)
+        "SB3, RL zoo": [
+            *(*sb3, "--hidden", 64, 64, "--envs", 8, "--round-steps", 32, "--epochs", 20, "--minibatch-rows", 256)
+        ],
+        "CleanRL, equal": [*cleanrl, *same],
+        "CleanRL, own": [*cleanrl, "--envs", 4, "--minibatch-rows", 128, "--epochs", 4],
     }
-    if algorithm.name == "ppo":
-        found[ALONE] = partial(bare, workload)
-    return found | {title: partial(without_store, peers[title]) for title in (*workload.equal, *workload.others)}
 
 
-def without_store(measured: Callable[..., dict[str, Any]], store: str) -> dict[str, Any]:  # noqa: ARG001
-    """Run a peer, which stores nothing, once."""
-    return measured()
-
-
-def bare(workload: Workload, store: str) -> dict[str, Any]:  # noqa: ARG001
-    command = [sys.executable, str(HERE / "bare" / "training.py"), "--torch-threads", "1"]
-    return run([*command, "--", workload.preset, *workload.settings], None)
-
-
-def train(workload: Workload, lag: int, store: str) -> dict[str, Any]:
-    """Run `penstock train`; the rate is that of all stages but the first, commits included, evaluations not."""
-    command = [str(Path(sys.executable).parent / "penstock"), "train", workload.preset, *workload.settings]
-    command += ["--lag", str(lag), "--rounds-per-stage", str(workload.rounds_per_stage)]
-    command += ["--max-stages", str(workload.stages), "--target-return", "none", "--evaluation-episodes", "1"]
-    command += ["--store", store, "--name", "measured", "--json"]
-    subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    stages = [json.loads(path.read_text()) for path in sorted(Path(store, "measured", "timings").glob("*.json"))][1:]
-    steps = sum(part["env_steps"] for stage in stages for part in stage["act"])
-    seconds = sum(stage["stage_seconds"] - stage["evaluate_seconds"] for stage in stages)
-    return {"env_steps_per_second": steps / seconds, "command": shlex.join(["penstock", *command[1:-5]])}
-
-
-HEAD = """# Benchmarks
-
-`make board` writes this page; nothing here is written by hand. Each table is of one machine and one command: contenders
-took turns, round by round, each alone on the machine, with one torch thread. Rates are env steps/s of the whole loop,
-updates included, without start and evaluations: the median of the rounds, and their range. Ratios above 1 are wins of
-Penstock, those below 1 its losses, computed round by round. *Equal*: the same network, environments, rows, epochs and
-minibatches, and for off-policy algorithms the same updates. *RL zoo* and *own*: what the peer publishes for this
-environment; where it computes another amount for each step, the rate says what a user of that peer gets, and no ratio
-says who is faster. Random actions, the policy that costs nothing, have no updates to compare.
-"""
-
-
-def write_page(paths: list[Path]) -> None:
-    """Write docs/benchmarks.md: for each workload the last of these results that has it."""
-    workloads: dict[str, tuple[dict[str, Any], Path, dict[str, Any]]] = {}
-    for path in paths:
-        result = json.loads(path.read_text(encoding="utf-8"))
-        for name, found in result["workloads"].items():
-            workloads[name] = found, path, result
-    sections = [table(WORKLOADS[name], *workloads[name]) for name in WORKLOADS if name in workloads]
-    PAGE.write_text("\n".join([HEAD, *sections]), encoding="utf-8")
-    print(PAGE.read_text(encoding="utf-8"))
-
-
-def table(workload: Workload, found: Mapping[str, Any], path: Path, result: Mapping[str, Any]) -> str:
-    """Return a workload's section."""
-    rates: dict[str, list[float]] = found["rates"]
-    ours = [title for title in rates if title.startswith("Penstock")]
-    equal = [title for title in rates if title in workload.equal]
-    lines = [f"## {found['title']}", "", f"| | env steps/s | {' | '.join(f'{title} / this' for title in ours)} |"]
-    lines.append("|---" * (2 + len(ours)) + "|")
-    for title, values in sorted(rates.items(), key=lambda item: -median(item[1])):
-        shares = [
-            "" if title == mine else ratio([a / b for a, b in zip(rates[mine], values, strict=True)]) for mine in ours
-        ]
-        if title not in (*ours, *equal, ALONE):
-            shares = ["other work"] * len(ours)
-        spread = f"{median(values):,.0f} ({min(values):,.0f} to {max(values):,.0f})"
-        lines.append(f"| {title} | {spread} | {' | '.join(shares)} |")
-    best = workload.against or max(equal, key=lambda title: median(rates[title]))
-    reached = median(a / b for a, b in zip(rates[workload.judged], rates[best], strict=True))
-    verdict = "reached" if reached >= workload.goal else "**missed**"
-    whom = best if workload.against else f"the best peer at equal settings, {best}"
-    about = result["machine"]
-    versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
-    lines += [
-        "",
-        f"Goal: {workload.judged}, at {workload.goal:g} times {whom}. Measured: {reached:.2f}, {verdict}.",
-        "",
-        f"{result['date']}, `{result['command']}`, {about['processor']}, {about['cores']} cores, {versions}.",
-        f"Every round: [{path.name}](../benchmarks/results/{path.name}).",
-        "",
+def off_policy(config: Any, algorithm: Any) -> dict[str, list[object]]:
+    """Return the peers' commands, as `on_policy`."""
+    sb3 = ["sb3", "sb3_off_policy.py", "--algorithm", algorithm.name, "--environment", config.environment.id]
+    equal = [
+        *(*sb3, "--envs", config.environment.num_envs, "--round-steps", config.schedule.round_steps),
+        *("--minibatches", algorithm.minibatches, "--minibatch-rows", algorithm.minibatch_rows),
+        *("--hidden", *algorithm.hidden, "--warm-up-rows", algorithm.warm_up_rows),
+        *("--window-rows", algorithm.window_rows),
     ]
-    return "\n".join(lines)
+    zoo = [*sb3, "--envs", 1, "--hidden", 256, 256]
+    if algorithm.name == "dqn":  # 128 updates of 64 rows each 256 steps
+        zoo += ["--round-steps", 256, "--minibatches", 128, "--minibatch-rows", 64]
+        zoo += ["--warm-up-rows", 1000, "--window-rows", 100_000]
+    else:  # an update of 256 rows for each step
+        zoo += ["--round-steps", 1, "--minibatches", 1, "--minibatch-rows", 256]
+        zoo += ["--warm-up-rows", 100, "--window-rows", 1_000_000]
+    script = {"dqn": "dqn", "sac": "sac_continuous_action"}[algorithm.name]
+    own = ["cleanrl-off-policy", "cleanrl_training.py", "--script", script, "--environment", config.environment.id]
+    return {"SB3, equal": equal, "SB3, RL zoo": zoo, "CleanRL, own": own}
+
+
+def run_peer(command: list[object], seconds: float, seed: int, store: str) -> dict[str, Any]:  # noqa: ARG001
+    """Run a peer, which stores nothing, once."""
+    venv, script, *options = command
+    options += ["--seed", seed]
+    if script != "cleanrl_learning.py":  # a whole recipe, of so many steps
+        options += ["--seconds", seconds]
+    told = shlex.join(["python", f"benchmarks/peers/{script}", *map(str, options)])
+    return peer(str(venv), str(script), *options) | {"command": told}
+
+
+def bare(workload: Workload, seconds: float, seed: int, store: str) -> dict[str, Any]:  # noqa: ARG001
+    options = ["--torch-threads", "1", "--seconds", str(seconds), "--", workload.preset, *workload.settings]
+    options += ["--seed", str(seed)]
+    result = run([sys.executable, str(HERE / "bare" / "training.py"), *options], None)
+    return result | {"command": shlex.join(["python", "benchmarks/bare/training.py", *options])}
+
+
+def train(workload: Workload, lag: int, seconds: float, seed: int, store: str) -> dict[str, Any]:
+    """Run `penstock train`; the rate is that of all stages but the first, commits included, evaluations not."""
+    command = ["train", workload.preset, *workload.settings, "--lag", str(lag), "--seed", str(seed)]
+    command += ["--rounds-per-stage", str(workload.rounds_per_stage), "--max-stages", str(workload.stages(seconds))]
+    command += ["--target-return", "none", "--evaluation-episodes", "1"]
+    program = str(Path(sys.executable).parent / "penstock")
+    whole = [program, *command, "--store", store, "--name", "measured", "--json"]
+    subprocess.run(whole, check=True, stdout=subprocess.PIPE, text=True)
+    stages = [json.loads(path.read_text()) for path in sorted(Path(store, "measured", "timings").glob("*.json"))][1:]
+    env_steps = sum(part["env_steps"] for stage in stages for part in stage["act"])
+    taken = sum(stage["stage_seconds"] - stage["evaluate_seconds"] for stage in stages)
+    return {"env_steps_per_second": env_steps / taken, "command": shlex.join(["penstock", *command])}
 
 
 if __name__ == "__main__":

@@ -43,11 +43,11 @@ def main() -> None:
     print_result(result | {"machine": machine(["penstock-rl", "torch", "prefect", "distributed"])})
 
 
-def train(args: argparse.Namespace, folder: str) -> dict[str, Any]:
+def train(args: argparse.Namespace, folder: str, environment: dict[str, str] | None = None) -> dict[str, Any]:
     command = [str(Path(sys.executable).parent / "penstock"), "train", *args.settings]
     command += ["--seed", str(args.seed), "--store", f"{folder}/runs", "--name", "bench", "--json"]
     started_at = time.time()
-    finished = subprocess.run(command, check=True, capture_output=True, text=True)
+    finished = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
     wall_seconds = time.time() - started_at
     outcome = json.loads(finished.stdout)
     run = Path(folder) / "runs" / "bench"

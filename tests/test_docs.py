@@ -1,10 +1,14 @@
 """The site names every page, and links lead to existing files."""
 
 import re
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from penstock import tasks
@@ -51,6 +55,41 @@ def test_links_lead_to_headings():
         if anchor not in anchors(source.parent / link if link else source)
     ]
     assert broken == []
+
+
+def test_the_board_wrote_its_figures():
+    """docs/benchmarks.md, its pictures and the marked figures of other pages say what the stored results say."""
+    checked = check_board(ROOT)
+    assert checked.returncode == 0, checked.stderr
+
+
+@pytest.mark.parametrize(
+    ("page", "written", "altered"),
+    [
+        ("README.md", r"(<!-- board:ppo-rates -->)\d+", r"\g<1>999"),
+        ("docs/comparison.md", r"(<!-- board:ratio-range -->)[\d.]+", r"\g<1>9.9"),
+        ("docs/benchmarks.md", r"\*\*missed\*\*", "reached"),
+        ("docs/images/board-ppo.svg", r'width="\d+\.\d"', 'width="400.0"'),
+    ],
+)
+def test_a_figure_that_the_board_did_not_write_is_found(page: str, written: str, altered: str, tmp_path: Path):
+    """A figure that somebody improved by hand is named by its page."""
+    for name in ("README.md", "docs/comparison.md", "docs/benchmarks.md"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    for name in ("docs/images", "benchmarks/results"):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    text = (tmp_path / page).read_text(encoding="utf-8")
+    changed = re.sub(written, altered, text, count=1)
+    assert changed != text
+    (tmp_path / page).write_text(changed, encoding="utf-8")
+    assert check_board(tmp_path).stderr.startswith(f"{page}: not what the stored results say")
+
+
+def check_board(root: Path) -> subprocess.CompletedProcess[str]:
+    """Compare the board's figures below a checkout's root with its results."""
+    command = [sys.executable, ROOT / "benchmarks" / "board_page.py", "--check", "--root", root]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def anchors(page: Path) -> set[str]:

@@ -10,17 +10,13 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import os
-import runpy
-import sys
-import tempfile
 import time
 from statistics import mean
 from typing import Any
 
 import gymnasium
 import torch
-from cleanrl_rounds import RoundTimes
+from cleanrl_rounds import RoundTimes, run_script
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from measure import machine, print_result
 
@@ -79,16 +75,10 @@ def main() -> None:
     found = importlib.util.find_spec("cleanrl.ppo_continuous_action")
     if found is None or found.origin is None:
         raise SystemExit("cleanrl is missing: install requirements-cleanrl-v5-alone.txt")
-    sys.argv = [found.origin, f"--env-id={args.environment}", f"--seed={args.seed}", "--cuda=False"]
-    sys.argv += [f"--total-timesteps={args.env_steps}", *(f"--{option}" for option in args.options)]
-    started, printed, times = time.perf_counter(), sys.stdout, RoundTimes()
-    with tempfile.TemporaryDirectory() as folder:
-        os.chdir(folder)
-        sys.stdout = times  # type: ignore[assignment]
-        try:
-            runpy.run_path(found.origin, run_name="__main__")
-        finally:
-            sys.stdout = printed
+    options = [f"--env-id={args.environment}", f"--seed={args.seed}", "--cuda=False"]
+    options += [f"--total-timesteps={args.env_steps}", *(f"--{option}" for option in args.options)]
+    started, times = time.perf_counter(), RoundTimes()
+    run_script(found.origin, options, times)
     tenth = args.env_steps // 10
     by_tenth = [
         [value for at, value in ReturnRecorder.ended if part * tenth < at <= (part + 1) * tenth] for part in range(10)

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import argparse
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
 import torch
-from evaluation import CartPoleEvaluator
+from evaluation import EVALUATION_EPISODES, SOLVED_RETURN, CartPoleEvaluator
 from measure import machine, print_result, seconds_since_process_start
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 TOTAL_STEPS = 100_000
-SOLVED_RETURN = 475.0
-EVALUATION_EPISODES = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +78,10 @@ SETTINGS = {
         },
     ),
 }
+# CleanRL's network cannot be chosen: where all have the same, it is this.
+SETTINGS["equal"] = replace(
+    SETTINGS["preset"], options=SETTINGS["preset"].options | {"policy_kwargs": {"net_arch": [64, 64]}}
+)
 
 
 class ScaledReward(gymnasium.RewardWrapper):

@@ -44,6 +44,7 @@ def main() -> None:
     parser.add_argument("--warm-up-rows", type=int, default=10_240)
     parser.add_argument("--window-rows", type=int, default=102_400)
     parser.add_argument("--torch-threads", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=10.0)
     args = parser.parse_args()
 
@@ -51,7 +52,7 @@ def main() -> None:
     kind = {"dqn": DQN, "sac": SAC}[args.algorithm]
     model = kind(
         "MlpPolicy",
-        make_vec_env(args.environment, n_envs=args.envs, seed=1),
+        make_vec_env(args.environment, n_envs=args.envs, seed=args.seed),
         train_freq=args.round_steps,
         gradient_steps=args.minibatches,
         batch_size=args.minibatch_rows,
@@ -59,7 +60,7 @@ def main() -> None:
         learning_starts=args.warm_up_rows,
         policy_kwargs={"net_arch": args.hidden},
         device="cpu",
-        seed=1,
+        seed=args.seed,
     )
     rate = Rate(args.seconds)
     model.learn(10**9, callback=rate)
@@ -72,6 +73,7 @@ def main() -> None:
         "updates_per_env_step": args.minibatches / (args.envs * args.round_steps),
         "minibatch_rows": args.minibatch_rows,
         "envs": args.envs,
+        "seed": args.seed,
         "torch_threads": args.torch_threads,
         "machine": machine(["stable-baselines3", "gymnasium", "torch", "numpy"]),
     }

@@ -39,9 +39,9 @@ def environments_of(args: argparse.Namespace) -> VecEnv:
         import ale_py  # noqa: PLC0415  (installed only for Atari)
 
         gymnasium.register_envs(ale_py)
-        made = make_atari_env(args.environment, n_envs=args.envs, seed=1, vec_env_cls=kind, vec_env_kwargs=options)
+        made = make_atari_env(args.environment, args.envs, args.seed, vec_env_cls=kind, vec_env_kwargs=options)
         return VecFrameStack(made, n_stack=4)
-    made = make_vec_env(args.environment, n_envs=args.envs, seed=1, vec_env_cls=kind, vec_env_kwargs=options)
+    made = make_vec_env(args.environment, args.envs, args.seed, vec_env_cls=kind, vec_env_kwargs=options)
     return VecNormalize(made) if args.normalize else made
 
 
@@ -57,6 +57,7 @@ def main() -> None:
     parser.add_argument("--atari", action="store_true", help="frames, and the Nature convolutions")
     parser.add_argument("--subprocesses", action="store_true", help="a process for each environment")
     parser.add_argument("--torch-threads", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=15.0)
     args = parser.parse_args()
 
@@ -69,7 +70,7 @@ def main() -> None:
         n_epochs=args.epochs,
         policy_kwargs={} if args.atari else {"net_arch": args.hidden},
         device="cpu",
-        seed=1,
+        seed=args.seed,
     )
     rate = Rate(args.seconds)
     model.learn(10**9, callback=rate)
@@ -82,6 +83,7 @@ def main() -> None:
         "epochs": args.epochs,
         "minibatch_rows": args.minibatch_rows,
         "envs": args.envs,
+        "seed": args.seed,
         "torch_threads": args.torch_threads,
         "machine": machine(["stable-baselines3", "gymnasium", "torch", "numpy"]),
     }
