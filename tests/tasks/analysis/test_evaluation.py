@@ -107,7 +107,10 @@ def test_a_step_of_several_agents_counts_with_their_mean_reward(make_context: Ma
     arrays = allocate({name: context.columns[name] for name in ROUND_COLUMNS}, 5, EPISODES)
     pool.begin_round(*arrays.values())
     for step in range(5):
-        observation, noise = torch.from_numpy(arrays["observation"][step]), torch.zeros(context.algorithm.noise.shape)
+        observation, noise = (
+            torch.from_numpy(arrays["observation"][step]),
+            torch.zeros(EPISODES, *context.algorithm.noise.shape),
+        )
         pool.step_round(step, context.algorithm.act(params, None, observation, noise)[0]["action"].numpy())
     episodes = pool.end_round().episodes
     assert result["mean_return"] == pytest.approx(episodes["return"].mean(), rel=1e-12)
