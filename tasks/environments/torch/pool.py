@@ -249,8 +249,12 @@ class TorchPool(EnvironmentPool):
         return end
 
     @contextmanager
-    def whole_round(self, steps: int) -> Iterator[tuple[Slots, RoundRecord]]:
+    def whole_round(self, steps: int, *, to_host: bool = True) -> Iterator[tuple[Slots, RoundRecord]]:
         """Give `RoundPlayer` the tensors of the open round; on exit, fill the buffers from them.
+
+        Args:
+            steps: of the round.
+            to_host: False leaves the buffers as they are: the caller copies `record`.
 
         Raises:
             ValueError: The round has not `steps` steps.
@@ -267,8 +271,9 @@ class TorchPool(EnvironmentPool):
             self._give_round_up()
             raise
         self._next = steps
-        for name, column in record.columns.items():
-            self._buffers[name].copy_(column)
+        if to_host:
+            for name, column in record.columns.items():
+                self._buffers[name].copy_(column)
 
     @property
     def record(self) -> RoundRecord | None:

@@ -179,11 +179,12 @@ class RoundPlayer:
         self._graph: torch.cuda.CUDAGraph | None = None
         self._held: tuple[Tensor, ...] = ()
 
-    def play(self, noise: Tensor | NDArray[np.float32]) -> None:
+    def play(self, noise: Tensor | NDArray[np.float32], *, to_host: bool = True) -> None:
         """Play the round that the pool has started, before its first step.
 
         Args:
             noise: float32 `[T, B, *noise]`.
+            to_host: as `TorchPool.whole_round`.
 
         Raises:
             ValueError: Another shape, or the pool's round has another length.
@@ -193,7 +194,7 @@ class RoundPlayer:
         if given.shape != self._noise.shape:
             raise ValueError(f"noise: expected shape {tuple(self._noise.shape)}, got {tuple(given.shape)}")
         self._noise.copy_(given)
-        with self._pool.whole_round(len(self._noise)) as (slots, record):
+        with self._pool.whole_round(len(self._noise), to_host=to_host) as (slots, record):
             if self._pool.device.type != "cuda":
                 self._play(slots, record)
                 return

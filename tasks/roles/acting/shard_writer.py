@@ -1,8 +1,8 @@
 """Encodes acted rounds in the background, while the next round is acted, and hands them to `RoundStorage`.
 
-One thread encodes rounds in their order. If the store is remote, a shard enters the node's cache immediately, and a
-learner on this node reads it there; uploads run concurrently. A learner in this process gets the rows themselves,
-before they are encoded.
+One thread copies rounds from their device, and encodes them, in their order. If the store is remote, a shard enters the
+node's cache immediately, and a learner on this node reads it there; uploads run concurrently. A learner in this process
+gets the rows themselves, before they are encoded.
 """
 
 from __future__ import annotations
@@ -122,6 +122,7 @@ class RoundWriter:
             raise
 
     def _encode_and_store(self, acted: ActedRound, info: ShardInfo, stored_as: Future[ShardRef]) -> None:
+        acted.to_host()
         # The parts are views of the round's buffers.
         encoded = encode_shard(acted.buffers.columns, acted.end.bootstrap_rows, acted.end.bootstrap_observation, info)
         steps, envs = acted.buffers.columns.shape

@@ -83,7 +83,7 @@ class RoundBuffers:
 
 @dataclass(frozen=True, slots=True)
 class ActedRound:
-    """A round of one tile, for the writer. The buffers, and what was played, are borrowed."""
+    """A round of one tile, for the writer. The buffers are borrowed."""
 
     tile: int
     round: int
@@ -96,7 +96,13 @@ class ActedRound:
     first_versions: NDArray[np.int64] | None = None
     """Policy versions at the start of the ended episodes; None if no round is skipped, so that lengths show it."""
     on_device: Trajectory | None = None
-    """The rows on the environments' device, which the tile's next round overwrites; None for native environments."""
+    """The rows on the environments' device, which `to_host` copies; None for native ones, which fill the buffers."""
+
+    def to_host(self) -> None:
+        """Fill the buffers, if the environments have not. Waits for the device."""
+        if self.on_device is not None:
+            for name, column in self.on_device.columns.items():
+                torch.from_numpy(self.buffers.arrays[name]).copy_(column)
 
     @property
     def played(self) -> Trajectory:
@@ -156,6 +162,7 @@ class TileActor:
         """Fill `buffers` with the next round, acted with parameters of `version`."""
         acted: list[ActedRound] = []
         act_together([self], version, params, lambda _: buffers, acted.append)
+        acted[0].to_host()
         return acted[0]
 
     def acting(self, version: int, params: Params, buffers: RoundBuffers) -> Generator[None, None, ActedRound]:
@@ -237,7 +244,7 @@ def act_together(
         version: of the parameters.
         params: that all act with.
         buffers_of: gives the buffers of a tile's round when it begins.
-        done: gets each round as it ends.
+        done: gets each round as it ends, on the environments' device: `ActedRound.to_host` fills its buffers.
     """
     under_way = [_acting(actor, version, params, buffers_of) for actor in actors]
     while under_way:

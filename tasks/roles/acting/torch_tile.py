@@ -68,9 +68,7 @@ class TorchTileActor(TileActor):
         player = self._player_of(params)
         if player.carry is not None and self._carry is not None:
             player.carry.copy_(self._carry)
-        player.play(buffers.noise)
-        for name, column in player.rows.items():
-            torch.from_numpy(buffers.arrays[name]).copy_(column)
+        player.play(buffers.noise, to_host=False)
         if player.carry is not None:
             # A copy: the state is stored while the next round is played.
             self._carry = player.carry.to("cpu", copy=True)
@@ -80,11 +78,11 @@ class TorchTileActor(TileActor):
         record, player = self._torch_pool.record, self._player
         if player is None or record is None:
             return None
+        # Copies: the next round is played while this one goes to the host.
+        columns = {name: column.clone() for name, column in {**record.columns, **player.rows}.items()}
         # The number of rows depends on the values, so the host has counted them; their observations never left.
         rows = torch.from_numpy(end.bootstrap_rows).to(self._torch_pool.device)
-        return Trajectory(
-            {**record.columns, **player.rows}, rows, record.final_observation.flatten(0, 1).index_select(0, rows)
-        )
+        return Trajectory(columns, rows, record.final_observation.flatten(0, 1).index_select(0, rows))
 
     def _player_of(self, params: Params) -> RoundPlayer:
         if self._player is None or self._params is not params:

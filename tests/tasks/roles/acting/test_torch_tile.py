@@ -10,12 +10,13 @@ import pytest
 import torch
 
 from penstock.storage.tensors import load_tensors, save_tensors
-from penstock.tasks.roles.acting.tile import RoundBuffers
+from penstock.tasks.roles.acting.tile import RoundBuffers, act_together
 from penstock.tasks.roles.acting.torch_tile import DeviceParams, TorchTileActor
 
 from .test_tile import ROUNDS, StepCounter, act_rounds, assert_same, kept, params_of
 
 if TYPE_CHECKING:
+    from penstock.tasks.roles.acting.tile import ActedRound
     from penstock.tasks.runtime.run_context import RunContext
 
     from ...conftest import MakeContext
@@ -70,6 +71,24 @@ def test_rounds_are_those_of_native_environments(context: RunContext):
                 np.testing.assert_allclose(mine[name], value, rtol=TOLERANCE, atol=TOLERANCE, err_msg=name)
             else:
                 assert np.array_equal(mine[name], value), name
+
+
+def test_a_round_goes_to_the_host_when_it_is_asked_for(context: RunContext):
+    """Acting leaves the host's columns alone, but for the first step's observations, with which a round begins.
+
+    The next round does not change what is copied of this one.
+    """
+    actor, params = TorchTileActor(context, 0, CPU), DeviceParams(CPU).load(params_of(context))
+    actor.start()
+    rounds: list[ActedRound] = []
+    for _ in range(2):
+        act_together([actor], 0, params, lambda actor: RoundBuffers(context, actor.tile), rounds.append)
+    actor.close()
+    for acted in rounds:
+        arrays = acted.buffers.arrays
+        assert not any(column.any() for column in (arrays["observation"][1:], arrays["action"], arrays["reward"]))
+        acted.to_host()
+    assert_same([kept(acted) for acted in rounds], act_in_one_sitting(context)[:2])
 
 
 def test_a_tile_resumes_from_its_state_bit_for_bit(context: RunContext):
