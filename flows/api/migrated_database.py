@@ -37,7 +37,7 @@ def copy_database(home: Path) -> None:
     Only the owner of the home's start may call this: see `PrefectServer`.
     """
     kept = _kept()
-    if has_own_database(home) or not is_private(kept.parent):
+    if not is_private(kept.parent):
         return
     with suppress(OSError):
         # The database comes last: a home that has one is complete.
