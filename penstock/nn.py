@@ -38,7 +38,7 @@ from penstock.tasks.model.nn.returns import (
     transitions,
     vtrace,
 )
-from penstock.tasks.model.nn.squashed import joined, smaller, squashed_sample
+from penstock.tasks.model.nn.squashed import joined, multiplied, repeated_exp, smaller, squashed_sample
 from penstock.tasks.model.nn.surrogate import advantage_sums, clipped_surrogate, value_error
 
 __all__ = [
@@ -69,7 +69,9 @@ __all__ = [
     "mlp",
     "module_call",
     "module_parameters",
+    "multiplied",
     "nature",
+    "repeated_exp",
     "require_choice",
     "residual",
     "restrict",

@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from penstock.storage.shards.specs import Spec
-from penstock.tasks.tape import current_tape
+from penstock.tasks.tape.capture import current_capture
+from penstock.tasks.tape.operations import call
+from penstock.tasks.tape.recording import current_tape, factor_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -196,6 +198,8 @@ class ParameterGroup(Mapping[str, Tensor]):
         self._places = {id(tensor): start for tensor, start in zip(self.leaves, starts, strict=False)}
         self.networks: dict[Hashable, Any] = {}
         """Perceptrons of these tensors, which `tasks.tape` keeps from one loss to the next."""
+        self.programs: dict[Hashable, Any] = {}
+        """Losses of this group that were captured, or could not be; as `tasks.roles.learning.gradients` keeps them."""
 
     def __getitem__(self, name: str) -> Tensor:
         return self._views[name]
@@ -270,19 +274,35 @@ class LossInputs:
         if tape is None or not torch.is_grad_enabled() or not all(values.is_leaf for values, *_ in shares):
             return _weighted_sum(shares)
         with torch.no_grad():
-            total = _weighted_sum(shares)
+            # A captured loss has no use for its own value.
+            total = torch.empty(()) if current_capture() else _weighted_sum(shares)
 
         def back(gradients: Sequence[Tensor | None]) -> Sequence[Tensor]:
-            outer = 0.0 if gradients[0] is None else gradients[0].item()
-            return [
-                weight * (share * outer)
-                if isinstance(weight, Tensor)
-                else torch.full_like(values, weight * share * outer, requires_grad=False)
-                for values, weight, share in shares
-            ]
+            outer = factor_of(gradients[0])
+            return [_weighted(values, weight, share * outer) for values, weight, share in shares]
 
         tape.record([values for values, *_ in shares], (total,), back)
         return total
+
+
+def _weighted(values: Tensor, weight: float | Tensor, factor: float) -> Tensor:
+    """Return the weight times the factor in the shape of the values."""
+    is_float32 = values.dtype is torch.float32 and values.is_cpu
+    if isinstance(weight, Tensor):
+        if not (is_float32 and _is_alike(weight, values)):
+            return weight * factor
+        found = torch.empty(values.shape)
+        call(0, "scale", (weight, found), (found.numel(),), (factor,))
+        return found
+    if not is_float32:
+        return torch.full_like(values, weight * factor, requires_grad=False)
+    found = torch.empty(values.shape)
+    call(0, "fill", (found,), (found.numel(),), (weight * factor,))
+    return found
+
+
+def _is_alike(tensor: Tensor, values: Tensor) -> bool:
+    return tensor.dtype is values.dtype and tensor.shape == values.shape and tensor.is_contiguous()
 
 
 def _weighted_sum(shares: Sequence[tuple[Tensor, float | Tensor, float]]) -> Tensor:

@@ -32,7 +32,7 @@ ROOT = Path(tasks.__path__[0]).resolve().parent
 PACKAGES = ("flows", "tasks", "storage", "native")
 STORAGE = ("storage", "stores", "shards", "transfer", "cache", "runs", "testing")
 TASKS = (
-    "tasks",
+    *("tape", "tasks"),
     *("model.nn", "setup.distribution", "setup.config", "environments", "model.algorithms", "runtime"),
     *("data.snapshots", "data.input", "data.replay", "data.datasets", "roles.stepping", "roles.acting", "analysis"),
     "inference",
@@ -47,7 +47,10 @@ FLOWS = (
 name stands for the modules directly in it."""
 FOR_ALGORITHMS = {
     "tasks.specs",
-    "tasks.tape",
+    "tasks.tape.capture",
+    "tasks.tape.operations",
+    "tasks.tape.recording",
+    "tasks.tape.totals",
     "tasks.model.algorithms.contract",
     "tasks.model.nn.action_values",
     "tasks.model.nn.distributions",

@@ -20,7 +20,7 @@ from penstock.tasks.model.nn.layers import init_mlp, mlp, part
 from penstock.tasks.model.nn.normalizers import Normalizers
 from penstock.tasks.model.nn.optimizers import init_adam, step_adam
 from penstock.tasks.model.nn.returns import transitions
-from penstock.tasks.model.nn.squashed import joined, smaller, squashed_sample
+from penstock.tasks.model.nn.squashed import joined, multiplied, repeated_exp, smaller, squashed_sample
 from penstock.tasks.model.nn.surrogate import value_error
 from penstock.tasks.setup.config.off_policy import SACSettings
 from penstock.tasks.specs import EnvironmentSpec, NoiseSpec, ParameterGroup, Spec, State
@@ -170,6 +170,10 @@ class SAC(Algorithm):
         """Sample actions from -1 to 1, `[B, n]`, and compute their log-probabilities `[B]`."""
         return squashed_sample(mlp(params, features, torch.relu), noise, _LOG_STD_RANGE)
 
+    def _temperature(self, params: Params, log_probability: Tensor) -> Tensor:
+        """Compute the temperature for each row, `[B]`, as a constant."""
+        return repeated_exp(params["temperature"]["log"], len(log_probability))
+
     def _values(self, critics: Mapping[str, Tensor], observation: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """Compute both critics' values, `[B, 1]` each."""
         inputs = joined(observation, action)
@@ -184,7 +188,7 @@ class SAC(Algorithm):
         with torch.no_grad():
             action, log_probability = self._sample(params["actor"], following, _noise_of(batch))
             target_value = smaller(*self._values(batch.targets, following, action))
-            soft_value = target_value - params["temperature"]["log"].exp() * log_probability
+            soft_value = target_value - self._temperature(params, log_probability) * log_probability
             target = batch["reward"] + batch["factor"] * soft_value
         values = self._values(params["critic"], observation, batch["action"])
         first, second = (value_error(value, target) for value in values)
@@ -196,7 +200,7 @@ class SAC(Algorithm):
         observation = self._normalizers.normalized(params, batch["observation"])
         action, log_probability = self._sample(params["actor"], observation, _noise_of(batch))
         value = smaller(*self._values(params["critic"], observation, action))
-        temperature = params["temperature"]["log"].detach().exp().expand_as(log_probability)
+        temperature = self._temperature(params, log_probability)
         loss = batch.weighted_mean((log_probability, temperature), (value, -1.0))
         return loss, {"entropy": -log_probability.detach()}
 
@@ -207,10 +211,9 @@ class SAC(Algorithm):
         with torch.no_grad():
             observation = self._normalizers.normalized(params, batch["observation"])
             _, log_probability = self._sample(params["actor"], observation, _noise_of(batch))
-        log_temperature = params["temperature"]["log"]
-        loss = -log_temperature * (log_probability + wanted)
-        temperature = log_temperature.detach().exp().expand_as(log_probability)
-        return batch.mean(loss), {"temperature": temperature}
+            missing = -(log_probability + wanted)
+        loss = multiplied(params["temperature"]["log"], missing)
+        return batch.mean(loss), {"temperature": self._temperature(params, log_probability)}
 
 
 def _noise_of(batch: LossInputs) -> Tensor:

@@ -17,12 +17,14 @@ from torch import Tensor
 
 from penstock.native import _learner
 from penstock.native.kernel_level import LEVELS, level
-from penstock.tasks.tape import current_tape
+from penstock.tasks.tape.capture import current_capture
+from penstock.tasks.tape.operations import call
+from penstock.tasks.tape.recording import current_tape
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from penstock.tasks.tape import Tape
+    from penstock.tasks.tape.recording import Tape
 
 _WIDEST = 256
 """Width of a layer beyond which a matrix of weights leaves the fast caches, and torch's products are as fast."""
@@ -59,7 +61,10 @@ def perceptron(inputs: Tensor, parameters: Sequence[Tensor], *, relu: bool) -> T
     count = rows.shape[0]
     saved = torch.empty(count * network.saved_floats)
     outputs = torch.empty((count, network.outputs))
-    network.forward(rows.data_ptr(), count, saved.data_ptr(), outputs.data_ptr())
+    if tape is None and current_capture() is None:
+        network.forward(rows.data_ptr(), count, saved.data_ptr(), outputs.data_ptr())
+    else:
+        call(number, "forward", (rows, saved, outputs), (count,), network=network)
     if tape is not None:
         tape.record_network(network, parameters, rows, saved, outputs)
     return outputs if inputs.dim() == 2 else outputs.reshape(*inputs.shape[:-1], network.outputs)
@@ -83,31 +88,13 @@ def choice(logits: Tensor, action: Tensor) -> tuple[Tensor, Tensor] | None:
     rows, n = action.numel(), logits.shape[-1]
     log_probabilities = torch.empty(logits.shape)
     chosen, entropy = torch.empty(action.shape), torch.empty(action.shape)
-    _learner.choice(
-        number,
-        values.data_ptr(),
-        action.data_ptr(),
-        rows,
-        n,
-        log_probabilities.data_ptr(),
-        chosen.data_ptr(),
-        entropy.data_ptr(),
-    )
+    call(number, "choice", (values, action, log_probabilities, chosen, entropy), (rows, n))
 
     def back(gradients: Sequence[Tensor | None]) -> Sequence[Tensor]:
         to_chosen, to_entropy = map(contiguous_or_none, gradients)
         to_logits = torch.empty(logits.shape)
-        _learner.choice_back(
-            number,
-            log_probabilities.data_ptr(),
-            action.data_ptr(),
-            entropy.data_ptr(),
-            address(to_chosen),
-            address(to_entropy),
-            rows,
-            n,
-            to_logits.data_ptr(),
-        )
+        tensors = (log_probabilities, action, entropy, to_chosen, to_entropy, to_logits)
+        call(number, "choice_back", tensors, (rows, n))
         return (to_logits,)
 
     if tape is not None and torch.is_grad_enabled():
@@ -134,35 +121,14 @@ def density(mean: Tensor, log_std: Tensor, action: Tensor) -> tuple[Tensor, Tens
     values, n = mean.contiguous(), mean.shape[-1]
     found, entropy, standardised = (torch.empty(shape) for shape in (mean.shape[:-1], mean.shape[:-1], mean.shape))
     rows = found.numel()
-    _learner.density(
-        number,
-        values.data_ptr(),
-        log_std.data_ptr(),
-        action.data_ptr(),
-        rows,
-        n,
-        standardised.data_ptr(),
-        found.data_ptr(),
-        entropy.data_ptr(),
-    )
+    call(number, "density", (values, log_std, action, standardised, found, entropy), (rows, n))
 
     def back(gradients: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
         to_density, to_entropy = map(contiguous_or_none, gradients)
-        to_mean, to_log_std = None, torch.zeros(n)
-        if to_density is not None:
-            to_mean = torch.empty(mean.shape)
-            _learner.density_back(
-                number,
-                standardised.data_ptr(),
-                log_std.data_ptr(),
-                to_density.data_ptr(),
-                rows,
-                n,
-                to_mean.data_ptr(),
-                to_log_std.data_ptr(),
-            )
-        if to_entropy is not None:
-            to_log_std += to_entropy.sum()
+        to_mean = None if to_density is None else torch.empty(mean.shape)
+        to_log_std = torch.empty(n)
+        tensors = (standardised, log_std, to_density, to_entropy, to_mean, to_log_std)
+        call(number, "density_back", tensors, (rows, n))
         return to_mean, to_log_std
 
     if tape is not None and torch.is_grad_enabled():
@@ -192,21 +158,53 @@ def surrogate(
     if tape is None and _is_torchs(log_probability):
         return None
     found, slope, divergence, is_clipped = (torch.empty(behaviour.shape) for _ in range(4))
-    _learner.surrogate(
-        number,
-        log_probability.data_ptr(),
-        behaviour.data_ptr(),
-        advantage.data_ptr(),
-        behaviour.numel(),
-        clip_range,
-        found.data_ptr(),
-        slope.data_ptr(),
-        divergence.data_ptr(),
-        is_clipped.data_ptr(),
-    )
+    tensors = (log_probability, behaviour, advantage, found, slope, divergence, is_clipped)
+    call(number, "surrogate", tensors, (behaviour.numel(),), (clip_range,))
     if tape is not None and torch.is_grad_enabled():
         tape.record((log_probability,), (found,), lambda gradients: (times(gradients[0], slope),))
     return found, divergence, is_clipped
+
+
+def normalise(values: Tensor, mean: Tensor | None, scale: Tensor, limit: float) -> Tensor | None:
+    """Return `(values - mean) * scale` within plus and minus the limit, without a gradient.
+
+    Args:
+        values: `[..., n]`.
+        mean: `[n]`; None subtracts nothing.
+        scale: `[n]`.
+        limit: largest magnitude of the result; a NaN stays one.
+
+    Returns:
+        None where torch has to compute it.
+    """
+    number = level_number(values)
+    if number is None or scale.dim() != 1 or values.shape[-1:] != scale.shape or not plain(values):
+        return None
+    if not plain(scale) or not (mean is None or plain(mean)):
+        return None
+    found, n = torch.empty(values.shape), values.shape[-1]
+    call(number, "normalise", (values, mean, scale, found), (values.numel() // n if n else 0, n), (limit,))
+    return found
+
+
+def standardise(values: Tensor, count: Tensor, total: Tensor, squares: Tensor) -> Tensor | None:
+    """Return values `[...]` with mean 0 and variance 1, by the float64 totals `[1]` of all values of a round.
+
+    Args:
+        values: of some rows.
+        count: the number of all values.
+        total: their sum.
+        squares: the sum of their squares.
+
+    Returns:
+        None where torch has to compute it.
+    """
+    number = level_number(values)
+    if number is None or not plain(values):
+        return None
+    found = torch.empty(values.shape)
+    call(number, "standardise", (values, count, total, squares, found), (values.numel(),))
+    return found
 
 
 def norm(vector: Tensor) -> float | None:
@@ -253,7 +251,11 @@ def tape_for(tensor: Tensor) -> Tape | None:
 def times(gradient: Tensor | None, slope: Tensor) -> Tensor:
     """Return the product, for the `back` of a function of which each output has one slope."""
     assert gradient is not None
-    return gradient * slope
+    if not (plain(gradient) and plain(slope) and gradient.shape == slope.shape):
+        return gradient * slope
+    found = torch.empty(slope.shape)
+    call(0, "multiply", (gradient, slope, found), (found.numel(),))
+    return found
 
 
 def _is_torchs(*tensors: Tensor) -> bool:
@@ -264,11 +266,6 @@ def _is_torchs(*tensors: Tensor) -> bool:
 def contiguous_or_none(gradient: Tensor | None) -> Tensor | None:
     """Return a gradient as kernels read it, if there is one."""
     return None if gradient is None else gradient.contiguous()
-
-
-def address(gradient: Tensor | None) -> int:
-    """Return where a gradient lies; 0 if there is none."""
-    return 0 if gradient is None else gradient.data_ptr()
 
 
 def level_number(tensor: Tensor) -> int | None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from penstock.tasks.model.nn import kernels
 from penstock.tasks.specs import ParameterGroup
 
 if TYPE_CHECKING:
@@ -53,6 +54,9 @@ class Normalizer:
     def apply(self, params: Params, values: Tensor) -> Tensor:
         """Normalise and limit rows `[..., *shape]`, float32, without gradients."""
         group = params[self.group]
+        found = kernels.normalise(values, group["mean"] if self.centred else None, group["scale"], self.limit)
+        if found is not None:
+            return found
         with torch.no_grad():
             if self.centred:
                 values = values - group["mean"]

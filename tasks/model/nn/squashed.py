@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from penstock.native import _learner
 from penstock.tasks.model.nn import kernels
+from penstock.tasks.tape.operations import call
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,32 +51,13 @@ def _by_kernels(outputs: Tensor, noise: Tensor, log_std_range: tuple[float, floa
         return None
     (rows, n), shape = noise.shape, outputs.shape
     action, log_density = torch.empty(noise.shape), torch.empty(rows)
-    _learner.squash(
-        number,
-        outputs.data_ptr(),
-        noise.data_ptr(),
-        rows,
-        n,
-        *log_std_range,
-        action.data_ptr(),
-        log_density.data_ptr(),
-    )
+    call(number, "squash", (outputs, noise, action, log_density), (rows, n), log_std_range)
 
     def back(gradients: Sequence[Tensor | None]) -> Sequence[Tensor]:
         to_action, to_density = map(kernels.contiguous_or_none, gradients)
         to_outputs = torch.empty(shape)
-        _learner.squash_back(
-            number,
-            outputs.data_ptr(),
-            noise.data_ptr(),
-            action.data_ptr(),
-            kernels.address(to_action),
-            kernels.address(to_density),
-            rows,
-            n,
-            *log_std_range,
-            to_outputs.data_ptr(),
-        )
+        tensors = (outputs, noise, action, to_action, to_density, to_outputs)
+        call(number, "squash_back", tensors, (rows, n), log_std_range)
         return (to_outputs,)
 
     if tape is not None:
@@ -86,34 +67,74 @@ def _by_kernels(outputs: Tensor, noise: Tensor, log_std_range: tuple[float, floa
 
 def joined(observation: Tensor, action: Tensor) -> Tensor:
     """Join observations `[rows, m]`, without a gradient, and actions `[rows, n]` to a critic's inputs."""
-    tape = kernels.tape_for(action)
-    if tape is None or observation.requires_grad or action.grad_fn is not None:
+    number, tape = kernels.level_number(action), kernels.tape_for(action)
+    is_plain = kernels.plain(observation) and kernels.plain(action)
+    if number is None or not is_plain or observation.requires_grad or (tape is None and _is_torchs(action)):
         return torch.cat((observation, action), -1)
-    with torch.no_grad():
-        found = torch.cat((observation, action), -1)
-    first = observation.shape[-1]
-    tape.record((action,), (found,), lambda gradients: (_part(gradients[0], first),))
+    sizes = (action.shape[0], observation.shape[1], action.shape[1])
+    found = torch.empty(sizes[0], sizes[1] + sizes[2])
+    call(number, "join", (observation, action, found), sizes)
+
+    def back(gradients: Sequence[Tensor | None]) -> Sequence[Tensor]:
+        to_action = torch.empty(sizes[0], sizes[2])
+        call(number, "join_back", (kernels.contiguous_or_none(gradients[0]), to_action), sizes)
+        return (to_action,)
+
+    if tape is not None:
+        tape.record((action,), (found,), back)
     return found
 
 
 def smaller(first: Tensor, second: Tensor) -> Tensor:
     """Return the smaller value `[rows]` of two critics' outputs `[rows, 1]`; equal ones share the gradient."""
-    tape = kernels.tape_for(first)
-    if tape is None or first.grad_fn is not None or second.grad_fn is not None:
+    number, tape = kernels.level_number(first), kernels.tape_for(first)
+    is_plain = kernels.plain(first) and kernels.plain(second)
+    if number is None or not is_plain or (tape is None and _is_torchs(first, second)):
         return torch.minimum(first, second).squeeze(-1)
-    with torch.no_grad():
-        found = torch.minimum(first, second).squeeze(-1)
-        share = 0.5 * ((first < second).float() - (first > second).float()) + 0.5
+    rows, shape = len(first), first.shape
+    found, share = torch.empty(rows), torch.empty(rows)
+    call(number, "smaller", (first, second, found, share), (rows,))
 
     def back(gradients: Sequence[Tensor | None]) -> Sequence[Tensor]:
-        (gradient,) = gradients
-        assert gradient is not None
-        to_first = gradient.unsqueeze(-1) * share
-        return to_first, gradient.unsqueeze(-1) - to_first
+        to_first, to_second = torch.empty(shape), torch.empty(shape)
+        tensors = (kernels.contiguous_or_none(gradients[0]), share, to_first, to_second)
+        call(number, "smaller_back", tensors, (rows,))
+        return to_first, to_second
 
-    tape.record((first, second), (found,), back)
+    if tape is not None:
+        tape.record((first, second), (found,), back)
     return found
 
 
-def _part(gradient: Tensor | None, first: int) -> Tensor | None:
-    return None if gradient is None else gradient[..., first:].contiguous()
+def repeated_exp(logarithm: Tensor, rows: int) -> Tensor:
+    """Return the exponential of a number `[1]` for each of some rows, `[rows]`, without a gradient."""
+    with torch.no_grad():
+        level = kernels.level_number(logarithm)
+        if level is None or not kernels.plain(logarithm):
+            return logarithm.exp().expand(rows)
+        found = torch.empty(rows)
+        call(level, "spread_exp", (logarithm, found), (rows,))
+        return found
+
+
+def multiplied(number: Tensor, values: Tensor) -> Tensor:
+    """Multiply values `[rows]`, without a gradient, by a parameter `[1]`."""
+    level, tape = kernels.level_number(values), kernels.tape_for(values)
+    is_plain = kernels.plain(number) and kernels.plain(values) and values.dim() == 1 and not values.requires_grad
+    if level is None or tape is None or not is_plain:
+        return number * values
+    rows, found = len(values), torch.empty(len(values))
+    call(level, "multiply_all", (number, values, found), (rows,))
+
+    def back(gradients: Sequence[Tensor | None]) -> Sequence[Tensor]:
+        to_number = torch.empty(1)
+        call(level, "multiply_all_back", (kernels.contiguous_or_none(gradients[0]), values, to_number), (rows,))
+        return (to_number,)
+
+    tape.record((number,), (found,), back)
+    return found
+
+
+def _is_torchs(*tensors: Tensor) -> bool:
+    """Return whether autograd follows one of these tensors."""
+    return torch.is_grad_enabled() and any(each.requires_grad for each in tensors)

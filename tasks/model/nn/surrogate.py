@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from penstock.tasks.model.nn import kernels
+from penstock.tasks.tape.operations import call
+from penstock.tasks.tape.totals import RoundTotals
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,6 +28,11 @@ def advantage_sums(advantage: Tensor) -> dict[str, Tensor]:
 
 def normalised(advantage: Tensor, sums: Mapping[str, float]) -> Tensor:
     """Normalise advantages to mean 0 and variance 1 over the whole round, by its `advantage_sums`."""
+    if isinstance(sums, RoundTotals):
+        names = ("count", "advantage", "advantage_square")
+        found = kernels.standardise(advantage, *(sums.place(name) for name in names))
+        if found is not None:
+            return found
     mean = sums["advantage"] / sums["count"]
     variance = max(0.0, sums["advantage_square"] / sums["count"] - mean * mean)
     return (advantage - mean) * (1.0 / (math.sqrt(variance) + 1e-8))
@@ -62,19 +69,17 @@ def clipped_surrogate(
 
 def value_error(outputs: Tensor, target: Tensor) -> Tensor:
     """Return half the squared error `[...]` of a network's last output, the value, of `[..., n]`."""
-    tape = kernels.tape_for(outputs)
-    if tape is None:
+    tape, number = kernels.tape_for(outputs), kernels.level_number(outputs)
+    is_plain = kernels.plain(outputs) and kernels.plain(target) and target.shape == outputs.shape[:-1]
+    if tape is None or number is None or not is_plain:
         return 0.5 * (outputs[..., -1] - target).square()
-    with torch.no_grad():
-        error = outputs[..., -1] - target
-        found = 0.5 * error.square()
+    error, found, n = torch.empty(target.shape), torch.empty(target.shape), outputs.shape[-1]
+    call(number, "half_square", (outputs, target, error, found), (target.numel(), n))
 
     def back(gradients: Sequence[Tensor | None]) -> Sequence[Tensor]:
-        to_last = kernels.times(gradients[0], error)
-        if outputs.shape[-1] == 1:
-            return (to_last.unsqueeze(-1),)
-        to_outputs = torch.zeros(outputs.shape)
-        to_outputs[..., -1] = to_last
+        to_outputs = torch.empty(outputs.shape)
+        tensors = (kernels.contiguous_or_none(gradients[0]), error, to_outputs)
+        call(number, "half_square_back", tensors, (target.numel(), n))
         return (to_outputs,)
 
     tape.record((outputs,), (found,), back)

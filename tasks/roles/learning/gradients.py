@@ -15,8 +15,11 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import torch
 
+from penstock.tasks.model.nn import kernels
 from penstock.tasks.specs import LossInputs
-from penstock.tasks.tape import Tape, recording
+from penstock.tasks.tape.capture import Capture, capturing, current_capture
+from penstock.tasks.tape.recording import Tape, recording
+from penstock.tasks.tape.totals import RoundTotals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
 
     from penstock.tasks.model.algorithms.contract import Loss
     from penstock.tasks.specs import Batch, State
+    from penstock.tasks.tape.capture import CapturedLoss
 
 T = TypeVar("T")
 
@@ -65,8 +69,10 @@ def minibatch_gradient(
     if not own:
         return torch.zeros_like(group.flat), {}
     count = own if count is None else count
-    starts = range(0, own, block_rows)
     whole = LossInputs(rows, count, stats, state.targets, noise)
+    if own <= block_rows:
+        return _of_one_block(loss, state, whole)
+    starts = range(0, own, block_rows)
     blocks = [partial(_block, loss, state, whole, start, start + block_rows) for start in starts]
     in_parallel = loss.independent and is_worth_a_thread(group.flat, min(own, block_rows))
     found = _taken(blocks) if in_parallel else [block() for block in blocks]
@@ -75,31 +81,56 @@ def minibatch_gradient(
     return sum_in_tree(gradients), merged
 
 
-def _block(
-    loss: Loss,
-    state: State,
-    whole: LossInputs,
-    start: int,
-    stop: int,
-) -> Gradient:
+def _of_one_block(loss: Loss, state: State, inputs: LossInputs) -> Gradient:
+    """Differentiate a loss over rows at once: as it was captured from rows of the same number and types, if it was."""
+    group, rows, totals, noise = state.params[loss.group], inputs.rows, inputs.stats, inputs.noise
+    level = kernels.level_number(group.flat)
+    if level is None or not isinstance(totals, RoundTotals):
+        return _differentiated(loss, state, inputs)
+    key = (loss.name, level, inputs.count, *(column.nbytes for column in rows.values()))
+    captured: CapturedLoss | None = group.programs.get(key)
+    contiguous = all(column.is_contiguous() for column in rows.values()) and (noise is None or noise.is_contiguous())
+    if captured is not None and contiguous and captured.holds():
+        return captured.run(group.flat.numel(), totals.vector, noise, rows)
+    if key in group.programs and captured is None:
+        return _differentiated(loss, state, inputs)
+    capture = Capture()
+    with capturing(capture):
+        gradient, outputs = _differentiated(loss, state, inputs)
+    given = (totals.vector, noise, *rows.values())
+    group.programs[key] = capture.finish(level, gradient, outputs, given, partial(_fixed, state))
+    return gradient, outputs
+
+
+def _fixed(state: State) -> list[Tensor]:
+    """Return what a loss reads besides its rows, where it is now."""
+    return [*(group.flat for group in state.params.values()), *state.targets.values()]
+
+
+def _block(loss: Loss, state: State, whole: LossInputs, start: int, stop: int) -> Gradient:
     """Differentiate a loss over the rows from `start` to `stop` of what it is given."""
-    block = whole
-    if start or stop < len(next(iter(whole.rows.values()))):
-        rows = {name: column[start:stop] for name, column in whole.rows.items()}
-        block = replace(whole, rows=rows, noise=None if whole.noise is None else whole.noise[start:stop])
+    rows = {name: column[start:stop] for name, column in whole.rows.items()}
+    noise = None if whole.noise is None else whole.noise[start:stop]
+    return _differentiated(loss, state, replace(whole, rows=rows, noise=noise))
+
+
+def _differentiated(loss: Loss, state: State, inputs: LossInputs) -> Gradient:
+    """Call a loss, and go back through what it has computed."""
     tape = Tape(state.params[loss.group])
     try:
         with recording(tape):
-            scalar, outputs = loss.function(state.params, block)
+            scalar, outputs = loss.function(state.params, inputs)
         return tape.gradient(scalar), outputs
     except Exception:
         if not len(tape):
             raise
+        if (capture := current_capture()) is not None:
+            capture.fail("kernels can't take its gradient")
     # A loss that takes gradients itself, or changes a network's output in place, is computed by torch alone. Whatever
     # else was wrong with it fails again.
     tape = Tape(state.params[loss.group])
     with recording(None):
-        scalar, outputs = loss.function(state.params, block)
+        scalar, outputs = loss.function(state.params, inputs)
     return tape.gradient(scalar), outputs
 
 

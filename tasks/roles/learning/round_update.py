@@ -14,6 +14,7 @@ from penstock.tasks.roles.learning.gradients import each_gradient, is_worth_a_th
 from penstock.tasks.roles.learning.minibatches import gather_minibatches, loss_noise, rows_of, take_share
 from penstock.tasks.roles.learning.window import RoundWindow
 from penstock.tasks.seeds import Purpose, seed_of
+from penstock.tasks.tape.totals import RoundTotals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -124,7 +125,7 @@ def learn_minibatches(
         reduction: adds up the gradients of all learners.
     """
     shares = take_share(plan_round(context, round_, window), own, window.round_rows)
-    totals = {name: value.item() for name, value in stats.items() if not value.dim()}
+    totals = RoundTotals({name: value.item() for name, value in stats.items() if not value.dim()})
     outputs: dict[str, list[Tensor]] = {}
     # Rows drawn by priority depend on the minibatch before, so they can't be gathered ahead.
     gather_rows = 0 if window.prioritised else _GATHER_ROWS

@@ -16,7 +16,7 @@ from penstock.tasks.model.nn.optimizers import clip_norm, init_adam, step_adam
 from penstock.tasks.model.nn.squashed import squashed_sample
 from penstock.tasks.model.nn.surrogate import clipped_surrogate, value_error
 from penstock.tasks.specs import ParameterGroup
-from penstock.tasks.tape import Tape, recording
+from penstock.tasks.tape.recording import Tape, recording
 
 SHAPES = [(4, 64, 64, 2), (17, 64, 64, 6), (1, 1), (3, 5), (5, 7, 3), (33, 40, 1), (4, 100, 17, 9, 12), (250, 256, 8)]
 

@@ -12,7 +12,7 @@ from penstock.tasks.model.nn.squashed import joined, smaller, squashed_sample
 from penstock.tasks.model.nn.surrogate import value_error
 from penstock.tasks.roles.learning.gradients import minibatch_gradient
 from penstock.tasks.specs import LossInputs, ParameterGroup, State
-from penstock.tasks.tape import Tape, current_tape, recording
+from penstock.tasks.tape.recording import Tape, current_tape, recording
 
 ROWS = 40
 

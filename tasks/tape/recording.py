@@ -10,20 +10,35 @@ from __future__ import annotations
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
+from penstock.tasks.tape.operations import call
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Hashable, Iterator, Sequence
 
     from torch import Tensor
 
     from penstock.native._learner import Network
-    from penstock.tasks.specs import ParameterGroup
 
-_FLOAT_BYTES = 4
 _ONE = torch.ones(())
+
+
+class Parameters(Protocol):
+    """The group of parameters that a loss is differentiated with respect to, as `tasks.specs.ParameterGroup` is."""
+
+    flat: Tensor
+    leaves: tuple[Tensor, ...]
+    networks: dict[Hashable, Any]
+
+    def __iter__(self) -> Iterator[str]: ...
+
+    def __getitem__(self, name: str, /) -> Tensor: ...
+
+    def place_of(self, tensor: Tensor) -> int | None:
+        """Return where one of the leaves begins in the vector; None if the tensor is none of them."""
 
 
 @dataclass(slots=True)
@@ -42,7 +57,7 @@ class Tape:
         group: the parameters with respect to which the loss is differentiated.
     """
 
-    def __init__(self, group: ParameterGroup) -> None:
+    def __init__(self, group: Parameters) -> None:
         self._group = group
         self._calls: list[_Call] = []
         self._flat: Tensor | None = None
@@ -123,21 +138,22 @@ class Tape:
         leaves = self._group.leaves
         if not self._calls:
             return torch.cat([part.reshape(-1) for part in torch.autograd.grad(loss, leaves)])
-        self._flat = torch.zeros_like(self._group.flat)
+        self._flat = torch.empty_like(self._group.flat)
+        call(0, "fill", (self._flat,), (self._flat.numel(),), (0.0,))
         sums: dict[int, Tensor] = {}
         if loss.grad_fn is None:
             sums[id(loss)] = _ONE
         else:
             self._go_back(loss, None, len(self._calls), sums)
         for index in range(len(self._calls) - 1, -1, -1):
-            call = self._calls[index]
-            gradients = [sums.pop(id(each), None) for each in call.outputs]
+            kept = self._calls[index]
+            gradients = [sums.pop(id(each), None) for each in kept.outputs]
             if all(each is None for each in gradients):
                 continue
-            for each, value in zip(call.inputs, call.back(gradients), strict=True):
+            for each, value in zip(kept.inputs, kept.back(gradients), strict=True):
                 if value is not None and each.requires_grad:
                     _add(sums, each, value)
-            for each in call.inputs:
+            for each in kept.inputs:
                 # What torch has computed from earlier outputs; an output itself has its sum already.
                 if each.grad_fn is not None and (value := sums.pop(id(each), None)) is not None:
                     self._go_back(each, value, index, sums)
@@ -161,26 +177,20 @@ class Tape:
     ) -> None:
         """Run a perceptron's kernel backwards; parameters that another call had before get the sum."""
         assert self._flat is not None
-        address, partial = 0, None
+        target = None
         if first is not None:
             own = {id(each) for each in parameters}
-            if self._reached.isdisjoint(own):
-                address = self._flat.data_ptr() + _FLOAT_BYTES * first
-            else:
-                partial = torch.empty(network.parameters)
-                address = partial.data_ptr()
+            is_first = self._reached.isdisjoint(own)
+            target = self._flat[first : first + network.parameters] if is_first else torch.empty(network.parameters)
             self._reached |= own
-        to_inputs_address = 0 if to_inputs is None else to_inputs.data_ptr()
-        network.backward(
-            inputs.data_ptr(), inputs.shape[0], saved.data_ptr(), to_outputs.data_ptr(), address, to_inputs_address
-        )
-        if partial is not None:
-            assert first is not None
-            self._flat[first : first + len(partial)] += partial
+        tensors = (inputs, saved, to_outputs, target, to_inputs)
+        call(0, "backward", tensors, (inputs.shape[0],), network=network)
+        if first is not None and target is not None and not is_first:
+            _add_in_place(self._flat[first : first + network.parameters], target)
 
     def _go_back(self, output: Tensor, gradient: Tensor | None, calls: int, sums: dict[int, Tensor]) -> None:
         """Add what autograd gives to the gradients of the first calls' outputs and of the leaves that it reaches."""
-        outputs = [each for call in self._calls[:calls] for each in call.outputs]
+        outputs = [each for kept in self._calls[:calls] for each in kept.outputs]
         found = torch.autograd.grad(
             output, [*outputs, *self._group.leaves], gradient, retain_graph=True, allow_unused=True
         )
@@ -195,13 +205,38 @@ class Tape:
         place = self._group.place_of(leaf)
         assert place is not None
         assert self._flat is not None
-        self._flat[place : place + leaf.numel()] += value.reshape(-1)
+        _add_in_place(self._flat[place : place + leaf.numel()], value.reshape(-1))
         self._reached.add(id(leaf))
 
 
 def _add(sums: dict[int, Tensor], tensor: Tensor, value: Tensor) -> None:
     before = sums.get(id(tensor))
-    sums[id(tensor)] = value if before is None else before + value
+    if before is None:
+        sums[id(tensor)] = value
+    elif _is_plain(before) and _is_plain(value):
+        total = torch.empty(before.shape)
+        call(0, "add", (before, value, total), (before.numel(),))
+        sums[id(tensor)] = total
+    else:
+        sums[id(tensor)] = before + value
+
+
+def _add_in_place(target: Tensor, value: Tensor) -> None:
+    if _is_plain(value):
+        call(0, "add", (target, value, target), (target.numel(),))
+    else:
+        target += value
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    return tensor.dtype is torch.float32 and tensor.is_cpu and tensor.is_contiguous()
+
+
+def factor_of(gradient: Tensor | None) -> float:
+    """Return the gradient of a scalar as a number: 1 for that of the loss itself, 0 if there is none."""
+    if gradient is _ONE:
+        return 1.0
+    return 0.0 if gradient is None else gradient.item()
 
 
 _threads = threading.local()

@@ -1,0 +1,260 @@
+"""Captured losses: the bytes of losses that Python computes, for other rows, and none where Python has to decide."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+import torch
+
+from penstock.native.kernel_level import LEVELS, TORCH, use_level
+from penstock.tasks.model.algorithms.contract import WEIGHT, Loss
+from penstock.tasks.model.algorithms.dqn import DQN
+from penstock.tasks.model.algorithms.ppo import PPO
+from penstock.tasks.model.algorithms.sac import SAC
+from penstock.tasks.model.nn.layers import init_mlp, mlp
+from penstock.tasks.model.nn.surrogate import value_error
+from penstock.tasks.roles.learning.gradients import minibatch_gradient
+from penstock.tasks.setup.config.off_policy import DQNSettings, SACSettings
+from penstock.tasks.setup.config.on_policy import PPOSettings
+from penstock.tasks.specs import ActionSpec, EnvironmentSpec, ParameterGroup, Spec, State
+from penstock.tasks.tape.totals import RoundTotals
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from penstock.tasks.model.algorithms.contract import Algorithm
+    from penstock.tasks.roles.learning.gradients import Gradient
+    from penstock.tasks.specs import Batch
+
+ROWS, MANY = 24, 10_000
+OBSERVATION = Spec("float32", (5,))
+CHOICES = EnvironmentSpec("choices", OBSERVATION, ActionSpec("discrete", n=3), None, None)
+VECTORS = EnvironmentSpec(
+    "vectors", OBSERVATION, ActionSpec("box", shape=(2,), low=(-1.0, -1.0), high=(1.0, 1.0)), None, None
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """An algorithm, rows for it, and the losses that are made of kernels alone."""
+
+    algorithm: Algorithm
+    rows: Callable[[torch.Generator], Batch]
+    captured: set[str]
+
+
+def on_policy(discrete: bool) -> Callable[[torch.Generator], Batch]:
+    def rows(generator: torch.Generator) -> Batch:
+        vectors = torch.randn(ROWS, 2, generator=generator)
+        return {
+            "observation": torch.randn(ROWS, 5, generator=generator),
+            "action": torch.randint(0, 3, (ROWS,), generator=generator) if discrete else vectors,
+            "log_probability": torch.randn(ROWS, generator=generator) * 0.1 - 1.5,
+            "advantage": torch.randn(ROWS, generator=generator),
+            "value_target": torch.randn(ROWS, generator=generator),
+            "discounted_reward": torch.randn(ROWS, generator=generator),
+        }
+
+    return rows
+
+
+def off_policy(discrete: bool) -> Callable[[torch.Generator], Batch]:
+    def rows(generator: torch.Generator) -> Batch:
+        vectors = torch.rand(ROWS, 2, generator=generator) * 1.8 - 0.9
+        return {
+            "observation": torch.randn(ROWS, 5, generator=generator),
+            "action": torch.randint(0, 3, (ROWS,), generator=generator) if discrete else vectors,
+            "return" if discrete else "reward": torch.randn(ROWS, generator=generator),
+            "following": torch.randn(ROWS, 5, generator=generator),
+            "factor": torch.rand(ROWS, generator=generator),
+            WEIGHT: torch.rand(ROWS, generator=generator),
+        }
+
+    return rows
+
+
+CASES = {
+    "ppo, choices": Case(PPO(PPOSettings(hidden=(8,)), CHOICES), on_policy(discrete=True), {"policy", "value"}),
+    "ppo, vectors": Case(
+        PPO(PPOSettings(hidden=(8, 8), normalize_observation=True, entropy_weight=0.01), VECTORS),
+        on_policy(discrete=False),
+        {"policy", "value"},
+    ),
+    "dqn": Case(
+        DQN(DQNSettings(hidden=(8,), double=False, dueling=False, huber=True), CHOICES), off_policy(True), {"value"}
+    ),
+    "double dqn": Case(DQN(DQNSettings(hidden=(8,), double=True, dueling=False), CHOICES), off_policy(True), {"value"}),
+    "dueling dqn": Case(DQN(DQNSettings(hidden=(8,), dueling=True), CHOICES), off_policy(True), {"value"}),
+    "sac": Case(SAC(SACSettings(hidden=(8,)), VECTORS), off_policy(False), {"critic", "actor", "temperature"}),
+}
+
+
+def totals_of(algorithm: Algorithm, rows: Batch) -> RoundTotals:
+    return RoundTotals({name: value.item() for name, value in algorithm.stats(rows).items() if not value.dim()})
+
+
+def gradient_of(algorithm: Algorithm, loss: Loss, state: State, number: int, *, captures: bool) -> Gradient:
+    """Return a loss's gradient and outputs for rows of a number; plain totals keep it from being captured."""
+    generator = torch.Generator().manual_seed(number)
+    rows = next(case.rows for case in CASES.values() if case.algorithm is algorithm)(generator)
+    totals = totals_of(algorithm, rows)
+    noise = torch.randn(ROWS, *loss.noise.shape, generator=generator) if loss.noise else None
+    return minibatch_gradient(loss, state, rows, totals if captures else dict(totals), MANY, ROWS, noise)
+
+
+@pytest.mark.parametrize("level", LEVELS[1:])
+@pytest.mark.parametrize("name", CASES)
+def test_a_captured_loss_has_the_bytes_of_the_loss(name: str, level: str):
+    """Other rows, totals and noise, and parameters that updates change in place: always the same bits."""
+    case = CASES[name]
+    states = [case.algorithm.init(1) for _ in range(2)]
+    with use_level(level):
+        for number in range(4):
+            for loss in case.algorithm.losses:
+                (found, outputs), (expected, eager) = (
+                    gradient_of(case.algorithm, loss, state, number, captures=state is states[0]) for state in states
+                )
+                assert torch.equal(found, expected)
+                assert outputs.keys() == eager.keys()
+                assert all(torch.equal(outputs[each], eager[each]) for each in eager)
+                for state, gradient in zip(states, (found, expected), strict=True):
+                    with torch.no_grad():
+                        case.algorithm.update(state, loss, gradient)
+            for state in states:
+                with torch.no_grad():
+                    case.algorithm.after_minibatch(state)
+    groups = states[0].params.values()
+    known = {key[0]: program is not None for group in groups for key, program in group.programs.items()}
+    assert known == {loss.name: loss.name in case.captured for loss in case.algorithm.losses}
+    assert not any(group.programs for group in states[1].params.values())
+
+
+def test_without_kernels_nothing_is_captured():
+    """At the level `torch` there is no kernel to capture."""
+    case = CASES["ppo, choices"]
+    state = case.algorithm.init(1)
+    with use_level(TORCH):
+        for loss in case.algorithm.losses:
+            gradient_of(case.algorithm, loss, state, 1, captures=True)
+    assert not any(group.programs for group in state.params.values())
+
+
+@pytest.fixture
+def state() -> State:
+    return State(params={"net": ParameterGroup(init_mlp((5, 8, 1), 1.0, torch.Generator().manual_seed(1)))})
+
+
+@pytest.fixture
+def rows() -> Batch:
+    generator = torch.Generator().manual_seed(2)
+    return {"observation": torch.randn(ROWS, 5, generator=generator), "target": torch.randn(ROWS, generator=generator)}
+
+
+def plain(params, batch):
+    return batch.mean(value_error(mlp(params["net"], batch["observation"]), batch["target"])), {}
+
+
+def with_torch(params, batch):
+    """Have torch compute something that kernels also read."""
+    return batch.mean(value_error(mlp(params["net"], batch["observation"].sin()), batch["target"])), {}
+
+
+def with_a_decision(params, batch):
+    """Decide by the rows' content, which differs from minibatch to minibatch."""
+    target = batch["target"] if batch["target"].sum() > 0 else -batch["target"]
+    return batch.mean(value_error(mlp(params["net"], batch["observation"]), target)), {}
+
+
+def with_a_total(params, batch):
+    """Read a number that differs from round to round."""
+    target = batch["target"] * batch.stats["scale"]
+    return batch.mean(value_error(mlp(params["net"], batch["observation"]), target)), {}
+
+
+def with_a_changed_column(params, batch):
+    """Change a column in place."""
+    return batch.mean(value_error(mlp(params["net"], batch["observation"].mul_(1.0)), batch["target"])), {}
+
+
+def with_a_column_as_output(params, batch):
+    """Give rows back as they came."""
+    return plain(params, batch)[0], {"target": batch["target"]}
+
+
+def with_numpy(params, batch):
+    """Compute with NumPy."""
+    target = torch.from_numpy(np.sign(batch["target"].numpy()))
+    return batch.mean(value_error(mlp(params["net"], batch["observation"]), target)), {}
+
+
+def with_its_own_gradient(params, batch):
+    """Sum squares of weights, which torch differentiates."""
+    return plain(params, batch)[0] + params["net"]["0.weight"].square().sum(), {}
+
+
+def learned(function, state: State, rows: Batch, stats: dict[str, float] | None = None) -> Tensor:
+    return minibatch_gradient(Loss("loss", "net", function), state, rows, RoundTotals(stats or {}), MANY)[0]
+
+
+def programs(state: State) -> list[bool]:
+    return [program is not None for program in state.params["net"].programs.values()]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        with_torch,
+        with_a_decision,
+        with_a_total,
+        with_a_changed_column,
+        with_a_column_as_output,
+        with_numpy,
+        with_its_own_gradient,
+    ],
+)
+def test_what_kernels_do_not_compute_is_not_captured(function, state: State, rows: Batch):
+    """Such a loss is computed anew for every minibatch: with other rows and totals it has other gradients."""
+    for sign, scale in ((1.0, 2.0), (-1.0, 3.0)):
+        given = {"observation": rows["observation"] * sign, "target": rows["target"] * sign}
+        found = learned(function, state, given, {"scale": scale})
+        fresh = State(params={"net": ParameterGroup(dict(state.params["net"]))})
+        assert torch.equal(found, learned(function, fresh, given, {"scale": scale}))
+    assert programs(state) == [False]
+
+
+def test_rows_of_another_number_or_type_have_their_own_program(state: State, rows: Batch):
+    """A program reads as many bytes as those that it was captured from."""
+    learned(plain, state, rows)
+    learned(plain, state, {name: column[:7] for name, column in rows.items()})
+    learned(plain, state, {**rows, "more": torch.zeros(ROWS, dtype=torch.float64)})
+    assert programs(state) == [True, True, True]
+
+
+def test_parameters_that_moved_are_captured_again(state: State, rows: Batch):
+    """An algorithm may return other tensors than it was given: the program of the old ones no longer holds."""
+    learned(plain, state, rows)
+    group = state.params["net"]
+    state.targets["new"] = torch.zeros(3)
+    with torch.no_grad():
+        group.flat.mul_(2.0)
+    found = learned(plain, state, rows)
+    assert torch.equal(found, learned(plain, State(params={"net": ParameterGroup(dict(group))}), rows))
+
+
+def test_an_action_that_is_no_choice_is_refused_by_the_program():
+    """As by the loss itself, and not by reading beyond the values."""
+    case = CASES["dqn"]
+    state, (loss,) = case.algorithm.init(1), case.algorithm.losses
+    for action in (0, 3):
+        rows = case.rows(torch.Generator().manual_seed(1))
+        rows["action"].fill_(action)
+        if action:
+            with pytest.raises(IndexError, match="none of the 3 choices"):
+                minibatch_gradient(loss, state, rows, RoundTotals({}), MANY)
+        else:
+            minibatch_gradient(loss, state, rows, RoundTotals({}), MANY)
