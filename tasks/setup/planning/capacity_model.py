@@ -46,7 +46,8 @@ REMEDIES = {
     "object store requests": "fewer and larger shards, --store s3+obstore://, a store that takes more",
     "bandwidth": "columns stored smaller (shards.compression, shards.stacked), more learners, faster networks",
     "commit": "fewer and larger shards: a commit names each, and every member parses it",
-    "snapshot fan-out": "schedule.lag 1, --snapshot-dtype bfloat16 or int8, more actors a node",
+    "snapshot fan-out": "schedule.lag 1, --snapshot-dtype int8, or bfloat16 with --snapshot-differences true, more "
+    "actors a node",
     "Prefect": "more rounds a stage; Prefect's server on Postgres",
 }
 """The parts of the system, and what to do about each when it is the first bottleneck."""
@@ -101,7 +102,7 @@ def predict(deployment: Deployment, sizes: Sizes, parts: PartSeconds, constants:
     d, rounds = deployment, deployment.rounds_per_stage
     acting, learning = _acting(d, parts, constants), _learning(d, sizes, parts, constants)
     act, learn, fan_out = sum(acting.values()), sum(learning.values()), _fan_out(d, sizes, constants)
-    announced = 2 * constants["hint_latency_seconds"] + _round_trips(d) * constants["request_seconds"]
+    announced = 2 * constants["hint_latency_seconds"] + _round_trips(d, sizes) * constants["request_seconds"]
     ends = _ends(d, constants)
     if d.lag == 0:
         round_seconds, wait = act + learn + fan_out + announced, learn + fan_out
@@ -202,12 +203,17 @@ def _fan_out(d: Deployment, sizes: Sizes, constants: Mapping[str, float]) -> flo
     if d.client is None or not d.apart:
         return received
     bits = max(1 / constants["node_bits_per_second"], d.nodes / constants["store_bits_per_second"])
-    return received + constants["request_seconds"] + 8 * sizes.snapshot_bytes * bits
+    return received + constants["request_seconds"] + 8 * sizes.version_read_bytes * bits
 
 
-def _round_trips(d: Deployment) -> int:
-    """Return the sequential round trips to the store in a round: a version and a shard are stored, a shard is read."""
-    return 0 if d.client is None else 3 if d.apart else 1
+def _round_trips(d: Deployment, sizes: Sizes) -> int:
+    """Return the sequential round trips to the store in a round: a version and a shard are stored, a shard is read.
+
+    A version's difference is stored before it.
+    """
+    if d.client is None:
+        return 0
+    return (3 if d.apart else 1) + bool(sizes.difference_bytes)
 
 
 def _ends(d: Deployment, constants: Mapping[str, float]) -> dict[str, float]:

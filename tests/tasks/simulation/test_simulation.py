@@ -55,6 +55,17 @@ def test_plans_have_all_kinds_of_stores_second_flows_and_extended_runs():
     assert all(plan.faults >= 3 for plan in plans)
     assert 150 < sum(plan.extended for plan in plans) < 350
     assert not [plan for plan in plans if plan.store == "unfenced" and plan.quorum < 1]
+    with_differences = [plan for plan in plans if plan.differences]
+    assert 100 < len(with_differences) < 250
+    assert {plan.store for plan in with_differences} == {"fenced", "unfenced"}
+
+
+def test_actors_act_with_differences_in_schedules_that_store_them():
+    """They are written, and read by another host than the learner's; the expected bytes are those of a run without."""
+    seeds = [seed for seed in range(1, 200) if Plan.draw(seed).differences][:8]
+    traces = ["\n".join(run_schedule(seed, traced=True).trace) for seed in seeds]
+    assert all("write differences/" in trace for trace in traces)
+    assert sum("read differences/" in trace for trace in traces) > len(traces) / 2
 
 
 def test_a_seed_replays_to_the_last_line_in_any_process():
