@@ -5,9 +5,9 @@ has no limit of bandwidth but the machine's. Learner and actors are workers of a
 one host each. The stages after the first are counted, whose versions all have a difference. Encoding and decoding are
 measured on the stored snapshots of the run, in one thread.
 
-A node reads a difference faster than the whole snapshot if its bandwidth is below `saved bytes / decoding seconds`; the
-learner also encodes and stores it first, and with that taken into account (encoding, one more request) the version is at
-the actors earlier below the second bandwidth of the table.
+A node reads a difference faster than the whole snapshot if its bandwidth is below `saved bytes / decoding seconds`. The
+learner also encodes and stores it before the whole one. With that taken into account (encoding, one more request), a
+version is at the actors earlier below the second bandwidth of the table.
 
     python benchmarks/snapshot_differences.py                                     # about 10 minutes
     python benchmarks/snapshot_differences.py --only cartpole --rounds 1          # a smoke run
@@ -19,6 +19,7 @@ import argparse
 import json
 import os
 import shlex
+import shutil
 import sys
 import tempfile
 import time
@@ -27,26 +28,28 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE / "peers"), str(HERE.parent)]
+sys.path.insert(0, str(Path(__file__).resolve().parent / "peers"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from measure import machine
 from object_server import ObjectServer
 from tables import write_table
-from tests.support.prefect_server import prefect_server
-from tests.support.processes import Cluster, Command
 
 from penstock.storage.digest import digest
 from penstock.storage.errors import ObjectNotFoundError
 from penstock.storage.refs import SnapshotRef, difference_name, parse_snapshot_name
 from penstock.storage.stores.open import open_store
 from penstock.tasks.data.snapshots.differences import apply_difference, encode_difference
+from tests.support.prefect_server import prefect_server
+from tests.support.processes import Cluster, Command
 
 if TYPE_CHECKING:
     from penstock.storage.stores.protocol import Store
 
+HERE = Path(__file__).resolve().parent
 REQUEST_SECONDS = 0.02
 ACTORS = 2
 STORE = "s3://bucket/runs"
+ENDLESS = ("--target-return", "none")
 HEAD = (
     "run",
     "snapshot, kB",
@@ -55,8 +58,6 @@ HEAD = (
     "on",
     "of it",
     "wait a round, s: off",
-)
-HEAD += (
     "on",
     "a round, s: off",
     "on",
@@ -78,12 +79,11 @@ class Case:
 CASES = {
     "cartpole": Case(
         "cartpole",
-        ("--hidden", "[256, 256]", "--rounds-per-stage", "20", "--max-stages", "3", "--target-return", "none"),
+        ("--hidden", "[256, 256]", "--rounds-per-stage", "20", "--max-stages", "3", *ENDLESS),
     ),
     "halfcheetah": Case(
         "halfcheetah",
-        ("--hidden", "[1400, 1400]", "--epochs", "2", "--rounds-per-stage", "4", "--max-stages", "3")
-        + ("--target-return", "none"),
+        ("--hidden", "[1400, 1400]", "--epochs", "2", "--rounds-per-stage", "4", "--max-stages", "3", *ENDLESS),
     ),
 }
 
@@ -121,6 +121,8 @@ def measure(name: str, rounds: int, scheduler: str, environment: dict[str, str],
         for kind in ("off", "on") if number % 2 == 0 else ("on", "off"):
             run = f"{name}-{kind}-{number}"
             more = ("--snapshot-differences", "true") if kind == "on" else ()
+            for cache in (folder / "workers").glob("cache-*"):  # runs of a case have the same snapshots
+                shutil.rmtree(cache / "objects", ignore_errors=True)
             train(CASES[name], run, more, scheduler, environment, folder)
             store = open_store(STORE).at(run)
             found[kind].append(counted(store))
@@ -231,15 +233,17 @@ def row(name: str, found: dict[str, Any]) -> tuple[str, ...]:
 def report(args: argparse.Namespace, rows: list[tuple[str, ...]], raw: dict[str, Any]) -> None:
     parts = [] if args.only == list(CASES) else ["--only", *args.only]
     command = shlex.join(["python", "benchmarks/snapshot_differences.py", *parts, "--rounds", str(args.rounds)])
-    notes = [
-        f"Medians over {args.rounds} pairs of runs, whose last commits were equal; {ACTORS} actors, each with a cache of "
-        f"its own; {REQUEST_SECONDS * 1e3:g} ms a request. The last two columns follow from sizes and seconds: the "
+    conditions = (
+        f"Medians over {args.rounds} pairs of runs, whose last commits were equal; {ACTORS} actors, each with a cache "
+        f"of its own; {REQUEST_SECONDS * 1e3:g} ms a request. The last two columns follow from sizes and seconds: the "
         f"bandwidth between the store and one node below which it has a version earlier by its difference, without and "
-        f"with the time for encoding and one more request.",
-        "All processes share the machine's cores, and nothing here limits bandwidth: waits and rounds show the costs of "
-        "differences, and not what they save on a slow connection.",
-    ]
-    print(write_table(args.results, "snapshot-differences", command, rows, raw, head=HEAD, notes=notes))
+        f"with the time for encoding and one more request."
+    )
+    limits = (
+        "All processes share the machine's cores, and nothing here limits bandwidth: waits and rounds show the costs "
+        "of differences, and not what they save on a slow connection."
+    )
+    print(write_table(args.results, "snapshot-differences", command, rows, raw, head=HEAD, notes=[conditions, limits]))
 
 
 if __name__ == "__main__":

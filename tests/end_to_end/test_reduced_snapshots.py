@@ -1,8 +1,9 @@
-"""A run whose actors get int8 parameters, or differences between bfloat16 ones, is resumed to the same bytes as well."""
+"""A run whose actors get int8 parameters, or differences between bfloat16 ones, is resumed to the same bytes too."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from .conftest import BRIEF, Bench
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 REDUCED = ("--snapshot-dtype", "int8")
 
@@ -48,7 +50,7 @@ def test_an_int8_run_is_killed_and_resumed_to_the_same_bytes(bench, cluster, ref
 
 @pytest.fixture
 def own_caches(s3_server, flow_environment, tmp_path) -> Iterator[tuple[Bench, Cluster]]:
-    """A cluster whose workers have a cache each, as on several hosts."""
+    """Start a cluster whose workers have a cache each, as on several hosts."""
     cluster = Cluster(2, 1, s3_server.environment, tmp_path, own_caches=True)
     bench = Bench(tmp_path, {**flow_environment, **s3_server.environment}, cluster.address)
     yield bench, cluster
@@ -56,8 +58,14 @@ def own_caches(s3_server, flow_environment, tmp_path) -> Iterator[tuple[Bench, C
     cluster.close()
 
 
+def empty_caches(folder: Path) -> None:
+    """Remove what earlier runs, which have the same snapshots, left in the caches of the workers."""
+    for cache in folder.glob("cache-*"):
+        shutil.rmtree(cache / "objects", ignore_errors=True)
+
+
 @pytest.mark.slow
-def test_a_run_with_differences_is_killed_and_resumed_to_the_same_bytes(own_caches, s3_url):
+def test_a_run_with_differences_is_killed_and_resumed_to_the_same_bytes(own_caches, s3_url, tmp_path):
     """On S3, with learner, an actor and flow killed: shards, parameters and commits of a run in a folder without them.
 
     An undisturbed one shows that actors read less. Garbage collection then removes the differences.
@@ -69,6 +77,7 @@ def test_a_run_with_differences_is_killed_and_resumed_to_the_same_bytes(own_cach
     whole = bench.run("whole").content()
     read = {}
     for name, options in (("plain", ()), ("differences", more)):
+        empty_caches(tmp_path)
         bench.train(name, settings, *reduced, *options, store=s3_url).succeed()
         assert_same(StoredRun(s3_url, name), whole)
         read[name] = sum(
@@ -81,6 +90,7 @@ def test_a_run_with_differences_is_killed_and_resumed_to_the_same_bytes(own_cach
     assert StoredRun(s3_url, "plain").store.list("differences/") == []
     assert 0 < read["differences"] < 0.8 * read["plain"]
 
+    empty_caches(tmp_path)
     with cluster.members.learners_held():
         flow, run = bench.train("killed", settings, *reduced, *more, store=s3_url), StoredRun(s3_url, "killed")
         pids = [cluster.members.pid_of(member, "killed") for member in ("learn-0", "act-1")]

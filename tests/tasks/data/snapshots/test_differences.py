@@ -1,4 +1,4 @@
-"""A difference gives the next snapshot's bytes, takes fewer, and can't make its reader use memory or take wrong ones."""
+"""A difference gives the next snapshot's bytes, takes fewer, and can't make its reader use memory without bound."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GIGABYTE = 1 << 30
 
 
 def snapshot(version: int, step: float = 0.0, rows: int = 300) -> bytes:
-    """Return a snapshot in bfloat16 whose weights moved by `step` of their size, in directions drawn from the version."""
+    """Return a snapshot in bfloat16 whose weights moved by about `step`, in directions drawn from the version."""
     first, moves = torch.Generator().manual_seed(1), torch.Generator().manual_seed(version)
     shapes = {"policy/weight": (rows, 200), "policy/bias": (rows,), "policy/log_std": (3,)}
     drawn = {name: torch.randn(shape, generator=first) for name, shape in shapes.items()}

@@ -1,4 +1,4 @@
-"""Nodes that keep a version read the difference to the next one; whatever is wrong with it, they get the right bytes."""
+"""Nodes that keep a version read the difference to the next one; whatever is wrong with it, they get right bytes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def state_at(node: Node, version: int) -> State:
     state: State = state_of(node.context, 1)
     steps = torch.Generator().manual_seed(2)
     with torch.no_grad():
-        for _ in range(version):
+        for _ in range(version % 10):
             flat = state.params["policy"].flat
             flat.add_(1e-3 * flat * torch.randn(flat.shape, generator=steps))
     return state
@@ -81,7 +81,7 @@ def stored(node: Node) -> dict[str, bytes]:
 
 
 def test_a_node_reads_one_whole_snapshot_and_then_differences(nodes: tuple[Node, Node]):
-    """Three actors of a node act with four versions: the node reads each difference once, in less than half the bytes."""
+    """Three actors of a node act with four versions: the node reads each difference once, less than half the bytes."""
     learner, actors = nodes
     refs = publish(learner, 0, 1, 2, 3)
     readers = [actors.reader() for _ in range(3)]
