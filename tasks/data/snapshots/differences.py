@@ -17,7 +17,8 @@ from penstock.storage.errors import CorruptObjectError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-    from typing_extensions import Buffer
+
+    from penstock.storage.digest import Buffer
 
 _WIDTH = 4  # bytes of a float32, and of two bfloat16: each plane then has bytes of one rank
 _ZSTD_LEVEL = 3
@@ -60,7 +61,7 @@ def apply_difference(base: Buffer, difference: Buffer) -> memoryview:
     found[:whole].reshape(-1, _WIDTH)[...] = planes[:whole].reshape(_WIDTH, -1).T
     found[whole:] = planes[whole:]
     found ^= old
-    return found.data
+    return memoryview(found.data)
 
 
 def _planes(data: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -23,8 +23,7 @@ from penstock.tasks.runtime.stored_objects import named_objects, snapshot_folder
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from typing_extensions import Buffer
-
+    from penstock.storage.digest import Buffer
     from penstock.storage.runs.commit_schema import Commit
     from penstock.tasks.data.snapshots.handed_versions import HandedVersion, HandedVersions
     from penstock.tasks.runtime.assignment import Assignment

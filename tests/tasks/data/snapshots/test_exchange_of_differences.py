@@ -180,7 +180,7 @@ def test_a_restarted_learner_stores_the_same_differences(nodes: tuple[Node, Node
 
 
 def test_versions_whose_files_differ_in_size_have_no_difference(nodes: tuple[Node, Node]):
-    """Where the number of a version gets another digit, a file may; it is then read whole."""
+    """A version whose number gets another digit may have another size, and is then read whole."""
     learner, actors = nodes
     refs = publish(learner, 99_999_999, 100_000_000)
     there = bool(learner.context.run.store.list(DIFFERENCES))

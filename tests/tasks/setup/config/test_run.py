@@ -219,7 +219,7 @@ def test_staleness_is_part_of_a_run():
 
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
 def test_differences_between_snapshots_need_bfloat16(dtype: str):
-    """Of other types more than half of the bytes would be left."""
+    """More than half of the bytes of other types would be left."""
     said = refusal({"distribution": {"snapshot_differences": True, "snapshot_dtype": dtype}})
     assert f"snapshot_differences = true needs snapshot_dtype = bfloat16, but it is {dtype}" in said
 

@@ -44,7 +44,7 @@ def test_sizes_are_those_of_the_configuration(sizes):
 
 
 def test_the_difference_of_a_trial_round_is_measured(sizes: Sizes):
-    """Where differences are stored: the learned round changes weights, so it is no small constant, and is not whole."""
+    """The learned round changes weights: its difference is no small constant, and smaller than the snapshot."""
     assert sizes.difference_bytes == 0
     reduced = {"snapshot_dtype": "bfloat16", "snapshot_differences": True}
     config = build_config(merge(CONFIG.model_dump(), {"algorithm": {"hidden": [64, 64]}, "distribution": reduced}))
