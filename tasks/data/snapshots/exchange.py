@@ -22,6 +22,7 @@ from penstock.tasks.runtime.stored_objects import named_objects, snapshot_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from concurrent.futures import Future
 
     from penstock.storage.digest import Buffer
     from penstock.storage.runs.commit_schema import Commit
@@ -222,7 +223,7 @@ class SnapshotPublisher:
 
     On a remote store a version is uploaded while the next one is learned. It is announced when it is stored, so no
     actor uses one that a restarted learner could not find and compare with. With `distribution.snapshot_differences`
-    its difference from the version before is stored first, so it is there if the version is.
+    its difference from the version before is stored at the same time, and it is announced when both are.
 
     Args:
         assignment: of the learner.
@@ -295,7 +296,10 @@ class SnapshotPublisher:
             self.published += 1
             self.published_bytes += len(data)
             self._context.cache.put(self._context.run.store, ref, [data])  # actors of this node need not download it
-            self._uploads.submit(len(data), partial(self._store, ref, data, base))
+            difference = None
+            if base is not None:
+                difference = self._uploads.submit(len(data), partial(self._store_difference, ref, data, base))
+            self._uploads.submit(len(data), partial(self._store, ref, data, difference))
         elif stored != name:
             raise StageMismatchError(
                 f"version {version} was published as '{stored}', and learning it again gave '{name}'; a stage must be "
@@ -305,13 +309,16 @@ class SnapshotPublisher:
             self._announce(ref)
         return ref
 
-    def _store(self, ref: SnapshotRef, data: bytes, base: Buffer | None) -> None:
-        store = self._context.run.store
-        difference = None if base is None else encode_difference(base, data)
+    def _store(self, ref: SnapshotRef, data: bytes, difference: Future[None] | None) -> None:
+        self._context.run.store.write(ref.name, [memoryview(data)])
         if difference is not None:
-            store.write(difference_name(ref), [difference])
-        store.write(ref.name, [memoryview(data)])
+            difference.result()
         self._announce(ref)
+
+    def _store_difference(self, ref: SnapshotRef, data: bytes, base: Buffer) -> None:
+        difference = encode_difference(base, data)
+        if difference is not None:
+            self._context.run.store.write(difference_name(ref), [difference])
 
     def _announce(self, ref: SnapshotRef) -> None:
         self._membership.notify("act", _key(ref.version), ref.to_json())

@@ -102,7 +102,7 @@ def predict(deployment: Deployment, sizes: Sizes, parts: PartSeconds, constants:
     d, rounds = deployment, deployment.rounds_per_stage
     acting, learning = _acting(d, parts, constants), _learning(d, sizes, parts, constants)
     act, learn, fan_out = sum(acting.values()), sum(learning.values()), _fan_out(d, sizes, constants)
-    announced = 2 * constants["hint_latency_seconds"] + _round_trips(d, sizes) * constants["request_seconds"]
+    announced = 2 * constants["hint_latency_seconds"] + _round_trips(d) * constants["request_seconds"]
     ends = _ends(d, constants)
     if d.lag == 0:
         round_seconds, wait = act + learn + fan_out + announced, learn + fan_out
@@ -206,14 +206,9 @@ def _fan_out(d: Deployment, sizes: Sizes, constants: Mapping[str, float]) -> flo
     return received + constants["request_seconds"] + 8 * sizes.version_read_bytes * bits
 
 
-def _round_trips(d: Deployment, sizes: Sizes) -> int:
-    """Return the sequential round trips to the store in a round: a version and a shard are stored, a shard is read.
-
-    A version's difference is stored before it.
-    """
-    if d.client is None:
-        return 0
-    return (3 if d.apart else 1) + bool(sizes.difference_bytes)
+def _round_trips(d: Deployment) -> int:
+    """Return the sequential round trips to the store in a round: a version and a shard are stored, a shard is read."""
+    return 0 if d.client is None else 3 if d.apart else 1
 
 
 def _ends(d: Deployment, constants: Mapping[str, float]) -> dict[str, float]:

@@ -166,7 +166,7 @@ def test_a_difference_that_gives_other_bytes_is_not_used(
 
 @pytest.mark.parametrize("interrupted", ["between versions", "before the snapshot of a difference"])
 def test_a_restarted_learner_stores_the_same_differences(nodes: tuple[Node, Node], interrupted: str):
-    """A version that is stored has its difference; what is published again is not written again."""
+    """Versions that are published again have the names and bytes that they had, and so have their differences."""
     learner, _ = nodes
     refs, store = publish(learner, 0, 1, 2, 3), learner.context.run.store
     whole = stored(learner)
