@@ -145,14 +145,14 @@ FAULTS: list[tuple[object, str, object, int]] = [
     # Old ones: the unfinished stage is not repaired after a power cut; an upload that failed is not noticed by an
     # actor that waits.
     (open_stage, "repair_open_stage", lambda *_: 0, 8),
-    (members.SimulatedMembership, "fail", lambda *_: None, 917),
+    (members.SimulatedMembership, "fail", lambda *_: None, 2576),
     # Invented ones.
     (round_storage.RoundStorage, "finish", _finish_without_sync, 1),
     (round_storage.RoundStorage, "_store", _store_state_first, 2440),
     (resuming, "start_of", _start_despite_gaps, 82),
     (garbage, "_claims", lambda *_: False, 472),
     (members, "wait_for_object", _wait_for_notifications_alone, 1),
-    (lease, "_wait_until_free", lambda *_: True, 8),
+    (lease, "_wait_until_free", lambda *_: True, 42),
 ]
 
 
