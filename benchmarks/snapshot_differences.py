@@ -2,14 +2,14 @@
 
 The same run is trained without and with differences, in turn, on an S3 server in memory that takes 20 ms a request and
 has no limit of bandwidth but the machine's. Learner and actor are workers of a Dask cluster with a cache each, as on
-one host each. The stages after the first are counted, whose versions all have a difference. Encoding and decoding are
-measured on the stored snapshots of the run, in one thread.
+one host each. The stages after the first are counted; their versions have differences, except one whose number gets a
+digit more if its file gets longer. Encoding and decoding are measured on the stored snapshots of the run, in one thread.
 
 A node reads a difference faster than the whole snapshot if its bandwidth is below `saved bytes / decoding seconds`. The
 learner also encodes it and stores it next to the whole one; with the seconds of encoding, a version is at the actors
 earlier below the second bandwidth of the table.
 
-    python benchmarks/snapshot_differences.py                                     # about 10 minutes
+    python benchmarks/snapshot_differences.py                                     # about 8 minutes
     python benchmarks/snapshot_differences.py --only cartpole --rounds 1          # a smoke run
 """
 
@@ -241,7 +241,8 @@ def report(args: argparse.Namespace, rows: list[tuple[str, ...]], raw: dict[str,
     )
     limits = (
         "All processes share the machine's cores, and nothing here limits bandwidth: waits and rounds show the costs "
-        "of differences, and not what they save on a slow connection."
+        "of differences, and not what they save on a slow connection. "
+        f"At the end the machine's load over 15 minutes was {os.getloadavg()[2]:.0f}, of {os.cpu_count()} cores."
     )
     print(write_table(args.results, "snapshot-differences", command, rows, raw, head=HEAD, notes=[conditions, limits]))
 
