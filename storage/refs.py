@@ -23,6 +23,9 @@ _SNAPSHOT = re.compile(rf"snapshots/(?:attempt-[0-9]{{1,18}}/)?({_NUMBER})-({_DI
 _CHECKPOINT = re.compile(rf"checkpoints/({_NUMBER})-({_DIGEST})\.safetensors")
 _INITIAL = re.compile(rf"initial/({_DIGEST})\.safetensors")
 
+DIFFERENCES = "differences/"
+"""The folder of what spares actors a download, and nothing needs."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ref:
@@ -125,6 +128,14 @@ def order_name(stage: int, attempt: int, round_: int) -> str:
 def snapshot_name(version: int, digest: str) -> str:
     """Return `snapshots/00000150-<digest>.safetensors`."""
     return f"snapshots/{version:08d}-{digest}.safetensors"
+
+
+def difference_name(snapshot: SnapshotRef) -> str:
+    """Return `differences/00000150-<digest>.zst`, the name of a snapshot's difference from the version before.
+
+    The digest is the snapshot's, which a reader knows; attempts share the folder.
+    """
+    return f"{DIFFERENCES}{snapshot.version:08d}-{snapshot.digest}.zst"
 
 
 def checkpoint_name(stage: int, digest: str) -> str:

@@ -358,6 +358,9 @@ def plan(
     else:
         console.print("nothing crosses processes", highlight=False)
     console.print(f"stored under any policy: {found['stored_bytes_a_round']:,} bytes a round", highlight=False)
+    if "difference_bytes_a_round" in found:
+        nbytes = f"{found['difference_bytes_a_round']:,} bytes a round"
+        console.print(f"on a remote store also the difference between versions: {nbytes}", highlight=False)
     if "note" in found:
         console.print(found["note"], highlight=False)
 

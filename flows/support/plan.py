@@ -70,4 +70,5 @@ def plan(config: RunConfig) -> dict[str, Any]:
             for cost in edge_costs(policy, config, found)
         ],
         "stored_bytes_a_round": config.environment.tiles * found.shard_bytes + found.snapshot_bytes,
+        **({"difference_bytes_a_round": found.difference_bytes} if found.difference_bytes else {}),
     }

@@ -25,13 +25,16 @@ from penstock.storage.refs import is_digest
 from penstock.storage.shards.verify import check_content
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
+    from typing import TypeAlias
 
     from typing_extensions import Buffer
 
     from penstock.storage.refs import Ref
     from penstock.storage.stores.protocol import Store
+
+    Make: TypeAlias = Callable[[], memoryview | None]
 
 LIMIT_BYTES = 4 << 30
 """The default limit of a cache."""
@@ -106,8 +109,15 @@ class NodeCache:
     def __reduce__(self) -> tuple[type[NodeCache], tuple[Path, int]]:
         return NodeCache, (self.folder, self.limit_bytes)
 
-    def get(self, store: Store, ref: Ref, tally: CacheTally | None = None) -> Path:
+    def get(self, store: Store, ref: Ref, tally: CacheTally | None = None, make: Make | None = None) -> Path:
         """Return a local file with the object's content. Open it at once: other processes may evict it later.
+
+        Args:
+            store: where the object is.
+            ref: of the object.
+            tally: counts the read.
+            make: returns the content if that costs less than its download, or None. A result with another digest, and
+                a CorruptObjectError, only lead to the download. Called by one reader of the node, as a download is.
 
         Raises:
             CorruptObjectError: the stored object's digest differs from its reference.
@@ -117,15 +127,19 @@ class NodeCache:
         if local is not None:
             return local
         try:
-            return self._file(store, ref, tally or CacheTally())
+            return self._file(store, ref, tally or CacheTally(), make)
         except OSError as error:
             raise StoreError(
                 f"cannot keep '{ref.name}' in the cache '{self.folder}': {error}; check that the folder is writable "
                 "and has space"
             ) from error
 
-    def get_buffer(self, store: Store, ref: Ref, tally: CacheTally | None = None) -> memoryview:
+    def get_buffer(
+        self, store: Store, ref: Ref, tally: CacheTally | None = None, make: Make | None = None
+    ) -> memoryview:
         """Return the object's content as a private writable buffer, directly from the store if the cache's disk fails.
+
+        Its arguments are those of `get`.
 
         Raises:
             CorruptObjectError: the stored object's digest differs from its reference.
@@ -137,7 +151,7 @@ class NodeCache:
         try:
             for _ in range(_MAP_ATTEMPTS):
                 with contextlib.suppress(FileNotFoundError):
-                    return _map(self._file(store, ref, tally))
+                    return _map(self._file(store, ref, tally, make))
         except _NotKeptError as error:
             self._warn(error)
             # All readers that waited for this download get the same error.
@@ -187,7 +201,7 @@ class NodeCache:
             )
         return self.folder / ref.digest
 
-    def _file(self, store: Store, ref: Ref, tally: CacheTally) -> Path:
+    def _file(self, store: Store, ref: Ref, tally: CacheTally, make: Make | None) -> Path:
         """Return the object's file. One reader in this process gets it; the others wait for that one."""
         file = self._path(ref)
         if self._has(ref):
@@ -201,17 +215,17 @@ class NodeCache:
                 if fetching is None:
                     fetching = self._fetching[ref.digest] = Future()
             if leads:
-                self._lead(store, ref, tally, fetching)
+                self._lead(store, ref, tally, make, fetching)
                 return file
             fetching.result()
             if self._has(ref):
                 tally.count(waits=1)
                 return file
 
-    def _lead(self, store: Store, ref: Ref, tally: CacheTally, fetching: Future[None]) -> None:
+    def _lead(self, store: Store, ref: Ref, tally: CacheTally, make: Make | None, fetching: Future[None]) -> None:
         error: BaseException | None = None
         try:
-            self._fetch(store, ref, tally)
+            self._fetch(store, ref, tally, make)
         except BaseException as raised:
             error = raised
             raise
@@ -223,14 +237,16 @@ class NodeCache:
             else:
                 fetching.set_result(None)  # only the leader was interrupted: the others try themselves
 
-    def _fetch(self, store: Store, ref: Ref, tally: CacheTally) -> None:
-        """Download the object, unless another process of the node is faster."""
+    def _fetch(self, store: Store, ref: Ref, tally: CacheTally, make: Make | None) -> None:
+        """Make or download the object, unless another process of the node is faster."""
         make_private(self.folder)
         with self._lock(ref.digest):
             if self._has(ref):
                 tally.count(waits=1)
                 return
-            content = _download(store, ref, tally)
+            content = make_content(ref, make)
+            if content is None:
+                content = _download(store, ref, tally)
             try:
                 self._quota.keep(ref.digest, [content])
             except OSError as error:
@@ -284,6 +300,18 @@ class _NotKeptError(OSError):
     def __init__(self, content: memoryview, error: OSError) -> None:
         super().__init__(error.errno, error.strerror)
         self.content = content
+
+
+def make_content(ref: Ref, make: Make | None) -> memoryview | None:
+    """Return the content that `make` gives if it is right, verified; otherwise None."""
+    try:
+        content = make() if make else None
+        if content is not None:
+            check_content(content, ref, "this process")
+    except CorruptObjectError as error:
+        _LOG.warning("'%s' is downloaded, because what was made here instead is not right: %s", ref.name, error)
+        return None
+    return content
 
 
 def _download(store: Store, ref: Ref, tally: CacheTally) -> memoryview:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from penstock.storage import system
 from penstock.storage.errors import ConfigError, CorruptObjectError, RunExistsError
-from penstock.storage.refs import ref_of_name
+from penstock.storage.refs import DIFFERENCES, ref_of_name
 from penstock.storage.runs.continuing.extensions import list_extensions
 from penstock.storage.runs.lease import acquire
 from penstock.storage.runs.run import RUN
@@ -25,8 +25,8 @@ _log = logging.getLogger(__name__)
 
 _LEASE_TTL_SECONDS = 30.0
 _AT_ONCE = 8
-# The driver and the readers of a run belong to its folder, and are not copied.
-_EXCLUDED = ("lease.json", "readers/")
+# The driver and the readers of a run belong to its folder, and are not copied; nor is what only spares downloads.
+_EXCLUDED = ("lease.json", "readers/", DIFFERENCES)
 # A name with a digest determines its content; other objects in the target may be older.
 _DIGESTED = ("shards/", "states/", "snapshots/", "checkpoints/", "initial/", "replay/")
 
@@ -49,7 +49,7 @@ def copy_run(
 
     `run.json` comes last, durable: before it there is no run in the other store, and an interrupted copy continues when
     it is started again; one that is whole is left as it is. Evaluations, timings and given-up attempts are copied;
-    leases, claims of readers, and damaged objects that no commit names are not.
+    leases, claims of readers, differences between snapshots, and damaged objects that no commit names are not.
 
     Args:
         source: a run that no flow drives.

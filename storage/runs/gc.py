@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from penstock.storage import system
 from penstock.storage.errors import ConfigError, LeaseHeldError, RunNotFoundError
+from penstock.storage.refs import DIFFERENCES
 from penstock.storage.runs.lease import acquire
 from penstock.storage.runs.reader_claims import keep_shards_from, living_claims, recorded_claims, shards_kept_from
 from penstock.storage.runs.run import RunFolder, best_version, run_names
@@ -37,8 +38,8 @@ _LAG_LIMIT = 8
 _OF_STAGE = re.compile(
     r"(?:shards|states|choices|orders)/([0-9]{8,18})(?:\.[0-9]+)?/[^/]+|checkpoints/([0-9]{8,18})-[^/]+"
 )
-_OF_VERSION = re.compile(r"snapshots/(?:attempt-[0-9]+/)?([0-9]{8,18})-[^/]+")
-_FOLDERS = ("shards/", "states/", "choices/", "orders/", "snapshots/", "checkpoints/")
+_OF_VERSION = re.compile(rf"(?:snapshots/(?:attempt-[0-9]+/)?|{DIFFERENCES})([0-9]{{8,18}})-[^/]+")
+_FOLDERS = ("shards/", "states/", "choices/", "orders/", "snapshots/", DIFFERENCES, "checkpoints/")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
+from penstock.storage.cache.node_cache import make_content
 from penstock.storage.runs.run import RunFolder
 from penstock.tasks.runtime.run_context import RunContext
 from penstock.tasks.setup.config.replay import build_stored_config
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-    from penstock.storage.cache.node_cache import CacheTally, NodeCache
+    from penstock.storage.cache.node_cache import CacheTally, Make, NodeCache
     from penstock.storage.refs import Ref
     from penstock.storage.stores.protocol import Store
     from penstock.tasks.model.algorithms.contract import Algorithm
@@ -42,15 +43,18 @@ class Network:
 
 
 @cache
-def make_config(lag: int, quorum: float, act_tasks: int, max_stages: int) -> tuple[RunConfig, DistributionPolicy]:
+def make_config(
+    lag: int, quorum: float, act_tasks: int, max_stages: int, *, differences: bool
+) -> tuple[RunConfig, DistributionPolicy]:
     """Return the settings of a simulated run, and its policy; made once, because checks of settings take long."""
+    reduced = {"snapshot_dtype": "bfloat16", "snapshot_differences": True} if differences else {}
     config = build_stored_config(
         {
             "name": RUN,
             "environment": {"id": "CartPole-v1", "num_envs": 2, "envs_per_tile": 1},
             "algorithm": {"name": "ppo"},
             "schedule": {"round_steps": 16, "rounds_per_stage": 2, "max_stages": max_stages, "lag": lag},
-            "distribution": {"act_tasks": act_tasks, "quorum": quorum},
+            "distribution": {"act_tasks": act_tasks, "quorum": quorum, **reduced},
         }
     )
     return config, config.make_policy()
@@ -109,13 +113,20 @@ class SimulatedCache:
     def __init__(self, host: Host) -> None:
         self._host = host
 
-    def get_buffer(self, store: Store, ref: Ref, tally: CacheTally | None = None) -> memoryview:  # noqa: ARG002
+    def get_buffer(
+        self,
+        store: Store,
+        ref: Ref,
+        tally: CacheTally | None = None,  # noqa: ARG002
+        make: Make | None = None,
+    ) -> memoryview:
         """Return an object's content; verified if it is from an object store."""
         if store.path(ref.name) is not None:
             return store.view(ref.name)
         found = self._host.cache.get(ref.digest)
         if found is None:
-            found = store.read(ref.name)
+            made = make_content(ref, make)
+            found = store.read(ref.name) if made is None else bytes(made)
             check_once(found, ref)
             self._host.cache[ref.digest] = found
         return memoryview(bytearray(found))

@@ -179,7 +179,7 @@ def _learn(world: World, assignment: Assignment, context: RunContext, membership
         check_content(content, before.checkpoint, store.url)
         params = payloads.params_of(content)
     shards: list[ShardRef] = []
-    with SnapshotPublisher(assignment, context, membership) as publisher:
+    with SnapshotPublisher(assignment, context, membership, published[-1] if published else None) as publisher:
         if not published:
             published.append(publisher.publish_encoded(0, payloads.snapshot_file(0, params)))
         for round_, refs in _rounds(assignment, context, membership):

@@ -54,6 +54,8 @@ class Plan:
     network: Network
     extended: bool = False
     """The run ends a stage earlier, and is extended then."""
+    differences: bool = False
+    """Differences between snapshots are stored; a folder needs none."""
 
     @classmethod
     def draw(cls, seed: int) -> Plan:
@@ -75,6 +77,7 @@ class Plan:
             ends_with_flow=rng.random() < 0.5,
             network=Network(rng.choice((0.0, 0.2, 1.0)), rng.choice((0.0, 0.2)), rng.choice((0.01, 0.5, 5.0))),
             extended=rng.random() < 0.25,
+            differences=rng.random() < 0.25 and store != "folder",
         )
 
 
@@ -124,7 +127,8 @@ class _Schedule:
         self.copied = Bucket(self.world, "backup", plan.store, lambda *_: None)
         self._copied_whole = False
         hosts = [Host("host-0")] if plan.store == "folder" else [Host(f"host-{index}") for index in range(3)]
-        config, policy = make_config(plan.lag, plan.quorum, plan.act_tasks, STAGES - plan.extended)
+        stages = STAGES - plan.extended
+        config, policy = make_config(plan.lag, plan.quorum, plan.act_tasks, stages, differences=plan.differences)
         store = SimulatedStore(bucket)
         self.cluster = SimulatedCluster(
             self.world, hosts, plan.network, store, config, policy, ends_with_flow=plan.ends_with_flow

@@ -17,6 +17,7 @@ from penstock.storage.errors import CorruptObjectError
 from penstock.storage.refs import Ref, SnapshotRef
 from penstock.storage.tensors import BFLOAT16, load_tensors, save_tensors
 from penstock.tasks.data.snapshots.checkpoints import Checkpoint, load_checkpoint, write_checkpoint
+from penstock.tasks.data.snapshots.differences import apply_difference, encode_difference
 from penstock.tasks.data.snapshots.exchange import load_snapshot
 from penstock.tasks.roles.stepping.protocol import pack_end, pack_start, unpack_end, unpack_start
 
@@ -96,6 +97,14 @@ def snapshot_of(data: bytes) -> dict[str, dict[str, torch.Tensor]]:
     return load_snapshot(view(data), SnapshotRef("snapshot", digest(data), len(data), 3))
 
 
+def check_difference(found: memoryview, data: bytes) -> None:
+    """Whatever a difference makes has the size of the file before, and has a difference from it."""
+    assert found.nbytes == len(BEFORE)
+    again = encode_difference(BEFORE, found)
+    assert again is not None
+    assert apply_difference(BEFORE, again) == found
+
+
 POOL = make("CartPole-v1", num_envs=2, num_threads=1)
 POOL.reset_ids(np.arange(2, dtype=np.uint64))
 
@@ -134,6 +143,12 @@ CHECKPOINTS = golden("files/checkpoint.safetensors", *sorted(
     str(path.relative_to(GOLDEN)) for path in (GOLDEN / "replayed" / "checkpoints").iterdir()
 ))  # fmt: skip
 SNAPSHOTS = golden(*(f"files/snapshot-{dtype}.safetensors" for dtype in ("bfloat16", "float32", "int8")))
+BEFORE = SNAPSHOTS[0]
+DIFFERENCES = tuple(
+    difference
+    for after in (BEFORE, BEFORE[:-9] + bytes(9), bytes(reversed(BEFORE)))
+    if (difference := encode_difference(BEFORE, after)) is not None
+)
 NUMBERS = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.array([1, 2], np.int64)}
 END = RoundEnd(np.array([3], np.int64), np.zeros((1, 4), np.float32), {"row": np.array([3], np.int64)})
 TENSOR_TARGETS = (
@@ -141,6 +156,8 @@ TENSOR_TARGETS = (
            (*golden("files/state.safetensors"), save_tensors(NUMBERS, {"x": [1, 2.5]}), SNAPSHOTS[0]), check_tensors),
     target("checkpoint", checkpoint_of, CHECKPOINTS, check_checkpoint),
     target("snapshot", snapshot_of, SNAPSHOTS, lambda value, data: None),
+    Target("difference", lambda data: apply_difference(BEFORE, data), DIFFERENCES, (CorruptObjectError,),
+           check_difference),
     target("state", restored, (save_tensors(POOL.save(), {"next_round": 3}),), check_restored, ValueError),
     target("tile-end", lambda data: unpack_end(view(data), "peer"), (pack_end(END, NUMBERS, NUMBERS["a"]),), check_end),
     target("tile-start", lambda data: unpack_start(view(data), "peer"), (pack_start(3, True, NUMBERS),), check_start),

@@ -262,7 +262,8 @@ class Cluster:
     """A Dask scheduler, and workers to act, to learn and to serve parameters, each a process under a nanny.
 
     If `cold`, Dask's own commands start it; otherwise `cluster_process.py` does. If `apart`, each acting worker has its
-    own scheduler, as if there were several clusters.
+    own scheduler, as if there were several clusters. If `own_caches`, each worker has a cache of its own, as if each
+    were on another node.
     """
 
     def __init__(
@@ -276,6 +277,7 @@ class Cluster:
         *,
         apart: bool = False,
         cold: bool = False,
+        own_caches: bool = False,
     ) -> None:
         self.workers = act_workers + learners + servers
         self.places = act_workers * places
@@ -292,6 +294,9 @@ class Cluster:
             worker["scheduler"] = index * apart
         workers += [_worker("learn", index, 1, "learner") for index in range(learners)]
         workers += [_worker("server", index, 1, "server") for index in range(servers)]
+        if own_caches:
+            for worker in workers:
+                worker["env"] = {"PENSTOCK_CACHE_DIR": str(folder / f"cache-{worker['name']}")}
         if cold:
             self._start_commands(workers)
         else:

@@ -1,1 +1,1 @@
-"""Parameters and checkpoints as stored files: written, announced, fetched, quantised."""
+"""Parameters and checkpoints as stored files: written, announced, fetched, quantised, and as differences."""

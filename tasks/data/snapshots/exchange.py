@@ -5,22 +5,26 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from penstock.storage import system
 from penstock.storage.cache.node_cache import CacheTally
 from penstock.storage.digest import digest
-from penstock.storage.errors import CorruptObjectError, StageMismatchError
-from penstock.storage.refs import SnapshotRef, parse_snapshot_name, snapshot_name
+from penstock.storage.errors import CorruptObjectError, StageMismatchError, StoreError
+from penstock.storage.refs import SnapshotRef, difference_name, parse_snapshot_name, snapshot_name
 from penstock.storage.tensors import load_tensors
 from penstock.storage.transfer.background_uploads import Uploads
+from penstock.tasks.data.snapshots.differences import apply_difference, encode_difference
 from penstock.tasks.data.snapshots.handed_versions import decode_version, encode_version
 from penstock.tasks.runtime.stored_objects import named_objects, snapshot_folder, stored_snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from concurrent.futures import Future
 
+    from penstock.storage.digest import Buffer
     from penstock.storage.runs.commit_schema import Commit
     from penstock.tasks.data.snapshots.handed_versions import HandedVersion, HandedVersions
     from penstock.tasks.runtime.assignment import Assignment
@@ -40,10 +44,12 @@ class SnapshotReader:
     """Reads parameters by version, as they become available. For one act task, which closes it.
 
     While a task acts with one version, the next announced one is prefetched into the node's cache; `get` does not rely
-    on it. A version that the learner of this process hands over is not read at all.
+    on it. A version that the learner of this process hands over is not read at all. With
+    `distribution.snapshot_differences` a node that keeps the version before reads the difference, if it is there and
+    gives the right bytes.
 
     Attributes:
-        tally: hits and misses of the node's cache, prefetches included.
+        tally: hits and misses of the node's cache, prefetches included; differences are downloads.
     """
 
     def __init__(
@@ -115,7 +121,8 @@ class SnapshotReader:
         waited = 0.0 if version in self._known else self._wait(version)
         self._seen = max(self._seen, version)
         ref = self._known[version]
-        return ref, self._context.cache.get_buffer(self._context.run.store, ref, self.tally), waited
+        cache, store = self._context.cache, self._context.run.store
+        return ref, cache.get_buffer(store, ref, self.tally, self._difference_of(ref)), waited
 
     @property
     def newest(self) -> int:
@@ -152,6 +159,30 @@ class SnapshotReader:
             self._membership.share(_key(version), ref.to_json())
         return ref is not None
 
+    def _difference_of(self, ref: SnapshotRef) -> Callable[[], memoryview | None] | None:
+        return partial(self._make, ref) if self._context.config.distribution.snapshot_differences else None
+
+    def _make(self, ref: SnapshotRef) -> memoryview | None:
+        """Return a version's content by its difference from the one before; None if the node or the store lacks one.
+
+        Raises:
+            CorruptObjectError: the difference is damaged.
+        """
+        before = self._known.get(ref.version - 1)
+        announced = None if before else self._membership.latest(_key(ref.version - 1))
+        if announced is not None:
+            before = SnapshotRef.from_json(announced)
+        base = self._context.cache.find(before) if before else None
+        if base is None:
+            return None
+        try:
+            difference = self._context.run.store.view(difference_name(ref))
+        except StoreError as error:  # if the store is gone, the download of the whole snapshot says so
+            logger.debug("could not read the difference name=%s error=%s", difference_name(ref), error)
+            return None
+        self.tally.count(downloads=1, origin_bytes=difference.nbytes)
+        return apply_difference(base, difference)
+
     def _prefetch(self) -> None:
         announced: list[SnapshotRef] = []
 
@@ -169,7 +200,7 @@ class SnapshotReader:
             ref = min(announced, key=lambda ref: ref.version)
             self._seen = max(self._seen, ref.version)
             try:
-                self._context.cache.get(self._context.run.store, ref, self.tally)
+                self._context.cache.get(self._context.run.store, ref, self.tally, self._difference_of(ref))
             except Exception as error:  # noqa: BLE001  (`get` meets the same error, and raises it)
                 logger.debug("could not prefetch name=%s error=%s", ref.name, error)
 
@@ -191,10 +222,19 @@ class SnapshotPublisher:
     """Stores and announces versions. For one learn task; a context manager, whose end waits for uploads.
 
     On a remote store a version is uploaded while the next one is learned. It is announced when it is stored, so no
-    actor uses one that a restarted learner could not find and compare with.
+    actor uses one that a restarted learner could not find and compare with. With `distribution.snapshot_differences`
+    its difference from the version before is stored at the same time, and it is announced when both are.
+
+    Args:
+        assignment: of the learner.
+        context: of the run.
+        membership: in the stage's gang.
+        before: the version that the stage begins with; None in the first stage.
     """
 
-    def __init__(self, assignment: Assignment, context: RunContext, membership: Membership) -> None:
+    def __init__(
+        self, assignment: Assignment, context: RunContext, membership: Membership, before: SnapshotRef | None = None
+    ) -> None:
         self._attempt = assignment.attempt
         self._context = context
         self._membership = membership
@@ -208,6 +248,12 @@ class SnapshotPublisher:
         remote = context.run.store.path(snapshot_folder(assignment.attempt)) is None
         # Without the snapshot that failed to be stored, the shards for which its learner waits never come.
         self._uploads = Uploads(_UPLOAD_THREADS if remote else 0, _UPLOAD_BUDGET_BYTES, membership.fail)
+        # Files of a local store are used in place, and a replay has no actors.
+        self._differs = remote and context.config.has_actors and context.config.distribution.snapshot_differences
+        self._newest: tuple[int, Buffer] | None = None
+        if self._differs and before is not None:
+            with suppress(StoreError, CorruptObjectError):  # the next version is then stored without a difference
+                self._newest = before.version, context.cache.get_buffer(context.run.store, before)
         self.publish_seconds = 0.0
         self.published = self.published_bytes = 0
         """Number and bytes of versions that were not stored before."""
@@ -243,11 +289,17 @@ class SnapshotPublisher:
             name = f"{snapshot_folder(self._attempt)}/{name.rsplit('/', 1)[1]}"
         ref = SnapshotRef(name=name, digest=digest(data), nbytes=len(data), version=version)
         stored = self._existing.get(version)
+        base = self._newest[1] if self._newest and self._newest[0] == version - 1 else None
+        if self._differs:
+            self._newest = version, data
         if stored is None:
             self.published += 1
             self.published_bytes += len(data)
             self._context.cache.put(self._context.run.store, ref, [data])  # actors of this node need not download it
-            self._uploads.submit(len(data), partial(self._store, ref, data))
+            difference = None
+            if base is not None:
+                difference = self._uploads.submit(len(data), partial(self._store_difference, ref, data, base))
+            self._uploads.submit(len(data), partial(self._store, ref, data, difference))
         elif stored != name:
             raise StageMismatchError(
                 f"version {version} was published as '{stored}', and learning it again gave '{name}'; a stage must be "
@@ -257,9 +309,16 @@ class SnapshotPublisher:
             self._announce(ref)
         return ref
 
-    def _store(self, ref: SnapshotRef, data: bytes) -> None:
+    def _store(self, ref: SnapshotRef, data: bytes, difference: Future[None] | None) -> None:
         self._context.run.store.write(ref.name, [memoryview(data)])
+        if difference is not None:
+            difference.result()
         self._announce(ref)
+
+    def _store_difference(self, ref: SnapshotRef, data: bytes, base: Buffer) -> None:
+        difference = encode_difference(base, data)
+        if difference is not None:
+            self._context.run.store.write(difference_name(ref), [difference])
 
     def _announce(self, ref: SnapshotRef) -> None:
         self._membership.notify("act", _key(ref.version), ref.to_json())

@@ -108,7 +108,8 @@ class Publisher:
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
         self._context = stage.context
-        self._snapshots = SnapshotPublisher(stage.assignment, stage.context, stage.membership)
+        before = stage.published[-1] if stage.published else None
+        self._snapshots = SnapshotPublisher(stage.assignment, stage.context, stage.membership, before)
         self._stop = stage.context.rounds_of(stage.assignment.stage).stop
         self._published = list(stage.published)
         self._checkpoint: Ref | None = None

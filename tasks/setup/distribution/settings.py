@@ -62,6 +62,11 @@ class DistributionSettings(Settings):
         "float32",
         description="Type of the actors' weights: int8 and bfloat16 take a quarter and half of the bytes, and round.",
     )
+    snapshot_differences: bool = Field(
+        False,
+        description="With snapshot_dtype = bfloat16 on a remote store, store each version's difference from the one "
+        "before as well, which nodes that keep that one read instead.",
+    )
     roles: dict[RoleName, RoleSettings] = Field(
         default_factory=dict,
         description="Roles of a custom policy, by name; distribution.policy is then its name.",
@@ -79,6 +84,15 @@ class DistributionSettings(Settings):
             fewest, most = getattr(self, f"min_{name}"), getattr(self, name)
             if fewest is not None and fewest > most:
                 raise ValueError(f"min_{name} = {fewest} is more than {name} = {most}; choose at most {most}")
+        return self
+
+    @model_validator(mode="after")
+    def _differences(self) -> DistributionSettings:
+        if self.snapshot_differences and self.snapshot_dtype != "bfloat16":
+            raise ValueError(
+                f"snapshot_differences = true needs snapshot_dtype = bfloat16, but it is {self.snapshot_dtype}: "
+                f"differences of other types are not small enough; choose bfloat16, or leave them out"
+            )
         return self
 
 

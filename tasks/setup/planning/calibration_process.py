@@ -16,7 +16,8 @@ import torch
 from penstock.storage.errors import PenstockError
 from penstock.storage.tensors import save_tensors
 from penstock.tasks.data.snapshots.checkpoints import write_checkpoint
-from penstock.tasks.data.snapshots.quantize import encode_params
+from penstock.tasks.data.snapshots.differences import encode_difference
+from penstock.tasks.data.snapshots.handed_versions import encode_version
 from penstock.tasks.model.algorithms.contract import FollowsRounds
 from penstock.tasks.roles.acting.shard_writer import RoundWriter
 from penstock.tasks.roles.acting.tile import TileActor
@@ -123,12 +124,11 @@ def sizes_of(assignment: Assignment, context: RunContext) -> Sizes:
         writer.close()
         actor.close()
     reduction = CountingReduction(context)
-    learn_once(context, state, [batch] * context.config.environment.tiles, reduction)
-    named = {
-        f"{group}/{name}": value.detach()
-        for group in context.algorithm.actor_groups
-        for name, value in state.params[group].items()
-    }
+    first = _snapshot(context, state, 1)
+    state = learn_once(context, state, [batch] * context.config.environment.tiles, reduction)
+    second, difference = _snapshot(context, state, 2), None
+    if context.config.distribution.snapshot_differences:
+        difference = encode_difference(first, second)
     frame, learned = StepFrame(context), context.algorithm.losses
     return Sizes(
         action_bytes=frame.action.nbytes,
@@ -141,7 +141,8 @@ def sizes_of(assignment: Assignment, context: RunContext) -> Sizes:
         welcome_bytes=WELCOME_BYTES,
         shard_bytes=writer.made_bytes // writer.made_shards,
         state_bytes=len(state_file),
-        snapshot_bytes=len(encode_params(named, context.config.distribution.snapshot_dtype, {"version": 0})),
+        snapshot_bytes=len(second),
+        difference_bytes=len(difference or b""),
         checkpoint_bytes=write_checkpoint(context.run.store, 0, state, reader_at(context, 1).to_json()).nbytes,
         updates=reduction.updates,
         gradient_bytes=reduction.gradient_bytes,
@@ -158,6 +159,11 @@ def sizes_of(assignment: Assignment, context: RunContext) -> Sizes:
         round_state_bytes=reduction.round_state_bytes,
         owned_bytes=sum(value.nbytes for value in trained_values(state, (loss.group for loss in learned))),
     )
+
+
+def _snapshot(context: RunContext, state: State, version: int) -> bytes:
+    algorithm, dtype = context.algorithm, context.config.distribution.snapshot_dtype
+    return encode_version(state.params, algorithm.actor_groups, dtype, version)
 
 
 def calibrate(config: RunConfig, *, timed: bool) -> CalibrationResult:

@@ -46,7 +46,8 @@ REMEDIES = {
     "object store requests": "fewer and larger shards, --store s3+obstore://, a store that takes more",
     "bandwidth": "columns stored smaller (shards.compression, shards.stacked), more learners, faster networks",
     "commit": "fewer and larger shards: a commit names each, and every member parses it",
-    "snapshot fan-out": "schedule.lag 1, --snapshot-dtype bfloat16 or int8, more actors a node",
+    "snapshot fan-out": "schedule.lag 1, --snapshot-dtype int8, or bfloat16 with --snapshot-differences true, more "
+    "actors a node",
     "Prefect": "more rounds a stage; Prefect's server on Postgres",
 }
 """The parts of the system, and what to do about each when it is the first bottleneck."""
@@ -202,7 +203,7 @@ def _fan_out(d: Deployment, sizes: Sizes, constants: Mapping[str, float]) -> flo
     if d.client is None or not d.apart:
         return received
     bits = max(1 / constants["node_bits_per_second"], d.nodes / constants["store_bits_per_second"])
-    return received + constants["request_seconds"] + 8 * sizes.snapshot_bytes * bits
+    return received + constants["request_seconds"] + 8 * sizes.version_read_bytes * bits
 
 
 def _round_trips(d: Deployment) -> int:

@@ -73,6 +73,6 @@ def training_rows(context: RunContext, state: State, acted: ActedRound) -> Batch
     return context.algorithm.post(params, Trajectory(columns, *ends))
 
 
-def learn_once(context: RunContext, state: State, batches: list[Batch], reduction: LocalReduction) -> None:
-    """Learn one round from the training rows of these tiles."""
-    learn_batches(context, state, 0, batches, StageTally(), reduction)
+def learn_once(context: RunContext, state: State, batches: list[Batch], reduction: LocalReduction) -> State:
+    """Learn one round from the training rows of these tiles, and return the state after it."""
+    return learn_batches(context, state, 0, batches, StageTally(), reduction)

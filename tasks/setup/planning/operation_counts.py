@@ -143,8 +143,8 @@ def store_requests(deployment: Deployment, sizes: Sizes, seconds: StageSeconds) 
     return {
         # The attempt; the previous commit, once per node; learners read the checkpoint.
         "get": 1 + leases + d.caches + d.learners + d.moved_states + fetched,
-        # Commit, hint and timings; a shard and a state per tile and round; versions and the checkpoint.
-        "put": 3 + renewals + 2 * d.tiles * rounds + rounds + 1,
+        # Commit, hint and timings; a shard and a state per tile and round; versions, differences and the checkpoint.
+        "put": 3 + renewals + 2 * d.tiles * rounds + rounds * (1 + bool(sizes.difference_bytes)) + 1,
         # Actors list shards and states, learners shards; the first learner lists snapshots.
         "list": _begin_listings(d) + d.learners + 1 + rounds * polls,
         "head": 1,
@@ -199,7 +199,8 @@ def commit_bytes(deployment: Deployment) -> int:
 def written_bytes(deployment: Deployment, sizes: Sizes) -> float:
     """Return the bytes that a stage writes to the store, including states that are removed again."""
     shards = deployment.tiles * deployment.rounds_per_stage * (sizes.shard_bytes + sizes.state_bytes)
-    versions = deployment.rounds_per_stage * sizes.snapshot_bytes
+    differences = sizes.difference_bytes if deployment.client else 0
+    versions = deployment.rounds_per_stage * (sizes.snapshot_bytes + differences)
     return shards + versions + sizes.checkpoint_bytes + commit_bytes(deployment)
 
 
@@ -216,7 +217,7 @@ def read_bytes(deployment: Deployment, sizes: Sizes) -> float:
     commits = d.caches * commit_bytes(d)
     read = commits + d.learners * sizes.checkpoint_bytes + d.moved_states * sizes.state_bytes
     if d.apart:
-        read += d.rounds_per_stage * (d.tiles * sizes.shard_bytes + d.nodes * sizes.snapshot_bytes)
+        read += d.rounds_per_stage * (d.tiles * sizes.shard_bytes + d.nodes * sizes.version_read_bytes)
     return read
 
 

@@ -44,6 +44,8 @@ class Sizes:
     """Stored bytes of one tile's environments after a round."""
     snapshot_bytes: int
     """Stored bytes of a published version."""
+    difference_bytes: int
+    """Stored bytes of a version's difference from the one before; 0 unless the run stores them."""
     checkpoint_bytes: int
     """Stored bytes of the learner's state after a stage."""
     updates: int
@@ -73,6 +75,11 @@ class Sizes:
     """Bytes of these vectors."""
     owned_bytes: int
     """Bytes of what all losses train, with its optimizers' state: what learners that own agents send each other."""
+
+    @property
+    def version_read_bytes(self) -> int:
+        """Return the bytes that a node reads for a version if it keeps the one before."""
+        return self.difference_bytes or self.snapshot_bytes
 
     def to_json(self) -> dict[str, int]:
         """Return the sizes for another process."""

@@ -118,6 +118,43 @@ def test_an_object_made_on_the_node_is_not_downloaded(s3_server, store: Store, c
     assert downloads(s3_server.log, "made-here") == 0
 
 
+def test_what_a_node_can_make_is_not_downloaded(s3_server, store: Store, cache: NodeCache):
+    """One of eight concurrent readers makes the content, and all have it: nothing is requested."""
+    content = os.urandom(100_000)
+    ref = put(store, "made-from-another", content)
+    made, tally, start = [], CacheTally(), threading.Barrier(8)
+
+    def make() -> memoryview:
+        made.append(1)
+        return memoryview(content)
+
+    def read() -> bytes:
+        start.wait()
+        return bytes(cache.get_buffer(store, ref, tally, make))
+
+    with ThreadPoolExecutor(8) as threads:
+        assert {waiting.result() for waiting in [threads.submit(read) for _ in range(8)]} == {content}
+    assert len(made) == 1
+    assert (tally.hits + tally.misses, tally.downloads, tally.origin_bytes) == (8, 0, 0)
+    assert downloads(s3_server.log, "made-from-another") == 0
+
+
+@pytest.mark.parametrize(
+    "made", [None, b"contenT", b"", CorruptObjectError("damaged")], ids=["none", "other", "", "error"]
+)
+def test_what_is_made_wrongly_is_downloaded(store: Store, cache: NodeCache, made: bytes | Exception | None):
+    """Only content with the reference's digest is kept."""
+    ref, tally = put(store, "object", b"content"), CacheTally()
+
+    def make() -> memoryview | None:
+        if isinstance(made, Exception):
+            raise made
+        return None if made is None else memoryview(made)
+
+    assert cache.get(store, ref, tally, make).read_bytes() == b"content"
+    assert (tally.downloads, tally.origin_bytes) == (1, 7)
+
+
 def test_a_failed_download_is_tried_again(store: Store, cache: NodeCache):
     """Threads that wait for one download all get its error; a later read tries the store again."""
     content = b"content"

@@ -3,6 +3,7 @@
 import pytest
 
 from penstock.storage.errors import ConfigError, CorruptObjectError, LeaseHeldError, RunExistsError, RunNotFoundError
+from penstock.storage.refs import difference_name
 from penstock.storage.runs.copying import copy_run
 from penstock.storage.runs.lease import LEASE, acquire
 from penstock.storage.runs.run import RunFolder
@@ -126,6 +127,17 @@ def test_a_copy_that_was_made_before_is_reported(source, target, tmp_path):
     target.store.delete(["commits/00000002.json"])
     with pytest.raises(RunExistsError, match="no copy of 'history'"):
         copy_run(source, target)
+
+
+def test_differences_between_snapshots_are_not_copied(source, target):
+    """Only the actors of an unfinished stage read them, and they take whole snapshots instead; `verify` wants none."""
+    difference = difference_name(source.log.read(0).snapshots[0])
+    source.store.write(difference, [b"altered"])
+    verified = verify_run(source)
+    assert (verified.faults, verified.foreign) == ((), 0)
+    copy_run(source, target)
+    assert set(contents(source)) - set(contents(target)) == {difference, LEASE, "readers/somebody/claim.json"}
+    assert not verify_run(target).faults
 
 
 def test_files_of_other_programs_are_copied_as_they_are(source, target):

@@ -7,6 +7,7 @@ import pytest
 from penstock.storage.digest import canonical_json, digest
 from penstock.storage.errors import ConfigError, CorruptObjectError, LeaseHeldError, RunNotFoundError, StoreError
 from penstock.storage.records import from_json
+from penstock.storage.refs import difference_name, ref_of_name
 from penstock.storage.runs.commit_schema import Commit
 from penstock.storage.runs.gc import collect
 from penstock.storage.runs.lease import LEASE, acquire
@@ -145,6 +146,23 @@ def test_the_stage_after_the_newest_commit_is_not_touched(history):
     ahead = history.put("checkpoints/00000002", "safetensors")["name"]
     collect(history.run)
     assert unfinished | {ahead} <= history.contents().keys()
+
+
+def test_differences_between_snapshots_go_with_their_stages(history):
+    """No commit names one; those of the unfinished stage still spare its actors downloads."""
+    history.commit(0)
+    history.commit(1)
+    published = [ref for stage in range(2) for ref in history.named(stage, "snapshots")]
+    published += [name for name in history.give_up(2, 0) if name.startswith("snapshots/")]
+    names = {difference_name(ref_of_name(name)) for name in published}
+    for name in names:
+        history.run.store.write(name, [b"difference"])
+    before = history.contents()
+    collect(history.run)
+    kept = {name for name in history.contents() if name.startswith("differences/")}
+    assert kept == {name for name in names if name > "differences/00000005"}
+    assert len(kept) == ROUNDS
+    assert len(names) == len({name for name in before if name.startswith("differences/")}) == 4
 
 
 @pytest.mark.parametrize("keep", [1, 2, 3, 9])

@@ -55,6 +55,17 @@ def test_plans_have_all_kinds_of_stores_second_flows_and_extended_runs():
     assert all(plan.faults >= 3 for plan in plans)
     assert 150 < sum(plan.extended for plan in plans) < 350
     assert not [plan for plan in plans if plan.store == "unfenced" and plan.quorum < 1]
+    with_differences = [plan for plan in plans if plan.differences]
+    assert 100 < len(with_differences) < 250
+    assert {plan.store for plan in with_differences} == {"fenced", "unfenced"}
+
+
+def test_actors_act_with_differences_in_schedules_that_store_them():
+    """They are written, and read by another host than the learner's; the expected bytes are those of a run without."""
+    seeds = [seed for seed in range(1, 200) if Plan.draw(seed).differences][:8]
+    traces = ["\n".join(run_schedule(seed, traced=True).trace) for seed in seeds]
+    assert all("write differences/" in trace for trace in traces)
+    assert sum("read differences/" in trace for trace in traces) > len(traces) / 2
 
 
 def test_a_seed_replays_to_the_last_line_in_any_process():
@@ -134,14 +145,14 @@ FAULTS: list[tuple[object, str, object, int]] = [
     # Old ones: the unfinished stage is not repaired after a power cut; an upload that failed is not noticed by an
     # actor that waits.
     (open_stage, "repair_open_stage", lambda *_: 0, 8),
-    (members.SimulatedMembership, "fail", lambda *_: None, 917),
+    (members.SimulatedMembership, "fail", lambda *_: None, 2576),
     # Invented ones.
     (round_storage.RoundStorage, "finish", _finish_without_sync, 1),
     (round_storage.RoundStorage, "_store", _store_state_first, 2440),
     (resuming, "start_of", _start_despite_gaps, 82),
     (garbage, "_claims", lambda *_: False, 472),
     (members, "wait_for_object", _wait_for_notifications_alone, 1),
-    (lease, "_wait_until_free", lambda *_: True, 8),
+    (lease, "_wait_until_free", lambda *_: True, 42),
 ]
 
 

@@ -70,6 +70,7 @@ class Node:
 
     def __init__(self, url: str, folder: Path, members: Members) -> None:
         self.context: RunContext = _load(url, "small", str(folder))
+        self.before: Any = None
         self._assignment = Assignment(
             store=url,
             run="small",
@@ -87,7 +88,7 @@ class Node:
         self._members: Any = members
 
     def reader(self, handed: HandedVersions | None = None) -> SnapshotReader:
-        return SnapshotReader(self._assignment, self.context, self._members, None, handed)
+        return SnapshotReader(self._assignment, self.context, self._members, self.before, handed)
 
     def handed(self, lag: int = 0) -> HandedVersions:
         """Return the exchange with a learner in the process of this node's actor."""
@@ -95,8 +96,17 @@ class Node:
         groups = self.context.algorithm.actor_groups
         return HandedVersions(groups, dtype, torch.device("cpu"), lag, self._members.wake)
 
-    def publisher(self) -> SnapshotPublisher:
-        return SnapshotPublisher(self._assignment, self.context, self._members)
+    def publisher(self, before: SnapshotRef | None = None) -> SnapshotPublisher:
+        return SnapshotPublisher(self._assignment, self.context, self._members, before)
+
+
+def two_nodes(url: str, folder: Path, members: Members, settings: dict[str, Any]) -> Iterator[tuple[Node, Node]]:
+    """The learner's node and the actors' node of a run with settings merged over `SMALL`."""
+    config = build_config(merge(SMALL, settings))
+    run = RunFolder(open_store(url), "small")
+    run.create({"config": config.model_dump(mode="json", exclude={"store", "cluster"})})
+    yield Node(url, folder / "learner", members), Node(url, folder / "actors", members)
+    _load.cache_clear()
 
 
 @pytest.fixture
@@ -107,11 +117,7 @@ def members() -> Members:
 @pytest.fixture(params=["float32", "bfloat16", "int8"])
 def nodes(request: pytest.FixtureRequest, s3_url: str, tmp_path: Path, members: Members) -> Iterator[tuple[Node, Node]]:
     """The learner's node and the actors' node, on an object store."""
-    config = build_config(merge(SMALL, {"distribution": {"snapshot_dtype": request.param}}))
-    run = RunFolder(open_store(s3_url), "small")
-    run.create({"config": config.model_dump(mode="json", exclude={"store", "cluster"})})
-    yield Node(s3_url, tmp_path / "learner", members), Node(s3_url, tmp_path / "actors", members)
-    _load.cache_clear()
+    yield from two_nodes(s3_url, tmp_path, members, {"distribution": {"snapshot_dtype": request.param}})
 
 
 def publish(node: Node, version: int, state: Any) -> SnapshotRef:

@@ -217,6 +217,20 @@ def test_staleness_is_part_of_a_run():
     assert refusal({"distribution": {"max_staleness": -1}}).startswith("distribution.max_staleness = -1: ")
 
 
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_differences_between_snapshots_need_bfloat16(dtype: str):
+    """More than half of the bytes of other types would be left."""
+    said = refusal({"distribution": {"snapshot_differences": True, "snapshot_dtype": dtype}})
+    assert f"snapshot_differences = true needs snapshot_dtype = bfloat16, but it is {dtype}" in said
+
+
+def test_differences_between_snapshots_change_no_byte_of_a_run():
+    """They are not part of its identity; the rounded weights are."""
+    plain = build_config({"distribution": {"snapshot_dtype": "bfloat16"}})
+    more = build_config({"distribution": {"snapshot_dtype": "bfloat16", "snapshot_differences": True}})
+    assert plain.identity() == more.identity()
+
+
 def test_no_minibatch_is_empty():
     """A round of 2 environments and 3 steps has 6 rows."""
     values = {"environment": {"num_envs": 2, "envs_per_tile": 2}, "schedule": {"round_steps": 3}}

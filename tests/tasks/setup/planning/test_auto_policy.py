@@ -17,7 +17,8 @@ from penstock.tasks.setup.planning.traffic import Sizes
 SIZES = Sizes(
     owned_bytes=0,
     action_bytes=64, observation_bytes=128, frame_bytes=96, end_bytes=2000, start_bytes=1000, greeting_bytes=20,
-    welcome_bytes=1, shard_bytes=50_000, state_bytes=1000, snapshot_bytes=5000, checkpoint_bytes=15_000, updates=8,
+    welcome_bytes=1, shard_bytes=50_000, state_bytes=1000, snapshot_bytes=5000, difference_bytes=0,
+    checkpoint_bytes=15_000, updates=8,
     gradient_bytes=40_000, server_reply_vectors=8, server_reply_bytes=40_000,
     arrivals=4, stale_reply_vectors=8, stale_reply_bytes=40_000,
     sums=1, sums_bytes=24, priority_messages=0, priority_bytes=0, round_state_vectors=0, round_state_bytes=0,

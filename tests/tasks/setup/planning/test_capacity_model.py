@@ -99,6 +99,23 @@ def test_bytes_of_a_stage():
     assert read_bytes(FOUR, SIZES) == found
 
 
+def test_differences_are_written_as_well_and_read_instead():
+    """One more object a round is stored; each node reads 1,500 bytes of a version in place of 5,000."""
+    more = replace(SIZES, difference_bytes=1500)
+    waits = StageSeconds(10.0, 1.0, 0.3)
+    plain, asked = store_requests(FOUR, SIZES, waits), store_requests(FOUR, more, waits)
+    assert asked == {**plain, "put": plain["put"] + 10}
+    assert written_bytes(FOUR, more) - written_bytes(FOUR, SIZES) == 10 * 1500
+    assert read_bytes(FOUR, SIZES) - read_bytes(FOUR, more) == 10 * 2 * (5000 - 1500)
+    folder = replace(FOUR, client=None)
+    assert predict(folder, more, EVEN, GIVEN) == predict(folder, SIZES, EVEN, GIVEN)
+    slow = GIVEN | {"store_bits_per_second": 1e4}
+    assert (
+        predict(FOUR, more, EVEN, slow).parts["snapshot fan-out"]
+        < predict(FOUR, SIZES, EVEN, slow).parts["snapshot fan-out"]
+    )
+
+
 def test_scheduler_messages_grow_with_members_and_rounds_not_with_shards():
     """There are 11 messages a stage, two a round, 11 a member, and heartbeats: three processes twice a second."""
     assert scheduler_messages(FOUR, 10.0) == pytest.approx(12 + 2 * 10 + 11 * 5 + 10 * (3 / 0.5 + 1.6))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.tasks.setup.config.loading import build_config
+from penstock.tasks.setup.config.loading import build_config, merge
 from penstock.tasks.setup.distribution.dataflow import crosses, crossings, cut_edges
 from penstock.tasks.setup.distribution.policies import POLICIES, make_policy
 from penstock.tasks.setup.planning.calibration_process import sizes_of
@@ -41,6 +41,16 @@ def test_sizes_are_those_of_the_configuration(sizes):
     assert (sizes.sums, sizes.sums_bytes, sizes.priority_messages, sizes.round_state_vectors) == (1, 3 * 8, 0, 0)
     assert sizes.snapshot_bytes > POLICY_BYTES
     assert sizes.shard_bytes > 32 * (16 + 4 + 1 + 1 + 8 + 4 + 3 * 4)
+
+
+def test_the_difference_of_a_trial_round_is_measured(sizes: Sizes):
+    """The learned round changes weights: its difference is no small constant, and smaller than the snapshot."""
+    assert sizes.difference_bytes == 0
+    reduced = {"snapshot_dtype": "bfloat16", "snapshot_differences": True}
+    config = build_config(merge(CONFIG.model_dump(), {"algorithm": {"hidden": [64, 64]}, "distribution": reduced}))
+    with trial_run(config) as (assignment, context):
+        found = sizes_of(assignment, context)
+    assert 0.1 * found.snapshot_bytes < found.difference_bytes == found.version_read_bytes < found.snapshot_bytes
 
 
 @pytest.mark.parametrize("name", [name for name in POLICIES if name != "learner_over_storage"])
