@@ -37,6 +37,7 @@ class Mailbox:
         self._changed = system.condition()
         self._topics: dict[str, Entries] = {}
         self._members: dict[str, int] = {}
+        self._derived: dict[tuple[str, str], tuple[Any, dict[Any, Any]]] = {}
         self._polled_at: dict[tuple[str, str], float] = {}
 
     def open(self, topic: str) -> None:
@@ -51,6 +52,7 @@ class Mailbox:
             self._members[topic] -= 1
             if not self._members[topic]:
                 del self._members[topic], self._topics[topic]
+                self._derived = {key: facts for key, facts in self._derived.items() if key[0] != topic}
                 self._polled_at = {key: at for key, at in self._polled_at.items() if key[0] != topic}
 
     def post(self, topic: str, entries: Mapping[str, Any]) -> None:
@@ -69,6 +71,19 @@ class Mailbox:
         """Wait until `ready(entries of the topic)`; returns False on a time-out. A closed topic has no entries."""
         with self._changed:
             return bool(self._changed.wait_for(lambda: ready(self._topics.get(topic, {})), timeout_seconds))
+
+    def derived(self, topic: str, key: str) -> tuple[Any, dict[Any, Any]]:
+        """Return the latest value, and what members here have derived from it: a dictionary that they share and fill.
+
+        Another value begins an empty one. So members of a large gang derive the same facts once a process.
+        """
+        with self._changed:
+            value = self._topics[topic].get(key)
+            before, facts = self._derived.get((topic, key), (None, {}))
+            if before is not value:
+                facts = {}
+            self._derived[topic, key] = value, facts
+            return value, facts
 
     def should_poll(self, topic: str, key: str, pause_seconds: float) -> bool:
         """Return whether no thread here has polled for the key for `pause_seconds`; the caller polls if True."""

@@ -19,6 +19,7 @@ from penstock.storage.stores.open import open_store
 from penstock.tasks.environments.factory import make_pool
 from penstock.tasks.model.algorithms.registry import make_algorithm
 from penstock.tasks.model.algorithms.source_digest import require_source
+from penstock.tasks.runtime.stored_objects import SharedListing
 from penstock.tasks.setup.config.replay import build_stored_config
 from penstock.tasks.setup.config.run import RunConfig, TrainConfig
 from penstock.tasks.setup.config.shards import shard_columns, stored_as
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.native import EnvironmentPool
+    from penstock.storage.refs import ShardRef, StateRef
     from penstock.storage.runs.commit_schema import Commit
     from penstock.storage.shards.specs import Spec
     from penstock.tasks.model.algorithms.contract import Algorithm
@@ -64,6 +66,8 @@ class RunContext:
     resets_each_stage: bool = False
     """True if every stage begins with new episodes, because environments can't save their state."""
     recent_commit: RecentCommit = field(default_factory=RecentCommit)
+    shard_listing: SharedListing[ShardRef] = field(default_factory=SharedListing)
+    state_listing: SharedListing[StateRef] = field(default_factory=SharedListing)
     store_calls: StoreTally = field(default_factory=StoreTally)
     """Counts the calls of the run's store in this process."""
 

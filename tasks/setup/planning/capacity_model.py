@@ -16,6 +16,7 @@ from penstock.tasks.setup.planning.operation_counts import (
     commit_bytes,
     hints,
     node_reads,
+    poll_delay_seconds,
     prefect_calls,
     read_bytes,
     scheduler_messages,
@@ -102,6 +103,9 @@ def predict(deployment: Deployment, sizes: Sizes, parts: PartSeconds, constants:
     acting, learning = _acting(d, parts, constants), _learning(d, sizes, parts, constants)
     act, learn, fan_out = sum(acting.values()), sum(learning.values()), _fan_out(d, sizes, constants)
     announced = 2 * constants["hint_latency_seconds"] + _round_trips(d) * constants["request_seconds"]
+    if d.clusters > 1:  # a version is found by polls, and so is the last shard, for which there was little to wait
+        announced += poll_delay_seconds(learn + fan_out, -(-d.act_processes // d.clusters))
+        announced += poll_delay_seconds(0.0, d.learners)
     ends = _ends(d, constants)
     if d.lag == 0:
         round_seconds, wait = act + learn + fan_out + announced, learn + fan_out

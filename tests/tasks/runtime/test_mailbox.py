@@ -121,6 +121,24 @@ def test_one_thread_of_a_process_polls():
     assert mailbox.should_poll("a", "snapshot/1", LONG_SECONDS)
 
 
+def test_what_is_derived_from_a_value_is_shared_until_another_comes():
+    """All threads get the same dictionary of a value; another value, and another gang, begin an empty one."""
+    mailbox = Mailbox()
+    mailbox.open("a")
+    mailbox.post("a", {"roster": {"act-0": "tcp://1"}})
+    roster, facts = mailbox.derived("a", "roster")
+    assert (roster, facts) == ({"act-0": "tcp://1"}, {})
+    facts["processes"] = 1
+    mailbox.post("a", {"shard": 1})
+    assert mailbox.derived("a", "roster")[1] is facts
+    mailbox.post("a", {"roster": {"act-0": "tcp://1"}})
+    assert mailbox.derived("a", "roster")[1] == {}, "an equal value is another one"
+    mailbox.derived("a", "roster")[1]["processes"] = 1
+    mailbox.close("a")
+    mailbox.open("a")
+    assert mailbox.derived("a", "roster") == (None, {})
+
+
 @contextlib.asynccontextmanager
 async def two_workers() -> AsyncIterator[tuple[Worker, Worker]]:
     """In the order in which they must end."""

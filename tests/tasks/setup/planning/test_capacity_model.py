@@ -12,6 +12,7 @@ from penstock.tasks.setup.planning.operation_counts import (
     StageSeconds,
     commit_bytes,
     expected_polls,
+    hints,
     read_bytes,
     scheduler_messages,
     store_requests,
@@ -103,6 +104,32 @@ def test_scheduler_messages_grow_with_members_and_rounds_not_with_shards():
     """There are 11 messages a stage, two a round, 11 a member, and heartbeats: three processes twice a second."""
     assert scheduler_messages(FOUR, 10.0) == pytest.approx(12 + 2 * 10 + 11 * 5 + 10 * (3 / 0.5 + 1.6))
     assert scheduler_messages(replace(FOUR, tiles_per_actor=9), 10.0) == scheduler_messages(FOUR, 10.0)
+
+
+def test_two_schedulers_announce_nothing_to_each_other():
+    """Half of the announcements are left; waiters poll sooner and more often; states stay on their node."""
+    two = replace(FOUR, schedulers=2)
+    waits = StageSeconds(stage=10.0, snapshot_wait=1.0, shard_wait=8.0)
+    one_asks, two_ask = store_requests(FOUR, SIZES, waits), store_requests(two, SIZES, waits)
+    assert two.moved_states == 0
+    assert one_asks["get"] - two_ask["get"] == FOUR.moved_states
+    # Each of two processes polls after 0.05 s, then 0.1, 0.2, 0.4, 0.8; the learner for four missing shards of eight.
+    polls = 10 * (2 * (0.5 + 3 + 0.25 / 0.8) + sum(expected_polls(8 / 2**n, 1, far=True) for n in range(1, 5)))
+    assert two_ask["list"] == pytest.approx(2 * 4 + 1 + 1 + polls)
+    assert {kind: two_ask[kind] for kind in ("put", "head", "delete")} == {
+        kind: one_asks[kind] for kind in ("put", "head", "delete")
+    }
+    assert hints(two) == (hints(FOUR)[0] / 2, hints(FOUR)[1] / 2)
+    assert scheduler_messages(two, 0.0) == scheduler_messages(FOUR, 0.0) + 11
+    assert replace(FOUR, actors=1, schedulers=2).clusters == 1, "one node has one scheduler"
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_a_version_that_is_polled_for_comes_later(lag: int):
+    """A round on two schedulers takes at most a poll's interval longer, and never less."""
+    one = predict(replace(FOUR, lag=lag), SIZES, EVEN, GIVEN)
+    two = predict(replace(FOUR, lag=lag, schedulers=2), SIZES, EVEN, GIVEN)
+    assert 0 < two.round_seconds - one.round_seconds < 2.0
 
 
 SLOW = replace(EVEN, step=0.1, step_cpu=1e-6, infer=1e-6, update=1e-6, update_row=0.0)
