@@ -49,6 +49,7 @@ from penstock.flows.support.capacity_table import deployment_of
 from penstock.storage.digest import digest
 from penstock.storage.refs import stage_folder
 from penstock.storage.runs.run import RunFolder
+from penstock.storage.shards.verify import check_content
 from penstock.storage.stores.open import open_store
 from penstock.tasks.setup.planning.capacity_model import predict
 
@@ -231,7 +232,7 @@ class TwoSchedulers:
         return [json.loads(store.read(file)) for file in store.list("timings/")]
 
     def _digests(self, name: str) -> dict[str, str]:
-        """Return the digest of every object that a run's commits name, as it is stored, and of the commits."""
+        """Return the digest of every object that a run's commits name, by its stored bytes, and of the commits."""
         run = RunFolder(open_store(self.config.store), name)
         newest = run.log.newest()
         stages = range(newest.stage + 1) if newest else range(0)
@@ -239,13 +240,18 @@ class TwoSchedulers:
         refs: Iterable[Ref] = (
             ref for commit in commits for ref in (*commit.shards, *commit.states, *commit.snapshots, commit.checkpoint)
         )
-        names = {ref.name: ref.digest for ref in refs}
+        of_name = {ref.name: ref for ref in refs}
         with ThreadPoolExecutor(READERS) as threads:
-            stored = dict(zip(names, threads.map(lambda each: digest(run.store.view(each)), names), strict=True))
-        altered = [each for each, content in stored.items() if content != names[each]]
-        if altered:
-            sys.exit(f"{len(altered)} objects of run {name} are not what the log says, the first is {altered[0]}")
+            contents = threads.map(lambda ref: _checked(run, ref), of_name.values())
+            stored = dict(zip(of_name, contents, strict=True))
         return stored | {f"commits/{stage}": run.log.digest_of(stage) for stage in stages}
+
+
+def _checked(run: RunFolder, ref: Ref) -> str:
+    """Return the digest of an object's bytes; raises if the object is not what the log says."""
+    content = run.store.view(ref.name)
+    check_content(content, ref, run.store.url)
+    return digest(content)
 
 
 class Processes:

@@ -136,7 +136,7 @@ def test_members_that_begin_together_share_a_listing(store: Store):
 
 
 def test_a_shared_listing_is_never_older_than_its_request(store: Store):
-    """What was stored before a member asked is in its answer, although another member's listing is still in use."""
+    """An answer has all that was stored when its member asked, although an older listing is still in use."""
     shared: SharedListing[ShardRef] = SharedListing()
     put(store, shard_name(3, 0, 30, 0, ONE))
     before = shared.get((3, 0), lambda: stored_shards(store, 3, 0))
