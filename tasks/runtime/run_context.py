@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -120,6 +121,10 @@ class RunContext:
         return make_pool(self.config, num_envs)
 
 
+_loading = threading.Lock()
+"""Held while a run is loaded: members that begin together would each load it, and share no connection and no cache."""
+
+
 @lru_cache(maxsize=8)
 def _load(store: str, name: str, cache_folder: str, cache_limit_bytes: int = LIMIT_BYTES) -> RunContext:
     tally = StoreTally()
@@ -145,12 +150,13 @@ def _cache_of(folder: str) -> Path:
 
 
 def load_context(assignment: Assignment) -> RunContext:
-    """Return the run of an assignment; the first member in a process reads it from storage.
+    """Return the run of an assignment; the first member in a process reads it from storage, and the others wait.
 
     Raises:
         ConfigError: its custom algorithm can't be found or constructed here, or has another source.
     """
-    context = _load(assignment.store, assignment.run, assignment.cache_folder, assignment.cache_limit_bytes)
+    with _loading:
+        context = _load(assignment.store, assignment.run, assignment.cache_folder, assignment.cache_limit_bytes)
     if assignment.custom_files:
         require_source(context.config.algorithm.name, assignment.custom_files)
     return context
