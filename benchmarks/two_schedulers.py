@@ -9,7 +9,7 @@ The same run is trained twice: undisturbed, which gives the figures of its last 
 commit names must then have the same digest in both, as read back from the store.
 
 All of that shares this machine, and nothing else may run on it. Predictions are for half of its cores per node of
-actors, and for what schedulers, servers and flow leave of these.
+actors, and for what schedulers, servers, flow and other programs leave of these.
 
     python benchmarks/two_schedulers.py --results benchmarks/results  # a quarter of an hour
     python benchmarks/two_schedulers.py --actors 256  # three minutes
@@ -97,10 +97,12 @@ def main() -> None:
                 os.environ["PREFECT_API_URL"] = tally.api_url
                 bench = TwoSchedulers(args, Path(folder), server, tally)
                 counted, found = bench.undisturbed()
-                constants["cores_per_node"] = parts.cores / SCHEDULERS
+                constants["cores_per_node"] = parts.busy_cores / SCHEDULERS
                 deployment = deployment_of(bench.config, args.actors, 1, args.actors // SCHEDULERS, SCHEDULERS)
                 prediction = predict(deployment, sizes, parts, constants)
-                compared = compare(prediction, sizes, parts, constants, counted)
+                # A busy core gives as many seconds of an idle one as its speed is.
+                beside = {"cpu beside": counted["cpu beside"] * parts.busy_core_speed}
+                compared = compare(prediction, sizes, parts, constants, counted | beside)
                 show(found | {"seconds": counted["seconds"]})
                 found |= bench.killed()
                 show(found)
@@ -151,6 +153,8 @@ class TwoSchedulers:
         counted = counts([last], between, rounds, cpu, self._server, clusters.tallies, self._tally)
         counted["seconds"] -= last["evaluate_seconds"]
         busy = cpu.seconds(*between)
+        others = max(0.0, processes.machine_seconds(*between) - sum(busy.values()))
+        counted["cpu beside"] += others
         acting = {facts["pid"] for member, facts in last["members"].items() if member.startswith("act-")}
         learning = {facts["pid"] for member, facts in last["members"].items() if member.startswith("learn-")}
         return counted, {
@@ -160,6 +164,7 @@ class TwoSchedulers:
             "seconds of the whole command": whole,
             "seconds until all members of a stage report": last["gather_seconds"],
             "CPU seconds of the schedulers, in the last stage": sum(busy[pid] for pid in schedulers),
+            "CPU seconds of other programs, in the last stage": others,
             "peak PSS of a process of actors, MB": processes.most("pss_bytes", acting) / 1e6,
             "peak PSS of the learner's process, MB": processes.most("pss_bytes", learning) / 1e6,
             "most threads of a process of actors": processes.most("threads", acting),
@@ -175,7 +180,7 @@ class TwoSchedulers:
         with DaskClusters(self._folder / KILLED, self._nodes) as clusters:
             flow = self._train(KILLED, clusters)
             folder = stage_folder("shards", int(schedule.max_stages or 0) - 1, 0)
-            while (there := len(store.list(folder))) < tiles * schedule.rounds_per_stage // 2:
+            while (there := len(store.list(folder))) < tiles * schedule.rounds_per_stage * 3 // 4:
                 if flow.poll() is not None:
                     self._end(flow, KILLED)
                     sys.exit("the run ended before it could be killed: choose more rounds")
@@ -255,10 +260,14 @@ def _checked(run: RunFolder, ref: Ref) -> str:
 
 
 class Processes:
-    """A context manager that keeps the largest memory, threads and open files of this process's descendants."""
+    """A context manager that keeps the largest memory, threads and open files of this process's descendants.
+
+    It also samples how long the machine's cores were busy.
+    """
 
     def __init__(self) -> None:
         self._seen: dict[int, Counter[str]] = {}
+        self._busy: list[tuple[float, float]] = []
         self._done = threading.Event()
         self._looking = threading.Thread(target=self._look, daemon=True)
 
@@ -274,9 +283,16 @@ class Processes:
         """Return the largest `pss_bytes`, `threads` or `files` of some processes."""
         return max((self._seen[pid][what] for pid in pids if pid in self._seen), default=0)
 
+    def machine_seconds(self, begin: float, end: float) -> float:
+        """Return the seconds that all cores were busy between two Unix times, to the next samples."""
+        before, after = (min(self._busy, key=lambda sample: abs(sample[0] - moment))[1] for moment in (begin, end))
+        return after - before
+
     def _look(self) -> None:
         own = psutil.Process()
         while not self._done.wait(LOOK_SECONDS):
+            spent = psutil.cpu_times()
+            self._busy.append((time.time(), sum(spent) - spent.idle - spent.iowait - spent.guest - spent.guest_nice))
             for process in own.children(recursive=True):
                 try:
                     now = {

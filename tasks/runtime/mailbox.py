@@ -38,7 +38,8 @@ class Mailbox:
         self._topics: dict[str, Entries] = {}
         self._members: dict[str, int] = {}
         self._derived: dict[tuple[str, str], tuple[Any, dict[Any, Any]]] = {}
-        self._polled_at: dict[tuple[str, str], float] = {}
+        self._polls: dict[tuple[str, str], tuple[float, float]] = {}
+        """By topic and key: when the last poll was, and the pause after it."""
 
     def open(self, topic: str) -> None:
         """Accept entries of a topic; every `open` needs a `close`."""
@@ -53,7 +54,7 @@ class Mailbox:
             if not self._members[topic]:
                 del self._members[topic], self._topics[topic]
                 self._derived = {key: facts for key, facts in self._derived.items() if key[0] != topic}
-                self._polled_at = {key: at for key, at in self._polled_at.items() if key[0] != topic}
+                self._polls = {key: poll for key, poll in self._polls.items() if key[0] != topic}
 
     def post(self, topic: str, entries: Mapping[str, Any]) -> None:
         """Store entries and wake waiting threads; a topic that is not open is ignored."""
@@ -85,13 +86,24 @@ class Mailbox:
             self._derived[topic, key] = value, facts
             return value, facts
 
-    def should_poll(self, topic: str, key: str, pause_seconds: float) -> bool:
-        """Return whether no thread here has polled for the key for `pause_seconds`; the caller polls if True."""
+    def should_poll(self, topic: str, key: str, pause_seconds: float, after: Callable[[float], float]) -> bool:
+        """Return whether no thread here has polled for the key for a while; the caller polls if True.
+
+        Threads that begin to wait later poll no sooner: all of a process back off together.
+
+        Args:
+            topic: of the gang.
+            key: of the notification that all wait for.
+            pause_seconds: the caller's pause; the process's may be longer.
+            after: returns the next pause, given the longer of these.
+        """
         now = system.monotonic()
         with self._changed:
-            if now - self._polled_at.get((topic, key), -math.inf) < pause_seconds:
+            polled_at, pause = self._polls.get((topic, key), (-math.inf, 0.0))
+            pause = max(pause, pause_seconds)
+            if now - polled_at < pause:
                 return False
-            self._polled_at[topic, key] = now
+            self._polls[topic, key] = now, after(pause)
             return True
 
 

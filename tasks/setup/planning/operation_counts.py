@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 _POLLS_PER_TTL = 3
 _LISTED_AT_ONCE = 1_000
 _STATES_KEPT = 2
-_LISTINGS_OF_A_CROWD = 8
-"""Listings of either kind by 32 actors that begin in one process: 5 to 18 were counted (`benchmarks/scale.py`)."""
+_LISTINGS_OF_A_CROWD, _SHARE_THAT_LISTS = 8, 3 / 8
+"""Listings of either kind by actors that begin in one process: 5 to 18 by 32 were counted (`benchmarks/scale.py`), and
+96 by 256 (`benchmarks/two_schedulers.py`)."""
 _COMMIT_BYTES = 650
 """Bytes of a commit without its shards, states and snapshots."""
 _STAGE_MESSAGES = 12
@@ -170,10 +171,10 @@ def begin_requests(deployment: Deployment) -> float:
     return deployment.caches / deployment.members + listings + deployment.moved_states / deployment.actors
 
 
-def _begin_listings(deployment: Deployment) -> int:
-    """Return the listings of actors, two each; actors of a process share them (`storage.stores.single_flight`)."""
+def _begin_listings(deployment: Deployment) -> float:
+    """Return the listings of actors, two each; actors of a process that ask together share one."""
     crowd = -(-deployment.actors // deployment.act_processes)
-    return 2 * deployment.act_processes * min(crowd, _LISTINGS_OF_A_CROWD)
+    return 2 * deployment.act_processes * min(crowd, max(_LISTINGS_OF_A_CROWD, _SHARE_THAT_LISTS * crowd))
 
 
 def _shard_polls(deployment: Deployment, wait_seconds: float) -> float:

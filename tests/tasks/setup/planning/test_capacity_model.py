@@ -69,11 +69,11 @@ def test_cpu_seconds_are_those_of_the_members_work():
 
 
 def test_actors_of_a_process_share_listings_and_polls():
-    """With 1,000 actors in ten processes, no process lists more than eight times; each polls as one waiter."""
+    """With 1,000 actors in ten processes, three of eight actors list; each process polls as one waiter."""
     waits = StageSeconds(stage=0.0, snapshot_wait=1.0, shard_wait=0.0)
     many = replace(FOUR, actors=1_000, actors_per_node=1_000, processes_per_node=10)
     found = store_requests(many, SIZES, waits)["list"]
-    assert found == pytest.approx(2 * 10 * 8 + 1 + 1 + 10 * 10 * 1.75)
+    assert found == pytest.approx(2 * 1_000 * 3 / 8 + 1 + 1 + 10 * 10 * 1.75)
     alone = store_requests(replace(many, processes_per_node=1_000), SIZES, waits)["list"]
     assert alone == pytest.approx(2 * 1_000 + 1 + 1 + 10 * 1_000 * expected_polls(1.0, 1_000))
 
@@ -155,6 +155,18 @@ def test_processors_and_processes_are_shared():
     assert parts["inference"] == pytest.approx(10 * 2 * 64 * 8 * 1e-4)
     locked = predict(replace(many, processes_per_node=2), SIZES, replace(busy, step_cpu=1e-6), FREE).parts
     assert locked["inference"] == pytest.approx(10 * 2 * 64 * 32 * 1e-4)
+
+
+def test_busy_cores_slow_each_other():
+    """Cores that are half as fast while all are busy need twice the time; a single one is slowed by none."""
+    busy = replace(EVEN, step=1e-3, step_cpu=1e-3, write=1e-9, update=1e-9, update_row=1e-12)
+    many, slowed = replace(FOUR, actors=128, actors_per_node=64), replace(busy, busy_core_speed=0.5)
+    wide = replace(many, processes_per_node=64)
+    assert predict(wide, SIZES, slowed, FREE).parts["stepping"] == pytest.approx(
+        2 * predict(wide, SIZES, busy, FREE).parts["stepping"]
+    )
+    single = FREE | {"cores_per_node": 1.0}
+    assert predict(wide, SIZES, slowed, single).stage_seconds == predict(wide, SIZES, busy, single).stage_seconds
 
 
 @pytest.mark.parametrize(
