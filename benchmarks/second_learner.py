@@ -73,6 +73,7 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, nargs="+", default=[1024, 1024])
     parser.add_argument("--preset", default="pendulum", help="gpu_only needs an environment with a torch version")
     parser.add_argument("--results", type=Path)
+    parser.add_argument("--name", default="second-learner", help="of the results")
     args = parser.parse_args()
     settings = [
         *WORKLOAD,
@@ -167,7 +168,7 @@ def report(
         "machine": machine(["penstock-rl", "torch", "distributed"]),
     }
     command = shlex.join(["python", "benchmarks/second_learner.py", *sys.argv[1:]])
-    print(write_table(args.results or Path(tempfile.mkdtemp()), "second-learner", command, rows, raw, head=HEAD))
+    print(write_table(args.results or Path(tempfile.mkdtemp()), args.name, command, rows, raw, head=HEAD))
 
 
 if __name__ == "__main__":

@@ -238,8 +238,11 @@ def _on_one_core() -> Iterator[None]:
 
 
 def _busy_core_speed(cores: int) -> float:
-    """Return the speed of a core while all compute, as a share of its speed alone: of matrix products in threads."""
-    return min(1.0, _best(lambda: _products(1)) / _best(lambda: _products(cores)))
+    """Return the speed of a core while all compute, as a share of its speed alone: of matrix products in threads.
+
+    All cores together are never slower than one, unless other programs use them meanwhile.
+    """
+    return min(1.0, max(1 / cores, _best(lambda: _products(1)) / _best(lambda: _products(cores))))
 
 
 def _products(threads: int) -> None:
