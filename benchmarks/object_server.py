@@ -6,6 +6,7 @@ reports its requests: `GET /` without a bucket returns every request so far as l
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import itertools
 import json
@@ -148,6 +149,8 @@ class _Objects:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._content: dict[str, bytearray] = {}
+        self._keys: list[str] = []
+        """Sorted, since thousands of members list a few objects of very many."""
         self._uploads: dict[str, dict[int, bytearray]] = {}
         self._count = itertools.count()
         self._asked: list[tuple[float, str, str, int]] = []
@@ -179,8 +182,17 @@ class _Objects:
         if method == "POST":
             return self._post(key, asked, body)
         with self._lock:
-            self._content.pop(key, None)
+            self._remove(key)
         return "204 No Content", {}, b""
+
+    def _keep(self, key: str, body: bytearray) -> None:
+        if key not in self._content:
+            bisect.insort(self._keys, key)
+        self._content[key] = body
+
+    def _remove(self, key: str) -> None:
+        if self._content.pop(key, None) is not None:
+            del self._keys[bisect.bisect_left(self._keys, key)]
 
     def _read(self, key: str, headers: dict[str, str]) -> Answer:
         content = self._content.get(key)
@@ -199,7 +211,7 @@ class _Objects:
         with self._lock:
             if headers.get("if-none-match") == "*" and key in self._content:
                 return REFUSED
-            self._content[key] = body
+            self._keep(key, body)
         return "200 OK", {}, b""
 
     def _post(self, key: str, asked: dict[str, str], body: bytearray) -> Answer:
@@ -208,7 +220,7 @@ class _Objects:
             names = re.findall(r"<Key>(.*?)</Key>", body.decode())
             with self._lock:
                 for name in names:
-                    self._content.pop(f"{bucket}/{name}", None)
+                    self._remove(f"{bucket}/{name}")
             gone = "".join(f"<Deleted><Key>{name}</Key></Deleted>" for name in names)
             return "200 OK", {}, f"<DeleteResult>{gone}</DeleteResult>".encode()
         if "uploads" in asked:
@@ -220,15 +232,19 @@ class _Objects:
         parts = self._uploads.pop(asked["uploadId"])
         whole = bytearray().join(parts[number] for number in sorted(parts))
         with self._lock:
-            self._content[key] = whole
+            self._keep(key, whole)
         said = '<CompleteMultipartUploadResult><ETag>"0"</ETag></CompleteMultipartUploadResult>'
         return "200 OK", {}, said.encode()
 
     def _list(self, bucket: str, asked: dict[str, str]) -> Answer:
-        base, after = f"{bucket}/{asked.get('prefix', '')}", asked.get("continuation-token", "")
+        base = f"{bucket}/{asked.get('prefix', '')}"
+        after = asked.get("continuation-token") or asked.get("start-after", "")
         with self._lock:
-            names = sorted(key[len(bucket) + 1 :] for key in self._content if key.startswith(base))
-        page = [name for name in names if name > after][: LISTED_AT_ONCE + 1]
+            first = bisect.bisect_left(self._keys, base)
+            if after:
+                first = max(first, bisect.bisect_right(self._keys, f"{bucket}/{after}"))
+            keys = self._keys[first : first + LISTED_AT_ONCE + 1]
+        page = [key[len(bucket) + 1 :] for key in itertools.takewhile(lambda key: key.startswith(base), keys)]
         cut, page = len(page) > LISTED_AT_ONCE, page[:LISTED_AT_ONCE]
         found = "".join(
             f"<Contents><Key>{escape(name)}</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified>"

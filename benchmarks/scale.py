@@ -16,6 +16,7 @@ separately. Constants that depend on the processor's speed are measured first, e
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import shlex
@@ -83,11 +84,7 @@ def main() -> None:
         os.environ |= {"PREFECT_HOME": f"{folder}/prefect", **server.environment}
         with PrefectServer() as prefect:
             prefect.wait_ready()
-            sizes, parts = measure_parts(tried_config(config_of(args, 1, folder), TRIED_TILES), None)
-            here = {"cores_per_node": parts.cores, **request_seconds(args, folder)}
-            for measured in (hint_seconds, commit_seconds, begin_seconds):
-                here |= measured()
-            constants = values(with_assumptions(f"{name}={value}" for name, value in here.items()))
+            sizes, parts, constants = measured_here(args, folder)
             with PrefectTally(int(prefect.ui_url.rpartition(":")[2])) as tally:
                 prefect.direct_here()
                 os.environ["PREFECT_API_URL"] = tally.api_url
@@ -98,6 +95,15 @@ def main() -> None:
                     found.append({"actors": actors, **compare(prediction, sizes, parts, constants, counted)})
                     print(json.dumps(found[-1]), flush=True)
     report(args, found, {"sizes": sizes.to_json(), "parts": parts.to_json(), "constants": constants})
+
+
+def measured_here(args: argparse.Namespace, folder: str) -> tuple[Sizes, PartSeconds, dict[str, float]]:
+    """Return sizes, part times and constants of this machine, which is one node."""
+    sizes, parts = measure_parts(tried_config(config_of(args, 1, folder), TRIED_TILES), None)
+    here = {"cores_per_node": parts.cores, **request_seconds(args, folder)}
+    for measured in (hint_seconds, commit_seconds, begin_seconds):
+        here |= measured()
+    return sizes, parts, values(with_assumptions(f"{name}={value}" for name, value in here.items()))
 
 
 def with_waiting_environment() -> None:
@@ -172,22 +178,44 @@ def measure(config: TrainConfig, server: ObjectServer, tally: PrefectTally, fold
         sys.exit(f"{shlex.join(command)} ended with {done.returncode}:\n{done.stderr}")
     store = open_store(config.store).at(str(config.name))
     stages = [json.loads(store.read(name)) for name in store.list("timings/")]
-    begin, end, count = stages[1]["started_at"], stages[-1]["started_at"], len(stages) - 2
+    between = stages[1]["started_at"], stages[-1]["started_at"]
+    return counts(stages[1:-1], between, config.schedule.rounds_per_stage, cpu, server, [told], tally)
+
+
+def counts(
+    stages: list[dict[str, Any]],
+    between: tuple[float, float],
+    rounds: int,
+    cpu: CpuTally,
+    server: ObjectServer,
+    told: list[Path],
+    tally: PrefectTally,
+) -> dict[str, float]:
+    """Return what a stage needed, as the mean over stages.
+
+    Args:
+        stages: their timings.
+        between: Unix times of their beginning and end.
+        rounds: of each.
+        cpu: has watched all processes.
+        server: has answered all requests.
+        told: the messages of each scheduler, as `scheduler_tally.py` writes them.
+        tally: has passed on the calls to Prefect's server.
+    """
+    (begin, end), count = between, len(stages)
     counted: Counter[str] = Counter(
         {
             "seconds": end - begin,
-            "round seconds": sum(stage["roles_seconds"] for stage in stages[1:-1]) / config.schedule.rounds_per_stage,
+            "round seconds": sum(stage["roles_seconds"] for stage in stages) / rounds,
             "snapshot wait": sum(
-                part["wait_seconds"] / len(stage["act"]) / config.schedule.rounds_per_stage
-                for stage in stages[1:-1]
-                for part in stage["act"]
+                part["wait_seconds"] / len(stage["act"]) / rounds for stage in stages for part in stage["act"]
             ),
-            "acting": sum(max(part["act_seconds"] for part in stage["act"]) for stage in stages[1:-1]),
-            "learning": sum(stage["learn"][0]["learn_seconds"] for stage in stages[1:-1]),
-            "members' own": sum(max(part["task_seconds"] for part in stage["act"]) for stage in stages[1:-1]),
+            "acting": sum(max(part["act_seconds"] for part in stage["act"]) for stage in stages),
+            "learning": sum(stage["learn"][0]["learn_seconds"] for stage in stages),
+            "members' own": sum(max(part["task_seconds"] for part in stage["act"]) for stage in stages),
             "orchestration": sum(
                 stage["stage_seconds"] - max(part["task_seconds"] for part in stage["act"] + stage["learn"])
-                for stage in stages[1:-1]
+                for stage in stages
             ),
         }
     )
@@ -202,7 +230,7 @@ def measure(config: TrainConfig, server: ObjectServer, tally: PrefectTally, fold
                 f"{kind} {key.removeprefix('bench/').removeprefix('runs/').partition('/')[2].partition('/')[0]}"
             ] += 1
             counted[f"{kind} bytes"] += nbytes
-    for line in told.read_text(encoding="utf-8").splitlines():
+    for line in itertools.chain.from_iterable(file.read_text(encoding="utf-8").splitlines() for file in told):
         at, kind, operation = json.loads(line)
         if begin <= at < end:
             counted[f"messages {kind}"] += 1
@@ -234,7 +262,7 @@ def compare(
     """Return three values per figure: predicted; predicted from measured times or remaining processors; measured."""
     d = prediction.deployment
     rows, seconds = d.round_rows * d.rounds_per_stage, counted["seconds"]
-    left = constants["cores_per_node"] - counted["cpu beside"] / seconds
+    left = constants["cores_per_node"] - counted["cpu beside"] / seconds / d.nodes
     with_left = predict(d, sizes, parts, constants | {"cores_per_node": left})
     asked = store_requests(d, sizes, StageSeconds(seconds, counted["snapshot wait"], counted["round seconds"]))
     messages = sum(counted.get(f"messages {kind}", 0) for kind in ("in", "out", "call"))

@@ -26,7 +26,7 @@ from distributed import Client, LocalCluster, get_worker
 
 from penstock.flows.api.prefect_server import PrefectServer
 from penstock.storage.digest import digest
-from penstock.storage.refs import Ref, ShardRef, shard_name
+from penstock.storage.refs import Ref, ShardRef, checkpoint_name, shard_name
 from penstock.storage.runs.commit_schema import Commit, decode_commit, encode_commit
 from penstock.tasks.roles.acting.tile import TileActor
 from penstock.tasks.runtime import mailbox
@@ -107,7 +107,7 @@ def commit_seconds() -> dict[str, float]:
     commit = Commit(
         stage=0, parent="0" * 32, rounds=(0, 99), version=100, env_steps=1, episodes=1,
         shards=tuple(map(ShardRef.from_json, _refs(REFS))), states=(), snapshots=(),
-        checkpoint=Ref(f"a-{'0' * 32}", "0" * 32, 1), metrics={}, evaluation=None, finished=None,
+        checkpoint=Ref(checkpoint_name(0, "0" * 32), "0" * 32, 1), metrics={}, evaluation=None, finished=None,
     )  # fmt: skip
     data = encode_commit(commit)
     return {

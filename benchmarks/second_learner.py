@@ -3,7 +3,7 @@
 One learner stands twice: with one thread, where the whole command has one core, and with two threads on two cores. The
 network has two million parameters or more, so that learning is most of a round. Rounds of the second stage are timed,
 acting and learning, at lag 0 and in turns; the CPU seconds are those of all members, actors included. Predictions are
-those of `penstock plan` from a trial of the same configuration on this machine; more learners than it has cores are
+those of `--policy auto` from a trial of the same configuration on this machine; more learners than it has cores are
 predicted only, for as many cores as learners.
 
     python benchmarks/second_learner.py --rounds 5  # a quarter of an hour
@@ -37,6 +37,7 @@ from penstock.tasks.setup.planning.run_calibration import measure_parts
 
 if TYPE_CHECKING:
     from penstock.tasks.setup.config.run import TrainConfig
+    from penstock.tasks.setup.planning.round_time import PartSeconds
 
 PENSTOCK = str(Path(sys.executable).parent / "penstock")
 WORKLOAD = ["--num-envs", "64", "--envs-per-tile", "16", "--round-steps", "32", "--epochs", "4", "--minibatches", "4"]
@@ -50,12 +51,15 @@ MEASURED = {
         f"2 learners, {policy}": ["--policy", policy, "--learn-tasks", "2"]
         for policy in ("multiple_learners", "central", "environments", "gpu_only")
     },
+    "2 learners, central, max_staleness 1": [
+        *("--policy", "central", "--learn-tasks", "2", "--distribution.max_staleness", "1")
+    ],
 }
 PREDICTED = (4, 8)
 HEAD = (
     "learners, policy",
     "seconds a round, median (range)",
-    "predicted",
+    "predicted (over measured)",
     "times one thread",
     "times two threads",
     "CPU seconds a round",
@@ -69,6 +73,7 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, nargs="+", default=[1024, 1024])
     parser.add_argument("--preset", default="pendulum", help="gpu_only needs an environment with a torch version")
     parser.add_argument("--results", type=Path)
+    parser.add_argument("--name", default="second-learner", help="of the results")
     args = parser.parse_args()
     settings = [
         *WORKLOAD,
@@ -80,7 +85,7 @@ def main() -> None:
     ]
     seconds: dict[str, list[float]] = {name: [] for name in MEASURED}
     busy: dict[str, list[float]] = {name: [] for name in MEASURED}
-    predicted = predictions(args.preset, settings)
+    predicted, parts = predictions(args.preset, settings)
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         os.environ.setdefault("PREFECT_HOME", f"{folder}/prefect")
         with PrefectServer() as server:
@@ -94,18 +99,18 @@ def main() -> None:
                     seconds[name].append(taken)
                     busy[name].append(used)
                     print(f"{name}: {taken:.3f} s, {used:.3f} CPU s", file=sys.stderr, flush=True)
-    report(args, seconds, busy, predicted)
+    report(args, seconds, busy, predicted, parts)
 
 
-def predictions(preset: str, settings: list[str]) -> dict[str, float]:
-    """Return the predicted seconds of a round of everything that is measured on all cores, and of more learners."""
+def predictions(preset: str, settings: list[str]) -> tuple[dict[str, float], PartSeconds]:
+    """Return the predicted seconds of a round of everything that is measured and of more learners, and their parts."""
     config: TrainConfig = configured(preset, settings, {})
     sizes, parts = measure_parts(config, None)
     found = {}
     for name, policy in MEASURED.items():
-        if name != ONE:
-            planned = configured(preset, [*settings, *policy], {})
-            found[name] = round_seconds(make_policy(planned.distribution), planned, parts, sizes)
+        planned = configured(preset, [*settings, *policy], {})
+        here = replace(parts, cores=1) if name == ONE else parts
+        found[name] = round_seconds(make_policy(planned.distribution), planned, here, sizes)
     for learners in PREDICTED:
         for policy in ("multiple_learners", "central"):
             given = ["--policy", policy, "--learn-tasks", str(learners), "--num-envs", str(16 * max(4, learners))]
@@ -114,7 +119,7 @@ def predictions(preset: str, settings: list[str]) -> dict[str, float]:
             found[f"{learners} learners, {policy}"] = round_seconds(
                 make_policy(planned.distribution), planned, more, sizes
             )
-    return found
+    return found, parts
 
 
 def timed(command: list[str], rounds: int, *, first_core_alone: bool) -> tuple[float, float]:
@@ -141,12 +146,14 @@ def report(
     seconds: dict[str, list[float]],
     busy: dict[str, list[float]],
     predicted: dict[str, float],
+    parts: PartSeconds,
 ) -> None:
     middle = {name: median(each) for name, each in seconds.items()}
     rows = []
     for name in (*MEASURED, *(name for name in predicted if name not in MEASURED)):
-        foreseen = f"{predicted[name]:.3f}" if name in predicted else ""
+        foreseen = f"{predicted[name]:.3f}"
         if name in middle:
+            foreseen += f" ({predicted[name] / middle[name]:.2f})"
             each = seconds[name]
             taken = f"{middle[name]:.3f} ({min(each):.3f} to {max(each):.3f})"
             gains = [f"{middle[base] / middle[name]:.2f}" for base in (ONE, TWO)]
@@ -157,10 +164,11 @@ def report(
         "seconds": seconds,
         "cpu_seconds": busy,
         "predicted": predicted,
+        "parts": parts.to_json(),
         "machine": machine(["penstock-rl", "torch", "distributed"]),
     }
     command = shlex.join(["python", "benchmarks/second_learner.py", *sys.argv[1:]])
-    print(write_table(args.results or Path(tempfile.mkdtemp()), "second-learner", command, rows, raw, head=HEAD))
+    print(write_table(args.results or Path(tempfile.mkdtemp()), args.name, command, rows, raw, head=HEAD))
 
 
 if __name__ == "__main__":

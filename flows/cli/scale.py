@@ -19,6 +19,7 @@ def scale(
     ] = "1,8,64,512,4096",
     learners: Annotated[int, typer.Option(help="Learners that share the learning.")] = 1,
     actors_per_node: Annotated[int, typer.Option(help="Actors that share a node, and its cache.")] = 8,
+    schedulers: Annotated[int, typer.Option(help="Dask schedulers that share the nodes of actors.")] = 1,
     assume: Annotated[list[str] | None, typer.Option(help="Replace a constant or a price: NAME=VALUE.")] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Print every number that the prediction uses, and its source.")
@@ -36,7 +37,14 @@ def scale(
 
     config = configured(preset, context.args, {})
     typer.echo("running a trial of a few rounds in another process: some seconds", err=True)
-    found = predicted(config, actors, learners=learners, actors_per_node=actors_per_node, assumed=assume or ())
+    found = predicted(
+        config,
+        actors,
+        learners=learners,
+        actors_per_node=actors_per_node,
+        schedulers=schedulers,
+        assumed=assume or (),
+    )
     if as_json:
         typer.echo(json.dumps(found, indent=2))
         return

@@ -44,6 +44,7 @@ def scale(
     *,
     learners: int = 1,
     actors_per_node: int = 8,
+    schedulers: int = 1,
     assumed: Iterable[str] = (),
 ) -> CapacityTable:
     """Predict the throughput of a configuration for each number of actors.
@@ -55,6 +56,7 @@ def scale(
         actors: numbers of actors, such as `1,8,64`.
         learners: number of learners that share the learning.
         actors_per_node: number of actors that share a node, and its cache.
+        schedulers: number of Dask schedulers that share the actors' nodes.
         assumed: `NAME=VALUE` each; replaces a constant, or the measured time of a part of a round.
 
     Returns:
@@ -65,9 +67,10 @@ def scale(
     """
     counts, assumed = _counts(actors), list(assumed)
     with_assumptions(assumed, [_part(field.name, 1.0) for field in fields(PartSeconds)])
-    if learners < 1 or actors_per_node < 1:
+    if learners < 1 or actors_per_node < 1 or schedulers < 1:
         raise ConfigError(
-            f"--learners {learners}, --actors-per-node {actors_per_node}: expected whole numbers of 1 or more"
+            f"--learners {learners}, --actors-per-node {actors_per_node}, --schedulers {schedulers}: expected whole "
+            f"numbers of 1 or more"
         )
     _check(config)
     sizes, parts = measure_parts(tried_config(config), None)
@@ -78,7 +81,7 @@ def scale(
     parts = PartSeconds(**assumed_parts)
     rows = []
     for count in counts:
-        deployment = deployment_of(config, count, learners, actors_per_node)
+        deployment = deployment_of(config, count, learners, actors_per_node, schedulers)
         rows.append(as_row(predict(deployment, sizes, parts, values(constants)), sizes, values(constants)))
     measured = [facts(item) for item in (*_sizes(sizes), *of_parts.values())]
     return {"rows": rows, "measured": measured, "constants": [facts(item) for item in constants.values()]}
@@ -99,13 +102,8 @@ _TRIED = "tried just now on this machine (planning/calibration_process.py)"
 
 def _part(name: str, value: float) -> Constant:
     """Return a measured part of a round as a constant; planning/round_time.py describes each."""
-    return Constant(
-        name,
-        value,
-        "cores" if name == "cores" else "s",
-        "a part of a round: planning/round_time.py",
-        _TRIED,
-    )
+    unit = {"cores": "cores", "busy_core_speed": "of a core"}.get(name, "s")
+    return Constant(name, value, unit, "a part of a round: planning/round_time.py", _TRIED)
 
 
 def _sizes(sizes: Sizes) -> list[Constant]:
@@ -123,7 +121,9 @@ def tried_config(config: ConfigT, tiles: int = _TRIED_TILES) -> ConfigT:
     return config.model_copy(update={"environment": environment, "distribution": distribution})
 
 
-def deployment_of(config: RunConfig, actors: int, learners: int, actors_per_node: int) -> Deployment:
+def deployment_of(
+    config: RunConfig, actors: int, learners: int, actors_per_node: int, schedulers: int = 1
+) -> Deployment:
     """Return a deployment with this many actors, each with an act task's environments of the configuration."""
     environment, schedule = config.environment, config.schedule
     scheme, _, rest = config.store.partition("://")
@@ -140,6 +140,7 @@ def deployment_of(config: RunConfig, actors: int, learners: int, actors_per_node
         lease_seconds=config.cluster.lease_seconds,
         client=scheme if rest and scheme != "file" else None,
         gpu=config.distribution.device == "cuda",
+        schedulers=schedulers,
     )
 
 

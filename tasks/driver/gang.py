@@ -50,8 +50,12 @@ _WORKERS = "all"
 """Topic on which Dask's schedulers announce workers that join and leave."""
 # A nanny restarts a worker that died within this time.
 _SLOT_SECONDS = 10.0
+_ROSTER_SECONDS = 0.05
+"""Reports of so long are answered by one roster: all members of a lost worker report again at once, and members of a
+large gang, which repeat their reports until the roster comes, report until it has arrived everywhere."""
 _CAUSE_SECONDS = 3.0
 _POLL_SECONDS = 0.05
+_SHOWN_MEMBERS = 20
 
 
 @dataclass(slots=True)
@@ -91,6 +95,7 @@ class Gang:
     _ended: set[str] = field(default_factory=set)
     """Members whose worker was preempted, and will not be restarted."""
     _closed: threading.Event = field(default_factory=threading.Event)
+    _roster_is_due: bool = False
     _flow_run: Context = field(default_factory=copy_context)
 
     @property
@@ -196,14 +201,17 @@ class Gang:
         Raises:
             GangError: not all reported in time; names the missing members.
         """
-        deadline = time.monotonic() + gang_seconds
+        deadline, expected = time.monotonic() + gang_seconds, self.expected
         with self._changed:
-            while self.error is None and len(self.members) < len(self.expected):
+            while self.error is None and len(self.members) < len(expected):
                 if not self._changed.wait(deadline - time.monotonic()):
-                    missing = [name for name in self.expected if name not in self.members]
+                    missing = [name for name in expected if name not in self.members]
+                    shown = ", ".join(missing[:_SHOWN_MEMBERS])
+                    if len(missing) > _SHOWN_MEMBERS:
+                        shown += f" and {len(missing) - _SHOWN_MEMBERS} more"
                     self.error = GangError(
-                        f"stage {self.template.stage}: {', '.join(missing)} did not report within {gang_seconds:g} s; "
-                        f"{len(self.members)} of {len(self.expected)} members did. Check the Dask workers, or raise "
+                        f"stage {self.template.stage}: {shown} did not report within {gang_seconds:g} s; "
+                        f"{len(self.members)} of {len(expected)} members did. Check the Dask workers, or raise "
                         f"cluster.gang_seconds"
                     )
             if self.error is not None:
@@ -350,7 +358,22 @@ class Gang:
             # It was restarted, or has not received the start: either way it waits for the roster.
             if moved:
                 self._warn("member=%s was restarted on worker=%s", name, event.address)
-            self._broadcast(self._roster)
+            self._send_roster_soon()
+
+    def _send_roster_soon(self) -> None:
+        """Send the roster to all members, once for all that report meanwhile."""
+        with self._changed:
+            if self._roster_is_due:
+                return
+            self._roster_is_due = True
+        threading.Thread(target=self._send_due_roster, name="gang-roster", daemon=True).start()
+
+    def _send_due_roster(self) -> None:
+        if self._closed.wait(_ROSTER_SECONDS):
+            return
+        with self._changed:
+            self._roster_is_due = False
+        self._broadcast(self._roster)
 
     def _left(self, name: str) -> None:
         """Handle a preempted member: it resumes elsewhere, or the stage restarts if members synchronise in a round."""

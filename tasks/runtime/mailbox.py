@@ -37,7 +37,9 @@ class Mailbox:
         self._changed = system.condition()
         self._topics: dict[str, Entries] = {}
         self._members: dict[str, int] = {}
-        self._polled_at: dict[tuple[str, str], float] = {}
+        self._derived: dict[tuple[str, str], tuple[Any, dict[Any, Any]]] = {}
+        self._polls: dict[tuple[str, str], tuple[float, float]] = {}
+        """By topic and key: when the last poll was, and the pause after it."""
 
     def open(self, topic: str) -> None:
         """Accept entries of a topic; every `open` needs a `close`."""
@@ -51,7 +53,8 @@ class Mailbox:
             self._members[topic] -= 1
             if not self._members[topic]:
                 del self._members[topic], self._topics[topic]
-                self._polled_at = {key: at for key, at in self._polled_at.items() if key[0] != topic}
+                self._derived = {key: facts for key, facts in self._derived.items() if key[0] != topic}
+                self._polls = {key: poll for key, poll in self._polls.items() if key[0] != topic}
 
     def post(self, topic: str, entries: Mapping[str, Any]) -> None:
         """Store entries and wake waiting threads; a topic that is not open is ignored."""
@@ -70,13 +73,37 @@ class Mailbox:
         with self._changed:
             return bool(self._changed.wait_for(lambda: ready(self._topics.get(topic, {})), timeout_seconds))
 
-    def should_poll(self, topic: str, key: str, pause_seconds: float) -> bool:
-        """Return whether no thread here has polled for the key for `pause_seconds`; the caller polls if True."""
+    def derived(self, topic: str, key: str) -> tuple[Any, dict[Any, Any]]:
+        """Return the latest value, and what members here have derived from it: a dictionary that they share and fill.
+
+        Another value begins an empty one. So members of a large gang derive the same facts once a process.
+        """
+        with self._changed:
+            value = self._topics[topic].get(key)
+            before, facts = self._derived.get((topic, key), (None, {}))
+            if before is not value:
+                facts = {}
+            self._derived[topic, key] = value, facts
+            return value, facts
+
+    def should_poll(self, topic: str, key: str, pause_seconds: float, after: Callable[[float], float]) -> bool:
+        """Return whether no thread here has polled for the key for a while; the caller polls if True.
+
+        Threads that begin to wait later poll no sooner: all of a process back off together.
+
+        Args:
+            topic: of the gang.
+            key: of the notification that all wait for.
+            pause_seconds: the caller's pause; the process's may be longer.
+            after: returns the next pause, given the longer of these.
+        """
         now = system.monotonic()
         with self._changed:
-            if now - self._polled_at.get((topic, key), -math.inf) < pause_seconds:
+            polled_at, pause = self._polls.get((topic, key), (-math.inf, 0.0))
+            pause = max(pause, pause_seconds)
+            if now - polled_at < pause:
                 return False
-            self._polled_at[topic, key] = now
+            self._polls[topic, key] = now, after(pause)
             return True
 
 

@@ -69,7 +69,6 @@ class Membership:
         self._task = self._worker.get_current_task()
         self._failure: BaseException | None = None
         self._advertised = advertise(_host_of(self._worker.address)) if advertise else {}
-        self._known: tuple[Any, dict[tuple[frozenset[str], int | None], frozenset[str]]] = None, {}
 
     def __enter__(self) -> Self:
         mailbox.install(self._worker)
@@ -111,18 +110,16 @@ class Membership:
         mailbox.send(self._worker, self._processes(holders, replica), self._topic, {key: value})
 
     def _processes(self, roles: frozenset[str], replica: int | None = None) -> frozenset[str]:
-        """Return the worker addresses of such members on this cluster; cached, since a roster may be long."""
-        roster: dict[str, str] = MAILBOX.get(self._topic, "roster")
-        known_of, known = self._known
-        if known_of is not roster:  # a restarted member has another address
-            known = {}
-            self._known = roster, known
-        if (roles, replica) not in known:
+        """Return the worker addresses of such members on this cluster: each process searches a long roster once."""
+        # A restarted member has another address, and all get another roster.
+        roster, known = MAILBOX.derived(self._topic, "roster")
+        found: frozenset[str] | None = known.get((roles, replica))
+        if found is None:
             parted = ((member.rpartition("-"), address) for member, address in roster.items())
-            known[roles, replica] = frozenset(
+            found = known[roles, replica] = frozenset(
                 address for (role, _, number), address in parted if role in roles and replica in {None, int(number)}
             )
-        return known[roles, replica]
+        return found
 
     def advertised(self, member: str, name: str) -> Any:
         """Return the value that a member advertised before the start."""

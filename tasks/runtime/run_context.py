@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -19,6 +20,7 @@ from penstock.storage.stores.open import open_store
 from penstock.tasks.environments.factory import make_pool
 from penstock.tasks.model.algorithms.registry import make_algorithm
 from penstock.tasks.model.algorithms.source_digest import require_source
+from penstock.tasks.runtime.stored_objects import SharedListing
 from penstock.tasks.setup.config.replay import build_stored_config
 from penstock.tasks.setup.config.run import RunConfig, TrainConfig
 from penstock.tasks.setup.config.shards import shard_columns, stored_as
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.native import EnvironmentPool
+    from penstock.storage.refs import ShardRef, StateRef
     from penstock.storage.runs.commit_schema import Commit
     from penstock.storage.shards.specs import Spec
     from penstock.tasks.model.algorithms.contract import Algorithm
@@ -64,6 +67,8 @@ class RunContext:
     resets_each_stage: bool = False
     """True if every stage begins with new episodes, because environments can't save their state."""
     recent_commit: RecentCommit = field(default_factory=RecentCommit)
+    shard_listing: SharedListing[ShardRef] = field(default_factory=SharedListing)
+    state_listing: SharedListing[StateRef] = field(default_factory=SharedListing)
     store_calls: StoreTally = field(default_factory=StoreTally)
     """Counts the calls of the run's store in this process."""
 
@@ -116,6 +121,10 @@ class RunContext:
         return make_pool(self.config, num_envs)
 
 
+_loading = threading.Lock()
+"""Held while a run is loaded: members that begin together would each load it, and share no connection and no cache."""
+
+
 @lru_cache(maxsize=8)
 def _load(store: str, name: str, cache_folder: str, cache_limit_bytes: int = LIMIT_BYTES) -> RunContext:
     tally = StoreTally()
@@ -141,12 +150,13 @@ def _cache_of(folder: str) -> Path:
 
 
 def load_context(assignment: Assignment) -> RunContext:
-    """Return the run of an assignment; the first member in a process reads it from storage.
+    """Return the run of an assignment; the first member in a process reads it from storage, and the others wait.
 
     Raises:
         ConfigError: its custom algorithm can't be found or constructed here, or has another source.
     """
-    context = _load(assignment.store, assignment.run, assignment.cache_folder, assignment.cache_limit_bytes)
+    with _loading:
+        context = _load(assignment.store, assignment.run, assignment.cache_folder, assignment.cache_limit_bytes)
     if assignment.custom_files:
         require_source(context.config.algorithm.name, assignment.custom_files)
     return context

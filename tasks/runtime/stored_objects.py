@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
-from typing import TYPE_CHECKING, TypeVar
+import weakref
+from typing import TYPE_CHECKING, Generic, TypeVar
 
+from penstock.storage import system
 from penstock.storage.errors import CorruptObjectError, StageMismatchError
 from penstock.storage.refs import (
     ShardRef,
@@ -17,7 +20,7 @@ from penstock.storage.refs import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Hashable, Iterator
 
     from penstock.storage.stores.protocol import Store
 
@@ -25,25 +28,65 @@ _logger = logging.getLogger(__name__)
 _Name = TypeVar("_Name")
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value", ShardRef, StateRef, SnapshotRef)
+_Ref = TypeVar("_Ref", ShardRef, StateRef)
 
 
-def stored_shards(store: Store, stage: int, attempt: int, round_: int | None = None) -> dict[tuple[int, int], ShardRef]:
+class Listing(dict[tuple[int, int], _Ref]):
+    """The references of a stage's objects by (round, tile). A class of its own, so that it can be referenced weakly."""
+
+
+class SharedListing(Generic[_Ref]):
+    """Reads a listing once for all members of a process that ask at the same time. Safe for threads.
+
+    A stage's listing grows with all tiles, and so would the work of every member that resumes. It is held no longer
+    than its members do.
+    """
+
+    def __init__(self) -> None:
+        self._lock = system.condition()
+        self._moments = itertools.count()
+        self._newest: tuple[Hashable, int, weakref.ref[Listing[_Ref]]] | None = None
+
+    def get(self, question: Hashable, read: Callable[[], Listing[_Ref]]) -> Listing[_Ref]:
+        """Return what `read` returned, no earlier than this was asked; one object for all that ask meanwhile.
+
+        Args:
+            question: names what is listed.
+            read: lists it.
+
+        Raises:
+            BaseException: what `read` has raised; the next caller reads itself.
+        """
+        asked = next(self._moments)
+        with self._lock:
+            if self._newest is not None:
+                known, began, reference = self._newest
+                listing = reference()
+                if listing is not None and known == question and began > asked:
+                    return listing
+            began = next(self._moments)
+            listing = read()
+            self._newest = question, began, weakref.ref(listing)
+            return listing
+
+
+def stored_shards(store: Store, stage: int, attempt: int, round_: int | None = None) -> Listing[ShardRef]:
     """Return the shards of an attempt by (round, tile), of one round or of all.
 
     Raises:
         StageMismatchError: two shards with different content are stored for one (round, tile).
     """
     folder = stage_folder("shards", stage, attempt)
-    found: dict[tuple[int, int], ShardRef] = {}
+    found: Listing[ShardRef] = Listing()
     for name, parsed in named_objects(store, folder if round_ is None else f"{folder}{round_:08d}-", parse_shard_name):
         ref = ShardRef(name=name, digest=parsed.digest, nbytes=0, round=parsed.round, tile=parsed.tile, rows=0)
         _put(found, (parsed.round, parsed.tile), ref)
     return found
 
 
-def stored_states(store: Store, stage: int, attempt: int) -> dict[tuple[int, int], StateRef]:
+def stored_states(store: Store, stage: int, attempt: int) -> Listing[StateRef]:
     """Return the environment states of an attempt by (round, tile); raises as `stored_shards`."""
-    found: dict[tuple[int, int], StateRef] = {}
+    found: Listing[StateRef] = Listing()
     for name, parsed in named_objects(store, stage_folder("states", stage, attempt), parse_state_name):
         ref = StateRef(name=name, digest=parsed.digest, nbytes=0, round=parsed.round, tile=parsed.tile)
         _put(found, (parsed.round, parsed.tile), ref)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.storage import system
@@ -60,10 +61,11 @@ def wait_for_object(
     start = system.monotonic()
     # No notification comes from another cluster: polling is all there is.
     pause = first_poll_seconds(waiters, far=bool(mailbox.get(topic, "elsewhere")))
+    longer = partial(next_poll_seconds, waiters=waiters)
     while not mailbox.wait(topic, lambda entries: "leave" in entries or notified(entries), pause):
         check()
-        if (of_all is None or mailbox.should_poll(topic, of_all, pause)) and poll():
+        if (of_all is None or mailbox.should_poll(topic, of_all, pause, longer)) and poll():
             break
-        pause = next_poll_seconds(pause, waiters)
+        pause = longer(pause)
     check()
     return system.monotonic() - start

@@ -36,6 +36,7 @@ PERIODIC = {"log-event", "event", "heartbeat-client", "adjust-heartbeat-interval
         ({"actors": "many"}, "--actors many"),
         ({"actors": "8", "learners": 0}, "--learners 0"),
         ({"actors": "8", "actors_per_node": 0}, "--actors-per-node 0"),
+        ({"actors": "8", "schedulers": 0}, "--schedulers 0"),
         ({"actors": "8", "assumed": ["vcpu_hour=1"]}, "did you mean vcpu_hour_price"),
     ],
 )

@@ -80,6 +80,7 @@ def act(
     late = None
     if not context.config.requires_full_round:
         late = LateTiles(assignment, context, membership, snapshots, found.shards)
+    del found  # it names the stored objects of all tiles
     act_seconds = wait_seconds = 0.0
     env_steps = 0
     first_step_at = 0.0

@@ -29,9 +29,9 @@ class Starts:
     """Each tile's state and next round; None at the run's beginning."""
     buffers: list[memoryview | None]
     """The contents of these states."""
-    shards: dict[tuple[int, int], ShardRef]
-    """The attempt's stored shards by (round, tile)."""
-    states: dict[tuple[int, int], StateRef]
+    shards: Mapping[tuple[int, int], ShardRef]
+    """The attempt's stored shards by (round, tile), of all tiles: shared with the other members of this process."""
+    states: Mapping[tuple[int, int], StateRef]
     before: Commit | None
 
 
@@ -44,13 +44,14 @@ def find_starts(assignment: Assignment, context: RunContext, tiles: Iterable[int
         ObjectNotFoundError: a state that is listed, or that the commit names, can't be found again and again.
         StageMismatchError: a round is stored twice, with different content.
     """
-    store, stage, attempt = context.run.store, assignment.stage, assignment.attempt
-    rounds, whole = context.rounds_of(stage), context.config.requires_full_round
+    store, which = context.run.store, (assignment.stage, assignment.attempt)
+    rounds, whole = context.rounds_of(assignment.stage), context.config.requires_full_round
     with system.executor(_REQUESTS_AT_ONCE, "resume") as threads:
         committed = threads.submit(context.commit_before, assignment)
         for tries_left in reversed(range(_TRIES)):
-            listed = threads.submit(stored_states, store, stage, attempt)
-            shards, states = stored_shards(store, stage, attempt), listed.result()
+            listed = threads.submit(context.state_listing.get, which, lambda: stored_states(store, *which))
+            shards = context.shard_listing.get(which, lambda: stored_shards(store, *which))
+            states = listed.result()
             before = committed.result()
             starts = [start_of(tile, rounds, before, shards, states, whole=whole) for tile in tiles]
             try:

@@ -55,8 +55,10 @@ class RoundStorage:
         self._membership = membership
         self._confirm = confirm
         tiles = tiles_of(assignment.replica, assignment.replicas, context.config.environment.tiles)
-        self._shards = {key: ref for key, ref in shards.items() if key[1] in tiles}
-        self._states = {key: ref for key, ref in states.items() if key[1] in tiles}
+        # Of all tiles there may be very many.
+        own = [(round_, tile) for round_ in context.rounds_of(assignment.stage) for tile in tiles]
+        self._shards = {key: shards[key] for key in own if key in shards}
+        self._states = {key: states[key] for key in own if key in states}
         self._remote = context.run.store.path("shards") is None
         threads = assignment.upload_threads if self._remote else 0
         # Without the shard that failed to be stored, the snapshot for which its actor waits never comes.

@@ -20,7 +20,7 @@ from penstock.tasks.roles.acting.round_storage import RoundStorage
 from penstock.tasks.roles.acting.tile import RoundBuffers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
 
@@ -52,8 +52,8 @@ class RoundWriter:
         assignment: Assignment,
         context: RunContext,
         membership: Membership,
-        shards: dict[tuple[int, int], ShardRef],
-        states: dict[tuple[int, int], StateRef],
+        shards: Mapping[tuple[int, int], ShardRef],
+        states: Mapping[tuple[int, int], StateRef],
         *,
         handed: HandedRows | None = None,
         confirm: Callable[[int], None] = lambda _: None,

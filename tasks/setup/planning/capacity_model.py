@@ -16,6 +16,7 @@ from penstock.tasks.setup.planning.operation_counts import (
     commit_bytes,
     hints,
     node_reads,
+    poll_delay_seconds,
     prefect_calls,
     read_bytes,
     scheduler_messages,
@@ -103,7 +104,10 @@ def predict(deployment: Deployment, sizes: Sizes, parts: PartSeconds, constants:
     acting, learning = _acting(d, parts, constants), _learning(d, sizes, parts, constants)
     act, learn, fan_out = sum(acting.values()), sum(learning.values()), _fan_out(d, sizes, constants)
     announced = 2 * constants["hint_latency_seconds"] + _round_trips(d) * constants["request_seconds"]
-    ends = _ends(d, constants)
+    if d.clusters > 1:  # a version is found by polls, and so is the last shard, for which there was little to wait
+        announced += poll_delay_seconds(learn + fan_out, -(-d.act_processes // d.clusters))
+        announced += poll_delay_seconds(0.0, d.learners)
+    ends = _ends(d, parts, constants)
     if d.lag == 0:
         round_seconds, wait = act + learn + fan_out + announced, learn + fan_out
     else:
@@ -156,7 +160,7 @@ def _acting(d: Deployment, parts: PartSeconds, constants: Mapping[str, float]) -
     Stepping releases the interpreter lock; inference and writing hold it most of the time.
     """
     infer, write = d.round_steps * parts.infer, _writing(d, parts, constants)
-    cores = d.node_actors / constants["cores_per_node"]
+    cores = d.node_actors / _cores(parts, constants)
     queue = d.node_actors / d.node_processes
     most = max(
         (d.round_steps * parts.step, infer, write),
@@ -189,7 +193,13 @@ def _shared(d: Deployment, parts: PartSeconds, learn: float, constants: Mapping[
     """Return the seconds of a round on one node that acts and learns with all of its cores."""
     if d.apart:
         return 0.0
-    return (d.tiles * _tile_cpu_seconds(d, parts, constants) + d.learners * learn) / constants["cores_per_node"]
+    return (d.tiles * _tile_cpu_seconds(d, parts, constants) + d.learners * learn) / _cores(parts, constants)
+
+
+def _cores(parts: PartSeconds, constants: Mapping[str, float]) -> float:
+    """Return how many cores without others next to them would compute as fast as all cores of a node together."""
+    cores = constants["cores_per_node"]
+    return cores if cores <= 1 else max(1.0, cores * parts.busy_core_speed)
 
 
 def _tile_cpu_seconds(d: Deployment, parts: PartSeconds, constants: Mapping[str, float]) -> float:
@@ -211,12 +221,13 @@ def _round_trips(d: Deployment) -> int:
     return 0 if d.client is None else 3 if d.apart else 1
 
 
-def _ends(d: Deployment, constants: Mapping[str, float]) -> dict[str, float]:
+def _ends(d: Deployment, parts: PartSeconds, constants: Mapping[str, float]) -> dict[str, float]:
     """Return the seconds of a stage outside its rounds."""
-    crowd = d.node_actors / min(constants["cores_per_node"], d.node_processes)
+    cores = _cores(parts, constants)
+    crowd = d.node_actors / min(cores, d.node_processes)
     refs = d.tiles * d.rounds_per_stage
     starts = constants["stage_seconds"] + constants["member_seconds"] * d.members
-    parse = max(1.0, d.node_processes / constants["cores_per_node"]) * constants["read_ref_seconds"]
+    parse = max(1.0, d.node_processes / cores) * constants["read_ref_seconds"]
     commit = (constants["commit_ref_seconds"] + parse) * refs
     if d.client:
         commit += _STAGE_ROUND_TRIPS * constants["request_seconds"]

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 _POLLS_PER_TTL = 3
 _LISTED_AT_ONCE = 1_000
 _STATES_KEPT = 2
-_LISTINGS_OF_A_CROWD = 8
-"""Listings of either kind by 32 actors that begin in one process: 5 to 18 were counted (`benchmarks/scale.py`)."""
+_LISTINGS_OF_A_CROWD, _SHARE_THAT_LISTS = 8, 3 / 8
+"""Listings of either kind by actors that begin in one process: 5 to 18 by 32 were counted (`benchmarks/scale.py`), and
+96 by 256 (`benchmarks/two_schedulers.py`)."""
 _COMMIT_BYTES = 650
 """Bytes of a commit without its shards, states and snapshots."""
 _STAGE_MESSAGES = 12
@@ -58,6 +59,8 @@ class Deployment:
     """Scheme of a remote store, `s3` or `s3+obstore`; None for a folder."""
     gpu: bool = False
     """True if learners have a GPU."""
+    schedulers: int = 1
+    """Dask schedulers that share the actors' nodes; learners are on the first."""
 
     @property
     def nodes(self) -> int:
@@ -90,6 +93,11 @@ class Deployment:
         return self.nodes > 1
 
     @property
+    def clusters(self) -> int:
+        """Return the number of Dask clusters with actors; what crosses two of them is found by polls of storage."""
+        return min(self.schedulers, self.nodes)
+
+    @property
     def caches(self) -> int:
         """Return the number of node caches: those of actors' and of learners' nodes."""
         return self.nodes + self.learners if self.apart else 1
@@ -111,8 +119,11 @@ class Deployment:
 
     @property
     def moved_states(self) -> float:
-        """Return the states at a stage's start that another node wrote: members are placed again in every stage."""
-        return self.tiles * (1.0 - 1.0 / self.nodes)
+        """Return the states at a stage's start that another node wrote.
+
+        In every stage, Dask places members again on any node of their cluster, which stays the same.
+        """
+        return self.tiles * (1.0 - self.clusters / self.nodes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +149,9 @@ def store_requests(deployment: Deployment, sizes: Sizes, seconds: StageSeconds) 
     parts = max(1, math.ceil(sizes.shard_bytes / PART_BYTES))
     fetched = rounds * (d.tiles * parts + d.nodes) if d.apart else 0
     # Waiting members poll storage with exponential back-off: one per process for a version; learners for shards.
-    polls = d.act_processes * expected_polls(seconds.snapshot_wait, d.act_processes)
-    polls += d.learners * expected_polls(seconds.shard_wait, d.learners) * _pages(d.tiles)
+    waiters, far = -(-d.act_processes // d.clusters), d.clusters > 1
+    polls = d.act_processes * expected_polls(seconds.snapshot_wait, waiters, far=far)
+    polls += d.learners * _shard_polls(d, seconds.shard_wait) * _pages(d.tiles)
     return {
         # The attempt; the previous commit, once per node; learners read the checkpoint.
         "get": 1 + leases + d.caches + d.learners + d.moved_states + fetched,
@@ -159,24 +171,47 @@ def begin_requests(deployment: Deployment) -> float:
     return deployment.caches / deployment.members + listings + deployment.moved_states / deployment.actors
 
 
-def _begin_listings(deployment: Deployment) -> int:
-    """Return the listings of actors, two each; actors of a process share them (`storage.stores.single_flight`)."""
+def _begin_listings(deployment: Deployment) -> float:
+    """Return the listings of actors, two each; actors of a process that ask together share one."""
     crowd = -(-deployment.actors // deployment.act_processes)
-    return 2 * deployment.act_processes * min(crowd, _LISTINGS_OF_A_CROWD)
+    return 2 * deployment.act_processes * min(crowd, max(_LISTINGS_OF_A_CROWD, _SHARE_THAT_LISTS * crowd))
 
 
-def expected_polls(wait_seconds: float, waiters: int) -> float:
+def _shard_polls(deployment: Deployment, wait_seconds: float) -> float:
+    """Return a learner's polls for the shards of a round.
+
+    Those of another cluster are not announced, and come in any order: when the awaited one is found, after half of the
+    rest of the round on average, the learner takes all up to the next that is missing, and begins to poll for that.
+    """
+    if deployment.clusters == 1:
+        return expected_polls(wait_seconds, deployment.learners)
+    waits = 1 + math.ceil(math.log2(max(1.0, deployment.tiles / deployment.learners)))
+    return sum(
+        expected_polls(wait_seconds / 2**number, deployment.learners, far=True) for number in range(1, waits + 1)
+    )
+
+
+def expected_polls(wait_seconds: float, waiters: int, *, far: bool = False) -> float:
     """Return the mean number of storage polls of one of several waiters, for a wait of about `wait_seconds`.
 
     Waits differ: at each poll (`penstock.tasks.runtime.membership`), half of them are over.
     """
-    pause = first_poll_seconds(waiters)
+    pause = first_poll_seconds(waiters, far=far)
     count, left = min(0.5, wait_seconds / pause / 2), wait_seconds - pause
     while left > 0:
         pause = next_poll_seconds(pause, waiters)
         count += min(1.0, left / pause)
         left -= pause
     return count
+
+
+def poll_delay_seconds(wait_seconds: float, waiters: int) -> float:
+    """Return the mean seconds until a poll finds an object of another cluster, which came after `wait_seconds`."""
+    pause = first_poll_seconds(waiters, far=True)
+    while wait_seconds > pause:
+        wait_seconds -= pause
+        pause = next_poll_seconds(pause, waiters)
+    return pause / 2
 
 
 def _pages(objects: int) -> int:
@@ -227,21 +262,27 @@ def node_reads(deployment: Deployment) -> tuple[int, int]:
     return deployment.node_actors * deployment.rounds_per_stage, of_store
 
 
-def hints(deployment: Deployment) -> tuple[float, int]:
+def hints(deployment: Deployment) -> tuple[float, float]:
     """Return the messages between workers in a round: those to a learner, and those to all actors' processes.
 
-    A shard is announced when it is cached and when it is stored; with a folder as store these are one message.
+    A shard is announced when it is cached and when it is stored; with a folder as store these are one message. None
+    goes to another cluster.
     """
-    announcements = 1 if deployment.client is None else 2
-    return announcements * deployment.tiles / deployment.learners, deployment.processes - deployment.learners
+    announcements, clusters = 1 if deployment.client is None else 2, deployment.clusters
+    return (
+        announcements * deployment.tiles / clusters / deployment.learners,
+        (deployment.processes - deployment.learners) / clusters,
+    )
 
 
 def scheduler_messages(deployment: Deployment, stage_seconds: float) -> float:
-    """Return the messages and calls of a stage at Dask's scheduler; no step and no shard causes one."""
+    """Return the messages and calls of a stage at all Dask schedulers; no step and no shard causes one."""
+    clusters = deployment.clusters
     # Topic, graphs and admission; a round's progress, in and out; each member's task, report, log record and result.
-    once = _STAGE_MESSAGES + 2 * deployment.rounds_per_stage + _MEMBER_MESSAGES * deployment.members
-    beats = deployment.processes / _heartbeat_seconds(deployment.processes)
-    return once + stage_seconds * (beats + _MESSAGES_PER_SECOND)
+    once = clusters * _STAGE_MESSAGES + 2 * deployment.rounds_per_stage + _MEMBER_MESSAGES * deployment.members
+    once -= clusters - 1  # the learners' graph goes to one
+    beats = deployment.processes / _heartbeat_seconds(-(-deployment.processes // clusters))
+    return once + stage_seconds * (beats + clusters * _MESSAGES_PER_SECOND)
 
 
 def _heartbeat_seconds(processes: int) -> float:

@@ -6,6 +6,8 @@ import os
 import socket
 import threading
 import time
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +30,11 @@ from penstock.tasks.setup.planning.dry_run import NullMembership, learn_once, tr
 from penstock.tasks.setup.planning.round_time import PartSeconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
+    from torch import Tensor
+
+    from penstock.tasks.model.algorithms.contract import Loss
     from penstock.tasks.roles.acting.tile import ActedRound
     from penstock.tasks.runtime.assignment import Assignment
     from penstock.tasks.runtime.run_context import RunContext
@@ -39,6 +44,7 @@ if TYPE_CHECKING:
 _TRIES = 3
 _LONG_SECONDS = 1.0
 _PINGS, _SUMS, _TAKEN = 200, 30, 32
+_PRODUCTS, _PRODUCT_SIZE = 20, 384
 
 
 def seconds_of(
@@ -56,10 +62,13 @@ def seconds_of(
     steps = context.config.schedule.round_steps
     torch.set_num_threads(context.config.distribution.torch_threads)
     batch = training_rows(context, state, acted[-1])
-    update, update_row = _learning(context, state, batch)
+    learned = _learning(context, state, batch, time.perf_counter)
+    with _on_one_core():
+        busy = _learning(context, state, batch, time.thread_time)
     in_torch = None
     if context.config.environment.id in torch_environment_ids():
         in_torch = _torch_round(context, state, buffers, device)
+    collective, collective_cpu = _sum(sizes.gradient_bytes // max(1, sizes.updates))
     return PartSeconds(
         step=stepping / steps,
         step_cpu=stepping_cpu / steps,
@@ -67,21 +76,26 @@ def seconds_of(
         write=_best(lambda: _write(assignment, context, acted[-1])),
         take=_take(context, state),
         torch_round=in_torch,
-        update=update,
-        update_row=update_row,
+        update=learned.update,
+        update_row=learned.update_row,
+        update_cpu=busy.update,
+        update_row_cpu=busy.update_row,
+        optimizer=min(learned.optimizer, busy.optimizer),
         message=_ping(context) / 2,
-        collective=_sum(sizes.gradient_bytes // max(1, sizes.updates)),
+        collective=collective,
+        collective_cpu=collective_cpu,
         cores=len(os.sched_getaffinity(0)),
+        busy_core_speed=_busy_core_speed(len(os.sched_getaffinity(0))),
     )
 
 
-def _best(work: Callable[[], Any], tries: int = _TRIES) -> float:
+def _best(work: Callable[[], Any], clock: Callable[[], float] = time.perf_counter) -> float:
     """Return the seconds of the fastest of a few tries; of one try, if it takes long."""
     taken = []
-    for _ in range(tries):
-        started = time.perf_counter()
+    for _ in range(_TRIES):
+        started = clock()
         work()
-        taken.append(time.perf_counter() - started)
+        taken.append(clock() - started)
         if taken[-1] > _LONG_SECONDS:
             break
     return min(taken)
@@ -152,20 +166,100 @@ class _Tile:
         self.tile = tile
 
 
-def _learning(context: RunContext, state: State, batch: Batch) -> tuple[float, float]:
-    """Return the constant seconds of a round's learning, and those per row: a line through two sizes."""
+@dataclass(frozen=True, slots=True)
+class _Learned:
+    """Seconds of a round's learning."""
+
+    update: float
+    update_row: float
+    optimizer: float
+
+
+class _TimedReduction(LocalReduction):
+    """Reduces for one learner, and times the optimizer's steps."""
+
+    def __init__(self, context: RunContext, clock: Callable[[], float]) -> None:
+        super().__init__(context.algorithm)
+        self._clock = clock
+        self.seconds = 0.0
+
+    def update(self, state: State, loss: Loss, gradient: Tensor) -> State:
+        """Take the step."""
+        started = self._clock()
+        state = super().update(state, loss, gradient)
+        self.seconds += self._clock() - started
+        return state
+
+    def after_minibatch(self, state: State) -> State:
+        """Call the algorithm, which may change all parameters."""
+        started = self._clock()
+        state = super().after_minibatch(state)
+        self.seconds += self._clock() - started
+        return state
+
+
+def _learning(context: RunContext, state: State, batch: Batch, clock: Callable[[], float]) -> _Learned:
+    """Return the seconds of a round's learning: a line through two sizes, whose constant part has the optimizer's.
+
+    On a noisy machine the line alone may say that nothing is constant; but the optimizer's steps are.
+    """
     tiles = context.config.environment.tiles
     rows = len(next(iter(batch.values())))
     half = {name: column[: rows // 2] for name, column in batch.items()}
     few, many = ([batch] * (tiles // 2), [batch] * tiles) if tiles > 1 else ([half], [batch])
     counts = [sum(len(next(iter(part.values()))) for part in parts) for parts in (few, many)]
-    learn_once(context, state, few, LocalReduction(context.algorithm))
-    less, more = (
-        _best(lambda parts=parts: learn_once(context, state, parts, LocalReduction(context.algorithm)))  # type: ignore[misc]
-        for parts in (few, many)
-    )
+    steps: list[float] = []
+
+    def learn(parts: list[Batch]) -> None:
+        reduction = _TimedReduction(context, clock)
+        learn_once(context, state, parts, reduction)
+        steps.append(reduction.seconds)
+
+    learn(few)
+    steps.clear()
+    less, more = (_best(lambda parts=parts: learn(parts), clock) for parts in (few, many))  # type: ignore[misc]
+    optimizer = min(steps)
     of_row = max(0.0, more - less) / max(1, counts[1] - counts[0])
-    return max(0.0, more - of_row * counts[1]), of_row
+    constant = max(more - of_row * counts[1], optimizer)
+    return _Learned(constant, max(0.0, more - constant) / max(1, counts[1]), optimizer)
+
+
+@contextmanager
+def _on_one_core() -> Iterator[None]:
+    """Let this thread compute on one of its cores alone, where learning takes no second thread."""
+    cores, threads = os.sched_getaffinity(0), torch.get_num_threads()
+    os.sched_setaffinity(0, {min(cores)})
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cores)
+        torch.set_num_threads(threads)
+
+
+def _busy_core_speed(cores: int) -> float:
+    """Return the speed of a core while all compute, as a share of its speed alone: of matrix products in threads.
+
+    All cores together are never slower than one, unless other programs use them meanwhile.
+    """
+    return min(1.0, max(1 / cores, _best(lambda: _products(1)) / _best(lambda: _products(cores))))
+
+
+def _products(threads: int) -> None:
+    """Multiply matrices, as often in each thread as in another."""
+
+    def multiply() -> None:
+        torch.set_num_threads(1)  # it is set for each thread
+        left = torch.ones(_PRODUCT_SIZE, _PRODUCT_SIZE)
+        right, product = torch.ones_like(left), torch.empty_like(left)
+        for _ in range(_PRODUCTS):
+            torch.mm(left, right, out=product)
+
+    working = [threading.Thread(target=multiply, name=f"product-{number}") for number in range(threads)]
+    for thread in working:
+        thread.start()
+    for thread in working:
+        thread.join()
 
 
 def _ping(context: RunContext) -> float:
@@ -194,22 +288,23 @@ def _ping(context: RunContext) -> float:
     return seconds
 
 
-def _sum(nbytes: int) -> float:
-    """Return the seconds of a gradient's all-reduce between two members, here two threads."""
-    store, taken = HashStore(), [0.0, 0.0]
+def _sum(nbytes: int) -> tuple[float, float]:
+    """Return the seconds of a gradient's all-reduce between two members, here threads, and the CPU seconds of each."""
+    store, taken, busy = HashStore(), [0.0, 0.0], [0.0, 0.0]
 
     def member(rank: int) -> None:
         group: Any = ProcessGroupGloo(store, rank, 2, timedelta(seconds=60))
         tensor = torch.zeros(max(1, nbytes // 4))
         group.allreduce([tensor]).wait()
-        started = time.perf_counter()
+        started, began = time.perf_counter(), time.process_time()
         for _ in range(_SUMS):
             group.allreduce([tensor]).wait()
         taken[rank] = (time.perf_counter() - started) / _SUMS
+        busy[rank] = (time.process_time() - began) / _SUMS  # of both: they begin and end together
 
     threads = [threading.Thread(target=member, args=(rank,), name=f"sum-{rank}") for rank in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return max(taken)
+    return max(taken), max(busy) / 2

@@ -108,17 +108,48 @@ def test_received_entries_are_posted():
         MAILBOX.close("test-topic")
 
 
+def stays(pause_seconds: float) -> float:
+    return pause_seconds
+
+
 def test_one_thread_of_a_process_polls():
     """Within the interval after a poll no other thread polls; other keys, and later gangs, have their own interval."""
     mailbox = Mailbox()
     mailbox.open("a")
-    assert mailbox.should_poll("a", "snapshot/1", LONG_SECONDS)
-    assert not mailbox.should_poll("a", "snapshot/1", LONG_SECONDS)
-    assert mailbox.should_poll("a", "snapshot/2", LONG_SECONDS)
-    assert mailbox.should_poll("a", "snapshot/1", 0.0)
+    assert mailbox.should_poll("a", "snapshot/1", LONG_SECONDS, stays)
+    assert not mailbox.should_poll("a", "snapshot/1", LONG_SECONDS, stays)
+    assert mailbox.should_poll("a", "snapshot/2", 0.0, stays)
+    assert mailbox.should_poll("a", "snapshot/2", 0.0, stays)
     mailbox.close("a")
     mailbox.open("a")
-    assert mailbox.should_poll("a", "snapshot/1", LONG_SECONDS)
+    assert mailbox.should_poll("a", "snapshot/1", LONG_SECONDS, stays)
+
+
+def test_threads_that_begin_to_wait_later_do_not_poll_sooner():
+    """The process's interval grows with each poll, whoever polls, and holds for a thread that has just come, too."""
+    mailbox = Mailbox()
+    mailbox.open("a")
+    assert mailbox.should_poll("a", "snapshot/1", 0.0, lambda pause: pause + LONG_SECONDS)
+    assert not mailbox.should_poll("a", "snapshot/1", 0.0, stays)
+    assert mailbox.should_poll("a", "snapshot/2", 0.0, stays)
+
+
+def test_what_is_derived_from_a_value_is_shared_until_another_comes():
+    """All threads get the same dictionary of a value; another value, and another gang, begin an empty one."""
+    mailbox = Mailbox()
+    mailbox.open("a")
+    mailbox.post("a", {"roster": {"act-0": "tcp://1"}})
+    roster, facts = mailbox.derived("a", "roster")
+    assert (roster, facts) == ({"act-0": "tcp://1"}, {})
+    facts["processes"] = 1
+    mailbox.post("a", {"shard": 1})
+    assert mailbox.derived("a", "roster")[1] is facts
+    mailbox.post("a", {"roster": {"act-0": "tcp://1"}})
+    assert mailbox.derived("a", "roster")[1] == {}, "an equal value is another one"
+    mailbox.derived("a", "roster")[1]["processes"] = 1
+    mailbox.close("a")
+    mailbox.open("a")
+    assert mailbox.derived("a", "roster") == (None, {})
 
 
 @contextlib.asynccontextmanager

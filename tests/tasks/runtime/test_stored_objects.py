@@ -1,15 +1,25 @@
 """Stored objects of an attempt are found by name, apart from other attempts, and never with two contents."""
 
+import gc
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from penstock.storage.digest import digest
 from penstock.storage.errors import StageMismatchError
-from penstock.storage.refs import shard_name, snapshot_name, state_name
+from penstock.storage.refs import ShardRef, shard_name, snapshot_name, state_name
 from penstock.storage.stores.open import open_store
 from penstock.storage.stores.protocol import Store
-from penstock.tasks.runtime.stored_objects import snapshot_folder, stored_shards, stored_snapshot, stored_states
+from penstock.tasks.runtime.stored_objects import (
+    Listing,
+    SharedListing,
+    snapshot_folder,
+    stored_shards,
+    stored_snapshot,
+    stored_states,
+)
 
 ONE, TWO = digest(b"one"), digest(b"two")
 
@@ -88,3 +98,63 @@ def test_two_snapshots_for_one_version_are_a_mismatch(store: Store):
     with pytest.raises(StageMismatchError):
         stored_snapshot(store, 7, 0)
     assert stored_snapshot(store, 8, 0) is not None
+
+
+def test_members_that_begin_together_share_a_listing(store: Store):
+    """Seven threads ask while one lists: one of them lists for all, and at most one more for those that were late."""
+    put(store, shard_name(3, 0, 30, 0, ONE))
+    shared: SharedListing[ShardRef] = SharedListing()
+    lists, all_asked, moments = [], threading.Event(), iter(shared._moments)
+
+    class Moments:
+        """Tells when the first has begun, all others have asked, and one of these has begun."""
+
+        def __next__(self) -> int:
+            moment = next(moments)
+            if moment == 2 + 7:
+                all_asked.set()
+            return moment
+
+    shared._moments = Moments()
+    first, go = threading.Event(), threading.Event()
+
+    def listed() -> Listing[ShardRef]:
+        lists.append(1)
+        first.set()
+        assert (go if len(lists) == 1 else all_asked).wait(150)
+        return stored_shards(store, 3, 0)
+
+    with ThreadPoolExecutor(8) as threads:
+        leader = threads.submit(shared.get, (3, 0), listed)
+        assert first.wait(150)
+        others = [threads.submit(shared.get, (3, 0), listed) for _ in range(7)]
+        go.set()
+        found = [other.result(150) for other in others]
+    assert set(leader.result()) == {(30, 0)}
+    assert all(set(listing) == {(30, 0)} for listing in found)
+    assert 2 <= len(lists) <= 3
+
+
+def test_a_shared_listing_is_never_older_than_its_request(store: Store):
+    """An answer has all that was stored when its member asked, although an older listing is still in use."""
+    shared: SharedListing[ShardRef] = SharedListing()
+    put(store, shard_name(3, 0, 30, 0, ONE))
+    before = shared.get((3, 0), lambda: stored_shards(store, 3, 0))
+    put(store, shard_name(3, 0, 31, 0, ONE))
+    assert set(shared.get((3, 0), lambda: stored_shards(store, 3, 0))) == {(30, 0), (31, 0)}
+    assert set(before) == {(30, 0)}
+
+
+def test_a_listing_that_failed_is_not_shared(store: Store):
+    """The next member lists itself; and nothing keeps a listing that no member uses."""
+    shared: SharedListing[ShardRef] = SharedListing()
+
+    def fail() -> Listing[ShardRef]:
+        raise StageMismatchError("two contents")
+
+    with pytest.raises(StageMismatchError):
+        shared.get((3, 0), fail)
+    assert shared.get((3, 0), lambda: stored_shards(store, 3, 0)) == {}
+    gc.collect()
+    assert shared._newest is not None
+    assert shared._newest[2]() is None

@@ -25,7 +25,8 @@ SIZES = Sizes(
 )  # fmt: skip
 EVEN = PartSeconds(
     step=1e-4, step_cpu=1e-4, infer=1e-4, write=1e-3, take=1e-4, torch_round=1.0, update=0.01, update_row=1e-6,
-    message=2e-5, collective=5e-4, cores=8,
+    update_cpu=0.01, update_row_cpu=1e-6, optimizer=4e-3, message=2e-5, collective=5e-4, collective_cpu=5e-4, cores=8,
+    busy_core_speed=1.0,
 )  # fmt: skip
 
 
@@ -146,6 +147,9 @@ def test_calibration_measures_every_part():
     parts = PartSeconds(**(found["parts"] or {}))
     assert min(parts.step, parts.write, parts.message, parts.collective, parts.torch_round or 0.0) > 0
     assert parts.update + parts.update_row > 0
+    assert 0 < parts.optimizer <= min(parts.update, parts.update_cpu)
+    assert 0 < parts.busy_core_speed <= 1
+    assert parts.collective_cpu > 0
     assert parts.infer >= 0
     assert parts.cores >= 1
     assert calibrate(config_of("Acrobot-v1"), timed=False)["parts"] is None

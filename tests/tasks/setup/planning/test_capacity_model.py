@@ -12,6 +12,7 @@ from penstock.tasks.setup.planning.operation_counts import (
     StageSeconds,
     commit_bytes,
     expected_polls,
+    hints,
     read_bytes,
     scheduler_messages,
     store_requests,
@@ -68,11 +69,11 @@ def test_cpu_seconds_are_those_of_the_members_work():
 
 
 def test_actors_of_a_process_share_listings_and_polls():
-    """With 1,000 actors in ten processes, no process lists more than eight times; each polls as one waiter."""
+    """With 1,000 actors in ten processes, three of eight actors list; each process polls as one waiter."""
     waits = StageSeconds(stage=0.0, snapshot_wait=1.0, shard_wait=0.0)
     many = replace(FOUR, actors=1_000, actors_per_node=1_000, processes_per_node=10)
     found = store_requests(many, SIZES, waits)["list"]
-    assert found == pytest.approx(2 * 10 * 8 + 1 + 1 + 10 * 10 * 1.75)
+    assert found == pytest.approx(2 * 1_000 * 3 / 8 + 1 + 1 + 10 * 10 * 1.75)
     alone = store_requests(replace(many, processes_per_node=1_000), SIZES, waits)["list"]
     assert alone == pytest.approx(2 * 1_000 + 1 + 1 + 10 * 1_000 * expected_polls(1.0, 1_000))
 
@@ -122,6 +123,32 @@ def test_scheduler_messages_grow_with_members_and_rounds_not_with_shards():
     assert scheduler_messages(replace(FOUR, tiles_per_actor=9), 10.0) == scheduler_messages(FOUR, 10.0)
 
 
+def test_two_schedulers_announce_nothing_to_each_other():
+    """Half of the announcements are left; waiters poll sooner and more often; states stay on their node."""
+    two = replace(FOUR, schedulers=2)
+    waits = StageSeconds(stage=10.0, snapshot_wait=1.0, shard_wait=8.0)
+    one_asks, two_ask = store_requests(FOUR, SIZES, waits), store_requests(two, SIZES, waits)
+    assert two.moved_states == 0
+    assert one_asks["get"] - two_ask["get"] == FOUR.moved_states
+    # Each of two processes polls after 0.05 s, then 0.1, 0.2, 0.4, 0.8; the learner for four missing shards of eight.
+    polls = 10 * (2 * (0.5 + 3 + 0.25 / 0.8) + sum(expected_polls(8 / 2**n, 1, far=True) for n in range(1, 5)))
+    assert two_ask["list"] == pytest.approx(2 * 4 + 1 + 1 + polls)
+    assert {kind: two_ask[kind] for kind in ("put", "head", "delete")} == {
+        kind: one_asks[kind] for kind in ("put", "head", "delete")
+    }
+    assert hints(two) == (hints(FOUR)[0] / 2, hints(FOUR)[1] / 2)
+    assert scheduler_messages(two, 0.0) == scheduler_messages(FOUR, 0.0) + 11
+    assert replace(FOUR, actors=1, schedulers=2).clusters == 1, "one node has one scheduler"
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_a_version_that_is_polled_for_comes_later(lag: int):
+    """A round on two schedulers takes at most a poll's interval longer, and never less."""
+    one = predict(replace(FOUR, lag=lag), SIZES, EVEN, GIVEN)
+    two = predict(replace(FOUR, lag=lag, schedulers=2), SIZES, EVEN, GIVEN)
+    assert 0 < two.round_seconds - one.round_seconds < 2.0
+
+
 SLOW = replace(EVEN, step=0.1, step_cpu=1e-6, infer=1e-6, update=1e-6, update_row=0.0)
 FREE = {name: 1e-9 if name.endswith("_seconds") else value for name, value in GIVEN.items()}
 
@@ -145,6 +172,18 @@ def test_processors_and_processes_are_shared():
     assert parts["inference"] == pytest.approx(10 * 2 * 64 * 8 * 1e-4)
     locked = predict(replace(many, processes_per_node=2), SIZES, replace(busy, step_cpu=1e-6), FREE).parts
     assert locked["inference"] == pytest.approx(10 * 2 * 64 * 32 * 1e-4)
+
+
+def test_busy_cores_slow_each_other():
+    """Cores that are half as fast while all are busy need twice the time; a single one is slowed by none."""
+    busy = replace(EVEN, step=1e-3, step_cpu=1e-3, write=1e-9, update=1e-9, update_row=1e-12)
+    many, slowed = replace(FOUR, actors=128, actors_per_node=64), replace(busy, busy_core_speed=0.5)
+    wide = replace(many, processes_per_node=64)
+    assert predict(wide, SIZES, slowed, FREE).parts["stepping"] == pytest.approx(
+        2 * predict(wide, SIZES, busy, FREE).parts["stepping"]
+    )
+    single = FREE | {"cores_per_node": 1.0}
+    assert predict(wide, SIZES, slowed, single).stage_seconds == predict(wide, SIZES, busy, single).stage_seconds
 
 
 @pytest.mark.parametrize(

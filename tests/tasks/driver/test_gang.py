@@ -1,0 +1,88 @@
+"""A gang's roster reaches its members, once for all that ask together, and an error names few of many members."""
+
+import threading
+import time
+from collections.abc import Iterator
+
+import dask
+import pytest
+from distributed import Client, Scheduler, SpecCluster, Worker
+
+from penstock.storage.errors import GangError
+from penstock.tasks.driver.cluster import Cluster, Clusters
+from penstock.tasks.driver.gang import Gang
+from penstock.tasks.runtime.events import Reported
+from penstock.tasks.runtime.mailbox import MAILBOX
+from penstock.tasks.setup.distribution.policies import single_learner_coarse
+
+from ..conftest import first_stage_of
+
+MEMBERS = 500
+LONG_SECONDS = 150.0
+
+
+@pytest.fixture
+def here() -> Iterator[SpecCluster]:
+    """Start a scheduler and a worker in this process, whose mailbox is that of the members."""
+    options = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
+    workers = {0: {"cls": Worker, "options": {**options, "nthreads": 1}}}
+    scheduler = {"cls": Scheduler, "options": {**options, "protocol": "inproc://"}}
+    with (
+        dask.config.set({"distributed.admin.system-monitor.gil.enabled": False}),
+        SpecCluster(workers, scheduler, silence_logs=50) as cluster,
+    ):
+        yield cluster
+
+
+@pytest.fixture
+def gang(here: SpecCluster) -> Iterator[Gang]:
+    """Return a gang of many members and a learner, none of which has reported."""
+    with Client(here, set_as_default=False) as client:
+        client.wait_for_workers(1, timeout=LONG_SECONDS)
+        told = client.scheduler_info(n_workers=0)
+        cluster = Cluster(client, told["id"], told["address"])
+        clusters = Clusters({"act": (cluster,), "learn": (cluster,)})
+        gang = Gang(clusters, single_learner_coarse(MEMBERS), first_stage_of("act", MEMBERS), lambda _: None)
+        gang.allocation = {"act": [cluster] * MEMBERS, "learn": [cluster]}
+        gang.listen()
+        yield gang
+        gang.close()
+
+
+def report_all(gang: Gang, here: SpecCluster) -> None:
+    """Report every member, as one that waits for its roster does."""
+    cluster = gang.clusters.every[0]
+    for name in gang.expected:
+        gang._reported(cluster, Reported(name, here.workers[0].address, "host", 1, {}))
+
+
+def test_members_that_report_together_get_one_roster(gang: Gang, here: SpecCluster):
+    """Each of 501 members repeats its report after the start: they get rosters, but not one for every report."""
+    broadcasts: list[float] = []
+    handler = here.scheduler.handlers["broadcast"]
+
+    async def counted(*arguments: object, **options: object) -> object:
+        broadcasts.append(time.monotonic())
+        return await handler(*arguments, **options)
+
+    topic = gang.template.topic
+    MAILBOX.open(topic)
+    try:
+        report_all(gang, here)
+        gang.start(LONG_SECONDS)
+        assert MAILBOX.wait(topic, lambda entries: len(entries.get("roster", ())) == MEMBERS + 1, LONG_SECONDS)
+        here.scheduler.handlers["broadcast"] = counted
+        MAILBOX.post(topic, {"roster": {}})
+        report_all(gang, here)
+        assert MAILBOX.wait(topic, lambda entries: len(entries["roster"]) == MEMBERS + 1, LONG_SECONDS)
+        while any(thread.name in {"gang-roster", "gang-broadcast"} for thread in threading.enumerate()):
+            time.sleep(0.01)
+        assert 1 <= len(broadcasts) < MEMBERS / 10
+    finally:
+        MAILBOX.close(topic)
+
+
+def test_an_error_about_many_missing_members_names_some(gang: Gang):
+    """A message with thousands of names would hide what to do."""
+    with pytest.raises(GangError, match=r"act-0, act-1, .*act-19 and 481 more did not report within 0.01 s; 0 of 501"):
+        gang.start(0.01)
