@@ -12,15 +12,24 @@ import importlib
 import os
 import signal
 import sys
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from fastapi import FastAPI
+import threading
+from typing import Any
 
 _PR_SET_PDEATHSIG = 1
-_PATIENT = 10
-"""Niceness of a thread that gets a tenth of the time of those with which it shares a core."""
+_NICENESS = 10
+"""A thread with it gets a tenth of the time of those with which it shares a core."""
+_PATIENT_SECONDS = 3.0
+"""As long as a run's first step takes on a machine that is not busy."""
+_MODULES = (
+    "prefect",
+    "sqlalchemy.orm",
+    "docket",
+    "prefect.server.schemas",
+    "prefect.server.database",
+    "prefect.server.models",
+    "prefect.server.api.server",
+)
+"""The server, last, and what of it imports for long."""
 
 
 def main() -> None:
@@ -30,10 +39,13 @@ def main() -> None:
     parent, host, port = sys.argv[1:]
     if os.getppid() != int(parent):
         return
-    # The run's first stage does not wait for this server, which imports for seconds. Only the thread that imports lets
-    # others go first: niceness is a thread's, and a user may not lower it again.
-    with ThreadPoolExecutor(1, "import", initializer=os.nice, initargs=(_PATIENT,)) as importing:
-        app = importing.submit(_make_app).result()
+    # A fifth of the time that the import takes is spent on collections, which find nothing.
+    gc.disable()
+    _import_patiently()
+    gc.freeze()  # making the app collects
+    app = importlib.import_module(_MODULES[-1]).create_app(final=True)
+    gc.freeze()
+    gc.enable()
     settings: Any = importlib.import_module("prefect.settings").get_current_settings().server
     importlib.import_module("uvicorn").run(
         app,
@@ -44,15 +56,26 @@ def main() -> None:
     )
 
 
-def _make_app() -> FastAPI:
-    # A fifth of the time that the import takes is spent on collections, which find nothing. Making the app collects.
-    gc.disable()
-    server = importlib.import_module("prefect.server.api.server")
-    gc.freeze()
-    app: FastAPI = server.create_app(final=True)
-    gc.freeze()
-    gc.enable()
-    return app
+def _import_patiently() -> None:
+    """Import the modules, and let other processes go first for some seconds: a run's first stage needs no server.
+
+    Niceness is a thread's, and a user may not lower it again: so one thread is nice, and this one imports the rest.
+    """
+    is_over = threading.Event()
+
+    def import_nicely() -> None:
+        os.nice(_NICENESS)
+        for module in _MODULES:
+            if not is_over.is_set():
+                importlib.import_module(module)
+
+    thread = threading.Thread(target=import_nicely, name="import")
+    thread.start()
+    thread.join(_PATIENT_SECONDS)
+    is_over.set()
+    thread.join()
+    for module in _MODULES:
+        importlib.import_module(module)
 
 
 if __name__ == "__main__":

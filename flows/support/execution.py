@@ -46,7 +46,7 @@ def leave_when(is_reached: Callable[[Commit], bool]) -> Iterator[None]:
 def execute_run(config: RunConfig, if_exists: IfExists) -> FlowResult:
     """Drive a run inside a flow run; return its result, and raise as `resolve` and `drive_run` do.
 
-    Go on with a run that this process has begun already; see `HeadStart`. Where a cluster's scheduler is lost, wait for it
+    Go on with a run that this process has begun already (`HeadStart`). Where a cluster's scheduler is lost, wait for it
     and resume as `penstock resume` does.
     """
     begun = take_head_start()
