@@ -102,7 +102,7 @@ def test_the_first_stage_does_not_wait_for_prefect(late, references):
 
 
 def test_a_run_that_is_killed_before_prefect_answers_resumes(late, references):
-    """What it had stored is learned from, and the bytes are those of a run that was never killed."""
+    """It learns from what was stored, and has the bytes of a run that was never killed."""
     flow, run = late.train(rounds=2), late.bench.run("early")
     started = flow.descendants()
     flow.kill()

@@ -35,7 +35,7 @@ def start_fork_server() -> None:
 
 def stop_fork_server() -> None:
     """Stop the fork server of this process, if it runs, also while it imports; no worker of its may run any more."""
-    server: Any = forkserver._forkserver  # type: ignore[attr-defined]  # noqa: SLF001  (there is no public way)
+    server: Any = forkserver._forkserver  # noqa: SLF001  (there is no public way)
     if server._forkserver_pid is not None:  # noqa: SLF001
         os.kill(server._forkserver_pid, signal.SIGKILL)  # noqa: SLF001
         server._stop()  # noqa: SLF001
