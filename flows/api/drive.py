@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 from penstock.flows.api.prefect_server import PrefectServer, require_prefect
 from penstock.flows.api.surroundings import (
@@ -37,10 +38,12 @@ if TYPE_CHECKING:
 
     from penstock.flows.display.summary import FlowResult
     from penstock.flows.observers.callbacks.callback import Callback
+    from penstock.flows.support.head_start import HeadStart
     from penstock.tasks.driver.run import ActiveRun
     from penstock.tasks.setup.config.run import RunConfig
     from penstock.tasks.setup.planning.resolve import IfExists, ResolvedRun
 
+_SUFFIX_LENGTH = 8
 _WATCH_SECONDS = 2.0
 _FAILED_REQUESTS = 3
 """Number of failed requests, in a row, after which the server counts as gone."""
@@ -57,6 +60,8 @@ def run_here(
     before_exit: Callable[[FlowResult], None] | None = None,
 ) -> FlowResult:
     """Run the training flow in this process, on Prefect's server at `PREFECT_API_URL` or on an embedded one.
+
+    On workers of this machine, the first stage works before the flow run begins; see `HeadStart`.
 
     A KeyboardInterrupt ends the workers and the server, leaves the last commit, and has a note that says how to resume.
 
@@ -79,7 +84,8 @@ def run_here(
         stack.callback(panel.end)
         stack.enter_context(only_driver())
         stack.enter_context(interrupts_raised())
-        resolved = resolve(config, if_exists)
+        # The run begins before there is a flow run, whose id its name could have; a retry finds it by its settings.
+        resolved = resolve(config.with_name(uuid4().hex[:_SUFFIX_LENGTH]), if_exists)
         stack.enter_context(kept_environment())
         quieten_prefect()
         limited = _LimitedPanel(panel, before_exit)
@@ -107,17 +113,18 @@ def run_here(
             run_flow = _flow_of(config)
         imports.close()
         stack.enter_context(logs_shown(panel))
-        if server is not None:
-            server.wait_ready()
-            panel.note(f"Prefect's UI while this runs: {server.sign_in}")
-        workers.join()
-        stack.callback(flush_prefect)
-        with already_resolved(resolved), use_callbacks(callbacks):
+        with already_resolved(resolved), use_callbacks(callbacks), _head_start(resolved) as begun:
             try:
+                begun.begin()
+                if server is not None:
+                    _await_server(server, begun)
+                    panel.note(f"Prefect's UI while this runs: {server.sign_in}")
+                workers.join()
+                stack.callback(flush_prefect)
                 return _result_of(run_flow, resolved.config, if_exists, limited)
             except KeyboardInterrupt as stop:
-                if limited.training is not None:
-                    run = limited.training.run
+                if training := limited.training or begun.training:
+                    run = training.run
                     stop.add_note(
                         f"run '{run.name}' is stopped and its last commit is intact; penstock.resume({run.name!r}, "
                         f"store={config.store!r}) resumes from it"
@@ -208,6 +215,25 @@ def _await_prefect(deadline: float) -> None:
                 raise
         else:
             return
+
+
+def _head_start(resolved: ResolvedRun) -> HeadStart:
+    from penstock.flows.support.head_start import HeadStart
+
+    return HeadStart(resolved)
+
+
+def _await_server(server: PrefectServer, begun: HeadStart) -> None:
+    """Wait for the embedded server; its error says what has become of a run that has begun."""
+    try:
+        server.wait_ready()
+    except PenstockError as error:
+        if begun.training is None:
+            raise
+        name = begun.training.run.name
+        raise PenstockError(
+            f"{error}. Run '{name}' has begun, and what it has stored is kept: `penstock resume {name}` continues it"
+        ) from error
 
 
 def _flow_of(config: RunConfig) -> Callable[..., FlowResult]:

@@ -31,18 +31,21 @@ def has_own_database(home: Path) -> bool:
     return configured or any((home / name).exists() for name in (_DATABASE, "profiles.toml"))
 
 
-def copy_database(home: Path) -> None:
-    """Give a home without a database a kept one, if there is one of this version of Prefect.
+def copy_database(home: Path) -> bool:
+    """Give a home without a database a kept one, if there is one of this version of Prefect; returns whether it has.
 
     Only the owner of the home's start may call this: see `PrefectServer`.
     """
     kept = _kept()
     if not is_private(kept.parent):
-        return
-    with suppress(OSError):
+        return False
+    try:
         # The database comes last: a home that has one is complete.
         for source, name in ((kept.with_suffix(".toml"), _MEMO), (kept, _DATABASE)):
             _place(source, home / name)
+    except OSError:
+        return False
+    return True
 
 
 def keep_database(home: Path) -> None:

@@ -50,6 +50,12 @@ _OF_DATABASE = "sqlite3.OperationalError"
 _EXCEPTION = re.compile(r"[\w.]*(Error|Exception)\b")
 _SERVER_AUTH = "PREFECT_SERVER_API_AUTH_STRING"
 _CLIENT_AUTH = "PREFECT_API_AUTH_STRING"
+_ONCE = (
+    "PREFECT_SERVER_DATABASE_MIGRATE_ON_START",
+    "PREFECT_SERVER_REGISTER_BLOCKS_ON_START",
+    "PREFECT_SERVER_MEMOIZE_BLOCK_AUTO_REGISTRATION",
+)
+"""Settings that migrate a database and record Prefect's block types in it, or look whether that is necessary."""
 _REFUSED = {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}
 
 
@@ -85,8 +91,9 @@ class PrefectServer:
         self._environment = environment
         self._home = _home()
         self._is_new = not has_own_database(self._home)
-        if self._is_new:
-            copy_database(self._home)
+        if self._is_new and copy_database(self._home):
+            # Another start with this home does what these leave out.
+            self._environment = {**dict.fromkeys(_ONCE, "false"), **environment}
         self._starts_left = _STARTS
         self._start()
 
@@ -166,12 +173,14 @@ class PrefectServer:
         # -P: no module of the working directory is imported.
         program = [sys.executable, "-P", "-m", "penstock.flows.api.serve_prefect", str(os.getpid())]
         self._process = subprocess.Popen(
-            [*program, "--host", "127.0.0.1", "--port", str(self._port)],
+            [*program, "127.0.0.1", str(self._port)],
             env=self._environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            start_new_session=True,
+            # Ctrl-C does not reach it. It stays in the session, as where Linux shares out time by session, a server
+            # with one of its own would take half of it.
+            process_group=0,
         )
         # Read continuously: a server with a full stderr pipe blocks.
         self._said: deque[bytes] = deque(maxlen=_KEPT_LINES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 from functools import partial
 from pathlib import Path
@@ -11,10 +12,13 @@ import typer
 from rich.console import Console
 
 from penstock.storage.errors import ConfigError, RunFinishedError
+from penstock.tasks.roles.worker.fork_server import start_fork_server, stop_fork_server
 
 if TYPE_CHECKING:
     from penstock.flows.display.console import Panel
     from penstock.flows.display.summary import FlowResult
+    from penstock.tasks.setup.config.run import RunConfig
+    from penstock.tasks.setup.planning.resolve import IfExists
 
 TRAIN_HELP = (
     "Every other setting can be given as an option as well, by its full name or, where that is unique, by its last "
@@ -61,7 +65,7 @@ def train(
     as_json: AsJson = False,
 ) -> None:
     """Train from the beginning."""
-    from penstock.flows.api.drive import run_here
+    _start_workers_import(scheduler)
     from penstock.flows.settings.options import configured
 
     cluster = cluster_settings(scheduler, track, callback, allow_unfenced=allow_unfenced)
@@ -69,8 +73,7 @@ def train(
     if init_from is not None:
         given["init_from"] = _initial(init_from)
     config = configured(preset, context.args, {key: value for key, value in given.items() if value is not None})
-    show = partial(print_result, as_json=as_json)
-    show(run_here(config, "refuse", progress_panel(as_json=as_json), before_exit=show))
+    _drive(config, "refuse", as_json=as_json)
 
 
 def replay(
@@ -95,7 +98,7 @@ def replay(
     Every other setting can be given as an option as well: --shards-per-round 32, --algorithm.learning-rate 1e-3.
     `penstock settings --replay` lists them all.
     """
-    from penstock.flows.api.drive import run_here
+    _start_workers_import(scheduler)
     from penstock.flows.settings.options import parse_bounds, parse_overrides
     from penstock.tasks.setup.config.loading import merge
     from penstock.tasks.setup.config.replay import ReplayConfig, build_replay_config
@@ -114,8 +117,7 @@ def replay(
     if fixed:
         raise ConfigError(f"{', '.join(fixed)}: determined by the runs that are read; leave it out")
     config = build_replay_config(merge(values, overrides))
-    show = partial(print_result, as_json=as_json)
-    show(run_here(config, "refuse", progress_panel(as_json=as_json), before_exit=show))
+    _drive(config, "refuse", as_json=as_json)
 
 
 def resume(
@@ -138,7 +140,7 @@ def resume(
     Its cluster and numbers of tasks may change (--scheduler, --act-tasks, --cluster.lease-seconds ...); its result
     may not.
     """
-    from penstock.flows.api.drive import run_here
+    _start_workers_import(scheduler)
     from penstock.flows.display.summary import flow_result
     from penstock.flows.settings.options import parse_overrides
     from penstock.flows.support.find_resumable import require_movable, stored_config
@@ -156,13 +158,29 @@ def resume(
     if from_stage is not None:
         for name in abandon_after(RunFolder(open_store(where), run), from_stage):
             typer.echo(f"{name} is damaged, and now in {ABANDONED}", err=True)
-    show = partial(print_result, as_json=as_json)
     try:
-        show(run_here(config, "resume", progress_panel(as_json=as_json), before_exit=show))
+        _drive(config, "resume", as_json=as_json)
     except RunFinishedError:
         # A success: whoever gives the command until it succeeds may have been stopped after the last commit.
         typer.echo("it is finished already: nothing was done", err=True)
-        show(flow_result(run, where, RunFolder(open_store(where), run).log.newest(), 0.0))
+        print_result(flow_result(run, where, RunFolder(open_store(where), run).log.newest(), 0.0), as_json=as_json)
+
+
+def _start_workers_import(scheduler: str | None) -> None:
+    """Let the process that workers are forked from import while this one reads settings; it ends with the command."""
+    if scheduler is None:
+        atexit.register(stop_fork_server)
+        start_fork_server()
+
+
+def _drive(config: RunConfig, if_exists: IfExists, *, as_json: bool) -> None:
+    """Drive a run to its end, and print its result."""
+    if config.cluster.scheduler or config.cluster.schedulers:
+        stop_fork_server()
+    from penstock.flows.api.drive import run_here
+
+    show = partial(print_result, as_json=as_json)
+    show(run_here(config, if_exists, progress_panel(as_json=as_json), before_exit=show))
 
 
 def progress_panel(*, as_json: bool) -> Panel:

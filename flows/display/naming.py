@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 from prefect.runtime import flow_run
@@ -12,16 +11,10 @@ from penstock.tasks.setup.config.run import ConfigT, RunConfig
 if TYPE_CHECKING:
     from penstock.tasks.setup.planning.resolve import IfExists
 
-_LABEL_LENGTH = 48
-"""Characters of a generated name before the flow run's part, so that the whole fits a run's name."""
-
 
 def named(config: ConfigT) -> ConfigT:
     """Return the configuration with a name; a generated one is derived from the flow run, so that a retry finds it."""
-    if config.name:
-        return config
-    kind = re.sub(r"[^a-z0-9._-]+", "-", config.environment.label.lower()).strip("-._")[:_LABEL_LENGTH] or "run"
-    return config.model_copy(update={"name": f"{kind}-{str(flow_run.id)[-8:]}"})
+    return config if config.name else config.with_name(str(flow_run.id)[-8:])
 
 
 def exists_policy(if_exists: IfExists) -> IfExists:

@@ -10,6 +10,7 @@ from penstock.flows.display.run_report import RunReport
 from penstock.flows.observers.callbacks.delivery import Delivery
 from penstock.flows.observers.telemetry.run_telemetry import RunTelemetry
 from penstock.flows.observers.tracking.open import open_followers
+from penstock.flows.support.head_start import take_head_start
 from penstock.storage.errors import SchedulerLostError
 from penstock.tasks.driver.recovery import wait_for_clusters
 from penstock.tasks.driver.run import drive_run
@@ -45,9 +46,11 @@ def leave_when(is_reached: Callable[[Commit], bool]) -> Iterator[None]:
 def execute_run(config: RunConfig, if_exists: IfExists) -> FlowResult:
     """Drive a run inside a flow run; return its result, and raise as `resolve` and `drive_run` do.
 
-    Where a cluster's scheduler is lost, wait for it and resume as `penstock resume` does.
+    Go on with a run that this process has begun already (`HeadStart`). Where a cluster's scheduler is lost, wait for it
+    and resume as `penstock resume` does.
     """
-    followers = open_followers(config.cluster)
+    begun = take_head_start()
+    followers = begun.followers if begun else open_followers(config.cluster)
     resolved = resolve(named(config), exists_policy(if_exists))
     with (
         RunTelemetry(resolved.config) as telemetry,
@@ -58,7 +61,9 @@ def execute_run(config: RunConfig, if_exists: IfExists) -> FlowResult:
             training = None
             try:
                 on_event = telemetry.watched(report.handle_event)
-                with drive_run(telemetry.counted(resolved), on_event) as training, telemetry.driving(training):
+                driven = begun.driven(on_event) if begun else drive_run(telemetry.counted(resolved), on_event)
+                begun = None
+                with driven as training, telemetry.driving(training):
                     report.begin(training)
                     delivery.begin(training.run, training.newest)
                     for commit, timings in training.stages():

@@ -26,7 +26,7 @@ from penstock.tasks.driver.forgetting import SPAN
 from penstock.tasks.driver.worker_slots import reschedule_blocked, unschedulable_tasks, worker_addresses
 from penstock.tasks.roles.worker.entrypoint import run_member
 from penstock.tasks.runtime import mailbox
-from penstock.tasks.runtime.events import Preempted, Reported, decode_event
+from penstock.tasks.runtime.events import LogRecord, Preempted, Reported, decode_event
 from penstock.tasks.setup.distribution.dataflow import works_in_step
 
 if TYPE_CHECKING:
@@ -97,6 +97,12 @@ class Gang:
     _closed: threading.Event = field(default_factory=threading.Event)
     _roster_is_due: bool = False
     _flow_run: Context = field(default_factory=copy_context)
+    _ahead: dict[str, list[Future[Any]]] = field(default_factory=dict)
+    """By role, the members that were submitted before their role had a task run."""
+    _task_runs: dict[str, str] = field(default_factory=dict)
+    """By role, the task run of members that were submitted before it."""
+    _unfiled: list[LogRecord] = field(default_factory=list)
+    """Records of members whose role has no task run yet."""
 
     @property
     def expected(self) -> list[str]:
@@ -133,8 +139,27 @@ class Gang:
         except Exception as error:  # noqa: BLE001  (the cluster was just lost, and its tasks with it)
             logger.debug("could not cancel address=%s error=%s", cluster.address, error)
 
+    def submit_ahead(self, role: Role) -> None:
+        """Submit a role before it has a Prefect task run: `submit` returns its members later, and files their logs."""
+        self._ahead[role.name] = self._submit(role, "")
+
     def submit(self, role: Role, task_run: str) -> list[Future[Any]]:
         """Submit one Dask task a replica, with the role's resources; their logs go to a Prefect task run."""
+        futures = self._ahead.pop(role.name, None)
+        if futures is None:
+            return self._submit(role, task_run)
+        with self._changed:
+            self._task_runs[role.name] = task_run
+            records, self._unfiled = self._unfiled, []
+        for record in records:
+            self._file(record)
+        return futures
+
+    def enter_flow_run(self) -> None:
+        """Log to the flow run that calls this from now on: the gang was made before it."""
+        self._flow_run = copy_context()
+
+    def _submit(self, role: Role, task_run: str) -> list[Future[Any]]:
         allocation, topic = self.allocation[role.name], self.template.topic
         futures: list[Future[Any]] = []
         for cluster in dict.fromkeys(allocation):
@@ -332,8 +357,19 @@ class Gang:
             self._left(event.member)
         elif isinstance(event, Reported):
             self._reported(cluster, event)
+        elif isinstance(event, LogRecord) and not event.task_run:
+            self._file(event)
         else:
             self.on_event(event)
+
+    def _file(self, record: LogRecord) -> None:
+        """Pass on a record of a member that was submitted ahead, once its role has a task run."""
+        with self._changed:
+            task_run = self._task_runs.get(record.member.rsplit("-", 1)[0])
+            if task_run is None:
+                self._unfiled.append(record)
+                return
+        self.on_event(replace(record, task_run=task_run))
 
     def _reported(self, cluster: Cluster, event: Reported) -> None:
         """Handle the report of a member that runs, for the first time or again."""

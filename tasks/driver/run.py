@@ -8,13 +8,19 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from penstock.storage.digest import canonical_json, digest
-from penstock.storage.errors import ConfigError, CorruptObjectError, RunExistsError, SchedulerLostError
+from penstock.storage.errors import (
+    ConfigError,
+    CorruptObjectError,
+    PenstockError,
+    RunExistsError,
+    SchedulerLostError,
+)
 from penstock.storage.runs.continuing.extensions import extension_after
 from penstock.storage.runs.lease import acquire
 from penstock.storage.runs.run import stored_settings
@@ -82,7 +88,7 @@ class ActiveRun:
             PenstockError: a stage failed for good.
         """
         commit = self.newest
-        while commit is None or commit.finished is None or (commit is self.newest and self.is_extended):
+        while self._goes_on(commit):
             try:
                 commit, timings = self.driver.run_stage(commit, is_first=commit is self.newest)
             except Exception as error:
@@ -97,6 +103,22 @@ class ActiveRun:
             name = timings_name(timings.stage, self.driver.template.generation)
             self.run.store.write(name, [encode_timings(timings)])
             yield commit, timings
+
+    @contextmanager
+    def started_ahead(self) -> Iterator[None]:
+        """Let the members of the next stage work already; `stages`, called in this context, takes them over.
+
+        It commits nothing. A gang that can't be gathered is left to `stages`, which tries again and raises the reason.
+        """
+        with ExitStack() as stack:
+            if self._goes_on(self.newest):
+                with suppress(PenstockError):
+                    stack.enter_context(self.driver.started_ahead(self.newest))
+            yield
+
+    def _goes_on(self, commit: Commit | None) -> bool:
+        """Return whether there is a stage after a commit."""
+        return commit is None or commit.finished is None or (commit is self.newest and self.is_extended)
 
 
 @contextmanager

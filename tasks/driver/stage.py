@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from penstock.storage.errors import LeaseLostError
+from penstock.storage.errors import GangError, LeaseLostError
 from penstock.storage.runs.commits import commit_ref
 from penstock.storage.runs.timings import MemberPlace, StageTimings
 from penstock.tasks.driver.admission import admitted
-from penstock.tasks.driver.attempts import repeat_until_done
+from penstock.tasks.driver.attempts import current_attempt, repeat_until_done
 from penstock.tasks.driver.early_stopping import EvaluatedReturns
 from penstock.tasks.driver.forgetting import EndedGangs
 from penstock.tasks.driver.gang import Gang
@@ -27,7 +28,9 @@ from penstock.tasks.driver.results import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+
+    from prefect.futures import PrefectFuture
 
     from penstock.storage.runs.commit_schema import Commit
     from penstock.storage.runs.lease import LeaseKeeper
@@ -38,9 +41,24 @@ if TYPE_CHECKING:
     from penstock.tasks.driver.results import Learned
     from penstock.tasks.runtime.assignment import Assignment
     from penstock.tasks.runtime.events import MemberEvent
-    from penstock.tasks.runtime.results import ActResult
+    from penstock.tasks.runtime.results import ActResult, MemberResult
     from penstock.tasks.setup.config.run import RunConfig
-    from penstock.tasks.setup.distribution.policies import DistributionPolicy
+    from penstock.tasks.setup.distribution.policies import DistributionPolicy, Role
+
+
+@dataclass(frozen=True, slots=True)
+class GatheredGang:
+    """A gang whose members were started."""
+
+    gang: Gang
+    started: float
+    """Start of its stage, by `time.perf_counter`; the seconds below count from it."""
+    started_at: float
+    """The same as a time since the epoch."""
+    admitted_seconds: float
+    gathered_seconds: float
+    running: list[PrefectFuture[list[MemberResult]]]
+    """The task runs of its roles; none if they have not begun yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +75,8 @@ class StageDriver:
     template: Assignment
     on_event: Callable[[MemberEvent], None]
     _ended: EndedGangs = field(default_factory=EndedGangs)
+    _ahead: list[GatheredGang] = field(default_factory=list)
+    """The gang that was started ahead of its stage, if any."""
     _returns: EvaluatedReturns = field(init=False)
 
     def __post_init__(self) -> None:
@@ -88,38 +108,22 @@ class StageDriver:
     def _run_attempt(
         self, stage: int, attempt: int, before: Commit | None, *, was_large_enough: bool
     ) -> tuple[Commit, StageTimings]:
-        started, started_at = time.perf_counter(), time.time()
-        cluster = self.config.cluster
-        reference = commit_ref(before) if before else None
-        assignment = replace(self._assignment(stage, attempt), before=reference.to_json() if reference else None)
-        gang = Gang(self.clusters, self.policy, assignment, self.on_event)
-        gang.listen()
-        try:
-            where = (self.clusters, self.policy, self.run.name, cluster.admission_seconds)
-            with admitted(*where, was_large_enough=was_large_enough) as gang.allocation:
-                admitted_seconds = time.perf_counter() - started
-                running = [submit_role(stage, RolePart(gang, role)) for role in self.policy.roles]
-                gang.start(cluster.gang_seconds)
-            gathered_seconds = time.perf_counter() - started
-            results = [future.result(raise_on_failure=False) for future in running]
+        gathered = self._taken_over(stage) if self._ahead else None
+        if gathered is None:
+            gathered = self._gather(
+                stage,
+                attempt,
+                before,
+                lambda gang, role: submit_role(stage, RolePart(gang, role)),
+                was_large_enough=was_large_enough,
+            )
+        gang, started = gathered.gang, gathered.started
+        with self._leaving_on_error(stage, gang):
+            results = [future.result(raise_on_failure=False) for future in gathered.running]
             if gang.error is not None:
-                raise gang.error  # noqa: TRY301  (a member's error ends the gang like any other)
-        except LeaseLostError as error:
-            gang.fail(error)
-            if not self.lease.problem:
-                raise
-            # Members see only that the lease was not renewed; why, as a full disk, is known here.
-            name = self.run.name
-            raise LeaseLostError(
-                f"stage {stage} of run '{name}' ended, because its lease could not be renewed: {self.lease.problem}. "
-                f"`penstock resume {name}` resumes from the last commit"
-            ) from error
-        except BaseException as error:
-            gang.fail(error)
-            raise
-        finally:
-            gang.close()
-        self._ended.add(self.clusters, assignment.topic)  # not after an error, which may be that of a lost cluster
+                raise gang.error  # a member's error ends the gang like any other
+        gang.close()
+        self._ended.add(self.clusters, gang.template.topic)  # not after an error, which may be that of a lost cluster
         merged = by_component(result for role in results for result in role)
         sources = {result.member: result.source for role in results for result in role}
         learned, acted = merge_learned(stage, merged, owners=self.policy.reduce == "agents"), merged.act
@@ -129,7 +133,7 @@ class StageDriver:
         worked_seconds = time.perf_counter() - started
         evaluation = self._evaluate(stage, attempt, learned, gang.allocation)
         evaluated_seconds = time.perf_counter() - started
-        parent = reference.digest if reference else self.genesis
+        parent = commit_ref(before).digest if before else self.genesis
         commit = stage_commit(
             self.config.schedule, stage, parent, before, learned, acted, evaluation, self._returns.until(before)
         )
@@ -139,11 +143,11 @@ class StageDriver:
         timings = StageTimings(
             stage=stage,
             attempt=attempt,
-            started_at=started_at,
+            started_at=gathered.started_at,
             stage_seconds=time.perf_counter() - started,
-            admission_seconds=admitted_seconds,
-            gather_seconds=gathered_seconds - admitted_seconds,
-            roles_seconds=worked_seconds - gathered_seconds,
+            admission_seconds=gathered.admitted_seconds,
+            gather_seconds=gathered.gathered_seconds - gathered.admitted_seconds,
+            roles_seconds=worked_seconds - gathered.gathered_seconds,
             evaluate_seconds=evaluated_seconds - worked_seconds,
             act=tuple(one.times for one in acted),
             learn=tuple(one.times for one in merged.learn),
@@ -161,6 +165,87 @@ class StageDriver:
             late_shards=late,
         )
         return commit, timings
+
+    @contextmanager
+    def started_ahead(self, before: Commit | None) -> Iterator[None]:
+        """Start the gang of the stage after a commit, for the first `run_stage` in this context to take over.
+
+        Its members work meanwhile, also before there is a flow run; their roles' task runs begin when it is taken over.
+        The members of a gang that was not taken over leave at the end.
+
+        Raises:
+            PenstockError: the gang can't be gathered.
+        """
+        stage = before.stage + 1 if before else 0
+        attempt = current_attempt(self.run, stage)
+        self._ahead.append(
+            self._gather(stage, attempt, before, lambda gang, role: gang.submit_ahead(role), was_large_enough=False)
+        )
+        try:
+            yield
+        finally:
+            for left in self._ahead:
+                left.gang.fail(GangError(f"stage {stage} ends, since no flow run has begun it"))
+                left.gang.close()
+            self._ahead.clear()
+
+    def _taken_over(self, stage: int) -> GatheredGang:
+        """Return the gang that was started ahead, with its roles' task runs."""
+        ahead = self._ahead.pop()
+        with self._leaving_on_error(stage, ahead.gang):
+            ahead.gang.enter_flow_run()
+            return replace(
+                ahead, running=[submit_role(stage, RolePart(ahead.gang, role)) for role in self.policy.roles]
+            )
+
+    def _gather(
+        self,
+        stage: int,
+        attempt: int,
+        before: Commit | None,
+        submit: Callable[[Gang, Role], PrefectFuture[list[MemberResult]] | None],
+        *,
+        was_large_enough: bool,
+    ) -> GatheredGang:
+        """Admit a gang, submit its roles, and start its members together."""
+        started, started_at = time.perf_counter(), time.time()
+        cluster = self.config.cluster
+        reference = commit_ref(before) if before else None
+        assignment = replace(self._assignment(stage, attempt), before=reference.to_json() if reference else None)
+        gang = Gang(self.clusters, self.policy, assignment, self.on_event)
+        gang.listen()
+        with self._leaving_on_error(stage, gang):
+            where = (self.clusters, self.policy, self.run.name, cluster.admission_seconds)
+            with admitted(*where, was_large_enough=was_large_enough) as gang.allocation:
+                admitted_seconds = time.perf_counter() - started
+                running = [submit(gang, role) for role in self.policy.roles]
+                gang.start(cluster.gang_seconds)
+        gathered_seconds = time.perf_counter() - started
+        return GatheredGang(
+            gang,
+            started=started,
+            started_at=started_at,
+            admitted_seconds=admitted_seconds,
+            gathered_seconds=gathered_seconds,
+            running=[future for future in running if future is not None],
+        )
+
+    @contextmanager
+    def _leaving_on_error(self, stage: int, gang: Gang) -> Iterator[None]:
+        """Make all members leave, and close the gang, if an error is raised meanwhile."""
+        try:
+            yield
+        except BaseException as error:
+            gang.fail(error)
+            gang.close()
+            if not (isinstance(error, LeaseLostError) and self.lease.problem):
+                raise
+            # Members see only that the lease was not renewed; why, as a full disk, is known here.
+            name = self.run.name
+            raise LeaseLostError(
+                f"stage {stage} of run '{name}' ended, because its lease could not be renewed: {self.lease.problem}. "
+                f"`penstock resume {name}` resumes from the last commit"
+            ) from error
 
     def _missed(self, learned: Learned, acted: Sequence[ActResult]) -> tuple[int | None, int | None]:
         """Return how many of the stage's shards were missed, and how many of those came late; None with quorum 1."""

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from penstock.storage.runs.timings import StageTimings
     from penstock.tasks.driver.run import ActiveRun
     from penstock.tasks.runtime.events import MemberEvent
+    from penstock.tasks.setup.config.cluster import ClusterSettings
     from penstock.tasks.setup.config.run import RunConfig
     from penstock.tasks.setup.planning.resolve import ResolvedRun
 
@@ -71,7 +72,7 @@ class RunTelemetry:
 
     def __enter__(self) -> Self:
         cluster, is_exported = self._config.cluster, _wants_opentelemetry()
-        if cluster.metrics_port is None and not is_exported:
+        if not wants_metrics(cluster):
             return self
         metrics = RunMetrics(str(self._config.name), self._tally)
         if cluster.metrics_port is not None:
@@ -149,6 +150,11 @@ class RunTelemetry:
             )
             return
         self._opentelemetry = OpenTelemetry(self._config, str(flow_run.id), metrics, self._tally)
+
+
+def wants_metrics(cluster: ClusterSettings) -> bool:
+    """Return whether a run's metrics are asked for, by its settings or by the environment."""
+    return cluster.metrics_port is not None or _wants_opentelemetry()
 
 
 def _wants_opentelemetry() -> bool:

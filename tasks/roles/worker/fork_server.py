@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 from multiprocessing import forkserver
+from typing import Any
 
 _PRELOADED = "penstock.tasks.roles.worker.preloaded"
 _ENVIRONMENT = {
@@ -29,3 +31,11 @@ def start_fork_server() -> None:
         forkserver.ensure_running()
     finally:
         os.environ["PYTHONSAFEPATH"] = before
+
+
+def stop_fork_server() -> None:
+    """Stop the fork server of this process, if it runs, also while it imports; no worker of its may run any more."""
+    server: Any = forkserver._forkserver  # noqa: SLF001  (there is no public way)
+    if server._forkserver_pid is not None:  # noqa: SLF001
+        os.kill(server._forkserver_pid, signal.SIGKILL)  # noqa: SLF001
+        server._stop()  # noqa: SLF001

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import signal
 
 MODULES = (
     "distributed",
@@ -16,6 +17,7 @@ MODULES = (
     "penstock.tasks.analysis.evaluation",
 )
 
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the command answers it
 gc.disable()
 for _module in MODULES:
     importlib.import_module(_module)

@@ -6,6 +6,7 @@ Nothing here imports torch, so that the process that drives a run starts quickly
 from __future__ import annotations
 
 import math
+import re
 from typing import TYPE_CHECKING, Annotated, Any, NotRequired, Self, TypedDict, TypeVar
 
 from pydantic import (
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 MOVABLE = ("act_tasks", "env_tasks", "min_act_tasks", "min_env_tasks")
 """The settings of `distribution` that may change when a run resumes."""
+_LABEL_LENGTH = 48
+"""Characters of a generated name before its suffix, so that the whole fits a run's name."""
 RunName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
 
 
@@ -156,6 +159,17 @@ class RunConfig(Settings):
     def summary(self) -> str:
         """Describe the run in a few words."""
         return f"{self.environment.id}, {self.algorithm.name}"
+
+    def with_name(self, suffix: str) -> Self:
+        """Return the settings with a name: their own, or a generated one such as `cartpole-v1-0f3a99b1`.
+
+        Args:
+            suffix: the end of a generated name, which makes it the only one of its kind.
+        """
+        if self.name:
+            return self
+        kind = re.sub(r"[^a-z0-9._-]+", "-", self.environment.label.lower()).strip("-._")[:_LABEL_LENGTH] or "run"
+        return self.model_copy(update={"name": f"{kind}-{suffix}"})
 
     def identity(self) -> RunIdentity:
         """Return the settings that determine a run's bytes: without name, store, number of processes and last stage."""
