@@ -13,7 +13,7 @@ def find_device(wanted: str) -> torch.device:
 
 
 def visible_gpus(wanted: str) -> tuple[str, ...]:
-    """Return the identifiers of the GPUs that this process sees, in torch's order; none if the setting excludes them."""
+    """Return the identifiers of the GPUs that this process sees, in torch's order; none if `wanted` is the CPU."""
     if find_device(wanted).type != "cuda":
         return ()
     return tuple(str(torch.cuda.get_device_properties(index).uuid) for index in range(torch.cuda.device_count()))

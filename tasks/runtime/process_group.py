@@ -209,7 +209,7 @@ def _gloo(store: Any, rank: int, size: int, host: str, gang_seconds: float) -> A
     options._devices = [ProcessGroupGloo.create_device(hostname=host)]  # noqa: SLF001
     options._timeout = timedelta(seconds=min(_MESH_SECONDS, gang_seconds))  # noqa: SLF001
     group = ProcessGroupGloo(store, rank, size, options)
-    group._set_default_timeout(timedelta(seconds=gang_seconds))  # type: ignore[attr-defined]  # noqa: SLF001
+    group._set_default_timeout(timedelta(seconds=gang_seconds))  # noqa: SLF001
     return group
 
 

@@ -60,13 +60,11 @@ def test_members_add_up_on_their_own_gpus(leave_at: int):
     rendezvous = Rendezvous(HOST, PATIENCE_SECONDS)
     spawn = multiprocessing.get_context("spawn")
     results = spawn.Queue()
-    members = [
-        spawn.Process(target=add_up, args=(rank, rendezvous.port, results, leave_at)) for rank in range(MEMBERS)
-    ]
+    members = [spawn.Process(target=add_up, args=(rank, rendezvous.port, results, leave_at)) for rank in range(MEMBERS)]
     for member in members:
         member.start()
     expected = 1 if leave_at < 9 else MEMBERS
-    found = dict((rank, rest) for rank, *rest in (results.get(timeout=PATIENCE_SECONDS) for _ in range(expected)))
+    found = {rank: rest for rank, *rest in (results.get(timeout=PATIENCE_SECONDS) for _ in range(expected))}
     for member in members:
         member.join(PATIENCE_SECONDS)
     assert {backend for backend, _, _ in found.values()} == {"nccl"}

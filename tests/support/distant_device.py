@@ -7,7 +7,7 @@ everything is computed, and every operation for which a GPU would have to exchan
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -32,7 +32,7 @@ class DistantTensor(torch.Tensor):
     held: torch.Tensor
 
     @staticmethod
-    def __new__(cls, held: torch.Tensor) -> DistantTensor:
+    def __new__(cls, held: torch.Tensor) -> Self:
         return torch.Tensor._make_wrapper_subclass(
             cls,
             held.shape,
@@ -92,7 +92,12 @@ class DistantDevice(TorchDispatchMode):
             leaves, form = tree_flatten((args, kwargs))
         held = [leaf.held if isinstance(leaf, DistantTensor) else leaf for leaf in leaves]
         args, kwargs = tree_unflatten(held, form)
-        result = func(*args, **kwargs)
+        # Tensors of inference mode can't be the views that torch makes of this result.
+        with torch.inference_mode(mode=False), torch.no_grad():
+            return self._wrapped(func(*args, **kwargs), distant, near, is_there=is_there)
+
+    @staticmethod
+    def _wrapped(result: Any, distant: list[Any], near: list[Any], *, is_there: bool) -> Any:
         # What an operation writes in place, it returns.
         known = {id(each.held): each for each in distant} | {id(each): each for each in near}
 
@@ -103,9 +108,7 @@ class DistantDevice(TorchDispatchMode):
 
         return tree_map(out, result)
 
-    def _count(
-        self, name: str, args: Sequence[Any], distant: list[Any], near: list[Any], *, is_there: bool
-    ) -> None:
+    def _count(self, name: str, args: Sequence[Any], distant: list[Any], near: list[Any], *, is_there: bool) -> None:
         if name == "_to_copy" and bool(distant) != is_there:
             self._cross(f"{name} to the {'device' if is_there else 'host'}")
         elif name == "copy_" and distant and near:

@@ -407,9 +407,7 @@ class _Ended:
         return np.zeros(len(self.report), dtype=np.bool_), returns, lengths, observation, self.report[rows]
 
 
-def _saved(
-    names: Sequence[str], moving: Mapping[str, Tensor], words: NDArray[np.uint64]
-) -> dict[str, NDArray[Any]]:
+def _saved(names: Sequence[str], moving: Mapping[str, Tensor], words: NDArray[np.uint64]) -> dict[str, NDArray[Any]]:
     """Return a saved state without the configuration, of environments of which no episode waits for its end."""
     return {
         **{f"state.{name}": row.copy() for name, row in zip(names, _host(moving["state"]), strict=True)},

@@ -147,9 +147,7 @@ class DeviceRounds:
         shares = take_share(self._plan.tensor.split(self._sizes), range(rows), rows)
         totals: dict[str, float | Tensor] = {name: value for name, value in stats.items() if not value.dim()}
         take = partial(rows_of, together(batches))
-        state, outputs, _ = take_steps(
-            self._context, state, self._round, window, shares, take, totals, self._reduction
-        )
+        state, outputs, _ = take_steps(self._context, state, self._round, window, shares, take, totals, self._reduction)
         with torch.no_grad():
             self._state = self._reduction.after_round(state, stats)
             found = {name: torch.cat(parts) for name, parts in outputs.items()}

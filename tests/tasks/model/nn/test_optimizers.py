@@ -95,7 +95,7 @@ def test_a_rate_is_annealed_linearly_and_then_kept(taken: int, over: int, rate: 
 
 
 def test_a_step_on_a_device_waits_for_nothing():
-    """An annealed rate and the counter of steps stay there; rates and steps are those of a CPU to float32's precision."""
+    """An annealed rate and the counter of steps stay there; steps are those of a CPU to float32's precision."""
     first = torch.linspace(-1, 1, 11)
     here, state = first.clone(), init_adam(first)
     with DistantDevice() as device:
