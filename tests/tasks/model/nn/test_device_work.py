@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -10,6 +11,9 @@ import torch
 from penstock.tasks.model.nn.device_work import CapturedWork, Departure, Staged, _are_same
 
 from ....support.distant_device import DISTANT, DistantDevice
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 CPU = torch.device("cpu")
 
@@ -23,6 +27,49 @@ def test_work_is_done_in_each_run():
     assert done == [0, 1, 2]
     with pytest.raises(ZeroDivisionError):
         work.run(lambda: done.append(1 // 0))
+
+
+class Graphless(CapturedWork):
+    """Work on a GPU that is not there: keeps what would be captured, and replays it by calling it."""
+
+    def __init__(self, *, refuse: bool = False) -> None:
+        super().__init__("counting", torch.device("cuda"))
+        self.refuse = refuse
+        self.log: list[str] = []
+
+    def _run_aside(self, work: Callable[[], None]) -> None:
+        self.log.append("aside")
+        work()
+
+    def _captured(self, work: Callable[[], None]) -> Any:
+        self.log.append("capture")
+        return None if self.refuse else self
+
+    def replay(self) -> None:
+        self.log.append("replay")
+
+
+def test_work_is_captured_once_it_was_done_and_again_if_it_changed():
+    """Every run is done once, eagerly or as a replay; a capture itself does nothing."""
+    work, tensor = Graphless(), torch.zeros(2)
+    for _ in range(3):
+        work.run(lambda: work.log.append("work"), tensor)
+    assert work.log == ["aside", "work", "capture", "replay", "replay"]
+    work.log.clear()
+    for _ in range(2):
+        work.run(lambda: work.log.append("work"), tensor.clone())
+    assert work.log == ["aside", "work"] * 2
+    for _ in range(2):
+        work.run(lambda: work.log.append("work"), tensor)
+    assert work.log[4:] == ["aside", "work", "capture", "replay"]
+
+
+def test_work_that_cannot_be_captured_is_done_eagerly():
+    """One attempt is made, and no run is lost."""
+    work = Graphless(refuse=True)
+    for _ in range(4):
+        work.run(lambda: work.log.append("work"))
+    assert work.log == ["aside", "work", "capture", "work", "work", "work"]
 
 
 def test_a_capture_holds_while_its_tensors_are_the_same():

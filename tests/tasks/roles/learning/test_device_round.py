@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -9,18 +10,21 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
+from penstock.storage.shards.codec import decode_shard
 from penstock.tasks.data.input.fixed_shapes import has_fixed_shapes, with_fixed_shapes
 from penstock.tasks.data.input.hand_over import HandedRows
 from penstock.tasks.roles.acting.tile import RoundBuffers
 from penstock.tasks.roles.acting.torch_tile import DeviceParams, TorchTileActor
 from penstock.tasks.roles.learning.device_round import DeviceRounds
+from penstock.tasks.roles.learning.learn import learn
 from penstock.tasks.roles.learning.round_update import StageTally, learn_batches
-from penstock.tasks.roles.learning.shard_feed import learned_columns
-from penstock.tasks.roles.learning.stage_state import move_state
+from penstock.tasks.roles.learning.shard_feed import ActedRounds, ShardFeed, learned_columns, reader_at
+from penstock.tasks.roles.learning.stage_state import Stage, move_state
 from penstock.tasks.roles.reducing.reduction import LocalReduction, SummedReduction, reducing
 from penstock.tasks.setup.distribution.policies import single_learner_coarse
 
 from ....support.distant_device import DISTANT, HERE, DistantDevice, DistantTensor
+from ....support.synthetic_shards import store_shard
 from ...conftest import first_stage_of
 
 if TYPE_CHECKING:
@@ -175,6 +179,61 @@ def test_no_byte_crosses_to_the_host_within_a_round(context: RunContext):
     for name, by_round in wanted.outputs.items():
         for round_, (mean, rows) in by_round.items():
             assert loop.tally.outputs[name][round_] == (pytest.approx(mean, rel=1e-3, abs=1e-4), rows)
+
+
+class Apart:
+    """The part of a membership that a learner uses when nobody else is there."""
+
+    def __init__(self) -> None:
+        self.log = logging.getLogger("learner")
+        self.events: list[Any] = []
+
+    def check(self) -> None: ...
+
+    def emit_event(self, event: Any) -> None:
+        self.events.append(event)
+
+
+def test_the_learners_loop_learns_rounds_of_a_device(make_context: MakeContext):
+    """Through its feed, from rounds that were handed over: outputs, rows, episodes and parameters are there at the end.
+
+    Two learners of the same rounds end with the same bytes.
+    """
+    context = make_context({**RUNS["ppo-annealing"], **GPU_ONLY})
+    rounds, steps, envs = context.rounds_of(0), context.config.schedule.round_steps, 3
+    refs = {
+        (round_, tile): store_shard(context.run.store, context.columns, 0, round_, tile, steps, envs)
+        for round_ in rounds
+        for tile in range(TILES)
+    }
+    first = refs[0, 0]
+    info = decode_shard(context.run.store.view(first.name), context.columns, first.name, first.digest).info
+    found = []
+    with DistantDevice():
+        for _ in range(2):
+            loop, apart = Loop(context, DISTANT), Apart()
+            membership: Any = apart
+            rows = HandedRows(learned_columns(context), 0, len(rounds), lambda: None)
+            for round_ in rounds:
+                loop.act(loop.prepare())
+                for acted in loop.acted[-TILES:]:
+                    stored: Future[ShardRef] = Future()
+                    stored.set_result(refs[round_, acted.tile])
+                    rows.offer(round_, acted.tile, lambda: info, acted.played, stored)
+            assignment, reader = first_stage_of("worker"), reader_at(context, 0)
+            stage = Stage(assignment, context, membership, DISTANT, ActedRounds(context), reader, loop.state, [], None)
+            with ShardFeed(assignment, context, membership, DISTANT, reader, rows) as feed:
+                found.append(learn(stage, feed, None, LocalReduction(context.algorithm)))
+            assert len(apart.events) == len(rounds)
+    one, other = found
+    assert one.parameters == other.parameters
+    assert sorted(one.outputs) == ["clip_fraction", "entropy", "kl", "value_loss"]
+    assert all(sorted(by_round) == [*rounds] for by_round in one.outputs.values())
+    assert one.outputs == other.outputs
+    assert one.times.env_steps == len(rounds) * TILES * steps * envs
+    assert one.times.update_rows == one.times.env_steps * context.algorithm.settings.epochs
+    assert one.episodes == len(rounds) * TILES * len(info.episodes)
+    assert one.shards == tuple(refs.values())
 
 
 def test_the_count_sees_a_loss_that_asks_the_host(make_context: MakeContext):
