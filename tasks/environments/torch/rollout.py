@@ -69,7 +69,7 @@ class RoundRecord:
             int64 on the device, ascending: `[K]`, or fixed `[T * B]`, in which the last row repeats from K on.
         """
         leaves = (self.terminated | self.truncated) != 0
-        leaves[-1] = True
+        leaves[-1].fill_(value=True)
         flat = leaves.flatten()
         if not fixed:
             return flat.nonzero().squeeze(-1)
