@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -26,9 +27,10 @@ from penstock.tasks.environments.torch.batch import Slots
 from penstock.tasks.environments.torch.registry import check_torch_environment, torch_module_of
 from penstock.tasks.environments.torch.reset_noise import StartDraws
 from penstock.tasks.environments.torch.rollout import RoundRecord
+from penstock.tasks.model.nn.device_work import Departure
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
     from torch import Tensor
@@ -81,6 +83,17 @@ def make_torch_pool(
     if not isinstance(twin, native.Pool):
         raise ConfigError(f"environment: {id} is wrapped, {type(twin).__name__}, and has no torch version")
     return TorchPool(import_module(torch_module_of(id)).ENVIRONMENT, twin, place)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceEnd:
+    """A round that has ended on the device, in memory that the next one does not overwrite."""
+
+    record: RoundRecord
+    departure: Departure
+    """Lets another thread copy it to the host."""
+    facts: Callable[[], tuple[RoundEnd, dict[str, NDArray[Any]]]]
+    """Copies to the host what `end_round` and `save` return. Waits for the device; any thread may call it."""
 
 
 class TorchPool(EnvironmentPool):
@@ -208,7 +221,8 @@ class TorchPool(EnvironmentPool):
             "truncated": truncated,
             "episode_id": episode_id,
         }
-        check_buffers(buffers, self._observed())
+        # Its shape alone: the content is on the device.
+        check_buffers(buffers, np.empty(self._slots.observation.shape, self.single_observation_space.dtype))
         steps = len(reward)
         if self._ended.any():
             self._begin(self._ended)
@@ -241,12 +255,28 @@ class TorchPool(EnvironmentPool):
 
     def end_round(self) -> RoundEnd:
         """Release the buffers and return the facts that are not in them. All T steps must have been made."""
-        record = self._open_record()
-        if self._next != len(record.reward):
-            raise RuntimeError(f"the round has {len(record.reward)} steps, only {self._next} were made")
-        end = record.end()
+        end = self._ended_record().end()
         self._give_round_up()
         return end
+
+    def end_on_device(self, also: Mapping[str, Tensor] | None = None) -> DeviceEnd:
+        """End the round as `end_round`, without waiting for the device.
+
+        Args:
+            also: tensors that belong to the state; nothing may write to them any more.
+        """
+        record, slots, words_after = self._ended_record().clone(), self._slots, self._draws.words_after()
+        moving = {name: getattr(slots, name).clone() for name in (*_COUNTERS, "state", "taken")}
+        departure, config, names = Departure(self.device), self._config(), slots.environment.state
+        self._give_round_up()
+
+        def facts() -> tuple[RoundEnd, dict[str, NDArray[Any]]]:
+            # Of the pool itself nothing: it may be closed by now.
+            with departure.copying():
+                state = config | _saved(names, moving, words_after(_host(moving["taken"])))
+                return record.end(), {**state, **{name: _host(value) for name, value in (also or {}).items()}}
+
+        return DeviceEnd(record, departure, facts)
 
     @contextmanager
     def whole_round(self, steps: int, *, to_host: bool = True) -> Iterator[tuple[Slots, RoundRecord]]:
@@ -254,7 +284,7 @@ class TorchPool(EnvironmentPool):
 
         Args:
             steps: of the round.
-            to_host: False leaves the buffers as they are: the caller copies `record`.
+            to_host: False leaves the buffers as they are: the caller copies what `end_on_device` returns.
 
         Raises:
             ValueError: The round has not `steps` steps.
@@ -275,25 +305,14 @@ class TorchPool(EnvironmentPool):
             for name, column in record.columns.items():
                 self._buffers[name].copy_(column)
 
-    @property
-    def record(self) -> RoundRecord | None:
-        """Return the latest round on the device; the next one overwrites it. None before the first."""
-        return self._record
-
     def save(self) -> dict[str, NDArray[Any]]:
         """Save everything that the next step depends on, as the native pool does; equal states give equal bytes."""
         self._be_ready()
         self._refill()
         slots = self._slots
-        return {
-            **{f"config.{name}": values.copy() for name, values in self._twin.config.items()},
-            **{f"state.{name}": _host(row) for name, row in zip(slots.environment.state, slots.state, strict=True)},
-            "elapsed_steps": _host(slots.elapsed_steps),
-            "episode_id": _host(slots.episode_id),
-            "episode_return": _host(slots.episode_return),
-            "episode_ended": self._ended.copy(),
-            "generator": self._draws.words.copy(),
-        }
+        moving = {name: getattr(slots, name) for name in (*_COUNTERS, "state")}
+        saved = self._config() | _saved(slots.environment.state, moving, self._draws.words.copy())
+        return saved | {"episode_ended": self._ended.copy()}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Restore a saved state; one that this pool saved is restored bit for bit.
@@ -307,7 +326,7 @@ class TorchPool(EnvironmentPool):
         self._give_round_up()
         slots = self._slots
         slots.state.copy_(torch.from_numpy(np.stack([state[f"state.{name}"] for name in slots.environment.state])))
-        for name in ("elapsed_steps", "episode_id", "episode_return"):
+        for name in _COUNTERS:
             getattr(slots, name).copy_(torch.from_numpy(state[name]))
         slots.observe()
         self._refill()
@@ -316,13 +335,16 @@ class TorchPool(EnvironmentPool):
         self._ended = state["episode_ended"].copy()
         self._started[:] = True
 
+    def _config(self) -> dict[str, NDArray[Any]]:
+        return {f"config.{name}": values.copy() for name, values in self._twin.config.items()}
+
     def _reset(self, seeds: Mapping[int, int], mask: NDArray[np.bool_]) -> None:
         self._give_round_up()
         self._refill()
         if seeds:
             self._draws.seed(seeds)
             self._send_starts()
-            self._slots.episode_id[torch.tensor(sorted(seeds), device=self.device)] = -1
+            self._slots.episode_id[torch.tensor(sorted(seeds)).to(self.device)] = -1
         self._begin(mask)
         self._ended = self._ended & ~mask
         self._started |= mask
@@ -345,6 +367,12 @@ class TorchPool(EnvironmentPool):
     def _observed(self) -> NDArray[Any]:
         return _host(self._slots.observation)
 
+    def _ended_record(self) -> RoundRecord:
+        record = self._open_record()
+        if self._next != len(record.reward):
+            raise RuntimeError(f"the round has {len(record.reward)} steps, only {self._next} were made")
+        return record
+
     def _open_record(self) -> RoundRecord:
         self._be_ready()
         if self._record is None or not self._buffers:
@@ -361,6 +389,10 @@ class TorchPool(EnvironmentPool):
             raise RuntimeError("not every environment is ready: reset(), reset_ids() or restore() first")
 
 
+_COUNTERS = ("elapsed_steps", "episode_id", "episode_return")
+"""Tensors of `Slots` that a saved state has under their names."""
+
+
 class _Ended:
     """Holds the latest step's results outside its arrays, before any reset: the source of infos."""
 
@@ -373,6 +405,16 @@ class _Ended:
     ) -> tuple[NDArray[np.bool_], NDArray[np.float64], NDArray[np.int64], NDArray[Any], NDArray[np.float64]]:
         returns, lengths, observation = (column[rows] for column in self._columns)
         return np.zeros(len(self.report), dtype=np.bool_), returns, lengths, observation, self.report[rows]
+
+
+def _saved(names: Sequence[str], moving: Mapping[str, Tensor], words: NDArray[np.uint64]) -> dict[str, NDArray[Any]]:
+    """Return a saved state without the configuration, of environments of which no episode waits for its end."""
+    return {
+        **{f"state.{name}": row.copy() for name, row in zip(names, _host(moving["state"]), strict=True)},
+        **{name: _host(moving[name]) for name in _COUNTERS},
+        "episode_ended": np.zeros(len(words), dtype=np.bool_),
+        "generator": words,
+    }
 
 
 def _host(tensor: Tensor) -> NDArray[Any]:

@@ -15,7 +15,7 @@ import numpy as np
 from penstock.native.pool.generators import words_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
 
@@ -30,12 +30,15 @@ class StartDraws:
     def __init__(self, num_envs: int, draws: int) -> None:
         self._draws = draws
         self._taken = np.zeros(num_envs, dtype=np.int64)
+        self._before = np.zeros((2, 1, num_envs), dtype=np.uint64)
+        """Each generator's state before the start in a row, `[2, capacity, num_envs]`: its high and low word. Replaced
+        and never written to, so that `words_after` may keep it."""
         self._ahead = np.zeros((2, num_envs), dtype=np.uint64)
-        """Each generator's state after the last start in the ring: its high and low word."""
+        """The state after the last start in the ring, likewise."""
         self.block = np.zeros((1, draws, num_envs))
         """The draws, float64 `[capacity, draws, num_envs]` in [0, 1)."""
         self.words = np.zeros((num_envs, _WORDS), dtype=np.uint64)
-        """Each generator's state after the starts taken so far: the words of a native pool's saved state."""
+        """Each generator's state after the starts that were replaced: the words of a native pool's saved state."""
 
     @property
     def seeded(self) -> NDArray[np.bool_]:
@@ -60,39 +63,61 @@ class StartDraws:
         if capacity <= len(self.block):
             return False
         self.block = np.zeros((capacity, *self.block.shape[1:]))
+        self._before = np.zeros((2, capacity, self.block.shape[2]), dtype=np.uint64)
         self._fill(np.flatnonzero(self.seeded))
         return True
 
     def refill(self, taken: NDArray[np.int64]) -> bool:
         """Replace the draws that were taken, given each environment's total starts; return whether there were any."""
         environments = np.flatnonzero(taken != self._taken)
-        before, capacity = self._taken[environments], len(self.block)
-        counts = taken[environments] - before
-        here = self.words[environments, :2].T
-        for start in range(counts.max(initial=0)):
+        if not len(environments):
+            return False
+        first, capacity = self._taken[environments], len(self.block)
+        counts = taken[environments] - first
+        before, newest = self._before.copy(), self._ahead.copy()
+        for start in range(counts.max()):
             more = counts > start
             chosen = environments[more]
-            rows = (before[more] + start) % capacity
             # The start in this row was taken, so the row gets the next start of the ring.
-            behind, ahead = here[:, more], self._ahead[:, chosen]
+            rows = (first[more] + start) % capacity
+            ahead = newest[:, chosen]
+            before[:, rows, chosen] = ahead
             for draw in range(self._draws):
-                behind, ahead = self._advanced(behind, chosen), self._advanced(ahead, chosen)
+                ahead = self._advanced(ahead, chosen)
                 self.block[rows, draw, chosen] = _random(ahead)
-            here[:, more], self._ahead[:, chosen] = behind, ahead
-        self.words[environments, :2] = here.T
-        self._taken[:] = taken
-        return bool(len(environments))
+            newest[:, chosen] = ahead
+        self._before, self._ahead, self._taken = before, newest, taken.copy()
+        self.words[environments, :2] = before[:, taken[environments] % capacity, environments].T
+        return True
+
+    def words_after(self) -> Callable[[NDArray[np.int64]], NDArray[np.uint64]]:
+        """Return a function that gives what `words` would be after `refill`, given each environment's total starts.
+
+        It takes nothing from the ring, and any thread may call it, also after `refill`.
+        """
+        words, first, before, ahead = self.words.copy(), self._taken, self._before, self._ahead
+
+        def after(taken: NDArray[np.int64]) -> NDArray[np.uint64]:
+            found, capacity = words.copy(), before.shape[1]
+            in_ring = before[:, taken % capacity, np.arange(len(taken))]
+            found[:, :2] = np.where(taken - first < capacity, in_ring, ahead).T
+            return found
+
+        return after
 
     def _fill(self, environments: NDArray[np.int64]) -> None:
         """Fill the whole ring of these environments, from their words on."""
         first, capacity = self._taken[environments], len(self.block)
+        before, newest = self._before.copy(), self._ahead.copy()
         ahead = self.words[environments, :2].T
         for start in range(capacity):
             rows = (first + start) % capacity
+            before[:, rows, environments] = ahead
             for draw in range(self._draws):
                 ahead = self._advanced(ahead, environments)
                 self.block[rows, draw, environments] = _random(ahead)
-        self._ahead[:, environments] = ahead
+        newest[:, environments] = ahead
+        self._before, self._ahead = before, newest
 
     def _advanced(self, state: NDArray[np.uint64], environments: NDArray[np.int64]) -> NDArray[np.uint64]:
         """Compute PCG64's next state, state * multiplier + increment modulo 2**128, from wrapping 64-bit words."""
