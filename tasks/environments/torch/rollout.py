@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from penstock.native.batch.kernels import BatchRow
 from penstock.native.interface import RoundEnd
 
 if TYPE_CHECKING:
@@ -30,7 +31,10 @@ class Policy(Protocol):
 
 
 class RoundRecord:
-    """Records the columns of one round on the device, each `[T, B]`, and the facts for its end."""
+    """Records the columns of one round on the device, each `[T, B]`, and the facts for its end.
+
+    It holds addresses of the environments' tensors, and is theirs alone.
+    """
 
     def __init__(self, slots: Slots, steps: int) -> None:
         observation = slots.observation
@@ -38,12 +42,16 @@ class RoundRecord:
         self.observation = torch.zeros(steps, *observation.shape, dtype=observation.dtype, device=device)
         """The observations before each step, `[T, B, *observation]`."""
         self.final_observation = torch.zeros_like(self.observation)
-        """The observations after each step, before any reset."""
-        self.reward = torch.zeros(shape, dtype=torch.float32, device=device)
+        """The observations after a step and before any reset, where an episode ended, and in the last row."""
+        rewards = (*shape, slots.agents) if slots.agents else shape
+        self.reward = torch.zeros(rewards, dtype=torch.float32, device=device)
+        """`[T, B]`, and `[agents]` where there are any."""
         self.terminated, self.truncated = (torch.zeros(shape, dtype=torch.uint8, device=device) for _ in range(2))
         self.episode_id = torch.zeros(shape, dtype=torch.int32, device=device)
         self.length = torch.zeros(shape, dtype=torch.int64, device=device)
         self.episode_return = torch.zeros(shape, dtype=torch.float64, device=device)
+        """This and `length`: of the episodes that ended, in the rows of their last steps."""
+        self._rows = [self._row(slots, t) for t in range(steps)]
 
     @property
     def columns(self) -> dict[str, Tensor]:
@@ -53,23 +61,15 @@ class RoundRecord:
 
     def begin(self, slots: Slots) -> None:
         """Record the first row's observations."""
+        slots.observe()
         self.observation[0].copy_(slots.observation)
 
-    def step(self, slots: Slots, t: int, action: Tensor) -> Tensor:
-        """Make step t, start the next episode where one ended, and return where, bool `[B]`."""
-        reward, terminated, truncated = slots.step(action)
-        self.reward[t].copy_(reward)
-        self.terminated[t].copy_(terminated)
-        self.truncated[t].copy_(truncated)
-        self.episode_id[t].copy_(slots.episode_id)
-        self.length[t].copy_(slots.elapsed_steps)
-        self.episode_return[t].copy_(slots.episode_return)
-        self.final_observation[t].copy_(slots.observation)
-        ended = terminated | truncated
-        slots.begin(ended)
-        if t + 1 < len(self.observation):
-            self.observation[t + 1].copy_(slots.observation)
-        return ended
+    def step(self, slots: Slots, t: int, action: Tensor) -> None:
+        """Make step t, and start the next episode where one ended; errors as of `Slots.step`.
+
+        It writes row t, and the observations of row t + 1; after the last row, those of `slots`.
+        """
+        slots.step_round(action, self._rows[t])
 
     def end(self) -> RoundEnd:
         """Return the facts that are not in the buffers, on the host."""
@@ -88,6 +88,19 @@ class RoundRecord:
             "truncated": truncated.reshape(-1)[rows],
         }
         return RoundEnd(bootstrap_rows, _taken(self.final_observation, bootstrap_rows), episodes)
+
+    def _row(self, slots: Slots, t: int) -> BatchRow:
+        is_last = t + 1 == len(self.observation)
+        columns = (
+            *(self.reward, self.terminated, self.truncated, self.episode_id),
+            *(self.length, self.episode_return, self.final_observation),
+        )
+        following = slots.observation.data_ptr() if is_last else _address(self.observation, t + 1)
+        return BatchRow(*(_address(column, t) for column in columns), following, is_last)
+
+
+def _address(column: Tensor, row: int) -> int:
+    return column.data_ptr() + row * column.stride(0) * column.element_size()
 
 
 def _taken(column: Tensor, rows: NDArray[np.int64]) -> NDArray[Any]:
@@ -108,13 +121,13 @@ def play_round(
 
     All shapes are fixed, everything persistent is written in place, and nothing synchronises with the host, so a CUDA
     graph can contain all of it (`RoundPlayer`); on a CPU the same code runs eagerly. IT NEVER RAN ON A GPU: the tests
-    check that it computes the same as single steps, and that it runs on torch's `meta` device, where no value can be
-    read.
+    check that it computes the same as single steps, and that it asks torch for no value.
 
     Args:
         slots: The environments, none between two episodes.
         record: Receives the round.
-        act: The policy. Its actions are taken as they are: int64 `[B]` in range, or finite float32 `[B, *action]`.
+        act: The policy. Its actions are int64 in range or finite float32, `[B, *action]`. On a CPU others are refused;
+            on a GPU they end the process's use of the device, since only the host could say which they were.
         noise: `[T, B, *noise]`.
         rows: Receive the policy's rows, `[T, B, ...]` by name.
         carry: The policy's carry `[B, ...]`, updated in place; None if it has none.
@@ -122,14 +135,16 @@ def play_round(
     """
     with torch.no_grad():
         record.begin(slots)
-        for t, noise_row in enumerate(noise.unbind(0)):
-            acted, following = act(carry, record.observation[t], noise_row)
-            for name, column in rows.items():
+        columns = [(name, column.unbind(0)) for name, column in rows.items()]
+        for t, (observation, noise_row) in enumerate(zip(record.observation.unbind(0), noise.unbind(0), strict=True)):
+            acted, following = act(carry, observation, noise_row)
+            for name, column in columns:
                 column[t].copy_(acted[name])
-            ended = record.step(slots, t, acted["action"])
+            record.step(slots, t, acted["action"])
             if (carry is None) != (following is None):
                 raise TypeError("initial_carry and act must agree whether there is a memory; only one of them gave one")
             if carry is not None and fresh_carry is not None and following is not None:
+                ended = (record.terminated[t] | record.truncated[t]).bool()
                 mask = ended.view(-1, *([1] * (carry.dim() - 1)))
                 carry.copy_(torch.where(mask, fresh_carry, following))
 
@@ -177,7 +192,7 @@ class RoundPlayer:
         self.carry = None if self._fresh is None else self._fresh.clone()
         """The policy's carry after the latest round; copy a restored state's carry into it."""
         self._graph: torch.cuda.CUDAGraph | None = None
-        self._held: tuple[Tensor, ...] = ()
+        self._held: RoundRecord | None = None
 
     def play(self, noise: Tensor | NDArray[np.float32], *, to_host: bool = True) -> None:
         """Play the round that the pool has started, before its first step.
@@ -188,7 +203,7 @@ class RoundPlayer:
 
         Raises:
             ValueError: Another shape, or the pool's round has another length.
-            RuntimeError: No round was started, or steps of it were made.
+            RuntimeError: No round was started, or steps of it were made; or an environment failed: all need a reset.
         """
         given = torch.as_tensor(noise)
         if given.shape != self._noise.shape:
@@ -198,9 +213,8 @@ class RoundPlayer:
             if self._pool.device.type != "cuda":
                 self._play(slots, record)
                 return
-            held = (slots.starts, record.reward)
-            if self._graph is None or any(now is not then for now, then in zip(held, self._held, strict=True)):
-                self._graph, self._held = self._captured(slots, lambda: self._play(slots, record)), held
+            if self._graph is None or self._held is not record:
+                self._graph, self._held = self._captured(slots, lambda: self._play(slots, record)), record
             self._graph.replay()
 
     def _play(self, slots: Slots, record: RoundRecord) -> None:

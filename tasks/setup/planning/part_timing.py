@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.distributed import HashStore, ProcessGroupGloo  # type: ignore[attr-defined]
 
+from penstock.storage.errors import ConfigError
 from penstock.storage.refs import ShardRef, parse_shard_name
 from penstock.tasks.data.input.pipeline import ShardPipeline
-from penstock.tasks.environments.torch.registry import torch_environment_ids
 from penstock.tasks.model.algorithms.contract import window_spec
 from penstock.tasks.roles.acting.shard_writer import RoundWriter
 from penstock.tasks.roles.acting.tile import RoundBuffers, TileActor
@@ -57,16 +57,13 @@ def seconds_of(
     torch.set_num_threads(context.config.distribution.torch_threads)
     batch = training_rows(context, state, acted[-1])
     update, update_row = _learning(context, state, batch)
-    in_torch = None
-    if context.config.environment.id in torch_environment_ids():
-        in_torch = _torch_round(context, state, buffers, device)
     return PartSeconds(
         step=stepping / steps,
         step_cpu=stepping_cpu / steps,
         infer=max(0.0, acting - stepping) / steps,
         write=_best(lambda: _write(assignment, context, acted[-1])),
         take=_take(context, state),
-        torch_round=in_torch,
+        torch_round=_torch_round(context, state, buffers, device),
         update=update,
         update_row=update_row,
         message=_ping(context) / 2,
@@ -110,8 +107,13 @@ def _stepping(context: RunContext, buffers: RoundBuffers) -> tuple[float, float]
     return seconds, min(seconds, busy)
 
 
-def _torch_round(context: RunContext, state: State, buffers: RoundBuffers, device: torch.device) -> float:
-    actor, params = TorchTileActor(context, 0, device), DeviceParams(device).load(state.params)
+def _torch_round(context: RunContext, state: State, buffers: RoundBuffers, device: torch.device) -> float | None:
+    """Return the seconds of a round in tensors; None if the environment can't be stepped so on this device."""
+    try:
+        actor = TorchTileActor(context, 0, device)
+    except ConfigError:
+        return None
+    params = DeviceParams(device).load(state.params)
     actor.start()
     actor.act_round(0, params, buffers)
     seconds = _best(lambda: actor.act_round(0, params, buffers))
