@@ -9,14 +9,15 @@ NATIVE := $(shell find native -name '*.hpp' -o -name '*.cpp' -o -name '*.inl' -o
 export DO_NOT_TRACK := 1
 export PREFECT_SERVER_ANALYTICS_ENABLED := false
 
-.PHONY: train test lint board bench docs clean
+.PHONY: train test lint board bench gpu docs clean
 
 train: $(VENV)/.ready
 	$(BIN)/penstock train cartpole $(ARGS)
 
 # Two parts are left out, since they take minutes: make test ARGS="-m cluster" and make test ARGS="-m slow" run them.
+# Tests of a GPU are a part of make gpu.
 test: $(VENV)/.ready-test
-	$(BIN)/python -m pytest -m "not cluster and not slow" --numprocesses auto --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest -m "not cluster and not slow and not gpu" --numprocesses auto --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: $(VENV)/.ready-lint
 	$(BIN)/ruff check .
@@ -29,6 +30,10 @@ board: $(VENV)/.ready-bench
 
 bench: $(VENV)/.ready-bench
 	$(BIN)/python benchmarks/run.py $(ARGS)
+
+# Checks and measures what needs a CUDA device; says so and fails without one.
+gpu: $(VENV)/.ready-test
+	$(BIN)/python benchmarks/gpu.py $(ARGS)
 
 docs: $(VENV)/.ready-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -241,8 +241,9 @@ class LossInputs:
     """Training rows, as `post` made them."""
     count: int
     """Rows of the whole minibatch; larger than the number of `rows` where these are a part of it."""
-    stats: Mapping[str, float] = field(default_factory=dict)
-    """Totals of `Algorithm.stats` over the round."""
+    stats: Mapping[str, float | Tensor] = field(default_factory=dict)
+    """Totals of `Algorithm.stats` over the round: floats, or float64 tensors `[]` where rounds stay on a device. Both
+    take arithmetic; `math.sqrt` of a tensor works, and waits for the device."""
     targets: Mapping[str, Tensor] = field(default_factory=dict)
     """The state's targets; no gradient reaches them."""
     noise: Tensor | None = None
@@ -300,7 +301,8 @@ class Trajectory:
     Attributes:
         columns: name -> `[T, B, ...]`, time-major; the environment's and the algorithm's row columns.
         bootstrap_rows: int64 `[K]`, ascending; rows `t * B + b` whose successor is not row `t + 1` of the same
-            environment, because the episode ended there (terminated, truncated or both) or the round did.
+            environment, because the episode ended there (terminated, truncated or both) or the round did. Where rounds
+            stay on a device K is T * B: the last row repeats, with its observation.
         bootstrap_observation: `[K, ...]`, the observation that followed each of these rows.
     """
 

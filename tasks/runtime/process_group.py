@@ -7,12 +7,14 @@ is for peers that hang.
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
+from torch import distributed
 from torch.distributed import (  # type: ignore[attr-defined]
     BroadcastOptions,
     PrefixStore,
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
     from penstock.tasks.runtime.assignment import Assignment
     from penstock.tasks.runtime.membership import Membership
+    from penstock.tasks.setup.distribution.gpus import Backend
 
 RENDEZVOUS_PORT = "rendezvous_port"
 _CONNECT_SECONDS = 5.0
@@ -69,9 +72,9 @@ class _Timed:
 class Group:
     """A group whose members sum and copy tensors, all in the same order. A context manager; not thread-safe.
 
-    Tensors may be on any device; they travel through the host's memory. `send` and `receive` are between two members,
-    and one thread may receive from each of the others. Connections stay open until such a thread ends: at the latest
-    when what it waits for arrives, or its member is lost.
+    Tensors may be on any device. With gloo they travel through the host's memory; with NCCL, for sums and copies alone,
+    from GPU to GPU. `send` and `receive` are between two members, and one thread may receive from each of the others.
+    Connections stay open until such a thread ends: at the latest when what it waits for arrives, or its member is lost.
     """
 
     def __init__(
@@ -82,6 +85,7 @@ class Group:
         membership: Membership,
         assignment: Assignment,
         rendezvous: Rendezvous | None,
+        backend: Backend = "gloo",
     ) -> None:
         """Connect to the others; blocks.
 
@@ -90,8 +94,9 @@ class Group:
             rank: of this member.
             names: of all members, by rank; the first one serves the rendezvous.
             membership: of this member; raises when it must leave.
-            assignment: gives the time-out.
+            assignment: gives the time-out, and the device for NCCL.
             rendezvous: for the member that serves it.
+            backend: the library, the same for all.
 
         Raises:
             MemberLostError: a member did not connect in time.
@@ -101,6 +106,7 @@ class Group:
         self._rank = rank
         self._gang_seconds = assignment.gang_seconds
         self._group: Any = None
+        self._device = torch.device("cpu" if backend == "gloo" else assignment.device)
         host, port = membership.host_of(names[0]), membership.advertised(names[0], RENDEZVOUS_PORT)
         deadline = time.monotonic() + assignment.gang_seconds
         own_host = membership.host_of(names[rank])
@@ -114,11 +120,8 @@ class Group:
                 if time.monotonic() > deadline:
                     raise self._lost("not all connected in time")
                 time.sleep(_POLL_SECONDS)
-            options: Any = ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # noqa: SLF001  (to choose the address)
-            options._devices = [ProcessGroupGloo.create_device(hostname=own_host)]  # noqa: SLF001
-            options._timeout = timedelta(seconds=min(_MESH_SECONDS, assignment.gang_seconds))  # noqa: SLF001
-            self._group = ProcessGroupGloo(PrefixStore(name, store), rank, len(names), options)
-            self._group._set_default_timeout(timedelta(seconds=assignment.gang_seconds))  # noqa: SLF001
+            make = _gloo if backend == "gloo" else _nccl
+            self._group = make(PrefixStore(name, store), rank, len(names), own_host, assignment.gang_seconds)
         except RuntimeError as error:
             raise self._lost(str(error)) from error
 
@@ -170,7 +173,7 @@ class Group:
         return self._do(empty, lambda own: _Timed(self._group.recv([own], rank, 0), patience * self._gang_seconds))
 
     def _do(self, tensor: torch.Tensor, begin: Callable[[torch.Tensor], Any]) -> torch.Tensor:
-        own = tensor.detach().cpu().contiguous()
+        own = tensor.detach().to(self._device).contiguous()
         try:
             begin(own).wait()
         except RuntimeError as error:
@@ -199,3 +202,22 @@ class Group:
             except RuntimeError as error:
                 if time.monotonic() > deadline:
                     raise self._lost(str(error)) from error
+
+
+def _gloo(store: Any, rank: int, size: int, host: str, gang_seconds: float) -> Any:
+    options: Any = ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # noqa: SLF001  (to choose the address)
+    options._devices = [ProcessGroupGloo.create_device(hostname=host)]  # noqa: SLF001
+    options._timeout = timedelta(seconds=min(_MESH_SECONDS, gang_seconds))  # noqa: SLF001
+    group = ProcessGroupGloo(store, rank, size, options)
+    group._set_default_timeout(timedelta(seconds=gang_seconds))  # noqa: SLF001
+    return group
+
+
+def _nccl(store: Any, rank: int, size: int, host: str, gang_seconds: float) -> Any:  # noqa: ARG001  (as `_gloo`)
+    """Make a group of GPUs. It never ran: there was no GPU."""
+    # Without this, `wait` returns before the sum is there, and a lost peer ends the process instead of raising here.
+    os.environ.setdefault("TORCH_NCCL_BLOCKING_WAIT", "1")
+    library: Any = distributed  # a torch without CUDA has no NCCL, and then no member has a GPU
+    options = library.ProcessGroupNCCL.Options()
+    options._timeout = timedelta(seconds=gang_seconds)  # noqa: SLF001
+    return library.ProcessGroupNCCL(store, rank, size, options)

@@ -39,8 +39,8 @@ def ref_of(shard: ShardLater) -> ShardRef:
 class HandedShard:
     """A round of one tile, in memory that nobody overwrites."""
 
-    info: ShardInfo
-    """The description that its shard has."""
+    describe: Callable[[], ShardInfo]
+    """Returns the description that its shard has. On a device it waits for the round."""
     trajectory: Trajectory
     """The columns that learners use."""
     stored_as: Future[ShardRef]
@@ -71,15 +71,24 @@ class HandedRows:
         self._lock = threading.Lock()
         self._held: dict[tuple[int, int], HandedShard] = {}
 
-    def offer(self, info: ShardInfo, played: Trajectory, stored_as: Future[ShardRef]) -> None:
+    def offer(
+        self,
+        round_: int,
+        tile: int,
+        describe: Callable[[], ShardInfo],
+        played: Trajectory,
+        stored_as: Future[ShardRef],
+    ) -> None:
         """Hand a copy of a round over, unless the learner is too far behind to use it soon.
 
         Args:
-            info: the description that its shard has.
+            round_: of the run.
+            tile: that was played.
+            describe: returns the description that its shard has; any thread may call it.
             played: the round, borrowed; on a GPU, written by work that the current stream has queued.
             stored_as: set, or failed, by whoever stores the shard.
         """
-        if not self._is_wanted(info.round):
+        if not self._is_wanted(round_):
             return
         # Actors work in inference mode, and autograd can't use tensors that were made there. Actor and learner share
         # the device's default stream, so the copies are done before a learner's kernels read them.
@@ -91,8 +100,8 @@ class HandedRows:
             after = _copy(played.bootstrap_observation, observation.dtype).reshape(-1, *observation.shape[2:])
             handed = Trajectory(columns, _copy(played.bootstrap_rows, torch.int64), after)
         with self._lock:
-            if self._is_wanted(info.round):
-                self._held[info.round, info.tile] = HandedShard(info, handed, stored_as)
+            if self._is_wanted(round_):
+                self._held[round_, tile] = HandedShard(describe, handed, stored_as)
         self._wake()
 
     def begin_round(self, round_: int) -> None:

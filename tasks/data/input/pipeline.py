@@ -54,7 +54,8 @@ class LoadedShard:
     """A shard on the device, and its metadata on the host."""
 
     stored_as: ShardLater
-    info: ShardInfo
+    describe: Callable[[], ShardInfo]
+    """Returns `info`. Of a handed round it may wait for the device."""
     trajectory: Trajectory
     _drop: Callable[[], None]
     _release: Callable[[], None]
@@ -63,6 +64,11 @@ class LoadedShard:
     def ref(self) -> ShardRef:
         """Return the reference with its size and rows, even if the requested one did not know them; as `ref_of`."""
         return ref_of(self.stored_as)
+
+    @property
+    def info(self) -> ShardInfo:
+        """Return the description of the shard."""
+        return self.describe()
 
     def drop(self) -> None:
         """Release the trajectory's memory after it was copied; its bytes then count for the copy."""
@@ -109,7 +115,7 @@ class _Loaded:
     """A shard after its loading thread."""
 
     stored_as: ShardLater
-    info: ShardInfo
+    describe: Callable[[], ShardInfo]
     trajectory: Trajectory
     charged_bytes: int
     arrival: Arrival | None = None
@@ -203,7 +209,11 @@ class ShardPipeline:
         if loaded.arrival is not None:
             loaded.arrival.wait()
         return LoadedShard(
-            loaded.stored_as, loaded.info, loaded.trajectory, lambda: self._drop(loaded), lambda: self._release(held)
+            loaded.stored_as,
+            loaded.describe,
+            loaded.trajectory,
+            lambda: self._drop(loaded),
+            lambda: self._release(held),
         )
 
     @property
@@ -289,11 +299,12 @@ class ShardPipeline:
             }
             arrival = self._copies.send({name: tensor.numpy() for name, tensor in tensors.items()})
             trajectory = _trajectory(arrival.tensors)
-        return _Loaded(handed.stored_as, handed.info, trajectory, handed.nbytes, arrival)
+        return _Loaded(handed.stored_as, handed.describe, trajectory, handed.nbytes, arrival)
 
     def _deliver(self, ref: ShardRef, read: ReadShard) -> _Loaded:
         shard, staging = read.shard, read.staging
-        whole = replace(ref, nbytes=read.nbytes, rows=shard.info.steps * shard.info.envs)
+        info = shard.info
+        whole = replace(ref, nbytes=read.nbytes, rows=info.steps * info.envs)
         arrays = {
             **{name: shard.columns[name] for name in self._source.names(shard.columns)},
             _BOOTSTRAP_ROWS: shard.bootstrap_rows,
@@ -306,13 +317,13 @@ class ShardPipeline:
                 for name, array in arrays.items()
             }
             kept = [staging] if staging else []
-            return _Loaded(whole, shard.info, _trajectory(tensors), read.held_bytes, staging=kept)
+            return _Loaded(whole, lambda: info, _trajectory(tensors), read.held_bytes, staging=kept)
         try:
             arrival = self._copies.send(arrays)
         finally:
             if staging is not None:
                 self._staging.release(staging)
-        return _Loaded(whole, shard.info, _trajectory(arrival.tensors), read.held_bytes, arrival)
+        return _Loaded(whole, lambda: info, _trajectory(arrival.tensors), read.held_bytes, arrival)
 
 
 # No column of a shard has such a name.

@@ -78,11 +78,6 @@ class Slots:
             device.index or 0,
         )
 
-    @property
-    def moving(self) -> tuple[Tensor, ...]:
-        """Return every tensor that steps of a round write to, besides the round's own."""
-        return (self.words, self.flags, self.observation)
-
     def step(self, action: Tensor, skipped: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Step environments without resetting those that end.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,14 +29,16 @@ from penstock.tasks.environments.torch.batch import Slots
 from penstock.tasks.environments.torch.kernels import kernels_for
 from penstock.tasks.environments.torch.registry import check_torch_environment
 from penstock.tasks.environments.torch.rollout import RoundRecord
+from penstock.tasks.model.nn.device_work import Departure
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
     from torch import Tensor
 
     from penstock.native.batch.kernels import BatchKernels
+    from penstock.native.batch.layout import Layout
 
 
 def make_torch_pool(
@@ -84,6 +87,17 @@ def make_torch_pool(
     if not isinstance(twin, native.Pool):
         raise ConfigError(f"environment: {id} is wrapped, {type(twin).__name__}, and cannot be stepped in tensors")
     return TorchPool(kernels, twin, place)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceEnd:
+    """A round that has ended on the device, in memory that the next one does not overwrite."""
+
+    record: RoundRecord
+    departure: Departure
+    """Lets another thread copy it to the host."""
+    facts: Callable[[], tuple[RoundEnd, dict[str, NDArray[Any]]]]
+    """Copies to the host what `end_round` and `save` return. Waits for the device; any thread may call it."""
 
 
 class TorchPool(EnvironmentPool):
@@ -155,8 +169,8 @@ class TorchPool(EnvironmentPool):
                 f"it with options={{'reset_mask': ...}}, or make the pool with another autoreset_mode"
             )
         with self._working():
-            skipped = torch.tensor(before, device=self.device) if before.any() else None
-            results = slots.step(torch.tensor(action, device=self.device), skipped)
+            skipped = torch.from_numpy(before).to(self.device) if before.any() else None
+            results = slots.step(torch.from_numpy(action).to(self.device), skipped)
         reward, terminated, truncated = (_host(result) for result in results)
         over = terminated | truncated
         ended = _Ended(slots) if over.any() else None
@@ -210,7 +224,9 @@ class TorchPool(EnvironmentPool):
             "truncated": truncated,
             "episode_id": episode_id,
         }
-        check_buffers(buffers, self.observation, self._slots.agents)
+        # Its shape alone: the content is on the device.
+        seen = np.empty(self._slots.observation.shape, self.single_observation_space.dtype)
+        check_buffers(buffers, seen, self._slots.agents)
         steps = len(reward)
         if self._ended.any():
             self._begin(self._ended)
@@ -232,7 +248,7 @@ class TorchPool(EnvironmentPool):
             raise ValueError(f"step_round got t={t}, expected {expected}")
         checked = self._actions.for_round(action)
         with self._working():
-            record.step(self._slots, t, torch.tensor(checked, device=self.device))
+            record.step(self._slots, t, torch.from_numpy(checked).to(self.device))
         self._next += 1
         for name, column in record.columns.items():
             row = t + (name == "observation")
@@ -241,12 +257,28 @@ class TorchPool(EnvironmentPool):
 
     def end_round(self) -> RoundEnd:
         """Release the buffers and return the facts that are not in them. All T steps must have been made."""
-        record = self._open_record()
-        if self._next != len(record.reward):
-            raise RuntimeError(f"the round has {len(record.reward)} steps, only {self._next} were made")
-        end = record.end()
+        end = self._ended_record().end()
         self._give_round_up()
         return end
+
+    def end_on_device(self, also: Mapping[str, Tensor] | None = None) -> DeviceEnd:
+        """End the round as `end_round`, without waiting for the device.
+
+        Args:
+            also: tensors that belong to the state; nothing may write to them any more.
+        """
+        record, slots = self._ended_record().clone(), self._slots
+        words, flags, layout = slots.words.clone(), slots.flags.clone(), slots.layout
+        departure, config, ended = Departure(self.device), self._config(), self._ended.copy()
+        self._give_round_up()
+
+        def facts() -> tuple[RoundEnd, dict[str, NDArray[Any]]]:
+            # Of the pool itself nothing: it may be closed by now.
+            with departure.copying():
+                state = config | _saved(layout, _host(words), _host(flags), ended)
+                return record.end(), {**state, **{name: _host(value) for name, value in (also or {}).items()}}
+
+        return DeviceEnd(record, departure, facts)
 
     @contextmanager
     def whole_round(self, steps: int, *, to_host: bool = True) -> Iterator[tuple[Slots, RoundRecord]]:
@@ -254,7 +286,7 @@ class TorchPool(EnvironmentPool):
 
         Args:
             steps: of the round.
-            to_host: False leaves the buffers as they are: the caller copies `record`.
+            to_host: False leaves the buffers as they are: the caller copies what `end_on_device` returns.
 
         Raises:
             ValueError: The round has not `steps` steps.
@@ -284,7 +316,8 @@ class TorchPool(EnvironmentPool):
     def save(self) -> dict[str, NDArray[Any]]:
         """Save everything that the next step depends on, as the native pool does; equal states give equal bytes."""
         self._be_ready()
-        return self._saved(_host(self._slots.words), _host(self._slots.flags))
+        slots = self._slots
+        return self._config() | _saved(slots.layout, _host(slots.words), _host(slots.flags), self._ended.copy())
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Restore a saved state; one that this pool saved is restored bit for bit.
@@ -307,24 +340,14 @@ class TorchPool(EnvironmentPool):
         self._ended = state["episode_ended"].copy()
         self._seeded[:] = self._started[:] = True
 
-    def _saved(self, words: NDArray[np.int64], flags: NDArray[np.bool_]) -> dict[str, NDArray[Any]]:
-        """Return the saved state that the columns of `Slots.words` and `Slots.flags` hold."""
-        layout = self._slots.layout
-        counters = layout.counter_words
-        return {
-            **{f"config.{name}": values.copy() for name, values in self._twin.config.items()},
-            **{member.name: read_member(member, words, flags) for member in layout.state},
-            **{name: words[counters[name]] for name in ("elapsed_steps", "episode_id")},
-            "episode_return": words[counters["episode_return"]].view(np.float64),
-            "episode_ended": self._ended.copy(),
-            "generator": np.ascontiguousarray(words[layout.generator].T).view(np.uint64),
-        }
+    def _config(self) -> dict[str, NDArray[Any]]:
+        return {f"config.{name}": values.copy() for name, values in self._twin.config.items()}
 
     def _reset(self, seeds: Mapping[int, int], mask: NDArray[np.bool_]) -> None:
         self._give_round_up()
         if seeds:
             slots, rows = self._slots, sorted(seeds)
-            index = torch.tensor(rows, device=self.device)
+            index = torch.tensor(rows).to(self.device)
             words = np.ascontiguousarray(seeded_words(seeds[row] for row in rows).T).view(np.int64)
             slots.generator[:, index] = torch.from_numpy(words).to(self.device)
             slots.episode_id[index] = -1
@@ -335,7 +358,7 @@ class TorchPool(EnvironmentPool):
 
     def _begin(self, mask: NDArray[np.bool_]) -> None:
         with self._working():
-            self._slots.begin(torch.tensor(mask, device=self.device))
+            self._slots.begin(torch.from_numpy(mask).to(self.device))
 
     @contextmanager
     def _working(self) -> Iterator[None]:
@@ -349,6 +372,12 @@ class TorchPool(EnvironmentPool):
 
     def _give_round_up(self) -> None:
         self._buffers = {}
+
+    def _ended_record(self) -> RoundRecord:
+        record = self._open_record()
+        if self._next != len(record.reward):
+            raise RuntimeError(f"the round has {len(record.reward)} steps, only {self._next} were made")
+        return record
 
     def _open_record(self) -> RoundRecord:
         self._be_ready()
@@ -378,6 +407,20 @@ class _Ended:
     ) -> tuple[NDArray[np.bool_], NDArray[np.float64], NDArray[np.int64], NDArray[Any], NDArray[np.float64]]:
         returns, lengths, observation = (column[rows] for column in self._columns)
         return np.zeros(len(self.report), dtype=np.bool_), returns, lengths, observation, self.report[rows]
+
+
+def _saved(
+    layout: Layout, words: NDArray[np.int64], flags: NDArray[np.bool_], ended: NDArray[np.bool_]
+) -> dict[str, NDArray[Any]]:
+    """Return the saved state, without the configuration, that the columns of `Slots.words` and `Slots.flags` hold."""
+    counters = layout.counter_words
+    return {
+        **{member.name: read_member(member, words, flags) for member in layout.state},
+        **{name: words[counters[name]] for name in ("elapsed_steps", "episode_id")},
+        "episode_return": words[counters["episode_return"]].view(np.float64),
+        "episode_ended": ended,
+        "generator": np.ascontiguousarray(words[layout.generator].T).view(np.uint64),
+    }
 
 
 def _host(tensor: Tensor) -> NDArray[Any]:

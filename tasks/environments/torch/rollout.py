@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -10,9 +11,10 @@ from torch import Tensor
 
 from penstock.native.batch.kernels import BatchRow
 from penstock.native.interface import RoundEnd
+from penstock.tasks.model.nn.device_work import CapturedWork, Staged
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
@@ -58,6 +60,31 @@ class RoundRecord:
         """Return the columns that a round's buffers have, by name."""
         names = ("observation", "reward", "terminated", "truncated", "episode_id")
         return {name: getattr(self, name) for name in names}
+
+    def clone(self) -> RoundRecord:
+        """Return a copy, which the next round does not overwrite, and which records nothing more."""
+        copied = copy(self)
+        columns = {name: column.clone() for name, column in vars(self).items() if isinstance(column, Tensor)}
+        vars(copied).update(columns, _rows=[])
+        return copied
+
+    def leaving_rows(self, *, fixed: bool) -> Tensor:
+        """Return the rows `t * B + b` whose successor is not in the round: an episode's last, and the round's.
+
+        Args:
+            fixed: True gives a tensor of fixed shape, and reads no value on the host.
+
+        Returns:
+            int64 on the device, ascending: `[K]`, or fixed `[T * B]`, in which the last row repeats from K on.
+        """
+        leaves = (self.terminated | self.truncated) != 0
+        leaves[-1] = True
+        flat = leaves.flatten()
+        if not fixed:
+            return flat.nonzero().squeeze(-1)
+        first = torch.sort((~flat).to(torch.uint8), stable=True).indices
+        places = torch.arange(len(flat), device=flat.device)
+        return torch.where(places < flat.sum(), first, len(flat) - 1)
 
     def begin(self, slots: Slots) -> None:
         """Record the first row's observations."""
@@ -120,7 +147,7 @@ def play_round(
     """Play a whole round: policy, environments, resets, T times.
 
     All shapes are fixed, everything persistent is written in place, and nothing synchronises with the host, so a CUDA
-    graph can contain all of it (`RoundPlayer`); on a CPU the same code runs eagerly. IT NEVER RAN ON A GPU: the tests
+    graph can contain all of it (`RoundPlayer`); on a CPU the same code runs eagerly. It never ran on a GPU: the tests
     check that it computes the same as single steps, and that it asks torch for no value.
 
     Args:
@@ -150,15 +177,16 @@ def play_round(
 
 
 class RoundPlayer:
-    """Plays rounds of a torch pool with a policy; on a GPU as one CUDA graph, captured with the first round.
+    """Plays rounds of a torch pool with a policy; on a GPU as one CUDA graph, from the second round on.
 
         player = RoundPlayer(pool, partial(algorithm.act, params), algorithm.rows, noise_shape, round_steps)
         pool.begin_round(...)
-        player.play(noise)
+        player.stage(noise)
+        player.play()
         end = pool.end_round()
 
-    A graph holds addresses: the policy's parameters must be updated in place (`copy_`), never replaced. Capturing and
-    replaying never ran, as there was no GPU; on a CPU there is no graph, and `play` is `play_round`.
+    A graph holds addresses: the policy's parameters must be updated in place (`copy_`), never replaced. On a CPU there
+    is no graph, and `play` is `play_round`.
     """
 
     def __init__(
@@ -187,52 +215,35 @@ class RoundPlayer:
             for name, spec in row_specs.items()
         }
         """The policy's rows in the latest round, `[T, B, ...]` on the device; the next round overwrites them."""
-        self._noise = torch.zeros(*shape, *noise_shape, dtype=torch.float32, device=device)
+        self._noise = Staged((*shape, *noise_shape), torch.float32, device)
         self._fresh = None if initial_carry is None else initial_carry.to(device)
         self.carry = None if self._fresh is None else self._fresh.clone()
         """The policy's carry after the latest round; copy a restored state's carry into it."""
-        self._graph: torch.cuda.CUDAGraph | None = None
-        self._held: RoundRecord | None = None
+        self._work = CapturedWork("acting a round", device)
 
-    def play(self, noise: Tensor | NDArray[np.float32], *, to_host: bool = True) -> None:
-        """Play the round that the pool has started, before its first step.
+    def stage(self, noise: Tensor | NDArray[np.float32]) -> None:
+        """Start to copy the noise of the next round, float32 `[T, B, *noise]`, to the device.
+
+        Raises:
+            ValueError: Another shape.
+        """
+        given, wanted = torch.as_tensor(noise), self._noise.tensor.shape
+        if given.shape != wanted:
+            raise ValueError(f"noise: expected shape {tuple(wanted)}, got {tuple(given.shape)}")
+        self._noise.send(given)
+
+    def play(self, *, to_host: bool = True) -> None:
+        """Play the round that the pool has started, before its first step, with the noise that was staged.
 
         Args:
-            noise: float32 `[T, B, *noise]`.
             to_host: as `TorchPool.whole_round`.
 
         Raises:
-            ValueError: Another shape, or the pool's round has another length.
+            ValueError: The pool's round has another length.
             RuntimeError: No round was started, or steps of it were made; or an environment failed: all need a reset.
         """
-        given = torch.as_tensor(noise)
-        if given.shape != self._noise.shape:
-            raise ValueError(f"noise: expected shape {tuple(self._noise.shape)}, got {tuple(given.shape)}")
-        self._noise.copy_(given)
-        with self._pool.whole_round(len(self._noise), to_host=to_host) as (slots, record):
-            if self._pool.device.type != "cuda":
-                self._play(slots, record)
-                return
-            if self._graph is None or self._held is not record:
-                self._graph, self._held = self._captured(slots, lambda: self._play(slots, record)), record
-            self._graph.replay()
+        with self._pool.whole_round(len(self._noise.tensor), to_host=to_host) as (slots, record):
+            self._work.run(lambda: self._play(slots, record), record.reward)
 
     def _play(self, slots: Slots, record: RoundRecord) -> None:
-        play_round(slots, record, self._act, self._noise, self.rows, self.carry, self._fresh)
-
-    def _captured(self, slots: Slots, play: Callable[[], None]) -> torch.cuda.CUDAGraph:
-        """Capture the work that `play` launches, after a warm-up run that is undone."""
-        moving = slots.moving if self.carry is None else (*slots.moving, self.carry)
-        before = [tensor.clone() for tensor in moving]
-        side = torch.cuda.Stream(self._pool.device)
-        side.wait_stream(torch.cuda.current_stream(self._pool.device))
-        with torch.cuda.stream(side):
-            play()
-        torch.cuda.current_stream(self._pool.device).wait_stream(side)
-        for tensor, value in zip(moving, before, strict=True):
-            tensor.copy_(value)
-        graph = torch.cuda.CUDAGraph()
-        # Concurrent work of other threads, such as a learner's copies, is no part of the graph and no error.
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            play()
-        return graph
+        play_round(slots, record, self._act, self._noise.tensor, self.rows, self.carry, self._fresh)

@@ -12,7 +12,7 @@ The runtime calls the functions in this order::
     round       after_round(state, stats)                      if the algorithm has it (`FollowsRounds`)
 
 Gradients and `update` are separate because learners communicate between them, and only there. `stats` returns sums
-because sums can be added over tiles, processes and learners, and means cannot (losses get the totals as floats,
+because sums can be added over tiles, processes and learners, and means cannot (losses get the totals as numbers,
 `after_round` gets those of any shape). Losses divide by a given count because a minibatch may be spread over learners,
 and only the runtime knows how many rows it has in all.
 
@@ -180,7 +180,8 @@ class FollowsRounds(Protocol):
 
         Args:
             state: after the round's minibatches.
-            stats: totals of `stats` over all tiles, float64 on the host; the same on all learners.
+            stats: totals of `stats` over all tiles, float64 on the host; the same on all learners. Where rounds stay on
+                a device (`roles.learning.device_round`) they are there, too: `.to` brings them to the state's.
         """
 
 

@@ -152,8 +152,9 @@ class IMPALA(Algorithm):
 
     def stats(self, batch: Batch) -> dict[str, Tensor]:
         """Return the number of rows and the normalisers' sums; advantages keep their size, as in the paper."""
-        count = torch.tensor(float(batch["advantage"].numel()), dtype=torch.float64)
-        return {"count": count.to(batch["advantage"].device), **self._normalizers.sums(batch)}
+        rows = batch["advantage"]
+        count = torch.full((), float(rows.numel()), dtype=torch.float64, device=rows.device)
+        return {"count": count, **self._normalizers.sums(batch)}
 
     def plan(self, generator: torch.Generator, window: Window) -> Iterable[Tensor]:
         """Return every row once, in a fresh order."""

@@ -62,7 +62,7 @@ class Normalizer:
         """Return the sums for `Algorithm.stats` of raw rows `[rows, *shape]`: float64, a number and two `[*shape]`."""
         values = values.double()
         return {
-            f"{self.group}/count": torch.tensor(float(len(values)), dtype=torch.float64, device=values.device),
+            f"{self.group}/count": torch.full((), float(len(values)), dtype=torch.float64, device=values.device),
             f"{self.group}/sum": values.sum(0),
             f"{self.group}/square": values.square().sum(0),
         }
@@ -76,20 +76,20 @@ class Normalizer:
         """
         count, mean, variance = (state.targets[f"{self.group}/{name}"] for name in ("count", "mean", "variance"))
         rows, total, square = (stats[f"{self.group}/{name}"].to(count) for name in ("count", "sum", "square"))
-        if not rows:
-            return
         round_mean = total / rows
         round_variance = (square / rows - round_mean.square()).clamp(min=0.0)
         together = count + rows
         difference = round_mean - mean
         spread = count * variance + rows * round_variance + difference.square() * count * rows / together
-        mean.add_(difference * rows / together)
-        variance.copy_(spread / together)
-        count.copy_(together)
-        group = state.params[self.group]
+        group, has_rows = state.params[self.group], rows > 0
+        # Without rows, quotients are undefined and nothing changes. The host never asks: where rounds stay on a device,
+        # it would wait for that.
         with torch.no_grad():
-            group["mean"].copy_(mean)
-            group["scale"].copy_((variance + _EPSILON).rsqrt())
+            mean.copy_(torch.where(has_rows, mean + difference * rows / together, mean))
+            variance.copy_(torch.where(has_rows, spread / together, variance))
+            count.copy_(together)
+            group["mean"].copy_(torch.where(has_rows, mean, group["mean"]))
+            group["scale"].copy_(torch.where(has_rows, (variance + _EPSILON).rsqrt(), group["scale"]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,17 +18,21 @@ def advantage_sums(advantage: Tensor) -> dict[str, Tensor]:
     """Return the sums that give mean and variance of advantages, in float64, since large sums are subtracted later."""
     advantage = advantage.double()
     return {
-        "count": torch.tensor(float(advantage.numel()), dtype=torch.float64, device=advantage.device),
+        "count": torch.full((), float(advantage.numel()), dtype=torch.float64, device=advantage.device),
         "advantage": advantage.sum(),
         "advantage_square": advantage.square().sum(),
     }
 
 
-def normalised(advantage: Tensor, sums: Mapping[str, float]) -> Tensor:
+def normalised(advantage: Tensor, sums: Mapping[str, float | Tensor]) -> Tensor:
     """Normalise advantages to mean 0 and variance 1 over the whole round, by its `advantage_sums`."""
     mean = sums["advantage"] / sums["count"]
-    variance = max(0.0, sums["advantage_square"] / sums["count"] - mean * mean)
-    return (advantage - mean) * (1.0 / (math.sqrt(variance) + 1e-8))
+    variance = sums["advantage_square"] / sums["count"] - mean * mean
+    if isinstance(variance, Tensor):
+        deviation: float | Tensor = variance.clamp(min=0.0).sqrt()
+    else:
+        deviation = math.sqrt(max(0.0, variance))
+    return (advantage - mean) * (1.0 / (deviation + 1e-8))
 
 
 def clipped_surrogate(

@@ -17,7 +17,7 @@ from penstock.storage.shards.codec import ShardInfo, encode_shard
 from penstock.storage.shards.episode_index import Episodes
 from penstock.storage.tensors import save_tensors
 from penstock.tasks.roles.acting.round_storage import RoundStorage
-from penstock.tasks.roles.acting.tile import RoundBuffers
+from penstock.tasks.roles.acting.tile import Later, RoundBuffers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,10 +84,10 @@ class RoundWriter:
 
     def submit(self, acted: ActedRound) -> None:
         """Hand a round over and queue it; blocks while two are pending, and raises the error of an earlier one."""
-        info = self._info_of(acted)
+        info = Later(partial(self._info_of, acted))
         stored_as: Future[ShardRef] = Future()
         if self._handed is not None:
-            self._handed.offer(info, acted.played, stored_as)
+            self._handed.offer(acted.round, acted.tile, info, acted.played, stored_as)
         try:
             while len(self._pending) >= _PENDING_AT_MOST:
                 self._pending.pop(0).result()
@@ -112,7 +112,7 @@ class RoundWriter:
         self._executor.shutdown(wait=True)
         self._storage.close()
 
-    def _write(self, acted: ActedRound, info: ShardInfo, stored_as: Future[ShardRef]) -> None:
+    def _write(self, acted: ActedRound, info: Later[ShardInfo], stored_as: Future[ShardRef]) -> None:
         try:
             self._encode_and_store(acted, info, stored_as)
         except BaseException as error:
@@ -121,10 +121,11 @@ class RoundWriter:
             self._membership.fail(error)
             raise
 
-    def _encode_and_store(self, acted: ActedRound, info: ShardInfo, stored_as: Future[ShardRef]) -> None:
+    def _encode_and_store(self, acted: ActedRound, info: Later[ShardInfo], stored_as: Future[ShardRef]) -> None:
         acted.to_host()
         # The parts are views of the round's buffers.
-        encoded = encode_shard(acted.buffers.columns, acted.end.bootstrap_rows, acted.end.bootstrap_observation, info)
+        end = acted.end
+        encoded = encode_shard(acted.buffers.columns, end.bootstrap_rows, end.bootstrap_observation, info())
         steps, envs = acted.buffers.columns.shape
         self._storage.add(
             self._storage.shard_ref(acted.round, acted.tile, encoded.digest, encoded.nbytes, steps * envs),

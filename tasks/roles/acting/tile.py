@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -21,9 +22,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from penstock.native import EnvironmentPool, RoundEnd
+    from penstock.tasks.model.nn.device_work import Departure
     from penstock.tasks.runtime.run_context import RunContext
     from penstock.tasks.specs import Params
 
+
+T = TypeVar("T")
 
 FIRST_VERSION = "first_policy_version"
 """Name of the column of versions in a tile's state."""
@@ -81,6 +85,23 @@ class RoundBuffers:
         self.noise_rows = torch.from_numpy(self.noise).unbind(0)
 
 
+class Later(Generic[T]):
+    """A value that is computed when it is first asked for, by that thread; others wait for it."""
+
+    def __init__(self, compute: Callable[[], T]) -> None:
+        self._compute: Callable[[], T] | None = compute
+        self._lock = threading.Lock()
+        self._values: list[T] = []
+
+    def __call__(self) -> T:
+        """Return the value."""
+        with self._lock:
+            if self._compute is not None:
+                self._values.append(self._compute())
+                self._compute = None  # what it refers to may be large
+            return self._values[0]
+
+
 @dataclass(frozen=True, slots=True)
 class ActedRound:
     """A round of one tile, for the writer. The buffers are borrowed."""
@@ -89,20 +110,33 @@ class ActedRound:
     round: int
     version: int
     buffers: RoundBuffers
-    end: RoundEnd
-    state: dict[str, NDArray[Any]]
+    facts: Callable[[], tuple[RoundEnd, dict[str, NDArray[Any]]]]
+    """Returns `end` and `state`, always the same objects. Any thread may call it; on a device it waits for that."""
     follows_round: int | None = None
     """As `penstock.storage.shards.codec.ShardInfo`."""
     first_versions: NDArray[np.int64] | None = None
     """Policy versions at the start of the ended episodes; None if no round is skipped, so that lengths show it."""
     on_device: Trajectory | None = None
     """The rows on the environments' device, which `to_host` copies; None for native ones, which fill the buffers."""
+    departure: Departure | None = None
+    """Lets another thread copy them; None for native ones."""
+
+    @property
+    def end(self) -> RoundEnd:
+        """Return the facts that are not in the buffers."""
+        return self.facts()[0]
+
+    @property
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Return the state of the environments, and of what acts in them, after the round."""
+        return self.facts()[1]
 
     def to_host(self) -> None:
         """Fill the buffers, if the environments have not. Waits for the device."""
-        if self.on_device is not None:
-            for name, column in self.on_device.columns.items():
-                torch.from_numpy(self.buffers.arrays[name]).copy_(column)
+        if self.on_device is not None and self.departure is not None:
+            with self.departure.copying():
+                for name, column in self.on_device.columns.items():
+                    torch.from_numpy(self.buffers.arrays[name]).copy_(column)
 
     @property
     def played(self) -> Trajectory:
@@ -176,22 +210,10 @@ class TileActor:
             arrays["observation"], arrays["reward"], arrays["terminated"], arrays["truncated"], arrays["episode_id"]
         )
         yield from self._play(params, buffers)
-        end = pool.end_round()
-        if self._context.resets_each_stage:
-            # A seed restarts the count of episodes. No stage has more episodes than steps.
-            schedule = self._context.config.schedule
-            before = self.next_round // schedule.rounds_per_stage * schedule.rounds_per_stage * schedule.round_steps
-            arrays["episode_id"] += np.int32(before)
-            end.episodes["episode_id"] += before
-        state = pool.save()
-        if self._carry is not None:
-            state["carry"] = self._carry.numpy()
-        acted = ActedRound(
-            self.tile, self.next_round, version, buffers, end, state, on_device=self._rows_on_device(end)
-        )
+        acted = self._acted(version, buffers)
         if self._start_versions is not None:
-            first_versions = self._start_versions.end_round(version, end.episodes, len(arrays["reward"]))
-            state[FIRST_VERSION] = self._start_versions.versions
+            first_versions = self._start_versions.end_round(version, acted.end.episodes, len(arrays["reward"]))
+            acted.state[FIRST_VERSION] = self._start_versions.versions
             acted = replace(acted, follows_round=self._last_round, first_versions=first_versions)
         self._last_round = self.next_round
         self.next_round += 1
@@ -214,8 +236,19 @@ class TileActor:
                 carry = self._fresh_where_ended(carry, arrays["terminated"][step] | arrays["truncated"][step])
         self._carry = carry
 
-    def _rows_on_device(self, end: RoundEnd) -> Trajectory | None:  # noqa: ARG002  (native environments have none)
-        return None
+    def _acted(self, version: int, buffers: RoundBuffers) -> ActedRound:
+        """End the round that was played."""
+        end = self._pool.end_round()
+        if self._context.resets_each_stage:
+            # A seed restarts the count of episodes. No stage has more episodes than steps.
+            schedule = self._context.config.schedule
+            before = self.next_round // schedule.rounds_per_stage * schedule.rounds_per_stage * schedule.round_steps
+            buffers.arrays["episode_id"] += np.int32(before)
+            end.episodes["episode_id"] += before
+        state = self._pool.save()
+        if self._carry is not None:
+            state["carry"] = self._carry.numpy()
+        return ActedRound(self.tile, self.next_round, version, buffers, lambda: (end, state))
 
     def _fresh_where_ended(self, carry: Tensor, ended: NDArray[np.uint8]) -> Tensor:
         mask = torch.from_numpy(ended).bool()
@@ -237,7 +270,8 @@ def act_together(
 ) -> None:
     """Act the next round of several tiles: inference of one overlaps with stepping another one in another process.
 
-    Tiles whose environments are in this process are acted one after another.
+    Tiles whose native environments are in this process are acted one after another. Those on a device are all prepared
+    first, and then acted one after another.
 
     Args:
         actors: of the tiles.

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from penstock.tasks.data.input.fixed_shapes import has_fixed_shapes
 from penstock.tasks.environments.header import loaded_header
 from penstock.tasks.environments.torch.pool import make_torch_pool
 from penstock.tasks.environments.torch.rollout import RoundPlayer
 from penstock.tasks.environments.typed_settings import arguments_of
-from penstock.tasks.roles.acting.tile import TileActor
+from penstock.tasks.roles.acting.tile import ActedRound, Later, TileActor
 from penstock.tasks.specs import Trajectory
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from penstock.native import RoundEnd
     from penstock.tasks.roles.acting.tile import RoundBuffers
     from penstock.tasks.runtime.run_context import RunContext
     from penstock.tasks.specs import Params
@@ -65,26 +65,34 @@ class TorchTileActor(TileActor):
         super().__init__(context, tile, self._torch_pool)
         self._params: Params | None = None
         self._player: RoundPlayer | None = None
+        self._rows: dict[str, Tensor] = {}
 
     def _play(self, params: Params, buffers: RoundBuffers) -> Generator[None, None, None]:
         player = self._player_of(params)
         if player.carry is not None and self._carry is not None:
             player.carry.copy_(self._carry)
-        player.play(buffers.noise, to_host=False)
-        if player.carry is not None:
-            # A copy: the state is stored while the next round is played.
-            self._carry = player.carry.to("cpu", copy=True)
-        yield from ()
-
-    def _rows_on_device(self, end: RoundEnd) -> Trajectory | None:
-        record, player = self._torch_pool.record, self._player
-        if player is None or record is None:
-            return None
+        player.stage(buffers.noise)
+        # All tiles are prepared before one is played: between their rounds nothing comes from the host.
+        yield
+        player.play(to_host=False)
         # Copies: the next round is played while this one goes to the host.
-        columns = {name: column.clone() for name, column in {**record.columns, **player.rows}.items()}
-        # The number of rows depends on the values, so the host has counted them; their observations never left.
-        rows = torch.from_numpy(end.bootstrap_rows).to(self._torch_pool.device)
-        return Trajectory(columns, rows, record.final_observation.flatten(0, 1).index_select(0, rows))
+        self._carry = None if player.carry is None else player.carry.clone()
+        self._rows = {name: column.clone() for name, column in player.rows.items()}
+
+    def _acted(self, version: int, buffers: RoundBuffers) -> ActedRound:
+        ended = self._torch_pool.end_on_device({} if self._carry is None else {"carry": self._carry})
+        record = ended.record
+        rows = record.leaving_rows(fixed=has_fixed_shapes(self._context, self._torch_pool.device))
+        after = record.final_observation.flatten(0, 1).index_select(0, rows)
+        return ActedRound(
+            self.tile,
+            self.next_round,
+            version,
+            buffers,
+            Later(ended.facts),
+            on_device=Trajectory({**record.columns, **self._rows}, rows, after),
+            departure=ended.departure,
+        )
 
     def _player_of(self, params: Params) -> RoundPlayer:
         if self._player is None or self._params is not params:

@@ -6,11 +6,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, Self
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from penstock.storage.cache.node_cache import CacheTally
+    from penstock.storage.shards.codec import ShardInfo
     from penstock.storage.shards.epoch_order import ReaderState
     from penstock.tasks.data.input.hand_over import ShardLater
     from penstock.tasks.data.input.pipeline import PipelineTally, ShardPipeline
-    from penstock.tasks.specs import Batch, Params
+    from penstock.tasks.specs import Batch, Params, Trajectory
 
 
 class StageRounds(Protocol):
@@ -25,20 +28,22 @@ class StageRounds(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FeedRound:
-    """One round as one learner gets it. Tensors of `batches` are valid until the next `Feed.next_round`."""
+    """One round as one learner gets it. Its tensors are valid until the next `Feed.next_round`."""
 
     batches: list[Batch]
-    """Training rows `[n, ...]` by column: the round's rows are those of all batches, one after another."""
+    """Training rows `[n, ...]` by column: the round's rows are those of all batches, one after another. None if the
+    trajectories were asked for."""
     steps: range
     """This learner's stored steps among those of all learners."""
     all_steps: int
     """Stored steps of the round, of all learners."""
     shards: list[ShardLater] = field(default_factory=list)
     """Shards of this run, one per batch; none if the rows belong to other runs."""
-    returns: list[float] = field(default_factory=list)
-    """Returns of the episodes that ended in these shards."""
-    lengths: list[int] = field(default_factory=list)
-    """Lengths in steps of the same episodes."""
+    describe: list[Callable[[], ShardInfo]] = field(default_factory=list)
+    """Returns the description of each of these shards, with the episodes that ended in it. Waits for a round that is
+    on a device, so ask after the update."""
+    trajectories: list[Trajectory] = field(default_factory=list)
+    """The stored rows of each shard, if they were asked for."""
 
 
 class Feed(Protocol):
@@ -63,11 +68,11 @@ class Feed(Protocol):
     def tally(self) -> PipelineTally:
         """Return the counters of the input pipeline."""
 
-    def next_round(self, params: Params) -> FeedRound:
+    def next_round(self, params: Params | None) -> FeedRound:
         """Return the next round; blocks until all of its rows are available.
 
         Args:
-            params: with which `Algorithm.post` makes training rows of stored ones.
+            params: with which `Algorithm.post` makes training rows of stored ones; None asks for trajectories instead.
         """
 
 

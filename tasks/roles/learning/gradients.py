@@ -40,7 +40,7 @@ def minibatch_gradient(
     loss: Loss,
     state: State,
     rows: Batch,
-    stats: Mapping[str, float],
+    stats: Mapping[str, float | Tensor],
     block_rows: int,
     count: int | None = None,
     noise: Tensor | None = None,

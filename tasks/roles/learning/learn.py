@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from penstock.storage.runs.timings import CacheCounts, LearnTimes, PipelineCounts
 from penstock.tasks.data.input.hand_over import ref_of
+from penstock.tasks.roles.learning.device_round import DeviceRounds
 from penstock.tasks.roles.learning.round_update import StageTally, learn_batches, learn_window
 from penstock.tasks.roles.learning.shard_feed import ShardFeed
 from penstock.tasks.roles.learning.stage_state import Publisher, begin_stage, parameters_digest
@@ -103,22 +104,27 @@ def learn(
     tally, spans = StageTally(), Spans(stage.assignment.replica)
     started = time.perf_counter()
     learn_seconds, env_steps = 0.0, 0
+    device_rounds = DeviceRounds.of(context, stage.device, reduction)
     with _window_rows(stage) as window_rows:
         for round_ in rounds:
             round_started, waited = time.perf_counter(), feed.wait_seconds
-            taken = feed.next_round({} if stage.window else state.params)
+            if device_rounds is not None:
+                device_rounds.prepare(round_)
+            taken = feed.next_round(None if device_rounds else {} if stage.window else state.params)
             waited = feed.wait_seconds - waited
             spans.add("wait", waited)
             membership.check()
-            tally.add(taken)
             env_steps += taken.all_steps
             reduction.assign(taken.steps, taken.all_steps)
-            if stage.window is None or window_rows is None:
+            if device_rounds is not None:
+                state = device_rounds.learn(state, round_, taken.trajectories, tally)
+            elif stage.window is None or window_rows is None:
                 state = learn_batches(context, state, round_, taken.batches, tally, reduction)
             else:
                 state = learn_window(context, state, taken, stage.window, window_rows, tally, reduction)
             if handed and context.acting_version(rounds[-1]) > round_:
                 handed.put(round_ + 1, state.params)
+            tally.add(taken)
             if publisher:
                 publisher.publish(round_ + 1, state)
             learned = time.perf_counter() - round_started - waited

@@ -49,11 +49,19 @@ class StageTally:
     """Rows of all minibatches; a row counts once per epoch."""
 
     def add(self, taken: FeedRound) -> None:
-        """Count a round."""
+        """Count a round; waits for its episodes, which may be on a device."""
         self.shards += taken.shards
-        self.returns += taken.returns
-        self.lengths += taken.lengths
+        for describe in taken.describe:
+            episodes = describe().episodes
+            self.returns += episodes.return_.tolist()
+            self.lengths += episodes.length.tolist()
         self.env_steps += len(taken.steps)
+
+    def add_outputs(self, round_: int, outputs: Mapping[str, Sequence[Tensor]]) -> None:
+        """Keep the mean of a round's row outputs, given those of its minibatches."""
+        for name, parts in outputs.items():
+            values = torch.cat([*parts])
+            self.outputs.setdefault(name, {})[round_] = float(values.double().mean()), len(values)
 
 
 def learn_batches(
@@ -62,11 +70,14 @@ def learn_batches(
     """Learn a round from its own rows alone, as an on-policy algorithm does; returns the state after it."""
     stats = round_stats(context, batches, reduction)
     own, row_count = reduction.share_of(row_count_of(batches))
-    batch = batches[0]
-    if len(batches) > 1:
-        batch = {name: torch.cat([part[name] for part in batches]) for name in batch}
-    window = RoundWindow.of_round(row_count)
-    return learn_minibatches(context, state, round_, window, own, partial(rows_of, batch), stats, tally, reduction)
+    window, take = RoundWindow.of_round(row_count), partial(rows_of, together(batches))
+    return learn_minibatches(context, state, round_, window, own, take, stats, tally, reduction)
+
+
+def together(batches: Sequence[Batch]) -> Batch:
+    """Return the rows of all batches, one after another."""
+    first = batches[0]
+    return first if len(batches) == 1 else {name: torch.cat([part[name] for part in batches]) for name in first}
 
 
 def learn_window(
@@ -125,7 +136,44 @@ def learn_minibatches(
     """
     shares = take_share(plan_round(context, round_, window), own, window.round_rows)
     totals = {name: value.item() for name, value in stats.items() if not value.dim()}
+    state, outputs, rows = take_steps(context, state, round_, window, shares, take, totals, reduction)
+    with torch.no_grad():
+        state = reduction.after_round(state, stats)
+    tally.update_rows += rows
+    tally.add_outputs(round_, outputs)
+    return state
+
+
+def take_steps(
+    context: RunContext,
+    state: State,
+    round_: int,
+    window: RoundWindow,
+    shares: Iterable[Share],
+    take: Callable[[Tensor], Batch],
+    totals: Mapping[str, float | Tensor],
+    reduction: Reduction,
+) -> tuple[State, dict[str, list[Tensor]], int]:
+    """Take the optimizer's steps of all minibatches.
+
+    Nothing here reads a value from the device of the rows, unless a loss or an update does, or the window is
+    prioritised: with shares and totals on that device too, a CUDA graph can contain it (`device_round`).
+
+    Args:
+        context: of the run.
+        state: before the round; its parameters change in place.
+        round_: counted over the whole run.
+        window: the rounds whose rows are planned; gets the priorities, if it has them.
+        shares: this learner's shares of the minibatches.
+        take: returns this learner's rows `[n, ...]` by their numbers `[n]`.
+        totals: statistics of the round that are numbers.
+        reduction: adds up the gradients of all learners.
+
+    Returns:
+        The state, the row outputs of each minibatch by name, and this learner's rows of all minibatches.
+    """
     outputs: dict[str, list[Tensor]] = {}
+    taken_rows = 0
     # Rows drawn by priority depend on the minibatch before, so they can't be gathered ahead.
     gather_rows = 0 if window.prioritised else _GATHER_ROWS
     for minibatch, (share, rows) in enumerate(gather_minibatches(take, shares, gather_rows)):
@@ -139,13 +187,8 @@ def learn_minibatches(
                 window.update(share.rows, reduction.row_values(priorities))
         for name, values in row_outputs.items():
             outputs.setdefault(name, []).append(values)
-        tally.update_rows += len(share.own)
-    with torch.no_grad():
-        state = reduction.after_round(state, stats)
-    for name, parts in outputs.items():
-        values = torch.cat(parts)
-        tally.outputs.setdefault(name, {})[round_] = float(values.double().mean()), len(values)
-    return state
+        taken_rows += len(share.own)
+    return state, outputs, taken_rows
 
 
 def _learn_minibatch(
@@ -154,7 +197,7 @@ def _learn_minibatch(
     key: tuple[int, int],
     share: Share,
     rows: Batch,
-    totals: Mapping[str, float],
+    totals: Mapping[str, float | Tensor],
     reduction: Reduction,
 ) -> tuple[State, dict[str, Tensor]]:
     """Take the steps of all losses of minibatch `key` (round, minibatch); returns the state and the row outputs."""

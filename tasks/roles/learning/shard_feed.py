@@ -10,6 +10,7 @@ import torch
 
 from penstock.storage.errors import CorruptObjectError
 from penstock.storage.shards.epoch_order import ReaderState
+from penstock.tasks.data.input.fixed_shapes import has_fixed_shapes, with_fixed_shapes
 from penstock.tasks.data.input.hand_over import HandedShard
 from penstock.tasks.data.input.memory_budget import read_budget_bytes
 from penstock.tasks.data.input.pipeline import ShardPipeline
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from penstock.tasks.runtime.assignment import Assignment
     from penstock.tasks.runtime.membership import Membership
     from penstock.tasks.runtime.run_context import RunContext
-    from penstock.tasks.specs import Params
+    from penstock.tasks.specs import Batch, Params
 
 _ENVIRONMENT_COLUMNS = ("observation", "reward", "terminated", "truncated")
 
@@ -112,6 +113,7 @@ class ShardFeed(PipelineFeed):
         self._rounds = ActedRounds(context, *context.policy.share_of_rows(assignment.replica, assignment.replicas))
         self._tiles = self._rounds.tiles
         self._handed = handed
+        self._has_fixed_shapes = has_fixed_shapes(context, device)
         self._finder = ShardFinder(assignment, context, membership, handed)
         self._choices = None
         if not context.config.requires_full_round:
@@ -143,22 +145,26 @@ class ShardFeed(PipelineFeed):
         """Return the position after all rounds taken so far, of all learners; skipped shards count, too."""
         return self._reader
 
-    def next_round(self, params: Params) -> FeedRound:
-        """Return the next round, a batch per shard by tile; blocks, and raises the pipeline's errors."""
-        missed = self.missed_shards
+    def next_round(self, params: Params | None) -> FeedRound:
+        """Return the next round, a batch or trajectory per shard by tile; blocks, and raises the pipeline's errors."""
+        missed, round_ = self.missed_shards, self._reader.cursor // self._context.config.environment.tiles
         loaded = self.take_shards()
-        with torch.no_grad():
-            batches = [self._context.algorithm.post(params, item.trajectory) for item in loaded]
-        episodes = [item.info.episodes for item in loaded]
-        steps, all_steps = self._rounds.share_of(loaded[0].info.round)
+        trajectories = [item.trajectory for item in loaded]
+        if self._has_fixed_shapes:
+            trajectories = [with_fixed_shapes(trajectory) for trajectory in trajectories]
+        batches: list[Batch] = []
+        if params is not None:
+            with torch.no_grad():
+                batches = [self._context.algorithm.post(params, trajectory) for trajectory in trajectories]
+        steps, all_steps = self._rounds.share_of(round_)
         left_out = (self.missed_shards - missed) * self._context.tile_rows
         return FeedRound(
             batches,
             range(steps.start, steps.stop - left_out),
             all_steps - left_out,
             [item.stored_as for item in loaded],
-            [value for each in episodes for value in each.return_.tolist()],
-            [value for each in episodes for value in each.length.tolist()],
+            [item.describe for item in loaded],
+            trajectories if params is None else [],
         )
 
     def take_shards(self) -> list[LoadedShard]:

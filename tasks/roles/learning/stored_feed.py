@@ -60,14 +60,17 @@ class StoredFeed(PipelineFeed):
         )
         super().__init__(pipeline)
 
-    def next_round(self, params: Params) -> FeedRound:
+    def next_round(self, params: Params | None) -> FeedRound:
         """Return the next planned round in one batch that shares no memory with the pipeline; blocks.
 
         Raises:
+            TypeError: `params` is None: a replay learns from a choice of rows, which are no trajectory.
             CorruptObjectError: a shard is damaged or missing.
             SpecMismatchError: a shard lacks a column that the algorithm needs.
             StoreError: the store can't be read.
         """
+        if params is None:
+            raise TypeError("a replay has training rows and no trajectories; pass the parameters")
         taken = [self._take() for _ in range(self.rounds.own_shards)]
         parts = [self._rows(params, planned, loaded) for planned, loaded in taken]
         batch = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}

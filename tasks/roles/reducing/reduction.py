@@ -16,6 +16,7 @@ from penstock.tasks.model.algorithms.contract import FollowsRounds
 from penstock.tasks.roles.reducing.pace import parts_of
 from penstock.tasks.runtime.metrics import EdgeTally
 from penstock.tasks.runtime.process_group import Group
+from penstock.tasks.setup.distribution.gpus import GPUS, backend_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -276,12 +277,14 @@ def reducing(
     Raises:
         MemberLostError: the others did not connect, or one was lost.
     """
-    kind = context.policy.reduce
-    if kind == "local":
+    kind, names = context.policy.reduce, learner_names(assignment, context)
+    if kind == "local" or (kind == "allreduce" and len(names) == 1):
         yield LocalReduction(context.algorithm)
         return
-    names = learner_names(assignment, context)
-    with Group(_LEARNER_GROUP, assignment.replica, names, membership, assignment, rendezvous) as group:
+    gpus = membership.advertisements(GPUS)
+    with Group(
+        _LEARNER_GROUP, assignment.replica, names, membership, assignment, rendezvous, backend_of(names, gpus)
+    ) as group:
         if kind == "allreduce":
             yield SummedReduction(context.algorithm, group)
             return

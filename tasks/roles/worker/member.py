@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
 from penstock.tasks.data.input.hand_over import HandedRows, HandOver
@@ -12,9 +13,10 @@ from penstock.tasks.roles.learning.learn import learn_stage
 from penstock.tasks.roles.learning.parameter_server import serve
 from penstock.tasks.roles.learning.shard_feed import learned_columns
 from penstock.tasks.roles.stepping.server import EnvironmentServer, env, served_tiles
-from penstock.tasks.runtime.device import find_device
+from penstock.tasks.runtime.device import find_device, visible_gpus
 from penstock.tasks.runtime.process_group import RENDEZVOUS_PORT, Rendezvous
 from penstock.tasks.setup.distribution.dataflow import compose, tiles_of
+from penstock.tasks.setup.distribution.gpus import GPUS, VisibleGpus, device_indices
 
 if TYPE_CHECKING:
     from penstock.tasks.runtime.assignment import Assignment
@@ -46,7 +48,20 @@ class Member:
             self._server.close()
 
     def advertise(self, host: str) -> Advertisement:
-        """Return the facts that others need before they begin: the rendezvous of learners, or served environments."""
+        """Return the facts that others need before they begin.
+
+        The GPUs that this member may compute on, and the rendezvous of learners or the served environments.
+        """
+        return {**self._gpus(host), **self._servers(host)}
+
+    def _gpus(self, host: str) -> Advertisement:
+        components, pools = self.composition.components, self.context.policy.pools
+        if not {"learn", "server"} & set(components) and not ("act" in components and pools == "torch"):
+            return {}
+        seen = visible_gpus(self.assignment.device)
+        return {GPUS: VisibleGpus(host, seen).to_json()} if seen else {}
+
+    def _servers(self, host: str) -> Advertisement:
         if "env" in self.composition.components:
             tiles = tiles_of(self.assignment.replica, self.assignment.replicas, self.context.config.environment.tiles)
             last_round = self.context.rounds_of(self.assignment.stage)[-1]
@@ -54,6 +69,7 @@ class Member:
             return self._server.advertisement()
         if (
             self.context.policy.reduce == "local"
+            or (self.context.policy.reduce == "allreduce" and self.assignment.replicas == 1)
             or self.assignment.replica
             or "learn" not in self.composition.components
         ):
@@ -71,6 +87,10 @@ class Member:
             PenstockError: the first error; the other component has left as well.
         """
         *others, own = self.composition.components
+        gpus = membership.advertisements(GPUS)
+        if self.assignment.member in gpus:
+            index = device_indices(gpus)[self.assignment.member]
+            self.assignment = replace(self.assignment, device=f"cuda:{index}")
         hand_over = self._hand_over(membership)
         failed: list[BaseException] = []
 

@@ -355,7 +355,8 @@ def test_a_whole_round_equals_single_steps(environment_id: str):
         noise = np.random.default_rng(round_).normal(size=(steps, 6, 2)).astype(np.float32)
         buffers, expected = buffers_for(pool, steps), buffers_for(stepped, steps)
         pool.begin_round(**buffers)
-        player.play(noise)
+        player.stage(noise)
+        player.play()
         found = left(buffers, pool.end_round()) | {name: rows.numpy() for name, rows in player.rows.items()}
         rows = {name: np.empty((steps, 6, *spec.shape), dtype=spec.dtype) for name, spec in policy.rows.items()}
         with torch.no_grad():
@@ -376,6 +377,38 @@ def test_a_whole_round_equals_single_steps(environment_id: str):
         assert torch.equal(player.carry, carry)
         assert len(found["episodes/row"]) >= 6
         assert player.rows["memory"].max() > 5
+
+
+@pytest.mark.parametrize("environment_id", ["CartPole-v1", "Pendulum-v1"])
+def test_a_round_that_ends_on_the_device_leaves_the_same(environment_id: str):
+    """Asked after the next round was played: facts, state, columns, and rows without a successor, in both forms."""
+    steps, policy = 12, Remembering(environment_id)
+    pool, other = (make_torch_pool(environment_id, 5, max_episode_steps=7) for _ in range(2))
+    for each in (pool, other):
+        each.reset_ids(seeds_of(5))
+    players = [RoundPlayer(each, policy, policy.rows, (2,), steps, torch.zeros(5, 1)) for each in (pool, other)]
+    waiting, expected = [], []
+    for round_ in range(4):
+        noise = np.random.default_rng(round_).normal(size=(steps, 5, 2)).astype(np.float32)
+        buffers = buffers_for(other, steps)
+        pool.begin_round(**buffers_for(pool, steps))
+        other.begin_round(**buffers)
+        for player in players:
+            player.stage(noise)
+            player.play()
+        waiting.append(pool.end_on_device({"more": torch.full((2,), float(round_))}))
+        end, state = other.end_round(), other.save()
+        expected.append((left(buffers, end), {**state, "more": np.full(2, round_, dtype=np.float32)}))
+    for ended, (wanted, state) in zip(waiting, expected, strict=True):
+        end, found = ended.facts()
+        record = ended.record
+        assert_same(left({name: column.numpy() for name, column in record.columns.items()}, end), wanted)
+        assert_same(found, state)
+        rows = record.leaving_rows(fixed=False)
+        assert rows.tolist() == end.bootstrap_rows.tolist()
+        last = [5 * steps - 1] * (5 * steps - len(rows))
+        assert record.leaving_rows(fixed=True).tolist() == rows.tolist() + last
+        assert 5 < len(rows) < 5 * steps
 
 
 class Operations(TorchDispatchMode):
@@ -407,7 +440,7 @@ def test_a_round_asks_for_no_value(environment_id: str):
         name: torch.empty(8, 3, *spec.shape, dtype=getattr(torch, spec.dtype)) for name, spec in policy.rows.items()
     }
     with pool.whole_round(8) as (slots, record), Operations() as asked:
-        held = (*slots.moving, *record.columns.values(), carry)
+        held = (slots.words, slots.flags, slots.observation, *record.columns.values(), carry)
         addresses = [tensor.data_ptr() for tensor in held]
         play_round(slots, record, policy, noise, rows, carry, fresh)
         assert addresses == [tensor.data_ptr() for tensor in held]
@@ -518,19 +551,20 @@ def test_rounds_and_steps_out_of_turn_are_refused():
         pool.end_round()
     player = RoundPlayer(pool, drawn_actions, {"action": Spec("int64")}, (1,), 3)
     noise = np.zeros((3, 2, 1), dtype=np.float32)
+    player.stage(noise)
     with pytest.raises(RuntimeError, match="1 steps of the round were made"):
-        player.play(noise)
+        player.play()
     with pytest.raises(ValueError, match=r"noise: expected shape \(3, 2, 1\)"):
-        player.play(noise[:2])
+        player.stage(noise[:2])
     pool.begin_round(**buffers)
     with pytest.raises(TypeError, match="must agree whether there is a memory"):
-        RoundPlayer(pool, drawn_actions, {"action": Spec("int64")}, (1,), 3, torch.zeros(2, 1)).play(noise)
+        RoundPlayer(pool, drawn_actions, {"action": Spec("int64")}, (1,), 3, torch.zeros(2, 1)).play()
     pool.restore(before)
     with pytest.raises(RuntimeError, match="no round is open"):
-        player.play(noise)
+        player.play()
     pool.begin_round(**buffers_for(pool, 2))
     with pytest.raises(ValueError, match="rounds of 3 steps, this one has 2"):
-        player.play(noise)
+        player.play()
     pool.close()
     with pytest.raises(RuntimeError, match="this pool is closed"):
         pool.step(right)

@@ -114,9 +114,9 @@ def test_handed_rows_are_those_of_the_stored_shard(make_context: MakeContext, na
             assert found[column].is_contiguous()
             assert not found[column].is_inference(), "autograd refuses tensors of inference mode"
         for field in ("run_seed", "stage", "round", "tile", "steps", "envs", "min_policy_version", "follows_round"):
-            assert getattr(handed.info, field) == getattr(shard.info, field)
-        assert handed.info.episodes.to_json() == shard.info.episodes.to_json()
-        assert len(handed.info.episodes) > 0
+            assert getattr(handed.describe(), field) == getattr(shard.info, field)
+        assert handed.describe().episodes.to_json() == shard.info.episodes.to_json()
+        assert len(handed.describe().episodes) > 0
         assert handed.nbytes == sum(array.nbytes for array in wanted.values())
 
 

@@ -6,6 +6,8 @@ import torch
 from penstock.native.kernel_level import use_level
 from penstock.tasks.model.nn.optimizers import annealed, clip_norm, init_adam, step_adam
 
+from ....support.distant_device import DISTANT, DistantDevice
+
 
 def gradients(count: int) -> list[torch.Tensor]:
     """Return gradients of very different sizes, so that both Adam's moments and its epsilon matter."""
@@ -90,3 +92,21 @@ def test_clipping_nothing_gives_nothing():
 def test_a_rate_is_annealed_linearly_and_then_kept(taken: int, over: int, rate: float):
     """By the steps that Adam has taken; over none it stays."""
     assert annealed(1.0, 0.2, {"step": torch.tensor(float(taken))}, over) == pytest.approx(rate)
+
+
+def test_a_step_on_a_device_waits_for_nothing():
+    """An annealed rate and the counter of steps stay there; steps are those of a CPU to float32's precision."""
+    first = torch.linspace(-1, 1, 11)
+    here, state = first.clone(), init_adam(first)
+    with DistantDevice() as device:
+        there = first.to(DISTANT)
+        kept = {name: value.to(DISTANT) for name, value in init_adam(first).items()}
+        moved = [gradient.to(DISTANT) for gradient in gradients(6)]
+        device.crossings.clear()
+        for gradient in moved:
+            step_adam(there, clip_norm(gradient, 0.5), kept, annealed(0.1, 0.01, kept, 4))
+        assert device.crossings == []
+        found = there.cpu()
+    for gradient in gradients(6):
+        step_adam(here, clip_norm(gradient, 0.5), state, annealed(0.1, 0.01, state, 4))
+    torch.testing.assert_close(found, here, rtol=1e-5, atol=1e-6)

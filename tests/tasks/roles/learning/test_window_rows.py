@@ -54,7 +54,7 @@ class Committed:
         columns = {name: torch.from_numpy(np.array(value)) for name, value in shard.columns.items()}
         ends = torch.from_numpy(np.array(shard.bootstrap_rows))
         trajectory = Trajectory(columns, ends, torch.from_numpy(np.array(shard.bootstrap_observation)))
-        return LoadedShard(ref, shard.info, trajectory, lambda: None, lambda: None)
+        return LoadedShard(ref, lambda: shard.info, trajectory, lambda: None, lambda: None)
 
     def batch(self, stage: int, round_: int, tile: int) -> dict[str, torch.Tensor]:
         return self.context.algorithm.post({}, self.loaded(stage, round_, tile).trajectory)

@@ -1,0 +1,137 @@
+"""Checks and measures everything that needs a GPU: `make gpu`.
+
+In this order: the tests of `tests/gpu` (captured rounds against eager ones, copies and waits within a round, NCCL where
+there are two GPUs), the input pipeline (`pipeline_gpu.py`), and the rate of training under each policy that one GPU can
+serve, next to the same learner on the CPU. Rates go to `benchmarks/results/<date>-gpu.md`. It has never run to the end:
+docs/gpu.md lists what that leaves unknown.
+
+Without a CUDA device it says so and ends with status 2.
+
+    python benchmarks/gpu.py
+    python benchmarks/gpu.py --skip-tests --envs 4096
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent / "peers"))
+
+import torch
+from measure import machine
+from tables import write_table
+
+from penstock.flows.api.prefect_server import PrefectServer
+from penstock.tasks.setup.config.loading import build_config, load_preset
+
+ROOT = Path(__file__).resolve().parents[1]
+PENSTOCK = str(Path(sys.executable).parent / "penstock")
+ENOUGH = ["--target-return", "none", "--evaluation-episodes", "1", "--max-stages", "2"]
+HEAD = ("preset", "environments", "policy, device", "env steps/s, median (range)", "seconds a round")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--presets", nargs="+", default=["cartpole", "pendulum"])
+    parser.add_argument("--envs", type=int, nargs="+", default=[64, 1024, 8192], help="environments in one tile")
+    parser.add_argument("--rounds", type=int, default=5, help="times that each is trained")
+    parser.add_argument("--rounds-per-stage", type=int, default=20)
+    parser.add_argument("--skip-tests", action="store_true")
+    parser.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "results")
+    args = parser.parse_args()
+    if not torch.cuda.is_available():
+        print(f"make gpu: expected a CUDA device, torch {torch.__version__} finds none here", file=sys.stderr)
+        sys.exit(2)
+    if not args.skip_tests:
+        check([sys.executable, "-m", "pytest", "-m", "gpu", "tests/gpu", "-n", "0"])
+        check([sys.executable, "benchmarks/pipeline_gpu.py"])
+    with tempfile.TemporaryDirectory(prefix="penstock-gpu-") as folder:
+        os.environ.setdefault("PREFECT_HOME", f"{folder}/prefect")
+        report(args, measure(args, folder))
+
+
+def check(command: list[str]) -> None:
+    """Run a part that checks; ends this program with its status if it fails."""
+    status = subprocess.run(command, cwd=ROOT, check=False).returncode
+    if status:
+        print(f"make gpu: {shlex.join(command)} ended with {status}", file=sys.stderr)
+        sys.exit(status)
+
+
+def policies() -> dict[str, list[str]]:
+    """Return the settings of each policy and device to compare."""
+    found = {
+        "gpu_only, cuda": ["--policy", "gpu_only", "--device", "cuda"],
+        "single_learner_coarse, cuda": ["--policy", "single_learner_coarse", "--device", "cuda"],
+        "gpu_only, cpu": ["--policy", "gpu_only", "--device", "cpu"],
+        "multiple_learners, cpu": ["--policy", "multiple_learners", "--device", "cpu"],
+    }
+    gpus = torch.cuda.device_count()
+    if gpus > 1:
+        several = ["--policy", "gpu_only", "--device", "cuda", "--learn-tasks", str(gpus)]
+        found[f"gpu_only, {gpus} x cuda"] = several
+    return found
+
+
+def measure(args: argparse.Namespace, folder: str) -> list[dict[str, Any]]:
+    """Train everything in turn, and return the seconds of a round in the second stage of each."""
+    found: dict[tuple[str, int, str], list[float]] = {}
+    with PrefectServer() as server:
+        server.wait_ready()
+        server.direct_here()
+        each = itertools.product(range(args.rounds), args.presets, args.envs, policies().items())
+        for run, (_, preset, envs, (name, policy)) in enumerate(each):
+            learners = int(policy[-1]) if policy[-2] == "--learn-tasks" else 1
+            tiles = ["--num-envs", str(envs), "--envs-per-tile", str(envs // learners)]
+            settings = [*tiles, "--rounds-per-stage", str(args.rounds_per_stage), *ENOUGH, *policy]
+            seconds = timed([PENSTOCK, "train", preset, *settings], Path(folder), f"run-{run}")
+            found.setdefault((preset, envs, name), []).append(seconds / args.rounds_per_stage)
+    return [
+        {"preset": preset, "envs": envs, "policy": name, "seconds": seconds}
+        for (preset, envs, name), seconds in found.items()
+    ]
+
+
+def timed(command: list[str], folder: Path, run: str) -> float:
+    """Train, and return the seconds in which the roles of the second stage worked."""
+    command = [*command, "--store", str(folder), "--name", run, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"{shlex.join(command)} ended with {done.returncode}:\n{done.stderr}")
+    stage: dict[str, Any] = json.loads(max((folder / run / "timings").glob("*.json")).read_text())
+    return float(stage["roles_seconds"])
+
+
+def report(args: argparse.Namespace, found: list[dict[str, Any]]) -> None:
+    rows = []
+    for each in found:
+        steps = build_config(load_preset(each["preset"])).schedule.round_steps
+        rates = [each["envs"] * steps / seconds for seconds in each["seconds"]]
+        rows.append(
+            (
+                each["preset"],
+                f"{each['envs']:,}",
+                each["policy"],
+                f"{median(rates):,.0f} ({min(rates):,.0f} to {max(rates):,.0f})",
+                f"{median(each['seconds']):.4f}",
+            )
+        )
+    devices = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+    raw = {"found": found, "devices": devices, "machine": machine(["penstock-rl", "torch", "distributed"])}
+    command = shlex.join(["python", "benchmarks/gpu.py", *sys.argv[1:]])
+    print(write_table(args.results, "gpu", command, rows, raw, head=HEAD, notes=[f"On {', '.join(devices)}."]))
+
+
+if __name__ == "__main__":
+    main()
