@@ -71,7 +71,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="times that each is trained")
     parser.add_argument("--rounds-per-stage", type=int, default=4)
     parser.add_argument("--hidden", type=int, nargs="+", default=[1024, 1024])
-    parser.add_argument("--preset", default="pendulum", help="gpu_only needs an environment with a torch version")
+    parser.add_argument("--preset", default="pendulum", help="gpu_only needs an environment of Penstock's own")
     parser.add_argument("--results", type=Path)
     parser.add_argument("--name", default="second-learner", help="of the results")
     args = parser.parse_args()

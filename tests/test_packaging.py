@@ -38,7 +38,7 @@ TASKS = (
     "inference",
     *("roles.reducing", "roles.learning", "setup.planning", "roles.worker", "conformance", "driver", "simulation"),
 )
-NATIVE = ("native", "pool", "adapters", "registry", "compile", "floorplan", "trainers", "conformance")
+NATIVE = ("native", "pool", "adapters", "registry", "compile", "batch", "floorplan", "trainers", "conformance")
 FLOWS = (
     *("settings", "observers.callbacks", "display", "report", "observers.telemetry", "observers.tracking"),
     *("observers", "support", "sweeps", "flows", "api", "cli"),
@@ -257,7 +257,7 @@ def test_storage_imports_nothing_above_it():
     [
         ("penstock.flows.cli.main", {"torch", "prefect", "dask", "distributed", "numpy", "pyarrow"}),
         ("penstock.tasks.roles.worker.entrypoint", {"torch", "prefect"}),
-        ("penstock.tasks.environments.torch.registry", {"torch", "prefect", "dask", "distributed", "numpy"}),
+        ("penstock.tasks.environments.torch.registry", {"torch", "prefect", "dask", "distributed"}),
         ("penstock.tasks.setup.config.run", {"torch", "prefect", "dask", "distributed"}),
         ("penstock.tasks.model.algorithms.custom_probe", {"torch", "prefect", "dask", "distributed"}),
     ],

@@ -127,8 +127,8 @@ class OpenRound:
         return RoundEnd(np.concatenate(self._rows), np.concatenate(self._final), episodes)
 
 
-def check_buffers(buffers: Mapping[str, NDArray[Any]], current: NDArray[Any]) -> None:
-    """Refuse buffers that cannot hold rounds of environments that now show `current`.
+def check_buffers(buffers: Mapping[str, NDArray[Any]], current: NDArray[Any], agents: int = 0) -> None:
+    """Refuse buffers that cannot hold rounds of environments that now show `current`, with a reward for each agent.
 
     Raises:
         ValueError: One has another dtype or shape, is read-only or not C-contiguous, or they are of no step.
@@ -137,7 +137,7 @@ def check_buffers(buffers: Mapping[str, NDArray[Any]], current: NDArray[Any]) ->
     shape = (steps, len(current))
     _check("observation", buffers["observation"], current.dtype, (*shape, *current.shape[1:]))
     for name, dtype in _DTYPES.items():
-        _check(name, buffers[name], np.dtype(dtype), shape)
+        _check(name, buffers[name], np.dtype(dtype), (*shape, agents) if agents and name == "reward" else shape)
     if not steps:
         raise ValueError("a round needs at least one step, got buffers of 0")
 

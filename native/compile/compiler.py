@@ -83,8 +83,12 @@ class Compiler:
             log.write_text(
                 shlex.join([*self.command, *self.flags, *arguments]) + "\n\n" + done.stderr, encoding="utf-8"
             )
-            raise CompileError(explain(done.stderr, sources, log), log)
+            raise CompileError(self.explain(done.stderr, sources, log), log)
         return done.stdout
+
+    def explain(self, output: str, sources: Sequence[Path], log: Path) -> str:
+        """Return the first errors of its output, in terms of `sources`."""
+        return explain(output, sources, log)
 
 
 def find_compiler() -> Compiler:
@@ -100,11 +104,11 @@ def find_compiler() -> Compiler:
             raise CompilerNotFoundError(
                 f"CXX is {os.environ['CXX']!r}, which is not a command here; unset it or correct it"
             )
-        return Compiler((found, *wanted[1:]), _version(found, Path(found).stat().st_mtime_ns))
+        return Compiler((found, *wanted[1:]), version_of(found, Path(found).stat().st_mtime_ns))
     for name in _CANDIDATES:
         found = shutil.which(name)
         if found is not None:
-            return Compiler((found,), _version(found, Path(found).stat().st_mtime_ns))
+            return Compiler((found,), version_of(found, Path(found).stat().st_mtime_ns))
     raise CompilerNotFoundError(
         f"found no C++ compiler: CXX is not set, and there is no {', '.join(_CANDIDATES)} in PATH; install one "
         "(Debian and Ubuntu: apt-get install g++; conda: conda install cxx-compiler), GCC 11 or Clang 16 at least"
@@ -112,5 +116,6 @@ def find_compiler() -> Compiler:
 
 
 @functools.lru_cache
-def _version(command: str, _modified: int) -> str:
+def version_of(command: str, _modified: int) -> str:
+    """Return the version that a compiler prints; `_modified` is the time of its file, so that a new one is asked."""
     return subprocess.run([command, "--version"], capture_output=True, text=True, check=False).stdout.strip()

@@ -40,6 +40,8 @@ _ATTEMPTS = 3
 
 _loaded: dict[str, str] = {}
 """Path of every library that this process has loaded, with the digest that its file had."""
+_builds: dict[str, Build | None] = {}
+"""The build of every environment that this process has loaded; None if it came as a library."""
 
 
 class BuildOptions(TypedDict):
@@ -109,7 +111,7 @@ def load(
     started = time.perf_counter()
     build = build_of(source, environments, ["-O3", *flags], include_dirs, libraries)
     built, compiled = build.result()
-    ids = _load(built, resources)
+    ids = _load(built, resources, build)
     return Library(built, ids, compiled, time.perf_counter() - started)
 
 
@@ -132,7 +134,7 @@ def load_library(path: str | os.PathLike[str], resources: str | os.PathLike[str]
         copy.parent.mkdir(parents=True, exist_ok=True)
         _replace(copy, file)
         file = copy
-    ids = _load(file, resources)
+    ids = _load(file, resources, None)
     return Library(Path(path).resolve(), ids, seconds=time.perf_counter() - started)
 
 
@@ -148,6 +150,11 @@ def build_of(
     folders = [part for folder in include_dirs for part in ("-I", str(Path(folder).resolve()))]
     path = _source_file(source)
     return Build(path, tuple(environments), (*flags, *folders), tuple(libraries), find_compiler(), program)
+
+
+def build_behind(environment_id: str) -> tuple[bool, Build | None]:
+    """Return whether `load` or `load_library` brought this environment, and the build that `load` ran for it."""
+    return environment_id in _builds, _builds.get(environment_id)
 
 
 def cache_dir() -> Path:
@@ -251,8 +258,9 @@ class Build:
             )
 
 
-def _load(file: Path, resources: str | os.PathLike[str]) -> tuple[str, ...]:
+def _load(file: Path, resources: str | os.PathLike[str], build: Build | None) -> tuple[str, ...]:
     ids = tuple(_core.load_library(str(file), str(resources)))
+    _builds.update(dict.fromkeys(ids, build))
     for environment_id in ids:
         try:
             register(environment_id)
@@ -307,4 +315,4 @@ def _replace(target: Path, file: Path) -> None:
         (Path(scratch) / "copy").replace(target)
 
 
-__all__ = ["Build", "CompileError", "Library", "build_of", "cache_dir", "load", "load_library"]
+__all__ = ["Build", "CompileError", "Library", "build_behind", "build_of", "cache_dir", "load", "load_library"]

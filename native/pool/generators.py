@@ -6,7 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from penstock.native import _core
+
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from numpy.typing import NDArray
 
 _WORD = 2**64 - 1
@@ -41,3 +45,8 @@ def words_of(generator: Any, width: int) -> list[int]:
     kept = _HAS_HALF | state["uinteger"] if state["has_uint32"] else 0
     words = [inner["state"] >> 64, inner["state"] & _WORD, inner["inc"] >> 64, inner["inc"] & _WORD, kept]
     return words[:width]
+
+
+def seeded_words(seeds: Iterable[int]) -> NDArray[np.uint64]:
+    """Return the words of new generators, `[seeds, 5]`, seeded as NumPy's SeedSequence does."""
+    return np.array([_core.Rng(seed).words() for seed in seeds], dtype=np.uint64)

@@ -31,9 +31,7 @@ POLICIES = {
     "agents": ("--act-tasks", "2", "--learn-tasks", "2"),
 }
 ANY = tuple(policy for policy in POLICIES if policy != "agents")
-"""The policies that can run any algorithm, if the environment has a torch version."""
-NATIVE = tuple(policy for policy in ANY if policy != "gpu_only")
-"""The policies that can run any algorithm in an environment without one."""
+"""The policies that can run any algorithm."""
 APART = "mappo-apart"
 """MAPPO with parameters of each agent, so that learners can own agents."""
 
@@ -113,7 +111,7 @@ def start(
 def policies_of(algorithm: str) -> tuple[str, ...]:
     if algorithm == APART:
         return (ALONE, "multiple_learners", "agents")
-    return NATIVE if ALGORITHMS[algorithm].startswith("simple_spread") else ANY
+    return ANY
 
 
 def assert_near(found: dict[str, np.ndarray], expected: dict[str, np.ndarray], what: str) -> None:

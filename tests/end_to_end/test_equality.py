@@ -17,7 +17,6 @@ from .equality_runs import (
     ALGORITHMS,
     ALONE,
     APART,
-    NATIVE,
     POLICIES,
     TOLERANCE,
     Small,
@@ -74,12 +73,11 @@ def test_every_policy_gives_the_same_run(policy_runs, algorithm, policy):
     assert len({member["pid"] for member in members.values()}) == len(members) > 1
 
 
-@pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if policies_of(name) == NATIVE])
-def test_an_environment_without_a_torch_version_is_refused(algorithm):
-    """The error comes before anything starts and lists the environments that have one."""
-    settings = {"environment": {"id": "simple_spread_v3"}, "algorithm": {"name": algorithm}}
-    with pytest.raises(ConfigError, match=r"'simple_spread_v3' has no torch version.*CartPole-v1, Pendulum-v1"):
-        check_distribution(build_config({**settings, "distribution": {"policy": "gpu_only"}}))
+def test_an_environment_that_no_batch_steps_is_refused():
+    """The error comes before anything starts and lists the environments that `gpu_only` can step."""
+    settings = {"environment": {"id": "gymnasium/CartPole-v1"}, "distribution": {"policy": "gpu_only"}}
+    with pytest.raises(ConfigError, match=r"'gymnasium/CartPole-v1' cannot be stepped in tensors.*Acrobot-v1, Cart"):
+        check_distribution(build_config(settings))
 
 
 @pytest.mark.parametrize(

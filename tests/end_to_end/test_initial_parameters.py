@@ -11,7 +11,7 @@ import pytest
 
 from ..support.stored_run import StoredRun, assert_same
 from .conftest import BRIEF
-from .equality_runs import ALONE, NATIVE, POLICIES, Small, assert_near, parameters
+from .equality_runs import ALONE, ANY, POLICIES, Small, assert_near, parameters
 
 if TYPE_CHECKING:
     from .conftest import Bench, References
@@ -71,7 +71,9 @@ def test_mismatches_are_refused_before_anything_starts(bench: Bench, references:
     assert not bench.run("warm").folder.exists()
 
 
-@pytest.mark.parametrize("policy", [pytest.param(name, marks=pytest.mark.slow) for name in NATIVE if name != ALONE])
+@pytest.mark.parametrize(
+    "policy", [pytest.param(name, marks=pytest.mark.slow) for name in ANY if name not in (ALONE, "gpu_only")]
+)
 def test_every_policy_starts_with_the_same_parameters(policy_runs, policy_bench: Bench, policy: str):
     """Parameters and normalisers agree with those of one learner after every stage."""
     source = policy_runs.get("ppo", ALONE)

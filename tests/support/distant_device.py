@@ -47,6 +47,10 @@ class DistantTensor(torch.Tensor):
 
     __torch_function__ = torch._C._disabled_torch_function_impl
 
+    def data_ptr(self) -> int:
+        """Return the address of the values, for kernels of the device."""
+        return self.held.data_ptr()
+
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         raise RuntimeError(f"{func} of a tensor on the device, outside of its `with`")

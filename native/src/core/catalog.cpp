@@ -1,18 +1,14 @@
-/// The environments that there are: those built in, and those of libraries that were loaded. A new built-in one is its
-/// header and one line here.
+/// The environments that there are: those built in (penstock/envs/built_in.hpp), and those of libraries that were loaded.
 #include <dlfcn.h>
 #include <pybind11/stl.h>
 
+#include <cstdint>
 #include <map>
+#include <tuple>
+#include <type_traits>
 
 #include "bindings.hpp"
-#include "penstock/envs/acrobot.hpp"
-#include "penstock/envs/cartpole.hpp"
-#include "penstock/envs/connect_four.hpp"
-#include "penstock/envs/mountain_car.hpp"
-#include "penstock/envs/mountain_car_continuous.hpp"
-#include "penstock/envs/pendulum.hpp"
-#include "penstock/envs/simple_spread.hpp"
+#include "penstock/envs/built_in.hpp"
 #include "penstock/library.hpp"
 #include "penstock/engine/catalog_entry.hpp"
 
@@ -24,17 +20,11 @@ using Catalog = std::map<std::string, Registered>;
 Catalog& catalog() {
   static Catalog entries = [] {
     Catalog built_in;
-    for (const CatalogEntry& entry : {
-             catalog_entry<Acrobot>(),
-             catalog_entry<CartPole>(),
-             catalog_entry<ConnectFour>(),
-             catalog_entry<MountainCar>(),
-             catalog_entry<MountainCarContinuous>(),
-             catalog_entry<Pendulum>(),
-             catalog_entry<SimpleSpread>(),
-             catalog_entry<SimpleSpreadContinuous>(),
-         })
-      built_in.emplace(entry.description.id, Registered{entry, "", ""});
+    const auto add = [&]<class... E>(std::type_identity<std::tuple<E...>>) {
+      for (const CatalogEntry& entry : {catalog_entry<E>()...})
+        built_in.emplace(entry.description.id, Registered{entry, "", ""});
+    };
+    add(std::type_identity<std::tuple<PENSTOCK_BUILT_IN>>{});
     return built_in;
   }();
   return entries;
@@ -122,6 +112,9 @@ void bind_catalog(py::module_& module) {
     return py::tuple(py::cast(ids));
   });
   module.def("describe", &describe_entry, py::arg("id"));
+  module.def("batch_kernels", [](const std::string& id) {
+    return reinterpret_cast<std::uintptr_t>(registered(id).entry.batch);
+  }, py::arg("id"));
   module.def("load_library", &load_library, py::arg("path"), py::arg("resources") = "",
              py::arg("id") = "");
 }

@@ -1,1 +1,1 @@
-"""Implements environments whose state is a tensor on a device, stepped as one batch."""
+"""Implements pools whose environments lie in tensors on a device, stepped as one batch by the pool's own kernels."""

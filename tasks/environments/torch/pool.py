@@ -1,7 +1,7 @@
-"""Implements `native.EnvironmentPool` over environments that are tensors on a device.
+"""Implements `native.EnvironmentPool` over environments that lie in tensors on a device.
 
-Spaces, configuration, limits, the format of saved states, and start states are those of the native pool of the same id:
-a run's states and seeds mean the same to both.
+Its kernels are compiled from the headers of the native pool of the same id. On a CPU both compute the same bits, so
+rounds, states and seeds mean the same to both.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import secrets
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,14 +17,17 @@ from gymnasium.vector import AutoresetMode
 
 from penstock import native
 from penstock.native.adapters.rollout import check_buffers
-from penstock.native.adapters.vector_env import WrappedActions
+from penstock.native.batch.kernels import BatchError
+from penstock.native.batch.layout import read_member, write_members
 from penstock.native.interface import EnvironmentPool, EnvironmentSpec, RoundEnd
 from penstock.native.pool.arguments import checked_seed, one_seed_each, reset_mask
+from penstock.native.pool.generators import seeded_words
 from penstock.native.pool.infos import PoolInfos
 from penstock.storage.errors import ConfigError
+from penstock.tasks.environments.torch.actions import HostActions
 from penstock.tasks.environments.torch.batch import Slots
-from penstock.tasks.environments.torch.registry import check_torch_environment, torch_module_of
-from penstock.tasks.environments.torch.reset_noise import StartDraws
+from penstock.tasks.environments.torch.kernels import kernels_for
+from penstock.tasks.environments.torch.registry import check_torch_environment
 from penstock.tasks.environments.torch.rollout import RoundRecord
 from penstock.tasks.model.nn.device_work import Departure
 
@@ -35,7 +37,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from penstock.tasks.environments.torch.environment import TorchEnvironment
+    from penstock.native.batch.kernels import BatchKernels
+    from penstock.native.batch.layout import Layout
 
 
 def make_torch_pool(
@@ -53,21 +56,22 @@ def make_torch_pool(
     Args:
         id: One of `penstock.tasks.environments.torch.registry.torch_environment_ids()`.
         num_envs: How many; row b of every array is environment b.
-        device: The environments' device; it must support float64.
+        device: The environments' device: a CPU, or a CUDA device, for which the kernels are compiled on the first use.
         max_episode_steps: Truncates episodes; None takes the environment's default, -1 means no limit.
         autoreset_mode: The reset behaviour of `step` at an episode's end.
         record_episode_statistics: Whether infos carry `episode` where an episode ended.
         config: Fields of the environment's configuration, as one value or one for each environment.
 
     Raises:
-        ConfigError: The environment has no torch version, a setting is unknown, invalid or for native pools only, or
-            torch has no such device here.
+        ConfigError: The environment can't be stepped in tensors, a setting is unknown, invalid or for native pools
+            only, torch has no such device here, or there is no compiler for it.
     """
     check_torch_environment(id, config)
     try:
-        place = torch.zeros(1, dtype=torch.float64, device=device).device
+        place = torch.zeros(1, device=device).device
     except (RuntimeError, TypeError, AssertionError) as error:
-        raise ConfigError(f"environment: torch cannot keep float64 on the device {device!r}: {error}") from error
+        raise ConfigError(f"environment: torch has no device {device!r} here: {error}") from error
+    kernels = kernels_for(id, place)
     try:
         twin = native.make(
             id,
@@ -81,8 +85,8 @@ def make_torch_pool(
     except ValueError as error:
         raise ConfigError(f"environment: {error}") from error
     if not isinstance(twin, native.Pool):
-        raise ConfigError(f"environment: {id} is wrapped, {type(twin).__name__}, and has no torch version")
-    return TorchPool(import_module(torch_module_of(id)).ENVIRONMENT, twin, place)
+        raise ConfigError(f"environment: {id} is wrapped, {type(twin).__name__}, and cannot be stepped in tensors")
+    return TorchPool(kernels, twin, place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +104,10 @@ class TorchPool(EnvironmentPool):
     """Steps many environments of one kind as tensors. Make one with `make_torch_pool`.
 
     `step` and `step_round` copy every step to the host; `tasks.environments.torch.rollout.RoundPlayer` plays a round
-    without that.
+    without that. If an environment fails, all need a reset or a restore.
     """
 
-    def __init__(self, environment: TorchEnvironment, twin: native.Pool, device: torch.device) -> None:
+    def __init__(self, kernels: BatchKernels, twin: native.Pool, device: torch.device) -> None:
         self._twin = twin
         self.device = device
         self.num_envs = twin.num_envs
@@ -111,13 +115,11 @@ class TorchPool(EnvironmentPool):
         self.metadata = dict(twin.metadata)
         self.single_observation_space, self.observation_space = twin.single_observation_space, twin.observation_space
         self.single_action_space, self.action_space = twin.single_action_space, twin.action_space
-        self._actions = WrappedActions(twin.single_action_space, self.num_envs)
+        self._actions = HostActions(twin.environment["action"], self.num_envs)
         self._infos = PoolInfos(self.num_envs, (), 0, self.autoreset_mode, twin.records_episode_statistics)
-        self._draws = StartDraws(self.num_envs, environment.draws)
         with torch.inference_mode(mode=False):
-            config = {name: torch.from_numpy(values).to(device) for name, values in twin.config.items()}
-            starts = torch.from_numpy(self._draws.block.copy()).to(device)
-            self._slots = Slots(environment, config, twin.environment["max_episode_steps"], starts)
+            self._slots = Slots(kernels, twin.environment, twin.config, self.num_envs, device)
+        self._seeded = np.zeros(self.num_envs, dtype=np.bool_)
         self._started = np.zeros(self.num_envs, dtype=np.bool_)
         self._ended = np.zeros(self.num_envs, dtype=np.bool_)
         self._record: RoundRecord | None = None
@@ -142,15 +144,15 @@ class TorchPool(EnvironmentPool):
         each = one_seed_each(seed, self.num_envs)
         mask = reset_mask(options, self.num_envs)
         seeds: dict[int, int] = {}
-        seeded = self._draws.seeded
         for index, value in enumerate(each):
             if value is not None:
                 seeds[index] = checked_seed(value, index)
-            elif not seeded[index]:
+            elif not self._seeded[index]:
                 seeds[index] = secrets.randbits(64)
         self._reset({index: value for index, value in seeds.items() if mask[index]}, mask)
         self._infos.starts(np.flatnonzero(mask).astype(np.int32))
-        return self._observed(), {}
+        self._slots.observe()
+        return _host(self._slots.observation), {}
 
     def step(
         self, actions: Any
@@ -166,10 +168,10 @@ class TorchPool(EnvironmentPool):
                 f"the episode of environment {int(np.flatnonzero(before)[0])} has ended and nothing resets it: reset "
                 f"it with options={{'reset_mask': ...}}, or make the pool with another autoreset_mode"
             )
-        results = slots.step(torch.tensor(action, device=self.device))
-        # Environments between two episodes were stepped in vain: a batch steps all of its environments.
-        reward = np.where(before, 0.0, results[0].cpu().numpy())
-        terminated, truncated = (flags.cpu().numpy() & ~before for flags in results[1:])
+        with self._working():
+            skipped = torch.from_numpy(before).to(self.device) if before.any() else None
+            results = slots.step(torch.from_numpy(action).to(self.device), skipped)
+        reward, terminated, truncated = (_host(result) for result in results)
         over = terminated | truncated
         ended = _Ended(slots) if over.any() else None
         fresh = before | over if self.autoreset_mode == AutoresetMode.SAME_STEP else before
@@ -177,7 +179,7 @@ class TorchPool(EnvironmentPool):
             self._begin(fresh)
         self._ended = over & ~fresh
         infos = {} if ended is None else self._infos.after_step(ended, terminated, truncated, int(over.sum()))
-        return self._observed(), reward, terminated, truncated, infos
+        return _host(slots.observation), reward, terminated, truncated, infos
 
     def close_extras(self, **_: Any) -> None:
         """Release the tensors; every later call raises that the pool is closed."""
@@ -199,7 +201,8 @@ class TorchPool(EnvironmentPool):
     def observation(self) -> NDArray[Any]:
         """Return a copy of the current observations, [num_envs, *observation]."""
         self._be_ready()
-        return self._observed()
+        self._slots.observe()
+        return _host(self._slots.observation)
 
     def begin_round(
         self,
@@ -222,16 +225,14 @@ class TorchPool(EnvironmentPool):
             "episode_id": episode_id,
         }
         # Its shape alone: the content is on the device.
-        check_buffers(buffers, np.empty(self._slots.observation.shape, self.single_observation_space.dtype))
+        seen = np.empty(self._slots.observation.shape, self.single_observation_space.dtype)
+        check_buffers(buffers, seen, self._slots.agents)
         steps = len(reward)
         if self._ended.any():
             self._begin(self._ended)
             self._ended = np.zeros_like(self._ended)
-        self._refill()
-        with torch.inference_mode(mode=False):
-            if self._draws.reserve(steps):
-                self._slots.starts = torch.from_numpy(self._draws.block.copy()).to(self.device)
-            if self._record is None or len(self._record.reward) != steps:
+        if self._record is None or len(self._record.reward) != steps:
+            with torch.inference_mode(mode=False):
                 self._record = RoundRecord(self._slots, steps)
         self._record.begin(self._slots)
         self._buffers = {name: torch.from_numpy(array) for name, array in buffers.items()}
@@ -246,7 +247,8 @@ class TorchPool(EnvironmentPool):
             expected = str(self._next) if self._next < steps else "end_round()"
             raise ValueError(f"step_round got t={t}, expected {expected}")
         checked = self._actions.for_round(action)
-        record.step(self._slots, t, torch.tensor(checked, device=self.device))
+        with self._working():
+            record.step(self._slots, t, torch.from_numpy(checked).to(self.device))
         self._next += 1
         for name, column in record.columns.items():
             row = t + (name == "observation")
@@ -265,15 +267,15 @@ class TorchPool(EnvironmentPool):
         Args:
             also: tensors that belong to the state; nothing may write to them any more.
         """
-        record, slots, words_after = self._ended_record().clone(), self._slots, self._draws.words_after()
-        moving = {name: getattr(slots, name).clone() for name in (*_COUNTERS, "state", "taken")}
-        departure, config, names = Departure(self.device), self._config(), slots.environment.state
+        record, slots = self._ended_record().clone(), self._slots
+        words, flags, layout = slots.words.clone(), slots.flags.clone(), slots.layout
+        departure, config, ended = Departure(self.device), self._config(), self._ended.copy()
         self._give_round_up()
 
         def facts() -> tuple[RoundEnd, dict[str, NDArray[Any]]]:
             # Of the pool itself nothing: it may be closed by now.
             with departure.copying():
-                state = config | _saved(names, moving, words_after(_host(moving["taken"])))
+                state = config | _saved(layout, _host(words), _host(flags), ended)
                 return record.end(), {**state, **{name: _host(value) for name, value in (also or {}).items()}}
 
         return DeviceEnd(record, departure, facts)
@@ -296,7 +298,8 @@ class TorchPool(EnvironmentPool):
         if self._next:
             raise RuntimeError(f"{self._next} steps of the round were made: a player plays whole rounds")
         try:
-            yield self._slots, record
+            with self._working():
+                yield self._slots, record
         except BaseException:
             self._give_round_up()
             raise
@@ -305,14 +308,16 @@ class TorchPool(EnvironmentPool):
             for name, column in record.columns.items():
                 self._buffers[name].copy_(column)
 
+    @property
+    def record(self) -> RoundRecord | None:
+        """Return the latest round on the device; the next one overwrites it. None before the first."""
+        return self._record
+
     def save(self) -> dict[str, NDArray[Any]]:
         """Save everything that the next step depends on, as the native pool does; equal states give equal bytes."""
         self._be_ready()
-        self._refill()
         slots = self._slots
-        moving = {name: getattr(slots, name) for name in (*_COUNTERS, "state")}
-        saved = self._config() | _saved(slots.environment.state, moving, self._draws.words.copy())
-        return saved | {"episode_ended": self._ended.copy()}
+        return self._config() | _saved(slots.layout, _host(slots.words), _host(slots.flags), self._ended.copy())
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Restore a saved state; one that this pool saved is restored bit for bit.
@@ -324,48 +329,49 @@ class TorchPool(EnvironmentPool):
         self._twin.restore(state)
         state = self._twin.save()
         self._give_round_up()
-        slots = self._slots
-        slots.state.copy_(torch.from_numpy(np.stack([state[f"state.{name}"] for name in slots.environment.state])))
-        for name in _COUNTERS:
-            getattr(slots, name).copy_(torch.from_numpy(state[name]))
-        slots.observe()
-        self._refill()
-        self._draws.restore(state["generator"])
-        self._send_starts()
+        slots, layout = self._slots, self._slots.layout
+        words, flags = np.zeros(slots.words.shape, np.int64), np.zeros(slots.flags.shape, np.bool_)
+        write_members(layout.state, state, words, flags)
+        for name, column in layout.counter_words.items():
+            words[column] = state[name].view(np.int64)
+        words[layout.generator] = state["generator"].view(np.int64).T
+        slots.words.copy_(torch.from_numpy(words))
+        slots.flags.copy_(torch.from_numpy(flags))
         self._ended = state["episode_ended"].copy()
-        self._started[:] = True
+        self._seeded[:] = self._started[:] = True
 
     def _config(self) -> dict[str, NDArray[Any]]:
         return {f"config.{name}": values.copy() for name, values in self._twin.config.items()}
 
     def _reset(self, seeds: Mapping[int, int], mask: NDArray[np.bool_]) -> None:
         self._give_round_up()
-        self._refill()
         if seeds:
-            self._draws.seed(seeds)
-            self._send_starts()
-            self._slots.episode_id[torch.tensor(sorted(seeds)).to(self.device)] = -1
+            slots, rows = self._slots, sorted(seeds)
+            index = torch.tensor(rows).to(self.device)
+            words = np.ascontiguousarray(seeded_words(seeds[row] for row in rows).T).view(np.int64)
+            slots.generator[:, index] = torch.from_numpy(words).to(self.device)
+            slots.episode_id[index] = -1
+            self._seeded[rows] = True
         self._begin(mask)
         self._ended = self._ended & ~mask
         self._started |= mask
 
     def _begin(self, mask: NDArray[np.bool_]) -> None:
-        self._refill()
-        self._slots.begin(torch.from_numpy(mask).to(self.device))
+        with self._working():
+            self._slots.begin(torch.from_numpy(mask).to(self.device))
 
-    def _refill(self) -> None:
-        """Replace the draws that were taken. Waits for the device."""
-        if self._draws.refill(_host(self._slots.taken)):
-            self._send_starts()
-
-    def _send_starts(self) -> None:
-        self._slots.starts.copy_(torch.from_numpy(self._draws.block))
+    @contextmanager
+    def _working(self) -> Iterator[None]:
+        """Forget that environments are ready if one of them fails: which ones moved is not known on every device."""
+        try:
+            yield
+        except BatchError:
+            self._started[:] = False
+            self._give_round_up()
+            raise
 
     def _give_round_up(self) -> None:
         self._buffers = {}
-
-    def _observed(self) -> NDArray[Any]:
-        return _host(self._slots.observation)
 
     def _ended_record(self) -> RoundRecord:
         record = self._open_record()
@@ -389,15 +395,11 @@ class TorchPool(EnvironmentPool):
             raise RuntimeError("not every environment is ready: reset(), reset_ids() or restore() first")
 
 
-_COUNTERS = ("elapsed_steps", "episode_id", "episode_return")
-"""Tensors of `Slots` that a saved state has under their names."""
-
-
 class _Ended:
     """Holds the latest step's results outside its arrays, before any reset: the source of infos."""
 
     def __init__(self, slots: Slots) -> None:
-        self.report = np.empty((len(slots.taken), 0))
+        self.report = np.empty((len(slots.observation), 0))
         self._columns = [_host(column) for column in (slots.episode_return, slots.elapsed_steps, slots.observation)]
 
     def ended(
@@ -407,13 +409,17 @@ class _Ended:
         return np.zeros(len(self.report), dtype=np.bool_), returns, lengths, observation, self.report[rows]
 
 
-def _saved(names: Sequence[str], moving: Mapping[str, Tensor], words: NDArray[np.uint64]) -> dict[str, NDArray[Any]]:
-    """Return a saved state without the configuration, of environments of which no episode waits for its end."""
+def _saved(
+    layout: Layout, words: NDArray[np.int64], flags: NDArray[np.bool_], ended: NDArray[np.bool_]
+) -> dict[str, NDArray[Any]]:
+    """Return the saved state, without the configuration, that the columns of `Slots.words` and `Slots.flags` hold."""
+    counters = layout.counter_words
     return {
-        **{f"state.{name}": row.copy() for name, row in zip(names, _host(moving["state"]), strict=True)},
-        **{name: _host(moving[name]) for name in _COUNTERS},
-        "episode_ended": np.zeros(len(words), dtype=np.bool_),
-        "generator": words,
+        **{member.name: read_member(member, words, flags) for member in layout.state},
+        **{name: words[counters[name]] for name in ("elapsed_steps", "episode_id")},
+        "episode_return": words[counters["episode_return"]].view(np.float64),
+        "episode_ended": ended,
+        "generator": np.ascontiguousarray(words[layout.generator].T).view(np.uint64),
     }
 
 

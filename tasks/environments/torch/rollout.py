@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from penstock.native.batch.kernels import BatchRow
 from penstock.native.interface import RoundEnd
 from penstock.tasks.model.nn.device_work import CapturedWork, Staged
 
@@ -32,7 +33,10 @@ class Policy(Protocol):
 
 
 class RoundRecord:
-    """Records the columns of one round on the device, each `[T, B]`, and the facts for its end."""
+    """Records the columns of one round on the device, each `[T, B]`, and the facts for its end.
+
+    It holds addresses of the environments' tensors, and is theirs alone.
+    """
 
     def __init__(self, slots: Slots, steps: int) -> None:
         observation = slots.observation
@@ -40,12 +44,16 @@ class RoundRecord:
         self.observation = torch.zeros(steps, *observation.shape, dtype=observation.dtype, device=device)
         """The observations before each step, `[T, B, *observation]`."""
         self.final_observation = torch.zeros_like(self.observation)
-        """The observations after each step, before any reset."""
-        self.reward = torch.zeros(shape, dtype=torch.float32, device=device)
+        """The observations after a step and before any reset, where an episode ended, and in the last row."""
+        rewards = (*shape, slots.agents) if slots.agents else shape
+        self.reward = torch.zeros(rewards, dtype=torch.float32, device=device)
+        """`[T, B]`, and `[agents]` where there are any."""
         self.terminated, self.truncated = (torch.zeros(shape, dtype=torch.uint8, device=device) for _ in range(2))
         self.episode_id = torch.zeros(shape, dtype=torch.int32, device=device)
         self.length = torch.zeros(shape, dtype=torch.int64, device=device)
         self.episode_return = torch.zeros(shape, dtype=torch.float64, device=device)
+        """This and `length`: of the episodes that ended, in the rows of their last steps."""
+        self._rows = [self._row(slots, t) for t in range(steps)]
 
     @property
     def columns(self) -> dict[str, Tensor]:
@@ -54,9 +62,10 @@ class RoundRecord:
         return {name: getattr(self, name) for name in names}
 
     def clone(self) -> RoundRecord:
-        """Return a copy, which the next round does not overwrite."""
+        """Return a copy, which the next round does not overwrite, and which records nothing more."""
         copied = copy(self)
-        vars(copied).update({name: column.clone() for name, column in vars(self).items()})
+        columns = {name: column.clone() for name, column in vars(self).items() if isinstance(column, Tensor)}
+        vars(copied).update(columns, _rows=[])
         return copied
 
     def leaving_rows(self, *, fixed: bool) -> Tensor:
@@ -79,25 +88,15 @@ class RoundRecord:
 
     def begin(self, slots: Slots) -> None:
         """Record the first row's observations."""
+        slots.observe()
         self.observation[0].copy_(slots.observation)
 
-    def step(self, slots: Slots, t: int, action: Tensor) -> Tensor:
-        """Make step t, start the next episode where one ended, and return where, bool `[B]`."""
-        reward, terminated, truncated = slots.step(action)
-        self.reward[t].copy_(reward)
-        self.terminated[t].copy_(terminated)
-        self.truncated[t].copy_(truncated)
-        self.episode_id[t].copy_(slots.episode_id)
-        self.length[t].copy_(slots.elapsed_steps)
-        self.episode_return[t].copy_(slots.episode_return)
-        self.final_observation[t].copy_(slots.observation)
-        ended = terminated | truncated
-        # With nothing to begin, `begin` changes nothing, and takes a quarter of a step. To know that is free on a CPU.
-        if not ended.is_cpu or ended.any():
-            slots.begin(ended)
-        if t + 1 < len(self.observation):
-            self.observation[t + 1].copy_(slots.observation)
-        return ended
+    def step(self, slots: Slots, t: int, action: Tensor) -> None:
+        """Make step t, and start the next episode where one ended; errors as of `Slots.step`.
+
+        It writes row t, and the observations of row t + 1; after the last row, those of `slots`.
+        """
+        slots.step_round(action, self._rows[t])
 
     def end(self) -> RoundEnd:
         """Return the facts that are not in the buffers, on the host."""
@@ -116,6 +115,19 @@ class RoundRecord:
             "truncated": truncated.reshape(-1)[rows],
         }
         return RoundEnd(bootstrap_rows, _taken(self.final_observation, bootstrap_rows), episodes)
+
+    def _row(self, slots: Slots, t: int) -> BatchRow:
+        is_last = t + 1 == len(self.observation)
+        columns = (
+            *(self.reward, self.terminated, self.truncated, self.episode_id),
+            *(self.length, self.episode_return, self.final_observation),
+        )
+        following = slots.observation.data_ptr() if is_last else _address(self.observation, t + 1)
+        return BatchRow(*(_address(column, t) for column in columns), following, is_last)
+
+
+def _address(column: Tensor, row: int) -> int:
+    return column.data_ptr() + row * column.stride(0) * column.element_size()
 
 
 def _taken(column: Tensor, rows: NDArray[np.int64]) -> NDArray[Any]:
@@ -136,13 +148,13 @@ def play_round(
 
     All shapes are fixed, everything persistent is written in place, and nothing synchronises with the host, so a CUDA
     graph can contain all of it (`RoundPlayer`); on a CPU the same code runs eagerly. It never ran on a GPU: the tests
-    check that it computes the same as single steps, and that it runs on torch's `meta` device, where no value can be
-    read.
+    check that it computes the same as single steps, and that it asks torch for no value.
 
     Args:
         slots: The environments, none between two episodes.
         record: Receives the round.
-        act: The policy. Its actions are taken as they are: int64 `[B]` in range, or finite float32 `[B, *action]`.
+        act: The policy. Its actions are int64 in range or finite float32, `[B, *action]`. On a CPU others are refused;
+            on a GPU they end the process's use of the device, since only the host could say which they were.
         noise: `[T, B, *noise]`.
         rows: Receive the policy's rows, `[T, B, ...]` by name.
         carry: The policy's carry `[B, ...]`, updated in place; None if it has none.
@@ -150,14 +162,16 @@ def play_round(
     """
     with torch.no_grad():
         record.begin(slots)
-        for t, noise_row in enumerate(noise.unbind(0)):
-            acted, following = act(carry, record.observation[t], noise_row)
-            for name, column in rows.items():
+        columns = [(name, column.unbind(0)) for name, column in rows.items()]
+        for t, (observation, noise_row) in enumerate(zip(record.observation.unbind(0), noise.unbind(0), strict=True)):
+            acted, following = act(carry, observation, noise_row)
+            for name, column in columns:
                 column[t].copy_(acted[name])
-            ended = record.step(slots, t, acted["action"])
+            record.step(slots, t, acted["action"])
             if (carry is None) != (following is None):
                 raise TypeError("initial_carry and act must agree whether there is a memory; only one of them gave one")
             if carry is not None and fresh_carry is not None and following is not None:
+                ended = (record.terminated[t] | record.truncated[t]).bool()
                 mask = ended.view(-1, *([1] * (carry.dim() - 1)))
                 carry.copy_(torch.where(mask, fresh_carry, following))
 
@@ -226,10 +240,10 @@ class RoundPlayer:
 
         Raises:
             ValueError: The pool's round has another length.
-            RuntimeError: No round was started, or steps of it were made.
+            RuntimeError: No round was started, or steps of it were made; or an environment failed: all need a reset.
         """
         with self._pool.whole_round(len(self._noise.tensor), to_host=to_host) as (slots, record):
-            self._work.run(lambda: self._play(slots, record), slots.starts, record.reward)
+            self._work.run(lambda: self._play(slots, record), record.reward)
 
     def _play(self, slots: Slots, record: RoundRecord) -> None:
         play_round(slots, record, self._act, self._noise.tensor, self.rows, self.carry, self._fresh)

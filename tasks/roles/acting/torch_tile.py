@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from penstock.tasks.data.input.fixed_shapes import has_fixed_shapes
+from penstock.tasks.environments.header import loaded_header
 from penstock.tasks.environments.torch.pool import make_torch_pool
 from penstock.tasks.environments.torch.rollout import RoundPlayer
 from penstock.tasks.environments.typed_settings import arguments_of
@@ -56,10 +57,11 @@ class TorchTileActor(TileActor):
 
     def __init__(self, context: RunContext, tile: int, device: torch.device) -> None:
         settings = context.config.environment
-        given = arguments_of(settings, settings.id, settings.envs_per_tile)
-        self._torch_pool = make_torch_pool(
-            settings.id, settings.envs_per_tile, device, settings.max_episode_steps, **given
-        )
+        with loaded_header(settings) as environment_id:
+            given = arguments_of(settings, environment_id, settings.envs_per_tile)
+            self._torch_pool = make_torch_pool(
+                environment_id, settings.envs_per_tile, device, settings.max_episode_steps, **given
+            )
         super().__init__(context, tile, self._torch_pool)
         self._params: Params | None = None
         self._player: RoundPlayer | None = None

@@ -107,7 +107,9 @@ def choose(
     found, lacking = [], []
     for candidate in candidates(config):
         policy = make_policy(candidate.distribution)
-        if lines := shortages(policy):
+        if policy.pools == "torch" and parts.torch_round is None:
+            lacking.append(f"{policy.name} needs an environment that the learner's device can step")
+        elif lines := shortages(policy):
             lacking.append(f"{policy.name} needs {'; '.join(lines)}")
         else:
             found.append(Candidate(candidate.distribution, round_seconds(policy, candidate, parts, sizes)))

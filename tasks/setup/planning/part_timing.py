@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.distributed import HashStore, ProcessGroupGloo  # type: ignore[attr-defined]
 
+from penstock.storage.errors import ConfigError
 from penstock.storage.refs import ShardRef, parse_shard_name
 from penstock.tasks.data.input.pipeline import ShardPipeline
-from penstock.tasks.environments.torch.registry import torch_environment_ids
 from penstock.tasks.model.algorithms.contract import window_spec
 from penstock.tasks.roles.acting.shard_writer import RoundWriter
 from penstock.tasks.roles.acting.tile import RoundBuffers, TileActor
@@ -65,9 +65,6 @@ def seconds_of(
     learned = _learning(context, state, batch, time.perf_counter)
     with _on_one_core():
         busy = _learning(context, state, batch, time.thread_time)
-    in_torch = None
-    if context.config.environment.id in torch_environment_ids():
-        in_torch = _torch_round(context, state, buffers, device)
     collective, collective_cpu = _sum(sizes.gradient_bytes // max(1, sizes.updates))
     return PartSeconds(
         step=stepping / steps,
@@ -75,7 +72,7 @@ def seconds_of(
         infer=max(0.0, acting - stepping) / steps,
         write=_best(lambda: _write(assignment, context, acted[-1])),
         take=_take(context, state),
-        torch_round=in_torch,
+        torch_round=_torch_round(context, state, buffers, device),
         update=learned.update,
         update_row=learned.update_row,
         update_cpu=busy.update,
@@ -124,8 +121,13 @@ def _stepping(context: RunContext, buffers: RoundBuffers) -> tuple[float, float]
     return seconds, min(seconds, busy)
 
 
-def _torch_round(context: RunContext, state: State, buffers: RoundBuffers, device: torch.device) -> float:
-    actor, params = TorchTileActor(context, 0, device), DeviceParams(device).load(state.params)
+def _torch_round(context: RunContext, state: State, buffers: RoundBuffers, device: torch.device) -> float | None:
+    """Return the seconds of a round in tensors; None if the environment can't be stepped so on this device."""
+    try:
+        actor = TorchTileActor(context, 0, device)
+    except ConfigError:
+        return None
+    params = DeviceParams(device).load(state.params)
     actor.start()
     actor.act_round(0, params, buffers)
     seconds = _best(lambda: actor.act_round(0, params, buffers))

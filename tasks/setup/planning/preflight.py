@@ -9,6 +9,7 @@ from penstock.native.kernel_level import UnknownLevelError, level
 from penstock.storage.errors import ConfigError
 from penstock.tasks.data.replay.plan import in_environment_of_sources
 from penstock.tasks.environments.factory import make_pool
+from penstock.tasks.environments.header import loaded_header
 from penstock.tasks.environments.torch.registry import check_torch_environment
 from penstock.tasks.model.algorithms.custom_probe import probe_algorithm
 from penstock.tasks.setup.config.custom_algorithm import CustomAlgorithmSettings
@@ -134,7 +135,8 @@ def check_distribution(config: RunConfig) -> DistributionPolicy:
             f"`penstock {'train' if config.has_actors else 'replay'}`; leave it out"
         )
     if policy.pools == "torch":
-        check_torch_environment(config.environment.id, config.environment.settings)
+        with loaded_header(config.environment) as environment_id:
+            check_torch_environment(environment_id, config.environment.settings)
     if policy.reduce == "agents":
         check_owners(config, policy)
     check_quorum(config, policy)

@@ -34,7 +34,7 @@ class PartSeconds:
     take: float
     """Reading and verifying a tile's shard on this node, and making training rows of it."""
     torch_round: float | None
-    """A tile's whole round with environments in torch; None if there are none."""
+    """A tile's whole round with environments in tensors; None if the learner's device can't step them."""
     update: float
     """Learning a round, without the part that grows with its rows; the optimizer's steps are part of it."""
     update_row: float

@@ -17,11 +17,13 @@ from penstock.storage.runs.run import RunFolder
 from penstock.storage.stores.open import open_store
 from penstock.tasks.driver.run import describe_run
 from penstock.tasks.environments.factory import make_pool
-from penstock.tasks.environments.header import with_header
+from penstock.tasks.environments.header import loaded_header, with_header
+from penstock.tasks.environments.torch.pool import make_torch_pool
 from penstock.tasks.environments.typed_settings import with_typed_settings
 from penstock.tasks.setup.config.consent import record_consent, require_consent
 from penstock.tasks.setup.config.loading import build_config, with_overrides
 from penstock.tasks.setup.config.replay import build_stored_config
+from penstock.tasks.setup.planning.preflight import check_distribution
 from penstock.tasks.setup.planning.resolve import resolve
 
 if TYPE_CHECKING:
@@ -197,6 +199,21 @@ def test_a_header_in_a_store_needs_consent(tmp_path: Path, header: Path, monkeyp
 def test_loading_it_by_hand_gives_the_same_environment(header: Path):
     """A pool of a run equals one of `native.load`."""
     pools = [make_pool(configured(header), 3), native.load(f"{HEADER}\n").make(3)]
+    for pool in pools:
+        pool.reset(seed=[1, 2, 3])
+    for step in range(12):
+        left, right = (pool.step(np.array([step % 2, 1, 0])) for pool in pools)
+        assert all(np.array_equal(one, two) for one, two in zip(left[:4], right[:4], strict=True))
+
+
+def test_it_is_stepped_in_tensors_under_gpu_only(header: Path):
+    """The policy accepts a header that this process has not loaded, and steps it as a native pool does."""
+    config = configured(header)
+    distribution = config.distribution.model_copy(update={"policy": "gpu_only"})
+    config = with_header(config.model_copy(update={"distribution": distribution}))
+    assert check_distribution(config).pools == "torch"
+    with loaded_header(config.environment) as environment_id:
+        pools = [make_torch_pool(environment_id, 3, length=2.0), native.make(environment_id, 3, length=2.0)]
     for pool in pools:
         pool.reset(seed=[1, 2, 3])
     for step in range(12):

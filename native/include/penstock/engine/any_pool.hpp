@@ -144,11 +144,15 @@ struct PoolSettings {
 
 using Factory = std::unique_ptr<AnyPool> (*)(const PoolSettings& settings);
 
+struct BatchKernels;
+
 struct CatalogEntry {
   Description description;
   Factory make;
   /// Completes the description for a folder of resources, if the environment sizes itself. Else nullptr.
   void (*complete)(Description& description, const std::string& resources) = nullptr;
+  /// Steps environments in arrays of the caller, if they are Batchable. Else nullptr.
+  const BatchKernels* batch = nullptr;
 };
 
 }  // namespace penstock

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "penstock/batch/host.hpp"
 #include "penstock/engine/any_pool.hpp"
 #include "penstock/engine/pool.hpp"
 
@@ -16,6 +17,7 @@ CatalogEntry catalog_entry() {
                      }};
   if constexpr (SizesItself<E>)
     entry.complete = [](Description& d, const std::string& resources) { typename E::Shared(resources).describe(d); };
+  if constexpr (Batchable<E>) entry.batch = host_kernels<E>();
   return entry;
 }
 

@@ -1,4 +1,4 @@
-/// One environment of a pool with the framework's bookkeeping for it.
+/// One environment of a pool, or of a batch, with the framework's bookkeeping for it.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +24,7 @@ template <Environment E>
 struct alignas(64) Slot {
   using Value = ObservationValue<E>;
 
-  explicit Slot(E made) : env(std::move(made)) {}
+  PENSTOCK_HOST_DEVICE explicit Slot(E made) : env(std::move(made)) {}
 
   E env;
   std::int64_t elapsed_steps = 0;
@@ -33,9 +33,9 @@ struct alignas(64) Slot {
   bool ended = false;    ///< the episode is over, and the next one has not begun
   bool seeded = false;   ///< rng is the caller's
   std::int64_t episode_id = 0;
-  Rng rng;
+  Rng rng = Rng::from_words({});  ///< none yet: seeding one costs more than a step
 
-  void begin_episode(std::int64_t id) {
+  PENSTOCK_HOST_DEVICE void begin_episode(std::int64_t id) {
     started = false;  // a reset that throws leaves nothing that could be stepped
     env.reset(rng);
     elapsed_steps = 0;
@@ -45,7 +45,7 @@ struct alignas(64) Slot {
     started = true;
   }
 
-  StepOf<E> step(typename ActionSpace<E>::Argument action, std::int64_t max_episode_steps) {
+  PENSTOCK_HOST_DEVICE StepOf<E> step(typename ActionSpace<E>::Argument action, std::int64_t max_episode_steps) {
     StepOf<E> result = [&] {
       if constexpr (StepsAtRandom<E>) return env.step(action, rng);
       else return env.step(action);
@@ -61,12 +61,12 @@ struct alignas(64) Slot {
   }
 
   /// Values of an observation's row.
-  [[nodiscard]] std::size_t width() const {
+  [[nodiscard]] PENSTOCK_HOST_DEVICE std::size_t width() const {
     if constexpr (SizesItself<E>) return env.row_size();
     else return row_size<E>;
   }
 
-  void observe(void* rows, std::size_t row) const {
+  PENSTOCK_HOST_DEVICE void observe(void* rows, std::size_t row) const {
     Value* out = static_cast<Value*>(rows) + row * width();
     if constexpr (SizesItself<E>) {
       env.observe(std::span<Value>(out, width()));
@@ -90,7 +90,7 @@ struct alignas(64) Slot {
 
 /// Writes the rewards of a step to row `row`.
 template <Environment E, class T>
-void put_reward(const StepOf<E>& step, T* rows, std::size_t row) {
+PENSTOCK_HOST_DEVICE void put_reward(const StepOf<E>& step, T* rows, std::size_t row) {
   if constexpr (agents_of<E> > 0)
     for (std::size_t agent = 0; agent < agents_of<E>; ++agent)
       rows[row * agents_of<E> + agent] = static_cast<T>(step.rewards[agent]);

@@ -14,7 +14,7 @@ namespace penstock {
 
 /// Returns the argument of environment `env`'s `step`, out of [environments, *action shape].
 template <class Action>
-typename Action::Argument action_of(const void* actions, std::size_t env) {
+PENSTOCK_HOST_DEVICE typename Action::Argument action_of(const void* actions, std::size_t env) {
   const auto* values = static_cast<const typename Action::Value*>(actions) + env * Action::size;
   if constexpr (is_discrete<Action>) {
     return *values;
@@ -26,7 +26,7 @@ typename Action::Argument action_of(const void* actions, std::size_t env) {
 /// Returns whether all values are surely valid, without a branch per value. Integers: none is above the bitwise or of
 /// all, so where that is in range all are; where it is not, the result is false but not conclusive.
 template <class Action>
-bool surely_valid(const typename Action::Value* values, std::size_t count) noexcept {
+PENSTOCK_HOST_DEVICE bool surely_valid(const typename Action::Value* values, std::size_t count) noexcept {
   if constexpr (is_discrete<Action> || is_multi_discrete<Action>) {
     std::uint64_t together = 0;
     for (std::size_t i = 0; i < count; ++i) together |= static_cast<std::uint64_t>(values[i]);

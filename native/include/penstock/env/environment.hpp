@@ -17,6 +17,7 @@
 
 #include "penstock/env/fields.hpp"
 #include "penstock/env/spaces.hpp"
+#include "penstock/host_device.hpp"
 #include "penstock/random/numpy_random.hpp"
 
 namespace penstock {

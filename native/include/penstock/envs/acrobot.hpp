@@ -4,11 +4,9 @@
 /// Gymnasium's `book_or_nips = "nips"`.
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cmath>
 #include <numbers>
-#include <stdexcept>
 #include <string>
 
 #include "penstock/env.hpp"
@@ -42,24 +40,24 @@ struct Acrobot {
     PENSTOCK_FIELDS(State, angle_1, angle_2, velocity_1, velocity_2, was_reset)
   } state;
 
-  void reset(Rng& rng) {
+  PENSTOCK_HOST_DEVICE void reset(Rng& rng) {
     for (double* value : {&state.angle_1, &state.angle_2, &state.velocity_1, &state.velocity_2})
       *value = double{static_cast<float>(rng.uniform(-0.1, 0.1))};
     state.was_reset = true;
   }
 
-  Step step(std::int64_t choice, Rng& rng) {
+  PENSTOCK_HOST_DEVICE Step step(std::int64_t choice, Rng& rng) {
     double torque = static_cast<double>(choice - 1);
     if (config.torque_noise_max > 0) torque += rng.uniform(-config.torque_noise_max, config.torque_noise_max);
     const auto [angle_1, angle_2, velocity_1, velocity_2] =
         integrate({state.angle_1, state.angle_2, state.velocity_1, state.velocity_2}, torque);
-    state = {wrap(angle_1), wrap(angle_2), std::clamp(velocity_1, -max_vel_1, max_vel_1),
-             std::clamp(velocity_2, -max_vel_2, max_vel_2), false};
+    state = {wrap(angle_1), wrap(angle_2), clip(velocity_1, -max_vel_1, max_vel_1),
+             clip(velocity_2, -max_vel_2, max_vel_2), false};
     const bool swung_up = -std::cos(state.angle_1) - std::cos(state.angle_2 + state.angle_1) > 1.0;
     return {.reward = swung_up ? 0.0 : -1.0, .terminated = swung_up};
   }
 
-  void observe(std::span<float, 6> out) const {
+  PENSTOCK_HOST_DEVICE void observe(std::span<float, 6> out) const {
     const auto [angle_1, angle_2, velocity_1, velocity_2, was_reset] = state;
     if (was_reset) {
       out[0] = small_cosine(float(angle_1)), out[1] = small_sine(float(angle_1));
@@ -79,7 +77,7 @@ struct Acrobot {
   };
 
   /// One step of the classical Runge-Kutta method of fourth order.
-  [[nodiscard]] Motion integrate(const Motion& start, double torque) const {
+  [[nodiscard]] PENSTOCK_HOST_DEVICE Motion integrate(const Motion& start, double torque) const {
     const double dt = config.dt, half = dt / 2.0, sixth = dt / 6.0;
     const Squares squares{power(config.link_length_1, 2.0), power(config.link_com_pos_1, 2.0),
                           power(config.link_com_pos_2, 2.0)};
@@ -95,7 +93,8 @@ struct Acrobot {
     return end;
   }
 
-  [[nodiscard]] Motion derivative(const Motion& motion, double torque, const Squares& squares) const {
+  [[nodiscard]] PENSTOCK_HOST_DEVICE Motion derivative(const Motion& motion, double torque,
+                                                       const Squares& squares) const {
     const auto [angle_1, angle_2, velocity_1, velocity_2] = motion;
     const double m1 = config.link_mass_1, m2 = config.link_mass_2, l1 = config.link_length_1;
     const double lc1 = config.link_com_pos_1, lc2 = config.link_com_pos_2, moi = config.link_moi;
@@ -116,10 +115,10 @@ struct Acrobot {
   }
 
   /// The angle between -pi and pi, by whole turns. Gymnasium never returns from an angle that a turn does not change.
-  static double wrap(double angle) {
+  PENSTOCK_HOST_DEVICE static double wrap(double angle) {
     if (!(std::abs(angle) < 1e6))
-      throw std::runtime_error("the integration diverged, an angle is " + std::to_string(angle) +
-                               ": choose a shorter dt or less torque noise");
+      PENSTOCK_FAIL("the integration diverged, an angle is " + std::to_string(angle) +
+                    ": choose a shorter dt or less torque noise");
     while (angle > pi) angle -= 2 * pi;
     while (angle < -pi) angle += 2 * pi;
     return angle;

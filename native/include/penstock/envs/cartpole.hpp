@@ -31,11 +31,11 @@ struct CartPole {
     PENSTOCK_FIELDS(State, x, x_dot, angle, angle_dot)
   } state;
 
-  void reset(Rng& rng) {
+  PENSTOCK_HOST_DEVICE void reset(Rng& rng) {
     for (double* value : {&state.x, &state.x_dot, &state.angle, &state.angle_dot}) *value = rng.uniform(-0.05, 0.05);
   }
 
-  Step step(std::int64_t push_right) {
+  PENSTOCK_HOST_DEVICE Step step(std::int64_t push_right) {
     const auto [gravity, masscart, masspole, length, force_mag, tau, sutton_barto_reward] = config;
     auto& [x, x_dot, angle, angle_dot] = state;
     const double total_mass = masspole + masscart, polemass_length = masspole * length;
@@ -53,7 +53,7 @@ struct CartPole {
     return {.reward = sutton_barto_reward ? (fell ? -1.0 : 0.0) : 1.0, .terminated = fell};
   }
 
-  void observe(std::span<float, 4> out) const {
+  PENSTOCK_HOST_DEVICE void observe(std::span<float, 4> out) const {
     const auto [x, x_dot, angle, angle_dot] = state;
     out[0] = float(x), out[1] = float(x_dot), out[2] = float(angle), out[3] = float(angle_dot);
   }

@@ -19,18 +19,18 @@ struct ConnectFour {
     PENSTOCK_FIELDS(Config)
   } config;
 
-  static constexpr std::int64_t empty = 0, own = 1, other = 2;
+  enum Cell : std::int64_t { empty, own, other };
   struct State {
     std::array<std::int64_t, rows * columns> board;  ///< row-major, the top row first
     PENSTOCK_FIELDS(State, board)
   } state;
 
-  void reset(Rng& rng) {
+  PENSTOCK_HOST_DEVICE void reset(Rng& rng) {
     state.board.fill(empty);
     if (rng.integers(0, 2) == 1) reply(rng);
   }
 
-  Step step(std::int64_t column, Rng& rng) {
+  PENSTOCK_HOST_DEVICE Step step(std::int64_t column, Rng& rng) {
     if (!allows(column)) return {.reward = -1.0, .terminated = true};
     if (drop(column, own)) return {.reward = 1.0, .terminated = true};
     if (full()) return {.terminated = true};
@@ -38,27 +38,29 @@ struct ConnectFour {
     return {.terminated = full()};
   }
 
-  void action_mask(std::span<bool, columns> out) const {
+  PENSTOCK_HOST_DEVICE void action_mask(std::span<bool, columns> out) const {
     for (std::int64_t column = 0; column < columns; ++column) out[std::size_t(column)] = allows(column);
   }
 
-  void observe(std::span<std::uint8_t, 2 * rows * columns> out) const {
+  PENSTOCK_HOST_DEVICE void observe(std::span<std::uint8_t, 2 * rows * columns> out) const {
     for (std::size_t cell = 0; cell < state.board.size(); ++cell)
       out[2 * cell] = state.board[cell] == own, out[2 * cell + 1] = state.board[cell] == other;
   }
 
  private:
-  [[nodiscard]] bool allows(std::int64_t column) const { return state.board[std::size_t(column)] == empty; }
-  [[nodiscard]] bool full() const {
+  [[nodiscard]] PENSTOCK_HOST_DEVICE bool allows(std::int64_t column) const {
+    return state.board[std::size_t(column)] == empty;
+  }
+  [[nodiscard]] PENSTOCK_HOST_DEVICE bool full() const {
     return std::find(state.board.begin(), state.board.begin() + columns, empty) == state.board.begin() + columns;
   }
-  [[nodiscard]] bool is(std::int64_t row, std::int64_t column, std::int64_t piece) const {
+  [[nodiscard]] PENSTOCK_HOST_DEVICE bool is(std::int64_t row, std::int64_t column, std::int64_t piece) const {
     return row >= 0 && row < rows && column >= 0 && column < columns &&
         state.board[std::size_t(row * columns + column)] == piece;
   }
 
   /// Puts a piece into a column that is not full; whether it makes a line of four.
-  bool drop(std::int64_t column, std::int64_t piece) {
+  PENSTOCK_HOST_DEVICE bool drop(std::int64_t column, std::int64_t piece) {
     std::int64_t row = rows - 1;
     while (!is(row, column, empty)) --row;
     state.board[std::size_t(row * columns + column)] = piece;
@@ -73,7 +75,7 @@ struct ConnectFour {
   }
 
   /// The opponent's move, any that is allowed; whether it wins.
-  bool reply(Rng& rng) {
+  PENSTOCK_HOST_DEVICE bool reply(Rng& rng) {
     const auto top = state.board.begin();
     std::int64_t chosen = rng.integers(0, std::count(top, top + columns, empty)), column = 0;
     while (!allows(column) || chosen-- > 0) ++column;

@@ -2,10 +2,10 @@
 /// Gymnasium's.
 #pragma once
 
-#include <algorithm>
 #include <cmath>
 
 #include "penstock/env.hpp"
+#include "penstock/random/numpy_math.hpp"
 
 namespace penstock {
 
@@ -25,19 +25,19 @@ struct MountainCar {
     PENSTOCK_FIELDS(State, position, velocity)
   } state;
 
-  void reset(Rng& rng) { state = {rng.uniform(-0.6, -0.4), 0.0}; }
+  PENSTOCK_HOST_DEVICE void reset(Rng& rng) { state = {rng.uniform(-0.6, -0.4), 0.0}; }
 
-  Step step(std::int64_t push) {
+  PENSTOCK_HOST_DEVICE Step step(std::int64_t push) {
     const auto [goal_velocity, force, gravity] = config;
     auto& [position, velocity] = state;
     velocity += static_cast<double>(push - 1) * force + std::cos(3 * position) * -gravity;
-    velocity = std::clamp(velocity, -max_speed, max_speed);
-    position = std::clamp(position + velocity, min_position, max_position);
+    velocity = clip(velocity, -max_speed, max_speed);
+    position = clip(position + velocity, min_position, max_position);
     if (position == min_position && velocity < 0) velocity = 0.0;
     return {.reward = -1.0, .terminated = position >= goal_position && velocity >= goal_velocity};
   }
 
-  void observe(std::span<float, 2> out) const {
+  PENSTOCK_HOST_DEVICE void observe(std::span<float, 2> out) const {
     out[0] = float(state.position), out[1] = float(state.velocity);
   }
 };

@@ -29,22 +29,22 @@ struct MountainCarContinuous {
     PENSTOCK_FIELDS(State, position, velocity, was_reset)
   } state;
 
-  void reset(Rng& rng) { state = {rng.uniform(-0.6, -0.4), 0.0, true}; }
+  PENSTOCK_HOST_DEVICE void reset(Rng& rng) { state = {rng.uniform(-0.6, -0.4), 0.0, true}; }
 
-  Step step(std::span<const float, 1> wanted_force) {
+  PENSTOCK_HOST_DEVICE Step step(std::span<const float, 1> wanted_force) {
     const float force = wanted_force[0];
     const bool at_goal = state.was_reset ? move<double>(force) : move<float>(force);
     return {.reward = (at_goal ? 100.0 : 0.0) - power(double{force}, 2.0) * 0.1, .terminated = at_goal};
   }
 
-  void observe(std::span<float, 2> out) const {
+  PENSTOCK_HOST_DEVICE void observe(std::span<float, 2> out) const {
     out[0] = float(state.position), out[1] = float(state.velocity);
   }
 
  private:
   /// Moves a car whose state is of type T; whether it is at the goal.
   template <class T>
-  bool move(float force) {
+  PENSTOCK_HOST_DEVICE bool move(float force) {
     T position = static_cast<T>(state.position), velocity = static_cast<T>(state.velocity);
     const double pull = 0.0025 * std::cos(double{T{3} * position});
     if (force > 1.0f) velocity += static_cast<T>(config.power - pull);

@@ -2,7 +2,6 @@
 /// promotion keeps it float32.
 #pragma once
 
-#include <algorithm>
 #include <cmath>
 #include <numbers>
 
@@ -29,24 +28,24 @@ struct Pendulum {
     PENSTOCK_FIELDS(State, angle, speed)
   } state;
 
-  void reset(Rng& rng) {
+  PENSTOCK_HOST_DEVICE void reset(Rng& rng) {
     state.angle = rng.uniform(-pi, pi);
     state.speed = rng.uniform(-1.0, 1.0);
   }
 
-  Step step(std::span<const float, 1> wanted_torque) {
+  PENSTOCK_HOST_DEVICE Step step(std::span<const float, 1> wanted_torque) {
     const auto [g, m, l] = config;
     auto& [angle, speed] = state;
-    const float torque = std::clamp(wanted_torque[0], -max_torque, max_torque);
+    const float torque = clip(wanted_torque[0], -max_torque, max_torque);
     const double normal_angle = modulo(angle + pi, 2 * pi) - pi;
     const double cost = power(normal_angle, 2.0) + 0.1 * power(speed, 2.0) + 0.001f * power(torque, 2.0f);
     const double acceleration = 3 * g / (2 * l) * std::sin(angle) + float(3.0 / (m * power(l, 2.0))) * torque;
-    speed = std::clamp(speed + acceleration * dt, -max_speed, max_speed);
+    speed = clip(speed + acceleration * dt, -max_speed, max_speed);
     angle = angle + speed * dt;
     return {.reward = -cost};
   }
 
-  void observe(std::span<float, 3> out) const {
+  PENSTOCK_HOST_DEVICE void observe(std::span<float, 3> out) const {
     out[0] = float(std::cos(state.angle)), out[1] = float(std::sin(state.angle)), out[2] = float(state.speed);
   }
 };

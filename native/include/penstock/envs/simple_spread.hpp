@@ -44,13 +44,13 @@ struct SimpleSpreadOf {
     PENSTOCK_FIELDS(State, position, velocity, landmark)
   } state;
 
-  void reset(Rng& rng) {
+  PENSTOCK_HOST_DEVICE void reset(Rng& rng) {
     rng.uniform(-1.0, 1.0, state.position);
     rng.uniform(-1.0, 1.0, state.landmark);
     state.velocity.fill(0.0);
   }
 
-  TeamStep<agents> step(Action chosen) {
+  PENSTOCK_HOST_DEVICE TeamStep<agents> step(Action chosen) {
     std::array<double, 2 * agents> force = wanted_force(chosen);
     for (std::size_t a = 0; a < agents; ++a)
       for (std::size_t b = a + 1; b < agents; ++b) push_apart(a, b, force);
@@ -71,7 +71,7 @@ struct SimpleSpreadOf {
 
   /// For each agent its velocity, its position, the landmarks and the other agents as seen from it, and what the others
   /// say to it, which here is nothing.
-  void observe(std::span<float, agents * seen> out) const {
+  PENSTOCK_HOST_DEVICE void observe(std::span<float, agents * seen> out) const {
     auto next = out.begin();
     const auto put = [&](const double* from, const double* origin) {
       for (std::size_t axis = 0; axis < 2; ++axis) *next++ = float(from[axis] - origin[axis]);
@@ -90,7 +90,7 @@ struct SimpleSpreadOf {
 
  private:
   /// Choices are nothing, left, right, down, up; continuous ones have a strength for each.
-  static std::array<double, 2 * agents> wanted_force(Action chosen) {
+  PENSTOCK_HOST_DEVICE static std::array<double, 2 * agents> wanted_force(Action chosen) {
     std::array<double, 2 * agents> force{};
     for (std::size_t agent = 0; agent < agents; ++agent) {
       if constexpr (Continuous) {
@@ -105,7 +105,7 @@ struct SimpleSpreadOf {
   }
 
   /// The soft contact of two agents, which is felt a little beyond their rims too.
-  void push_apart(std::size_t a, std::size_t b, std::array<double, 2 * agents>& force) const {
+  PENSTOCK_HOST_DEVICE void push_apart(std::size_t a, std::size_t b, std::array<double, 2 * agents>& force) const {
     const double apart = distance(state.position, a, state.position, b);
     const double penetration = log_add_exp(0.0, -(apart - contact_distance) / contact_margin) * contact_margin;
     for (std::size_t axis = 0; axis < 2; ++axis) {
@@ -117,7 +117,7 @@ struct SimpleSpreadOf {
   }
 
   /// Minus the distances of the landmarks to the agent that is nearest to each.
-  [[nodiscard]] double team_reward() const {
+  [[nodiscard]] PENSTOCK_HOST_DEVICE double team_reward() const {
     double reward = 0.0;
     for (std::size_t landmark = 0; landmark < landmarks; ++landmark) {
       double nearest = std::numeric_limits<double>::infinity();
@@ -128,8 +128,8 @@ struct SimpleSpreadOf {
     return reward;
   }
 
-  static double distance(const std::array<double, 6>& from, std::size_t i, const std::array<double, 6>& to,
-                         std::size_t j) {
+  PENSTOCK_HOST_DEVICE static double distance(const std::array<double, 6>& from, std::size_t i,
+                                              const std::array<double, 6>& to, std::size_t j) {
     const double x = from[2 * i] - to[2 * j], y = from[2 * i + 1] - to[2 * j + 1];
     return std::sqrt(x * x + y * y);
   }

@@ -5,11 +5,13 @@
 #include <cmath>
 #include <cstdint>
 
+#include "penstock/host_device.hpp"
+
 namespace penstock {
 
 /// The C library's pow. The exponent is volatile because compilers turn pow(x, 2) into x * x, which differs in the last
 /// bit for about one value in a thousand.
-[[gnu::noinline]] inline double library_power(double x, double y) noexcept {
+[[gnu::noinline]] PENSTOCK_HOST_DEVICE inline double library_power(double x, double y) noexcept {
   const volatile double exponent = y;
   return std::pow(x, exponent);
 }
@@ -18,7 +20,7 @@ namespace penstock {
 /// |log2| of the last place of the true square, 0.013 in this range. Where the true square is further than 0.02 from
 /// the middle between two neighbours both round to the same one: that is x * x, whose error is exact by Dekker's
 /// product.
-inline double square(double x) noexcept {
+PENSTOCK_HOST_DEVICE inline double square(double x) noexcept {
   const double product = x * x;
   const auto bits = std::bit_cast<std::uint64_t>(product);
   const double shifted = 134217729.0 * x, high = shifted - (shifted - x), low = x - high;
@@ -33,21 +35,29 @@ inline double square(double x) noexcept {
 }
 
 /// `x ** y` of NumPy scalars: always what the C library's pow gives.
-inline double power(double x, double y) noexcept { return y == 2.0 ? square(x) : library_power(x, y); }
-inline float power(float x, float y) noexcept {
+PENSTOCK_HOST_DEVICE inline double power(double x, double y) noexcept {
+  return y == 2.0 ? square(x) : library_power(x, y);
+}
+PENSTOCK_HOST_DEVICE inline float power(float x, float y) noexcept {
   const volatile float exponent = y;
   return std::pow(x, exponent);
 }
 
 /// `x % y` of Python and NumPy: the sign of the divisor.
-inline double modulo(double x, double y) noexcept {
+PENSTOCK_HOST_DEVICE inline double modulo(double x, double y) noexcept {
   const double rest = std::fmod(x, y);
   if (rest == 0.0) return std::copysign(0.0, y);
   return (rest < 0.0) != (y < 0.0) ? rest + y : rest;
 }
 
+/// `np.clip(x, low, high)`, by value: std::clamp refers to its bounds, and a GPU can't refer to a constant of a class.
+template <class T>
+PENSTOCK_HOST_DEVICE constexpr T clip(T x, T low, T high) noexcept {
+  return x < low ? low : high < x ? high : x;
+}
+
 /// `np.logaddexp(x, y)`: log(exp(x) + exp(y)).
-inline double log_add_exp(double x, double y) noexcept {
+PENSTOCK_HOST_DEVICE inline double log_add_exp(double x, double y) noexcept {
   if (x == y) return x + 0.693147180559945309417232121458176568;
   return x > y ? x + std::log1p(std::exp(y - x)) : y + std::log1p(std::exp(x - y));
 }
@@ -55,14 +65,14 @@ inline double log_add_exp(double x, double y) noexcept {
 /// `np.cos` and `np.sin` of float32 within pi/4 of 0. NumPy has its own polynomials for float32 wherever the processor
 /// can fuse a multiplication and an addition; they are not the C library's functions. For float64 it takes those, as
 /// std::cos and std::sin do.
-inline float small_cosine(float x) noexcept {
+PENSTOCK_HOST_DEVICE inline float small_cosine(float x) noexcept {
   const float square = x * x;
   float sum = std::fma(0x1.98e616p-16f, square, -0x1.6c06dcp-10f);
   sum = std::fma(sum, square, 0x1.55553cp-05f);
   sum = std::fma(sum, square, -0.5f);
   return std::fma(sum, square, 1.0f);
 }
-inline float small_sine(float x) noexcept {
+PENSTOCK_HOST_DEVICE inline float small_sine(float x) noexcept {
   const float square = x * x;
   float sum = std::fma(0x1.7d3bbcp-19f, square, -0x1.a06bbap-13f);
   sum = std::fma(sum, square, 0x1.11119ap-07f);

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <span>
 
+#include "penstock/host_device.hpp"
 #include "penstock/random/seed_sequence.hpp"
 #include "penstock/random/ziggurat_tables.hpp"
 
@@ -74,36 +75,34 @@ class Rng {
   }
 
   /// `Generator.standard_normal()`.
-  double standard_normal() noexcept {
+  PENSTOCK_HOST_DEVICE double standard_normal() noexcept {
     for (;;) {
       const std::uint64_t word = next();
       const std::size_t strip = word & 0xff;
       const std::uint64_t distance = (word >> 9) & 0x000fffffffffffff;
-      const double size = static_cast<double>(distance) * ziggurat::width[strip];
+      const double size = static_cast<double>(distance) * ziggurat::width(strip);
       const double value = (word & 0x100) != 0 ? -size : size;
-      if (distance < ziggurat::edge[strip]) return value;
+      if (distance < ziggurat::edge(strip)) return value;
       if (strip == 0) return tail((distance & 0x100) != 0);
-      const double span = ziggurat::height[strip - 1] - ziggurat::height[strip];
-      if (span * random() + ziggurat::height[strip] < std::exp(-0.5 * value * value)) return value;
+      const double span = ziggurat::height(strip - 1) - ziggurat::height(strip);
+      if (span * random() + ziggurat::height(strip) < std::exp(-0.5 * value * value)) return value;
     }
   }
 
   /// `Generator.normal(mean, deviation)`.
-  double normal(double mean, double deviation) noexcept { return mean + deviation * standard_normal(); }
+  PENSTOCK_HOST_DEVICE double normal(double mean, double deviation) noexcept {
+    return mean + deviation * standard_normal();
+  }
 
   /// `Generator.standard_normal(out.size())`.
-  void standard_normal(std::span<double> out) noexcept {
+  PENSTOCK_HOST_DEVICE void standard_normal(std::span<double> out) noexcept {
     for (double& value : out) value = standard_normal();
   }
 
   [[nodiscard]] constexpr Words words() const noexcept { return words_; }
 
   /// The generator that `words()` came from; the caller checks that they `are_words`.
-  static constexpr Rng from_words(const Words& words) noexcept {
-    Rng rng;
-    rng.words_ = words;
-    return rng;
-  }
+  static constexpr Rng from_words(const Words& words) noexcept { return Rng(words); }
 
   /// Returns whether the words are a valid generator: the increment of a PCG64 is odd, and a half has 32 bits.
   static constexpr bool are_words(const Words& words) noexcept {
@@ -111,6 +110,8 @@ class Rng {
   }
 
  private:
+  explicit constexpr Rng(const Words& words) noexcept : words_(words) {}
+
   static constexpr Wide join(std::uint64_t high, std::uint64_t low) noexcept {
     return (static_cast<Wide>(high) << 64) | low;
   }
@@ -151,7 +152,7 @@ class Rng {
   }
 
   /// Beyond the last strip, by Marsaglia's method.
-  double tail(bool negative) noexcept {
+  PENSTOCK_HOST_DEVICE double tail(bool negative) noexcept {
     for (;;) {
       const double beyond = -ziggurat::inverse_tail_start * std::log1p(-random());
       const double other = -std::log1p(-random());

@@ -2,11 +2,14 @@
 ///
 /// The numbers are written down and not computed: NumPy's were rounded on the way, so a computation that is more exact
 /// gives other last bits. `edge` is where a strip is certainly under the curve, in units of `width`; `width` is a
-/// strip's width by 2**52; `height` is the curve at its right end.
+/// strip's width by 2**52; `height` is the curve at its right end. They are functions, since a GPU reads no constant of a
+/// namespace that is an array.
 #pragma once
 
-#include <array>
+#include <cstddef>
 #include <cstdint>
+
+#include "penstock/host_device.hpp"
 
 namespace penstock::ziggurat {
 
@@ -14,7 +17,8 @@ inline constexpr double tail_start = 3.6541528853610087963519472518;
 inline constexpr double inverse_tail_start = 0.27366123732975827203338247596;
 
 // clang-format off
-inline constexpr std::array<std::uint64_t, 256> edge{
+PENSTOCK_HOST_DEVICE inline std::uint64_t edge(std::size_t strip) noexcept {
+  static constexpr std::uint64_t table[256] = {
     0xef33d8025ef6a, 0x0, 0xc08be98fbc6a8, 0xda354fabd8142, 0xe51f67ec1eeea, 0xeb255e9d3f77e,
     0xeef4b817ecab9, 0xf19470afa44aa, 0xf37ed61ffcb18, 0xf4f469561255c, 0xf61a5e41ba396, 0xf707a755396a4,
     0xf7cb2ec28449a, 0xf86f10c6357d3, 0xf8fa6578325de, 0xf9724c74dd0da, 0xf9da907dbf509, 0xfa360f581fa74,
@@ -58,9 +62,12 @@ inline constexpr std::array<std::uint64_t, 256> edge{
     0xfd985e1b2ba75, 0xfd7e6ef48cf04, 0xfd613adbd650b, 0xfd40149e2f012, 0xfd1a1a7b4c7ac, 0xfcee204761f9e,
     0xfcba8d85e11b2, 0xfc7d26ecd2d22, 0xfc32b2f1e22ed, 0xfbd6581c0b83a, 0xfb606c4005434, 0xfac40582a2874,
     0xf9e971e014598, 0xf89fa48a41dfc, 0xf66c5f7f0302c, 0xf1a5a4b331c4a,
-};
+  };
+  return table[strip];
+}
 
-inline constexpr std::array<double, 256> width{
+PENSTOCK_HOST_DEVICE inline double width(std::size_t strip) noexcept {
+  static constexpr double table[256] = {
     8.683627060801306e-16, 4.779330175727737e-17, 6.354352417405262e-17, 7.454870481247696e-17,
     8.3293668157931e-17, 9.068060405059482e-17, 9.714860076567762e-17, 1.0294750314241019e-16,
     1.0823430288447684e-16, 1.131147019610903e-16, 1.176635945702292e-16, 1.2193617278714363e-16,
@@ -125,9 +132,12 @@ inline constexpr std::array<double, 256> width{
     6.268046963301284e-16, 6.344122407127506e-16, 6.426239659548055e-16, 6.515603317344994e-16,
     6.613827885097664e-16, 6.723150462505587e-16, 6.846803417564259e-16, 6.98971833638762e-16,
     7.159994934830664e-16, 7.372424301798799e-16, 7.658936370805573e-16, 8.113849337656484e-16,
-};
+  };
+  return table[strip];
+}
 
-inline constexpr std::array<double, 256> height{
+PENSTOCK_HOST_DEVICE inline double height(std::size_t strip) noexcept {
+  static constexpr double table[256] = {
     1.0, 0.9771017012676716, 0.9598790918001067, 0.9451989534422996, 0.9320600759592305,
     0.919991505039347, 0.9087264400521309, 0.8980959218983434, 0.8879846607558334, 0.8783096558089174,
     0.869008688036857, 0.8600336211963315, 0.851346258458678, 0.8429156531122042, 0.8347162929868834,
@@ -180,7 +190,9 @@ inline constexpr std::array<double, 256> height{
     0.016880083152543142, 0.01517708830793531, 0.013497450601739867, 0.011842757857907879, 0.010214971439701459,
     0.008616582769398726, 0.007050875471373222, 0.0055224032992509916, 0.0040379725933630236, 0.0026090727461021593,
     0.001260285930498598,
-};
+  };
+  return table[strip];
+}
 // clang-format on
 
 }  // namespace penstock::ziggurat

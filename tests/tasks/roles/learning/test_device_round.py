@@ -13,6 +13,8 @@ import torch
 from penstock.storage.shards.codec import decode_shard
 from penstock.tasks.data.input.fixed_shapes import has_fixed_shapes, with_fixed_shapes
 from penstock.tasks.data.input.hand_over import HandedRows
+from penstock.tasks.environments.torch import pool
+from penstock.tasks.environments.torch.kernels import kernels_for
 from penstock.tasks.roles.acting.tile import RoundBuffers
 from penstock.tasks.roles.acting.torch_tile import DeviceParams, TorchTileActor
 from penstock.tasks.roles.learning.device_round import DeviceRounds
@@ -46,6 +48,12 @@ RUNS: dict[str, dict[str, Any]] = {
     "ppo-recurrent": {"algorithm": {"network": "recurrent", "features": 8, "sequence_steps": 4}},
     "impala": {"algorithm": {"name": "impala", "hidden": [8], "minibatches": 3, **NORMALISING}},
 }
+
+
+@pytest.fixture(autouse=True)
+def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give the distant device kernels of its own: those of the CPU, which its values are on."""
+    monkeypatch.setattr(pool, "kernels_for", lambda environment_id, device: kernels_for(environment_id, HERE))
 
 
 @pytest.fixture(params=RUNS)

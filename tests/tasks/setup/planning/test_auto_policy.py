@@ -51,8 +51,8 @@ def names(config) -> list[tuple[str, int, int, int]]:
 
 
 def test_candidates_are_supported_policies_with_at_most_the_configured_tasks():
-    """Each policy appears once per number of tasks; replay policies and unsupported torch environments do not."""
-    assert names(config_of("Acrobot-v1", act_tasks=3, learn_tasks=2)) == [
+    """Each policy appears once per number of tasks; replay policies, and one without its environment, do not."""
+    assert names(config_of("gymnasium/Acrobot-v1", act_tasks=3, learn_tasks=2)) == [
         ("central", 1, 1, 1),
         ("central", 1, 1, 2),
         ("environments", 1, 1, 1),
@@ -109,6 +109,13 @@ def test_the_shortest_predicted_round_is_taken():
 def test_the_slowest_part_decides_the_choice(parts: PartSeconds, counts: dict[str, int], expected: str):
     """The policy that spreads the slow part over processes is chosen."""
     assert choose(config_of(**counts), SIZES, parts, lambda _: []).candidates[0].distribution.policy == expected
+
+
+def test_a_device_that_steps_no_environment_gets_none():
+    """`gpu_only` is no candidate where the learner's device could not step the environment, as without a compiler."""
+    for parts, is_one in ((EVEN, True), (replace(EVEN, torch_round=None), False)):
+        found = choose(config_of(), SIZES, parts, lambda _: []).candidates
+        assert any(candidate.distribution.policy == "gpu_only" for candidate in found) == is_one
 
 
 def test_times_add_up_under_each_policy():

@@ -1,0 +1,14 @@
+/// The environments that are built in. A new one is its header, which is included here, and its name in the list.
+#pragma once
+
+#include "penstock/envs/acrobot.hpp"
+#include "penstock/envs/cartpole.hpp"
+#include "penstock/envs/connect_four.hpp"
+#include "penstock/envs/mountain_car.hpp"
+#include "penstock/envs/mountain_car_continuous.hpp"
+#include "penstock/envs/pendulum.hpp"
+#include "penstock/envs/simple_spread.hpp"
+
+#define PENSTOCK_BUILT_IN                                                                           \
+  penstock::Acrobot, penstock::CartPole, penstock::ConnectFour, penstock::MountainCar,              \
+      penstock::MountainCarContinuous, penstock::Pendulum, penstock::SimpleSpread, penstock::SimpleSpreadContinuous
