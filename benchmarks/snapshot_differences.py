@@ -3,7 +3,7 @@
 The same run is trained without and with differences, in turn, on an S3 server in memory that takes 20 ms a request and
 has no limit of bandwidth but the machine's. Learner and actor are workers of a Dask cluster with a cache each, as on
 one host each. The stages after the first are counted; their versions have differences, except one whose number gets a
-digit more if its file gets longer. Encoding and decoding are measured on the stored snapshots of the run, in one thread.
+digit more if its file gets longer. Encoding and decoding are measured on the run's stored snapshots, in one thread.
 
 A node reads a difference faster than the whole snapshot if its bandwidth is below `saved bytes / decoding seconds`. The
 learner also encodes it and stores it next to the whole one; with the seconds of encoding, a version is at the actors
