@@ -172,12 +172,18 @@ class SnapshotReader:
         announced = None if before else self._membership.latest(_key(ref.version - 1))
         if announced is not None:
             before = SnapshotRef.from_json(announced)
-        base = self._context.cache.find(before) if before else None
-        if base is None:
-            return None
+        store = self._context.run.store
         try:
-            difference = self._context.run.store.view(difference_name(ref))
-        except StoreError as error:  # if the store is gone, the download of the whole snapshot says so
+            # A stage's commit does not name the version before those that its first round acts with.
+            before = before or stored_snapshot(store, ref.version - 1, self._attempt)
+            base = self._context.cache.find(before) if before else None
+            if base is None:
+                return None
+            difference = store.view(difference_name(ref))
+        except (
+            StoreError,
+            StageMismatchError,
+        ) as error:  # if the store is gone, the download of the whole snapshot says so
             logger.debug("could not read the difference name=%s error=%s", difference_name(ref), error)
             return None
         self.tally.count(downloads=1, origin_bytes=difference.nbytes)

@@ -126,6 +126,20 @@ def test_a_stage_begins_with_a_difference_too(nodes: tuple[Node, Node]):
     reader.close()
 
 
+def test_the_version_that_a_commit_names_is_read_by_its_difference(nodes: tuple[Node, Node]):
+    """The version before it, which no commit names, is at the node from the stage before, and is found in the store."""
+    learner, actors = nodes
+    refs = publish(learner, 0, 1)
+    reader = actors.reader()
+    read(reader, actors, refs[0])
+    reader.close()
+    actors.before = Before((refs[1],))
+    reader = actors.reader()
+    read(reader, actors, refs[1])
+    assert reader.tally.origin_bytes == difference_bytes(actors, refs[1])
+    reader.close()
+
+
 def test_a_node_without_the_version_before_reads_the_whole_one(nodes: tuple[Node, Node]):
     """A host that joins late needs no chain of differences."""
     learner, actors = nodes
