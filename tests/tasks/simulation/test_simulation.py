@@ -152,7 +152,7 @@ FAULTS: list[tuple[object, str, object, int]] = [
     (resuming, "start_of", _start_despite_gaps, 82),
     (garbage, "_claims", lambda *_: False, 472),
     (members, "wait_for_object", _wait_for_notifications_alone, 1),
-    (lease, "_wait_until_free", lambda *_: True, 42),
+    (lease, "_wait_until_free", lambda *_: True, 472),
 ]
 
 
