@@ -26,6 +26,7 @@ from penstock.tasks.roles.learning.round_update import plan_round
 from penstock.tasks.roles.learning.window import RoundWindow
 from penstock.tasks.setup.config.loading import build_config, load_preset, merge
 from penstock.tasks.setup.planning.dry_run import training_rows, trial_run
+from penstock.tasks.tape.totals import RoundTotals
 
 if TYPE_CHECKING:
     from penstock.tasks.runtime.run_context import RunContext
@@ -76,7 +77,7 @@ def train_round(
         sums = [algorithm.stats(batch) for batch in batches]
         stats = {name: torch.stack([part[name] for part in sums]).sum(0) for name in sums[0]}
         batch: Batch = {name: torch.cat([part[name] for part in batches]) for name in batches[0]}
-    totals = {name: value.item() for name, value in stats.items() if not value.dim()}
+    totals = RoundTotals({name: value.item() for name, value in stats.items() if not value.dim()})
     window = RoundWindow.of_round(len(next(iter(batch.values()))))
     # On-policy algorithms plan only index arrays.
     for index in plan_round(context, round_, window):

@@ -36,6 +36,9 @@ _THREAD_PRODUCTS = 8_000_000
 """Rows times parameters of a gradient from which a second thread gains: between 4.6 million, where PPO's rounds on
 CartPole took 9 % longer with it on two cores, and 17 million, where they took 12 to 30 % less."""
 
+_MOST_PROGRAMS = 64
+"""Captured losses of a group: with a quorum, rounds have many numbers of rows, and each program has its own memory."""
+
 Gradient: TypeAlias = "tuple[torch.Tensor, dict[str, torch.Tensor]]"
 """A gradient, and the loss's row outputs."""
 
@@ -98,6 +101,8 @@ def _of_one_block(loss: Loss, state: State, inputs: LossInputs) -> Gradient:
     with capturing(capture):
         gradient, outputs = _differentiated(loss, state, inputs)
     given = (totals.vector, noise, *rows.values())
+    if len(group.programs) >= _MOST_PROGRAMS:
+        group.programs.clear()
     group.programs[key] = capture.finish(level, gradient, outputs, given, partial(_fixed, state))
     return gradient, outputs
 

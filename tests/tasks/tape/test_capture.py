@@ -235,6 +235,15 @@ def test_rows_of_another_number_or_type_have_their_own_program(state: State, row
     assert programs(state) == [True, True, True]
 
 
+def test_programs_of_many_numbers_of_rows_do_not_pile_up(state: State, rows: Batch):
+    """Each has memory of its own, so that a limited number is kept, and every gradient stays right."""
+    for number in range(1, 100):
+        given = {name: torch.cat([column] * 5)[:number] for name, column in rows.items()}
+        found = learned(plain, state, given)
+        assert torch.equal(found, learned(plain, state, given))
+    assert len(programs(state)) <= 64
+
+
 def test_parameters_that_moved_are_captured_again(state: State, rows: Batch):
     """An algorithm may return other tensors than it was given: the program of the old ones no longer holds."""
     learned(plain, state, rows)
