@@ -56,9 +56,8 @@ _WITH_NUMBER = {"aten::add.Tensor": "shift", "aten::mul.Tensor": "scale"}
 
 _LEAVING = {torch.Tensor.numpy, torch.Tensor.tolist, torch.Tensor.__array__}
 
-_FLAT, _OUTPUTS, _TOTALS, _NOISE, _COLUMNS = range(5)
-"""Slots of a program: the gradient, the row outputs, totals, noise, and from then on one for each column."""
-_FLOAT_BYTES = 4
+_FLAT, _OUTPUTS, _TOTALS = range(3)
+"""The first slots of a program: the gradient, the row outputs, the totals; noise and the columns follow."""
 
 
 class Capture:
