@@ -49,6 +49,8 @@ _HARMLESS = {
 }
 """Operations of torch that a capture may leave out: views, and memory that an operation fills."""
 
+_FRESH = {"aten::empty.memory_format", "aten::empty_like"}
+
 _SAME = {"aten::add.Tensor": "add", "aten::sub.Tensor": "subtract", "aten::mul.Tensor": "multiply"}
 """Sums, differences and products of tensors of one shape, which an operation computes to the same bit."""
 _WITH_NUMBER = {"aten::add.Tensor": "shift", "aten::mul.Tensor": "scale"}
@@ -66,6 +68,8 @@ class Capture:
     def __init__(self) -> None:
         self.why: str | None = None
         """The reason why the loss can't be captured; None so far."""
+        self.made: set[int] = set()
+        """Addresses of tensors that were made since it began."""
         self._steps: list[tuple[int, Sequence[Tensor | None], Sequence[int], Sequence[float], Any]] = []
 
     def add(
@@ -104,6 +108,8 @@ class Capture:
         addresses = {each.data_ptr() for each in (*found, *(each for each in inputs if each is not None))}
         if len(addresses) < len(found) + sum(each is not None for each in inputs) or not all(map(_is_own, found)):
             self.fail("an output is not a tensor of its own")
+        if not self.made.issuperset(each.data_ptr() for each in found):
+            self.fail("an output was there before the loss was called")
         if any(each is not None and not each.is_contiguous() for each in inputs):
             self.fail("a column is not contiguous")
         if self.why is not None or not self._steps:
@@ -188,9 +194,13 @@ class _Watch(TorchDispatchMode):
         if name not in _HARMLESS and self._capture.why is None:
             found = None if kwargs else self._computed(name, args)
             if found is not None:
+                self._capture.made.add(found.data_ptr())
                 return found
             self._capture.fail(f"torch computes {name}")
-        return func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
+        if name in _FRESH:
+            self._capture.made.add(result.data_ptr())
+        return result
 
     def _computed(self, name: str, args: Sequence[Any]) -> Tensor | None:
         """Return what an operation has computed in torch's place; None if there is none for these arguments."""

@@ -186,6 +186,14 @@ def with_a_column_as_output(params, batch):
     return plain(params, batch)[0], {"target": batch["target"]}
 
 
+CONSTANT = torch.linspace(0.0, 1.0, ROWS)
+
+
+def with_a_constant_as_output(params, batch):
+    """Give back what kernels have read, and what is no row's."""
+    return batch.mean(value_error(mlp(params["net"], batch["observation"]), CONSTANT)), {"constant": CONSTANT}
+
+
 def with_numpy(params, batch):
     """Compute with NumPy."""
     target = torch.from_numpy(np.sign(batch["target"].numpy()))
@@ -213,6 +221,7 @@ def programs(state: State) -> list[bool]:
         with_a_total,
         with_a_changed_column,
         with_a_column_as_output,
+        with_a_constant_as_output,
         with_numpy,
         with_its_own_gradient,
     ],
