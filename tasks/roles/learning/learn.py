@@ -18,7 +18,7 @@ from penstock.tasks.roles.learning.round_update import StageTally, learn_batches
 from penstock.tasks.roles.learning.shard_feed import ShardFeed
 from penstock.tasks.roles.learning.stage_state import Publisher, begin_stage, parameters_digest
 from penstock.tasks.roles.learning.stored_feed import StoredFeed
-from penstock.tasks.roles.learning.window_rows import WindowRows
+from penstock.tasks.roles.learning.window_rows import WindowRows, open_window
 from penstock.tasks.roles.reducing.agents import owning
 from penstock.tasks.roles.reducing.reduction import reducing
 from penstock.tasks.runtime.events import Progress
@@ -176,7 +176,7 @@ def learn(
 def _window_rows(stage: Stage) -> AbstractContextManager[WindowRows | None]:
     if stage.window is None:
         return nullcontext()
-    return WindowRows(stage.assignment, stage.context, stage.device, stage.window.rounds)
+    return open_window(stage.assignment, stage.context, stage.device, stage.window.rounds)
 
 
 def _report_progress(stage: Stage, round_: int, env_steps: int, tally: StageTally, feed: Feed, seconds: float) -> None:

@@ -6,11 +6,15 @@ memory is bounded however large the window is.
 
 If the whole window fits into the budget, its rounds are in a ring, one array a column, so that any rows are gathered at
 once: a gather per shard would cost more than learning from them.
+
+A process that learns a run's next stage finds the rows of the stage before in its memory (`open_window`): they are
+named by their shards' digests, so a stage whose window is made of other shards makes these again.
 """
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+import threading
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -27,7 +31,7 @@ from penstock.tasks.setup.distribution.dataflow import tiles_of
 from penstock.tasks.specs import Trajectory
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -37,6 +41,8 @@ if TYPE_CHECKING:
     from penstock.tasks.specs import Batch
 
 _REMOTE_THREADS = 8
+KEPT_SECONDS = 30.0
+"""Time that rows stay in memory between two stages of a run: a worker may serve other runs afterwards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,24 +65,23 @@ class TrainingRows:
 
 
 class WindowRows:
-    """A learner's rows in a window, numbered from its oldest round on. A context manager, for one thread.
+    """A learner's rows in a window, numbered from its oldest round on. A context manager, for one thread at a time.
 
-    While it is open, the committed shards that it may need are kept from garbage collection.
+    While it is entered, the committed shards that it may need are kept from garbage collection.
     """
 
-    def __init__(self, assignment: Assignment, context: RunContext, device: torch.device, rounds: range) -> None:
-        """List the window's shards; reads none of them.
+    def __init__(self, assignment: Assignment, context: RunContext, device: torch.device) -> None:
+        """Hold no rows; `begin` comes next.
 
         Args:
             assignment: of the learner.
             context: of the run.
             device: on which rows are wanted.
-            rounds: in the window before the stage, all of them committed.
         """
         self._context = context
         self._device = device
         self._stage = assignment.stage
-        self._rounds = rounds
+        self._rounds = range(0)
         self._store = hedged(context.run.store)
         self._is_remote = self._store.path("any") is None
         self._wanted = learned_columns(context)
@@ -93,9 +98,21 @@ class WindowRows:
         self._ring_rows = rounds_at_most * self._round_rows
         self._budget_bytes = assignment.window_budget_bytes
         self._oldest = 0
+
+    def begin(self, stage: int, rounds: range) -> None:
+        """List the shards of the window before a stage; reads none of them.
+
+        Rows that are held stay if their shard is among these.
+
+        Args:
+            stage: that begins.
+            rounds: in the window before it, all of them committed.
+        """
+        self._stage, self._rounds, self._refs = stage, rounds, []
         if rounds:
-            committed = context.run.log.shard_refs(self._first_stage, assignment.stage - 1)
+            committed = self._context.run.log.shard_refs(self._first_stage, stage - 1)
             self._refs = [ref for ref in committed if ref.round in rounds and ref.tile in self._tiles]
+        self._rows.number(self._refs, 0)
 
     @property
     def _first_stage(self) -> int:
@@ -109,8 +126,12 @@ class WindowRows:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._rows.close()
         self._claim.close()
+
+    def close(self) -> None:
+        """Drop all rows; those that are taken later are read again."""
+        self._rows.close()
+        self._ring = None
 
     def add(self, rounds: range, refs: Sequence[ShardRef], batches: Sequence[Batch]) -> None:
         """Add a round.
@@ -179,3 +200,73 @@ class WindowRows:
 
     def _on_device(self, array: NDArray[Any]) -> torch.Tensor:
         return torch.from_numpy(array if array.flags.writeable else array.copy()).to(self._device)
+
+
+class _Between:
+    """The windows of the last run that this process learned, between its stages."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._run: RunContext | None = None
+        self._kept: dict[tuple[object, ...], tuple[WindowRows, threading.Timer]] = {}
+
+    def take(self, run: RunContext, key: tuple[object, ...]) -> WindowRows | None:
+        """Remove and return a window of this run; drops those of another one."""
+        with self._lock:
+            if self._run is not run:
+                for rows, timer in self._kept.values():
+                    timer.cancel()
+                    rows.close()
+                self._run, self._kept = run, {}
+            found = self._kept.pop(key, None)
+            if found is None:
+                return None
+            found[1].cancel()
+            return found[0]
+
+    def put(self, run: RunContext, key: tuple[object, ...], rows: WindowRows) -> None:
+        """Keep a window for the next stage, unless this process has begun to learn another run."""
+        with self._lock:
+            if self._run is run and key not in self._kept:
+                timer = threading.Timer(KEPT_SECONDS, self._expire, (key, rows))
+                timer.daemon = True
+                timer.start()
+                self._kept[key] = rows, timer
+                return
+        rows.close()
+
+    def _expire(self, key: tuple[object, ...], rows: WindowRows) -> None:
+        with self._lock:
+            found = self._kept.get(key)
+            if found is not None and found[0] is rows:
+                del self._kept[key]
+                rows.close()
+
+
+_between = _Between()
+
+
+@contextmanager
+def open_window(
+    assignment: Assignment, context: RunContext, device: torch.device, rounds: range
+) -> Iterator[WindowRows]:
+    """Yield the rows of a window for a stage, with those that this process still holds of the stage before.
+
+    After a stage that failed nothing is held.
+
+    Args:
+        assignment: of the learner.
+        context: of the run.
+        device: on which rows are wanted.
+        rounds: in the window before the stage, all of them committed.
+    """
+    key = (assignment.replica, assignment.replicas, assignment.window_budget_bytes, str(device))
+    rows = _between.take(context, key) or WindowRows(assignment, context, device)
+    try:
+        rows.begin(assignment.stage, rounds)
+        with rows:
+            yield rows
+    except BaseException:
+        rows.close()
+        raise
+    _between.put(context, key, rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -9,10 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.storage.errors import CorruptObjectError
+from penstock.storage.errors import CorruptObjectError, ObjectNotFoundError
 from penstock.storage.shards.codec import decode_shard
 from penstock.tasks.data.input.pipeline import LoadedShard
-from penstock.tasks.roles.learning.window_rows import WindowRows
+from penstock.tasks.roles.learning import window_rows
+from penstock.tasks.roles.learning.window_rows import open_window
 from penstock.tasks.runtime.assignment import Assignment
 from penstock.tasks.specs import Trajectory
 
@@ -60,11 +62,11 @@ class Committed:
         return self.context.algorithm.post({}, self.loaded(stage, round_, tile).trajectory)
 
 
-def assignment(budget_bytes: int, replica: int = 0, replicas: int = 1) -> Assignment:
+def assignment(budget_bytes: int, replica: int = 0, replicas: int = 1, stage: int = 2) -> Assignment:
     names = dict.fromkeys(("store", "run", "gang", "role", "task_run", "cache_folder", "device"), "")
     return Assignment(
         **names,
-        stage=2,
+        stage=stage,
         attempt=0,
         generation=1,
         replica=replica,
@@ -79,7 +81,7 @@ def test_rows_are_those_of_the_shards(make_context, budget_bytes, replica, repli
     """They are those of the learner's tiles, in order of rounds and tiles, as rounds come and leave, at any budget."""
     made = Committed(make_context(SETTINGS), stages=2)
     tiles = range(TILES) if replicas == 1 else range(replica, replica + 1)
-    with WindowRows(assignment(budget_bytes, replica, replicas), made.context, CPU, range(1, 4)) as rows:
+    with open_window(assignment(budget_bytes, replica, replicas), made.context, CPU, range(1, 4)) as rows:
         for round_ in (4, 5):
             loaded = [made.loaded(2, round_, tile) for tile in tiles]
             held = range(round_ - 2, round_ + 1)
@@ -109,7 +111,7 @@ def test_drawn_rows_are_verified(make_context):
     data[len(data) // 2] ^= 1
     made.context.run.store.write(victim.name, [memoryview(bytes(data))])
     with ExitStack() as stack:
-        rows = stack.enter_context(WindowRows(assignment(1 << 20), made.context, CPU, range(2, 4)))
+        rows = stack.enter_context(open_window(assignment(1 << 20), made.context, CPU, range(2, 4)))
         loaded = [made.loaded(2, 4, tile) for tile in range(TILES)]
         rows.add(
             range(2, 5),
@@ -119,3 +121,83 @@ def test_drawn_rows_are_verified(make_context):
         with pytest.raises(CorruptObjectError, match=victim.name):
             rows.take(torch.arange(10))
     assert made.context.run.store.exists(victim.name)
+
+
+def add_round(rows, made: Committed, stage: int, round_: int) -> None:
+    loaded = [made.loaded(stage, round_, tile) for tile in range(TILES)]
+    batches = [made.context.algorithm.post({}, item.trajectory) for item in loaded]
+    rows.add(range(round_ - 2, round_ + 1), [item.ref for item in loaded], batches)
+
+
+def learn_stage(made: Committed, stage: int, budget_bytes: int) -> None:
+    with open_window(assignment(budget_bytes, stage=stage), made.context, CPU, range(2 * stage - 2, 2 * stage)) as rows:
+        for round_ in made.rounds_of(stage):
+            add_round(rows, made, stage, round_)
+            rows.take(torch.arange(3 * TILES * STEPS * ENVS))
+
+
+def remove_shards(made: Committed) -> None:
+    for ref in made.refs.values():
+        made.context.run.store.delete([ref.name])
+
+
+@pytest.mark.parametrize("budget_bytes", [1, 7_000, 1 << 20])
+def test_the_next_stage_has_the_rows_of_the_stage_before(make_context, budget_bytes):
+    """The rows are the same; if all fit, no shard is read whose rows this process made already."""
+    made = Committed(make_context(SETTINGS), stages=2)
+    learn_stage(made, 2, budget_bytes)
+    commit_stage(made.context.run, 2, [made.refs[round_, tile] for round_ in (4, 5) for tile in range(TILES)])
+    parts = [made.batch(round_ // ROUNDS, round_, tile) for round_ in (4, 5, 6) for tile in range(TILES)]
+    with open_window(assignment(budget_bytes, stage=3), made.context, CPU, range(4, 6)) as rows:
+        add_round(rows, made, 3, 6)
+        if budget_bytes == 1 << 20:
+            remove_shards(made)
+        found = rows.take(torch.arange(3 * TILES * STEPS * ENVS))
+    for name, column in found.items():
+        assert torch.equal(column, torch.cat([part[name] for part in parts])), name
+
+
+def test_a_stage_that_is_learned_again_has_its_own_window(make_context):
+    """Rounds that left the window are read again, if their stage was learned and not committed."""
+    made = Committed(make_context(SETTINGS), stages=2)
+    learn_stage(made, 2, 1 << 20)
+    parts = [made.batch(round_ // ROUNDS, round_, tile) for round_ in (2, 3, 4) for tile in range(TILES)]
+    with open_window(assignment(1 << 20), made.context, CPU, range(2, 4)) as rows:
+        add_round(rows, made, 2, 4)
+        found = rows.take(torch.arange(3 * TILES * STEPS * ENVS))
+    for name, column in found.items():
+        assert torch.equal(column, torch.cat([part[name] for part in parts])), name
+
+
+def test_nothing_is_held_after_a_stage_that_failed(make_context):
+    """The next attempt reads every shard: rows in memory may be the reason for the failure."""
+    made = Committed(make_context(SETTINGS), stages=2)
+
+    def fail() -> None:
+        with open_window(assignment(1 << 20), made.context, CPU, range(2, 4)) as rows:
+            add_round(rows, made, 2, 4)
+            rows.take(torch.arange(10))
+            raise RuntimeError("left")
+
+    with pytest.raises(RuntimeError, match="left"):
+        fail()
+    with open_window(assignment(1 << 20), made.context, CPU, range(2, 4)) as rows:
+        add_round(rows, made, 2, 4)
+        remove_shards(made)
+        with pytest.raises(ObjectNotFoundError):
+            rows.take(torch.arange(10))
+
+
+def test_rows_are_dropped_when_no_stage_follows(make_context, monkeypatch):
+    """A worker that serves other runs later doesn't keep this one's window."""
+    monkeypatch.setattr(window_rows, "KEPT_SECONDS", 0.0)
+    made = Committed(make_context(SETTINGS), stages=2)
+    learn_stage(made, 2, 1 << 20)
+    for timer in [each for each in threading.enumerate() if isinstance(each, threading.Timer)]:
+        timer.join()
+    commit_stage(made.context.run, 2, [made.refs[round_, tile] for round_ in (4, 5) for tile in range(TILES)])
+    with open_window(assignment(1 << 20, stage=3), made.context, CPU, range(4, 6)) as rows:
+        add_round(rows, made, 3, 6)
+        remove_shards(made)
+        with pytest.raises(ObjectNotFoundError):
+            rows.take(torch.arange(10))
