@@ -50,6 +50,34 @@ class _Call:
     back: Callable[[Sequence[Tensor | None]], Sequence[Tensor | None]]
 
 
+class _Root:
+    """A tensor that torch has computed, with its gradient; None: that of the loss itself."""
+
+    def __init__(self, tensor: Tensor, gradient: Tensor | None) -> None:
+        self.tensor, self.gradient = tensor, gradient
+        self._below: set[int] | None = None
+
+    def needs(self, outputs: Sequence[Tensor]) -> bool:
+        """Return whether it was computed from one of a kernel's outputs."""
+        if self._below is None:
+            self._below = _leaves_below(self.tensor)
+        return not self._below.isdisjoint(map(id, outputs))
+
+
+def _leaves_below(tensor: Tensor) -> set[int]:
+    """Return the ids of the tensors at which autograd's graph of a tensor ends."""
+    seen, waiting, found = set(), [tensor.grad_fn], set()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if (leaf := getattr(node, "variable", None)) is not None:
+            found.add(id(leaf))
+        waiting += [each for each, _ in node.next_functions]
+    return found
+
+
 class Tape:
     """The calls of kernels in one evaluation of a loss, by one thread.
 
@@ -141,12 +169,16 @@ class Tape:
         self._flat = torch.empty_like(self._group.flat)
         call(0, "fill", (self._flat,), (self._flat.numel(),), (0.0,))
         sums: dict[int, Tensor] = {}
+        roots: list[_Root] = []
         if loss.grad_fn is None:
             sums[id(loss)] = _ONE
         else:
-            self._go_back(loss, None, len(self._calls), sums)
+            roots.append(_Root(loss, None))
         for index in range(len(self._calls) - 1, -1, -1):
             kept = self._calls[index]
+            if any(root.needs(kept.outputs) for root in roots):
+                self._go_back(roots, index + 1, sums)
+                roots = []
             gradients = [sums.pop(id(each), None) for each in kept.outputs]
             if all(each is None for each in gradients):
                 continue
@@ -156,7 +188,9 @@ class Tape:
             for each in kept.inputs:
                 # What torch has computed from earlier outputs; an output itself has its sum already.
                 if each.grad_fn is not None and (value := sums.pop(id(each), None)) is not None:
-                    self._go_back(each, value, index, sums)
+                    roots.append(_Root(each, value))
+        if roots:
+            self._go_back(roots, 0, sums)
         for leaf in leaves:
             if (value := sums.pop(id(leaf), None)) is not None:
                 self._add_leaf(leaf, value)
@@ -188,11 +222,18 @@ class Tape:
         if first is not None and target is not None and not is_first:
             _add_in_place(self._flat[first : first + network.parameters], target)
 
-    def _go_back(self, output: Tensor, gradient: Tensor | None, calls: int, sums: dict[int, Tensor]) -> None:
-        """Add what autograd gives to the gradients of the first calls' outputs and of the leaves that it reaches."""
+    def _go_back(self, roots: Sequence[_Root], calls: int, sums: dict[int, Tensor]) -> None:
+        """Add what autograd gives to the gradients of the first calls' outputs and of the leaves that it reaches.
+
+        A network that torch computes, and whose output several kernels read, is gone back through once.
+        """
         outputs = [each for kept in self._calls[:calls] for each in kept.outputs]
         found = torch.autograd.grad(
-            output, [*outputs, *self._group.leaves], gradient, retain_graph=True, allow_unused=True
+            [root.tensor for root in roots],
+            [*outputs, *self._group.leaves],
+            [root.gradient for root in roots],
+            retain_graph=True,
+            allow_unused=True,
         )
         for each, value in zip(outputs, found, strict=False):
             if value is not None:

@@ -7,6 +7,7 @@ from torch import Tensor
 from penstock.native.kernel_level import use_level
 from penstock.tasks.model.algorithms.contract import Loss
 from penstock.tasks.model.nn.action_values import choice_error, dueling_values
+from penstock.tasks.model.nn.distributions import choice_probability
 from penstock.tasks.model.nn.layers import init_mlp, mlp, part
 from penstock.tasks.model.nn.squashed import joined, smaller, squashed_sample
 from penstock.tasks.model.nn.surrogate import value_error
@@ -158,3 +159,38 @@ def test_a_tape_records_within_its_context_alone(state, rows):
             assert mlp(state.params["actor"], rows["observation"], layers=2).grad_fn is not None
     assert not len(tape)
     assert current_tape() is None
+
+
+class _Counted(torch.autograd.Function):
+    """The identity, which counts how often it is gone back through."""
+
+    times = 0
+
+    @staticmethod
+    def forward(_ctx, tensor):
+        return tensor.clone()
+
+    @staticmethod
+    def backward(_ctx, gradient):
+        _Counted.times += 1
+        return gradient
+
+
+def counted_loss(params, batch):
+    """A network by torch, into which a kernel's output goes, and whose choices and value two other kernels read."""
+    hidden = mlp(params["actor"], batch["observation"], torch.relu, layers=2)
+    output = _Counted.apply(hidden * params["actor"]["log"].exp())
+    error = value_error(output, batch["action"][:, 0].contiguous())
+    probability, entropy = choice_probability(output[:, :-1], (batch["action"][:, 0] > 0).long())
+    return batch.weighted_mean((error, 0.5), (probability, -1.0), (entropy, 0.1)), {"error": error.detach()}
+
+
+def test_what_torch_computes_is_gone_back_through_once(state, rows):
+    """A network by torch costs one backward pass, however many kernels read its outputs."""
+    _Counted.times = 0
+    loss = Loss("counted", "actor", counted_loss)
+    found, _ = minibatch_gradient(loss, state, rows, {}, ROWS)
+    assert _Counted.times == 1
+    with use_level("torch"):
+        expected, _ = minibatch_gradient(loss, state, rows, {}, ROWS)
+    torch.testing.assert_close(found, expected)
