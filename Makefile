@@ -9,7 +9,7 @@ NATIVE := $(shell find native -name '*.hpp' -o -name '*.cpp' -o -name '*.inl' -o
 export DO_NOT_TRACK := 1
 export PREFECT_SERVER_ANALYTICS_ENABLED := false
 
-.PHONY: train test lint board bench gpu docs clean
+.PHONY: train test lint board returns bench gpu docs clean
 
 train: $(VENV)/.ready
 	$(BIN)/penstock train cartpole $(ARGS)
@@ -27,6 +27,10 @@ lint: $(VENV)/.ready-lint
 # Writes docs/benchmarks.md and its figures elsewhere; make board ARGS=--quick takes about a quarter of an hour.
 board: $(VENV)/.ready-bench
 	$(BIN)/python benchmarks/board.py $(ARGS)
+
+# Trains Penstock's algorithms and their peers for hours, and continues where it was interrupted; ARGS=--list says for how long.
+returns: $(VENV)/.ready-bench
+	$(BIN)/python benchmarks/returns.py $(ARGS)
 
 bench: $(VENV)/.ready-bench
 	$(BIN)/python benchmarks/run.py $(ARGS)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from board_plots import NOBODYS, OURS, THEIRS, Bar, bars
 from board_workloads import ALONE, RANDOM, SOLVERS, WORKLOADS, Workload
+from returns_page import returns_part
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -111,6 +112,11 @@ def pages(root: Path) -> Iterator[tuple[str, str]]:
     if board.solving:
         yield picture_name("solving"), solving_picture(board.solving[0])
         sections.append(solving_section(board.solving))
+    for picture, text in returns_part(root / "benchmarks" / "results" / "returns"):
+        if picture is None:
+            sections.append(text)
+        else:
+            yield picture, text
     yield PAGE, "\n".join(sections)
     for name in MARKED:
         yield name, filled((root / name).read_text(encoding="utf-8"), board)

@@ -1,0 +1,166 @@
+"""Measures how well Penstock's algorithms and their peers learn: returns after a fixed number of environment steps.
+
+Peers' own scripts run here, in the same versions of the environments; every row has a baseline that costs nothing. A
+trial is one contender with one seed. Its result is a file below `benchmarks/results/returns`, and a trial that has one
+is not run again: a command that was interrupted continues, a run of Penstock in the middle of it. Prints CPU hours.
+
+    make returns                                                 # every row, in order, until --hours are over
+    make returns ARGS="--only ppo-hopper --seeds 1 2"
+    make returns ARGS="--quick"                                  # a fifth of the steps, two seeds, one row: 15 minutes
+    make returns ARGS="--list"                                   # what is missing, with estimated hours
+
+`python benchmarks/board_page.py` draws the results into docs/benchmarks.md, and so does this at its end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent / "peers"))
+from board_page import write_pages
+from measure import machine
+from returns_rows import ROWS, Contender, Row, expected_seconds
+from run import PEERS, peer_python
+
+from penstock.flows.settings.options import parse_overrides
+from penstock.tasks.setup.config.loading import build_config, load_preset, merge
+
+HERE = Path(__file__).resolve().parent
+RESULTS = HERE / "results" / "returns"
+QUICK = ("ppo-halfcheetah",)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=list(ROWS), default=None)
+    parser.add_argument("--contenders", nargs="+", default=None, help="part of a contender's title")
+    parser.add_argument("--seeds", type=int, nargs="+", default=None)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--hours", type=float, default=24.0, help="begin no trial after so many hours of wall clock")
+    parser.add_argument("--together", type=int, default=1, help="trials that run at once")
+    parser.add_argument("--store", type=Path, default=HERE.parent / "runs" / "returns", help="of Penstock's runs")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--list", action="store_true")
+    args = parser.parse_args()
+    results = args.results / "quick" if args.quick else args.results
+    trials = [
+        (name, row, contender, seed)
+        for name, row in ((name, ROWS[name]) for name in args.only or (QUICK if args.quick else ROWS))
+        for seed in args.seeds or range(1, (2 if args.quick else row.seeds) + 1)
+        for contender in row.contenders
+        if not args.contenders or any(part.lower() in contender.title.lower() for part in args.contenders)
+    ]
+    missing = [each for each in trials if not path_of(results, each[0], each[2], each[3]).is_file()]
+    hours = sum(row.steps_of(args.quick) / contender.steps_per_second for _, row, contender, _ in missing) / 3600
+    print(
+        f"{len(trials) - len(missing)} of {len(trials)} trials are there; the others take about {hours:.1f} h",
+        flush=True,
+    )
+    if args.list:
+        for name, row in ROWS.items():
+            left = [each for each in missing if each[0] == name]
+            print(f"{name}: {len(left)} trials missing, {expected_seconds(row, args.quick) / 3600:.1f} h for the row")
+        return
+    end = time.monotonic() + args.hours * 3600
+    before = cpu_seconds()
+
+    def run(trial: tuple[str, Row, Contender, int]) -> None:
+        name, row, contender, seed = trial
+        if time.monotonic() > end:
+            return
+        found = measure(name, row, contender, seed, row.steps_of(args.quick), args.store)
+        path = path_of(results, name, contender, seed)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        last = found["returns"][-1]
+        print(f"{name} | {contender.title} | seed {seed} | {last} | {found['seconds']:.0f} s", flush=True)
+
+    with ThreadPoolExecutor(args.together) as threads:
+        list(threads.map(run, missing))
+    print(f"{(cpu_seconds() - before) / 3600:.2f} CPU hours", flush=True)
+    if not args.quick and args.results == RESULTS:
+        write_pages()
+
+
+def path_of(results: Path, name: str, contender: Contender, seed: int) -> Path:
+    return results / name / f"{contender.slug}-{seed}.json"
+
+
+def cpu_seconds() -> float:
+    """Return the CPU seconds of all processes that this one has waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def measure(name: str, row: Row, contender: Contender, seed: int, env_steps: int, store: Path) -> dict[str, Any]:
+    """Run one trial: its mean returns by part of the training, as acted, and the command that repeats it."""
+    started = time.monotonic()
+    if contender.kind == "penstock":
+        found = train(row, contender, seed, env_steps, store, f"{name}-{contender.slug}-{env_steps}-{seed}")
+    else:
+        command = peer_command(row, contender, seed, env_steps)
+        output = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+        found = {"returns": output["returns_by_stage"], "env_steps": output["env_steps"], "about": output["machine"]}
+        found["command"] = " ".join(["python", *command[1:]]).replace(f"{HERE.parent}/", "")
+    return {
+        "row": name,
+        "contender": contender.title,
+        "environment": row.environment,
+        "seed": seed,
+        **found,
+        "seconds": time.monotonic() - started,
+        "date": dt.datetime.now(tz=dt.UTC).date().isoformat(),
+    }
+
+
+def peer_command(row: Row, contender: Contender, seed: int, env_steps: int) -> list[str]:
+    """Return the command of a peer's script, or of a baseline's."""
+    if contender.kind == "baseline":
+        script = [sys.executable, str(HERE / "baseline_returns.py"), *contender.command]
+        return [*script, "--environment", row.environment, "--seed", str(seed), "--parts", str(row.parts)]
+    environment, script_name, *options = contender.command
+    command = [str(peer_python(environment)), str(PEERS / script_name), *options]
+    return [*command, "--seed", str(seed), "--env-steps", str(env_steps)]
+
+
+def train(row: Row, contender: Contender, seed: int, env_steps: int, store: Path, name: str) -> dict[str, Any]:
+    """Train one seed for all its steps; continue where an interrupted command has ended."""
+    preset, *settings = contender.command
+    config = build_config(merge(load_preset(preset), parse_overrides(settings)))
+    rounds = max(1, env_steps // (config.environment.num_envs * config.schedule.round_steps * row.parts))
+    program, place = str(Path(sys.executable).parent / "penstock"), ("--store", str(store))
+    options = [preset, *settings, "--rounds-per-stage", str(rounds), "--max-stages", str(row.parts)]
+    options += ["--target-return", "none", "--evaluate-every-stages", str(row.parts), "--evaluation-episodes", "100"]
+    # A busy machine does not change returns, so only the timeouts are longer.
+    options += ["--cluster.gang-seconds", "600", "--cluster.lease-seconds", "60", "--seed", str(seed)]
+    parts = 1
+    if (store / name).is_dir():
+        command, parts = [program, "resume", name, *place, "--json"], 2
+    else:
+        command = [program, "train", *options, "--name", name, *place, "--json"]
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT")}
+    finished = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
+    outcome = json.loads(finished.stdout)
+    commits = sorted((store / name / "commits").glob("*.json"))
+    return {
+        "returns": [json.loads(path.read_text())["metrics"].get("episode_return") for path in commits],
+        "greedy_return": outcome["evaluation"]["mean_return"],
+        "env_steps": outcome["env_steps"],
+        "commands": parts,
+        "command": " ".join(["penstock", "train", *options]),
+        "about": machine(["penstock-rl", "torch", "gymnasium", "mujoco", "numpy"]),
+    }
+
+
+if __name__ == "__main__":
+    main()

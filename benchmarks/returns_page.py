@@ -1,0 +1,149 @@
+"""Writes the part of docs/benchmarks.md on returns, and its curves, from the stored trials of `returns.py`."""
+
+from __future__ import annotations
+
+import json
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from board_plots import NOBODYS, OURS, THEIRS, tick_step
+from returns_rows import ROWS, Row
+from scipy.stats import bootstrap, trim_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+Trials = dict[str, list[dict[str, Any]]]
+"""A row's stored trials by the contender's title."""
+
+HEAD = """## Returns
+
+`make returns` writes this part. A trial is one contender with one seed; peers run their own scripts, at the settings
+that they publish, in the same versions of the environments. Returns are the environment's own, of the episodes that
+ended in a part of the training, as acted. Every seed is drawn, and the thick line is the interquartile mean (a quarter
+of the seeds left out at each end). Intervals are 95 % by bootstrap over the seeds: of so few they say little. What has
+no figure has not been run.
+"""
+SECOND_COLOUR = "#4c9a6a"
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 880, 300, 70, 290, 14, 44
+
+
+def stored_trials(folder: Path) -> dict[str, Trials]:
+    """Read the trials of all rows, in the order of `ROWS`."""
+    found: dict[str, Trials] = {}
+    for name, row in ROWS.items():
+        trials: Trials = {}
+        for contender in row.contenders:
+            paths = sorted((folder / name).glob(f"{contender.slug}-[0-9]*.json"))
+            if paths:
+                trials[contender.title] = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+        if trials:
+            found[name] = trials
+    return found
+
+
+def returns_part(folder: Path) -> Iterator[tuple[str | None, str]]:
+    """Yield pictures by name, and sections of the page under None; nothing if there is no trial."""
+    found = stored_trials(folder)
+    if not found:
+        return
+    yield None, HEAD
+    for name, trials in found.items():
+        yield f"docs/images/returns-{name}.svg", curves(ROWS[name], trials)
+        yield None, section(name, ROWS[name], trials)
+
+
+def section(name: str, row: Row, trials: Trials) -> str:
+    """Return a row's table: the last part of training, at a fifth of it, each seed, and what it took."""
+    lines = [f"### {row.title}", "", f"![{row.title}: returns](images/returns-{name}.svg)", ""]
+    lines += [f"{row.env_steps:,} environment steps. Goal: {row.goal}.", ""]
+    fifth, parts = row.env_steps // 5, row.parts
+    lines.append(
+        f"| | at {fifth:,} steps | the last {row.env_steps // parts:,} steps | 95 % | each seed | minutes a trial |"
+    )
+    lines.append("|---|---|---|---|---|---|")
+    for title, results in trials.items():
+        last, early = column(results, parts - 1), column(results, parts // 5 - 1)
+        each = " ".join(f"{value:,.1f}" for value in last)
+        minutes = float(np.median([result["seconds"] for result in results])) / 60
+        lines.append(f"| {title} | {middle(early)} | {middle(last)} | {interval(last)} | {each} | {minutes:.1f} |")
+    commands = {f"`{results[0]['command']}`" for results in trials.values()}
+    lines += [
+        "",
+        "Commands of a first seed: " + "; ".join(sorted(commands)) + f'. `make returns ARGS="--only {name}"`.',
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def column(results: Sequence[dict[str, Any]], part: int) -> NDArray[np.float64]:
+    """Return each seed's mean return in one part of the training, where episodes ended in it."""
+    found = [result["returns"][part] for result in results]
+    return np.array([value for value in found if value is not None], np.float64)
+
+
+def middle(values: NDArray[np.float64]) -> str:
+    return f"{trim_mean(values, 0.25):,.1f}" if len(values) else "-"
+
+
+def interval(values: NDArray[np.float64]) -> str:
+    """Return the interval of the interquartile mean."""
+    if len(values) < 3 or np.ptp(values) == 0.0:
+        return "-"
+    found = bootstrap(
+        (values,),
+        lambda drawn, axis: trim_mean(drawn, 0.25, axis=axis),
+        method="percentile",
+        rng=np.random.default_rng(0),
+    ).confidence_interval
+    return f"{found.low:,.1f} to {found.high:,.1f}"
+
+
+def curves(row: Row, trials: Trials) -> str:
+    """Return an SVG picture with a line for each seed and a thick one for the interquartile mean of each contender."""
+    everything = [
+        value for results in trials.values() for one in results for value in one["returns"] if value is not None
+    ]
+    low, high = min(everything), max(everything)
+    step = tick_step(max(high - low, 1e-9))
+    low, high = np.floor(low / step) * step, np.ceil(high / step) * step
+
+    def place(part: float, value: float) -> str:
+        x = LEFT + (WIDTH - LEFT - RIGHT) * (part + 0.5) / row.parts
+        return f"{x:.1f},{TOP + (HEIGHT - TOP - BOTTOM) * (high - value) / (high - low):.1f}"
+
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}"',
+        'font-family="sans-serif" font-size="13" role="img">',
+        f"<title>{escape(row.title)}: returns</title>",
+        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>',
+    ]
+    for tick in np.arange(low, high + step / 2, step):
+        y = place(0, tick).split(",")[1]
+        lines.append(f'<line x1="{LEFT}" y1="{y}" x2="{WIDTH - RIGHT}" y2="{y}" stroke="#e3e5e8"/>')
+        lines.append(f'<text x="{LEFT - 8}" y="{float(y) + 4:.1f}" text-anchor="end" fill="#555">{tick:,g}</text>')
+    for part in (0, row.parts // 2, row.parts):
+        x, steps = LEFT + (WIDTH - LEFT - RIGHT) * part / row.parts, row.env_steps * part // row.parts
+        lines.append(f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle" fill="#555">{steps:,}</text>')
+    lines.append(f'<text x="{LEFT}" y="{HEIGHT - 8}" fill="#555">environment steps</text>')
+    kinds = {each.title: each.kind for each in row.contenders}
+    ours = iter((OURS, SECOND_COLOUR))
+    for number, (title, results) in enumerate(trials.items()):
+        kind = kinds[title]
+        colour = next(ours, OURS) if kind == "penstock" else THEIRS if kind == "peer" else NOBODYS
+        dash = ' stroke-dasharray="5 4"' if kind == "baseline" else ""
+        for one in results:
+            points = " ".join(place(at, value) for at, value in enumerate(one["returns"]) if value is not None)
+            lines.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-opacity="0.35"{dash}/>')
+        means = [(at, column(results, at)) for at in range(row.parts)]
+        points = " ".join(place(at, float(trim_mean(values, 0.25))) for at, values in means if len(values))
+        lines.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="3"{dash}/>')
+        x, y = WIDTH - RIGHT + 14, TOP + 16 + 20 * number
+        stroke = f'stroke="{colour}" stroke-width="3"{dash}'
+        lines.append(f'<line x1="{x}" y1="{y - 4}" x2="{x + 26}" y2="{y - 4}" {stroke}/>')
+        label = f"{escape(title)} ({len(results)} seeds)"
+        lines.append(f'<text x="{x + 34}" y="{y}" fill="#222">{label}</text>')
+    return "\n".join([*lines, "</svg>"]) + "\n"
