@@ -1,4 +1,7 @@
-"""Runs one stage: admits its gang, which acts and learns, evaluates the snapshot, and commits the results."""
+"""Runs one stage: admits its gang, which acts and learns, evaluates the snapshot, and commits the results.
+
+A stage needs Prefect from its first task run on, and imports it then: a gang that is started ahead needs none.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,6 @@ from penstock.tasks.driver.attempts import current_attempt, repeat_until_done
 from penstock.tasks.driver.early_stopping import EvaluatedReturns
 from penstock.tasks.driver.forgetting import EndedGangs
 from penstock.tasks.driver.gang import Gang
-from penstock.tasks.driver.prefect_tasks import Evaluation, RolePart, evaluate, forget_task_runs, submit_role
 from penstock.tasks.driver.results import (
     by_component,
     check_agreement,
@@ -102,6 +104,8 @@ class StageDriver:
             lambda attempt, first: self._run_attempt(stage, attempt, before, was_large_enough=not first),
             is_first=is_first,
         )
+        from penstock.tasks.driver.prefect_tasks import forget_task_runs  # noqa: PLC0415  (see above)
+
         forget_task_runs()
         return committed
 
@@ -114,7 +118,7 @@ class StageDriver:
                 stage,
                 attempt,
                 before,
-                lambda gang, role: submit_role(stage, RolePart(gang, role)),
+                lambda gang, role: _submit(stage, gang, role),
                 was_large_enough=was_large_enough,
             )
         gang, started = gathered.gang, gathered.started
@@ -194,9 +198,7 @@ class StageDriver:
         ahead = self._ahead.pop()
         with self._leaving_on_error(stage, ahead.gang):
             ahead.gang.enter_flow_run()
-            return replace(
-                ahead, running=[submit_role(stage, RolePart(ahead.gang, role)) for role in self.policy.roles]
-            )
+            return replace(ahead, running=[_submit(stage, ahead.gang, role) for role in self.policy.roles])
 
     def _gather(
         self,
@@ -260,6 +262,8 @@ class StageDriver:
         return replace(self.template, stage=stage, attempt=attempt, gang=uuid4().hex[:8])
 
     def _evaluate(self, stage: int, attempt: int, learned: Learned, allocation: Allocation) -> dict[str, float] | None:
+        from penstock.tasks.driver.prefect_tasks import Evaluation, evaluate  # noqa: PLC0415  (see above)
+
         schedule = self.config.schedule
         last = stage + 1 == schedule.max_stages
         if (stage + 1) % schedule.evaluate_every_stages and not last:
@@ -276,6 +280,12 @@ class StageDriver:
         result = evaluate(stage, evaluation)
         result.pop("seconds")
         return result
+
+
+def _submit(stage: int, gang: Gang, role: Role) -> PrefectFuture[list[MemberResult]]:
+    from penstock.tasks.driver.prefect_tasks import RolePart, submit_role  # noqa: PLC0415  (see above)
+
+    return submit_role(stage, RolePart(gang, role))
 
 
 def _place(member: Member, source: str) -> MemberPlace:
