@@ -264,7 +264,7 @@ def test_storage_imports_nothing_above_it():
     ],
 )
 def test_light_modules_stay_light(module: str, absent: set[str], tmp_path: Path):
-    """The command answers at once, a run begins without Prefect, and the process that drives it never pays for torch."""
+    """The command answers at once, a run begins without Prefect, and the process that drives it needs no torch."""
     loaded = loaded_after(f"import {module}", tmp_path)
     assert "penstock" in loaded
     assert loaded & absent == set()

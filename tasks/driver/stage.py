@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from penstock.tasks.driver.admission import Allocation
     from penstock.tasks.driver.cluster import Clusters
     from penstock.tasks.driver.gang import Member
-    from penstock.tasks.driver.results import Learned
+    from penstock.tasks.driver.results import GangResults, Learned
     from penstock.tasks.runtime.assignment import Assignment
     from penstock.tasks.runtime.events import MemberEvent
     from penstock.tasks.runtime.results import ActResult, MemberResult
@@ -61,6 +61,8 @@ class GatheredGang:
     gathered_seconds: float
     running: list[PrefectFuture[list[MemberResult]]]
     """The task runs of its roles; none if they have not begun yet."""
+    taken_over_seconds: float | None = None
+    """Known if it was started ahead of its flow run, and then taken over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +154,7 @@ class StageDriver:
             admission_seconds=gathered.admitted_seconds,
             gather_seconds=gathered.gathered_seconds - gathered.admitted_seconds,
             roles_seconds=worked_seconds - gathered.gathered_seconds,
+            prefect_seconds=_waited_for_prefect(gathered, merged),
             evaluate_seconds=evaluated_seconds - worked_seconds,
             act=tuple(one.times for one in acted),
             learn=tuple(one.times for one in merged.learn),
@@ -169,6 +172,11 @@ class StageDriver:
             late_shards=late,
         )
         return commit, timings
+
+    @property
+    def ahead_since(self) -> float | None:
+        """Return when the gang that works ahead of its stage was started, by `time.perf_counter`; None without one."""
+        return self._ahead[0].started if self._ahead else None
 
     @contextmanager
     def started_ahead(self, before: Commit | None) -> Iterator[None]:
@@ -198,7 +206,12 @@ class StageDriver:
         ahead = self._ahead.pop()
         with self._leaving_on_error(stage, ahead.gang):
             ahead.gang.enter_flow_run()
-            return replace(ahead, running=[_submit(stage, ahead.gang, role) for role in self.policy.roles])
+            seconds = time.perf_counter() - ahead.started
+            return replace(
+                ahead,
+                taken_over_seconds=seconds,
+                running=[_submit(stage, ahead.gang, role) for role in self.policy.roles],
+            )
 
     def _gather(
         self,
@@ -280,6 +293,15 @@ class StageDriver:
         result = evaluate(stage, evaluation)
         result.pop("seconds")
         return result
+
+
+def _waited_for_prefect(gathered: GatheredGang, merged: GangResults) -> float | None:
+    """Return how long a gang had ended when its flow run took it over; None if it had not, or began again meanwhile."""
+    if gathered.taken_over_seconds is None or any(member.reports > 1 for member in gathered.gang.members.values()):
+        return None
+    worked_seconds = max(one.times.task_seconds or 0.0 for one in merged.every)
+    waited_seconds = gathered.taken_over_seconds - gathered.gathered_seconds - worked_seconds
+    return waited_seconds if waited_seconds > 0 else None
 
 
 def _submit(stage: int, gang: Gang, role: Role) -> PrefectFuture[list[MemberResult]]:
