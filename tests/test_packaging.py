@@ -257,13 +257,14 @@ def test_storage_imports_nothing_above_it():
     [
         ("penstock.flows.cli.main", {"torch", "prefect", "dask", "distributed", "numpy", "pyarrow"}),
         ("penstock.tasks.roles.worker.entrypoint", {"torch", "prefect"}),
+        ("penstock.flows.support.head_start", {"torch", "prefect"}),
         ("penstock.tasks.environments.torch.registry", {"torch", "prefect", "dask", "distributed"}),
         ("penstock.tasks.setup.config.run", {"torch", "prefect", "dask", "distributed"}),
         ("penstock.tasks.model.algorithms.custom_probe", {"torch", "prefect", "dask", "distributed"}),
     ],
 )
 def test_light_modules_stay_light(module: str, absent: set[str], tmp_path: Path):
-    """The command answers at once, and the process that drives a run never pays for torch."""
+    """The command answers at once, a run begins without Prefect, and the process that drives it needs no torch."""
     loaded = loaded_after(f"import {module}", tmp_path)
     assert "penstock" in loaded
     assert loaded & absent == set()

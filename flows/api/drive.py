@@ -110,12 +110,14 @@ def run_here(
         stack.callback(_stop_workers, workers, cancelled)
         with interrupts_deferred():
             workers.start()
-            run_flow = _flow_of(config)
-        imports.close()
+            head_start = _head_start_of(resolved)
         stack.enter_context(logs_shown(panel))
-        with already_resolved(resolved), use_callbacks(callbacks), _head_start(resolved) as begun:
+        with already_resolved(resolved), use_callbacks(callbacks), head_start as begun:
             try:
                 begun.begin()
+                with interrupts_deferred():
+                    run_flow = _flow_of(config)
+                imports.close()
                 if server is not None:
                     _await_server(server, begun)
                     panel.note(f"Prefect's UI while this runs: {server.sign_in}")
@@ -217,7 +219,7 @@ def _await_prefect(deadline: float) -> None:
             return
 
 
-def _head_start(resolved: ResolvedRun) -> HeadStart:
+def _head_start_of(resolved: ResolvedRun) -> HeadStart:
     from penstock.flows.support.head_start import HeadStart
 
     return HeadStart(resolved)
@@ -237,7 +239,7 @@ def _await_server(server: PrefectServer, begun: HeadStart) -> None:
 
 
 def _flow_of(config: RunConfig) -> Callable[..., FlowResult]:
-    """Return the flow of a kind of run; importing it takes seconds."""
+    """Return the flow of a kind of run; importing it, and Prefect with it, takes a second."""
     if config.has_actors:
         from penstock.flows.train import train
 

@@ -87,7 +87,7 @@ class LivePanel(Panel):
         self._rounds_per_stage = training.config.schedule.rounds_per_stage
         self._base_env_steps = newest.env_steps if newest else 0
         self._stage = newest.stage + 1 if newest else 0
-        self._stage_started = time.perf_counter()
+        self._stage_started = training.driver.ahead_since or time.perf_counter()
         start = f"resumes from stage {self._stage}" if newest else "starts"
         self._console.print(
             f"run {training.run.name} {start}: {training.config.summary}", highlight=False, soft_wrap=True
@@ -124,7 +124,7 @@ class LivePanel(Panel):
             f"{shown['steps/s']:>7,}/s",
             f"return {shown['return']:>7}",
             f"evaluation {shown['evaluation']:>6}",
-            f"{shown['seconds']:.2f} s",
+            f"{shown['seconds']:.2f} s{_waited(timings.prefect_seconds)}",
             f"learner waits {row['wait share'] or 0:>4.0%}{_missed(row.get('missed shards', 0))}",
         ]
         # A log has the whole line, whatever its width.
@@ -150,6 +150,10 @@ def fitting(parts: Sequence[str], width: int) -> str:
 
 def _missed(shards: Cell) -> str:
     return f", misses {shards} shards" if shards else ""
+
+
+def _waited(seconds: float | None) -> str:
+    return f", and waited {seconds:.2f} s for Prefect" if seconds else ""
 
 
 _panels: list[Panel] = [Panel()]

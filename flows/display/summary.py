@@ -65,7 +65,7 @@ def stage_row(commit: Commit, timings: StageTimings) -> Row:
     return {
         "stage": commit.stage,
         "env steps": commit.env_steps,
-        "steps/s": round(acted / timings.stage_seconds),
+        "steps/s": round(acted / timings.own_seconds),
         "return": None if episode_return is None else round_return(episode_return),
         "evaluation": None if evaluation is None else round_return(evaluation["mean_return"]),
         "wait share": round(learn.wait_seconds / busy, 3) if busy else None,
@@ -77,7 +77,7 @@ def stage_row(commit: Commit, timings: StageTimings) -> Row:
         "lag": len(commit.snapshots) - 1,
         "shard bytes": sum(shard.nbytes for shard in commit.shards),
         "queue depth": round(learn.pipeline.queue_depth, 1),
-        "seconds": round(timings.stage_seconds, 3),
+        "seconds": round(timings.own_seconds, 3),
         "act seconds": round(act_seconds, 3),
         "learn seconds": round(learn.learn_seconds, 3),
         "retries": learn.pipeline.retries,

@@ -1,7 +1,8 @@
 """Begins a run before its flow run: what the first stage does needs no Prefect, only its record does.
 
 While Prefect's server starts, the run is created, its lease is taken, its workers start, and its first stage acts and
-learns. Nothing is committed until the flow run has begun, and goes on with the run as if it had begun it.
+learns. Nothing is committed until the flow run has begun, and goes on with the run as if it had begun it. Prefect is
+imported only when the gang works, as that takes about as long as the rest of this process's start.
 """
 
 from __future__ import annotations
@@ -11,9 +12,7 @@ import threading
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Self
 
-from prefect.logging import get_run_logger
-
-from penstock.flows.observers.telemetry.run_telemetry import wants_metrics
+from penstock.flows.observers.telemetry.endpoint import wants_metrics
 from penstock.flows.observers.tracking.open import open_followers
 from penstock.tasks.driver.run import drive_run
 from penstock.tasks.runtime.events import Progress
@@ -68,9 +67,10 @@ class HeadStart:
             return
         self._stack.enter_context(self._records.taken())
         try:
-            self.followers = open_followers(self._resolved.config.cluster)
-            self.training = self._stack.enter_context(drive_run(self._resolved, self._events))
-            self._stack.enter_context(self.training.started_ahead())
+            with self._records.with_info():
+                self.followers = open_followers(self._resolved.config.cluster)
+                self.training = self._stack.enter_context(drive_run(self._resolved, self._events))
+                self._stack.enter_context(self.training.started_ahead())
         except Exception as error:  # noqa: BLE001  (see above)
             self._error = error
         _waiting.append(self)
@@ -82,6 +82,8 @@ class HeadStart:
         Args:
             on_event: as of `drive_run`; it is also called with the events until now.
         """
+        from prefect.logging import get_run_logger  # noqa: PLC0415  (see above)
+
         for record in self._records.take():
             get_run_logger().log(record.levelno, record.getMessage())
         if self._error is not None:
@@ -146,6 +148,17 @@ class _KeptRecords(logging.Handler):
             yield
         finally:
             logging.getLogger("penstock").removeHandler(self)
+
+    @contextmanager
+    def with_info(self) -> Iterator[None]:
+        """Take informative records too, unless a level is set: Prefect sets it when it is imported."""
+        logger = logging.getLogger("penstock")
+        before = logger.level
+        logger.setLevel(before or logging.INFO)
+        try:
+            yield
+        finally:
+            logger.setLevel(before)
 
     def emit(self, record: logging.LogRecord) -> None:
         self._kept.append(record)

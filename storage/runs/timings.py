@@ -203,6 +203,8 @@ class StageTimings:
     admission_seconds: float = 0.0
     gather_seconds: float = 0.0
     roles_seconds: float = 0.0
+    prefect_seconds: float | None = None
+    """Part of `roles_seconds`: all members had ended, and the flow run had not begun. None if it never waited."""
     evaluate_seconds: float = 0.0
     act: tuple[ActTimes, ...]
     learn: tuple[LearnTimes, ...]
@@ -215,6 +217,11 @@ class StageTimings:
     """Shards that were not learned from; None with quorum 1."""
     late_shards: int | None = None
     """Missed shards that arrived late."""
+
+    @property
+    def own_seconds(self) -> float:
+        """Return the stage's duration without the wait for its flow run."""
+        return self.stage_seconds - (self.prefect_seconds or 0.0)
 
     @property
     def by_component(self) -> dict[str, tuple[MemberTimes, ...]]:

@@ -61,11 +61,11 @@ class Stage:
 
     @property
     def steps_per_second(self) -> float | None:
-        """Return acted environment steps, or stored steps that were learned from, by the stage's seconds."""
+        """Return acted environment steps, or stored steps that were learned from, by the seconds of its work."""
         parts = self.act or self.learn
-        if not parts or not self.seconds:
+        if not parts or not self.timings or not self.timings.own_seconds:
             return None
-        return sum(part.env_steps for part in parts) / self.seconds
+        return sum(part.env_steps for part in parts) / self.timings.own_seconds
 
     @property
     def wait_share(self) -> float | None:

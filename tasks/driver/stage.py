@@ -1,4 +1,7 @@
-"""Runs one stage: admits its gang, which acts and learns, evaluates the snapshot, and commits the results."""
+"""Runs one stage: admits its gang, which acts and learns, evaluates the snapshot, and commits the results.
+
+A stage needs Prefect from its first task run on, and imports it then: a gang that is started ahead needs none.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,6 @@ from penstock.tasks.driver.attempts import current_attempt, repeat_until_done
 from penstock.tasks.driver.early_stopping import EvaluatedReturns
 from penstock.tasks.driver.forgetting import EndedGangs
 from penstock.tasks.driver.gang import Gang
-from penstock.tasks.driver.prefect_tasks import Evaluation, RolePart, evaluate, forget_task_runs, submit_role
 from penstock.tasks.driver.results import (
     by_component,
     check_agreement,
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
     from penstock.tasks.driver.admission import Allocation
     from penstock.tasks.driver.cluster import Clusters
     from penstock.tasks.driver.gang import Member
-    from penstock.tasks.driver.results import Learned
+    from penstock.tasks.driver.results import GangResults, Learned
     from penstock.tasks.runtime.assignment import Assignment
     from penstock.tasks.runtime.events import MemberEvent
     from penstock.tasks.runtime.results import ActResult, MemberResult
@@ -59,6 +61,8 @@ class GatheredGang:
     gathered_seconds: float
     running: list[PrefectFuture[list[MemberResult]]]
     """The task runs of its roles; none if they have not begun yet."""
+    taken_over_seconds: float | None = None
+    """Known if it was started ahead of its flow run, and then taken over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +106,8 @@ class StageDriver:
             lambda attempt, first: self._run_attempt(stage, attempt, before, was_large_enough=not first),
             is_first=is_first,
         )
+        from penstock.tasks.driver.prefect_tasks import forget_task_runs  # noqa: PLC0415  (see above)
+
         forget_task_runs()
         return committed
 
@@ -114,7 +120,7 @@ class StageDriver:
                 stage,
                 attempt,
                 before,
-                lambda gang, role: submit_role(stage, RolePart(gang, role)),
+                lambda gang, role: _submit(stage, gang, role),
                 was_large_enough=was_large_enough,
             )
         gang, started = gathered.gang, gathered.started
@@ -148,6 +154,7 @@ class StageDriver:
             admission_seconds=gathered.admitted_seconds,
             gather_seconds=gathered.gathered_seconds - gathered.admitted_seconds,
             roles_seconds=worked_seconds - gathered.gathered_seconds,
+            prefect_seconds=_waited_for_prefect(gathered, merged),
             evaluate_seconds=evaluated_seconds - worked_seconds,
             act=tuple(one.times for one in acted),
             learn=tuple(one.times for one in merged.learn),
@@ -165,6 +172,11 @@ class StageDriver:
             late_shards=late,
         )
         return commit, timings
+
+    @property
+    def ahead_since(self) -> float | None:
+        """Return when the gang that works ahead of its stage was started, by `time.perf_counter`; None without one."""
+        return self._ahead[0].started if self._ahead else None
 
     @contextmanager
     def started_ahead(self, before: Commit | None) -> Iterator[None]:
@@ -194,8 +206,11 @@ class StageDriver:
         ahead = self._ahead.pop()
         with self._leaving_on_error(stage, ahead.gang):
             ahead.gang.enter_flow_run()
+            seconds = time.perf_counter() - ahead.started
             return replace(
-                ahead, running=[submit_role(stage, RolePart(ahead.gang, role)) for role in self.policy.roles]
+                ahead,
+                taken_over_seconds=seconds,
+                running=[_submit(stage, ahead.gang, role) for role in self.policy.roles],
             )
 
     def _gather(
@@ -260,6 +275,8 @@ class StageDriver:
         return replace(self.template, stage=stage, attempt=attempt, gang=uuid4().hex[:8])
 
     def _evaluate(self, stage: int, attempt: int, learned: Learned, allocation: Allocation) -> dict[str, float] | None:
+        from penstock.tasks.driver.prefect_tasks import Evaluation, evaluate  # noqa: PLC0415  (see above)
+
         schedule = self.config.schedule
         last = stage + 1 == schedule.max_stages
         if (stage + 1) % schedule.evaluate_every_stages and not last:
@@ -276,6 +293,21 @@ class StageDriver:
         result = evaluate(stage, evaluation)
         result.pop("seconds")
         return result
+
+
+def _waited_for_prefect(gathered: GatheredGang, merged: GangResults) -> float | None:
+    """Return how long a gang had ended when its flow run took it over; None if it had not, or began again meanwhile."""
+    if gathered.taken_over_seconds is None or any(member.reports > 1 for member in gathered.gang.members.values()):
+        return None
+    worked_seconds = max(one.times.task_seconds or 0.0 for one in merged.every)
+    waited_seconds = gathered.taken_over_seconds - gathered.gathered_seconds - worked_seconds
+    return waited_seconds if waited_seconds > 0 else None
+
+
+def _submit(stage: int, gang: Gang, role: Role) -> PrefectFuture[list[MemberResult]]:
+    from penstock.tasks.driver.prefect_tasks import RolePart, submit_role  # noqa: PLC0415  (see above)
+
+    return submit_role(stage, RolePart(gang, role))
 
 
 def _place(member: Member, source: str) -> MemberPlace:

@@ -84,13 +84,17 @@ def wait_for_end(processes: list[psutil.Process]) -> None:
 def test_the_first_stage_does_not_wait_for_prefect(late, references):
     """All its rounds are stored while no server answers, and committed when one does.
 
-    The run has the same bytes, the flow run and each task run are recorded as completed, and no process is left.
+    The run has the same bytes, the flow run and each task run are recorded as completed, and no process is left. A wait
+    for the server is shown with the stage that waited.
     """
     flow, run = late.train(rounds=BRIEF.rounds), late.bench.run("early")
     assert run.commits() == []
     started = flow.descendants()
     late.starts.touch()
-    assert "stage   0" in flow.succeed()
+    stages = [line for line in flow.succeed().splitlines() if line.startswith("stage ")]
+    waits = ["prefect_seconds" in timings for timings in run.timings()]
+    assert ["for Prefect" in line for line in stages] == waits
+    assert not waits[1]
     assert_same(run, references.content(BRIEF))
     wait_for_end(started)
     with closing(sqlite3.connect(late.home / "prefect.db")) as database:
@@ -126,6 +130,19 @@ def test_a_server_that_does_not_start_ends_the_run(late, references):
     assert b'"released":true' in run.store.read("lease.json")
     assert run.commits() == []
     (late.home / "intact.db").replace(database)
+    late.resume()
+    assert_same(run, references.content(BRIEF))
+
+
+def test_a_run_that_is_terminated_before_prefect_answers_resumes(late, references):
+    """After SIGTERM no process is left, and the run resumes at once: a lease of a process that ended is free."""
+    flow, run = late.train(rounds=2), late.bench.run("early")
+    started = flow.descendants()
+    flow.send(signal.SIGTERM)
+    assert flow.wait() != 0
+    wait_for_end(started)
+    assert "Traceback" not in flow.output, flow.output
+    assert run.commits() == []
     late.resume()
     assert_same(run, references.content(BRIEF))
 

@@ -1,7 +1,8 @@
-"""Serves a registry to Prometheus over HTTP, at /metrics, from a thread of the flow's process."""
+"""Says whether a run's metrics are asked for, and serves a registry to Prometheus over HTTP, at /metrics."""
 
 from __future__ import annotations
 
+import os
 import socket
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -16,6 +17,23 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
     from penstock.tasks.setup.config.cluster import ClusterSettings
+
+_ENDPOINTS = (
+    "OTEL_EXPORTER_OTLP_ENDPOINT",
+    "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+    "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
+)
+
+
+def wants_metrics(cluster: ClusterSettings) -> bool:
+    """Return whether a run's metrics are asked for, by its settings or by the environment."""
+    return cluster.metrics_port is not None or wants_opentelemetry()
+
+
+def wants_opentelemetry() -> bool:
+    """Return whether the environment asks for OpenTelemetry."""
+    is_off = os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+    return not is_off and any(os.environ.get(name) for name in _ENDPOINTS)
 
 
 def check_port(cluster: ClusterSettings) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import wraps
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, ParamSpec, Self
 from prefect.runtime import flow_run
 
 from penstock.flows.display.console import current_panel
-from penstock.flows.observers.telemetry.endpoint import served
+from penstock.flows.observers.telemetry.endpoint import served, wants_metrics, wants_opentelemetry
 from penstock.flows.observers.telemetry.metrics import RunMetrics
 from penstock.flows.observers.telemetry.scheduler_watch import SchedulerWatch
 from penstock.storage.stores.counted import CountedStore, StoreTally
@@ -26,16 +25,10 @@ if TYPE_CHECKING:
     from penstock.storage.runs.timings import StageTimings
     from penstock.tasks.driver.run import ActiveRun
     from penstock.tasks.runtime.events import MemberEvent
-    from penstock.tasks.setup.config.cluster import ClusterSettings
     from penstock.tasks.setup.config.run import RunConfig
     from penstock.tasks.setup.planning.resolve import ResolvedRun
 
 logger = logging.getLogger(__name__)
-_ENDPOINTS = (
-    "OTEL_EXPORTER_OTLP_ENDPOINT",
-    "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
-    "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
-)
 Arguments = ParamSpec("Arguments")
 
 
@@ -71,7 +64,7 @@ class RunTelemetry:
         self._newest: Commit | None = None
 
     def __enter__(self) -> Self:
-        cluster, is_exported = self._config.cluster, _wants_opentelemetry()
+        cluster, is_exported = self._config.cluster, wants_opentelemetry()
         if not wants_metrics(cluster):
             return self
         metrics = RunMetrics(str(self._config.name), self._tally)
@@ -150,13 +143,3 @@ class RunTelemetry:
             )
             return
         self._opentelemetry = OpenTelemetry(self._config, str(flow_run.id), metrics, self._tally)
-
-
-def wants_metrics(cluster: ClusterSettings) -> bool:
-    """Return whether a run's metrics are asked for, by its settings or by the environment."""
-    return cluster.metrics_port is not None or _wants_opentelemetry()
-
-
-def _wants_opentelemetry() -> bool:
-    is_off = os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
-    return not is_off and any(os.environ.get(name) for name in _ENDPOINTS)

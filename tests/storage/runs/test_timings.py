@@ -54,6 +54,18 @@ def test_fields_of_other_versions_are_no_error():
     assert (timings.act[0].task_seconds, timings.learn[0].pipeline.retries) == (None, 0)
 
 
+def test_a_wait_for_prefect_is_no_work():
+    """It is written only where there was one, and is not part of the stage's own seconds."""
+    waited = decode_timings(canonical_json(EARLIEST | {"prefect_seconds": 0.5}))
+    assert waited is not None
+    assert waited.own_seconds == 1.5
+    earliest = decode_timings(canonical_json(EARLIEST))
+    assert earliest is not None
+    assert earliest.own_seconds == 2.0
+    assert b"prefect_seconds" in encode_timings(waited)
+    assert b"prefect_seconds" not in encode_timings(earliest)
+
+
 @pytest.mark.parametrize(
     "data",
     [b"", b"{", b"[]", b"null", b"\xff", json.dumps(EARLIEST | {"act": 3}).encode(), json.dumps({"stage": 1}).encode()],
