@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 import dask
+import distributed.utils
 from distributed import Client, Nanny, Scheduler, SpecCluster
 from distributed.security import Security
 
@@ -159,6 +160,8 @@ def _start(wanted: Workers) -> SpecCluster:
 def _fork_workers() -> None:
     """Make nannies of this process fork their workers from its fork server."""
     dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"})
+    # Otherwise Dask imports here what it would have a fork server import, pandas too where it is installed (30 MB).
+    distributed.utils._forkserver_preload_set = True  # noqa: SLF001  (there is no public way)
     start_fork_server()
 
 

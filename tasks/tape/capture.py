@@ -189,6 +189,12 @@ class _Watch(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self._capture = capture
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Otherwise torch hides `__torch_dispatch__` from torch.compile, which nothing here calls, and imports the
+        # compiler for that at the first operation: with sympy and ONNX about 1,000 modules and 90 MB.
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.name()
         if name not in _HARMLESS and self._capture.why is None:

@@ -25,12 +25,16 @@ if __name__ == "__main__":
         with connected(config.make_policy(), config.cluster) as clusters:
             (client,) = (cluster.client for cluster in clusters.every)
             told.append(list(client.run(look).values()))
-    print(json.dumps(told))
+    import sys
+    print(json.dumps([told, "pandas" in sys.modules]))
 """
 
 
 def test_workers_have_the_flows_environment_and_penstocks_modules(tmp_path):
-    """Also those of a second run of the same process, and where the folder holds modules that are called as ours."""
+    """Also those of a second run of the same process, and where the folder holds modules that are called as ours.
+
+    The flow's process imports nothing on the workers' behalf, such as pandas.
+    """
     program, folder = tmp_path / "program" / "two_runs.py", tmp_path / "folder"
     for path in (program, folder / "tasks" / "__init__.py", folder / "storage.py"):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -38,7 +42,8 @@ def test_workers_have_the_flows_environment_and_penstocks_modules(tmp_path):
     program.write_text(PROGRAM)
     done = subprocess.run([sys.executable, str(program)], cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    first, second = json.loads(done.stdout)
+    (first, second), with_pandas = json.loads(done.stdout)
+    assert not with_pandas
     assert len({parent for parent, *_ in first + second}) == 1
     assert {late for _, late, *_ in first} == {"first"}
     assert {late for _, late, *_ in second} == {"second"}

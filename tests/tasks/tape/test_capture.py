@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -276,3 +278,23 @@ def test_an_action_that_is_no_choice_is_refused_by_the_program():
                 minibatch_gradient(loss, state, rows, RoundTotals({}), MANY)
         else:
             minibatch_gradient(loss, state, rows, RoundTotals({}), MANY)
+
+
+IMPORTING = """
+import sys
+import torch
+from penstock.tasks.tape.capture import _Watch
+
+class Asked:
+    why, made = "asked", set()
+
+with _Watch(Asked()):
+    torch.empty(3)
+print(*(name for name in ("torch._dynamo", "sympy") if name in sys.modules))
+"""
+
+
+def test_capturing_does_not_import_torchs_compiler():
+    """It has no part in it and would take 90 MB of a learner's process."""
+    done = subprocess.run([sys.executable, "-c", IMPORTING], capture_output=True, text=True, check=True)
+    assert not done.stdout.split()
