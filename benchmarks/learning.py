@@ -55,8 +55,8 @@ TASKS = {
     ),
     "sac-pendulum": Task("pendulum-sac", 20_480, "stable-baselines3 -157 ± 89", -157.0, greedy=True),
     "dqn-cartpole": Task("cartpole-dqn", 500_000, "CleanRL 488.7 ± 16", 488.0),
-    "mappo-spread": Task("spread-mappo", 640_000, "random actions -26.5", -26.5, greedy=True),
-    "ippo-spread": Task("spread-ippo", 640_000, "random actions -26.5", -26.5, greedy=True),
+    "mappo-spread": Task("spread-mappo", 1_280_000, "random -26.4, scripted -8.8", -14.1, greedy=True),
+    "ippo-spread": Task("spread-ippo", 1_280_000, "random -26.4, scripted -8.8", -14.1, greedy=True),
 }
 
 
