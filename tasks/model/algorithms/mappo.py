@@ -12,10 +12,10 @@ loss each that reads no other agent's networks: of other agents a central critic
 So each agent's networks may be trained by a learner of its own (policy `agents`). Advantages are normalised over all
 agents either way.
 
-Of what Yu et al. recommend, settings add the rest: normalised value targets (`nn.value_normalization`), Huber's loss
-and clipped values (`nn.value_losses`), and recurrent networks: each agent has a memory for its policy and one for its
-critic, and a training row is a sequence of steps with the memories before its first. Actors then carry the critic's
-memory too, as PPO's do.
+Of what Yu et al. recommend, settings add the rest: normalised value targets, Huber's loss and clipped values
+(`nn.value_learning`), and recurrent networks: each agent has a memory for its policy and one for its critic, and a
+training row is a sequence of steps with the memories before its first. Actors then carry the critic's memory too, as
+PPO's do.
 
 Left out: death masking. Episodes are common to all agents in every environment that there is, and none can say that one
 agent has left.
@@ -39,8 +39,7 @@ from penstock.tasks.model.nn.normalizers import Normalizers
 from penstock.tasks.model.nn.optimizers import annealed, clip_norm, init_adam, step_adam
 from penstock.tasks.model.nn.returns import generalized_advantages, successor_values
 from penstock.tasks.model.nn.surrogate import advantage_sums, clipped_surrogate, normalised
-from penstock.tasks.model.nn.value_losses import limited_value_error
-from penstock.tasks.model.nn.value_normalization import ValueNormalizer
+from penstock.tasks.model.nn.value_learning import ValueNormalizer, limited_value_error
 from penstock.tasks.setup.config.on_policy import MultiAgentSettings
 from penstock.tasks.specs import EnvironmentSpec, NoiseSpec, ParameterGroup, Spec, State
 

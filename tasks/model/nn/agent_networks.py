@@ -129,7 +129,8 @@ class AgentNetwork:
             memory.flatten(0, 1),
             fresh.repeat_interleave(agents, 0),
         )
-        return outputs.unflatten(0, (rows, agents)).transpose(1, 2)
+        of_agents: Tensor = outputs.unflatten(0, (rows, agents))
+        return of_agents.transpose(1, 2)
 
 
 def _agents_as_environments(trajectory: Trajectory, agents: int) -> Trajectory:
