@@ -123,7 +123,7 @@ TEAM_SETTINGS = {
     "all, apart": {
         "network": "recurrent",
         "features": "8",
-        "sequence-steps": "5",
+        "sequence-steps": "8",
         "normalize-value": "true",
         "value-clip-range": "0.2",
         "shared-parameters": "false",
@@ -134,7 +134,7 @@ TEAM_SETTINGS = {
 @pytest.mark.parametrize("name", ["mappo", "ippo"])
 @pytest.mark.parametrize("settings", TEAM_SETTINGS)
 def test_settings_of_values_and_memories_pass(name: str, settings: str):
-    """MAPPO and IPPO with them: the ratio is 1 where sequences begin with stored memories, and nothing leaks over ends."""
+    """MAPPO and IPPO with them: the ratio is 1 also where sequences begin with memories, and nothing leaks."""
     options = [part for key, value in TEAM_SETTINGS[settings].items() for part in (f"--algorithm.{key}", value)]
     report = check_one_algorithm(name, "simple_spread_v3", options)
     assert {check.outcome for check in report.checks} == {"pass"}
