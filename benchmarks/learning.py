@@ -46,6 +46,11 @@ class Task:
     settings: tuple[str, ...] = ()
 
 
+_SPREAD = "random -26.4, scripted -8.8"
+"""Returns of simple_spread by `spread_baselines.py`; a learned policy has to cover 70 % of the way between them."""
+_TENTH = ("--algorithm.reward-scale", "0.1")
+"""Returns that a critic without normalised targets can reach."""
+
 TASKS = {
     "ppo-cartpole": Task("cartpole", 500_000, "CleanRL 490.0 ± 6.1", 490.0),
     "ppo-acrobot": Task("acrobot", 500_000, "CleanRL -86.4 ± 1.3", -86.0),
@@ -55,14 +60,24 @@ TASKS = {
     ),
     "sac-pendulum": Task("pendulum-sac", 20_480, "stable-baselines3 -157 ± 89", -157.0, greedy=True),
     "dqn-cartpole": Task("cartpole-dqn", 500_000, "CleanRL 488.7 ± 16", 488.0),
-    "mappo-spread": Task("spread-mappo", 640_000, "random actions -26.5", -26.5, greedy=True),
-    "ippo-spread": Task("spread-ippo", 640_000, "random actions -26.5", -26.5, greedy=True),
+    "mappo-spread": Task("spread-mappo", 1_280_000, _SPREAD, -14.1, greedy=True),
+    "ippo-spread": Task("spread-ippo", 1_280_000, _SPREAD, -14.1, greedy=True),
 }
+VARIANTS = {
+    f"mappo-spread-{name}": Task("spread-mappo", 1_280_000, _SPREAD, -14.1, greedy=True, settings=settings)
+    for name, settings in {
+        "discount-0.99": ("--algorithm.discount", "0.99"),
+        "one-minibatch": ("--algorithm.minibatches", "1"),
+        "raw-values": (*("--algorithm.normalize-value", "false", "--algorithm.huber-delta", "0"), *_TENTH),
+        "memories": ("--algorithm.network", "recurrent", "--algorithm.sequence-steps", "25"),
+    }.items()
+}
+"""A preset with one thing changed, to show what that contributes. Measured only where `--only` names them."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", choices=list(TASKS), default=list(TASKS))
+    parser.add_argument("--only", nargs="+", choices=list(TASKS | VARIANTS), default=list(TASKS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--results", type=Path, default=HERE / "results")
     args = parser.parse_args()
@@ -76,8 +91,9 @@ def main() -> None:
             server.wait_ready()
             server.direct_here()
             for name in args.only:
-                raw[name] = [train(TASKS[name], seed, f"{home}/{name}") for seed in args.seeds]
-                rows.append(row(name, TASKS[name], raw[name]))
+                task = (TASKS | VARIANTS)[name]
+                raw[name] = [train(task, seed, f"{home}/{name}") for seed in args.seeds]
+                rows.append(row(name, task, raw[name]))
                 print(" | ".join(rows[-1]), flush=True)
     head = ("algorithm and environment", "acted", "greedy", "reference", "reach", "")
     command = f"python benchmarks/learning.py --seeds {' '.join(map(str, args.seeds))} --only {' '.join(args.only)}"

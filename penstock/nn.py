@@ -5,6 +5,7 @@ not load it, nor torch.
 """
 
 from penstock.tasks.model.nn.action_values import choice_error, dueling_values
+from penstock.tasks.model.nn.agent_networks import AgentNetwork, agent_inputs, agent_means
 from penstock.tasks.model.nn.distributions import (
     best,
     choice_probability,
@@ -40,14 +41,19 @@ from penstock.tasks.model.nn.returns import (
 )
 from penstock.tasks.model.nn.squashed import joined, multiplied, repeated_exp, smaller, squashed_sample
 from penstock.tasks.model.nn.surrogate import advantage_sums, clipped_surrogate, value_error
+from penstock.tasks.model.nn.value_learning import ValueNormalizer, limited_value_error
 
 __all__ = [
+    "AgentNetwork",
     "Network",
     "Normalizer",
     "Normalizers",
     "Transitions",
     "VTrace",
+    "ValueNormalizer",
     "advantage_sums",
+    "agent_inputs",
+    "agent_means",
     "best",
     "choice_error",
     "choice_probability",
@@ -65,6 +71,7 @@ __all__ = [
     "init_nature",
     "init_residual",
     "joined",
+    "limited_value_error",
     "linear",
     "mlp",
     "module_call",

@@ -53,6 +53,7 @@ FOR_ALGORITHMS = {
     "tasks.tape.totals",
     "tasks.model.algorithms.contract",
     "tasks.model.nn.action_values",
+    "tasks.model.nn.agent_networks",
     "tasks.model.nn.distributions",
     "tasks.model.nn.kernels",
     "tasks.model.nn.network",
@@ -63,6 +64,7 @@ FOR_ALGORITHMS = {
     "tasks.model.nn.functional",
     "tasks.model.nn.returns",
     "tasks.model.nn.squashed",
+    "tasks.model.nn.value_learning",
     "tasks.model.nn.optimizers",
 }
 KERNELS = {"native", "native._learner", "native.kernel_level"}

@@ -5,14 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.flows.settings.options import parse_overrides
+from penstock.flows.settings.options import configured, parse_overrides
 from penstock.native.compile.compiler import CompilerNotFoundError
 from penstock.native.conformance.runner import check_header, check_id
 from penstock.storage.errors import ConfigError
 from penstock.tasks.conformance.runner import check_algorithm
 from penstock.tasks.model.algorithms.custom import name_in_file
 from penstock.tasks.setup.config.custom_algorithm import CUSTOM
-from penstock.tasks.setup.config.loading import build_config, choices_of
+from penstock.tasks.setup.config.environment import EnvironmentSettings
+from penstock.tasks.setup.config.loading import build_config, choices_of, presets
 from penstock.tasks.setup.config.replay import ReplayConfig, build_replay_config
 from penstock.tasks.setup.config.run import TrainConfig
 
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
     from penstock.native.conformance.runner import Report
 
+
+_ENVIRONMENT = "CartPole-v1"
+"""The environment in which an algorithm is checked unless the user names one."""
 
 _MARKS = {"pass": "[green]ok  [/]", "fail": "[red]FAIL[/]", "skip": "[yellow]skip[/]"}
 
@@ -67,23 +71,32 @@ def print_reports(reports: list[Report], console: Console) -> None:
         console.print(f"{failed} failed" if failed else "all is well", style="red" if failed else "green")
 
 
-def check_one_algorithm(target: str, environment_id: str, options: Sequence[str]) -> Report:
-    """Check the algorithm that the user names: a file, `file.py:Class`, `module:Class`, or a built-in algorithm.
+def check_one_algorithm(target: str, environment_id: str | None, options: Sequence[str]) -> Report:
+    """Check the algorithm that the user names: a file, `file.py:Class`, `module:Class`, a built-in one, or a preset.
+
+    Args:
+        target: as typed.
+        environment_id: provides the rows; None for the preset's own, and for CartPole where no preset is named.
+        options: settings of the algorithm; of a preset, any.
 
     Raises:
         ConfigError: it does not exist, its settings are wrong, or it can't be constructed.
     """
+    trained, replayed = (choices_of(kind.model_fields["algorithm"].annotation) for kind in (TrainConfig, ReplayConfig))
+    if target in presets() and target not in trained | replayed:
+        config = configured(target, options, {})
+        return check_algorithm(config, EnvironmentSettings(id=environment_id) if environment_id else config.environment)
     file, _, class_name = target.partition(":")
     name = name_in_file(Path(file), class_name) if Path(file).suffix == ".py" else target
-    trained, replayed = (choices_of(kind.model_fields["algorithm"].annotation) for kind in (TrainConfig, ReplayConfig))
     if ":" not in name and name not in trained | replayed:
         known = ", ".join(known for known in trained | replayed if known != CUSTOM)
         raise ConfigError(
-            f"there is no algorithm '{name}'; expected one of {known}, a file with a custom algorithm "
-            f"(my_file.py), or module:Class"
+            f"there is no algorithm '{name}'; expected one of {known}, a preset ({', '.join(presets())}), a file with "
+            f"a custom algorithm (my_file.py), or module:Class"
         )
+    environment = EnvironmentSettings(id=environment_id or _ENVIRONMENT)
     settings = parse_overrides(options, algorithm=name).get("algorithm", {})
     values = {"algorithm": {**settings, "name": name}}
     if name in replayed:
-        return check_algorithm(build_replay_config({"source": {"runs": ["any"]}, **values}), environment_id)
-    return check_algorithm(build_config(values), environment_id)
+        return check_algorithm(build_replay_config({"source": {"runs": ["any"]}, **values}), environment)
+    return check_algorithm(build_config(values), environment)

@@ -306,8 +306,11 @@ def check_env(
 @app.command("check-algorithm", context_settings=_OVERRIDES)
 def check_algorithm(
     context: typer.Context,
-    target: Annotated[str, typer.Argument(help="module:Class, a file, file.py:Class, or a built-in one.")],
-    env: Annotated[str, typer.Option(help="Environment that provides the rows.")] = "CartPole-v1",
+    target: Annotated[str, typer.Argument(help="module:Class, a file, file.py:Class, a built-in one, or a preset.")],
+    env: Annotated[
+        str | None,
+        typer.Option(help="Environment that provides the rows.", show_default="the preset's, or CartPole-v1"),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Check an algorithm on rows that it acts itself.
@@ -315,7 +318,8 @@ def check_algorithm(
     Ratio, purity, statistics, parts, bootstraps, greedy actions.
     Its settings can be given as options: --algorithm.discount 0.9.
     """
-    with Working(f"checking {target} on {env} (torch is loaded first)", quiet=as_json):
+    where = f" on {env}" if env else ""
+    with Working(f"checking {target}{where} (torch is loaded first)", quiet=as_json):
         from penstock.flows.cli.check import check_one_algorithm, print_reports
 
         report = check_one_algorithm(target, env, context.args)

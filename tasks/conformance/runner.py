@@ -27,28 +27,34 @@ from penstock.tasks.specs import EnvironmentSpec
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from penstock.tasks.setup.config.environment import EnvironmentSettings
     from penstock.tasks.setup.config.run import RunConfig
 
 _LIMITS = (12, 9, 20, 50)
 """Time limits of an episode; the first one under which some episodes are truncated and others terminated is used."""
 
+_STEPS = 64
+"""Least steps of a round; with recurrent networks a round is a whole number of sequences."""
 
-def check_algorithm(config: RunConfig, environment_id: str) -> Report:
+
+def check_algorithm(config: RunConfig, environment: EnvironmentSettings) -> Report:
     """Check a configuration's algorithm on rows of an environment; torch keeps one thread afterwards.
+
+    Of the environment's settings the numbers of copies and the time limit are the check's own.
 
     Raises:
         ConfigError: there is no such environment, or the algorithm can't be made.
     """
     torch.set_num_threads(1)  # as actors do; batches are small
     with TemporaryDirectory(prefix="penstock-check-") as folder:
-        trial = _trial(config, environment_id, Path(folder), _LIMITS[0])
+        trial = _trial(config, environment, Path(folder), _LIMITS[0])
         acting = ActingChecks(trial)
         checks = [
             _outcome("init is a function of the seed", acting.check_init),
             _outcome("a snapshot is enough to act, and rows are as declared", acting.check_rows),
         ]
         if all(check.outcome == "pass" for check in checks):
-            trial = _with_both_ends(trial, config, environment_id, Path(folder))
+            trial = _with_both_ends(trial, config, environment, Path(folder))
             acting, learning = ActingChecks(trial), LearningChecks(trial)
             checks += [
                 _outcome(name, check)
@@ -66,17 +72,22 @@ def check_algorithm(config: RunConfig, environment_id: str) -> Report:
                     ("update changes its own group alone", learning.check_update),
                 )
             ]
-    return Report(f"{config.algorithm.name} on {environment_id}", tuple(checks))
+    return Report(f"{config.algorithm.name} on {environment.label}", tuple(checks))
 
 
-def _trial(config: RunConfig, environment_id: str, folder: Path, limit: int) -> Trial:
-    environment = {"id": environment_id, "num_envs": 8, "envs_per_tile": 4, "max_episode_steps": limit}
-    values: dict[str, object] = {"name": "check", "environment": environment, "schedule": {"round_steps": 64}}
+def _trial(config: RunConfig, environment: EnvironmentSettings, folder: Path, limit: int) -> Trial:
+    few = {"num_envs": 8, "envs_per_tile": 4, "max_episode_steps": limit}
+    steps = -(-_STEPS // config.algorithm.row_steps) * config.algorithm.row_steps
+    values: dict[str, object] = {
+        "name": "check",
+        "environment": environment.model_dump(exclude_unset=True) | few,
+        "schedule": {"round_steps": steps},
+    }
     if isinstance(config, TrainConfig):
         values["algorithm"] = config.algorithm.model_dump()
     run = build_config(values)
     pool = make_pool(run, 1)
-    described = EnvironmentSpec.from_pool(environment_id, dict(pool.environment))
+    described = EnvironmentSpec.from_pool(run.environment.id, dict(pool.environment))
     pool.close()
     context = RunContext(
         config=run,
@@ -89,9 +100,9 @@ def _trial(config: RunConfig, environment_id: str, folder: Path, limit: int) -> 
     return Trial(context)
 
 
-def _with_both_ends(trial: Trial, config: RunConfig, environment_id: str, folder: Path) -> Trial:
+def _with_both_ends(trial: Trial, config: RunConfig, environment: EnvironmentSettings, folder: Path) -> Trial:
     for limit in _LIMITS:
-        trial = _trial(config, environment_id, folder, limit)
+        trial = _trial(config, environment, folder, limit)
         ends = [trial.ends(trajectory) for trajectory in trial.trajectories]
         if all(torch.cat([end[kind] for end in ends]).any() for kind in (0, 1)):
             break

@@ -41,10 +41,11 @@ ALGORITHMS = {
     # Normalisers, so that learners also share what is kept from round to round.
     "ppo": f"CartPole-v1 {_SMALL}\nepochs = 1\nnormalize_observation = true\nnormalize_reward = true",
     "impala": f"CartPole-v1 {_SMALL}",
-    "mappo": f"simple_spread_v3 {_SMALL}\nepochs = 1\nnormalize_reward = true",
-    "ippo": f"simple_spread_v3 {_SMALL}\nepochs = 1",
+    "mappo": f"simple_spread_v3 {_SMALL}\nepochs = 1\nnormalize_reward = true\nnormalize_value = true\n"
+    "huber_delta = 1.0\nvalue_clip_range = 0.2",
+    "ippo": f"simple_spread_v3 {_SMALL}\nepochs = 1\nnetwork = 'recurrent'\nfeatures = 8\nsequence_steps = 4",
     APART: f"simple_spread_v3 {_SMALL}\nepochs = 1\nshared_parameters = false\nnormalize_observation = true\n"
-    "normalize_reward = true",
+    "normalize_reward = true\nnormalize_value = true\nvalue_decay = 0.9",
     "dqn": f"CartPole-v1 {_OFF_POLICY}\npriority_exponent = 0.6\nreturn_steps = 3\ntarget_minibatches = 5\n"
     "epsilon_minibatches = 20",
     "sac": f"Pendulum-v1 {_OFF_POLICY}\nnormalize_observation = true",

@@ -23,6 +23,7 @@ FLOW = "flow"
     [
         ("impala", "single_learner_fine", ("env-1", "learn-0")),
         ("mappo", "multiple_learners", ("worker-1", "worker-0")),
+        ("ippo", "single_learner_fine", ("env-0", FLOW)),
         ("ppo", "gpu_only", (None, "worker-0")),
         ("sac", "environments", (None, "env-0")),
         ("dqn", "central", ("server-0", FLOW)),

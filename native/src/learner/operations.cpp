@@ -1,5 +1,6 @@
 #include "operations.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <stdexcept>
 #include <utility>
@@ -55,6 +56,57 @@ Size half_square_back(const Kernels&, Given a) {
   for (Size row = 0; row < a.sizes[0]; ++row) {
     for (Size i = 0; i + 1 < n; ++i) out[row * n + i] = 0.0f;
     out[row * n + n - 1] = gradient[row] * error[row];
+  }
+  return 0;
+}
+
+// Outputs [rows, n], target [rows], values before [rows] (nullptr: none) -> the slope [rows] of the last output's error,
+// and the error [rows]: half a square, beyond numbers[0] linear unless that is 0 (Huber's). With values before, the larger
+// of that and the error of the output held within numbers[1] of them, which then has no slope.
+Size limited_error(const Kernels&, Given a) {
+  const float *outputs = a.floats(0), *target = a.floats(1), *before = a.floats(2);
+  float *slope = a.floats(3), *found = a.floats(4);
+  const Size n = a.sizes[1];
+  const float delta = static_cast<float>(a.numbers[0]), range = static_cast<float>(a.numbers[1]);
+  const auto limited = [](float value, float most) { return value < -most ? -most : value > most ? most : value; };
+  const auto slope_of = [&](float error) { return delta == 0.0f ? error : limited(error, delta); };
+  for (Size row = 0; row < a.sizes[0]; ++row) {
+    const float value = outputs[row * n + n - 1], error = value - target[row];
+    slope[row] = slope_of(error);
+    found[row] = slope[row] * (error - 0.5f * slope[row]);
+    if (!before) continue;
+    const float held_error = before[row] + limited(value - before[row], range) - target[row];
+    const float held_slope = slope_of(held_error), held = held_slope * (held_error - 0.5f * held_slope);
+    if (held > found[row]) slope[row] = std::fabs(value - before[row]) <= range ? held_slope : 0.0f, found[row] = held;
+  }
+  return 0;
+}
+
+// Features [rows, agents, n] -> inputs [rows, count, width] of the agents from `first` on: an agent's own features, with
+// `central` followed by those of the agents after it, and with `ids` its number among all agents, one-hot.
+Size agent_inputs(const Kernels&, Given a) {
+  const float* features = a.floats(0);
+  float* out = a.floats(1);
+  const Size agents = a.sizes[1], n = a.sizes[2], first = a.sizes[3], count = a.sizes[4];
+  const Size seen = a.sizes[5] ? agents : 1;
+  for (Size row = 0; row < a.sizes[0]; ++row, features += agents * n)
+    for (Size agent = first; agent < first + count; ++agent) {
+      for (Size other = 0; other < seen; ++other)
+        out = std::copy_n(features + (agent + other) % agents * n, n, out);
+      if (a.sizes[6])
+        for (Size id = 0; id < agents; ++id) *out++ = id == agent ? 1.0f : 0.0f;
+    }
+  return 0;
+}
+
+// Values [rows, n] -> their means [rows].
+Size row_means(const Kernels&, Given a) {
+  const float* values = a.floats(0);
+  const Size n = a.sizes[1];
+  for (Size row = 0; row < a.sizes[0]; ++row, values += n) {
+    float sum = 0.0f;
+    for (Size i = 0; i < n; ++i) sum += values[i];
+    a.floats(1)[row] = sum / static_cast<float>(n);
   }
   return 0;
 }
@@ -312,6 +364,9 @@ const std::vector<Operation>& operations() {
       {"standardise", 5, 1, 0, false, standardise},
       {"half_square", 4, 2, 0, false, half_square},
       {"half_square_back", 3, 2, 0, false, half_square_back},
+      {"limited_error", 5, 2, 2, false, limited_error},
+      {"agent_inputs", 2, 7, 0, false, agent_inputs},
+      {"row_means", 2, 2, 0, false, row_means},
       {"choice_error", 6, 2, 1, false, choice_error},
       {"choice_error_back", 4, 2, 0, false, choice_error_back},
       {"dueling", 2, 2, 0, false, dueling},

@@ -12,8 +12,13 @@ loss each that reads no other agent's networks: of other agents a central critic
 So each agent's networks may be trained by a learner of its own (policy `agents`). Advantages are normalised over all
 agents either way.
 
-Left out on purpose: value clipping and normalised value targets (`reward_scale` serves here), recurrent networks, and
-agents that leave before the episode ends.
+Of what Yu et al. recommend, settings add the rest: normalised value targets, Huber's loss and clipped values
+(`nn.value_learning`), and recurrent networks: each agent has a memory for its policy and one for its critic, and a
+training row is a sequence of steps with the memories before its first. Actors then carry the critic's memory too, as
+PPO's do.
+
+Left out: death masking. Episodes are common to all agents in every environment that there is, and none can say that one
+agent has left.
 """
 
 from __future__ import annotations
@@ -21,23 +26,25 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor
 
 from penstock.tasks.model.algorithms.contract import Algorithm, Loss
+from penstock.tasks.model.nn.agent_networks import AgentNetwork, agent_inputs, agent_means
 from penstock.tasks.model.nn.distributions import choice_probability, choose, displace, vector_probability
-from penstock.tasks.model.nn.layers import init_mlp, mlp
+from penstock.tasks.model.nn.network import Network
 from penstock.tasks.model.nn.normalizers import Normalizers
 from penstock.tasks.model.nn.optimizers import annealed, clip_norm, init_adam, step_adam
 from penstock.tasks.model.nn.returns import generalized_advantages, successor_values
 from penstock.tasks.model.nn.surrogate import advantage_sums, clipped_surrogate, normalised
+from penstock.tasks.model.nn.value_learning import ValueNormalizer, limited_value_error
 from penstock.tasks.setup.config.on_policy import MultiAgentSettings
 from penstock.tasks.specs import EnvironmentSpec, NoiseSpec, ParameterGroup, Spec, State
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from penstock.tasks.model.algorithms.contract import Window
     from penstock.tasks.specs import Batch, LossInputs, LossResult, Params, Trajectory
@@ -52,8 +59,15 @@ class MAPPO(Algorithm):
 
     @property
     def rows(self) -> dict[str, Spec]:
-        """`action` as the environment takes it, and its `log_probability` for each agent."""
-        return {"action": self.environment.action.spec, "log_probability": Spec("float32", (self.environment.agents,))}
+        """`action` as the environment takes it, and its `log_probability` for each agent.
+
+        With recurrent networks also `memory`, before the step: each agent's of its policy, and of its critic.
+        """
+        agents = self.environment.agents
+        columns = {"action": self.environment.action.spec, "log_probability": Spec("float32", (agents,))}
+        if self._recurrent:
+            columns["memory"] = Spec("float32", (2, agents, self.settings.features))
+        return columns
 
     @property
     def noise(self) -> NoiseSpec:
@@ -80,27 +94,30 @@ class MAPPO(Algorithm):
 
     @property
     def actor_groups(self) -> tuple[str, ...]:
-        """The policies and the observation's normaliser: actors have no critic."""
-        return (*(f"policy{suffix}" for suffix, _ in self._shares), *self._normalizers.actor_groups)
+        """The policies, the observation's normaliser, and the critics if actors carry their memories."""
+        kinds = ("policy", "value") if self._recurrent else ("policy",)
+        networks = (f"{kind}{suffix}" for suffix, _ in self._shares for kind in kinds)
+        return (*networks, *self._normalizers.actor_groups)
 
     def init(self, seed: int) -> State:
         """Return orthogonal weights; the policy's last layer is small, so that it starts near uniform."""
         generator = torch.Generator().manual_seed(seed)
-        settings, agents = self.settings, self.environment.agents
-        numbers = math.prod(self.environment.policy_input.shape[1:])
-        ids = agents if self._gives_id else 0
         outputs = self.environment.action.n if self._discrete else math.prod(self.environment.action.shape[1:])
-        value_numbers = numbers * agents if settings.central_critic else numbers
         params: dict[str, ParameterGroup] = {}
         for suffix, _ in self._shares:
-            policy = init_mlp((numbers + ids, *settings.hidden, outputs), 0.01, generator)
+            policy = self._policies.network.init(outputs, 0.01, generator)
             if not self._discrete:
-                policy["log_std"] = torch.full((outputs,), settings.initial_log_std)
-            value = init_mlp((value_numbers + ids, *settings.hidden, 1), 1.0, generator)
+                policy["log_std"] = torch.full((outputs,), self.settings.initial_log_std)
+            value = self._critics.network.init(1, 1.0, generator)
             params |= {f"policy{suffix}": ParameterGroup(policy), f"value{suffix}": ParameterGroup(value)}
         state = State(params=params, optimizer={name: init_adam(group.flat) for name, group in params.items()})
         self._normalizers.init(state)
+        self._value_normalizer.init(state)
         return state
+
+    def initial_carry(self, envs: int) -> Tensor | None:
+        """Return empty memories `[envs, 2, agents, features]`; None if the networks have none."""
+        return torch.zeros(envs, *self.rows["memory"].shape) if self._recurrent else None
 
     def act(
         self, params: Params, carry: Tensor | None, observation: Tensor, noise: Tensor
@@ -108,18 +125,25 @@ class MAPPO(Algorithm):
         """Sample every agent's action from its policy; see `Algorithm.act`."""
         unmasked, allowed = self.environment.split(observation)
         features = self._normalizers.normalized(params, _features(unmasked))
-        acted = []
+        acted, memories = [], []
         for suffix, agents in self._shares:
             policy, own = params[f"policy{suffix}"], _axis(agents)
-            output = self._policy(policy, features[:, own])
+            output, memory = self._policies.step(policy, _memory_of(carry, 0, agents), self._seen(features, agents))
             if self._discrete:
                 acted.append(choose(output, noise[:, own], None if allowed is None else allowed[:, own]))
             else:
                 acted.append(displace(output, policy["log_std"], noise[:, own].flatten(2)))
-        action, log_probability = (torch.cat(parts, 1) if parts[1:] else parts[0] for parts in zip(*acted, strict=True))
+            if memory is not None:
+                inputs, before = self._judged(features, agents), _memory_of(carry, 1, agents)
+                _, of_critic = self._critics.step(params[f"value{suffix}"], before, inputs)
+                memories.append(torch.stack([memory, cast("Tensor", of_critic)], 1))
+        action, log_probability = (_joined(parts, 1) for parts in zip(*acted, strict=True))
         if not self._discrete:
             action = action.view(-1, *self.environment.action.shape)
-        return {"action": action, "log_probability": log_probability}, carry
+        rows = {"action": action, "log_probability": log_probability}
+        if carry is None:
+            return rows, None
+        return {**rows, "memory": carry}, _joined(memories, 2)
 
     def post(self, params: Params, trajectory: Trajectory) -> Batch:
         """Compute values in one batch, then advantages and value targets per environment and agent."""
@@ -132,8 +156,9 @@ class MAPPO(Algorithm):
         unmasked, allowed = self.environment.split(columns["observation"].flatten(0, 1))
         observation = _features(unmasked)
         final = _features(self.environment.split(trajectory.bootstrap_observation)[0])
-        value = self._values(params, self._normalizers.normalized(params, observation)).view(reward.shape)
-        final_value = self._values(params, self._normalizers.normalized(params, final))
+        output, final_output = self._outputs_of_round(params, trajectory, observation, final)
+        value = self._value_normalizer.restored(params, output)
+        final_value = self._value_normalizer.restored(params, final_output)
         advantage = generalized_advantages(
             reward,
             value,
@@ -142,19 +167,23 @@ class MAPPO(Algorithm):
             settings.discount,
             settings.trace_decay,
         )
-        return {
-            "observation": observation,
-            "action": columns["action"].flatten(0, 1),
-            "log_probability": columns["log_probability"].flatten(0, 1),
-            "advantage": advantage.flatten(0, 1),
-            "value_target": (advantage + value).flatten(0, 1),
-            **({} if allowed is None else {"allowed": allowed}),
-            **{name: column.flatten(0, 1) for name, column in reward_statistics.items()},
+        learned = {
+            "action": columns["action"],
+            "log_probability": columns["log_probability"],
+            "advantage": advantage,
+            "value_target": advantage + value,
+            **reward_statistics,
         }
+        if settings.value_clip_range:
+            learned["value"] = output
+        if allowed is not None:
+            learned["allowed"] = allowed.unflatten(0, reward.shape[:2])
+        return self._policies.network.training_rows(trajectory, observation, learned, settings.sequence_steps)
 
     def stats(self, batch: Batch) -> dict[str, Tensor]:
         """Return the sums that give mean and variance of all agents' advantages, and those of the normalisers."""
-        return advantage_sums(batch["advantage"]) | self._normalizers.sums(batch)
+        sums = advantage_sums(batch["advantage"]) | self._normalizers.sums(batch)
+        return sums | (self._value_normalizer.sums(batch["value_target"]) if self._value_normalizer.enabled else {})
 
     def plan(self, generator: torch.Generator, window: Window) -> Iterator[Tensor]:
         """Yield every row once an epoch, in a fresh order."""
@@ -163,27 +192,37 @@ class MAPPO(Algorithm):
 
     def _policy_loss(self, suffix: str, agents: range, params: Params, batch: LossInputs) -> LossResult:
         """Minus PPO's clipped surrogate and its entropy bonus, a mean over the agents of one policy."""
-        settings, policy, own = self.settings, params[f"policy{suffix}"], _axis(agents)
-        output = self._policy(policy, self._normalizers.normalized(params, batch["observation"][:, own]))
-        action, allowed = batch["action"][:, own], batch.get("allowed")
+        settings, policy = self.settings, params[f"policy{suffix}"]
+        features = self._normalizers.normalized(params, batch["observation"])
+        memory = _memory_of(batch.get("memory"), 0, agents)
+        output = self._policies.over_rows(policy, self._seen(features, agents), memory, batch.get("fresh"))
+        action, allowed = self._own(batch["action"], agents), batch.get("allowed")
         if self._discrete:
-            log_probability, entropy = choice_probability(output, action, None if allowed is None else allowed[:, own])
+            of_agents = None if allowed is None else self._own(allowed, agents)
+            log_probability, entropy = choice_probability(output, action, of_agents)
         else:
-            log_probability, entropy = vector_probability(output, policy["log_std"], action.flatten(2))
-        advantage = normalised(batch["advantage"][:, own], batch.stats)
+            log_probability, entropy = vector_probability(output, policy["log_std"], action.flatten(output.dim() - 1))
+        advantage = normalised(self._own(batch["advantage"], agents), batch.stats)
         surrogate, outputs = clipped_surrogate(
-            log_probability, batch["log_probability"][:, own], advantage, settings.clip_range
+            log_probability, self._own(batch["log_probability"], agents), advantage, settings.clip_range
         )
-        scalar = -batch.mean(surrogate + settings.entropy_weight * entropy)
-        outputs = {**outputs, "entropy": entropy.detach()}
-        return scalar, {f"{name}{suffix}": value.mean(-1) for name, value in outputs.items()}
+        scalar = batch.weighted_mean((surrogate, -1.0), (entropy, -settings.entropy_weight))
+        return scalar, {
+            f"{name}{suffix}": agent_means(values) for name, values in (outputs | {"entropy": entropy}).items()
+        }
 
     def _value_loss(self, suffix: str, agents: range, params: Params, batch: LossInputs) -> LossResult:
-        """Half the squared error of the value, a mean over the agents of one critic."""
-        features = self._normalizers.normalized(params, batch["observation"])
-        value = self._value(params[f"value{suffix}"], features, agents)
-        error = 0.5 * (value - batch["value_target"][:, _axis(agents)]).square()
-        return batch.mean(error), {f"value_loss{suffix}": error.detach().mean(-1)}
+        """Half the squared error of the value, or Huber's, a mean over the agents of one critic."""
+        settings = self.settings
+        inputs = self._judged(self._normalizers.normalized(params, batch["observation"]), agents)
+        memory = _memory_of(batch.get("memory"), 1, agents)
+        output = self._critics.over_rows(params[f"value{suffix}"], inputs, memory, batch.get("fresh"))
+        target = self._value_normalizer.normalized(params, self._own(batch["value_target"], agents))
+        before = self._own(batch["value"], agents) if settings.value_clip_range else None
+        error = limited_value_error(
+            output, target, before, huber_delta=settings.huber_delta, clip_range=settings.value_clip_range
+        )
+        return batch.mean(error), {f"value_loss{suffix}": agent_means(error)}
 
     def update(self, state: State, loss: Loss, gradient: Tensor) -> State:
         """Clip the group's gradient by its norm, then take a step of Adam with the annealed learning rate."""
@@ -196,6 +235,7 @@ class MAPPO(Algorithm):
     def after_round(self, state: State, stats: Mapping[str, Tensor]) -> State:
         """Update the normalisers; without them, nothing changes."""
         self._normalizers.update(state, stats)
+        self._value_normalizer.update(state, stats)
         return state
 
     @property
@@ -223,36 +263,75 @@ class MAPPO(Algorithm):
             observation=numbers if settings.normalize_observation else 0, reward=settings.normalize_reward
         )
 
-    def _policy(self, params: Mapping[str, Tensor], features: Tensor) -> Tensor:
-        """Compute logits or means of each agent, `[rows, agents, outputs]`."""
-        layers = params if self._discrete else {name: value for name, value in params.items() if name != "log_std"}
-        return mlp(layers, self._with_id(features))
+    @property
+    def _value_normalizer(self) -> ValueNormalizer:
+        return ValueNormalizer(enabled=self.settings.normalize_value, decay=self.settings.value_decay)
 
-    def _values(self, params: Params, features: Tensor) -> Tensor:
-        """Compute the values of all agents `[rows, agents]`."""
-        return torch.cat([self._value(params[f"value{suffix}"], features, own) for suffix, own in self._shares], 1)
+    @property
+    def _recurrent(self) -> bool:
+        """Return whether the networks have memories."""
+        return self.settings.network == "recurrent"
 
-    def _value(self, params: Mapping[str, Tensor], features: Tensor, agents: range | None = None) -> Tensor:
-        """Compute values `[rows, agents]` of some agents, by default all, from what all observe `[rows, all, ...]`."""
-        agents = range(self.environment.agents) if agents is None else agents
-        if self.settings.central_critic:
-            features = torch.stack([features.roll(-agent, 1).flatten(1) for agent in agents], 1)
-        else:
-            features = features[:, _axis(agents)]
-        return mlp(params, self._with_id(features)).squeeze(-1)
+    @property
+    def _policies(self) -> AgentNetwork:
+        return self._network(1)
 
-    def _with_id(self, features: Tensor) -> Tensor:
-        """Append each agent's id, one-hot, if the networks get it."""
-        if not self._gives_id:
-            return features
-        agents = self.environment.agents
-        ids = torch.eye(agents, device=features.device).expand(features.shape[0], agents, agents)
-        return torch.cat([features, ids], -1)
+    @property
+    def _critics(self) -> AgentNetwork:
+        return self._network(self.environment.agents if self.settings.central_critic else 1)
+
+    def _network(self, observations: int) -> AgentNetwork:
+        """Return the network that gets so many agents' observations, and maybe an id."""
+        settings, agents = self.settings, self.environment.agents
+        numbers = math.prod(self.environment.policy_input.shape[1:]) * observations
+        inputs = Spec("float32", (numbers + (agents if self._gives_id else 0),))
+        return AgentNetwork(Network(settings.network, inputs, settings.features, settings.hidden))
+
+    def _seen(self, features: Tensor, agents: range) -> Tensor:
+        """Return what the policies of some agents get of `[..., all, n]`."""
+        return agent_inputs(features, agents, central=False, gives_id=self._gives_id)
+
+    def _judged(self, features: Tensor, agents: range) -> Tensor:
+        """Return what the critics of some agents get of `[..., all, n]`."""
+        return agent_inputs(features, agents, central=self.settings.central_critic, gives_id=self._gives_id)
+
+    def _own(self, column: Tensor, agents: range) -> Tensor:
+        """Select some agents of a training column, `[rows, agents, ...]` or `[rows, steps, agents, ...]`."""
+        return column.narrow(2 if self._recurrent else 1, agents.start, len(agents))
+
+    def _outputs_of_round(
+        self, params: Params, trajectory: Trajectory, observation: Tensor, final: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Compute all critics' outputs of a round `[T, B, agents]`, and of its bootstrap rows `[K, agents]`."""
+        features, last = (self._normalizers.normalized(params, each) for each in (observation, final))
+        memories = trajectory.columns.get("memory")
+        found = [
+            self._critics.over_round(
+                params[f"value{suffix}"],
+                trajectory,
+                self._judged(features, agents),
+                self._judged(last, agents),
+                None if memories is None else _memory_of(memories[0], 1, agents),
+            )
+            for suffix, agents in self._shares
+        ]
+        values, finals = (_joined(parts, -2).squeeze(-1) for parts in zip(*found, strict=True))
+        return values, finals
 
 
 def _axis(agents: range) -> slice:
     """Return these agents' part of the agent axis."""
     return slice(agents.start, agents.stop)
+
+
+def _memory_of(memories: Tensor | None, network: int, agents: range) -> Tensor | None:
+    """Take some agents' memories of one network `[rows, agents, features]` from `[rows, networks, all, features]`."""
+    return None if memories is None else memories[:, network, _axis(agents)]
+
+
+def _joined(parts: Sequence[Tensor], axis: int) -> Tensor:
+    """Join the agents of several shares."""
+    return torch.cat(list(parts), axis) if len(parts) > 1 else parts[0]
 
 
 def _features(observation: Tensor) -> Tensor:

@@ -120,6 +120,13 @@ class MultiAgentSettings(AlgorithmSettings):
         "shared_parameters",
         "normalize_observation",
         "normalize_reward",
+        "normalize_value",
+        "value_decay",
+        "huber_delta",
+        "value_clip_range",
+        "network",
+        "features",
+        "sequence_steps",
     )
 
     shared_parameters: bool = Field(
@@ -147,6 +154,41 @@ class MultiAgentSettings(AlgorithmSettings):
     normalize_observation: NormalizeObservation = False
     normalize_reward: NormalizeReward = False
 
+    normalize_value: bool = Field(False, description="Let critics learn targets of mean 0 and deviation 1 (ValueNorm).")
+    value_decay: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="Factor on the weight of earlier rounds in the targets' moments, each round; 1 weighs all alike.",
+    )
+    huber_delta: float = Field(
+        0.0, ge=0, description="Error of a value, in the critic's units, beyond which its loss is linear; 0: nowhere."
+    )
+    value_clip_range: float = Field(
+        0.0,
+        ge=0,
+        description="Largest change of a value, in the critic's units, that lowers a round's loss; 0: any.",
+    )
+    network: Literal["mlp", "recurrent"] = Field(
+        "mlp", description="Encoder before the hidden layers: none (mlp), or a memory for each agent (recurrent)."
+    )
+    features: int = Field(64, ge=1, description="Numbers of a memory; a plain mlp has none.")
+    sequence_steps: int = Field(
+        16,
+        ge=1,
+        description="Steps of a recurrent network's training sequence; a round is a whole number of sequences.",
+    )
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Return the algorithm's columns, and `memory` if the networks are recurrent."""
+        return (*self.row_columns, "memory") if self.network == "recurrent" else self.row_columns
+
+    @property
+    def row_steps(self) -> int:
+        """Return the steps of an environment in a training row."""
+        return self.sequence_steps if self.network == "recurrent" else 1
+
     @property
     def parts_agents(self) -> bool:
         """Return whether every agent has networks of its own."""
@@ -154,7 +196,7 @@ class MultiAgentSettings(AlgorithmSettings):
 
     def check_round(self, rows: int) -> None:
         """Refuse more minibatches than rows."""
-        check_minibatches(self.minibatches, rows)
+        check_minibatches(self.minibatches, rows, self.row_steps)
 
 
 @implemented_by("penstock.tasks.model.algorithms.mappo:MAPPO")

@@ -7,7 +7,7 @@ import pytest
 from penstock.flows.cli.check import check_one_algorithm
 from penstock.native.conformance.runner import Report
 from penstock.storage.errors import ConfigError
-from penstock.tasks.setup.config.loading import choices_of
+from penstock.tasks.setup.config.loading import choices_of, load_preset
 from penstock.tasks.setup.config.replay import ReplayConfig
 from penstock.tasks.setup.config.run import TrainConfig
 
@@ -105,6 +105,41 @@ def test_algorithms_with_networks_for_each_agent_pass(name: str, environment_id:
     assert len(report.checks) == 13
 
 
+@pytest.mark.parametrize("name", ["spread-mappo", "cartpole-dqn"])
+def test_a_preset_is_checked_in_its_environment(name: str):
+    """With its settings, and options on top; another environment may provide the rows."""
+    report = check_one_algorithm(name, None, ["--algorithm.hidden", "[8]"])
+    assert failures(report) == {}
+    preset = load_preset(name)
+    assert report.id == f"{preset['algorithm']['name']} on {preset['environment']['id']}"
+    if name == "spread-mappo":
+        other = check_one_algorithm(name, "simple_spread_continuous_v3", ["--algorithm.hidden", "[8]"])
+        assert (failures(other), other.id) == ({}, "mappo on simple_spread_continuous_v3")
+
+
+TEAM_SETTINGS = {
+    "values": {"normalize-value": "true", "huber-delta": "1", "value-clip-range": "0.2"},
+    "memories": {"network": "recurrent", "features": "8"},
+    "all, apart": {
+        "network": "recurrent",
+        "features": "8",
+        "sequence-steps": "8",
+        "normalize-value": "true",
+        "value-clip-range": "0.2",
+        "shared-parameters": "false",
+    },
+}
+
+
+@pytest.mark.parametrize("name", ["mappo", "ippo"])
+@pytest.mark.parametrize("settings", TEAM_SETTINGS)
+def test_settings_of_values_and_memories_pass(name: str, settings: str):
+    """MAPPO and IPPO with them: the ratio is 1 also where sequences begin with memories, and nothing leaks."""
+    options = [part for key, value in TEAM_SETTINGS[settings].items() for part in (f"--algorithm.{key}", value)]
+    report = check_one_algorithm(name, "simple_spread_v3", options)
+    assert {check.outcome for check in report.checks} == {"pass"}
+
+
 def test_unusable_files_names_and_settings_are_refused(tmp_path: Path):
     """Files with several algorithms or none, unknown names and wrong settings are refused."""
     with pytest.raises(ConfigError, match=r"ColdLearning, Counting.* expected one; name it"):
@@ -116,7 +151,8 @@ def test_unusable_files_names_and_settings_are_refused(tmp_path: Path):
     with pytest.raises(ConfigError, match=r"there is no file 'nowhere.py'"):
         check_one_algorithm("nowhere.py", "CartPole-v1", [])
     with pytest.raises(
-        ConfigError, match=r"no algorithm 'nosuch'; .*ppo, .*sac, behaviour_cloning, iql, a file with a custom"
+        ConfigError,
+        match=r"no algorithm 'nosuch'; .*ppo, .*sac, behaviour_cloning, iql, a preset .*spread-ippo.*, a file with",
     ):
         check_one_algorithm("nosuch", "CartPole-v1", [])
     with pytest.raises(ConfigError, match=r"algorithm.epochs = 0: input should be greater than or equal to 1"):

@@ -17,6 +17,10 @@ KINDS: dict[str, dict[str, Any]] = {
     "sac": {"environment": {"id": "Pendulum-v1"}, "algorithm": {"name": "sac"}},
     "masked": {"environment": {"id": "ConnectFour-v0"}, "algorithm": {"name": "ppo"}},
     "agents": {"environment": {"id": "simple_spread_v3"}, "algorithm": {"name": "mappo"}},
+    "remembering agents": {
+        "environment": {"id": "simple_spread_v3"},
+        "algorithm": {"name": "mappo", "network": "recurrent", "features": 8, "sequence_steps": 4},
+    },
 }
 
 

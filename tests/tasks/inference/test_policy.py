@@ -58,7 +58,7 @@ def test_greedy_actions_equal_the_algorithms(kind_context: RunContext):
         over = torch.from_numpy(terminated | truncated)
         ended += int(over.sum())
         if carry is not None:
-            carry = torch.where(over.view(-1, 1, 1), fresh, carry)
+            carry = torch.where(over.view(-1, *[1] * (carry.dim() - 1)), fresh, carry)
         seen |= {row.tobytes() for row in action}
     assert len(seen) > 1, "a policy that always does the same shows nothing"
     assert ended, "no episode ended"

@@ -14,13 +14,14 @@ import torch
 from penstock.native.kernel_level import LEVELS, TORCH, use_level
 from penstock.tasks.model.algorithms.contract import WEIGHT, Loss
 from penstock.tasks.model.algorithms.dqn import DQN
+from penstock.tasks.model.algorithms.mappo import MAPPO
 from penstock.tasks.model.algorithms.ppo import PPO
 from penstock.tasks.model.algorithms.sac import SAC
 from penstock.tasks.model.nn.layers import init_mlp, mlp
 from penstock.tasks.model.nn.surrogate import value_error
 from penstock.tasks.roles.learning.gradients import minibatch_gradient
 from penstock.tasks.setup.config.off_policy import DQNSettings, SACSettings
-from penstock.tasks.setup.config.on_policy import PPOSettings
+from penstock.tasks.setup.config.on_policy import IPPOSettings, MAPPOSettings, PPOSettings
 from penstock.tasks.specs import ActionSpec, EnvironmentSpec, ParameterGroup, Spec, State
 from penstock.tasks.tape.totals import RoundTotals
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 ROWS, MANY = 24, 10_000
 OBSERVATION = Spec("float32", (5,))
 CHOICES = EnvironmentSpec("choices", OBSERVATION, ActionSpec("discrete", n=3), None, None)
+TEAM = EnvironmentSpec("team", Spec("float32", (3, 5)), ActionSpec("discrete", n=3, shape=(3,)), None, None, agents=3)
 VECTORS = EnvironmentSpec(
     "vectors", OBSERVATION, ActionSpec("box", shape=(2,), low=(-1.0, -1.0), high=(1.0, 1.0)), None, None
 )
@@ -65,6 +67,20 @@ def on_policy(discrete: bool) -> Callable[[torch.Generator], Batch]:
     return rows
 
 
+def of_team(generator: torch.Generator) -> Batch:
+    numbers = ("log_probability", "advantage", "value_target", "value", "discounted_reward")
+    return {
+        "observation": torch.randn(ROWS, 3, 5, generator=generator),
+        "action": torch.randint(0, 3, (ROWS, 3), generator=generator),
+        **{name: torch.randn(ROWS, 3, generator=generator) for name in numbers},
+    }
+
+
+def of_sequences(generator: torch.Generator) -> Batch:
+    rows = {name: torch.stack([column] * 2, 1) for name, column in of_team(generator).items()}
+    return {**rows, "memory": torch.randn(ROWS, 2, 3, 4, generator=generator), "fresh": torch.zeros(ROWS, 2)}
+
+
 def off_policy(discrete: bool) -> Callable[[torch.Generator], Batch]:
     def rows(generator: torch.Generator) -> Batch:
         vectors = torch.rand(ROWS, 2, generator=generator) * 1.8 - 0.9
@@ -86,6 +102,26 @@ CASES = {
         PPO(PPOSettings(hidden=(8, 8), normalize_observation=True, entropy_weight=0.01), VECTORS),
         on_policy(discrete=False),
         {"policy", "value"},
+    ),
+    "mappo": Case(MAPPO(MAPPOSettings(hidden=(8,)), TEAM), of_team, {"policy", "value"}),
+    "ippo, with all settings": Case(
+        MAPPO(
+            IPPOSettings(
+                hidden=(8,),
+                normalize_observation=True,
+                normalize_reward=True,
+                normalize_value=True,
+                huber_delta=1.0,
+                value_clip_range=0.2,
+            ),
+            TEAM,
+        ),
+        of_team,
+        {"policy", "value"},
+    ),
+    "mappo, networks apart": Case(MAPPO(MAPPOSettings(hidden=(8,), shared_parameters=False), TEAM), of_team, set()),
+    "mappo, with memories": Case(
+        MAPPO(MAPPOSettings(hidden=(8,), network="recurrent", features=4, sequence_steps=2), TEAM), of_sequences, set()
     ),
     "dqn": Case(
         DQN(DQNSettings(hidden=(8,), double=False, dueling=False, huber=True), CHOICES), off_policy(True), {"value"}

@@ -1,5 +1,7 @@
 """MAPPO and IPPO: each agent's inputs and rewards; rows, minibatch parts and seeds are as with one agent."""
 
+from collections.abc import Mapping
+
 import numpy as np
 import pytest
 import torch
@@ -53,6 +55,16 @@ def round_of(mappo: MAPPO, state: State, seed: int = 0) -> Trajectory:
     return Trajectory(columns, rows, random(len(rows), AGENTS, 18, seed=seed + 3))
 
 
+def logits_of(mappo: MAPPO, policy: Mapping[str, Tensor], features: Tensor) -> Tensor:
+    """Outputs of a shared policy `[..., agents, outputs]` for what all agents observe."""
+    return mappo._policies.network.step(policy, None, mappo._seen(features, range(AGENTS)))[0]
+
+
+def values_of(mappo: MAPPO, critic: Mapping[str, Tensor], features: Tensor) -> Tensor:
+    """Outputs of a shared critic `[..., agents]`."""
+    return mappo._critics.network.step(critic, None, mappo._judged(features, range(AGENTS)))[0].squeeze(-1)
+
+
 def batch_of(mappo: MAPPO, state: State) -> Batch:
     with torch.no_grad():
         return mappo.post(state.params, round_of(mappo, state))
@@ -91,7 +103,7 @@ def test_log_probabilities_are_those_of_torchs_distributions(mappo: MAPPO):
     """When acting, and when learning: in the first minibatch no ratio differs from 1, and entropies are torch's."""
     state = mappo.init(1)
     batch = batch_of(mappo, state)
-    output = mappo._policy(state.params["policy"], batch["observation"])
+    output = logits_of(mappo, state.params["policy"], batch["observation"])
     if mappo.environment.action.kind == "discrete":
         expected: Categorical | Normal = Categorical(logits=output)
         log_probability, entropy = expected.log_prob(batch["action"]), expected.entropy()
@@ -111,7 +123,7 @@ def test_a_central_critic_sees_all_agents_and_an_independent_one_does_not():
         params, features = mappo.init(1).params["value"], random(5, AGENTS, 18)
         changed = features.clone()
         changed[:, 2] += 1.0
-        same = torch.isclose(mappo._value(params, features), mappo._value(params, changed), rtol=0, atol=1e-6)
+        same = torch.isclose(values_of(mappo, params, features), values_of(mappo, params, changed), rtol=0, atol=1e-6)
         assert same.all(0).tolist() == [not central, not central, False]
 
 
@@ -119,12 +131,12 @@ def test_the_central_critic_gets_the_agents_observation_first():
     """Without ids, agents that swap places swap values: what a critic learns of one holds for all."""
     mappo = made(agent_id=False)
     params, features = mappo.init(1).params["value"], random(5, AGENTS, 18)
-    value = mappo._value(params, features)
-    torch.testing.assert_close(mappo._value(params, features.roll(-1, 1)), value.roll(-1, 1))
+    value = values_of(mappo, params, features)
+    torch.testing.assert_close(values_of(mappo, params, features.roll(-1, 1)), value.roll(-1, 1))
     with_ids = made()
     params = with_ids.init(1).params["value"]
     same = features[:, :1].expand(5, AGENTS, 18)
-    assert not torch.allclose(with_ids._value(params, same)[:, 0], with_ids._value(params, same)[:, 1])
+    assert not torch.allclose(values_of(with_ids, params, same)[:, 0], values_of(with_ids, params, same)[:, 1])
 
 
 @pytest.mark.parametrize("team", [True, False])
@@ -136,8 +148,8 @@ def test_advantages_are_those_of_each_agent_alone(team: bool):
     columns = {name: value.numpy() for name, value in round_.columns.items()}
     with torch.no_grad():
         batch = mappo.post(state.params, round_)
-        value = mappo._value(state.params["value"], round_.columns["observation"].flatten(0, 1))
-        final = mappo._value(state.params["value"], round_.bootstrap_observation).numpy()
+        value = values_of(mappo, state.params["value"], round_.columns["observation"].flatten(0, 1))
+        final = values_of(mappo, state.params["value"], round_.bootstrap_observation).numpy()
     values = value.view(STEPS, ENVS, AGENTS).numpy()
     for env in range(ENVS):
         for agent in range(AGENTS):
@@ -220,7 +232,7 @@ def test_rewarded_actions_become_likelier(central: bool):
                 parts = torch.autograd.grad(scalar, state.params[loss.group].leaves)
                 with torch.no_grad():
                     state = mappo.update(state, loss, torch.cat([part.reshape(-1) for part in parts]))
-    chosen = mappo._policy(state.params["policy"], random(64, AGENTS, 18, seed=999)).softmax(-1)[..., 1]
+    chosen = logits_of(mappo, state.params["policy"], random(64, AGENTS, 18, seed=999)).softmax(-1)[..., 1]
     assert chosen.mean() > 0.6
 
 

@@ -1,0 +1,143 @@
+"""Networks of several agents: what each agent's network gets, and a memory for each. Pure torch.
+
+An algorithm may import this. Agents are an axis after the row's, `[rows, agents, ...]`, or after the step's in training
+sequences, `[rows, steps, agents, ...]`. To a network, agents are rows of their own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from penstock.tasks.model.nn import kernels
+from penstock.tasks.tape.operations import call
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from penstock.tasks.model.nn.network import Network
+    from penstock.tasks.specs import Trajectory
+
+
+def agent_inputs(features: Tensor, agents: range, *, central: bool, gives_id: bool) -> Tensor:
+    """Return the inputs of some agents' networks, from what all agents observe. No gradient passes.
+
+    Args:
+        features: `[..., all, n]`, float32, of all agents.
+        agents: those whose inputs are wanted.
+        central: each gets what all observe: its own features first, then those of the agents after it, around to the
+            one before it. Otherwise it gets its own alone.
+        gives_id: append the agent's number, one-hot among all.
+
+    Returns:
+        `[..., len(agents), width]`.
+    """
+    *outer, every, numbers = features.shape
+    width = numbers * (every if central else 1) + (every if gives_id else 0)
+    number = kernels.level_number(features)
+    if number is not None and kernels.plain(features):
+        found = torch.empty(*outer, len(agents), width)
+        rows = features.numel() // (every * numbers) if numbers else 0
+        sizes = (rows, every, numbers, agents.start, len(agents), int(central), int(gives_id))
+        call(number, "agent_inputs", (features, found), sizes)
+        return found
+    with torch.no_grad():
+        if central:
+            seen = torch.stack([features.roll(-agent, -2).flatten(-2) for agent in agents], -2)
+        else:
+            seen = features[..., agents.start : agents.stop, :]
+        if not gives_id:
+            return seen
+        ids = torch.eye(every, device=features.device)[agents.start : agents.stop]
+        return torch.cat([seen, ids.expand(*outer, *ids.shape)], -1)
+
+
+def agent_means(values: Tensor) -> Tensor:
+    """Reduce values `[rows, ..., agents]` of training rows to their means `[rows]`, without a gradient."""
+    values = values.detach().flatten(1)
+    number = kernels.level_number(values)
+    if number is None or not kernels.plain(values):
+        return values.mean(-1)
+    found = torch.empty(len(values))
+    call(number, "row_means", (values, found), values.shape)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class AgentNetwork:
+    """A network that several agents apply, each to inputs and with a memory of its own."""
+
+    network: Network
+
+    def step(self, params: Mapping[str, Tensor], memory: Tensor | None, inputs: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Compute outputs `[B, agents, outputs]` of inputs `[B, agents, n]`, and the memories after.
+
+        `memory` is `[B, agents, features]`; None for a network without one.
+        """
+        if memory is None:
+            return self.network.step(params, None, inputs)
+        agents = inputs.shape[:2]
+        outputs, after = self.network.step(params, memory.flatten(0, 1), inputs.flatten(0, 1))
+        return outputs.unflatten(0, agents), None if after is None else after.unflatten(0, agents)
+
+    def over_round(
+        self,
+        params: Mapping[str, Tensor],
+        trajectory: Trajectory,
+        inputs: Tensor,
+        final: Tensor,
+        memory: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        """Compute outputs of a round, `[T, B, agents, outputs]`, and of its bootstrap rows, `[K, agents, outputs]`.
+
+        Args:
+            params: as `Network.init` makes them.
+            trajectory: of a tile; its flags and bootstrap rows are read.
+            inputs: `[T * B, agents, n]`.
+            final: `[K, agents, n]`, of the bootstrap observations.
+            memory: `[B, agents, features]`, before the first step; None for a network without one.
+        """
+        steps, envs = trajectory.columns["terminated"].shape
+        if memory is None:
+            return self.network.step(params, None, inputs)[0].unflatten(0, (steps, envs)), self.network.step(
+                params, None, final
+            )[0]
+        agents = inputs.shape[1]
+        flat = _agents_as_environments(trajectory, agents)
+        outputs, after = self.network.over_round(
+            params, flat, inputs.flatten(0, 1), final.flatten(0, 1), memory.flatten(0, 1)
+        )
+        return outputs.unflatten(1, (envs, agents)), after.unflatten(0, (-1, agents))
+
+    def over_rows(
+        self, params: Mapping[str, Tensor], inputs: Tensor, memory: Tensor | None, fresh: Tensor | None
+    ) -> Tensor:
+        """Compute outputs of training rows: of `[rows, agents, n]`, or of sequences `[rows, steps, agents, n]`.
+
+        `memory` is `[rows, agents, features]`, before the first step of each, and `fresh` is `[rows, steps]`; None both
+        for a network without memory.
+        """
+        if memory is None or fresh is None:
+            return self.network.over_rows(params, inputs, None, None)
+        rows, agents = memory.shape[:2]
+        outputs = self.network.over_rows(
+            params,
+            inputs.transpose(1, 2).flatten(0, 1),
+            memory.flatten(0, 1),
+            fresh.repeat_interleave(agents, 0),
+        )
+        of_agents: Tensor = outputs.unflatten(0, (rows, agents))
+        return of_agents.transpose(1, 2)
+
+
+def _agents_as_environments(trajectory: Trajectory, agents: int) -> Trajectory:
+    """Return the flags and bootstrap rows of a round as if every agent were an environment: `[T, B * agents]`."""
+    flags = {name: trajectory.columns[name].repeat_interleave(agents, 1) for name in ("terminated", "truncated")}
+    rows = (trajectory.bootstrap_rows.unsqueeze(-1) * agents) + torch.arange(
+        agents, device=trajectory.bootstrap_rows.device
+    )
+    # `Network.over_round` reads the shape of a round from its rewards.
+    return replace(trajectory, columns={**flags, "reward": flags["terminated"]}, bootstrap_rows=rows.flatten())
