@@ -4,7 +4,14 @@ They take parameters as tensors by name and hold no state. Import this module by
 not load it, nor torch.
 """
 
-from penstock.tasks.model.nn.action_values import choice_error, dueling_values
+from penstock.tasks.model.nn.action_values import (
+    choice_error,
+    dueling_quantiles,
+    dueling_values,
+    quantile_error,
+    quantile_means,
+    quantile_targets,
+)
 from penstock.tasks.model.nn.distributions import (
     best,
     choice_probability,
@@ -28,6 +35,7 @@ from penstock.tasks.model.nn.layers import (
     residual,
 )
 from penstock.tasks.model.nn.network import Network
+from penstock.tasks.model.nn.noisy import init_noise, noise_numbers, noisy_mlp
 from penstock.tasks.model.nn.normalizers import Normalizer, Normalizers
 from penstock.tasks.model.nn.optimizers import clip_norm, init_adam, step_adam
 from penstock.tasks.model.nn.returns import (
@@ -38,24 +46,40 @@ from penstock.tasks.model.nn.returns import (
     transitions,
     vtrace,
 )
-from penstock.tasks.model.nn.squashed import joined, multiplied, repeated_exp, smaller, squashed_sample
+from penstock.tasks.model.nn.schedules import RandomStart, corrections
+from penstock.tasks.model.nn.squashed import (
+    bounded,
+    from_bounds,
+    jittered,
+    joined,
+    multiplied,
+    repeated_exp,
+    smaller,
+    squashed_sample,
+    within_bounds,
+)
 from penstock.tasks.model.nn.surrogate import advantage_sums, clipped_surrogate, value_error
 
 __all__ = [
     "Network",
     "Normalizer",
     "Normalizers",
+    "RandomStart",
     "Transitions",
     "VTrace",
     "advantage_sums",
     "best",
+    "bounded",
     "choice_error",
     "choice_probability",
     "choose",
     "clip_norm",
     "clipped_surrogate",
+    "corrections",
     "displace",
+    "dueling_quantiles",
     "dueling_values",
+    "from_bounds",
     "generalized_advantages",
     "gru",
     "gru_sequence",
@@ -63,7 +87,9 @@ __all__ = [
     "init_gru",
     "init_mlp",
     "init_nature",
+    "init_noise",
     "init_residual",
+    "jittered",
     "joined",
     "linear",
     "mlp",
@@ -71,6 +97,11 @@ __all__ = [
     "module_parameters",
     "multiplied",
     "nature",
+    "noise_numbers",
+    "noisy_mlp",
+    "quantile_error",
+    "quantile_means",
+    "quantile_targets",
     "repeated_exp",
     "require_choice",
     "residual",
@@ -84,4 +115,5 @@ __all__ = [
     "value_error",
     "vector_probability",
     "vtrace",
+    "within_bounds",
 ]

@@ -58,10 +58,12 @@ FOR_ALGORITHMS = {
     "tasks.model.nn.network",
     "tasks.model.nn.surrogate",
     "tasks.model.nn.layers",
+    "tasks.model.nn.noisy",
     "tasks.model.nn.normalizers",
     "tasks.model.nn.placement_network",
     "tasks.model.nn.functional",
     "tasks.model.nn.returns",
+    "tasks.model.nn.schedules",
     "tasks.model.nn.squashed",
     "tasks.model.nn.optimizers",
 }

@@ -70,6 +70,10 @@ class Window(Protocol):
         """The number of rows of the newest round, which are the last ones."""
 
     @property
+    def rounds(self) -> range:
+        """The rounds that it has, counted over the run; the newest one is the last."""
+
+    @property
     def rows(self) -> int:
         """The number of rows; of an on-policy algorithm those of the round."""
 

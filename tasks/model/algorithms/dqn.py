@@ -26,6 +26,7 @@ from penstock.tasks.model.nn.distributions import best, require_choice
 from penstock.tasks.model.nn.layers import init_mlp, mlp, part
 from penstock.tasks.model.nn.optimizers import annealed, clip_norm, init_adam, step_adam
 from penstock.tasks.model.nn.returns import transitions
+from penstock.tasks.model.nn.schedules import corrections
 from penstock.tasks.setup.config.off_policy import DQNSettings
 from penstock.tasks.specs import EnvironmentSpec, NoiseSpec, ParameterGroup, Spec, State
 
@@ -122,8 +123,10 @@ class DQN(Algorithm):
     def plan(self, generator: torch.Generator, window: Window) -> Iterator[Draw]:
         """Yield minibatches of the whole window, once it has `warm_up_rows`."""
         if window.rows >= self.settings.warm_up_rows:
-            for _ in range(self.settings.minibatches):
-                yield window.draw(generator, self.settings.minibatch_rows, self.settings.priority_correction)
+            settings = self.settings
+            given = (settings.priority_correction, settings.correction_minibatches)
+            for correction in corrections(*given, window, settings.warm_up_rows, settings.minibatches):
+                yield window.draw(generator, settings.minibatch_rows, correction)
 
     def update(self, state: State, loss: Loss, gradient: Tensor) -> State:
         """Clip the gradient by its norm, then take a step of Adam with the annealed learning rate."""

@@ -1,0 +1,99 @@
+"""Schedules of off-policy algorithms: random actions at the start, and the correction of prioritised sampling.
+
+Pure torch; an algorithm may import this.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from penstock.tasks.specs import ParameterGroup
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+
+    from penstock.tasks.model.algorithms.contract import Window
+    from penstock.tasks.specs import Batch, Params, State
+
+_GROUP = "exploration"
+_STEPS = f"{_GROUP}/steps"
+
+
+@dataclass(frozen=True, slots=True)
+class RandomStart:
+    """Vectors of actions are uniform until the run has taken so many steps; holds no state itself.
+
+    The steps are counted in `State.targets`, once a round, by the sums of `stats`. Whether actors still act at random
+    is a parameter group that no loss trains, so they get it with each snapshot: all steps of one version are of one
+    kind, on any actor.
+    """
+
+    steps: int
+    """Steps of all environments; the round in which they are reached is random to its end. 0 never acts at random."""
+
+    @property
+    def actor_groups(self) -> tuple[str, ...]:
+        """The parameter groups that acting needs."""
+        return (_GROUP,) if self.steps else ()
+
+    def init(self, state: State) -> None:
+        """Add the counter to a fresh state."""
+        if self.steps:
+            state.params[_GROUP] = ParameterGroup({"random": torch.ones(1)})
+            state.targets[_STEPS] = torch.zeros((), dtype=torch.float64)
+
+    def acted(self, params: Params, action: Tensor, noise: Tensor) -> Tensor:
+        """Return the policy's vectors from -1 to 1, `[rows, n]`, or at the start uniform ones made of normal noise.
+
+        Args:
+            params: of the actors.
+            action: of the policy.
+            noise: `[rows, n]`; rows of zeros stay the policy's, so that evaluation is greedy at any time.
+        """
+        if not self.steps:
+            return action
+        # The distribution function of a normal number is uniform from 0 to 1, so this is from -1 to 1.
+        uniform = torch.erf(noise * math.sqrt(0.5))
+        explores = (params[_GROUP]["random"] > 0.0) & (noise != 0.0).any(-1, keepdim=True)
+        return torch.where(explores, uniform, action)
+
+    def sums(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the sums for `Algorithm.stats`: the number of rows."""
+        if not self.steps:
+            return {}
+        action = batch["action"]
+        return {_STEPS: torch.full((), float(len(action)), dtype=torch.float64, device=action.device)}
+
+    def update(self, state: State, stats: Mapping[str, Tensor]) -> None:
+        """Count a round's rows, in place; for `Algorithm.after_round`."""
+        if self.steps:
+            state.targets[_STEPS] += stats[_STEPS].to(state.targets[_STEPS])
+            state.params[_GROUP].flat.copy_((state.targets[_STEPS] < self.steps).float())
+
+
+def corrections(
+    first: float, over_minibatches: int, window: Window, warm_up_rows: int, minibatches: int
+) -> list[float]:
+    """Return the exponents of importance weights, beta of Schaul et al. 2016 (arXiv 1511.05952), a number a minibatch.
+
+    They rise linearly from `first` to 1 over so many minibatches of the run (section 3.4); over 0 they stay.
+
+    Args:
+        first: in the first minibatch.
+        over_minibatches: after which they are 1.
+        window: with the round as the newest.
+        warm_up_rows: of the window before the first minibatch.
+        minibatches: of this round, and of each that learned before it.
+    """
+    if not over_minibatches:
+        return [first] * minibatches
+    waited = max(1, -(-warm_up_rows // window.round_rows))
+    before = (window.rounds.stop - waited) * minibatches
+    fractions = (min(1.0, (before + number) / over_minibatches) for number in range(minibatches))
+    return [first + fraction * (1.0 - first) for fraction in fractions]
