@@ -46,7 +46,7 @@ from penstock.tasks.model.nn.returns import (
     transitions,
     vtrace,
 )
-from penstock.tasks.model.nn.schedules import RandomStart, corrections
+from penstock.tasks.model.nn.schedules import RandomStart, corrections, minibatches_before
 from penstock.tasks.model.nn.squashed import (
     bounded,
     from_bounds,
@@ -92,6 +92,7 @@ __all__ = [
     "jittered",
     "joined",
     "linear",
+    "minibatches_before",
     "mlp",
     "module_call",
     "module_parameters",

@@ -24,7 +24,7 @@ from penstock.tasks.model.nn.layers import part
 from penstock.tasks.model.nn.network import Network
 from penstock.tasks.model.nn.optimizers import annealed, clip_norm, init_adam, step_adam
 from penstock.tasks.model.nn.returns import transitions
-from penstock.tasks.model.nn.schedules import corrections
+from penstock.tasks.model.nn.schedules import corrections, minibatches_before
 from penstock.tasks.setup.config.off_policy import QRDQNSettings
 from penstock.tasks.specs import EnvironmentSpec, NoiseSpec, ParameterGroup, Spec, State
 
@@ -48,7 +48,9 @@ class QRDQN(Algorithm):
     @property
     def window(self) -> WindowSpec:
         """The newest rounds, drawn by priority if the exponent is not 0."""
-        return WindowSpec(self.settings.window_rows, self.settings.priority_exponent)
+        settings = self.settings
+        steps_after = (settings.return_steps - 1) * settings.returns_across_rounds
+        return WindowSpec(settings.window_rows, settings.priority_exponent, steps_after)
 
     @property
     def rows(self) -> dict[str, Spec]:
@@ -152,8 +154,9 @@ class QRDQN(Algorithm):
         """Yield minibatches of the whole window, once it has `warm_up_rows`."""
         if window.rows >= self.settings.warm_up_rows:
             settings = self.settings
-            given = (settings.priority_correction, settings.correction_minibatches)
-            for correction in corrections(*given, window, settings.warm_up_rows, settings.minibatches):
+            count = settings.minibatches
+            before = minibatches_before(window.rounds, window.round_rows, settings.warm_up_rows, count)
+            for correction in corrections(settings.priority_correction, settings.correction_minibatches, before, count):
                 yield window.draw(generator, settings.minibatch_rows, correction)
 
     def update(self, state: State, loss: Loss, gradient: Tensor) -> State:

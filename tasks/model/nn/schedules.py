@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from penstock.tasks.model.algorithms.contract import Window
     from penstock.tasks.specs import Batch, Params, State
 
 _GROUP = "exploration"
@@ -77,23 +76,30 @@ class RandomStart:
             state.params[_GROUP].flat.copy_((state.targets[_STEPS] < self.steps).float())
 
 
-def corrections(
-    first: float, over_minibatches: int, window: Window, warm_up_rows: int, minibatches: int
-) -> list[float]:
+def corrections(first: float, over_minibatches: int, before: int, minibatches: int) -> list[float]:
     """Return the exponents of importance weights, beta of Schaul et al. 2016 (arXiv 1511.05952), a number a minibatch.
 
     They rise linearly from `first` to 1 over so many minibatches of the run (section 3.4); over 0 they stay.
 
     Args:
-        first: in the first minibatch.
+        first: in the run's first minibatch.
         over_minibatches: after which they are 1.
-        window: with the round as the newest.
-        warm_up_rows: of the window before the first minibatch.
-        minibatches: of this round, and of each that learned before it.
+        before: minibatches that were learned before this round.
+        minibatches: of this round.
     """
     if not over_minibatches:
         return [first] * minibatches
-    waited = max(1, -(-warm_up_rows // window.round_rows))
-    before = (window.rounds.stop - waited) * minibatches
     fractions = (min(1.0, (before + number) / over_minibatches) for number in range(minibatches))
     return [first + fraction * (1.0 - first) for fraction in fractions]
+
+
+def minibatches_before(rounds: range, round_rows: int, warm_up_rows: int, minibatches: int) -> int:
+    """Return the minibatches that an off-policy algorithm has learned before the newest round of its window.
+
+    Args:
+        rounds: in the window.
+        round_rows: of each.
+        warm_up_rows: of the window before the first minibatch.
+        minibatches: of each round from then on.
+    """
+    return max(0, rounds.stop - max(1, -(-warm_up_rows // round_rows))) * minibatches

@@ -55,6 +55,10 @@ TargetShare = Annotated[
 ]
 TargetMinibatches = Annotated[int, Field(ge=1, description="Minibatches between copies to the target network.")]
 ReturnSteps = Annotated[int, Field(ge=1, description="Steps whose rewards count before the bootstrap.")]
+ReturnsAcrossRounds = Annotated[
+    bool,
+    Field(description="Returns of several steps continue in the next round, once it has arrived; otherwise they end."),
+]
 FirstEpsilon = Annotated[float, Field(ge=0, le=1, description="Epsilon at the start.")]
 LastEpsilon = Annotated[float, Field(ge=0, le=1, description="Epsilon at the end.")]
 EpsilonMinibatches = Annotated[int, Field(ge=1, description="Minibatches over which epsilon falls linearly.")]

@@ -35,6 +35,7 @@ from penstock.tasks.setup.config.hyperparameters import (
     PriorityCorrection,
     PriorityExponent,
     RandomSteps,
+    ReturnsAcrossRounds,
     ReturnSteps,
     RoundMinibatches,
     SmoothingLimit,
@@ -74,6 +75,7 @@ class DQNSettings(OffPolicySettings):
         "final_learning_rate",
         "anneal_rounds",
         "correction_minibatches",
+        "returns_across_rounds",
     )
 
     name: Literal["dqn"] = Field("dqn", description="The algorithm.")
@@ -88,6 +90,7 @@ class DQNSettings(OffPolicySettings):
     minibatches: RoundMinibatches = 10
     target_minibatches: TargetMinibatches = 50
     return_steps: ReturnSteps = 1
+    returns_across_rounds: ReturnsAcrossRounds = False
     double: bool = Field(True, description="Double DQN: the network chooses the next action, its target evaluates it.")
     dueling: bool = Field(
         True, description="Dueling network: separate outputs for a state's value and its actions' advantages."
@@ -127,6 +130,7 @@ class QRDQNSettings(EncodedSettings):
     minibatches: RoundMinibatches = 10
     target_minibatches: TargetMinibatches = 50
     return_steps: ReturnSteps = 1
+    returns_across_rounds: ReturnsAcrossRounds = False
     double: bool = Field(True, description="Double: the network chooses the next action, its target evaluates it.")
     dueling: bool = Field(
         True, description="Dueling: separate outputs for the quantiles of a state and the advantages of its actions."

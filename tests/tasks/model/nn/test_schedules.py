@@ -104,7 +104,5 @@ def test_the_correction_rises_with_the_minibatches_of_the_run(algorithm):
 
 def test_a_constant_correction_stays():
     """Over 0 minibatches, which is the default."""
-    window = RoundWindow(WindowSpec(100), 20)
-    window.begin_round()
-    assert corrections(0.4, 0, window, 1, 3) == [0.4] * 3
+    assert corrections(0.4, 0, 7, 3) == [0.4] * 3
     assert "correction_minibatches" not in DQNSettings().identity()
