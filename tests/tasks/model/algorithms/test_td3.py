@@ -83,7 +83,7 @@ def test_the_critics_learn_the_smaller_target_of_a_smoothed_action(algorithm):
 
 
 def test_the_actor_maximises_the_first_critic():
-    """Of its own action, without noise."""
+    """The value is that of its own action, without noise."""
     state, rows = apart(SMALL), batch_of(30)
     observation = numbers(rows)["observation"]
     action = np.tanh(network(state.params["actor"], "", observation))
