@@ -232,12 +232,12 @@ def _answer(question: dict[str, Any]) -> dict[str, Any]:
     except ConfigError as error:
         return {"error": str(error)}
     return {
-        "params": {group: _described(named) for group, named in state.params.items()},
-        "targets": _described(state.targets),
+        "params": {group: _kinds_of(named) for group, named in state.params.items()},
+        "targets": _kinds_of(state.targets),
     }
 
 
-def _described(named: Any) -> dict[str, tuple[str, list[int]]]:
+def _kinds_of(named: Any) -> dict[str, tuple[str, list[int]]]:
     return {name: (str(value.dtype).removeprefix("torch."), list(value.shape)) for name, value in named.items()}
 
 
