@@ -4,7 +4,14 @@ They take parameters as tensors by name and hold no state. Import this module by
 not load it, nor torch.
 """
 
-from penstock.tasks.model.nn.action_values import choice_error, dueling_values
+from penstock.tasks.model.nn.action_values import (
+    choice_error,
+    dueling_quantiles,
+    dueling_values,
+    quantile_error,
+    quantile_means,
+    quantile_targets,
+)
 from penstock.tasks.model.nn.agent_networks import AgentNetwork, agent_inputs, agent_means
 from penstock.tasks.model.nn.distributions import (
     best,
@@ -22,15 +29,25 @@ from penstock.tasks.model.nn.layers import (
     init_gru,
     init_mlp,
     init_nature,
+    init_noise,
     init_residual,
     linear,
     mlp,
     nature,
+    noise_numbers,
+    noisy_mlp,
     residual,
 )
 from penstock.tasks.model.nn.network import Network
 from penstock.tasks.model.nn.normalizers import Normalizer, Normalizers
-from penstock.tasks.model.nn.optimizers import clip_norm, init_adam, step_adam
+from penstock.tasks.model.nn.optimizers import (
+    RandomStart,
+    clip_norm,
+    corrections,
+    init_adam,
+    minibatches_before,
+    step_adam,
+)
 from penstock.tasks.model.nn.returns import (
     Transitions,
     VTrace,
@@ -39,7 +56,17 @@ from penstock.tasks.model.nn.returns import (
     transitions,
     vtrace,
 )
-from penstock.tasks.model.nn.squashed import joined, multiplied, repeated_exp, smaller, squashed_sample
+from penstock.tasks.model.nn.squashed import (
+    bounded,
+    from_bounds,
+    jittered,
+    joined,
+    multiplied,
+    repeated_exp,
+    smaller,
+    squashed_sample,
+    within_bounds,
+)
 from penstock.tasks.model.nn.surrogate import advantage_sums, clipped_surrogate, value_error
 from penstock.tasks.model.nn.value_learning import ValueNormalizer, limited_value_error
 
@@ -48,6 +75,7 @@ __all__ = [
     "Network",
     "Normalizer",
     "Normalizers",
+    "RandomStart",
     "Transitions",
     "VTrace",
     "ValueNormalizer",
@@ -55,13 +83,17 @@ __all__ = [
     "agent_inputs",
     "agent_means",
     "best",
+    "bounded",
     "choice_error",
     "choice_probability",
     "choose",
     "clip_norm",
     "clipped_surrogate",
+    "corrections",
     "displace",
+    "dueling_quantiles",
     "dueling_values",
+    "from_bounds",
     "generalized_advantages",
     "gru",
     "gru_sequence",
@@ -69,15 +101,23 @@ __all__ = [
     "init_gru",
     "init_mlp",
     "init_nature",
+    "init_noise",
     "init_residual",
+    "jittered",
     "joined",
     "limited_value_error",
     "linear",
+    "minibatches_before",
     "mlp",
     "module_call",
     "module_parameters",
     "multiplied",
     "nature",
+    "noise_numbers",
+    "noisy_mlp",
+    "quantile_error",
+    "quantile_means",
+    "quantile_targets",
     "repeated_exp",
     "require_choice",
     "residual",
@@ -91,4 +131,5 @@ __all__ = [
     "value_error",
     "vector_probability",
     "vtrace",
+    "within_bounds",
 ]

@@ -72,7 +72,7 @@ HYPER_PARAMETERS = {
     f"tasks.setup.config.{module}" for module in ("algorithm_base", "on_policy", "off_policy", "offline")
 }
 """Settings of algorithms, without torch."""
-AROUND_ALGORITHMS = {"custom", "custom_probe", "parameter_probe", "registry", "source_digest"}
+AROUND_ALGORITHMS = {"custom", "custom_probe", "registry", "source_digest"}
 """Modules that find and make algorithms."""
 UNPICKLERS = {"pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
 UNPICKLING_CALLS = {"torch.load", "torch.save", "np.load", "numpy.load", "distributed.protocol.deserialize"}

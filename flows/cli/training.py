@@ -93,7 +93,8 @@ def replay(
     """Train a policy from the shards of earlier runs.
 
     Nothing acts, except for evaluation.
-    It learns by behaviour cloning, or by implicit Q-learning (--algorithm.name iql), which also uses rewards.
+    It learns by behaviour cloning, or by implicit Q-learning (--algorithm.name iql) or TD3+BC (td3_bc, for vectors of
+    actions), which also use rewards.
 
     Every other setting can be given as an option as well: --shards-per-round 32, --algorithm.learning-rate 1e-3.
     `penstock settings --replay` lists them all.

@@ -49,6 +49,11 @@ ALGORITHMS = {
     "dqn": f"CartPole-v1 {_OFF_POLICY}\npriority_exponent = 0.6\nreturn_steps = 3\ntarget_minibatches = 5\n"
     "epsilon_minibatches = 20",
     "sac": f"Pendulum-v1 {_OFF_POLICY}\nnormalize_observation = true",
+    # Noisy weights, whose noise is drawn by actors and losses alike.
+    "qr_dqn": f"CartPole-v1 {_OFF_POLICY}\npriority_exponent = 0.6\ncorrection_minibatches = 10\nreturn_steps = 3\n"
+    "returns_across_rounds = true\ntarget_minibatches = 5\nquantiles = 4\nnoisy_scale = 0.5",
+    # Random actions until the first stage's third round has ended.
+    "td3": f"Pendulum-v1 {_OFF_POLICY}\nnormalize_observation = true\nrandom_steps = 200",
 }
 
 

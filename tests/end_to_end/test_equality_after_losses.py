@@ -27,6 +27,8 @@ FLOW = "flow"
         ("ppo", "gpu_only", (None, "worker-0")),
         ("sac", "environments", (None, "env-0")),
         ("dqn", "central", ("server-0", FLOW)),
+        ("qr_dqn", "single_learner_fine", ("learn-0", FLOW)),
+        ("td3", "multiple_learners", ("worker-1", FLOW)),
         (APART, "agents", ("learn-1", FLOW)),
     ],
 )

@@ -23,11 +23,13 @@ from .equality_runs import (
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ["behaviour_cloning", "iql"])
+@pytest.mark.parametrize("algorithm", ["behaviour_cloning", "iql", "td3_bc"])
 def test_several_learners_of_a_replay_equal_one(policy_runs, policy_cluster, algorithm):
     """Replayed from selected rows, of which shards have different numbers, parameters and counts are those of one."""
-    source = policy_runs.get("ppo", ALONE)
-    rows = ("--from", source.name, "--min-return", "12", "--shards-per-round", "5", "--hidden", "[8]")
+    vectors = algorithm == "td3_bc"
+    source = policy_runs.get("sac" if vectors else "ppo", ALONE)
+    selected = () if vectors else ("--min-return", "12")
+    rows = ("--from", source.name, *selected, "--shards-per-round", "5", "--hidden", "[8]")
     portions = ("--rounds-per-stage", "4", "--max-stages", "2", "--evaluation-episodes", "1")
     where = ("--store", source.url, "--scheduler", policy_cluster.address)
     replays: dict[str, StoredRun] = {}

@@ -5,6 +5,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "bound_operations.hpp"
+
 namespace penstock::learner {
 namespace {
 
@@ -394,6 +396,15 @@ const std::vector<Operation>& operations() {
       {"spread_exp", 2, 1, 0, false, spread_exp},
       {"multiply_all", 3, 1, 0, false, multiply_all},
       {"multiply_all_back", 3, 1, 0, false, multiply_all_back},
+      {"bound", 2, 1, 0, false, bound},
+      {"bound_back", 3, 1, 0, false, bound_back},
+      {"jitter", 3, 1, 2, false, jitter},
+      {"dueling_quantiles", 2, 3, 0, false, dueling_quantiles},
+      {"dueling_quantiles_back", 2, 3, 0, false, dueling_quantiles_back},
+      {"quantile_means", 2, 2, 0, false, quantile_means},
+      {"quantile_targets", 5, 3, 0, false, quantile_targets},
+      {"quantile_error", 6, 3, 1, false, quantile_error},
+      {"quantile_error_back", 4, 3, 0, false, quantile_error_back},
       {"forward", 3, 1, 0, true, forward},
       {"backward", 5, 1, 0, true, backward},
   };

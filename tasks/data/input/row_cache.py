@@ -213,6 +213,13 @@ class StoredRows:
             self.held_bytes += shard.nbytes
             self.peak_bytes = max(self.peak_bytes, self.held_bytes)
 
+    def drop(self, ref: ShardRef) -> bool:
+        """Drop a shard's rows from memory, since others take their place; return whether they were there."""
+        held = self._held.pop(ref, None)
+        if held is not None:
+            self.held_bytes -= held[1]
+        return held is not None
+
     def gather(self, ids: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
         """Return columns `[n, ...]` of rows by global id `[n]`, in that order; each shard is used once.
 

@@ -50,6 +50,9 @@ class WindowSpec:
     """Largest number of rows, of all environments; a round at least."""
     priority_exponent: float = 0.0
     """The exponent of priorities (alpha of Schaul et al. 2016, arXiv 1511.05952); 0 draws uniformly."""
+    steps_after: int = 0
+    """Steps of the next round that `post` also gets once that has arrived, so that the rows of a round look beyond its
+    end; a round at most. Until then, and where no step followed, the trajectory ends with the round."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,10 @@ class Window(Protocol):
     @property
     def round_rows(self) -> int:
         """The number of rows of the newest round, which are the last ones."""
+
+    @property
+    def rounds(self) -> range:
+        """The rounds that it has, counted over the run; the newest one is the last."""
 
     @property
     def rows(self) -> int:

@@ -2,7 +2,7 @@
 
 Double: van Hasselt et al. 2016, arXiv 1509.06461. Dueling: Wang et al. 2016, arXiv 1511.06581. Prioritised replay:
 Schaul et al. 2016, arXiv 1511.05952. Rewards over n steps are not corrected for the policy that acted, as in Rainbow
-(Hessel et al. 2018, arXiv 1710.02298); they end at a round's end, so rounds should be much longer than n.
+(Hessel et al. 2018, arXiv 1710.02298); they end at a round's end, unless `returns_across_rounds` continues them.
 
 Acting is epsilon-greedy. Epsilon is a parameter group that no loss trains, so actors get it with each snapshot; it
 falls with the number of minibatches.
@@ -24,7 +24,14 @@ from penstock.tasks.model.algorithms.contract import Algorithm, Loss, WindowSpec
 from penstock.tasks.model.nn.action_values import choice_error, dueling_values
 from penstock.tasks.model.nn.distributions import best, require_choice
 from penstock.tasks.model.nn.layers import init_mlp, mlp, part
-from penstock.tasks.model.nn.optimizers import annealed, clip_norm, init_adam, step_adam
+from penstock.tasks.model.nn.optimizers import (
+    annealed,
+    clip_norm,
+    corrections,
+    init_adam,
+    minibatches_before,
+    step_adam,
+)
 from penstock.tasks.model.nn.returns import transitions
 from penstock.tasks.setup.config.off_policy import DQNSettings
 from penstock.tasks.specs import EnvironmentSpec, NoiseSpec, ParameterGroup, Spec, State
@@ -49,7 +56,9 @@ class DQN(Algorithm):
     @property
     def window(self) -> WindowSpec:
         """The newest rounds, drawn by priority if the exponent is not 0."""
-        return WindowSpec(self.settings.window_rows, self.settings.priority_exponent)
+        settings = self.settings
+        steps_after = (settings.return_steps - 1) * settings.returns_across_rounds
+        return WindowSpec(settings.window_rows, settings.priority_exponent, steps_after)
 
     @property
     def rows(self) -> dict[str, Spec]:
@@ -122,8 +131,11 @@ class DQN(Algorithm):
     def plan(self, generator: torch.Generator, window: Window) -> Iterator[Draw]:
         """Yield minibatches of the whole window, once it has `warm_up_rows`."""
         if window.rows >= self.settings.warm_up_rows:
-            for _ in range(self.settings.minibatches):
-                yield window.draw(generator, self.settings.minibatch_rows, self.settings.priority_correction)
+            settings = self.settings
+            count = settings.minibatches
+            before = minibatches_before(window.rounds, window.round_rows, settings.warm_up_rows, count)
+            for correction in corrections(settings.priority_correction, settings.correction_minibatches, before, count):
+                yield window.draw(generator, settings.minibatch_rows, correction)
 
     def update(self, state: State, loss: Loss, gradient: Tensor) -> State:
         """Clip the gradient by its norm, then take a step of Adam with the annealed learning rate."""

@@ -18,7 +18,7 @@ from torch import Tensor
 from penstock.tasks.model.algorithms.contract import Algorithm, Loss, WindowSpec
 from penstock.tasks.model.nn.layers import init_mlp, mlp, part
 from penstock.tasks.model.nn.normalizers import Normalizers
-from penstock.tasks.model.nn.optimizers import init_adam, step_adam
+from penstock.tasks.model.nn.optimizers import RandomStart, init_adam, step_adam
 from penstock.tasks.model.nn.returns import transitions
 from penstock.tasks.model.nn.squashed import joined, multiplied, repeated_exp, smaller, squashed_sample
 from penstock.tasks.model.nn.surrogate import value_error
@@ -69,14 +69,18 @@ class SAC(Algorithm):
 
     @property
     def actor_groups(self) -> tuple[str, ...]:
-        """The actor and the observation's normaliser."""
-        return ("actor", *self._normalizers.actor_groups)
+        """The actor, the observation's normaliser, and whether to act at random."""
+        return ("actor", *self._normalizers.actor_groups, *self._start.actor_groups)
 
     @property
     def _normalizers(self) -> Normalizers:
         return Normalizers(
             observation=math.prod(self.environment.observation.shape) * self.settings.normalize_observation
         )
+
+    @property
+    def _start(self) -> RandomStart:
+        return RandomStart(self.settings.random_steps)
 
     @property
     def _numbers(self) -> int:
@@ -103,14 +107,16 @@ class SAC(Algorithm):
             targets={name: value.clone() for name, value in critics.items()},
         )
         self._normalizers.init(state)
+        self._start.init(state)
         return state
 
     def act(
         self, params: Params, carry: Tensor | None, observation: Tensor, noise: Tensor
     ) -> tuple[dict[str, Tensor], Tensor | None]:
-        """Sample an action; zero noise gives the squashed mean."""
+        """Sample an action, at the start a random one; zero noise gives the squashed mean."""
         inputs = self._normalizers.normalized(params, observation.flatten(1).float())
         squashed, _ = self._sample(params["actor"], inputs, noise.flatten(1))
+        squashed = self._start.acted(params, squashed, noise.flatten(1))
         low, high = self._bounds(squashed.device)
         action = low + 0.5 * (squashed + 1.0) * (high - low)
         return {"action": action.view(-1, *self.environment.action.shape)}, carry
@@ -137,8 +143,8 @@ class SAC(Algorithm):
         }
 
     def stats(self, batch: Batch) -> dict[str, Tensor]:
-        """Return the normaliser's sums over the newest round, if there is one."""
-        return self._normalizers.sums(batch)
+        """Return the normaliser's sums over the newest round, and its rows while actions are random at the start."""
+        return {**self._normalizers.sums(batch), **self._start.sums(batch)}
 
     def plan(self, generator: torch.Generator, window: Window) -> Iterator[Draw]:
         """Yield minibatches of the whole window, once it has `warm_up_rows`."""
@@ -158,8 +164,9 @@ class SAC(Algorithm):
         return state
 
     def after_round(self, state: State, stats: Mapping[str, Tensor]) -> State:
-        """Update the normaliser; without one, nothing changes."""
+        """Update the normaliser, and count the steps that are acted at random."""
         self._normalizers.update(state, stats)
+        self._start.update(state, stats)
         return state
 
     def _bounds(self, device: torch.device) -> tuple[Tensor, Tensor]:

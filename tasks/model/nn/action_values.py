@@ -72,3 +72,107 @@ def choice_error(values: Tensor, action: Tensor, target: Tensor, *, huber: bool)
 
     tape.record((values,), (found,), back)
     return error, found
+
+
+def dueling_quantiles(outputs: Tensor, quantiles: int, *, dueling: bool) -> Tensor:
+    """Return the quantiles `[rows, n, quantiles]` of choices' returns by outputs `[rows, (n or 1 + n) * quantiles]`.
+
+    A dueling network has outputs for the state's quantiles first. To each of them it adds advantages without their mean
+    over choices (section 3 of Hessel et al. 2018, arXiv 1710.02298).
+    """
+    if not dueling:
+        return outputs.reshape(len(outputs), -1, quantiles)
+    level, tape = kernels.level_number(outputs), kernels.tape_for(outputs)
+    if level is None or not kernels.plain(outputs) or (tape is None and _is_torchs(outputs)):
+        parts = outputs.reshape(len(outputs), -1, quantiles)
+        return parts[:, :1] + parts[:, 1:] - parts[:, 1:].mean(1, keepdim=True)
+    sizes = (outputs.shape[0], outputs.shape[1] // quantiles - 1, quantiles)
+    found = torch.empty(sizes)
+    call(level, "dueling_quantiles", (outputs, found), sizes)
+
+    def back(gradients: Sequence[Tensor | None]) -> Sequence[Tensor]:
+        to_outputs = torch.empty(outputs.shape)
+        call(level, "dueling_quantiles_back", (kernels.contiguous_or_none(gradients[0]), to_outputs), sizes)
+        return (to_outputs,)
+
+    if tape is not None:
+        tape.record((outputs,), (found,), back)
+    return found
+
+
+def quantile_means(quantiles: Tensor) -> Tensor:
+    """Return the means `[rows, n]` of quantiles `[rows, n, q]`, which are the values of choices; without a gradient."""
+    with torch.no_grad():
+        level = kernels.level_number(quantiles)
+        if level is None or not kernels.plain(quantiles):
+            return quantiles.mean(-1)
+        rows, n, q = quantiles.shape
+        found = torch.empty(rows, n)
+        call(level, "quantile_means", (quantiles, found), (rows * n, q))
+        return found
+
+
+def quantile_targets(quantiles: Tensor, choice: Tensor, returns: Tensor, factors: Tensor) -> Tensor:
+    """Return `returns + factors * quantiles` of each row's choice, `[rows, q]`, without a gradient.
+
+    Args:
+        quantiles: `[rows, n, q]`, of what followed.
+        choice: int64 `[rows]`.
+        returns: `[rows]`.
+        factors: `[rows]`.
+    """
+    with torch.no_grad():
+        level, (rows, n, q) = kernels.level_number(quantiles), quantiles.shape
+        if level is None or not all(map(kernels.plain, (quantiles, returns, factors))) or not choice.is_contiguous():
+            chosen = quantiles.gather(1, choice.view(-1, 1, 1).expand(-1, 1, q)).squeeze(1)
+            return returns.unsqueeze(-1) + factors.unsqueeze(-1) * chosen
+        found = torch.empty(rows, q)
+        call(level, "quantile_targets", (quantiles, choice, returns, factors, found), (rows, n, q))
+        return found
+
+
+def quantile_error(quantiles: Tensor, action: Tensor, target: Tensor, limit: float) -> tuple[Tensor, Tensor]:
+    """Return the value of each row's choice and its quantile Huber loss: equation 10 of Dabney et al. 2017.
+
+    The loss (arXiv 1710.10044) is summed over the quantiles of the choice, and a mean over those of the target, as in
+    algorithm 1.
+
+    Args:
+        quantiles: `[rows, n, q]`, of all choices.
+        action: the choices, int64 `[rows]`.
+        target: `[rows, q]`, without a gradient.
+        limit: kappa, above 0; beyond it the loss is linear.
+
+    Returns:
+        The mean of the choice's quantiles `[rows]`, detached, and the loss `[rows]`.
+    """
+    rows, n, q = quantiles.shape
+    tape, level = kernels.tape_for(quantiles), kernels.level_number(quantiles)
+    if tape is None or level is None or not (kernels.plain(quantiles) and kernels.plain(target)):
+        chosen = quantiles.gather(1, action.view(-1, 1, 1).expand(-1, 1, q)).squeeze(1)
+        with torch.no_grad():
+            middles = (torch.arange(q, device=target.device) + 0.5) / q
+            error = target.unsqueeze(1) - chosen.unsqueeze(2)
+            weight = (middles.unsqueeze(1) - (error < 0.0).float()).abs()
+            limited = error.clamp(-limit, limit)
+            slope = (weight * limited).mean(2)
+            loss = (weight * limited * (error - 0.5 * limited)).mean(2).sum(1)
+        # The gradient of the loss is minus the slope: this has it, without a table of errors for autograd.
+        return chosen.detach().mean(-1), loss - (slope * (chosen - chosen.detach())).sum(1)
+    action = action.contiguous()
+    value, slope, found = torch.empty(rows), torch.empty(rows, q), torch.empty(rows)
+    call(level, "quantile_error", (quantiles, action, target, value, slope, found), (rows, n, q), (limit,))
+
+    def back(gradients: Sequence[Tensor | None]) -> Sequence[Tensor]:
+        to_quantiles = torch.empty(rows, n, q)
+        tensors = (kernels.contiguous_or_none(gradients[0]), slope, action, to_quantiles)
+        call(level, "quantile_error_back", tensors, (rows, n, q))
+        return (to_quantiles,)
+
+    tape.record((quantiles,), (found,), back)
+    return value, found
+
+
+def _is_torchs(tensor: Tensor) -> bool:
+    """Return whether autograd follows a tensor."""
+    return torch.is_grad_enabled() and tensor.requires_grad

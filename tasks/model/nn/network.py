@@ -20,15 +20,20 @@ from penstock.tasks.model.nn.layers import (
     init_gru,
     init_mlp,
     init_nature,
+    init_noise,
     init_residual,
     mlp,
     nature,
+    noise_numbers,
+    noisy_mlp,
+    part,
     residual,
 )
 from penstock.tasks.model.nn.placement_network import floorplan, init_floorplan
+from penstock.tasks.model.nn.squashed import joined as with_action
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from penstock.tasks.specs import Batch, Facts, Spec, Trajectory
 
@@ -50,25 +55,38 @@ class Network:
     """Widths of the perceptron's hidden layers."""
     facts: Facts | None = None
     """The environment's; `floorplan` needs them."""
+    relu: bool = False
+    """True if the perceptron's hidden layers have ReLUs, as is usual for values; otherwise they have tanh."""
+    noisy_scale: float = 0.0
+    """Initial scale of the noise of the perceptron's weights (`penstock.tasks.model.nn.layers`), for `noisy_step`; 0:
+    they have none."""
 
     @property
     def recurrent(self) -> bool:
         """True if it has a memory, `[B, features]`, which is zero where an episode begins."""
         return self.name == "recurrent"
 
-    def init(self, outputs: int, gain: float, generator: torch.Generator) -> dict[str, Tensor]:
-        """Return orthogonal weights; `gain` scales those of the last layer, `<layers of hidden>.weight`."""
+    @property
+    def encoded_size(self) -> int:
+        """Return the number of inputs that the perceptron gets from an observation."""
+        return math.prod(self.observation.shape) if self.name == "mlp" else self.features
+
+    def init(self, outputs: int, gain: float, generator: torch.Generator, joined: int = 0) -> dict[str, Tensor]:
+        """Return orthogonal weights; `gain` scales those of the last layer, `<layers of hidden>.weight`.
+
+        With `joined`, the perceptron takes so many numbers more than the observation gives: for `over_pairs`.
+        """
         if self.name == "floorplan":
             return init_floorplan(self._known, self.features, self.hidden, outputs, gain, generator)
-        inputs = math.prod(self.observation.shape)
-        if self.name == "mlp":
-            return init_mlp((inputs, *self.hidden, outputs), gain, generator)
+        body: dict[str, Tensor] = {}
         if self.name == "recurrent":
-            body = init_gru(inputs, self.features, generator)
-        else:
+            body = init_gru(math.prod(self.observation.shape), self.features, generator)
+        elif self.name != "mlp":
             body = _IMAGES[self.name][0](self.observation.shape, self.features, generator)
-        head = init_mlp((self.features, *self.hidden, outputs), gain, generator)
-        return {**{f"{_BODY}{name}": value for name, value in body.items()}, **head}
+        sizes = (self.encoded_size + joined, *self.hidden, outputs)
+        head = init_mlp(sizes, gain, generator)
+        scales = init_noise(sizes, self.noisy_scale) if self.noisy_scale else {}
+        return {**{f"{_BODY}{name}": value for name, value in body.items()}, **head, **scales}
 
     def near_uniform(self, params: Mapping[str, Tensor], outputs: int) -> None:
         """Scale down the weights of the first outputs, the policy's, made with gain 1: it then starts near uniform."""
@@ -96,14 +114,38 @@ class Network:
         """
         if self.name == "floorplan":
             return floorplan(params, self._known, observation), None
-        layers = len(self.hidden) + 1
-        if self.name == "mlp":
-            return mlp(params, observation, layers=layers), None
-        body = {name.removeprefix(_BODY): value for name, value in params.items() if name.startswith(_BODY)}
         if memory is not None:
-            memory = gru(body, memory, observation)
-            return mlp(params, memory, layers=layers), memory
-        return mlp(params, _IMAGES[self.name][1](body, observation.movedim(-1, 1)), layers=layers), None
+            memory = gru(part(params, _BODY), memory, observation)
+            return self._perceptron(params, memory), memory
+        return self._perceptron(params, self.encoded(params, observation)), None
+
+    def encoded(self, params: Mapping[str, Tensor], observation: Tensor) -> Tensor:
+        """Compute the perceptron's inputs `[B, encoded_size]` of `prepared` observations: for `mlp` these themselves.
+
+        Images become features; a memory is none of it (`step`).
+        """
+        if self.name == "mlp":
+            return observation
+        return _IMAGES[self.name][1](part(params, _BODY), observation.movedim(-1, 1))
+
+    def noise_numbers(self, outputs: int) -> int:
+        """Return the number of random numbers that `noisy_step` takes for each row."""
+        return noise_numbers((self.encoded_size, *self.hidden, outputs))
+
+    def noisy_step(self, params: Mapping[str, Tensor], observation: Tensor, noise: Tensor) -> Tensor:
+        """Compute outputs `[B, outputs]` of `prepared` observations by weights with normal noise `[B, noise_numbers]`.
+
+        Convolutions have no noise.
+        """
+        return noisy_mlp(params, self.encoded(params, observation), noise, self._activation, len(self.hidden) + 1)
+
+    def over_pairs(self, params: Mapping[str, Tensor], observation: Tensor, joined: Tensor) -> Tensor:
+        """Compute outputs `[B, outputs]` of `prepared` observations, each with numbers of its own, `[B, n]`.
+
+        So a critic judges vectors of actions: images are convolved, and the perceptron gets both. `params` are as
+        `init` makes them with `joined=n`.
+        """
+        return self._perceptron(params, with_action(self.encoded(params, observation), joined))
 
     def over_round(
         self,
@@ -173,9 +215,15 @@ class Network:
         self, params: Mapping[str, Tensor], memory: Tensor, observation: Tensor, fresh: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Compute outputs `[T, B, outputs]`, and the memory after each step `[T, B, features]`."""
-        body = {name.removeprefix(_BODY): value for name, value in params.items() if name.startswith(_BODY)}
-        memories, _ = gru_sequence(body, memory, observation, fresh)
-        return mlp(params, memories.flatten(0, 1), layers=len(self.hidden) + 1).unflatten(0, fresh.shape), memories
+        memories, _ = gru_sequence(part(params, _BODY), memory, observation, fresh)
+        return self._perceptron(params, memories.flatten(0, 1)).unflatten(0, fresh.shape), memories
+
+    @property
+    def _activation(self) -> Callable[[Tensor], Tensor]:
+        return torch.relu if self.relu else torch.tanh
+
+    def _perceptron(self, params: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
+        return mlp(params, inputs, self._activation, len(self.hidden) + 1)
 
 
 def rowwise(values: Tensor) -> Tensor:

@@ -41,6 +41,8 @@ class Normalizer:
     """True if the mean is subtracted; otherwise numbers are only scaled."""
     limit: float = 10.0
     """Largest magnitude of the result."""
+    offset: float = 0.0
+    """Added to the deviation before values are divided by it."""
 
     def init(self, state: State) -> None:
         """Add the normaliser to a fresh state. Before its first rows, numbers are only limited."""
@@ -93,7 +95,8 @@ class Normalizer:
             variance.copy_(torch.where(has_rows, spread / together, variance))
             count.copy_(together)
             group["mean"].copy_(torch.where(has_rows, mean, group["mean"]))
-            group["scale"].copy_(torch.where(has_rows, (variance + _EPSILON).rsqrt(), group["scale"]))
+            scale = 1.0 / (variance.sqrt() + self.offset) if self.offset else (variance + _EPSILON).rsqrt()
+            group["scale"].copy_(torch.where(has_rows, scale, group["scale"]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,10 +111,15 @@ class Normalizers:
     """Numbers of an observation, each normalised by itself; 0 leaves observations as they are."""
     reward: bool = False
     """True if rewards are scaled, by the deviation of `discounted_rewards`."""
+    limit: float = 10.0
+    """Largest magnitude of a normalised observation."""
+    offset: float = 0.0
+    """Added to the deviation of an observation."""
 
     @property
     def _observations(self) -> Normalizer:
-        return Normalizer(group="observations", shape=(self.observation,))
+        shape = (self.observation,)
+        return Normalizer(group="observations", shape=shape, limit=self.limit, offset=self.offset)
 
     @property
     def _rewards(self) -> Normalizer:

@@ -1,7 +1,12 @@
-"""Optimizer steps on parameter vectors. Pure torch; an algorithm may import this."""
+"""Optimizer steps on parameter vectors, and schedules: learning rates, random starts, corrections of priorities.
+
+Pure torch; an algorithm may import this.
+"""
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -9,11 +14,15 @@ from torch import Tensor
 from torch.optim.adam import adam
 
 from penstock.tasks.model.nn import kernels
+from penstock.tasks.specs import ParameterGroup
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from penstock.tasks.specs import Batch, Params, State
 
+_GROUP = "exploration"
+_STEPS = f"{_GROUP}/steps"
 _DECAYS = (0.9, 0.999)
 """Decays of the two moments, as in the paper."""
 
@@ -75,3 +84,84 @@ def step_adam(
         eps=epsilon,
         maximize=False,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class RandomStart:
+    """Vectors of actions are uniform until the run has taken so many steps; holds no state itself.
+
+    The steps are counted in `State.targets`, once a round, by the sums of `stats`. Whether actors still act at random
+    is a parameter group that no loss trains, so they get it with each snapshot: all steps of one version are of one
+    kind, on any actor.
+    """
+
+    steps: int
+    """Steps of all environments; the round in which they are reached is random to its end. 0 never acts at random."""
+
+    @property
+    def actor_groups(self) -> tuple[str, ...]:
+        """The parameter groups that acting needs."""
+        return (_GROUP,) if self.steps else ()
+
+    def init(self, state: State) -> None:
+        """Add the counter to a fresh state."""
+        if self.steps:
+            state.params[_GROUP] = ParameterGroup({"random": torch.ones(1)})
+            state.targets[_STEPS] = torch.zeros((), dtype=torch.float64)
+
+    def acted(self, params: Params, action: Tensor, noise: Tensor) -> Tensor:
+        """Return the policy's vectors from -1 to 1, `[rows, n]`, or at the start uniform ones made of normal noise.
+
+        Args:
+            params: of the actors.
+            action: of the policy.
+            noise: `[rows, n]`; rows of zeros stay the policy's, so that evaluation is greedy at any time.
+        """
+        if not self.steps:
+            return action
+        # The distribution function of a normal number is uniform from 0 to 1, so this is from -1 to 1.
+        uniform = torch.erf(noise * math.sqrt(0.5))
+        explores = (params[_GROUP]["random"] > 0.0) & (noise != 0.0).any(-1, keepdim=True)
+        return torch.where(explores, uniform, action)
+
+    def sums(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the sums for `Algorithm.stats`: the number of rows."""
+        if not self.steps:
+            return {}
+        action = batch["action"]
+        return {_STEPS: torch.full((), float(len(action)), dtype=torch.float64, device=action.device)}
+
+    def update(self, state: State, stats: Mapping[str, Tensor]) -> None:
+        """Count a round's rows, in place; for `Algorithm.after_round`."""
+        if self.steps:
+            state.targets[_STEPS] += stats[_STEPS].to(state.targets[_STEPS])
+            state.params[_GROUP].flat.copy_((state.targets[_STEPS] < self.steps).float())
+
+
+def corrections(first: float, over_minibatches: int, before: int, minibatches: int) -> list[float]:
+    """Return the exponents of importance weights, beta of Schaul et al. 2016 (arXiv 1511.05952), a number a minibatch.
+
+    They rise linearly from `first` to 1 over so many minibatches of the run (section 3.4); over 0 they stay.
+
+    Args:
+        first: in the run's first minibatch.
+        over_minibatches: after which they are 1.
+        before: minibatches that were learned before this round.
+        minibatches: of this round.
+    """
+    if not over_minibatches:
+        return [first] * minibatches
+    fractions = (min(1.0, (before + number) / over_minibatches) for number in range(minibatches))
+    return [first + fraction * (1.0 - first) for fraction in fractions]
+
+
+def minibatches_before(rounds: range, round_rows: int, warm_up_rows: int, minibatches: int) -> int:
+    """Return the minibatches that an off-policy algorithm has learned before the newest round of its window.
+
+    Args:
+        rounds: in the window.
+        round_rows: of each.
+        warm_up_rows: of the window before the first minibatch.
+        minibatches: of each round from then on.
+    """
+    return max(0, rounds.stop - max(1, -(-warm_up_rows // round_rows))) * minibatches

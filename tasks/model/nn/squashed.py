@@ -17,6 +17,8 @@ from penstock.tasks.tape.operations import call
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from penstock.tasks.specs import ActionSpec
+
 _LOG_2PI = math.log(2.0 * math.pi)
 
 
@@ -63,6 +65,51 @@ def _by_kernels(outputs: Tensor, noise: Tensor, log_std_range: tuple[float, floa
     if tape is not None:
         tape.record((outputs,), (action, log_density), back)
     return action, log_density
+
+
+def bounded(outputs: Tensor) -> Tensor:
+    """Squash a deterministic policy's outputs `[rows, n]` to vectors from -1 to 1."""
+    number, tape = kernels.level_number(outputs), kernels.tape_for(outputs)
+    if number is None or not kernels.plain(outputs) or (tape is None and _is_torchs(outputs)):
+        return outputs.tanh()
+    found, count = torch.empty(outputs.shape), (outputs.numel(),)
+    call(number, "bound", (outputs, found), count)
+
+    def back(gradients: Sequence[Tensor | None]) -> Sequence[Tensor]:
+        to_outputs = torch.empty(outputs.shape)
+        call(number, "bound_back", (kernels.contiguous_or_none(gradients[0]), found, to_outputs), count)
+        return (to_outputs,)
+
+    if tape is not None:
+        tape.record((outputs,), (found,), back)
+    return found
+
+
+def within_bounds(spec: ActionSpec, action: Tensor) -> Tensor:
+    """Map vectors from -1 to 1, `[rows, n]`, to those that the environment takes, `[rows, *shape]`."""
+    low, high = torch.tensor(spec.low, device=action.device), torch.tensor(spec.high, device=action.device)
+    return (low + 0.5 * (action + 1.0) * (high - low)).view(-1, *spec.shape)
+
+
+def from_bounds(spec: ActionSpec, action: Tensor) -> Tensor:
+    """Map the environment's vectors `[rows, *shape]` to those from -1 to 1, `[rows, n]`: undoes `within_bounds`."""
+    low, high = torch.tensor(spec.low, device=action.device), torch.tensor(spec.high, device=action.device)
+    return 2.0 * (action.flatten(1) - low) / (high - low) - 1.0
+
+
+def jittered(action: Tensor, noise: Tensor, deviation: float, limit: float = math.inf) -> Tensor:
+    """Displace vectors from -1 to 1, `[rows, n]`, by normal noise of a deviation; without a gradient.
+
+    The displacement is at most `limit` in each number, and the result is from -1 to 1: target policy smoothing
+    (Fujimoto et al. 2018, arXiv 1802.09477, equation 14), and the exploration of deterministic policies.
+    """
+    with torch.no_grad():
+        number = kernels.level_number(action)
+        if number is None or not (kernels.plain(action) and kernels.plain(noise) and action.shape == noise.shape):
+            return (action + (noise * deviation).clamp(-limit, limit)).clamp(-1.0, 1.0)
+        found = torch.empty(action.shape)
+        call(number, "jitter", (action, noise, found), (action.numel(),), (deviation, limit))
+        return found
 
 
 def joined(observation: Tensor, action: Tensor) -> Tensor:

@@ -4,6 +4,10 @@
 from their shard when they are drawn, as are those of the rounds before a stage. So they are stored nowhere else, and
 memory is bounded however large the window is.
 
+An algorithm may want steps of the next round for the rows of a round (`WindowSpec.steps_after`). Then the rows of the
+round before the newest are made again when that arrives. So the rows of a round depend on whether it is the newest, and
+on nothing else.
+
 If the whole window fits into the budget, its rounds are in a ring, one array a column, so that any rows are gathered at
 once: a gather per shard would cost more than learning from them.
 
@@ -15,7 +19,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -43,6 +47,7 @@ if TYPE_CHECKING:
 _REMOTE_THREADS = 8
 KEPT_SECONDS = 30.0
 """Time that rows stay in memory between two stages of a run: a worker may serve other runs afterwards."""
+_EPISODE = "episode_id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +92,12 @@ class WindowRows:
         self._wanted = learned_columns(context)
         self._rows = StoredRows(self._read, assignment.window_budget_bytes, _REMOTE_THREADS if self._is_remote else 1)
         self._refs: list[ShardRef] = []
+        self._at: dict[tuple[int, int], ShardRef] = {}
         self._nothing: Batch = {}
         self._claim = ExitStack()
         environment, steps = context.config.environment, context.config.schedule.round_steps
         spec = window_spec(context.algorithm)
+        self._steps_after = min(spec.steps_after, steps) if spec else 0
         self._tiles = tiles_of(assignment.replica, assignment.replicas, environment.tiles)
         self._round_rows = len(self._tiles) * environment.envs_per_tile * steps
         rounds_at_most = spec.capacity_rows // (environment.num_envs * steps) if spec else 0
@@ -108,10 +115,11 @@ class WindowRows:
             stage: that begins.
             rounds: in the window before it, all of them committed.
         """
-        self._stage, self._rounds, self._refs = stage, rounds, []
+        self._stage, self._rounds = stage, rounds
+        self._list([])
         if rounds:
             committed = self._context.run.log.shard_refs(self._first_stage, stage - 1)
-            self._refs = [ref for ref in committed if ref.round in rounds and ref.tile in self._tiles]
+            self._list([ref for ref in committed if ref.round in rounds and ref.tile in self._tiles])
         self._rows.number(self._refs, 0)
 
     @property
@@ -141,7 +149,7 @@ class WindowRows:
             refs: its shards, by tile.
             batches: the rows that `post` made of them.
         """
-        self._refs = [ref for ref in self._refs if ref.round >= rounds.start] + list(refs)
+        self._list([ref for ref in self._refs if ref.round >= rounds.start] + list(refs))
         self._rows.number(self._refs, 0)
         self._nothing = {name: column[:0].clone() for name, column in batches[0].items()}
         self._oldest = rounds.start * self._round_rows
@@ -149,6 +157,11 @@ class WindowRows:
             self._ring = self._new_ring(batches[0])
         for ref, batch in zip(refs, batches, strict=True):
             self._rows.hold(ref, self._kept(ref, batch))
+        if self._steps_after:
+            for tile in self._tiles:
+                before = self._at.get((rounds.stop - 2, tile))
+                if before is not None and self._rows.drop(before):
+                    self._rows.hold(before, self._read(before))
 
     def take(self, rows: torch.Tensor) -> Batch:
         """Return columns `[n, ...]` of rows by number `[n]`, on the device.
@@ -165,18 +178,30 @@ class WindowRows:
             found = self._rows.gather(rows.numpy())
         return {name: torch.from_numpy(column).to(self._device) for name, column in found.items()}
 
+    def _list(self, refs: list[ShardRef]) -> None:
+        self._refs, self._at = refs, {(ref.round, ref.tile): ref for ref in refs}
+
     def _read(self, ref: ShardRef) -> TrainingRows:
+        trajectory, read_bytes = self._decoded(ref)
+        following = self._at.get((ref.round + 1, ref.tile)) if self._steps_after else None
+        if following is not None:
+            after, more_bytes = self._decoded(following)
+            trajectory, read_bytes = continued(trajectory, after, self._steps_after), read_bytes + more_bytes
+        columns = {name: column for name, column in trajectory.columns.items() if name in self._wanted}
+        # On the same device as when the round arrived: another might round differently.
+        with torch.no_grad():
+            batch = self._context.algorithm.post({}, replace(trajectory, columns=columns))
+        return self._kept(ref, {name: column[: ref.rows] for name, column in batch.items()}, read_bytes)
+
+    def _decoded(self, ref: ShardRef) -> tuple[Trajectory, int]:
+        """Return a shard's round, with the columns that tell its episodes, and the bytes that were fetched for it."""
         near = self._context.cache.find(ref) if self._is_remote else None
         buffer = self._store.view(ref.name) if near is None else near
         shard = decode_shard(buffer, self._context.columns, ref.name, ref.digest)
-        columns = {name: self._on_device(array) for name, array in shard.columns.items() if name in self._wanted}
-        trajectory = Trajectory(
-            columns, self._on_device(shard.bootstrap_rows), self._on_device(shard.bootstrap_observation)
-        )
-        # On the same device as when the round arrived: another might round differently.
-        with torch.no_grad():
-            batch = self._context.algorithm.post({}, trajectory)
-        return self._kept(ref, batch, buffer.nbytes)
+        names = {*self._wanted, _EPISODE} if self._steps_after else {*self._wanted}
+        columns = {name: self._on_device(array) for name, array in shard.columns.items() if name in names}
+        ends = self._on_device(shard.bootstrap_rows), self._on_device(shard.bootstrap_observation)
+        return Trajectory(columns, *ends), buffer.nbytes
 
     def _new_ring(self, batch: Batch) -> dict[str, NDArray[Any]]:
         """Allocate the whole window; returns nothing if that is more than the budget."""
@@ -200,6 +225,38 @@ class WindowRows:
 
     def _on_device(self, array: NDArray[Any]) -> torch.Tensor:
         return torch.from_numpy(array if array.flags.writeable else array.copy()).to(self._device)
+
+
+def continued(trajectory: Trajectory, following: Trajectory, steps: int) -> Trajectory:
+    """Return a tile's round with the first steps of its next round behind it, `[T + steps, B, ...]`.
+
+    An environment continues where its episode does: one that could not save its state has begun another, and the last
+    row of its round still has no successor.
+
+    Args:
+        trajectory: of the round, with the column `episode_id`.
+        following: of the next round, likewise.
+        steps: of the next round; it has so many at least.
+    """
+    own, then = trajectory.columns[_EPISODE], following.columns[_EPISODE]
+    count, envs = own.shape
+    ended = torch.ones(count * envs, dtype=torch.bool, device=own.device)
+    ended[-envs:] = own[-1] != then[0]
+    for flag in ("terminated", "truncated"):
+        ended[-envs:] |= trajectory.columns[flag][-1] != 0
+    kept = ended[trajectory.bootstrap_rows]
+    within = following.bootstrap_rows < steps * envs
+    rows = [trajectory.bootstrap_rows[kept], following.bootstrap_rows[within] + count * envs]
+    after = [trajectory.bootstrap_observation[kept], following.bootstrap_observation[within]]
+    # Rows of the last step that neither an episode nor the next round ends.
+    cut = torch.arange((steps - 1) * envs, steps * envs, device=own.device)
+    cut = cut[~torch.isin(cut, following.bootstrap_rows)]
+    if len(cut):
+        rows.append(cut + count * envs)
+        after.append(following.columns["observation"].flatten(0, 1)[cut + envs])
+    order = torch.cat(rows).argsort()
+    columns = {name: torch.cat([each, following.columns[name][:steps]]) for name, each in trajectory.columns.items()}
+    return Trajectory(columns, torch.cat(rows)[order], torch.cat(after)[order])
 
 
 class _Between:

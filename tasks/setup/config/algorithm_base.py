@@ -136,6 +136,8 @@ def check_window(window_rows: int, warm_up_rows: int, rows: int) -> None:
 
 
 _SMALLEST_PIXELS = 36
+"""The network 'nature' takes no smaller images."""
+_IMAGE_DIMENSIONS = 3
 
 
 class NetworkSettings(AlgorithmSettings):
@@ -180,15 +182,24 @@ class NetworkSettings(AlgorithmSettings):
                 f"algorithm.network = 'floorplan': {environment['id']} has no netlist, expected Floorplan-v0; "
                 "choose mlp"
             )
-        observed = environment["observation"]
-        shape = observed.get("behind_mask", observed["shape"])
-        if self.network in ("nature", "residual") and (
-            len(shape) != 3 or (self.network == "nature" and min(shape[1:]) < _SMALLEST_PIXELS)
-        ):
-            raise ConfigError(
-                f"algorithm.network = '{self.network}': {environment['id']} observes {list(shape)}, expected images "
-                f"[channels, height, width]{' of 36 x 36 at least' if self.network == 'nature' else ''}; choose mlp"
-            )
+        check_images(self.network, environment)
+
+
+def check_images(network: str, environment: EnvironmentSpec) -> None:
+    """Refuse convolutions over observations that are no images, or too small.
+
+    Raises:
+        ConfigError: names what is observed and what was expected.
+    """
+    observed = environment["observation"]
+    shape = observed.get("behind_mask", observed["shape"])
+    if network in ("nature", "residual") and (
+        len(shape) != 3 or (network == "nature" and min(shape[1:]) < _SMALLEST_PIXELS)
+    ):
+        raise ConfigError(
+            f"algorithm.network = '{network}': {environment['id']} observes {list(shape)}, expected images "
+            f"[channels, height, width]{' of 36 x 36 at least' if network == 'nature' else ''}; choose mlp"
+        )
 
 
 def check_pixels(network: str, *, normalized: bool) -> None:
@@ -197,3 +208,35 @@ def check_pixels(network: str, *, normalized: bool) -> None:
         raise ValueError(
             f"algorithm.normalize_observation = true: network = '{network}' takes pixels as they are; leave it out"
         )
+
+
+class EncodedSettings(AlgorithmSettings):
+    """Settings of a network without memory, of which images may be the input."""
+
+    network: Literal["mlp", "nature", "residual"] = Field(
+        "mlp", description="Encoder before the hidden layers: none (mlp), or convolutions for images."
+    )
+    features: int = Field(256, ge=1, description="Features of the encoder; a plain mlp has none.")
+
+    def check_environment(self, environment: EnvironmentSpec) -> None:
+        """Refuse observations that the network does not support."""
+        super().check_environment(environment)
+        check_images(self.network, environment)
+        if self.network == "mlp" and observes_images(environment):
+            raise ConfigError(
+                f"algorithm.network = 'mlp': {environment['id']} observes images {observed_shape(environment)}, from "
+                f"whose pixels a perceptron learns next to nothing; choose nature or residual"
+            )
+
+
+def observed_shape(environment: EnvironmentSpec) -> list[int]:
+    """Return the shape of an observation without its mask."""
+    observed = environment["observation"]
+    return list(observed.get("behind_mask", observed["shape"]))
+
+
+def observes_images(environment: EnvironmentSpec) -> bool:
+    """Return whether observations are images of bytes; the boards of games are none."""
+    shape = observed_shape(environment)
+    is_image = len(shape) == _IMAGE_DIMENSIONS and sorted(shape)[1] >= _SMALLEST_PIXELS
+    return is_image and environment["observation"]["dtype"] == "uint8"

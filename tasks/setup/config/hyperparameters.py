@@ -18,6 +18,9 @@ FinalLearningRate = Annotated[float, Field(ge=0, description="Learning rate afte
 AnnealRounds = Annotated[
     int, Field(ge=0, description="Rounds over which the learning rate changes linearly; 0 keeps it.")
 ]
+LearningAnnealRounds = Annotated[
+    int, Field(ge=0, description="Rounds of learning over which the learning rate changes linearly; 0 keeps it.")
+]
 Epochs = Annotated[int, Field(ge=1, description="Passes over a round's rows.")]
 EpochMinibatches = Annotated[int, Field(ge=1, description="Minibatches a pass.")]
 RoundMinibatches = Annotated[int, Field(ge=1, description="Minibatches of a round.")]
@@ -45,6 +48,39 @@ NormalizeReward = Annotated[
     bool, Field(description="Normalise rewards by the running deviation of their discounted sums, clipped at 10.")
 ]
 
+# Values and exploration of off-policy algorithms
+TargetShare = Annotated[
+    float,
+    Field(gt=0, le=1, description="Share of the critics that is mixed into their targets after a minibatch (tau)."),
+]
+TargetMinibatches = Annotated[int, Field(ge=1, description="Minibatches between copies to the target network.")]
+ReturnSteps = Annotated[int, Field(ge=1, description="Steps whose rewards count before the bootstrap.")]
+ReturnsAcrossRounds = Annotated[
+    bool,
+    Field(description="Returns of several steps continue in the next round, once it has arrived; otherwise they end."),
+]
+FirstEpsilon = Annotated[float, Field(ge=0, le=1, description="Epsilon at the start.")]
+LastEpsilon = Annotated[float, Field(ge=0, le=1, description="Epsilon at the end.")]
+EpsilonMinibatches = Annotated[int, Field(ge=1, description="Minibatches over which epsilon falls linearly.")]
+ExplorationNoise = Annotated[
+    float, Field(ge=0, description="Deviation of the actors' noise; actions are from -1 to 1 where it is added.")
+]
+SmoothingNoise = Annotated[float, Field(ge=0, description="Deviation of the noise of the target policy's actions.")]
+SmoothingLimit = Annotated[float, Field(ge=0, description="Largest magnitude of that noise.")]
+PolicyDelay = Annotated[int, Field(ge=1, description="Minibatches of the critics for each step of the actor.")]
+RandomSteps = Annotated[
+    int, Field(ge=0, description="Steps of all environments that are acted at random at the start, in whole rounds.")
+]
+
 # Replay windows
 WindowRows = Annotated[int, Field(ge=1, description="Steps in the replay window, the newest whole rounds.")]
 WarmUpRows = Annotated[int, Field(ge=1, description="Steps in the window before learning begins.")]
+
+# Prioritised replay
+PriorityExponent = Annotated[
+    float, Field(ge=0, description="Alpha: how strongly errors raise a row's probability; 0 is uniform.")
+]
+PriorityCorrection = Annotated[float, Field(ge=0, le=1, description="Beta: how strongly weights correct that bias.")]
+CorrectionMinibatches = Annotated[
+    int, Field(ge=0, description="Minibatches over which beta rises linearly to 1; 0 keeps it.")
+]

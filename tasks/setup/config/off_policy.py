@@ -1,4 +1,4 @@
-"""Settings of off-policy algorithms: DQN and SAC."""
+"""Settings of off-policy algorithms: DQN, QR-DQN, SAC and TD3."""
 
 from __future__ import annotations
 
@@ -7,27 +7,47 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import Field
 
 from penstock.storage.errors import ConfigError
-from penstock.tasks.setup.config.algorithm_base import AlgorithmSettings, check_window, implemented_by
+from penstock.tasks.setup.config.algorithm_base import (
+    AlgorithmSettings,
+    EncodedSettings,
+    check_pixels,
+    check_window,
+    implemented_by,
+    observed_shape,
+    observes_images,
+)
 from penstock.tasks.setup.config.hyperparameters import (
     AnnealedLearningRate,
+    CorrectionMinibatches,
     Discount,
+    EpsilonMinibatches,
+    ExplorationNoise,
     FinalLearningRate,
+    FirstEpsilon,
     GradientNorm,
     Hidden,
+    LastEpsilon,
+    LearningAnnealRounds,
     LearningRate,
     MinibatchRows,
     NormalizeObservation,
+    PolicyDelay,
+    PriorityCorrection,
+    PriorityExponent,
+    RandomSteps,
+    ReturnsAcrossRounds,
+    ReturnSteps,
     RoundMinibatches,
+    SmoothingLimit,
+    SmoothingNoise,
+    TargetMinibatches,
+    TargetShare,
     WarmUpRows,
     WindowRows,
 )
 
 if TYPE_CHECKING:
     from penstock.native import EnvironmentSpec
-
-_IMAGE_DIMENSIONS = 3
-_LEAST_IMAGE_PIXELS = 36
-"""The network 'nature' takes no smaller images."""
 
 
 class OffPolicySettings(AlgorithmSettings):
@@ -38,13 +58,11 @@ class OffPolicySettings(AlgorithmSettings):
     def check_environment(self, environment: EnvironmentSpec) -> None:
         """Refuse images: a perceptron over their pixels learns next to nothing. The boards of games are no images."""
         super().check_environment(environment)
-        observed = environment["observation"]
-        shape = observed.get("behind_mask", observed["shape"])
-        is_image = len(shape) == _IMAGE_DIMENSIONS and sorted(shape)[1] >= _LEAST_IMAGE_PIXELS
-        if is_image and observed["dtype"] == "uint8":
+        if observes_images(environment):
             raise ConfigError(
-                f"algorithm.name = '{self.name}': {environment['id']} observes images {list(shape)}, and {self.name} "
-                f"has no network for them; choose ppo or impala with algorithm.network = 'nature'"
+                f"algorithm.name = '{self.name}': {environment['id']} observes images {observed_shape(environment)}, "
+                f"and {self.name} has no network for them; choose ppo, impala, qr_dqn or td3 with algorithm.network = "
+                f"'nature'"
             )
 
 
@@ -53,36 +71,82 @@ class DQNSettings(OffPolicySettings):
     """DQN: values of choices, learned from rows drawn from a window of the newest rounds."""
 
     action_kinds: ClassVar[tuple[str, ...]] = ("discrete",)
-    omitted_when_default: ClassVar[tuple[str, ...]] = ("final_learning_rate", "anneal_rounds")
+    omitted_when_default: ClassVar[tuple[str, ...]] = (
+        "final_learning_rate",
+        "anneal_rounds",
+        "correction_minibatches",
+        "returns_across_rounds",
+    )
 
     name: Literal["dqn"] = Field("dqn", description="The algorithm.")
     hidden: Hidden = (120, 84)
     learning_rate: AnnealedLearningRate = 2.5e-4
     final_learning_rate: FinalLearningRate = 0.0
-    anneal_rounds: int = Field(
-        0,
-        ge=0,
-        description="Rounds of learning over which the learning rate changes linearly; 0 keeps it.",
-    )
+    anneal_rounds: LearningAnnealRounds = 0
     discount: Discount = 0.99
     window_rows: WindowRows = 10_000
     warm_up_rows: WarmUpRows = 1_000
     minibatch_rows: MinibatchRows = 128
     minibatches: RoundMinibatches = 10
-    target_minibatches: int = Field(50, ge=1, description="Minibatches between copies to the target network.")
-    return_steps: int = Field(1, ge=1, description="Steps whose rewards count before the bootstrap.")
+    target_minibatches: TargetMinibatches = 50
+    return_steps: ReturnSteps = 1
+    returns_across_rounds: ReturnsAcrossRounds = False
     double: bool = Field(True, description="Double DQN: the network chooses the next action, its target evaluates it.")
     dueling: bool = Field(
         True, description="Dueling network: separate outputs for a state's value and its actions' advantages."
     )
     huber: bool = Field(False, description="Huber loss: errors beyond 1 count linearly; suits rewards of -1 to 1.")
-    priority_exponent: float = Field(
-        0.0, ge=0, description="Alpha: how strongly errors raise a row's probability; 0 is uniform."
+    priority_exponent: PriorityExponent = 0.0
+    priority_correction: PriorityCorrection = 0.4
+    correction_minibatches: CorrectionMinibatches = 0
+    first_epsilon: FirstEpsilon = 1.0
+    last_epsilon: LastEpsilon = 0.05
+    epsilon_minibatches: EpsilonMinibatches = 25_000
+    gradient_norm: GradientNorm = 10.0
+
+    def check_round(self, rows: int) -> None:
+        """Refuse a window that is too small for a round or for the warm-up."""
+        check_window(self.window_rows, self.warm_up_rows, rows)
+
+
+@implemented_by("penstock.tasks.model.algorithms.qr_dqn:QRDQN")
+class QRDQNSettings(EncodedSettings):
+    """QR-DQN: quantiles of choices' returns, learned from rows drawn from a window of the newest rounds."""
+
+    learns_from_window: ClassVar[bool] = True
+    action_kinds: ClassVar[tuple[str, ...]] = ("discrete",)
+
+    name: Literal["qr_dqn"] = Field("qr_dqn", description="The algorithm.")
+    hidden: Hidden = (120, 84)
+    quantiles: int = Field(50, ge=1, description="Quantiles of a choice's return.")
+    huber_limit: float = Field(1.0, gt=0, description="Kappa: errors beyond it count linearly.")
+    learning_rate: AnnealedLearningRate = 2.5e-4
+    final_learning_rate: FinalLearningRate = 0.0
+    anneal_rounds: LearningAnnealRounds = 0
+    discount: Discount = 0.99
+    window_rows: WindowRows = 10_000
+    warm_up_rows: WarmUpRows = 1_000
+    minibatch_rows: MinibatchRows = 128
+    minibatches: RoundMinibatches = 10
+    target_minibatches: TargetMinibatches = 50
+    return_steps: ReturnSteps = 1
+    returns_across_rounds: ReturnsAcrossRounds = False
+    double: bool = Field(True, description="Double: the network chooses the next action, its target evaluates it.")
+    dueling: bool = Field(
+        True, description="Dueling: separate outputs for the quantiles of a state and the advantages of its actions."
     )
-    priority_correction: float = Field(0.4, ge=0, le=1, description="Beta: how strongly weights correct that bias.")
-    first_epsilon: float = Field(1.0, ge=0, le=1, description="Epsilon at the start.")
-    last_epsilon: float = Field(0.05, ge=0, le=1, description="Epsilon at the end.")
-    epsilon_minibatches: int = Field(25_000, ge=1, description="Minibatches over which epsilon falls linearly.")
+    priority_exponent: PriorityExponent = 0.0
+    priority_correction: PriorityCorrection = 0.4
+    correction_minibatches: CorrectionMinibatches = 0
+    noisy_scale: float = Field(
+        0.0,
+        ge=0,
+        description="Initial scale of noisy linear layers, which explore in place of epsilon (0.5 in the paper); 0: "
+        "none.",
+    )
+    first_epsilon: FirstEpsilon = 1.0
+    last_epsilon: LastEpsilon = 0.05
+    epsilon_minibatches: EpsilonMinibatches = 25_000
     gradient_norm: GradientNorm = 10.0
 
     def check_round(self, rows: int) -> None:
@@ -95,7 +159,7 @@ class SACSettings(OffPolicySettings):
     """SAC: an actor and twin critics, learned from rows drawn from a window of the newest rounds."""
 
     action_kinds: ClassVar[tuple[str, ...]] = ("box",)
-    omitted_when_default: ClassVar[tuple[str, ...]] = ("normalize_observation",)
+    omitted_when_default: ClassVar[tuple[str, ...]] = ("normalize_observation", "random_steps")
 
     name: Literal["sac"] = Field("sac", description="The algorithm.")
     hidden: Hidden = (256, 256)
@@ -105,13 +169,41 @@ class SACSettings(OffPolicySettings):
     warm_up_rows: WarmUpRows = 1_000
     minibatch_rows: MinibatchRows = 256
     minibatches: RoundMinibatches = 64
-    target_share: float = Field(
-        0.005, gt=0, le=1, description="Share of the critics that is mixed into their targets after a minibatch (tau)."
-    )
+    target_share: TargetShare = 0.005
     initial_temperature: float = Field(1.0, gt=0, description="Temperature (weight of the entropy) at the start.")
     target_entropy: float | None = Field(None, description="Target entropy in nats; empty: -1 per action dimension.")
     normalize_observation: NormalizeObservation = False
+    random_steps: RandomSteps = 0
 
     def check_round(self, rows: int) -> None:
         """Refuse a window that is too small for a round or for the warm-up."""
+        check_window(self.window_rows, self.warm_up_rows, rows)
+
+
+@implemented_by("penstock.tasks.model.algorithms.td3:TD3")
+class TD3Settings(EncodedSettings):
+    """TD3: a deterministic actor and twin critics, learned from rows drawn from a window of the newest rounds."""
+
+    learns_from_window: ClassVar[bool] = True
+    action_kinds: ClassVar[tuple[str, ...]] = ("box",)
+
+    name: Literal["td3"] = Field("td3", description="The algorithm.")
+    hidden: Hidden = (256, 256)
+    learning_rate: LearningRate = 3e-4
+    discount: Discount = 0.99
+    window_rows: WindowRows = 1_000_000
+    warm_up_rows: WarmUpRows = 1_000
+    random_steps: RandomSteps = 1_000
+    minibatch_rows: MinibatchRows = 256
+    minibatches: RoundMinibatches = 64
+    target_share: TargetShare = 0.005
+    exploration_noise: ExplorationNoise = 0.1
+    smoothing_noise: SmoothingNoise = 0.2
+    smoothing_limit: SmoothingLimit = 0.5
+    policy_delay: PolicyDelay = 2
+    normalize_observation: NormalizeObservation = False
+
+    def check_round(self, rows: int) -> None:
+        """Refuse a window that is too small for a round or for the warm-up, and normalised images."""
+        check_pixels(self.network, normalized=self.normalize_observation)
         check_window(self.window_rows, self.warm_up_rows, rows)

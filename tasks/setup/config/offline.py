@@ -1,18 +1,29 @@
-"""Settings of algorithms that learn from stored rows alone: behaviour cloning and IQL."""
+"""Settings of algorithms that learn from stored rows alone: behaviour cloning, IQL and TD3+BC."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from penstock.tasks.setup.config.algorithm_base import AlgorithmSettings, implemented_by
+from penstock.tasks.setup.config.algorithm_base import (
+    AlgorithmSettings,
+    EncodedSettings,
+    check_pixels,
+    implemented_by,
+)
 from penstock.tasks.setup.config.hyperparameters import (
     Discount,
+    Epochs,
+    ExplorationNoise,
     Hidden,
     LearningRate,
     MinibatchRows,
+    PolicyDelay,
     RewardScale,
+    SmoothingLimit,
+    SmoothingNoise,
+    TargetShare,
 )
 
 
@@ -50,3 +61,31 @@ class IQLSettings(AlgorithmSettings):
     reward_scale: RewardScale = 1.0
     minibatch_rows: MinibatchRows = 512
     epochs: int = Field(1, ge=1, description="Passes over the rows of a round.")
+
+
+@implemented_by("penstock.tasks.model.algorithms.td3_bc:TD3BC")
+class TD3BCSettings(EncodedSettings):
+    """TD3+BC: a deterministic actor that maximises values and clones the stored actions."""
+
+    action_kinds: ClassVar[tuple[str, ...]] = ("box",)
+
+    name: Literal["td3_bc"] = Field("td3_bc", description="The algorithm.")
+    hidden: Hidden = (256, 256)
+    learning_rate: LearningRate = 3e-4
+    discount: Discount = 0.99
+    alpha: float = Field(2.5, gt=0, description="Weight of values against cloning; small values clone.")
+    target_share: TargetShare = 0.005
+    exploration_noise: ExplorationNoise = 0.1
+    smoothing_noise: SmoothingNoise = 0.2
+    smoothing_limit: SmoothingLimit = 0.5
+    policy_delay: PolicyDelay = 2
+    normalize_observation: bool = Field(
+        True, description="Normalise observations by the mean and deviation of the rows that were learned so far."
+    )
+    reward_scale: RewardScale = 1.0
+    minibatch_rows: MinibatchRows = 256
+    epochs: Epochs = 1
+
+    def check_round(self, rows: int) -> None:  # noqa: ARG002  (any number of rows will do)
+        """Refuse normalised images."""
+        check_pixels(self.network, normalized=self.normalize_observation)

@@ -11,7 +11,7 @@ from penstock.storage.runs.run import stored_settings
 from penstock.tasks.settings import Settings
 from penstock.tasks.setup.config.custom_algorithm import CUSTOM, CustomAlgorithmSettings, by_name
 from penstock.tasks.setup.config.loading import build_config, validate
-from penstock.tasks.setup.config.offline import BehaviourCloningSettings, IQLSettings
+from penstock.tasks.setup.config.offline import BehaviourCloningSettings, IQLSettings, TD3BCSettings
 from penstock.tasks.setup.config.run import RunConfig, RunIdentity, RunName, ScheduleSettings, any_of
 from penstock.tasks.setup.distribution.settings import DistributionSettings
 
@@ -69,6 +69,7 @@ class ReplayConfig(RunConfig):
     algorithm: (
         Annotated[BehaviourCloningSettings, Tag("behaviour_cloning")]
         | Annotated[IQLSettings, Tag("iql")]
+        | Annotated[TD3BCSettings, Tag("td3_bc")]
         | Annotated[CustomAlgorithmSettings, Tag(CUSTOM)]
     ) = Field(
         default_factory=BehaviourCloningSettings,

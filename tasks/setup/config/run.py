@@ -24,7 +24,7 @@ from penstock.tasks.setup.config.cluster import ClusterSettings
 from penstock.tasks.setup.config.custom_algorithm import CUSTOM, CustomAlgorithmSettings, by_name
 from penstock.tasks.setup.config.environment import EnvironmentSettings
 from penstock.tasks.setup.config.initial import InitialSettings
-from penstock.tasks.setup.config.off_policy import DQNSettings, SACSettings
+from penstock.tasks.setup.config.off_policy import DQNSettings, QRDQNSettings, SACSettings, TD3Settings
 from penstock.tasks.setup.config.on_policy import IMPALASettings, IPPOSettings, MAPPOSettings, PPOSettings
 from penstock.tasks.setup.config.shards import ShardSettings
 from penstock.tasks.setup.distribution.policies import AUTO, make_policy, owns_agents
@@ -208,7 +208,9 @@ class TrainConfig(RunConfig):
         | Annotated[MAPPOSettings, Tag("mappo")]
         | Annotated[IPPOSettings, Tag("ippo")]
         | Annotated[DQNSettings, Tag("dqn")]
+        | Annotated[QRDQNSettings, Tag("qr_dqn")]
         | Annotated[SACSettings, Tag("sac")]
+        | Annotated[TD3Settings, Tag("td3")]
         | Annotated[CustomAlgorithmSettings, Tag(CUSTOM)]
     ) = Field(
         default_factory=PPOSettings,

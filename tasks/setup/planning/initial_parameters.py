@@ -1,12 +1,15 @@
 """Takes the parameters that a new run starts with from a stored run, and keeps them with the new one. Imports no torch.
 
-They are the parameters of a commit's checkpoint, which has every group; a snapshot has those of actors alone.
+They are the parameters of a commit's checkpoint, which has every group; a snapshot has those of actors alone. Another
+process, which imports torch, makes the algorithm's fresh parameters, which they have to fit.
 """
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -17,7 +20,8 @@ from penstock.storage.runs.reader_claims import reading
 from penstock.storage.runs.run import open_run
 from penstock.storage.tensors import load_tensors, save_tensors
 from penstock.tasks.inference.finding import find_snapshot
-from penstock.tasks.model.algorithms.parameter_probe import fresh_parameters
+from penstock.tasks.model.algorithms.custom_probe import ask, question_of, reply
+from penstock.tasks.setup.config.custom_algorithm import CustomAlgorithmSettings
 from penstock.tasks.setup.config.run import TrainConfig
 
 if TYPE_CHECKING:
@@ -26,10 +30,23 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from penstock.storage.runs.run import RunFolder
-    from penstock.tasks.model.algorithms.parameter_probe import FreshParameters, TensorKind
     from penstock.tasks.setup.config.run import RunConfig
 
     Tensors = dict[str, NDArray[Any]]
+
+
+TensorKind: TypeAlias = tuple[str, tuple[int, ...]]
+"""A tensor's dtype, by NumPy's name, and its shape."""
+
+
+@dataclass(frozen=True, slots=True)
+class FreshParameters:
+    """The tensors of an algorithm's fresh state, without its optimizers'."""
+
+    params: dict[str, dict[str, TensorKind]]
+    """By group and name."""
+    targets: dict[str, TensorKind]
+    """By name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,3 +190,56 @@ def _shown(name: str) -> str:
 
 def _described(dtype: str, shape: tuple[int, ...]) -> str:
     return f"{dtype} {list(shape)}"
+
+
+def fresh_parameters(config: RunConfig) -> FreshParameters:
+    """Make the configured algorithm in another process, and list its tensors; takes seconds.
+
+    Raises:
+        ConfigError: the algorithm can't be made.
+    """
+    if isinstance(config.algorithm, CustomAlgorithmSettings):  # its source may change between two calls
+        return _probe(question_of(config), config.algorithm.name)
+    return _probe_once(question_of(config), config.algorithm.name)
+
+
+def _probe(question: str, name: str) -> FreshParameters:
+    answer = ask(__name__, question, name)
+    return FreshParameters(
+        params={group: _kinds(named) for group, named in answer["params"].items()},
+        targets=_kinds(answer["targets"]),
+    )
+
+
+_probe_once = lru_cache(maxsize=8)(_probe)
+
+
+def _kinds(named: dict[str, Any]) -> dict[str, TensorKind]:
+    return {name: (dtype, tuple(shape)) for name, (dtype, shape) in named.items()}
+
+
+def _answer(question: dict[str, Any]) -> dict[str, Any]:
+    specs = importlib.import_module("penstock.tasks.specs")
+    make_pool = importlib.import_module("penstock.tasks.environments.factory").make_pool
+    make_algorithm = importlib.import_module("penstock.tasks.model.algorithms.registry").make_algorithm
+    build_config = importlib.import_module("penstock.tasks.setup.config.loading").build_config
+    config = build_config({"environment": question["environment"], "algorithm": question["algorithm"]})
+    pool = make_pool(config, 1)
+    environment = specs.EnvironmentSpec.from_pool(config.environment.id, dict(pool.environment))
+    pool.close()
+    try:
+        state = make_algorithm(config.algorithm, environment).init(0)
+    except ConfigError as error:
+        return {"error": str(error)}
+    return {
+        "params": {group: _kinds_of(named) for group, named in state.params.items()},
+        "targets": _kinds_of(state.targets),
+    }
+
+
+def _kinds_of(named: Any) -> dict[str, tuple[str, list[int]]]:
+    return {name: (str(value.dtype).removeprefix("torch."), list(value.shape)) for name, value in named.items()}
+
+
+if __name__ == "__main__":
+    reply(_answer)

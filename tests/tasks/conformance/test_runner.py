@@ -82,7 +82,10 @@ ALL = sorted(
 
 
 SPREAD = ("simple_spread_v3",)
-ENVIRONMENTS = {"mappo": SPREAD, "ippo": SPREAD, "dqn": ("CartPole-v1",), "sac": ("Pendulum-v1",)}
+ENVIRONMENTS = {"mappo": SPREAD, "ippo": SPREAD} | {
+    **dict.fromkeys(("dqn", "qr_dqn"), ("CartPole-v1",)),
+    **dict.fromkeys(("sac", "td3", "td3_bc"), ("Pendulum-v1",)),
+}
 BOTH = ("CartPole-v1", "Pendulum-v1")
 
 
@@ -152,7 +155,7 @@ def test_unusable_files_names_and_settings_are_refused(tmp_path: Path):
         check_one_algorithm("nowhere.py", "CartPole-v1", [])
     with pytest.raises(
         ConfigError,
-        match=r"no algorithm 'nosuch'; .*ppo, .*sac, behaviour_cloning, iql, a preset .*spread-ippo.*, a file with",
+        match=r"no algorithm 'nosuch'; .*ppo, .*td3, behaviour_cloning, iql, td3_bc, a preset .*spread-ippo.*, a file",
     ):
         check_one_algorithm("nosuch", "CartPole-v1", [])
     with pytest.raises(ConfigError, match=r"algorithm.epochs = 0: input should be greater than or equal to 1"):

@@ -16,11 +16,15 @@ from penstock.tasks.model.algorithms.contract import WEIGHT, Loss
 from penstock.tasks.model.algorithms.dqn import DQN
 from penstock.tasks.model.algorithms.mappo import MAPPO
 from penstock.tasks.model.algorithms.ppo import PPO
+from penstock.tasks.model.algorithms.qr_dqn import QRDQN
 from penstock.tasks.model.algorithms.sac import SAC
+from penstock.tasks.model.algorithms.td3 import TD3
+from penstock.tasks.model.algorithms.td3_bc import TD3BC
 from penstock.tasks.model.nn.layers import init_mlp, mlp
 from penstock.tasks.model.nn.surrogate import value_error
 from penstock.tasks.roles.learning.gradients import minibatch_gradient
-from penstock.tasks.setup.config.off_policy import DQNSettings, SACSettings
+from penstock.tasks.setup.config.off_policy import DQNSettings, QRDQNSettings, SACSettings, TD3Settings
+from penstock.tasks.setup.config.offline import TD3BCSettings
 from penstock.tasks.setup.config.on_policy import IPPOSettings, MAPPOSettings, PPOSettings
 from penstock.tasks.specs import ActionSpec, EnvironmentSpec, ParameterGroup, Spec, State
 from penstock.tasks.tape.totals import RoundTotals
@@ -128,7 +132,19 @@ CASES = {
     ),
     "double dqn": Case(DQN(DQNSettings(hidden=(8,), double=True, dueling=False), CHOICES), off_policy(True), {"value"}),
     "dueling dqn": Case(DQN(DQNSettings(hidden=(8,), dueling=True), CHOICES), off_policy(True), {"value"}),
+    "qr-dqn": Case(
+        QRDQN(QRDQNSettings(hidden=(8,), quantiles=4, double=False, dueling=False), CHOICES),
+        off_policy(True),
+        {"value"},
+    ),
+    "double and dueling qr-dqn": Case(
+        QRDQN(QRDQNSettings(hidden=(8,), quantiles=4), CHOICES), off_policy(True), {"value"}
+    ),
     "sac": Case(SAC(SACSettings(hidden=(8,)), VECTORS), off_policy(False), {"critic", "actor", "temperature"}),
+    "td3_bc": Case(TD3BC(TD3BCSettings(hidden=(8,)), VECTORS), off_policy(False), {"critic", "balance", "actor"}),
+    "td3": Case(
+        TD3(TD3Settings(hidden=(8,), normalize_observation=True), VECTORS), off_policy(False), {"critic", "actor"}
+    ),
 }
 
 

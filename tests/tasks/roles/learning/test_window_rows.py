@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,7 +15,7 @@ from penstock.storage.errors import CorruptObjectError, ObjectNotFoundError
 from penstock.storage.shards.codec import decode_shard
 from penstock.tasks.data.input.pipeline import LoadedShard
 from penstock.tasks.roles.learning import window_rows
-from penstock.tasks.roles.learning.window_rows import open_window
+from penstock.tasks.roles.learning.window_rows import continued, open_window
 from penstock.tasks.runtime.assignment import Assignment
 from penstock.tasks.specs import Trajectory
 
@@ -201,3 +202,82 @@ def test_rows_are_dropped_when_no_stage_follows(make_context, monkeypatch):
         remove_shards(made)
         with pytest.raises(ObjectNotFoundError):
             rows.take(torch.arange(10))
+
+
+def acted(steps: int, seed: int) -> dict[str, torch.Tensor]:
+    """Columns of two environments, in which every fifth step ends an episode, one way or the other."""
+    generator = torch.Generator().manual_seed(seed)
+    ends = torch.arange(steps).unsqueeze(1).add(torch.tensor([0, 2])) % 5 == 4
+    return {
+        "observation": torch.randn(steps, 2, 4, generator=generator),
+        "reward": torch.randn(steps, 2, generator=generator),
+        "terminated": (ends & torch.tensor([True, False])).byte(),
+        "truncated": (ends & torch.tensor([False, True])).byte(),
+        "action": torch.randint(2, (steps, 2), generator=generator),
+        "episode_id": ends.int().cumsum(0) - ends.int(),
+    }
+
+
+def part_of(columns: dict[str, torch.Tensor], start: int, stop: int) -> Trajectory:
+    """Steps from `start` to `stop` as a round, with what followed each row that has no successor in it."""
+    ends = (columns["terminated"] | columns["truncated"])[start:stop].bool()
+    ends[-1] = True
+    rows = ends.flatten().nonzero().squeeze(-1)
+    true_end = (columns["terminated"] | columns["truncated"])[start:stop].flatten()[rows].bool()
+    following = columns["observation"].roll(-1, 0)[start:stop].flatten(0, 1)[rows]
+    following[true_end] = 100.0 + rows[true_end].float().add(2 * start).unsqueeze(-1)
+    return Trajectory({name: column[start:stop].clone() for name, column in columns.items()}, rows, following)
+
+
+@pytest.mark.parametrize(("return_steps", "round_steps"), [(2, 8), (4, 8), (9, 8), (4, 10)])
+def test_returns_continue_in_the_next_round(make_context, return_steps, round_steps):
+    """Rows of a round with the steps after it are those of one long trajectory, whether or not an episode ends."""
+    changes = {"return_steps": return_steps, "returns_across_rounds": True}
+    algorithm = make_context({**SETTINGS, "algorithm": {**SETTINGS["algorithm"], **changes}}).algorithm
+    assert algorithm.window.steps_after == return_steps - 1
+    columns = acted(3 * round_steps, seed=3)
+    rounds = [part_of(columns, start, start + round_steps) for start in (0, round_steps)]
+    found = algorithm.post({}, continued(*rounds, return_steps - 1))
+    whole = algorithm.post({}, part_of(columns, 0, 3 * round_steps))
+    alone = algorithm.post({}, rounds[0])
+    rows = 2 * round_steps
+    for name, column in whole.items():
+        torch.testing.assert_close(found[name][:rows], column[:rows], msg=name)
+    assert not torch.equal(alone["return"], whole["return"][:rows])
+
+
+def test_an_environment_that_began_anew_does_not_continue(make_context):
+    """It could not save its state: the episode of the next round is another, though none ended."""
+    changes = {"return_steps": 3, "returns_across_rounds": True}
+    algorithm = make_context({**SETTINGS, "algorithm": {**SETTINGS["algorithm"], **changes}}).algorithm
+    columns = acted(16, seed=4)
+    first, second = part_of(columns, 0, 8), part_of(columns, 8, 16)
+    second.columns["episode_id"] += 1000
+    found, alone = algorithm.post({}, continued(first, second, 2)), algorithm.post({}, first)
+    for name, column in alone.items():
+        assert torch.equal(found[name][:16], column), name
+
+
+@pytest.mark.parametrize("budget_bytes", [1, 4000, 1 << 20])
+@pytest.mark.parametrize("first", [4, 6])
+def test_rows_with_steps_after_them_are_the_same_at_any_budget_and_after_a_resume(make_context, budget_bytes, first):
+    """All rounds but the newest have steps of the next one, of whichever stage, and a resume finds the same rows."""
+    changes = {"return_steps": 3, "returns_across_rounds": True}
+    made = Committed(make_context({**SETTINGS, "algorithm": {**SETTINGS["algorithm"], **changes}}), stages=3)
+    algorithm = made.context.algorithm
+    given = replace(assignment(budget_bytes), stage=first // ROUNDS)
+    with open_window(given, made.context, CPU, range(first - 3, first)) as rows:
+        for round_ in range(first, 7):
+            loaded = [made.loaded(round_ // ROUNDS, round_, tile) for tile in range(TILES)]
+            batches = [algorithm.post({}, item.trajectory) for item in loaded]
+            rows.add(range(round_ - 2, round_ + 1), [item.ref for item in loaded], batches)
+            found = rows.take(torch.arange(3 * TILES * STEPS * ENVS))
+    parts = []
+    for round_ in (4, 5, 6):
+        for tile in range(TILES):
+            own = made.loaded(round_ // ROUNDS, round_, tile).trajectory
+            if round_ < 6:
+                own = continued(own, made.loaded((round_ + 1) // ROUNDS, round_ + 1, tile).trajectory, 2)
+            parts.append({name: column[: STEPS * ENVS] for name, column in algorithm.post({}, own).items()})
+    for name, column in found.items():
+        assert torch.equal(column, torch.cat([part[name] for part in parts])), name

@@ -1,0 +1,212 @@
+"""QR-DQN (Dabney et al. 2017, arXiv 1710.10044) for discrete actions: the distribution of returns, by its quantiles.
+
+With quantiles in place of its categories, the other parts of Rainbow (Hessel et al. 2018, arXiv 1710.02298) are
+settings: double (arXiv 1509.06461), dueling (1511.06581), prioritised (1511.05952), n-step, and noisy layers
+(Fortunato et al. 2017, 1706.10295). A row's priority is its loss, as in Rainbow.
+
+Acting is epsilon-greedy in the mean of the quantiles, with epsilon as in `dqn`; or, with `noisy_scale`, greedy under
+noisy weights, and there is no epsilon. A loss draws them three times: for the values, for their targets, and for the
+choice of which these are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from penstock.tasks.model.algorithms.contract import Algorithm, Loss, WindowSpec
+from penstock.tasks.model.nn.action_values import dueling_quantiles, quantile_error, quantile_means, quantile_targets
+from penstock.tasks.model.nn.distributions import best, require_choice
+from penstock.tasks.model.nn.layers import part
+from penstock.tasks.model.nn.network import Network
+from penstock.tasks.model.nn.optimizers import (
+    annealed,
+    clip_norm,
+    corrections,
+    init_adam,
+    minibatches_before,
+    step_adam,
+)
+from penstock.tasks.model.nn.returns import transitions
+from penstock.tasks.setup.config.off_policy import QRDQNSettings
+from penstock.tasks.specs import EnvironmentSpec, NoiseSpec, ParameterGroup, Spec, State
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from penstock.tasks.model.algorithms.contract import Draw, Window
+    from penstock.tasks.specs import Batch, LossInputs, LossResult, Params, Trajectory
+
+_TARGET = "value/"
+_UPDATES = "updates"
+
+
+@dataclass(frozen=True, slots=True)
+class QRDQN(Algorithm):
+    """Quantile regression with a target network, for one environment's spaces."""
+
+    settings: QRDQNSettings
+    environment: EnvironmentSpec
+
+    @property
+    def window(self) -> WindowSpec:
+        """The newest rounds, drawn by priority if the exponent is not 0."""
+        settings = self.settings
+        steps_after = (settings.return_steps - 1) * settings.returns_across_rounds
+        return WindowSpec(settings.window_rows, settings.priority_exponent, steps_after)
+
+    @property
+    def rows(self) -> dict[str, Spec]:
+        """The choice, which is all that it stores."""
+        return {"action": self.environment.action.spec}
+
+    @property
+    def noise(self) -> NoiseSpec:
+        """The noise of the weights; or one number that decides whether to explore, and one for each choice."""
+        if self._is_noisy:
+            return NoiseSpec("normal", (self._noise_numbers,))
+        return NoiseSpec("uniform", (1 + self.environment.action.n,))
+
+    @property
+    def losses(self) -> tuple[Loss, ...]:
+        """One loss, for the quantiles; noisy weights are drawn for each network that it applies."""
+        passes = 3 if self.settings.double else 2
+        noise = NoiseSpec("normal", (passes, self._noise_numbers)) if self._is_noisy else None
+        return (Loss("value", "value", self._loss, noise),)
+
+    @property
+    def actor_groups(self) -> tuple[str, ...]:
+        """The quantiles, and epsilon if it explores."""
+        return ("value",) if self._is_noisy else ("value", "exploration")
+
+    @property
+    def _is_noisy(self) -> bool:
+        return self.settings.noisy_scale > 0.0
+
+    @property
+    def _network(self) -> Network:
+        settings = self.settings
+        observed = self.environment.policy_input
+        return Network(
+            settings.network,
+            observed,
+            settings.features,
+            settings.hidden,
+            relu=True,
+            noisy_scale=settings.noisy_scale,
+        )
+
+    @property
+    def _outputs(self) -> int:
+        return (self.environment.action.n + self.settings.dueling) * self.settings.quantiles
+
+    @property
+    def _noise_numbers(self) -> int:
+        return self._network.noise_numbers(self._outputs)
+
+    def init(self, seed: int) -> State:
+        """Return orthogonal weights; the target network starts as a copy of the network."""
+        network = self._network.init(self._outputs, 1.0, torch.Generator().manual_seed(seed))
+        params = {"value": ParameterGroup(network)}
+        if not self._is_noisy:
+            params["exploration"] = ParameterGroup({"epsilon": torch.tensor([self.settings.first_epsilon])})
+        targets = {f"{_TARGET}{name}": value.clone() for name, value in network.items()}
+        return State(
+            params=params,
+            optimizer={"value": init_adam(params["value"].flat)},
+            targets={**targets, _UPDATES: torch.zeros((), dtype=torch.int64)},
+        )
+
+    def act(
+        self, params: Params, carry: Tensor | None, observation: Tensor, noise: Tensor
+    ) -> tuple[dict[str, Tensor], Tensor | None]:
+        """Take the choice of the largest mean, or explore; zero noise never explores."""
+        unmasked, allowed = self.environment.split(observation)
+        require_choice(allowed)
+        quantiles = self._quantiles(params["value"], self._network.prepared(unmasked), noise)
+        greedy = best(quantile_means(quantiles), allowed)
+        if self._is_noisy:
+            return {"action": greedy}, carry
+        explores = noise[:, 0] > 1.0 - params["exploration"]["epsilon"]
+        return {"action": torch.where(explores, best(noise[:, 1:], allowed), greedy)}, carry
+
+    def post(self, _params: Params, trajectory: Trajectory) -> Batch:
+        """Return each row with its n-step return, the observation after these steps and the factor of its value."""
+        columns = trajectory.columns
+        followed = transitions(
+            columns["reward"],
+            columns["observation"],
+            trajectory.bootstrap_rows,
+            trajectory.bootstrap_observation,
+            columns["terminated"],
+            self.settings.discount,
+            self.settings.return_steps,
+        )
+        following, allowed = self.environment.split(followed.following)
+        unmasked, _ = self.environment.split(columns["observation"].flatten(0, 1))
+        return {
+            "observation": self._network.prepared(unmasked),
+            "action": columns["action"].flatten(),
+            "return": followed.returns.flatten(),
+            "following": self._network.prepared(following),
+            "factor": followed.factors.flatten(),
+            **({} if allowed is None else {"allowed": allowed}),
+        }
+
+    def plan(self, generator: torch.Generator, window: Window) -> Iterator[Draw]:
+        """Yield minibatches of the whole window, once it has `warm_up_rows`."""
+        if window.rows >= self.settings.warm_up_rows:
+            settings = self.settings
+            count = settings.minibatches
+            before = minibatches_before(window.rounds, window.round_rows, settings.warm_up_rows, count)
+            for correction in corrections(settings.priority_correction, settings.correction_minibatches, before, count):
+                yield window.draw(generator, settings.minibatch_rows, correction)
+
+    def update(self, state: State, loss: Loss, gradient: Tensor) -> State:
+        """Clip the gradient by its norm, then take a step of Adam with the annealed learning rate."""
+        optimizer = state.optimizer[loss.group]
+        over_steps = self.settings.anneal_rounds * self.settings.minibatches
+        rate = annealed(self.settings.learning_rate, self.settings.final_learning_rate, optimizer, over_steps)
+        step_adam(state.params[loss.group].flat, clip_norm(gradient, self.settings.gradient_norm), optimizer, rate)
+        return state
+
+    def after_minibatch(self, state: State) -> State:
+        """Count the minibatch, copy the network to its target when that is due, and lower epsilon."""
+        state.targets[_UPDATES] += 1
+        updates = int(state.targets[_UPDATES])
+        if updates % self.settings.target_minibatches == 0:
+            for name, value in state.params["value"].items():
+                state.targets[f"{_TARGET}{name}"].copy_(value)
+        if not self._is_noisy:
+            fraction = min(1.0, updates / self.settings.epsilon_minibatches)
+            fallen = fraction * (self.settings.last_epsilon - self.settings.first_epsilon)
+            state.params["exploration"].flat.fill_(self.settings.first_epsilon + fallen)
+        return state
+
+    def _quantiles(self, params: Mapping[str, Tensor], observation: Tensor, noise: Tensor | None) -> Tensor:
+        """Compute the quantiles of every choice, `[B, n, quantiles]`; `noise` is of the weights, if these are noisy."""
+        if self._is_noisy and noise is not None:
+            outputs = self._network.noisy_step(params, observation, noise)
+        else:
+            outputs, _ = self._network.step(params, None, observation)
+        return dueling_quantiles(outputs, self.settings.quantiles, dueling=self.settings.dueling)
+
+    def _loss(self, params: Params, batch: LossInputs) -> LossResult:
+        """The quantile Huber loss of the row's choice against the target's quantiles of the best next choice."""
+        noise = [None] * 3 if batch.noise is None else list(batch.noise.unbind(1))
+        quantiles = self._quantiles(params["value"], batch["observation"], noise[0])
+        with torch.no_grad():
+            following = self._quantiles(part(batch.targets, _TARGET), batch["following"], noise[1])
+            judged = following
+            if self.settings.double:
+                judged = self._quantiles(params["value"], batch["following"], noise[2])
+            choice = best(quantile_means(judged), batch.get("allowed"))
+            target = quantile_targets(following, choice, batch["return"], batch["factor"])
+        value, error = quantile_error(quantiles, batch["action"], target, self.settings.huber_limit)
+        with torch.no_grad():
+            # A row with priority 0 would never be drawn again.
+            outputs = {"priority": error + 1e-6, "value": value, "value_loss": batch["weight"] * error}
+        return batch.weighted_mean((error, batch["weight"])), outputs

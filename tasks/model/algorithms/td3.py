@@ -1,0 +1,213 @@
+"""TD3 (Fujimoto et al. 2018, arXiv 1802.09477) for vectors of actions within bounds: twin delayed DDPG.
+
+Three changes of deep deterministic policy gradients hold values down: twin critics, of which the smaller one is the
+target (section 4.2 of the paper), noise on the target policy's actions (target policy smoothing, section 5.3), and an
+actor that takes a step in every `policy_delay`-th minibatch alone, as do all target networks (section 5.2).
+
+The actor is deterministic. Actors add normal noise to its actions, and act at random at the start. All actions but the
+stored ones are in the range from -1 to 1.
+
+The window keeps raw observations: with `normalize_observation`, older rows are normalised by the newest statistics.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from penstock.tasks.model.algorithms.contract import Algorithm, Loss, WindowSpec
+from penstock.tasks.model.nn.layers import part
+from penstock.tasks.model.nn.network import Network
+from penstock.tasks.model.nn.normalizers import Normalizers
+from penstock.tasks.model.nn.optimizers import RandomStart, init_adam, step_adam
+from penstock.tasks.model.nn.returns import transitions
+from penstock.tasks.model.nn.squashed import bounded, from_bounds, jittered, smaller, within_bounds
+from penstock.tasks.model.nn.surrogate import value_error
+from penstock.tasks.setup.config.off_policy import TD3Settings
+from penstock.tasks.specs import EnvironmentSpec, NoiseSpec, ParameterGroup, Spec, State
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from penstock.tasks.model.algorithms.contract import Draw, Window
+    from penstock.tasks.specs import Batch, LossInputs, LossResult, Params, Trajectory
+
+_CRITICS = ("first/", "second/")
+_ACTOR = "actor/"
+_UPDATES = "updates"
+
+
+@dataclass(frozen=True, slots=True)
+class TD3(Algorithm):
+    """Twin delayed deterministic policy gradients, for one environment's spaces."""
+
+    settings: TD3Settings
+    environment: EnvironmentSpec
+
+    @property
+    def window(self) -> WindowSpec:
+        """The newest rounds, drawn uniformly."""
+        return WindowSpec(self.settings.window_rows)
+
+    @property
+    def rows(self) -> dict[str, Spec]:
+        """The action, as the environment takes it."""
+        return {"action": self.environment.action.spec}
+
+    @property
+    def noise(self) -> NoiseSpec:
+        """Normal noise displaces the actor's action, or makes a random one."""
+        return NoiseSpec("normal", self.environment.action.shape)
+
+    @property
+    def losses(self) -> tuple[Loss, ...]:
+        """Critics, with noise for the target policy's actions, then the actor against the updated first critic."""
+        return (
+            Loss("critic", "critic", self._critic_loss, NoiseSpec("normal", (self._numbers,))),
+            Loss("actor", "actor", self._actor_loss),
+        )
+
+    @property
+    def actor_groups(self) -> tuple[str, ...]:
+        """The actor, the observation's normaliser, and whether to act at random."""
+        return ("actor", *self._normalizers.actor_groups, *self._start.actor_groups)
+
+    @property
+    def _normalizers(self) -> Normalizers:
+        return Normalizers(
+            observation=math.prod(self.environment.observation.shape) * self.settings.normalize_observation
+        )
+
+    @property
+    def _start(self) -> RandomStart:
+        return RandomStart(self.settings.random_steps)
+
+    @property
+    def _numbers(self) -> int:
+        return math.prod(self.environment.action.shape)
+
+    @property
+    def _network(self) -> Network:
+        settings = self.settings
+        return Network(settings.network, self.environment.observation, settings.features, settings.hidden, relu=True)
+
+    def init(self, seed: int) -> State:
+        """Return orthogonal weights; the targets start as copies of actor and critics."""
+        generator = torch.Generator().manual_seed(seed)
+        actor = self._network.init(self._numbers, 0.01, generator)
+        critics = {
+            f"{name}{layer}": value
+            for name in _CRITICS
+            for layer, value in self._network.init(1, 1.0, generator, joined=self._numbers).items()
+        }
+        params = {"critic": ParameterGroup(critics), "actor": ParameterGroup(actor)}
+        followed = {**critics, **{f"{_ACTOR}{name}": value for name, value in actor.items()}}
+        state = State(
+            params=params,
+            optimizer={name: init_adam(group.flat) for name, group in params.items()},
+            targets={name: value.clone() for name, value in followed.items()}
+            | {_UPDATES: torch.zeros((), dtype=torch.int64)},
+        )
+        self._normalizers.init(state)
+        self._start.init(state)
+        return state
+
+    def act(
+        self, params: Params, carry: Tensor | None, observation: Tensor, noise: Tensor
+    ) -> tuple[dict[str, Tensor], Tensor | None]:
+        """Displace the actor's action by noise, or act at random at the start; zero noise gives the actor's action."""
+        inputs = self._normalizers.normalized(params, self._network.prepared(observation))
+        noise = noise.flatten(1)
+        displaced = jittered(self._action(params["actor"], inputs), noise, self.settings.exploration_noise)
+        return {"action": within_bounds(self.environment.action, self._start.acted(params, displaced, noise))}, carry
+
+    def post(self, _params: Params, trajectory: Trajectory) -> Batch:
+        """Return each row with the observation that followed it, and the action in the range from -1 to 1."""
+        columns = trajectory.columns
+        followed = transitions(
+            columns["reward"],
+            columns["observation"],
+            trajectory.bootstrap_rows,
+            trajectory.bootstrap_observation,
+            columns["terminated"],
+            self.settings.discount,
+        )
+        return {
+            "observation": self._network.prepared(columns["observation"].flatten(0, 1)),
+            "action": from_bounds(self.environment.action, columns["action"].flatten(0, 1)),
+            "reward": followed.returns.flatten(),
+            "following": self._network.prepared(followed.following),
+            "factor": followed.factors.flatten(),
+        }
+
+    def stats(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the normaliser's sums over the newest round, and its rows while actions are random at the start."""
+        return {**self._normalizers.sums(batch), **self._start.sums(batch)}
+
+    def plan(self, generator: torch.Generator, window: Window) -> Iterator[Draw]:
+        """Yield minibatches of the whole window, once it has `warm_up_rows`."""
+        if window.rows >= self.settings.warm_up_rows:
+            for _ in range(self.settings.minibatches):
+                yield window.draw(generator, self.settings.minibatch_rows)
+
+    def update(self, state: State, loss: Loss, gradient: Tensor) -> State:
+        """Take a step of Adam; the actor waits for its turn."""
+        if loss.group == "critic" or self._is_due(state):
+            optimizer, rate = state.optimizer[loss.group], self.settings.learning_rate
+            step_adam(state.params[loss.group].flat, gradient, optimizer, rate, epsilon=1e-8)
+        return state
+
+    def after_minibatch(self, state: State) -> State:
+        """Count the minibatch; if it was the actor's turn, move all targets a small share towards their networks."""
+        if self._is_due(state):
+            for prefix, group in (("", "critic"), (_ACTOR, "actor")):
+                for name, value in state.params[group].items():
+                    state.targets[f"{prefix}{name}"].lerp_(value, self.settings.target_share)
+        state.targets[_UPDATES] += 1
+        return state
+
+    def after_round(self, state: State, stats: Mapping[str, Tensor]) -> State:
+        """Update the normaliser, and count the steps that are acted at random."""
+        self._normalizers.update(state, stats)
+        self._start.update(state, stats)
+        return state
+
+    def _is_due(self, state: State) -> bool:
+        """Return whether the actor takes a step in this minibatch: in the first one, and in each one delay later."""
+        return int(state.targets[_UPDATES]) % self.settings.policy_delay == 0
+
+    def _action(self, actor: Mapping[str, Tensor], observation: Tensor) -> Tensor:
+        """Compute the actor's actions, `[B, n]`."""
+        return bounded(self._network.step(actor, None, observation)[0])
+
+    def _value(self, critics: Mapping[str, Tensor], name: str, observation: Tensor, action: Tensor) -> Tensor:
+        """Compute one critic's values, `[B, 1]`."""
+        return self._network.over_pairs(part(critics, name), observation, action)
+
+    def _critic_loss(self, params: Params, batch: LossInputs) -> LossResult:
+        """Squared error of both critics against the smaller target value of the smoothed action (algorithm 1)."""
+        settings = self.settings
+        if batch.noise is None:
+            raise TypeError("the loss of TD3's critics needs noise, as it declares")
+        observation, following = (
+            self._normalizers.normalized(params, batch[name]) for name in ("observation", "following")
+        )
+        with torch.no_grad():
+            action = self._action(part(batch.targets, _ACTOR), following)
+            action = jittered(action, batch.noise, settings.smoothing_noise, settings.smoothing_limit)
+            target_value = smaller(*(self._value(batch.targets, name, following, action) for name in _CRITICS))
+            target = batch["reward"] + batch["factor"] * target_value
+        values = [self._value(params["critic"], name, observation, batch["action"]) for name in _CRITICS]
+        first, second = (value_error(value, target) for value in values)
+        outputs = {"critic_loss": first.detach() + second.detach(), "value": values[0].detach().squeeze(-1)}
+        return batch.weighted_mean((first, 1.0), (second, 1.0)), outputs
+
+    def _actor_loss(self, params: Params, batch: LossInputs) -> LossResult:
+        """Minus the first critic's value of the actor's action: the deterministic policy gradient."""
+        observation = self._normalizers.normalized(params, batch["observation"])
+        value = self._value(params["critic"], _CRITICS[0], observation, self._action(params["actor"], observation))
+        return batch.weighted_mean((value, -1.0)), {"actor_loss": -value.detach().squeeze(-1)}
