@@ -47,21 +47,33 @@ $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Penstock needs Python 3.11 or newer; set PYTHON=...")'
 	$(PYTHON) -m venv $(VENV)
 
+# Compiling takes one core and downloading another: both at once, and each again only if its own files change.
 $(VENV)/.ready: $(VENV)/bin/python pyproject.toml constraints.txt $(NATIVE)
 	@echo "penstock: installing into $(VENV) (a few minutes the first time)"
-	@$(PIP) install --editable .
+	@$(MAKE) --no-print-directory --jobs=2 $(VENV)/.native $(VENV)/.dependencies
 	@touch $@
 
+$(VENV)/.native: $(VENV)/bin/python pyproject.toml constraints.txt $(NATIVE)
+	@$(PIP) install --no-deps --editable .
+	@touch $@
+
+$(VENV)/.dependencies: $(VENV)/bin/python pyproject.toml constraints.txt
+	@$(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['dependencies'], sep='\n')" \
+	    > $(VENV)/requirements.txt
+	@$(PIP) install --requirement $(VENV)/requirements.txt
+	@touch $@
+
+# The installed package names its extras: pip adds what they need, and builds nothing again.
 $(VENV)/.ready-%: $(VENV)/.ready
 	@echo "penstock: installing what '$*' needs"
-	@$(PIP) install --editable '.[$*]'
+	@$(PIP) install 'penstock-rl[$*]'
 	@touch $@
 
 # The schemas and programs that tests/deploy checks with name packages that those tests do not use: they come without.
 # Tianshou names a package that it does not import and that fits no lock file with Prefect: it comes without its names.
 $(VENV)/.ready-test: $(VENV)/.ready tests/deploy/requirements-schemas.txt tests/native/requirements-tianshou.txt
 	@echo "penstock: installing what 'test' needs"
-	@$(PIP) install --editable '.[test]'
+	@$(PIP) install 'penstock-rl[test]'
 	@$(PIP) install --no-deps --requirement tests/deploy/requirements-schemas.txt \
 	    --requirement tests/native/requirements-tianshou.txt
 	@touch $@
