@@ -11,10 +11,11 @@ from penstock import native
 from penstock.flows.cli.check import check_one_algorithm
 from penstock.tasks.analysis.evaluation import evaluate_snapshot
 from penstock.tasks.model.algorithms.dqn import DQN
+from penstock.tasks.model.algorithms.qr_dqn import QRDQN
 from penstock.tasks.model.algorithms.registry import make_algorithm
 from penstock.tasks.model.nn.distributions import choice_probability, choose
 from penstock.tasks.roles.acting.tile import RoundBuffers, TileActor
-from penstock.tasks.setup.config.off_policy import DQNSettings
+from penstock.tasks.setup.config.off_policy import DQNSettings, QRDQNSettings
 from penstock.tasks.setup.config.on_policy import IMPALASettings, PPOSettings
 from penstock.tasks.specs import ActionSpec, EnvironmentSpec, LossInputs, Spec, Trajectory
 
@@ -84,7 +85,7 @@ def test_samples_are_drawn_from_the_allowed_choices():
     assert abs(float((action == 2).float().mean()) - 0.75) < 4 * np.sqrt(0.75 * 0.25 / count)
 
 
-@pytest.mark.parametrize("settings", [PPOSettings(), IMPALASettings(), DQNSettings()])
+@pytest.mark.parametrize("settings", [PPOSettings(), IMPALASettings(), DQNSettings(), QRDQNSettings()])
 def test_a_row_that_allows_nothing_is_refused(settings):
     """By its number, and with what the environment has to do."""
     algorithm = make_algorithm(settings, MASKED)
@@ -94,7 +95,7 @@ def test_a_row_that_allows_nothing_is_refused(settings):
         algorithm.act(algorithm.init(1).params, None, observation, torch.zeros(5, *algorithm.noise.shape))
 
 
-@pytest.mark.parametrize("settings", [PPOSettings(), IMPALASettings(), DQNSettings()])
+@pytest.mark.parametrize("settings", [PPOSettings(), IMPALASettings(), DQNSettings(), QRDQNSettings()])
 def test_networks_get_the_observation_without_the_mask(settings):
     """Their first layer takes those numbers alone, and a mask that allows more changes nothing else."""
     algorithm = make_algorithm(settings, MASKED)
@@ -120,6 +121,34 @@ def test_dqn_explores_and_exploits_allowed_choices_alone():
     values = dqn._values(state.params["value"], observation[:, 4:]).masked_fill(~allowed, -torch.inf)
     assert torch.equal(greedy["action"], values.argmax(-1))
     assert float((values.argmax(-1) != dqn._values(state.params["value"], observation[:, 4:]).argmax(-1)).sum()) > 100
+
+
+@pytest.mark.parametrize("double", [False, True])
+def test_qr_dqns_targets_take_the_best_allowed_choice(double):
+    """By its mean, and with the target network's quantiles of it; after an end nothing is allowed."""
+    settings = QRDQNSettings(hidden=(), quantiles=2, dueling=False, double=double, discount=0.5, huber_limit=100.0)
+    algorithm = QRDQN(settings, MASKED)
+    state = algorithm.init(1)
+    worth, judged = torch.tensor([9.0, 9, 1, 2, 2, 3, 3, 5]), torch.tensor([9.0, 9, 8, 8, 1, 1, 2, 2])
+    with torch.no_grad():
+        state.params["value"].flat.zero_()
+        state.params["value"]["0.bias"].copy_(judged)
+    state.targets["value/0.weight"].zero_()
+    state.targets["value/0.bias"].copy_(worth)
+    rows = {
+        "observation": torch.zeros(2, 3),
+        "following": torch.zeros(2, 3),
+        "action": torch.zeros(2, dtype=torch.int64),
+        "return": torch.zeros(2),
+        "factor": torch.tensor([0.5, 0.0]),
+        "weight": torch.ones(2),
+        "allowed": torch.tensor([[False, True, True, True], [False] * 4]),
+    }
+    _, outputs = algorithm.losses[0].function(state.params, LossInputs(rows, 2, targets=state.targets))
+    targets = [(0.5, 1.0) if double else (1.5, 2.5), (0.0, 0.0)]  # halves of what choice 1 is worth, or choice 3
+    # Both quantiles are 9, above all targets: weights are 3/4 and 1/4.
+    expected = [sum(0.5 * (9 - aim) ** 2 for aim in aims) / 2 for aims in targets]
+    torch.testing.assert_close(outputs["priority"], torch.tensor(expected) + 1e-6)
 
 
 @pytest.mark.parametrize("double", [False, True])
@@ -167,7 +196,7 @@ def test_losses_move_no_forbidden_logit(kind):
     assert [bool(number) for number in gradient[:4] != 0] == [True, True, False, True]
 
 
-@pytest.mark.parametrize("name", ["ppo", "impala", "dqn"])
+@pytest.mark.parametrize("name", ["ppo", "impala", "dqn", "qr_dqn"])
 def test_nothing_forbidden_is_acted(make_context: MakeContext, name: str):
     """In rounds of a real pool, with the noise of actors; there is something forbidden in them."""
     schedule = {"round_steps": 200, "rounds_per_stage": 10}
@@ -284,7 +313,15 @@ SHARED = ("--algorithm.shared-network", "true")
 
 @pytest.mark.parametrize(
     ("name", "options"),
-    [("ppo", ()), ("ppo", MEMORY), ("ppo", (*MEMORY, *SHARED)), ("impala", ()), ("dqn", ()), ("iql", ())],
+    [
+        ("ppo", ()),
+        ("ppo", MEMORY),
+        ("ppo", (*MEMORY, *SHARED)),
+        ("impala", ()),
+        ("dqn", ()),
+        ("qr_dqn", ()),
+        ("iql", ()),
+    ],
 )
 def test_normalising_algorithms_pass_the_checks(name: str, options: tuple[str, ...]):
     """On rows with a mask: the ratio is 1, parts add up, rows are what was declared."""
