@@ -76,7 +76,7 @@ def _trial(config: RunConfig, environment_id: str, folder: Path, limit: int) -> 
         values["algorithm"] = config.algorithm.model_dump()
     run = build_config(values)
     pool = make_pool(run, 1)
-    described = EnvironmentSpec.from_pool(environment_id, dict(pool.environment))
+    described = EnvironmentSpec.from_pool(environment_id, dict(pool.environment), run.environment.num_envs)
     pool.close()
     context = RunContext(
         config=run,

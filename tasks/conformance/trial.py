@@ -78,7 +78,8 @@ class Trial:
             actor.close()
             columns = {name: torch.from_numpy(buffers.arrays[name].copy()) for name in learned_columns(self.context)}
             rows, following = end.bootstrap_rows.copy(), end.bootstrap_observation.copy()
-            found.append(Trajectory(columns, torch.from_numpy(rows), torch.from_numpy(following)))
+            ends = torch.from_numpy(rows), torch.from_numpy(following)
+            found.append(Trajectory(columns, *ends, self.context.envs_of(tile).start))
         return found
 
     def noise(self, draws: int) -> Tensor:

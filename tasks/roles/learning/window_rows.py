@@ -150,7 +150,10 @@ class WindowRows:
         shard = decode_shard(buffer, self._context.columns, ref.name, ref.digest)
         columns = {name: self._on_device(array) for name, array in shard.columns.items() if name in self._wanted}
         trajectory = Trajectory(
-            columns, self._on_device(shard.bootstrap_rows), self._on_device(shard.bootstrap_observation)
+            columns,
+            self._on_device(shard.bootstrap_rows),
+            self._on_device(shard.bootstrap_observation),
+            shard.info.tile * shard.info.envs,
         )
         # On the same device as when the round arrived: another might round differently.
         with torch.no_grad():
