@@ -125,6 +125,8 @@ class EnvironmentSpec:
     """
     facts: Facts | None = None
     """Constant arrays of the environment, such as the netlist of a block that is placed; None if it has none."""
+    num_envs: int = 0
+    """Environments of the run that learns, over all tiles; 0 where an algorithm only acts."""
 
     @property
     def policy_input(self) -> Spec:
@@ -148,8 +150,8 @@ class EnvironmentSpec:
         return Spec("float32", (self.agents,) if self.agents else ())
 
     @classmethod
-    def from_pool(cls, name: str, described: Mapping[str, Any]) -> EnvironmentSpec:
-        """Read the description of an environment that `native.Pool.environment` gives."""
+    def from_pool(cls, name: str, described: Mapping[str, Any], num_envs: int = 0) -> EnvironmentSpec:
+        """Read the description of an environment that `native.Pool.environment` gives, for a run of `num_envs`."""
         action, observation = described["action"], described["observation"]
         behind_mask = observation.get("behind_mask")
         return cls(
@@ -167,6 +169,7 @@ class EnvironmentSpec:
             agents=int(described["agents"]),
             unmasked_observation=None if behind_mask is None else Spec(observation["dtype"], tuple(behind_mask)),
             facts=Facts(described["facts"]) if "facts" in described else None,
+            num_envs=num_envs,
         )
 
 
@@ -324,8 +327,10 @@ class Trajectory:
             environment, because the episode ended there (terminated, truncated or both) or the round did. Where rounds
             stay on a device K is T * B: the last row repeats, with its observation.
         bootstrap_observation: `[K, ...]`, the observation that followed each of these rows.
+        first_env: the tile's first environment, counted over all tiles of the run; its others follow.
     """
 
     columns: dict[str, Tensor]
     bootstrap_rows: Tensor
     bootstrap_observation: Tensor
+    first_env: int = 0

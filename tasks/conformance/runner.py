@@ -87,7 +87,7 @@ def _trial(config: RunConfig, environment: EnvironmentSettings, folder: Path, li
         values["algorithm"] = config.algorithm.model_dump()
     run = build_config(values)
     pool = make_pool(run, 1)
-    described = EnvironmentSpec.from_pool(run.environment.id, dict(pool.environment))
+    described = EnvironmentSpec.from_pool(run.environment.id, dict(pool.environment), run.environment.num_envs)
     pool.close()
     context = RunContext(
         config=run,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import random
 from collections.abc import Mapping
 from functools import cached_property
@@ -13,7 +14,7 @@ import torch
 
 from penstock.native import fill_noise
 from penstock.native.conformance.environment_under_test import CheckFailedError
-from penstock.tasks.model.algorithms.contract import WEIGHT, window_spec
+from penstock.tasks.model.algorithms.contract import WEIGHT, SumsMinibatches, window_spec
 from penstock.tasks.roles.acting.tile import RoundBuffers, TileActor
 from penstock.tasks.roles.learning.gradients import minibatch_gradient
 from penstock.tasks.roles.learning.minibatches import loss_noise
@@ -78,7 +79,8 @@ class Trial:
             actor.close()
             columns = {name: torch.from_numpy(buffers.arrays[name].copy()) for name in learned_columns(self.context)}
             rows, following = end.bootstrap_rows.copy(), end.bootstrap_observation.copy()
-            found.append(Trajectory(columns, torch.from_numpy(rows), torch.from_numpy(following)))
+            ends = torch.from_numpy(rows), torch.from_numpy(following)
+            found.append(Trajectory(columns, *ends, self.context.envs_of(tile).start))
         return found
 
     def noise(self, draws: int) -> Tensor:
@@ -117,11 +119,31 @@ class Trial:
         """Yield every loss with its inputs, as for one minibatch of all rows."""
         count = len(next(iter(rows.values())))
         totals = {name: value.item() for name, value in stats.items() if not value.dim()}
+        totals |= self._minibatch_totals(rows)
         if window_spec(self.algorithm):
             rows = {**rows, WEIGHT: torch.ones(count)}
         for number, loss in enumerate(self.algorithm.losses):
             noise = loss_noise(loss.noise, 1, number, 0, 0, torch.arange(count)) if loss.noise else None
             yield loss, LossInputs(rows, count, totals, self.state.targets, noise)
+
+    def _minibatch_totals(self, rows: Batch) -> dict[str, float]:
+        algorithm = self.algorithm
+        if not isinstance(algorithm, SumsMinibatches) or not algorithm.summed_columns:
+            return {}
+        columns = {name: rows[name] for name in algorithm.summed_columns}
+        cut = len(next(iter(columns.values()))) // 3
+        whole, first, second = (
+            algorithm.minibatch_stats({name: column[part] for name, column in columns.items()})
+            for part in (slice(None), slice(cut), slice(cut, None))
+        )
+        for name, value in whole.items():
+            added = (first[name] + second[name]).item()
+            if not math.isclose(added, value.item(), rel_tol=1e-6, abs_tol=1e-6):
+                raise CheckFailedError(
+                    f"minibatch_stats: '{name}' of two parts of a minibatch adds up to {added:.4g}, and is "
+                    f"{value.item():.4g} of the whole; expected the same: give sums, and divide in the loss"
+                )
+        return {name: value.item() for name, value in whole.items()}
 
     def gradients(self, trajectories: list[Trajectory]) -> dict[str, Tensor]:
         """Return the gradient of every loss over all rows of a round."""

@@ -131,7 +131,8 @@ def _load(store: str, name: str, cache_folder: str, cache_limit_bytes: int = LIM
     run = RunFolder(CountedStore(open_store(store), tally), name)
     config = build_stored_config(run.load("config")["config"])
     with closing(make_pool(config, 1)) as pool:
-        environment = EnvironmentSpec.from_pool(config.environment.id, dict(pool.environment))
+        described = dict(pool.environment)
+        environment = EnvironmentSpec.from_pool(config.environment.id, described, config.environment.num_envs)
     return RunContext(
         config=config,
         run=run,

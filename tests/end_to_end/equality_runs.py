@@ -40,6 +40,11 @@ _OFF_POLICY = f"{_SMALL}\nwindow_rows = 300\nwarm_up_rows = 150\nminibatch_rows 
 ALGORITHMS = {
     # Normalisers, so that learners also share what is kept from round to round.
     "ppo": f"CartPole-v1 {_SMALL}\nepochs = 1\nnormalize_observation = true\nnormalize_reward = true",
+    # Sums of minibatches, sums that run on over rounds, and rounds that end early.
+    "ppo-options": f"Pendulum-v1 {_SMALL}\nepochs = 3\nlearning_rate = 1e-2\nreward_scale = 0.02\n"
+    'normalize_reward = true\nactions = "clipped"\nreward_normalization = "running"\n'
+    'advantage_normalization = "minibatch"\n'
+    "value_clip_range = 0.2\njoint_gradient_norm = true\ntarget_kl = 0.005",
     "impala": f"CartPole-v1 {_SMALL}",
     "mappo": f"simple_spread_v3 {_SMALL}\nepochs = 1\nnormalize_reward = true\nnormalize_value = true\n"
     "huber_delta = 1.0\nvalue_clip_range = 0.2",

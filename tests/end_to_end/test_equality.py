@@ -67,6 +67,9 @@ def test_every_policy_gives_the_same_run(policy_runs, algorithm, policy):
     before, after = parameters(alone, 0), parameters(alone, 1)
     moved = max(float(np.abs(after[name] - before[name]).max()) for name in before if name.startswith("params/"))
     assert moved > 100 * TOLERANCE, "the parameters must change, or their equality shows nothing"
+    if algorithm == "ppo-options":
+        learned = sum(learner["update_rows"] for timings in run.timings() for learner in timings["learn"])
+        assert small.rows < learned < 3 * small.rows, "some rounds must end early, and some must not"
     assert sources(run) == sources(alone)
     assert len(sources(alone)) == 1
     members = run.timings()[0]["members"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 
 import pytest
 
@@ -12,6 +13,7 @@ from penstock.storage.digest import canonical_json
 from ..support.processes import is_alive, wait_until
 from ..support.stored_run import assert_same, assert_whole
 from .conftest import BRIEF, Settings
+from .equality_runs import parameters
 
 SYNCHRONOUS, OVERLAPPED = Settings(lag=0), Settings(lag=1)
 
@@ -126,6 +128,23 @@ def test_a_policys_memory_survives_a_kill(bench, cluster):
     kill([pid])
     flow.succeed()
     assert_same(run, bench.run("alone").content())
+
+
+@pytest.mark.parametrize("settings", [pytest.param(BRIEF, marks=pytest.mark.slow), replace(BRIEF, lag=1)])
+def test_reward_sums_that_run_on_survive_a_kill(bench, cluster, settings):
+    """Each environment's sum is in the checkpoint, from which a killed learner and a killed flow continue."""
+    running = ("--algorithm.normalize-reward", "true", "--algorithm.reward-normalization", "running")
+    bench.train("alone", settings, *running).succeed()
+    with cluster.members.learners_held():
+        flow, run = bench.train("killed", settings, *running), bench.run("killed")
+        pid = cluster.members.pid_of("learn-0", "killed")
+    run.wait_for_round(settings.rounds + 1, flow)
+    kill([pid, flow.pid])
+    bench.resume("killed").succeed()
+    assert_same(run, bench.run("alone").content())
+    sums = [parameters(run, stage)["params/reward_sums/sum"] for stage in range(settings.stages)]
+    assert all(each.shape == (settings.tiles * settings.envs_per_tile,) and each.any() for each in sums)
+    assert (sums[0] != sums[1]).any()
 
 
 @pytest.mark.parametrize("act_tasks", [pytest.param(1, marks=pytest.mark.slow), 4])

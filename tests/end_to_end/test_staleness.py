@@ -35,6 +35,15 @@ class Uniform(Small):
     algorithm: str = "sac"
 
 
+@dataclass(frozen=True)
+class Running(Small):
+    """PPO with reward sums that run on from round to round, and sums of minibatches."""
+
+    def toml(self) -> str:
+        options = 'reward_normalization = "running"\nadvantage_normalization = "minibatch"'
+        return super().toml().replace("normalize_reward = true", f"normalize_reward = true\n{options}")
+
+
 def leads(order: tuple[int, ...], parts: int) -> list[int]:
     """Return how many minibatches each arrival's learner was ahead of the slowest."""
     sent, found = [0, 0], []
@@ -58,7 +67,9 @@ def published(run: StoredRun) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("settings", "parts"), [(Small(), 1), (Uniform(), 3)], ids=["ppo", "sac"])
+@pytest.mark.parametrize(
+    ("settings", "parts"), [(Small(), 1), (Running(), 1), (Uniform(), 3)], ids=["ppo", "running", "sac"]
+)
 def test_the_record_alone_gives_a_run_its_bytes(policy_bench, settings, parts):
     """A run with the same shards, states and orders, and nothing else, is learned to the same commits.
 

@@ -97,6 +97,15 @@ class MeansAsStats(PPO):
         return {**PPO.stats(self, batch), "advantage": batch["advantage"].mean() + 1}
 
 
+class MeansOfMinibatches(PPO):
+    """Gives the mean of a minibatch where a sum is expected."""
+
+    summed_columns = ("advantage",)
+
+    def minibatch_stats(self, rows):
+        return {"offset": rows["advantage"].double().mean()}
+
+
 class MeanLoss(PPO):
     """Takes the mean over the given rows."""
 

@@ -43,4 +43,5 @@ def with_fixed_shapes(trajectory: Trajectory) -> Trajectory:
         trajectory.columns,
         torch.cat([rows, rows[-1:].expand(missing)]),
         torch.cat([after, after[-1:].expand(missing, *after.shape[1:])]),
+        trajectory.first_env,
     )

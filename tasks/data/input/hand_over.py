@@ -98,7 +98,7 @@ class HandedRows:
             }
             observation = columns["observation"]
             after = _copy(played.bootstrap_observation, observation.dtype).reshape(-1, *observation.shape[2:])
-            handed = Trajectory(columns, _copy(played.bootstrap_rows, torch.int64), after)
+            handed = Trajectory(columns, _copy(played.bootstrap_rows, torch.int64), after, played.first_env)
         with self._lock:
             if self._is_wanted(round_):
                 self._held[round_, tile] = HandedShard(describe, handed, stored_as)

@@ -298,7 +298,7 @@ class ShardPipeline:
                 _BOOTSTRAP_OBSERVATION: trajectory.bootstrap_observation,
             }
             arrival = self._copies.send({name: tensor.numpy() for name, tensor in tensors.items()})
-            trajectory = _trajectory(arrival.tensors)
+            trajectory = _trajectory(arrival.tensors, trajectory.first_env)
         return _Loaded(handed.stored_as, handed.describe, trajectory, handed.nbytes, arrival)
 
     def _deliver(self, ref: ShardRef, read: ReadShard) -> _Loaded:
@@ -317,22 +317,25 @@ class ShardPipeline:
                 for name, array in arrays.items()
             }
             kept = [staging] if staging else []
-            return _Loaded(whole, lambda: info, _trajectory(tensors), read.held_bytes, staging=kept)
+            trajectory = _trajectory(tensors, info.tile * info.envs)
+            return _Loaded(whole, lambda: info, trajectory, read.held_bytes, staging=kept)
         try:
             arrival = self._copies.send(arrays)
         finally:
             if staging is not None:
                 self._staging.release(staging)
-        return _Loaded(whole, lambda: info, _trajectory(arrival.tensors), read.held_bytes, arrival)
+        trajectory = _trajectory(arrival.tensors, info.tile * info.envs)
+        return _Loaded(whole, lambda: info, trajectory, read.held_bytes, arrival)
 
 
 # No column of a shard has such a name.
 _BOOTSTRAP_ROWS, _BOOTSTRAP_OBSERVATION = "/bootstrap_rows", "/bootstrap_observation"
 
 
-def _trajectory(tensors: dict[str, torch.Tensor]) -> Trajectory:
+def _trajectory(tensors: dict[str, torch.Tensor], first_env: int) -> Trajectory:
     return Trajectory(
         columns={name: tensor for name, tensor in tensors.items() if not name.startswith("/")},
         bootstrap_rows=tensors[_BOOTSTRAP_ROWS],
         bootstrap_observation=tensors[_BOOTSTRAP_OBSERVATION],
+        first_env=first_env,
     )

@@ -56,6 +56,18 @@ class WindowSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class RoundLimit:
+    """Ends a round's update early: its remaining minibatches are left out."""
+
+    output: str
+    """The row output that is looked at."""
+    most: float
+    """The round ends once the output's mean over a minibatch, of all learners, is larger."""
+    every: int
+    """The minibatches from one that is looked at to the next; the first of these is number `every`."""
+
+
+@dataclass(frozen=True, slots=True)
 class Draw:
     """A minibatch drawn from a window."""
 
@@ -190,6 +202,28 @@ class FollowsRounds(Protocol):
             stats: totals of `stats` over all tiles, float64 on the host; the same on all learners. Where rounds stay on
                 a device (`roles.learning.device_round`) they are there, too: `.to` brings them to the state's.
         """
+
+
+@runtime_checkable
+class SumsMinibatches(Protocol):
+    """An on-policy algorithm whose losses need quantities of a whole minibatch, such as the mean of its advantages."""
+
+    @property
+    def summed_columns(self) -> tuple[str, ...]:
+        """The columns of training rows that `minibatch_stats` gets; none: it is never called."""
+
+    def minibatch_stats(self, rows: Batch) -> dict[str, Tensor]:
+        """Return sums `[]` over some rows of a minibatch, maybe none, in float64.
+
+        All minibatches are summed before the first is learned, so that learners exchange one message a round. The
+        losses of a minibatch find its totals in `LossInputs.stats`, besides those of the round.
+        """
+
+
+def round_limit(algorithm: Algorithm) -> RoundLimit | None:
+    """Return the limit at which an algorithm's rounds end early; None for one that learns all that it plans."""
+    limit: RoundLimit | None = getattr(algorithm, "limit", None)
+    return limit
 
 
 def window_spec(algorithm: Algorithm) -> WindowSpec | None:

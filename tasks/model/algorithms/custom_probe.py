@@ -176,7 +176,8 @@ def _answer(question: dict[str, Any]) -> dict[str, Any]:
     build_config = importlib.import_module("penstock.tasks.setup.config.loading").build_config
     config = build_config({"environment": question["environment"], "algorithm": question["algorithm"]})
     pool = make_pool(config, 1)
-    environment = specs.EnvironmentSpec.from_pool(config.environment.id, dict(pool.environment))
+    settings = config.environment
+    environment = specs.EnvironmentSpec.from_pool(settings.id, dict(pool.environment), settings.num_envs)
     pool.close()
     try:
         algorithm = custom.make_custom(config.algorithm, environment)

@@ -7,11 +7,15 @@ kernels do.
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from penstock.tasks.model.nn import kernels
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _LOG_2PI = math.log(2.0 * math.pi)
 
@@ -102,6 +106,37 @@ def displace(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tens
     """
     action = torch.addcmul(mean, noise, log_std.exp())
     return action, (-0.5 * noise.square() - log_std - 0.5 * _LOG_2PI).sum(-1)
+
+
+def clipped_within(vector: Tensor, low: Sequence[float], high: Sequence[float]) -> Tensor:
+    """Return the vectors `[..., n]` with every number between its bounds, `[n]`."""
+    return vector.clamp(_like(vector, low), _like(vector, high))
+
+
+def squashed_within(vector: Tensor, low: Sequence[float], high: Sequence[float]) -> tuple[Tensor, Tensor]:
+    """Map vectors to a box by tanh: appendix C of Haarnoja et al. 2018 (arXiv 1812.05905), with bounds.
+
+    Args:
+        vector: `[..., n]`.
+        low: lower bounds, `[n]`; -1 becomes this.
+        high: upper bounds; 1 becomes this.
+
+    Returns:
+        Vectors within the bounds `[..., n]`, and the logarithm of the map's derivative `[...]`: subtract it from the
+        log-density of the vector for that of the result.
+    """
+    lowest, highest = _like(vector, low), _like(vector, high)
+    half = 0.5 * (highest - lowest)
+    # log(1 - tanh(u) ** 2), in a form that is finite where tanh(u) rounds to 1.
+    slope = 2.0 * (math.log(2.0) - vector - torch.nn.functional.softplus(-2.0 * vector))
+    return lowest + half * (vector.tanh() + 1.0), (slope + half.log()).sum(-1)
+
+
+def _like(vector: Tensor, values: Sequence[float]) -> Tensor:
+    """Return numbers `[n]` on the vector's device; where they are one number, by work that a CUDA graph can contain."""
+    if len({*values}) == 1:
+        return vector.new_full((len(values),), values[0])
+    return torch.tensor(values, dtype=vector.dtype, device=vector.device)
 
 
 def vector_probability(mean: Tensor, log_std: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:

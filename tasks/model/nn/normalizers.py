@@ -28,6 +28,14 @@ if TYPE_CHECKING:
 
 _EPSILON = 1e-8
 
+_CARRIED = "reward_sums"
+"""Group of the environments' discounted sums at the end of the last round, 0 after a termination, and prefix of sums.
+
+A group and no target, since `post` reads parameters alone."""
+_ENDS, _LEFT = "reward_sum_of", "reward_sum"
+"""Columns: the environment whose last row of the round it is, for other rows the number of environments; and the sum
+that the next row continues."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Normalizer:
@@ -115,6 +123,8 @@ class Normalizers:
     """Largest magnitude of a normalised observation."""
     offset: float = 0.0
     """Added to the deviation of an observation."""
+    carried_envs: int = 0
+    """Environments of the run whose discounted sums continue over rounds; 0: every round begins with sums of 0."""
 
     @property
     def _observations(self) -> Normalizer:
@@ -136,27 +146,58 @@ class Normalizers:
             self._observations.init(state)
         if self.reward:
             self._rewards.init(state)
+            if self.carried_envs:
+                state.params[_CARRIED] = ParameterGroup({"sum": torch.zeros(self.carried_envs)})
 
     def normalized(self, params: Params, observation: Tensor) -> Tensor:
         """Normalise observations `[..., n]`, float32, for networks; without a normaliser they stay as they are."""
         return self._observations.apply(params, observation) if self.observation else observation
 
     def rewards(
-        self, params: Params, rewards: Tensor, terminated: Tensor, truncated: Tensor, discount: float
+        self,
+        params: Params,
+        rewards: Tensor,
+        terminated: Tensor,
+        truncated: Tensor,
+        discount: float,
+        first_env: int = 0,
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Scale rewards `[T, B]` or `[T, B, agents]`, and return the column that `sums` needs in the batch.
+        """Scale rewards `[T, B]` or `[T, B, agents]`, and return the columns that `sums` needs in the batch.
 
-        Flags have the shape of the rewards, but for a last axis that may be 1.
+        Flags have the shape of the rewards, but for a last axis that may be 1. Sums that continue over rounds are for
+        rewards `[T, B]`, of the environments from `first_env` on.
         """
         if not self.reward:
             return rewards, {}
-        gathered = discounted_rewards(rewards, terminated, truncated, discount)
-        return self._rewards.apply(params, rewards), {"discounted_reward": gathered}
+        scaled = self._rewards.apply(params, rewards)
+        if not self.carried_envs:
+            return scaled, {"discounted_reward": discounted_rewards(rewards, terminated, truncated, discount)}
+        envs = torch.arange(first_env, first_env + rewards.shape[1], device=rewards.device)
+        before = params[_CARRIED]["sum"].detach()[first_env : first_env + rewards.shape[1]]
+        # As in Gymnasium's NormalizeReward, a sum passes over truncations: nothing was lost there, only time.
+        gathered = discounted_rewards(rewards, terminated, torch.zeros_like(truncated), discount, before)
+        ends = torch.full(rewards.shape, self.carried_envs, device=rewards.device)
+        ends[-1] = envs
+        return scaled, {"discounted_reward": gathered, _ENDS: ends, _LEFT: gathered * (terminated == 0)}
 
     def sums(self, batch: Batch) -> dict[str, Tensor]:
-        """Return the sums for `Algorithm.stats`, of raw `observation` `[..., n]` and the column of `rewards`."""
+        """Return the sums for `Algorithm.stats`, of raw `observation` `[..., n]` and the columns of `rewards`."""
         found = self._observations.sums(batch["observation"].flatten(0, -2)) if self.observation else {}
-        return found | (self._rewards.sums(batch["discounted_reward"].flatten()) if self.reward else {})
+        if self.reward:
+            found |= self._rewards.sums(batch["discounted_reward"].flatten())
+        if self.reward and self.carried_envs:
+            found |= self._carried_sums(batch)
+        return found
+
+    def _carried_sums(self, batch: Batch) -> dict[str, Tensor]:
+        """Return what continues in each environment of the run, `[envs]`, and 1 for those of this tile, otherwise 0."""
+        left, places = batch[_LEFT].flatten().double(), batch[_ENDS].flatten()
+        # Rows that are no environment's last one add up in a place of their own.
+        nothing = left.new_zeros(self.carried_envs + 1)
+        return {
+            f"{_CARRIED}/sum": nothing.index_add(0, places, left)[:-1],
+            f"{_CARRIED}/envs": nothing.index_add(0, places, torch.ones_like(left))[:-1],
+        }
 
     def update(self, state: State, stats: Mapping[str, Tensor]) -> None:
         """Merge a round's totals, in place; for `Algorithm.after_round`."""
@@ -164,27 +205,38 @@ class Normalizers:
             self._observations.update(state, stats)
         if self.reward:
             self._rewards.update(state, stats)
+        if self.reward and self.carried_envs:
+            carried = state.params[_CARRIED]["sum"]
+            with torch.no_grad():
+                # With a quorum below 1, tiles may be missing: their environments keep their sums.
+                there, found = (stats[f"{_CARRIED}/{name}"].to(carried.device) for name in ("envs", "sum"))
+                carried.copy_(torch.where(there > 0, found.to(carried), carried))
 
 
-def discounted_rewards(rewards: Tensor, terminated: Tensor, truncated: Tensor, discount: float) -> Tensor:
-    """Compute each row's discounted sum so far: R_t = r_t + discount * R_{t-1} within its episode and its round.
+def discounted_rewards(
+    rewards: Tensor, terminated: Tensor, truncated: Tensor, discount: float, before: Tensor | None = None
+) -> Tensor:
+    """Compute each row's discounted sum so far: R_t = r_t + discount * R_{t-1}, anew after an episode's end.
 
-    Rewards are scaled by its deviation. Gymnasium's NormalizeReward carries R from step to step; here it starts with 0
-    in every round, so that it is a function of one round's rows, on any learner. A row whose episode began before the
-    round lacks discount ** (rows before it in the round, and itself) of its sum: little, where a round is long compared
-    with 1 / (1 - discount) steps. In shorter rounds the variance is underestimated, by much the same factor in every
-    round, which leaves rewards larger by a constant.
+    Rewards are scaled by its deviation. Gymnasium's NormalizeReward carries R from step to step, as `before` does from
+    round to round. Without that it starts with 0 in every round, so that it is a function of one round's rows. A row
+    whose episode began before the round then lacks discount ** (rows before it in the round, and itself) of its sum:
+    little, where a round is long compared with 1 / (1 - discount) steps. In shorter rounds the variance is
+    underestimated, by much the same factor in every round, which leaves rewards larger by a constant.
 
     Args:
         rewards: float `[T, B]`, or `[T, B, agents]`.
         terminated: `[T, B]`, nonzero where the episode ended so; the next row begins with 0. `[T, B, 1]` for agents.
         truncated: likewise.
         discount: gamma.
+        before: `[B]`, what the sums continue; None: they begin with the rows.
 
     Returns:
         The sums, with shape and type of the rewards.
     """
     gathered = rewards.clone()
+    if before is not None:
+        gathered[0] += discount * before
     kept = ((terminated == 0) & (truncated == 0)).to(rewards.dtype) * discount
     rows, factors = gathered.unbind(0), kept.unbind(0)
     for step in range(1, len(rows)):

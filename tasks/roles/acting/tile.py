@@ -145,7 +145,8 @@ class ActedRound:
             return self.on_device
         columns = {name: torch.from_numpy(array) for name, array in self.buffers.arrays.items()}
         end = self.end
-        return Trajectory(columns, torch.from_numpy(end.bootstrap_rows), torch.from_numpy(end.bootstrap_observation))
+        rows, after = torch.from_numpy(end.bootstrap_rows), torch.from_numpy(end.bootstrap_observation)
+        return Trajectory(columns, rows, after, self.tile * self.buffers.columns.shape[1])
 
 
 class TileActor:

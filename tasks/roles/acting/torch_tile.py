@@ -90,7 +90,7 @@ class TorchTileActor(TileActor):
             version,
             buffers,
             Later(ended.facts),
-            on_device=Trajectory({**record.columns, **self._rows}, rows, after),
+            on_device=Trajectory({**record.columns, **self._rows}, rows, after, self._env_ids.start),
             departure=ended.departure,
         )
 

@@ -9,24 +9,33 @@ compare the two on a CPU, byte for byte, and count the host's copies on a device
 from __future__ import annotations
 
 from functools import partial
+from itertools import repeat
 from typing import TYPE_CHECKING, Self
 
 import torch
 
 from penstock.tasks.data.input.fixed_shapes import has_fixed_shapes
-from penstock.tasks.model.algorithms.contract import Draw
+from penstock.tasks.model.algorithms.contract import Draw, round_limit
 from penstock.tasks.model.nn.device_work import CapturedWork, Staged
 from penstock.tasks.roles.learning.minibatches import rows_of, take_share
-from penstock.tasks.roles.learning.round_update import plan_round, row_count_of, take_steps, together
+from penstock.tasks.roles.learning.round_update import (
+    plan_round,
+    row_count_of,
+    summed_columns,
+    sums_of_minibatches,
+    take_steps,
+    together,
+)
 from penstock.tasks.roles.learning.window import RoundWindow
 from penstock.tasks.roles.reducing.reduction import LocalReduction
 from penstock.tasks.specs import Trajectory
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from torch import Tensor
 
+    from penstock.tasks.roles.learning.minibatches import Share
     from penstock.tasks.roles.learning.round_update import StageTally
     from penstock.tasks.roles.reducing.reduction import Reduction
     from penstock.tasks.runtime.run_context import RunContext
@@ -60,9 +69,12 @@ class DeviceRounds:
     def of(cls, context: RunContext, device: torch.device, reduction: Reduction) -> Self | None:
         """Return what learns a stage's rounds, or None where rounds have no fixed shapes, or a step needs the host.
 
-        That is so on a CPU, with several learners, and with losses whose noise the host draws.
+        That is so on a CPU, with several learners, with losses whose noise the host draws, and where the host decides
+        whether a round goes on.
         """
-        if type(reduction) is not LocalReduction or any(loss.noise for loss in context.algorithm.losses):
+        algorithm = context.algorithm
+        asks_host = any(loss.noise for loss in algorithm.losses) or round_limit(algorithm) is not None
+        if type(reduction) is not LocalReduction or asks_host:
             return None
         return cls(context, device, reduction) if has_fixed_shapes(context, device) else None
 
@@ -111,6 +123,7 @@ class DeviceRounds:
                     {name: torch.empty_like(column) for name, column in each.columns.items()},
                     torch.empty_like(each.bootstrap_rows),
                     torch.empty_like(each.bootstrap_observation),
+                    each.first_env,
                 )
                 for each in trajectories
             ]
@@ -144,9 +157,16 @@ class DeviceRounds:
             self._make_plan(self._round)
         assert self._plan is not None
         window = RoundWindow.of_round(rows)
-        shares = take_share(self._plan.tensor.split(self._sizes), range(rows), rows)
-        totals: dict[str, float | Tensor] = {name: value for name, value in stats.items() if not value.dim()}
-        take = partial(rows_of, together(batches))
+        shares: Iterable[Share] = take_share(self._plan.tensor.split(self._sizes), range(rows), rows)
+        of_round: dict[str, float | Tensor] = {name: value for name, value in stats.items() if not value.dim()}
+        totals: Iterable[Mapping[str, float | Tensor]] = repeat(of_round)
+        batch = together(batches)
+        if summed := summed_columns(self._context, batch):
+            shares = [*shares]
+            found = sums_of_minibatches(self._context, summed, shares)
+            numbers = zip(*(value.unbind(0) for value in found.values()), strict=True)
+            totals = (of_round | dict(zip(found, values, strict=True)) for values in numbers)
+        take = partial(rows_of, batch)
         state, outputs, _ = take_steps(self._context, state, self._round, window, shares, take, totals, self._reduction)
         with torch.no_grad():
             self._state = self._reduction.after_round(state, stats)

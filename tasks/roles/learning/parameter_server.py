@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from penstock.storage.runs.timings import ServerTimes
+from penstock.tasks.model.algorithms.contract import round_limit
 from penstock.tasks.roles.learning.minibatches import take_share
 from penstock.tasks.roles.learning.round_update import plan_round
 from penstock.tasks.roles.learning.stage_state import Publisher, begin_stage, parameters_digest
@@ -23,6 +24,7 @@ from penstock.tasks.roles.reducing.reduction import (
     copy_round_state,
     learner_names,
     server_name,
+    told_from_first,
     untrained_values,
 )
 from penstock.tasks.runtime.metrics import EdgeTally
@@ -89,7 +91,9 @@ def serve_round(
     """Take a round's steps, over the rows of a window that has the round; returns the state, and counts `edges`."""
     # Learners come first in the group: the server's rank is their number.
     algorithm, server = context.algorithm, group.size - 1
-    for share in take_share(plan_round(context, round_, window), range(0), window.round_rows):
+    limit = round_limit(algorithm)
+    shares = take_share(plan_round(context, round_, window), range(0), window.round_rows)
+    for minibatch, share in enumerate(shares, 1):
         for loss in algorithm.losses:
             gradient = group.sum_at(server, torch.zeros_like(state.params[loss.group].flat))
             state = algorithm.update(state, loss, gradient)
@@ -101,5 +105,7 @@ def serve_round(
             edges.add("sync -> learn", server * value.nbytes, server)
         if window.prioritised:
             window.update(share.rows, group.sum(torch.zeros(len(share.rows), dtype=torch.float64)))
+        if limit and minibatch % limit.every == 0 and told_from_first(group):
+            break
     copy_round_state(algorithm, state, group)
     return state

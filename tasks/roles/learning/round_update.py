@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 import torch
 
 from penstock.tasks.data.input.hand_over import ref_of
-from penstock.tasks.model.algorithms.contract import PRIORITY
+from penstock.tasks.model.algorithms.contract import PRIORITY, SumsMinibatches, round_limit
 from penstock.tasks.roles.learning.gradients import each_gradient, is_worth_a_thread, minibatch_gradient
 from penstock.tasks.roles.learning.minibatches import gather_minibatches, loss_noise, rows_of, take_share
 from penstock.tasks.roles.learning.window import RoundWindow
@@ -71,8 +72,9 @@ def learn_batches(
     """Learn a round from its own rows alone, as an on-policy algorithm does; returns the state after it."""
     stats = round_stats(context, batches, reduction)
     own, row_count = reduction.share_of(row_count_of(batches))
-    window, take = RoundWindow.of_round(row_count), partial(rows_of, together(batches))
-    return learn_minibatches(context, state, round_, window, own, take, stats, tally, reduction)
+    window, rows = RoundWindow.of_round(row_count), together(batches)
+    take, summed = partial(rows_of, rows), summed_columns(context, rows)
+    return learn_minibatches(context, state, round_, window, own, take, stats, tally, reduction, summed)
 
 
 def together(batches: Sequence[Batch]) -> Batch:
@@ -121,6 +123,7 @@ def learn_minibatches(
     stats: Mapping[str, Tensor],
     tally: StageTally,
     reduction: Reduction,
+    summed: Batch | None = None,
 ) -> State:
     """Take the optimizer's steps of a round.
 
@@ -134,15 +137,38 @@ def learn_minibatches(
         stats: statistics of the round, over all learners.
         tally: gets the outputs and the number of rows.
         reduction: adds up the gradients of all learners.
+        summed: this learner's columns of which each minibatch has sums of its own, as `summed_columns`.
     """
-    shares = take_share(plan_round(context, round_, window), own, window.round_rows)
-    totals = RoundTotals({name: value.item() for name, value in stats.items() if not value.dim()})
+    shares: Iterable[Share] = take_share(plan_round(context, round_, window), own, window.round_rows)
+    of_round = {name: value.item() for name, value in stats.items() if not value.dim()}
+    totals: Iterable[Mapping[str, float | Tensor]] = repeat(RoundTotals(of_round))
+    if summed:
+        shares = [*shares]
+        sums = reduction.stats(sums_of_minibatches(context, summed, shares))
+        found = zip(*(value.tolist() for value in sums.values()), strict=True)
+        totals = (RoundTotals(of_round | dict(zip(sums, values, strict=True))) for values in found)
     state, outputs, rows = take_steps(context, state, round_, window, shares, take, totals, reduction)
     with torch.no_grad():
         state = reduction.after_round(state, stats)
     tally.update_rows += rows
     tally.add_outputs(round_, outputs)
     return state
+
+
+def summed_columns(context: RunContext, rows: Batch) -> Batch:
+    """Return the columns of which each minibatch has sums of its own; none where losses need the round's alone."""
+    algorithm = context.algorithm
+    return {name: rows[name] for name in algorithm.summed_columns} if isinstance(algorithm, SumsMinibatches) else {}
+
+
+@torch.no_grad()
+def sums_of_minibatches(context: RunContext, summed: Batch, shares: Iterable[Share]) -> dict[str, Tensor]:
+    """Return the algorithm's sums over this learner's rows of each minibatch: float64 `[minibatches]` by name."""
+    algorithm = context.algorithm
+    assert isinstance(algorithm, SumsMinibatches)
+    gathered = gather_minibatches(partial(rows_of, summed), shares, _GATHER_ROWS)
+    found = [algorithm.minibatch_stats(rows) for _, rows in gathered]
+    return {name: torch.stack([part[name] for part in found]) for name in found[0]} if found else {}
 
 
 def take_steps(
@@ -152,13 +178,13 @@ def take_steps(
     window: RoundWindow,
     shares: Iterable[Share],
     take: Callable[[Tensor], Batch],
-    totals: Mapping[str, float | Tensor],
+    totals: Iterable[Mapping[str, float | Tensor]],
     reduction: Reduction,
 ) -> tuple[State, dict[str, list[Tensor]], int]:
-    """Take the optimizer's steps of all minibatches.
+    """Take the optimizer's steps of all minibatches, up to the algorithm's limit if it has one.
 
-    Nothing here reads a value from the device of the rows, unless a loss or an update does, or the window is
-    prioritised: with shares and totals on that device too, a CUDA graph can contain it (`device_round`).
+    Nothing here reads a value from the device of the rows, unless a loss or an update does, rounds have a limit, or the
+    window is prioritised: with shares and totals on that device too, a CUDA graph can contain it (`device_round`).
 
     Args:
         context: of the run.
@@ -167,18 +193,19 @@ def take_steps(
         window: the rounds whose rows are planned; gets the priorities, if it has them.
         shares: this learner's shares of the minibatches.
         take: returns this learner's rows `[n, ...]` by their numbers `[n]`.
-        totals: statistics of the round that are numbers.
+        totals: statistics that are numbers, for each minibatch in turn.
         reduction: adds up the gradients of all learners.
 
     Returns:
         The state, the row outputs of each minibatch by name, and this learner's rows of all minibatches.
     """
     outputs: dict[str, list[Tensor]] = {}
-    taken_rows = 0
+    taken_rows, limit = 0, round_limit(context.algorithm)
     # Rows drawn by priority depend on the minibatch before, so they can't be gathered ahead.
     gather_rows = 0 if window.prioritised else _GATHER_ROWS
-    for minibatch, (share, rows) in enumerate(gather_minibatches(take, shares, gather_rows)):
-        state, row_outputs = _learn_minibatch(context, state, (round_, minibatch), share, rows, totals, reduction)
+    minibatches = zip(gather_minibatches(take, shares, gather_rows), totals, strict=False)
+    for minibatch, ((share, rows), numbers) in enumerate(minibatches):
+        state, row_outputs = _learn_minibatch(context, state, (round_, minibatch), share, rows, numbers, reduction)
         with torch.no_grad():
             state = reduction.after_minibatch(state)
             if window.prioritised:
@@ -189,6 +216,8 @@ def take_steps(
         for name, values in row_outputs.items():
             outputs.setdefault(name, []).append(values)
         taken_rows += len(share.own)
+        if limit and (minibatch + 1) % limit.every == 0 and reduction.is_beyond(limit, row_outputs.get(limit.output)):
+            break
     return state, outputs, taken_rows
 
 

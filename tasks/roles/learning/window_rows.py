@@ -201,7 +201,7 @@ class WindowRows:
         names = {*self._wanted, _EPISODE} if self._steps_after else {*self._wanted}
         columns = {name: self._on_device(array) for name, array in shard.columns.items() if name in names}
         ends = self._on_device(shard.bootstrap_rows), self._on_device(shard.bootstrap_observation)
-        return Trajectory(columns, *ends), buffer.nbytes
+        return Trajectory(columns, *ends, shard.info.tile * shard.info.envs), buffer.nbytes
 
     def _new_ring(self, batch: Batch) -> dict[str, NDArray[Any]]:
         """Allocate the whole window; returns nothing if that is more than the budget."""
@@ -256,7 +256,7 @@ def continued(trajectory: Trajectory, following: Trajectory, steps: int) -> Traj
         after.append(following.columns["observation"].flatten(0, 1)[cut + envs])
     order = torch.cat(rows).argsort()
     columns = {name: torch.cat([each, following.columns[name][:steps]]) for name, each in trajectory.columns.items()}
-    return Trajectory(columns, torch.cat(rows)[order], torch.cat(after)[order])
+    return Trajectory(columns, torch.cat(rows)[order], torch.cat(after)[order], trajectory.first_env)
 
 
 class _Between:

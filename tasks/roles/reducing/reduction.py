@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from penstock.tasks.model.algorithms.contract import Algorithm, Loss
+    from penstock.tasks.model.algorithms.contract import Algorithm, Loss, RoundLimit
     from penstock.tasks.runtime.assignment import Assignment
     from penstock.tasks.runtime.membership import Membership
     from penstock.tasks.runtime.process_group import Rendezvous
@@ -63,6 +63,9 @@ class Reduction(Protocol):
 
     def row_values(self, own: Tensor) -> Tensor:
         """Return a value for each row of a minibatch, given this learner's values and zeros for other rows."""
+
+    def is_beyond(self, limit: RoundLimit, values: Tensor | None) -> bool:
+        """Return whether a round ends here, given the limited row output of this learner's rows; None without rows."""
 
     def after_round(self, state: State, stats: Mapping[str, Tensor]) -> State:
         """Apply the algorithm's changes after all minibatches of a round, from its global sums."""
@@ -105,6 +108,13 @@ class LocalReduction:
     def row_values(self, own: Tensor) -> Tensor:
         """Return the values: all are its own."""
         return own
+
+    def is_beyond(self, limit: RoundLimit, values: Tensor | None) -> bool:
+        """Compare the mean over all learners' rows: the same answer for each of them."""
+        given = torch.zeros(0) if values is None else values
+        count = torch.tensor(float(len(given)), dtype=torch.float64)
+        total = self.stats({"count": count, "sum": given.double().sum().cpu()})
+        return bool(total["sum"] > limit.most * total["count"])
 
     def after_round(self, state: State, stats: Mapping[str, Tensor]) -> State:
         """Call the algorithm, if it follows rounds: every learner does, with the same bytes."""
@@ -192,6 +202,15 @@ class ServerReduction(SummedReduction):
         self.edges.add("learn -> sync", own.nbytes)
         return self._server.sum(own)
 
+    def is_beyond(self, limit: RoundLimit, values: Tensor | None) -> bool:
+        """Compare as the other learners do; the first of them tells the server."""
+        found = super().is_beyond(limit, values)
+        if not self._rows.start:
+            others = self._server.size - 1
+            self.edges.add("learn -> sync", others, others)
+        told_from_first(self._server, found)
+        return found
+
     def after_round(self, state: State, stats: Mapping[str, Tensor]) -> State:
         """Send the first learner's result to the server."""
         state = super().after_round(state, stats)
@@ -244,6 +263,11 @@ class StaleReduction(ServerReduction):
     def _receive(self, values: list[Tensor]) -> None:
         for value in values:
             value.copy_(self._server.receive(self._server.size - 1, value, self._patience))
+
+
+def told_from_first(server: Group, found: bool = False) -> bool:
+    """Return what the first learner has found, to a whole server group."""
+    return bool(server.copy_from(0, torch.tensor([found], dtype=torch.uint8)).item())
 
 
 def served_values(algorithm: Algorithm, state: State) -> list[Tensor]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
+import numpy as np
 from pydantic import Field
 
+from penstock.storage.errors import ConfigError
 from penstock.tasks.setup.config.algorithm_base import (
     AlgorithmSettings,
     NetworkSettings,
@@ -33,6 +35,9 @@ from penstock.tasks.setup.config.hyperparameters import (
     TraceDecay,
 )
 
+if TYPE_CHECKING:
+    from penstock.native import EnvironmentSpec
+
 
 @implemented_by("penstock.tasks.model.algorithms.ppo:PPO")
 class PPOSettings(NetworkSettings):
@@ -45,6 +50,12 @@ class PPOSettings(NetworkSettings):
         "normalize_reward",
         "shared_network",
         "value_weight",
+        "actions",
+        "reward_normalization",
+        "advantage_normalization",
+        "value_clip_range",
+        "target_kl",
+        "joint_gradient_norm",
     )
 
     name: Literal["ppo"] = Field("ppo", description="The algorithm.")
@@ -67,7 +78,47 @@ class PPOSettings(NetworkSettings):
         False,
         description="Policy and value share one network except for their outputs: half the work with images.",
     )
-    value_weight: float = Field(0.5, gt=0, description="Weight of the value's error in a shared network.")
+    value_weight: float = Field(
+        0.5, gt=0, description="Weight of the value's error in a shared network, or with joint_gradient_norm."
+    )
+    actions: Literal["sampled", "clipped", "squashed"] = Field(
+        "sampled",
+        description="How vectors reach the environment: as sampled, clipped to its bounds, or squashed into them by "
+        "tanh.",
+    )
+    reward_normalization: Literal["round", "running"] = Field(
+        "round",
+        description="With normalize_reward, discounted sums begin with each round, or run on from round to round.",
+    )
+    advantage_normalization: Literal["round", "minibatch", "none"] = Field(
+        "round", description="Advantages are normalised over a round, over each minibatch, or not at all."
+    )
+    value_clip_range: float = Field(
+        0.0, ge=0, description="Largest change of a value in a round that its error rewards; 0 does not clip."
+    )
+    target_kl: float = Field(
+        0.0, ge=0, description="Largest divergence from the acting policy, after which no epoch follows; 0: no limit."
+    )
+    joint_gradient_norm: bool = Field(
+        False, description="Limit one norm of the gradients of policy and value, which then have one optimizer."
+    )
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Return the algorithm's columns, and `sampled_action` if the environment takes another one."""
+        return super().columns if self.actions == "sampled" else (*super().columns, "sampled_action")
+
+    def check_environment(self, environment: EnvironmentSpec) -> None:
+        """Refuse to bring actions within bounds where there are none."""
+        super().check_environment(environment)
+        if self.actions == "sampled":
+            return
+        action, name = environment["action"], f"algorithm.actions = '{self.actions}': {environment['id']}"
+        if action["kind"] != "box":
+            raise ConfigError(f"{name} takes choices, expected vectors within bounds; leave it out")
+        bounds = [*np.ravel(action["low"]).tolist(), *np.ravel(action["high"]).tolist()]
+        if not np.isfinite(bounds).all():
+            raise ConfigError(f"{name} takes vectors without bounds, expected a bound on both sides; choose sampled")
 
     def check_round(self, rows: int) -> None:
         """Refuse more minibatches than rows, and image networks with normalised observations."""

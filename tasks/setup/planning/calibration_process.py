@@ -63,7 +63,8 @@ class CountingReduction(LocalReduction):
     def stats(self, sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Count the sums, which are sent as float64."""
         total = super().stats(sums)
-        self.sums, self.sums_bytes = int(bool(total)), sum(value.nbytes for value in total.values())
+        self.sums += int(bool(total))
+        self.sums_bytes += sum(value.nbytes for value in total.values())
         return total
 
     def update(self, state: State, loss: Loss, gradient: Tensor) -> State:

@@ -70,7 +70,7 @@ def training_rows(context: RunContext, state: State, acted: ActedRound) -> Batch
     columns = {name: torch.from_numpy(array.copy()) for name, array in acted.buffers.arrays.items()}
     ends = torch.from_numpy(acted.end.bootstrap_rows), torch.from_numpy(acted.end.bootstrap_observation.copy())
     params = {} if window_spec(context.algorithm) else state.params
-    return context.algorithm.post(params, Trajectory(columns, *ends))
+    return context.algorithm.post(params, Trajectory(columns, *ends, context.envs_of(acted.tile).start))
 
 
 def learn_once(context: RunContext, state: State, batches: list[Batch], reduction: LocalReduction) -> State:

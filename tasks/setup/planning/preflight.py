@@ -105,6 +105,11 @@ def check_staleness(config: RunConfig, policy: DistributionPolicy) -> None:
             f"{policy.learners} times as many in a round, so the learning rate would be annealed too soon; choose "
             f"algorithm.anneal_rounds = 0, or leave max_staleness out"
         )
+    if getattr(config.algorithm, "target_kl", 0.0):
+        raise ConfigError(
+            f"{asked}: algorithm.target_kl ends a round for all learners at the same minibatch, and these are at "
+            f"different ones; choose algorithm.target_kl = 0, or leave max_staleness out"
+        )
 
 
 _KINDS = {"discrete": "discrete actions", "box": "vectors as actions"}

@@ -32,6 +32,7 @@ FAULTS = [
     ("Contrary", GREEDY, "below another's, expected the likeliest"),
     ("NormalisedByTile", STATISTICS, "post: 'advantage' depends on which environments share a tile"),
     ("MeansAsStats", STATISTICS, "stats: 'advantage' of two tiles adds up to"),
+    ("MeansOfMinibatches", PARTS, "minibatch_stats: 'offset' of two parts of a minibatch adds up to"),
     ("MeanLoss", PARTS, "the loss 'value': gradients of three parts"),
     ("NormalisedByMinibatch", PARTS, "the loss 'policy': gradients of three parts"),
     ("SharedOutput", PARTS, "the loss 'policy': 'entropy' of a row depends on the other rows"),
@@ -67,6 +68,17 @@ def test_a_fault_is_found_by_name(flawed: str, check: str, said: str):
     """The check for that fault reports it, with the finding and the fix."""
     found = failures(check_one_algorithm(f"{FILE}:{flawed}", "CartPole-v1", SMALL))
     assert said in found[check]
+
+
+def test_all_options_of_ppo_pass():
+    """Those that bring columns, sums of minibatches and sums of environments."""
+    options = [
+        *("--algorithm.actions", "squashed", "--algorithm.normalize-reward", "true"),
+        *("--algorithm.reward-normalization", "running", "--algorithm.advantage-normalization", "minibatch"),
+        *("--algorithm.joint-gradient-norm", "true", "--algorithm.value-clip-range", "0.2"),
+        *("--algorithm.target-kl", "0.05"),
+    ]
+    assert failures(check_one_algorithm("ppo", "Pendulum-v1", options)) == {}
 
 
 def test_a_vector_that_is_not_in_the_middle_is_found():

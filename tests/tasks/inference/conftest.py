@@ -11,6 +11,11 @@ from ..conftest import MakeContext
 KINDS: dict[str, dict[str, Any]] = {
     "ppo": {},
     "normalised": {"environment": {"id": "Pendulum-v1"}, "algorithm": {"name": "ppo", "normalize_observation": True}},
+    "clipped": {
+        "environment": {"id": "Pendulum-v1"},
+        "algorithm": {"name": "ppo", "actions": "clipped", "joint_gradient_norm": True, "initial_log_std": 1.0},
+    },
+    "squashed": {"environment": {"id": "Pendulum-v1"}, "algorithm": {"name": "ppo", "actions": "squashed"}},
     "recurrent": {"algorithm": {"name": "ppo", "network": "recurrent", "features": 8, "sequence_steps": 4}},
     "impala": {"algorithm": {"name": "impala"}},
     "dqn": {"algorithm": {"name": "dqn"}},

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from penstock.native.kernel_level import LEVELS, TORCH, use_level
-from penstock.tasks.model.algorithms.contract import WEIGHT, Loss
+from penstock.tasks.model.algorithms.contract import WEIGHT, Loss, SumsMinibatches
 from penstock.tasks.model.algorithms.dqn import DQN
 from penstock.tasks.model.algorithms.mappo import MAPPO
 from penstock.tasks.model.algorithms.ppo import PPO
@@ -66,6 +66,8 @@ def on_policy(discrete: bool) -> Callable[[torch.Generator], Batch]:
             "advantage": torch.randn(ROWS, generator=generator),
             "value_target": torch.randn(ROWS, generator=generator),
             "discounted_reward": torch.randn(ROWS, generator=generator),
+            "slope": torch.randn(ROWS, generator=generator) * 0.1,
+            "value": torch.randn(ROWS, generator=generator),
         }
 
     return rows
@@ -127,6 +129,19 @@ CASES = {
     "mappo, with memories": Case(
         MAPPO(MAPPOSettings(hidden=(8,), network="recurrent", features=4, sequence_steps=2), TEAM), of_sequences, set()
     ),
+    "ppo, squashed vectors": Case(
+        PPO(
+            PPOSettings(hidden=(8,), actions="squashed", advantage_normalization="minibatch", joint_gradient_norm=True),
+            VECTORS,
+        ),
+        on_policy(discrete=False),
+        {"actor_critic"},
+    ),
+    "ppo, clipped values": Case(
+        PPO(PPOSettings(hidden=(8,), value_clip_range=0.2, advantage_normalization="none"), CHOICES),
+        on_policy(discrete=True),
+        {"policy"},
+    ),
     "dqn": Case(
         DQN(DQNSettings(hidden=(8,), double=False, dueling=False, huber=True), CHOICES), off_policy(True), {"value"}
     ),
@@ -149,7 +164,11 @@ CASES = {
 
 
 def totals_of(algorithm: Algorithm, rows: Batch) -> RoundTotals:
-    return RoundTotals({name: value.item() for name, value in algorithm.stats(rows).items() if not value.dim()})
+    """Return what the losses of a minibatch of these rows find, whose round has no others."""
+    sums = algorithm.stats(rows)
+    if isinstance(algorithm, SumsMinibatches) and algorithm.summed_columns:
+        sums |= algorithm.minibatch_stats(rows)
+    return RoundTotals({name: value.item() for name, value in sums.items() if not value.dim()})
 
 
 def gradient_of(algorithm: Algorithm, loss: Loss, state: State, number: int, *, captures: bool) -> Gradient:

@@ -46,6 +46,17 @@ RUNS: dict[str, dict[str, Any]] = {
     "ppo-annealing": {"algorithm": {**NORMALISING, "anneal_rounds": 3, "final_learning_rate": 1e-5}},
     "ppo-pendulum": {"environment": {"id": "Pendulum-v1"}, "algorithm": {"shared_network": True}},
     "ppo-recurrent": {"algorithm": {"network": "recurrent", "features": 8, "sequence_steps": 4}},
+    "ppo-options": {
+        "environment": {"id": "Pendulum-v1"},
+        "algorithm": {
+            **NORMALISING,
+            "actions": "squashed",
+            "reward_normalization": "running",
+            "advantage_normalization": "minibatch",
+            "value_clip_range": 0.2,
+            "joint_gradient_norm": True,
+        },
+    },
     "impala": {"algorithm": {"name": "impala", "hidden": [8], "minibatches": 3, **NORMALISING}},
 }
 

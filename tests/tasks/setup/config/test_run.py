@@ -26,7 +26,8 @@ PPO_FIELDS = (
 )
 PPO_SETTINGS = (
     f"{PPO_FIELDS.replace('name, ', 'name, network, features, sequence_steps, ')}, normalize_observation, "
-    f"normalize_reward, shared_network, value_weight"
+    f"normalize_reward, shared_network, value_weight, actions, reward_normalization, advantage_normalization, "
+    f"value_clip_range, target_kl, joint_gradient_norm"
 )
 IMPALA_FIELDS = (
     "name, network, features, sequence_steps, hidden, learning_rate, final_learning_rate, anneal_rounds, discount, "
