@@ -58,6 +58,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "target-kl": ({"target_kl": 0.03}, {}),
     "joint": ({"joint_gradient_norm": True}, {}),
     "clipped-running": ({"actions": "clipped", "reward_normalization": "running"}, {}),
+    "squashed-running": ({"actions": "squashed", "reward_normalization": "running"}, {}),
     "cleanrl": (_CLEANRL, {}),
     "one-env": ({}, _ONE),
     "clipped-running-one-env": ({"actions": "clipped", "reward_normalization": "running"}, _ONE),
