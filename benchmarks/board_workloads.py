@@ -82,7 +82,10 @@ WORKLOADS = {
     "halfcheetah": Workload(
         "PPO on HalfCheetah-v5: CleanRL's recipe, 2,048 rows a round, 10 epochs of 32 minibatches",
         "halfcheetah",
-        (),
+        (
+            *("--actions", "clipped", "--advantage-normalization", "minibatch"),
+            *("--value-clip-range", "0.2", "--joint-gradient-norm", "true"),
+        ),
         # CleanRL's own settings are the workload's.
         ("CleanRL, own", "SB3, equal"),
         ("SB3, RL zoo",),

@@ -47,10 +47,10 @@ from penstock.tasks.model.nn.returns import generalized_advantages, successor_va
 from penstock.tasks.model.nn.surrogate import (
     advantage_sums,
     clipped_surrogate,
-    clipped_value_error,
     normalised,
     value_error,
 )
+from penstock.tasks.model.nn.value_learning import limited_value_error
 from penstock.tasks.setup.config.on_policy import PPOSettings
 from penstock.tasks.specs import EnvironmentSpec, NoiseSpec, ParameterGroup, Spec, State
 
@@ -296,9 +296,10 @@ class PPO(Algorithm):
 
     def _value_error(self, output: Tensor, batch: LossInputs) -> Tensor:
         """Half the squared error of an output's last number, clipped if settings say so."""
-        if not self.settings.value_clip_range:
-            return value_error(output, batch["value_target"])
-        return clipped_value_error(output, batch["value"], batch["value_target"], self.settings.value_clip_range)
+        clip_range, target = self.settings.value_clip_range, batch["value_target"]
+        if not clip_range:
+            return value_error(output, target)
+        return limited_value_error(output, target, batch["value"], huber_delta=0.0, clip_range=clip_range)
 
     def update(self, state: State, loss: Loss, gradient: Tensor) -> State:
         """Clip the group's gradient by its norm, then take a step of Adam with the annealed learning rate."""

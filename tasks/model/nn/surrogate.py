@@ -71,23 +71,6 @@ def clipped_surrogate(
     return pessimistic * advantage, outputs
 
 
-def clipped_value_error(outputs: Tensor, before: Tensor, target: Tensor, clip_range: float) -> Tensor:
-    """Return the larger of two halves of squared errors `[...]`: of the value, and of the value near the one before.
-
-    So a value has no gradient once it is farther than `clip_range` from the one before and nearer to its target, as in
-    OpenAI's baselines (https://github.com/openai/baselines, `ppo2/model.py`).
-
-    Args:
-        outputs: `[..., n]`, of a network; the last one is the value.
-        before: `[...]`, the values that the advantages were computed with.
-        target: `[...]`.
-        clip_range: largest distance of the near value from the one before.
-    """
-    value = outputs[..., -1]
-    near = before + (value - before).clamp(-clip_range, clip_range)
-    return 0.5 * torch.maximum((value - target).square(), (near - target).square())
-
-
 def value_error(outputs: Tensor, target: Tensor) -> Tensor:
     """Return half the squared error `[...]` of a network's last output, the value, of `[..., n]`."""
     tape, number = kernels.tape_for(outputs), kernels.level_number(outputs)

@@ -140,7 +140,7 @@ CASES = {
     "ppo, clipped values": Case(
         PPO(PPOSettings(hidden=(8,), value_clip_range=0.2, advantage_normalization="none"), CHOICES),
         on_policy(discrete=True),
-        {"policy"},
+        {"policy", "value"},
     ),
     "dqn": Case(
         DQN(DQNSettings(hidden=(8,), double=False, dueling=False, huber=True), CHOICES), off_policy(True), {"value"}

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from penstock.storage.errors import ConfigError
 from penstock.tasks.model.algorithms.ppo import PPO
-from penstock.tasks.model.nn.surrogate import clipped_value_error
+from penstock.tasks.model.nn.value_learning import limited_value_error
 from penstock.tasks.roles.learning.gradients import minibatch_gradient
 from penstock.tasks.roles.learning.round_update import StageTally, learn_batches, plan_round
 from penstock.tasks.roles.learning.window import RoundWindow
@@ -319,7 +319,7 @@ def test_value_clipping_against_numpy():
     """The larger error of the value and of the value near the one before; beyond both there is no gradient."""
     given = [random(200, seed=seed) for seed in range(3)]
     outputs = torch.stack([torch.zeros(200), given[0]], -1).requires_grad_()
-    found = clipped_value_error(outputs, *given[1:], 0.3)
+    found = limited_value_error(outputs, given[2], given[1], huber_delta=0.0, clip_range=0.3)
     value, before, target = (each.double().numpy() for each in given)
     near = before + np.clip(value - before, -0.3, 0.3)
     expected = 0.5 * np.maximum(np.square(value - target), np.square(near - target))
