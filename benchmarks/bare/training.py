@@ -21,16 +21,12 @@ from measure import machine, print_result
 
 from penstock.flows.settings.options import parse_overrides
 from penstock.tasks.roles.acting.tile import ActedRound, RoundBuffers, TileActor, act_together
-from penstock.tasks.roles.learning.gradients import minibatch_gradient
-from penstock.tasks.roles.learning.round_update import plan_round
-from penstock.tasks.roles.learning.window import RoundWindow
 from penstock.tasks.setup.config.loading import build_config, load_preset, merge
 from penstock.tasks.setup.planning.dry_run import training_rows, trial_run
-from penstock.tasks.tape.totals import RoundTotals
 
 if TYPE_CHECKING:
     from penstock.tasks.runtime.run_context import RunContext
-    from penstock.tasks.specs import Batch, State
+    from penstock.tasks.specs import State
 
 
 def main() -> None:
@@ -69,27 +65,11 @@ def train_round(
     context: RunContext, state: State, round_: int, actors: list[TileActor], buffers: list[RoundBuffers]
 ) -> State:
     """Act a round of all tiles, and learn from it."""
-    algorithm = context.algorithm
     acted: list[ActedRound] = []
     act_together(actors, round_, state.params, lambda actor: buffers[actor.tile], acted.append)
     with torch.no_grad():
         batches = [training_rows(context, state, part) for part in acted]
-        sums = [algorithm.stats(batch) for batch in batches]
-        stats = {name: torch.stack([part[name] for part in sums]).sum(0) for name in sums[0]}
-        batch: Batch = {name: torch.cat([part[name] for part in batches]) for name in batches[0]}
-    totals = RoundTotals({name: value.item() for name, value in stats.items() if not value.dim()})
-    window = RoundWindow.of_round(len(next(iter(batch.values()))))
-    # On-policy algorithms plan only index arrays.
-    for index in plan_round(context, round_, window):
-        rows = {name: column[index] for name, column in batch.items()}
-        for loss in algorithm.losses:
-            gradient, _ = minibatch_gradient(loss, state, rows, totals, len(index))
-            with torch.no_grad():
-                state = algorithm.update(state, loss, gradient)
-        with torch.no_grad():
-            state = algorithm.after_minibatch(state)
-    with torch.no_grad():
-        return algorithm.after_round(state, stats)
+    return learn_batches(context, state, round_, batches, StageTally(), LocalReduction(context.algorithm))
 
 
 if __name__ == "__main__":
