@@ -21,6 +21,8 @@ from measure import machine, print_result
 
 from penstock.flows.settings.options import parse_overrides
 from penstock.tasks.roles.acting.tile import ActedRound, RoundBuffers, TileActor, act_together
+from penstock.tasks.roles.learning.round_update import StageTally, learn_batches
+from penstock.tasks.roles.reducing.reduction import LocalReduction
 from penstock.tasks.setup.config.loading import build_config, load_preset, merge
 from penstock.tasks.setup.planning.dry_run import training_rows, trial_run
 
