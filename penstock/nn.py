@@ -31,12 +31,14 @@ from penstock.tasks.model.nn.layers import (
     init_nature,
     init_noise,
     init_residual,
+    init_small,
     linear,
     mlp,
     nature,
     noise_numbers,
     noisy_mlp,
     residual,
+    small,
 )
 from penstock.tasks.model.nn.network import Network
 from penstock.tasks.model.nn.normalizers import Normalizer, Normalizers
@@ -103,6 +105,7 @@ __all__ = [
     "init_nature",
     "init_noise",
     "init_residual",
+    "init_small",
     "jittered",
     "joined",
     "limited_value_error",
@@ -123,6 +126,7 @@ __all__ = [
     "residual",
     "restrict",
     "seeded_module",
+    "small",
     "smaller",
     "squashed_sample",
     "step_adam",

@@ -13,6 +13,8 @@ from penstock.native.adapters.atari import PREFIX as ATARI
 from penstock.native.adapters.atari import atari_source, atari_types
 from penstock.native.adapters.gymnasium import PREFIX as GYMNASIUM
 from penstock.native.adapters.gymnasium import gymnasium_knows, gymnasium_source, gymnasium_types, near_misses
+from penstock.native.adapters.minatar import PREFIX as MINATAR
+from penstock.native.adapters.minatar import minatar_source, minatar_types
 from penstock.native.adapters.vector_env import WrappedPool
 from penstock.native.pool import mujoco_library
 from penstock.native.pool.arguments import configuration
@@ -51,8 +53,9 @@ def make(
     """Make a pool of `num_envs` environments.
 
     Args:
-        id: One of `environment_ids()`; an Atari game as `ALE/Pong-v5` (needs ale-py); or an id of Gymnasium's registry,
-            as it is or after `gymnasium/`, which also chooses Gymnasium where both know the id.
+        id: One of `environment_ids()`; an Atari game as `ALE/Pong-v5` (needs ale-py), a smaller one as
+            `MinAtar/Breakout-v1` (needs MinAtar); or an id of Gymnasium's registry, as it is or after `gymnasium/`,
+            which also chooses Gymnasium where both know the id.
         num_envs: How many; row b of every array is environment b.
         num_threads: Threads that step, the caller's included. Results are the same for any number.
         max_episode_steps: Truncates episodes; None takes the environment's own limit, -1 means that there is none.
@@ -101,6 +104,8 @@ def make(
         config["render_mode"] = render_mode
     if id.startswith(ATARI):
         source = atari_source(id, num_envs, num_threads, max_episode_steps, config)
+    elif id.startswith(MINATAR):
+        source = minatar_source(id, num_envs, num_threads, max_episode_steps, config)
     elif id.startswith(GYMNASIUM) or gymnasium_knows(id):
         name = id.removeprefix(GYMNASIUM)
         source = gymnasium_source(name, num_envs, num_threads, max_episode_steps, config, one_array=one_array)
@@ -166,7 +171,7 @@ def is_native(environment_id: str) -> bool:
     """Return whether this package steps the environment itself; an installed package may bring it only now."""
     if environment_id in mujoco_library.IDS:
         mujoco_library.load()
-    if environment_id not in _core.environment_ids() and not environment_id.startswith((ATARI, GYMNASIUM)):
+    if environment_id not in _core.environment_ids() and not environment_id.startswith((ATARI, MINATAR, GYMNASIUM)):
         for bring_more in unknown_id_hooks:
             bring_more()
     return environment_id in _core.environment_ids()
@@ -184,6 +189,8 @@ def setting_types(environment_id: str) -> dict[str, type | None]:
         return {name: type(default) for name, default in _core.describe(environment_id)["config"].items()}
     if environment_id.startswith(ATARI):
         return atari_types(environment_id)
+    if environment_id.startswith(MINATAR):
+        return minatar_types(environment_id)
     if environment_id.startswith(GYMNASIUM) or gymnasium_knows(environment_id):
         return gymnasium_types(environment_id)
     raise ValueError(_unknown(environment_id))

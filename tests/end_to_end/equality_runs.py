@@ -34,6 +34,8 @@ ANY = tuple(policy for policy in POLICIES if policy != "agents")
 """The policies that can run any algorithm."""
 APART = "mappo-apart"
 """MAPPO with parameters of each agent, so that learners can own agents."""
+BOARD = "dqn-board"
+"""DQN with convolutions over a board of bytes, of which some moves are forbidden."""
 
 _SMALL = "hidden = [8]\nminibatches = 2"
 _OFF_POLICY = f"{_SMALL}\nwindow_rows = 300\nwarm_up_rows = 150\nminibatch_rows = 16"
@@ -52,6 +54,8 @@ ALGORITHMS = {
     APART: f"simple_spread_v3 {_SMALL}\nepochs = 1\nshared_parameters = false\nnormalize_observation = true\n"
     "normalize_reward = true\nnormalize_value = true\nvalue_decay = 0.9",
     "dqn": f"CartPole-v1 {_OFF_POLICY}\npriority_exponent = 0.6\nreturn_steps = 3\ntarget_minibatches = 5\n"
+    "epsilon_minibatches = 20",
+    BOARD: f"ConnectFour-v0 {_OFF_POLICY}\nnetwork = 'small'\nfeatures = 8\nreturn_steps = 2\ntarget_minibatches = 5\n"
     "epsilon_minibatches = 20",
     "sac": f"Pendulum-v1 {_OFF_POLICY}\nnormalize_observation = true",
     # Noisy weights, whose noise is drawn by actors and losses alike.

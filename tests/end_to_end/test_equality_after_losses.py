@@ -10,6 +10,7 @@ import pytest
 from ..support.stored_run import assert_same
 from .equality_runs import (
     APART,
+    BOARD,
     Small,
     start,
 )
@@ -27,6 +28,7 @@ FLOW = "flow"
         ("ppo", "gpu_only", (None, "worker-0")),
         ("sac", "environments", (None, "env-0")),
         ("dqn", "central", ("server-0", FLOW)),
+        (BOARD, "multiple_learners", ("worker-1", FLOW)),
         ("qr_dqn", "single_learner_fine", ("learn-0", FLOW)),
         ("td3", "multiple_learners", ("worker-1", FLOW)),
         (APART, "agents", ("learn-1", FLOW)),

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from penstock.tasks.model.algorithms.contract import Algorithm, Loss
 from penstock.tasks.model.nn.distributions import best, choose, restrict
-from penstock.tasks.model.nn.layers import init_mlp, mlp
+from penstock.tasks.model.nn.network import Network
 from penstock.tasks.model.nn.optimizers import clip_norm, init_adam, step_adam
 from penstock.tasks.setup.config.offline import BehaviourCloningSettings
 from penstock.tasks.specs import EnvironmentSpec, NoiseSpec, ParameterGroup, Spec, State
@@ -63,9 +63,8 @@ class BehaviourCloning(Algorithm):
         """Return orthogonal weights; the last layer is small, so that it starts near uniform."""
         generator = torch.Generator().manual_seed(seed)
         action = self.environment.action
-        inputs = math.prod(self.environment.policy_input.shape)
         outputs = action.n if self._discrete else math.prod(action.shape)
-        policy = init_mlp((inputs, *self.settings.hidden, outputs), 0.01, generator)
+        policy = self._network.init(outputs, 0.01, generator)
         if not self._discrete:
             policy["log_std"] = torch.zeros(outputs)
         params = {"policy": ParameterGroup(policy)}
@@ -76,7 +75,7 @@ class BehaviourCloning(Algorithm):
     ) -> tuple[dict[str, Tensor], Tensor | None]:
         """Sample from the policy; see `Algorithm.act`."""
         unmasked, allowed = self.environment.split(observation)
-        output, log_std = self._policy(params["policy"], unmasked.flatten(1).float())
+        output, log_std = self._policy(params["policy"], self._network.prepared(unmasked))
         if log_std is None:
             return {"action": choose(output, noise, allowed)[0]}, carry
         flat = torch.addcmul(output, noise.flatten(1), log_std.exp())
@@ -86,7 +85,7 @@ class BehaviourCloning(Algorithm):
         """Return observations and actions, a row a step."""
         unmasked, allowed = self.environment.split(trajectory.columns["observation"].flatten(0, 1))
         return {
-            "observation": unmasked.flatten(1).float(),
+            "observation": self._network.prepared(unmasked),
             "action": trajectory.columns["action"].flatten(0, 1),
             **({} if allowed is None else {"allowed": allowed}),
         }
@@ -112,12 +111,15 @@ class BehaviourCloning(Algorithm):
         """Return whether actions are choices; otherwise they are vectors."""
         return self.environment.action.kind == "discrete"
 
-    def _policy(self, params: Mapping[str, Tensor], features: Tensor) -> tuple[Tensor, Tensor | None]:
+    @property
+    def _network(self) -> Network:
+        settings = self.settings
+        return Network(settings.network, self.environment.policy_input, settings.features, settings.hidden)
+
+    def _policy(self, params: Mapping[str, Tensor], observation: Tensor) -> tuple[Tensor, Tensor | None]:
         """Compute logits and None, or means and their log standard deviation."""
-        if self._discrete:
-            return mlp(params, features), None
-        layers = {name: value for name, value in params.items() if name != "log_std"}
-        return mlp(layers, features), params["log_std"].clamp(*_LOG_STD_RANGE)
+        output, _ = self._network.step(params, None, observation)
+        return output, None if self._discrete else params["log_std"].clamp(*_LOG_STD_RANGE)
 
     def _loss(self, params: Params, batch: LossInputs) -> LossResult:
         """Mean negative log-likelihood; for choices also how often the likeliest one is the stored one."""

@@ -13,7 +13,6 @@ too little under it to hold values down: on CartPole they grow without bound.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,7 +22,8 @@ from torch import Tensor
 from penstock.tasks.model.algorithms.contract import Algorithm, Loss, WindowSpec
 from penstock.tasks.model.nn.action_values import choice_error, dueling_values
 from penstock.tasks.model.nn.distributions import best, require_choice
-from penstock.tasks.model.nn.layers import init_mlp, mlp, part
+from penstock.tasks.model.nn.layers import part
+from penstock.tasks.model.nn.network import Network
 from penstock.tasks.model.nn.optimizers import (
     annealed,
     clip_norm,
@@ -80,11 +80,15 @@ class DQN(Algorithm):
         """The values, and epsilon."""
         return ("value", "exploration")
 
+    @property
+    def _network(self) -> Network:
+        settings, observed = self.settings, self.environment.policy_input
+        return Network(settings.network, observed, settings.features, settings.hidden, relu=True)
+
     def init(self, seed: int) -> State:
         """Return orthogonal weights; the target network starts as a copy of the network."""
-        generator = torch.Generator().manual_seed(seed)
-        inputs, choices = math.prod(self.environment.policy_input.shape), self.environment.action.n
-        network = init_mlp((inputs, *self.settings.hidden, choices + self.settings.dueling), 1.0, generator)
+        outputs = self.environment.action.n + self.settings.dueling
+        network = self._network.init(outputs, 1.0, torch.Generator().manual_seed(seed))
         params = {
             "value": ParameterGroup(network),
             "exploration": ParameterGroup({"epsilon": torch.tensor([self.settings.first_epsilon])}),
@@ -103,7 +107,7 @@ class DQN(Algorithm):
         unmasked, allowed = self.environment.split(observation)
         require_choice(allowed)
         explores = noise[:, 0] > 1.0 - params["exploration"]["epsilon"]
-        greedy = best(self._values(params["value"], _features(unmasked)), allowed)
+        greedy = best(self._values(params["value"], self._network.prepared(unmasked)), allowed)
         return {"action": torch.where(explores, best(noise[:, 1:], allowed), greedy)}, carry
 
     def post(self, _params: Params, trajectory: Trajectory) -> Batch:
@@ -119,11 +123,12 @@ class DQN(Algorithm):
             self.settings.return_steps,
         )
         following, allowed = self.environment.split(followed.following)
+        unmasked, _ = self.environment.split(columns["observation"].flatten(0, 1))
         return {
-            "observation": _features(self.environment.split(columns["observation"].flatten(0, 1))[0]),
+            "observation": self._network.prepared(unmasked),
             "action": columns["action"].flatten(),
             "return": followed.returns.flatten(),
-            "following": _features(following),
+            "following": self._network.prepared(following),
             "factor": followed.factors.flatten(),
             **({} if allowed is None else {"allowed": allowed}),
         }
@@ -157,9 +162,9 @@ class DQN(Algorithm):
         state.params["exploration"].flat.fill_(epsilon)
         return state
 
-    def _values(self, params: Mapping[str, Tensor], features: Tensor) -> Tensor:
+    def _values(self, params: Mapping[str, Tensor], observation: Tensor) -> Tensor:
         """Compute the value of every choice, `[B, n]`; a dueling network's first output is the state's value."""
-        output = mlp(params, features, torch.relu)
+        output, _ = self._network.step(params, None, observation)
         return dueling_values(output) if self.settings.dueling else output
 
     def _loss(self, params: Params, batch: LossInputs) -> LossResult:
@@ -176,8 +181,3 @@ class DQN(Algorithm):
             outputs = {"priority": error.abs() + 1e-6, "value": error + target}
             outputs["value_loss"] = batch["weight"] * half_square
         return batch.weighted_mean((half_square, batch["weight"])), outputs
-
-
-def _features(observation: Tensor) -> Tensor:
-    """Convert `[rows, ...]` of any number type to float32 `[rows, inputs]`."""
-    return observation.flatten(1).float()

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from penstock.tasks.model.algorithms.contract import Algorithm, Loss
 from penstock.tasks.model.nn.distributions import choice_probability, choose, displace, vector_probability
-from penstock.tasks.model.nn.layers import init_mlp, mlp
+from penstock.tasks.model.nn.layers import part
+from penstock.tasks.model.nn.network import Network
 from penstock.tasks.model.nn.optimizers import init_adam, step_adam
 from penstock.tasks.setup.config.offline import IQLSettings
 from penstock.tasks.specs import EnvironmentSpec, NoiseSpec, ParameterGroup, Spec, State
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 _LOG_STD_RANGE = (-5.0, 2.0)
 """Deterministic stored actions would draw the deviation to zero, and the likelihood to infinity."""
-_TWINS = ("first", "second")
+_TWINS = ("first.", "second.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +69,17 @@ class IQL(Algorithm):
         """Return orthogonal weights; the policy's last layer is small, so that it starts near uniform."""
         generator = torch.Generator().manual_seed(seed)
         action = self.environment.action
-        inputs = math.prod(self.environment.policy_input.shape)
         width = action.n if self._discrete else math.prod(action.shape)
-        policy = init_mlp((inputs, *self.settings.hidden, width), 0.01, generator)
+        policy = self._network.init(width, 0.01, generator)
         if not self._discrete:
             policy["log_std"] = torch.zeros(width)
-        sizes = (inputs, *self.settings.hidden, width) if self._discrete else (inputs + width, *self.settings.hidden, 1)
-        critic = {f"{twin}.{name}": value for twin in _TWINS for name, value in init_mlp(sizes, 1.0, generator).items()}
-        value = init_mlp((inputs, *self.settings.hidden, 1), 1.0, generator)
+        outputs, joined = (width, 0) if self._discrete else (1, width)
+        critic = {
+            f"{twin}{name}": value
+            for twin in _TWINS
+            for name, value in self._network.init(outputs, 1.0, generator, joined).items()
+        }
+        value = self._network.init(1, 1.0, generator)
         groups = {"value": value, "policy": policy, "critic": critic}
         params = {name: ParameterGroup(group) for name, group in groups.items()}
         return State(
@@ -89,7 +93,7 @@ class IQL(Algorithm):
     ) -> tuple[dict[str, Tensor], Tensor | None]:
         """Sample from the policy; see `Algorithm.act`."""
         unmasked, allowed = self.environment.split(observation)
-        output, log_std = self._policy(params["policy"], unmasked.flatten(1).float())
+        output, log_std = self._policy(params["policy"], self._network.prepared(unmasked))
         if log_std is None:
             return {"action": choose(output, noise, allowed)[0]}, carry
         vector, _ = displace(output, log_std, noise.flatten(1))
@@ -99,10 +103,10 @@ class IQL(Algorithm):
         """Return transitions, a row a step; `alive` is 0 where the episode terminated."""
         columns = trajectory.columns
         unmasked, allowed = self.environment.split(columns["observation"].flatten(0, 1))
-        observation = unmasked.flatten(1).float()
+        observation = self._network.prepared(unmasked)
         following = observation.roll(-columns["reward"].shape[1], 0)
         final, _ = self.environment.split(trajectory.bootstrap_observation)
-        following[trajectory.bootstrap_rows] = final.flatten(1).float()
+        following[trajectory.bootstrap_rows] = self._network.prepared(final)
         return {
             "observation": observation,
             "action": columns["action"].flatten(0, 1),
@@ -138,29 +142,37 @@ class IQL(Algorithm):
         """Return whether actions are choices; otherwise they are vectors."""
         return self.environment.action.kind == "discrete"
 
-    def _policy(self, params: Mapping[str, Tensor], features: Tensor) -> tuple[Tensor, Tensor | None]:
+    @property
+    def _network(self) -> Network:
+        settings = self.settings
+        return Network(settings.network, self.environment.policy_input, settings.features, settings.hidden)
+
+    def _policy(self, params: Mapping[str, Tensor], observation: Tensor) -> tuple[Tensor, Tensor | None]:
         """Compute logits and None, or means and their log standard deviation."""
-        if self._discrete:
-            return mlp(params, features), None
-        layers = {name: value for name, value in params.items() if name != "log_std"}
-        return mlp(layers, features), params["log_std"].clamp(*_LOG_STD_RANGE)
+        output, _ = self._network.step(params, None, observation)
+        return output, None if self._discrete else params["log_std"].clamp(*_LOG_STD_RANGE)
+
+    def _value(self, params: Mapping[str, Tensor], observation: Tensor) -> Tensor:
+        """Compute the values of observations, `[rows]`."""
+        return self._network.step(params, None, observation)[0].squeeze(-1)
 
     def _values(self, critic: Mapping[str, Tensor], batch: LossInputs) -> Tensor:
         """Compute both critics' values of the stored actions, `[rows, 2]`."""
+        observation, action = batch["observation"], batch["action"]
         found = []
-        for twin in _TWINS:
-            layers = {name.removeprefix(f"{twin}."): value for name, value in critic.items() if name.startswith(twin)}
+        for layers in (part(critic, twin) for twin in _TWINS):
             if self._discrete:
-                found.append(mlp(layers, batch["observation"]).gather(-1, batch["action"].unsqueeze(-1)))
+                values, _ = self._network.step(layers, None, observation)
+                found.append(values.gather(-1, action.unsqueeze(-1)))
             else:
-                found.append(mlp(layers, torch.cat([batch["observation"], batch["action"].flatten(1)], -1)))
+                found.append(self._network.over_pairs(layers, observation, action.flatten(1)))
         return torch.cat(found, -1)
 
     def _advantage(self, params: Params, batch: LossInputs) -> Tensor:
         """Compute by how much the smaller target critic exceeds the value, `[rows]`."""
         with torch.no_grad():
             critic = self._values(batch.targets, batch).amin(-1)
-        return critic - mlp(params["value"], batch["observation"]).squeeze(-1)
+        return critic - self._value(params["value"], batch["observation"])
 
     def _value_loss(self, params: Params, batch: LossInputs) -> LossResult:
         """Equation 5: asymmetric squares, which weigh tau where the critic exceeds the value and 1 - tau elsewhere."""
@@ -184,7 +196,7 @@ class IQL(Algorithm):
     def _critic_loss(self, params: Params, batch: LossInputs) -> LossResult:
         """Equation 6: squared error of both critics against the reward and the value of what followed."""
         with torch.no_grad():
-            following = mlp(params["value"], batch["next_observation"]).squeeze(-1)
+            following = self._value(params["value"], batch["next_observation"])
             target = batch["reward"] + self.settings.discount * batch["alive"] * following
         square = (self._values(params["critic"], batch) - target.unsqueeze(-1)).square().sum(-1)
         return batch.mean(square), {"critic_loss": square.detach()}

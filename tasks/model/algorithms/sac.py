@@ -1,7 +1,8 @@
 """Soft actor-critic (Haarnoja et al. 2018, arXiv 1812.05905) for vectors of actions within bounds.
 
 It has twin critics, a normal distribution squashed by tanh, and a temperature that keeps the entropy near a target. All
-actions but the stored ones are in the range from -1 to 1, and log-probabilities are of these.
+actions but the stored ones are in the range from -1 to 1, and log-probabilities are of these. Actor and critics have
+an encoder of images each.
 
 The window keeps raw observations: with `normalize_observation`, older rows are normalised by the newest statistics.
 """
@@ -16,11 +17,12 @@ import torch
 from torch import Tensor
 
 from penstock.tasks.model.algorithms.contract import Algorithm, Loss, WindowSpec
-from penstock.tasks.model.nn.layers import init_mlp, mlp, part
+from penstock.tasks.model.nn.layers import part
+from penstock.tasks.model.nn.network import Network
 from penstock.tasks.model.nn.normalizers import Normalizers
 from penstock.tasks.model.nn.optimizers import RandomStart, init_adam, step_adam
 from penstock.tasks.model.nn.returns import transitions
-from penstock.tasks.model.nn.squashed import joined, multiplied, repeated_exp, smaller, squashed_sample
+from penstock.tasks.model.nn.squashed import multiplied, repeated_exp, smaller, squashed_sample
 from penstock.tasks.model.nn.surrogate import value_error
 from penstock.tasks.setup.config.off_policy import SACSettings
 from penstock.tasks.specs import EnvironmentSpec, NoiseSpec, ParameterGroup, Spec, State
@@ -86,15 +88,19 @@ class SAC(Algorithm):
     def _numbers(self) -> int:
         return math.prod(self.environment.action.shape)
 
+    @property
+    def _network(self) -> Network:
+        settings = self.settings
+        return Network(settings.network, self.environment.observation, settings.features, settings.hidden, relu=True)
+
     def init(self, seed: int) -> State:
         """Return orthogonal weights; the targets start as copies of the critics."""
         generator = torch.Generator().manual_seed(seed)
-        inputs = math.prod(self.environment.observation.shape)
-        actor = init_mlp((inputs, *self.settings.hidden, 2 * self._numbers), 0.01, generator)
+        actor = self._network.init(2 * self._numbers, 0.01, generator)
         critics = {
             f"{name}{layer}": value
             for name in _CRITICS
-            for layer, value in init_mlp((inputs + self._numbers, *self.settings.hidden, 1), 1.0, generator).items()
+            for layer, value in self._network.init(1, 1.0, generator, joined=self._numbers).items()
         }
         params = {
             "critic": ParameterGroup(critics),
@@ -114,7 +120,7 @@ class SAC(Algorithm):
         self, params: Params, carry: Tensor | None, observation: Tensor, noise: Tensor
     ) -> tuple[dict[str, Tensor], Tensor | None]:
         """Sample an action, at the start a random one; zero noise gives the squashed mean."""
-        inputs = self._normalizers.normalized(params, observation.flatten(1).float())
+        inputs = self._normalizers.normalized(params, self._network.prepared(observation))
         squashed, _ = self._sample(params["actor"], inputs, noise.flatten(1))
         squashed = self._start.acted(params, squashed, noise.flatten(1))
         low, high = self._bounds(squashed.device)
@@ -135,10 +141,10 @@ class SAC(Algorithm):
         action = columns["action"].flatten(0, 1).flatten(1)
         low, high = self._bounds(action.device)
         return {
-            "observation": columns["observation"].flatten(0, 1).flatten(1).float(),
+            "observation": self._network.prepared(columns["observation"].flatten(0, 1)),
             "action": 2.0 * (action - low) / (high - low) - 1.0,
             "reward": followed.returns.flatten(),
-            "following": followed.following.flatten(1).float(),
+            "following": self._network.prepared(followed.following),
             "factor": followed.factors.flatten(),
         }
 
@@ -173,9 +179,9 @@ class SAC(Algorithm):
         action = self.environment.action
         return torch.tensor(action.low, device=device), torch.tensor(action.high, device=device)
 
-    def _sample(self, params: Mapping[str, Tensor], features: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    def _sample(self, actor: Mapping[str, Tensor], observation: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Sample actions from -1 to 1, `[B, n]`, and compute their log-probabilities `[B]`."""
-        return squashed_sample(mlp(params, features, torch.relu), noise, _LOG_STD_RANGE)
+        return squashed_sample(self._network.step(actor, None, observation)[0], noise, _LOG_STD_RANGE)
 
     def _temperature(self, params: Params, log_probability: Tensor) -> Tensor:
         """Compute the temperature for each row, `[B]`, as a constant."""
@@ -183,8 +189,7 @@ class SAC(Algorithm):
 
     def _values(self, critics: Mapping[str, Tensor], observation: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """Compute both critics' values, `[B, 1]` each."""
-        inputs = joined(observation, action)
-        first, second = (mlp(part(critics, name), inputs, torch.relu) for name in _CRITICS)
+        first, second = (self._network.over_pairs(part(critics, name), observation, action) for name in _CRITICS)
         return first, second
 
     def _critic_loss(self, params: Params, batch: LossInputs) -> LossResult:

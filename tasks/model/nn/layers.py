@@ -88,6 +88,8 @@ def linear(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 _NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
 """Channels, width of the kernel, stride."""
 _BLOCKS = 2
+_SMALL_CHANNELS, _CELLS = 16, 3
+"""Channels of the small network's convolution, and the width of its kernel."""
 _BYTE = 1.0 / 255.0
 """A pixel's scale."""
 _GAIN = math.sqrt(2.0)
@@ -123,6 +125,37 @@ def nature(params: Mapping[str, Tensor], images: Tensor) -> Tensor:
     for layer, (_, _, stride) in enumerate(_NATURE):
         hidden = relu(_convolve(params, f"{layer}", hidden, stride=stride, scale=1.0 if layer else _BYTE))
     return relu(linear(hidden.flatten(1), params["3.weight"], params["3.bias"]))
+
+
+def init_small(shape: Sequence[int], features: int, generator: torch.Generator) -> dict[str, Tensor]:
+    """Return orthogonal weights and zero biases of MinAtar's network (Young and Tian 2019, arXiv 1903.03176).
+
+    Args:
+        shape: channels, height and width of a grid of cells; 3 x 3 at least.
+        features: width of the output; 128 in the paper.
+        generator: the only source of randomness.
+
+    Returns:
+        float32 tensors `0.*` of a 3 x 3 convolution with 16 channels, and `1.*`, which are linear.
+
+    Raises:
+        ValueError: the grid is too small for the kernel.
+    """
+    channels, height, width = shape
+    if min(height, width) < _CELLS:
+        raise ValueError(f"a grid of {tuple(shape)} is too small: height and width must be {_CELLS} at least")
+    sized = _SMALL_CHANNELS * (height - _CELLS + 1) * (width - _CELLS + 1)
+    params = _layer("0", (_SMALL_CHANNELS, channels, _CELLS, _CELLS), generator)
+    return params | _layer("1", (features, sized), generator)
+
+
+def small(params: Mapping[str, Tensor], grids: Tensor) -> Tensor:
+    """Apply the network of `init_small`: `[B, C, H, W] -> [B, features]`, float32, none below 0.
+
+    Cells are taken as they are, in place of pixels from 0 to 255.
+    """
+    hidden = relu(_convolve(params, "0", grids.float()))
+    return relu(linear(hidden.flatten(1), params["1.weight"], params["1.bias"]))
 
 
 def init_residual(

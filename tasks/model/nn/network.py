@@ -1,8 +1,8 @@
 """Networks that settings choose by name: from an observation to an algorithm's outputs. Pure torch.
 
-An algorithm may import this. All of them end in a perceptron, after convolutions for images (`nature`, `residual`) or a
-memory of the episode (`recurrent`). `floorplan` differs: it has an output for each cell of a grid
-(`penstock.tasks.model.nn.placement_network`).
+An algorithm may import this. All of them end in a perceptron, after convolutions for images (`nature`, `residual`) or
+for grids of cells (`small`), or a memory of the episode (`recurrent`). `floorplan` differs: it has an output for each
+cell of a grid (`penstock.tasks.model.nn.placement_network`).
 """
 
 from __future__ import annotations
@@ -22,12 +22,14 @@ from penstock.tasks.model.nn.layers import (
     init_nature,
     init_noise,
     init_residual,
+    init_small,
     mlp,
     nature,
     noise_numbers,
     noisy_mlp,
     part,
     residual,
+    small,
 )
 from penstock.tasks.model.nn.placement_network import floorplan, init_floorplan
 from penstock.tasks.model.nn.squashed import joined as with_action
@@ -37,10 +39,14 @@ if TYPE_CHECKING:
 
     from penstock.tasks.specs import Batch, Facts, Spec, Trajectory
 
-NetworkName: TypeAlias = Literal["mlp", "nature", "residual", "recurrent", "floorplan"]
+NetworkName: TypeAlias = Literal["mlp", "nature", "residual", "small", "recurrent", "floorplan"]
 
 _BODY = "body."
-_IMAGES = {"nature": (init_nature, nature), "residual": (init_residual, residual)}
+_CONVOLUTIONS = {
+    "nature": (init_nature, nature),
+    "residual": (init_residual, residual),
+    "small": (init_small, small),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +88,7 @@ class Network:
         if self.name == "recurrent":
             body = init_gru(math.prod(self.observation.shape), self.features, generator)
         elif self.name != "mlp":
-            body = _IMAGES[self.name][0](self.observation.shape, self.features, generator)
+            body = _CONVOLUTIONS[self.name][0](self._channels_first, self.features, generator)
         sizes = (self.encoded_size + joined, *self.hidden, outputs)
         head = init_mlp(sizes, gain, generator)
         scales = init_noise(sizes, self.noisy_scale) if self.noisy_scale else {}
@@ -99,11 +105,12 @@ class Network:
         """Convert `[rows, ...]` to the network's input: float32 `[rows, n]`, for `floorplan` the bytes.
 
         Images stay bytes, but become `[rows, height, width, channels]`, since a CPU convolves about twice as fast in
-        that order, and changing it once costs less than in every epoch.
+        that order, and changing it once costs less than in every epoch. Grids of cells have that order, and keep their
+        type.
         """
-        if self.name == "floorplan":
+        if self.name in ("floorplan", "small"):
             return observation
-        return observation.movedim(1, -1).contiguous() if self.name in _IMAGES else observation.flatten(1).float()
+        return observation.movedim(1, -1).contiguous() if self.name in _CONVOLUTIONS else observation.flatten(1).float()
 
     def step(
         self, params: Mapping[str, Tensor], memory: Tensor | None, observation: Tensor
@@ -126,7 +133,7 @@ class Network:
         """
         if self.name == "mlp":
             return observation
-        return _IMAGES[self.name][1](part(params, _BODY), observation.movedim(-1, 1))
+        return _CONVOLUTIONS[self.name][1](part(params, _BODY), observation.movedim(-1, 1))
 
     def noise_numbers(self, outputs: int) -> int:
         """Return the number of random numbers that `noisy_step` takes for each row."""
@@ -204,6 +211,12 @@ class Network:
             return self.step(params, None, observation)[0]
         outputs, _ = self._sequence(params, memory, observation.transpose(0, 1), fresh.T)
         return outputs.transpose(0, 1)
+
+    @property
+    def _channels_first(self) -> tuple[int, ...]:
+        """Return the shape of what is convolved: channels, height, width."""
+        shape = self.observation.shape
+        return (shape[-1], *shape[:-1]) if self.name == "small" else shape
 
     @property
     def _known(self) -> Facts:

@@ -137,7 +137,10 @@ def check_window(window_rows: int, warm_up_rows: int, rows: int) -> None:
 
 _SMALLEST_PIXELS = 36
 """The network 'nature' takes no smaller images."""
+_SMALLEST_CELLS = 3
+"""The network 'small' takes no smaller grids."""
 _IMAGE_DIMENSIONS = 3
+_CONVOLUTIONS = ("nature", "residual", "small")
 
 
 class NetworkSettings(AlgorithmSettings):
@@ -145,10 +148,10 @@ class NetworkSettings(AlgorithmSettings):
 
     omitted_when_default: ClassVar[tuple[str, ...]] = ("network", "features", "sequence_steps")
 
-    network: Literal["mlp", "nature", "residual", "recurrent", "floorplan"] = Field(
+    network: Literal["mlp", "nature", "residual", "small", "recurrent", "floorplan"] = Field(
         "mlp",
-        description="Encoder before the hidden layers: none (mlp), convolutions for images (nature, residual), a "
-        "memory (recurrent), or maps and messages over a netlist (floorplan).",
+        description="Encoder before the hidden layers: none (mlp), convolutions for images (nature, residual) or for "
+        "grids of cells (small), a memory (recurrent), or maps and messages over a netlist (floorplan).",
     )
     features: int = Field(
         256,
@@ -186,25 +189,27 @@ class NetworkSettings(AlgorithmSettings):
 
 
 def check_images(network: str, environment: EnvironmentSpec) -> None:
-    """Refuse convolutions over observations that are no images, or too small.
+    """Refuse convolutions over observations that are no images or grids, or too small.
 
     Raises:
         ConfigError: names what is observed and what was expected.
     """
-    observed = environment["observation"]
-    shape = observed.get("behind_mask", observed["shape"])
-    if network in ("nature", "residual") and (
-        len(shape) != 3 or (network == "nature" and min(shape[1:]) < _SMALLEST_PIXELS)
-    ):
+    if network not in _CONVOLUTIONS:
+        return
+    shape = observed_shape(environment)
+    size = shape[:-1] if network == "small" else shape[1:]
+    smallest = {"nature": _SMALLEST_PIXELS, "small": _SMALLEST_CELLS}.get(network, 1)
+    if len(shape) != _IMAGE_DIMENSIONS or min(size) < smallest:
+        kind = "grids [height, width, channels]" if network == "small" else "images [channels, height, width]"
+        least = f" of {smallest} x {smallest} at least" if smallest > 1 else ""
         raise ConfigError(
-            f"algorithm.network = '{network}': {environment['id']} observes {list(shape)}, expected images "
-            f"[channels, height, width]{' of 36 x 36 at least' if network == 'nature' else ''}; choose mlp"
+            f"algorithm.network = '{network}': {environment['id']} observes {shape}, expected {kind}{least}; choose mlp"
         )
 
 
 def check_pixels(network: str, *, normalized: bool) -> None:
     """Refuse normalised observations for networks that take images; raises as `check_round`."""
-    if normalized and network in ("nature", "residual"):
+    if normalized and network in _CONVOLUTIONS:
         raise ValueError(
             f"algorithm.normalize_observation = true: network = '{network}' takes pixels as they are; leave it out"
         )
@@ -213,8 +218,13 @@ def check_pixels(network: str, *, normalized: bool) -> None:
 class EncodedSettings(AlgorithmSettings):
     """Settings of a network without memory, of which images may be the input."""
 
-    network: Literal["mlp", "nature", "residual"] = Field(
-        "mlp", description="Encoder before the hidden layers: none (mlp), or convolutions for images."
+    perceptron_takes_images: ClassVar[bool] = False
+    """True for an algorithm that had no other network once: its older runs on images continue."""
+
+    network: Literal["mlp", "nature", "residual", "small"] = Field(
+        "mlp",
+        description="Encoder before the hidden layers: none (mlp), or convolutions for images (nature, residual) or "
+        "for grids of cells (small).",
     )
     features: int = Field(256, ge=1, description="Features of the encoder; a plain mlp has none.")
 
@@ -222,7 +232,7 @@ class EncodedSettings(AlgorithmSettings):
         """Refuse observations that the network does not support."""
         super().check_environment(environment)
         check_images(self.network, environment)
-        if self.network == "mlp" and observes_images(environment):
+        if self.network == "mlp" and not self.perceptron_takes_images and observes_images(environment):
             raise ConfigError(
                 f"algorithm.network = 'mlp': {environment['id']} observes images {observed_shape(environment)}, from "
                 f"whose pixels a perceptron learns next to nothing; choose nature or residual"

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from penstock.storage.errors import ConfigError
 from penstock.tasks.setup.config.algorithm_base import (
-    AlgorithmSettings,
     EncodedSettings,
     check_pixels,
     check_window,
     implemented_by,
-    observed_shape,
-    observes_images,
 )
 from penstock.tasks.setup.config.hyperparameters import (
     AnnealedLearningRate,
@@ -46,32 +42,16 @@ from penstock.tasks.setup.config.hyperparameters import (
     WindowRows,
 )
 
-if TYPE_CHECKING:
-    from penstock.native import EnvironmentSpec
-
-
-class OffPolicySettings(AlgorithmSettings):
-    """The part that DQN and SAC share: a perceptron over numbers, and a window."""
-
-    learns_from_window: ClassVar[bool] = True
-
-    def check_environment(self, environment: EnvironmentSpec) -> None:
-        """Refuse images: a perceptron over their pixels learns next to nothing. The boards of games are no images."""
-        super().check_environment(environment)
-        if observes_images(environment):
-            raise ConfigError(
-                f"algorithm.name = '{self.name}': {environment['id']} observes images {observed_shape(environment)}, "
-                f"and {self.name} has no network for them; choose ppo, impala, qr_dqn or td3 with algorithm.network = "
-                f"'nature'"
-            )
-
 
 @implemented_by("penstock.tasks.model.algorithms.dqn:DQN")
-class DQNSettings(OffPolicySettings):
+class DQNSettings(EncodedSettings):
     """DQN: values of choices, learned from rows drawn from a window of the newest rounds."""
 
+    learns_from_window: ClassVar[bool] = True
     action_kinds: ClassVar[tuple[str, ...]] = ("discrete",)
     omitted_when_default: ClassVar[tuple[str, ...]] = (
+        "network",
+        "features",
         "final_learning_rate",
         "anneal_rounds",
         "correction_minibatches",
@@ -155,11 +135,12 @@ class QRDQNSettings(EncodedSettings):
 
 
 @implemented_by("penstock.tasks.model.algorithms.sac:SAC")
-class SACSettings(OffPolicySettings):
+class SACSettings(EncodedSettings):
     """SAC: an actor and twin critics, learned from rows drawn from a window of the newest rounds."""
 
+    learns_from_window: ClassVar[bool] = True
     action_kinds: ClassVar[tuple[str, ...]] = ("box",)
-    omitted_when_default: ClassVar[tuple[str, ...]] = ("normalize_observation", "random_steps")
+    omitted_when_default: ClassVar[tuple[str, ...]] = ("network", "features", "normalize_observation", "random_steps")
 
     name: Literal["sac"] = Field("sac", description="The algorithm.")
     hidden: Hidden = (256, 256)
@@ -176,7 +157,8 @@ class SACSettings(OffPolicySettings):
     random_steps: RandomSteps = 0
 
     def check_round(self, rows: int) -> None:
-        """Refuse a window that is too small for a round or for the warm-up."""
+        """Refuse a window that is too small for a round or for the warm-up, and normalised images."""
+        check_pixels(self.network, normalized=self.normalize_observation)
         check_window(self.window_rows, self.warm_up_rows, rows)
 
 

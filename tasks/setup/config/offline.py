@@ -7,7 +7,6 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from penstock.tasks.setup.config.algorithm_base import (
-    AlgorithmSettings,
     EncodedSettings,
     check_pixels,
     implemented_by,
@@ -28,8 +27,11 @@ from penstock.tasks.setup.config.hyperparameters import (
 
 
 @implemented_by("penstock.tasks.model.algorithms.behaviour_cloning:BehaviourCloning")
-class BehaviourCloningSettings(AlgorithmSettings):
+class BehaviourCloningSettings(EncodedSettings):
     """Behaviour cloning: maximum likelihood of the stored actions."""
+
+    perceptron_takes_images: ClassVar[bool] = True
+    omitted_when_default: ClassVar[tuple[str, ...]] = ("network", "features")
 
     name: Literal["behaviour_cloning"] = Field("behaviour_cloning", description="The algorithm.")
     hidden: Hidden = (64, 64)
@@ -40,8 +42,11 @@ class BehaviourCloningSettings(AlgorithmSettings):
 
 
 @implemented_by("penstock.tasks.model.algorithms.iql:IQL")
-class IQLSettings(AlgorithmSettings):
+class IQLSettings(EncodedSettings):
     """Implicit Q-learning: improves on the stored policy by the stored rewards."""
+
+    perceptron_takes_images: ClassVar[bool] = True
+    omitted_when_default: ClassVar[tuple[str, ...]] = ("network", "features")
 
     name: Literal["iql"] = Field("iql", description="The algorithm.")
     hidden: Hidden = (64, 64)

@@ -4,7 +4,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from penstock.tasks.model.nn.layers import init_nature, init_residual, nature, residual
+from penstock.tasks.model.nn.layers import init_nature, init_residual, init_small, nature, residual, small
+
+NETWORKS = {"nature": (init_nature, nature), "residual": (init_residual, residual), "small": (init_small, small)}
 
 
 def generator(seed: int = 1) -> torch.Generator:
@@ -86,30 +88,49 @@ def test_residual_is_the_published_network(size: tuple[int, int]):
         torch.testing.assert_close(residual(params, seen), reference(seen.float() / 255), rtol=1e-4, atol=1e-4)
 
 
+def test_small_is_the_published_network():
+    """One convolution of 3 x 3 with 16 channels and a linear layer; cells are taken as they are, not as pixels."""
+    params = with_biases(init_small((4, 10, 9), 128, generator()))
+    assert params["1.weight"].shape == (128, 16 * 8 * 7)
+    reference = nn.Sequential(
+        loaded(nn.Conv2d(4, 16, 3), params, "0"),
+        nn.ReLU(),
+        nn.Flatten(),
+        loaded(nn.Linear(16 * 8 * 7, 128), params, "1"),
+        nn.ReLU(),
+    )
+    for seen in (images(3, 4, 10, 9) % 2, images(3, 4, 10, 9) > 127):
+        with torch.no_grad():
+            torch.testing.assert_close(small(params, seen), reference(seen.float()), rtol=1e-4, atol=1e-5)
+
+
 def test_weights_start_orthogonal_by_the_generator_alone():
     """Kernels as matrices `[out, rest]` have orthogonal rows of length sqrt(2); the global generator is not touched."""
     torch.manual_seed(1)
     before = torch.get_rng_state()
     first, second = init_residual((3, 16, 16), 8, generator()), init_residual((3, 16, 16), 8, generator())
-    small = init_nature((1, 36, 36), 8, generator())
+    least = init_nature((1, 36, 36), 8, generator())
     assert torch.equal(torch.get_rng_state(), before)
     assert all(torch.equal(first[name], second[name]) for name in first)
     for name in ("1.0.0.weight", "output.weight"):
         rows = first[name].flatten(1)
         torch.testing.assert_close(rows @ rows.T, 2 * torch.eye(len(rows)), rtol=1e-4, atol=1e-4)
-    assert small["3.weight"].shape == (8, 64)
+    assert least["3.weight"].shape == (8, 64)
 
 
 def test_an_image_too_small_is_refused():
     """The third kernel would find nothing to see; a pixel more is enough."""
     with pytest.raises(ValueError, match=r"image of \(4, 35, 84\) is too small: height and width must be 36 at least"):
         init_nature((4, 35, 84), 512, generator())
+    with pytest.raises(ValueError, match=r"grid of \(6, 7, 2\) is too small: height and width must be 3 at least"):
+        init_small((6, 7, 2), 128, generator())
+    assert init_small((2, 3, 3), 8, generator())["1.weight"].shape == (8, 16)
 
 
-@pytest.mark.parametrize("name", ["nature", "residual"])
+@pytest.mark.parametrize("name", NETWORKS)
 def test_reduced_weights_are_taken(name: str):
     """Wide weights of a reduced snapshot come as bfloat16: the result is float32, and rounded alone."""
-    make, apply = (init_nature, nature) if name == "nature" else (init_residual, residual)
+    make, apply = NETWORKS[name]
     params = make((4, 84, 84), 64, generator())
     reduced = {key: value.bfloat16() if value.dim() > 1 else value for key, value in params.items()}
     seen = images(2, 4, 84, 84)
@@ -118,10 +139,10 @@ def test_reduced_weights_are_taken(name: str):
     assert (found - expected).abs().max() < 0.05 * expected.abs().max()
 
 
-@pytest.mark.parametrize("name", ["nature", "residual"])
+@pytest.mark.parametrize("name", NETWORKS)
 def test_the_order_in_memory_changes_nothing_but_time(name: str):
     """With channels last, results and gradients are the same numbers, to rounding."""
-    make, apply = (init_nature, nature) if name == "nature" else (init_residual, residual)
+    make, apply = NETWORKS[name]
     params = with_biases(make((4, 40, 44), 16, generator()))
     leaves = [value.requires_grad_() for value in params.values()]
     seen = images(3, 4, 40, 44)

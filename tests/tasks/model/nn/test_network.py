@@ -228,6 +228,8 @@ def test_a_network_that_does_not_fit_is_refused():
     for network in ("nature", "residual"):
         with pytest.raises(ConfigError, match=rf"network = '{network}': CartPole-v1 observes \[4\], expected images"):
             make_pool(build_config({"algorithm": {"network": network}}), 1)
+    with pytest.raises(ConfigError, match=r"network = 'small': CartPole-v1 observes \[4\], expected grids \[height"):
+        make_pool(build_config({"algorithm": {"network": "small"}}), 1)
     with pytest.raises(ConfigError, match=r"sequence_steps = 5: schedule.round_steps = 64 is not a multiple"):
         build_config({"algorithm": {"network": "recurrent", "sequence_steps": 5}})
     small = {"environment": {"num_envs": 1, "envs_per_tile": 1}, "schedule": {"round_steps": 32}}

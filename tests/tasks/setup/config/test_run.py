@@ -354,6 +354,8 @@ def test_presets_load(name: str):
     config = build_config(load_preset(name))
     if config.environment.id.startswith("ALE/"):
         pytest.importorskip("ale_py", reason="comes with penstock-rl[atari]")
+    if config.environment.id.startswith("MinAtar/"):
+        pytest.importorskip("minatar", reason="comes with penstock-rl[minatar]")
     make_pool(config, 1).close()
     annealed = getattr(config.algorithm, "anneal_rounds", 0)
     ends_with_rate = annealed == config.schedule.max_stages * config.schedule.rounds_per_stage
