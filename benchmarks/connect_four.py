@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     Bits = NDArray[np.uint64]
 
 ROWS, COLUMNS, OPENING = 6, 7, 2
-_HEIGHT = np.uint64(ROWS + 1)
-"""Bits of a column: its cells from the bottom, and one that stays 0, so that no line goes on in the next column."""
+_BOTTOM = np.uint64(1) << np.arange(0, COLUMNS * (ROWS + 1), ROWS + 1).astype(np.uint64)
+"""Bit of each column's lowest cell. Above its cells a column has a bit that stays 0, so that no line goes on there."""
 _CELLS = np.array([[column * (ROWS + 1) + ROWS - 1 - row for column in range(COLUMNS)] for row in range(ROWS)])
 _WON = 1_000_000
 _BOARD = np.uint64(sum(1 << int(cell) for cell in _CELLS.flat))
@@ -122,37 +122,32 @@ class Minimax:
         """Return a column for each board."""
         boards = observation[:, COLUMNS:].reshape(-1, ROWS, COLUMNS, 2).astype(np.uint64)
         own, other = ((boards[..., player] << _CELLS.astype(np.uint64)).sum((1, 2)) for player in range(2))
-        values = np.stack([_after(own, other, column, self._depth) for column in range(COLUMNS)], 1)
+        values = _values(own, other, self._depth)
         best = values == values.max(1, keepdims=True)
         return np.where(best, self._generator.random(values.shape), -1.0).argmax(-1)
 
 
-def _after(own: Bits, other: Bits, column: int, depth: int) -> NDArray[np.int64]:
-    """Return the value of a move for the mover, `[boards]`; of a forbidden one less than of any other."""
-    taken = own | other
-    bottom = np.uint64(1) << np.uint64(column) * _HEIGHT
-    allowed = (taken & (bottom << np.uint64(ROWS - 1))) == 0
-    # Adding the lowest bit carries through the column's pieces to the first free cell.
-    moved = own | ((taken + bottom) & ~taken & ((bottom << np.uint64(ROWS)) - bottom))
-    value = np.full(len(own), -2 * _WON, dtype=np.int64)
-    value[allowed] = 0
+def _values(own: Bits, other: Bits, depth: int) -> NDArray[np.int64]:
+    """Return the value of every move for the mover, `[boards, columns]`; of a forbidden one less than of any other."""
+    taken = (own | other)[:, None]
+    allowed = (taken & (_BOTTOM << np.uint64(ROWS - 1))) == 0
+    # Adding the lowest bit carries through a column's pieces to its first free cell.
+    moved = own[:, None] | ((taken + _BOTTOM) & ~taken & ((_BOTTOM << np.uint64(ROWS)) - _BOTTOM))
     wins = allowed & has_line(moved)
-    value[wins] = _WON + depth
-    rest = np.flatnonzero(allowed & ~wins & (np.bitwise_count(taken) < ROWS * COLUMNS - 1))
-    if len(rest):
-        value[rest] = -_value(other[rest], moved[rest], depth - 1)
+    value = np.where(wins, _WON + depth, np.where(allowed, 0, -2 * _WON))
+    going = allowed & ~wins & (np.bitwise_count(taken) < ROWS * COLUMNS - 1)
+    if going.any():
+        replies = other[np.nonzero(going)[0]], moved[going]
+        ahead = (
+            _values(*replies, depth - 1).max(1) if depth > 1 else _open_lines(*replies) - _open_lines(*replies[::-1])
+        )
+        value[going] = -ahead
     return value
-
-
-def _value(own: Bits, other: Bits, depth: int) -> NDArray[np.int64]:
-    if depth == 0:
-        return _open_lines(own, other) - _open_lines(other, own)
-    return np.stack([_after(own, other, column, depth) for column in range(COLUMNS)]).max(0)
 
 
 def has_line(pieces: Bits) -> NDArray[np.bool_]:
     """Return whether a player's pieces have four in a line."""
-    found = np.zeros(len(pieces), dtype=bool)
+    found = np.zeros(pieces.shape, dtype=bool)
     for step in _DIRECTIONS:
         pairs = pieces & (pieces >> step)
         found |= (pairs & (pairs >> (step * np.uint64(2)))) != 0
