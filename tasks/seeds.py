@@ -24,6 +24,8 @@ class Purpose(IntEnum):
     RESTART = 7
     INFERENCE = 8
     SWEEP = 9
+    OPPONENT = 10
+    OPPONENT_ACTION = 11
 
 
 def seed_of(run_seed: int, purpose: Purpose, *ids: int) -> int:

@@ -38,10 +38,17 @@ class Commit:
     """`mean_return`, `episodes` and others; None if the stage was not evaluated."""
     finished: str | None
     """The reason why the run ended with this stage; None if it continues."""
+    league: tuple[SnapshotRef, ...] | None = None
+    """Older snapshots against which rounds after the stage play, the newest last; None in runs without a league."""
+
+    @property
+    def resumed_from(self) -> tuple[Ref, ...]:
+        """Return the references to all objects that the next stage starts from."""
+        return (*self.states, *self.snapshots, *(self.league or ()), self.checkpoint)
 
     def references(self) -> tuple[Ref, ...]:
         """Return the references to all objects that the commit names."""
-        return (*self.shards, *self.states, *self.snapshots, self.checkpoint)
+        return (*self.shards, *self.resumed_from)
 
 
 def commit_name(stage: int) -> str:
@@ -116,8 +123,8 @@ def _check(commit: Commit) -> None:
         raise RecordError(commit.parent, "a digest").within("parent")
     if commit.rounds[0] > commit.rounds[1]:
         raise RecordError(list(commit.rounds), "[first, last]").within("rounds")
-    for field in ("shards", "states", "snapshots"):
-        for index, ref in enumerate(getattr(commit, field)):
+    for field in ("shards", "states", "snapshots", "league"):
+        for index, ref in enumerate(getattr(commit, field) or ()):
             _check_ref(ref, f"{field}[{index}]")
     _check_ref(commit.checkpoint, "checkpoint")
 

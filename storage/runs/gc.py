@@ -19,9 +19,8 @@ from penstock.storage.runs.reader_claims import keep_shards_from, living_claims,
 from penstock.storage.runs.run import RunFolder, best_version, run_names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-    from penstock.storage.refs import Ref
     from penstock.storage.runs.commit_schema import Commit
     from penstock.storage.runs.reader_claims import Claim
 
@@ -156,10 +155,10 @@ def _superfluous(run: RunFolder, keep_checkpoints: int, kept_from: int, claims: 
     stage, version = newest.stage, newest.version
     kept = set(run.log.shard_table(kept_from)["name"].to_pylist())
     for older in range(max(0, stage - keep_checkpoints + 1), stage + 1):
-        kept |= {ref.name for ref in _references(run.log.read(older))}
+        kept |= {ref.name for ref in run.log.read(older).resumed_from}
     rounds_per_stage = max(1, version // (stage + 1))
     if best := _best_commit(run, newest, rounds_per_stage):
-        kept |= {ref.name for ref in _references(best)}
+        kept |= {ref.name for ref in best.resumed_from}
     return [
         name
         for folder in _FOLDERS
@@ -198,12 +197,6 @@ def _number(pattern: re.Pattern[str], name: str, otherwise: int) -> int:
     return int(matched[matched.lastindex or 0]) if matched else otherwise
 
 
-def _references(commit: Commit) -> Iterator[Ref]:
-    yield from commit.states
-    yield from commit.snapshots
-    yield commit.checkpoint
-
-
 def _report(run: RunFolder, names: list[str]) -> GcReport:
     known = _known_sizes(run, names)
     nbytes = 0
@@ -219,4 +212,4 @@ def _known_sizes(run: RunFolder, names: list[str]) -> dict[str, int]:
         return {}
     found = {_number(_OF_STAGE, name, -1) for name in names if name.startswith(("states/", "checkpoints/"))}
     stages = sorted(found)[-_SIZED_COMMITS:]
-    return {ref.name: ref.nbytes for stage in stages for ref in _references(run.log.read(stage))}
+    return {ref.name: ref.nbytes for stage in stages for ref in run.log.read(stage).resumed_from}

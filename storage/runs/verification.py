@@ -172,7 +172,7 @@ def _needed(commits: list[Commit], newest: int | None, kept_from: int) -> set[st
     names = {ref.name for commit in commits if commit.stage >= kept_from for ref in commit.shards}
     for commit in commits[-1:]:
         if commit.stage == newest:
-            names |= {ref.name for ref in (*commit.states, *commit.snapshots, commit.checkpoint)}
+            names |= {ref.name for ref in commit.resumed_from}
     return names
 
 

@@ -15,8 +15,9 @@ from penstock.tasks.runtime.results import ActResult, EnvResult, LearnResult, Se
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping
 
-    from penstock.storage.refs import ShardRef
+    from penstock.storage.refs import ShardRef, SnapshotRef
     from penstock.tasks.runtime.results import ComponentResult, MemberResult, Published
+    from penstock.tasks.setup.config.environment import LeagueSettings
     from penstock.tasks.setup.config.replay import ReplaySchedule
     from penstock.tasks.setup.config.run import ScheduleSettings
 
@@ -199,6 +200,31 @@ def check_sources(stage: int, sources: Mapping[str, str]) -> None:
         )
 
 
+def league_after(
+    settings: LeagueSettings, stage: int, before: Commit | None, newest: SnapshotRef
+) -> tuple[SnapshotRef, ...] | None:
+    """Return the older versions against which the stage after this one plays, the newest last.
+
+    A function of the settings and the log alone: every `add_every_stages` stages the stage's last version is added, and
+    the newest `size` of these stay.
+
+    Args:
+        settings: of the league.
+        stage: that has ended.
+        before: the commit before it.
+        newest: the stage's last snapshot.
+
+    Returns:
+        None in a run without a league.
+    """
+    if settings.opponents != "league":
+        return None
+    members = (before.league or ()) if before else ()
+    if (stage + 1) % settings.add_every_stages == 0:
+        members = (*members, newest)
+    return members[-settings.size :]
+
+
 def stage_commit(
     schedule: ScheduleSettings | ReplaySchedule,
     stage: int,
@@ -208,6 +234,7 @@ def stage_commit(
     acted: Iterable[ActResult],
     evaluation: Mapping[str, float] | None,
     earlier_returns: Iterable[float] = (),
+    league: tuple[SnapshotRef, ...] | None = None,
 ) -> Commit:
     """Return the commit of a stage.
 
@@ -220,6 +247,7 @@ def stage_commit(
         acted: the results of its act components.
         evaluation: of its last snapshot, if there was one.
         earlier_returns: mean returns of the regular evaluations before it, for early stopping.
+        league: the older snapshots against which the next stage plays; None without a league.
     """
     stopped = None
     if evaluation and (stage + 1) % schedule.evaluate_every_stages == 0:
@@ -240,4 +268,5 @@ def stage_commit(
         metrics=learned.metrics,
         evaluation=evaluation,
         finished=end_reason(Limits(schedule.max_stages, schedule.target_return), stage, evaluation, stopped),
+        league=league,
     )

@@ -23,17 +23,20 @@ from penstock.tasks.driver.results import (
     by_component,
     check_agreement,
     check_sources,
+    league_after,
     merge_learned,
     stage_commit,
     sum_edges,
     usage_by_process,
 )
+from penstock.tasks.setup.config.run import TrainConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from prefect.futures import PrefectFuture
 
+    from penstock.storage.refs import SnapshotRef
     from penstock.storage.runs.commit_schema import Commit
     from penstock.storage.runs.lease import LeaseKeeper
     from penstock.storage.runs.run import RunFolder
@@ -141,7 +144,15 @@ class StageDriver:
         evaluated_seconds = time.perf_counter() - started
         parent = commit_ref(before).digest if before else self.genesis
         commit = stage_commit(
-            self.config.schedule, stage, parent, before, learned, acted, evaluation, self._returns.until(before)
+            self.config.schedule,
+            stage,
+            parent,
+            before,
+            learned,
+            acted,
+            evaluation,
+            self._returns.until(before),
+            self._league_after(stage, before, learned),
         )
         self.lease.check()  # an evaluation may take longer than the ttl
         self.run.log.append(commit)
@@ -261,6 +272,12 @@ class StageDriver:
                 f"stage {stage} of run '{name}' ended, because its lease could not be renewed: {self.lease.problem}. "
                 f"`penstock resume {name}` resumes from the last commit"
             ) from error
+
+    def _league_after(self, stage: int, before: Commit | None, learned: Learned) -> tuple[SnapshotRef, ...] | None:
+        """Return the older versions against which the next stage plays; None without a league."""
+        if not isinstance(self.config, TrainConfig):
+            return None
+        return league_after(self.config.league, stage, before, learned.published.snapshots[-1])
 
     def _missed(self, learned: Learned, acted: Sequence[ActResult]) -> tuple[int | None, int | None]:
         """Return how many of the stage's shards were missed, and how many of those came late; None with quorum 1."""

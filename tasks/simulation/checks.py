@@ -118,7 +118,7 @@ class RunChecks:
         self.committed_at.append(self.bucket.world.now)
         self.finished = commit.finished is not None and stage + 1 == self._stages
         self._shards |= {_PREFIX + ref.name for ref in commit.shards}
-        self._state = {_PREFIX + ref.name for ref in (*commit.states, *commit.snapshots, commit.checkpoint)}
+        self._state = {_PREFIX + ref.name for ref in commit.resumed_from}
         for ref in commit.references():
             self._check_durable(ref)
 

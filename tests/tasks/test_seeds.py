@@ -18,6 +18,8 @@ def test_purposes_keep_their_numbers():
         "RESTART": 7,
         "INFERENCE": 8,
         "SWEEP": 9,
+        "OPPONENT": 10,
+        "OPPONENT_ACTION": 11,
     }
 
 
@@ -34,6 +36,8 @@ def test_seeds_keep_their_values():
         17991200575022749164,
         8313425274372761653,
         5720443835026831784,
+        2648897774172251943,
+        12880732874129366936,
     ]
     assert seed_of(1, Purpose.PLAN, 7) == 13481466760325839235
     assert environment_seeds(5, Purpose.ENVIRONMENT, env_ids=range(3)).tolist() == [

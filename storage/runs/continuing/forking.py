@@ -98,7 +98,7 @@ def fork_run(
             )
         kept_from = shards_kept_from(source.store)
         refs: list[Ref] = [ref for commit in commits if commit.stage >= kept_from for ref in commit.shards]
-        refs += _state_of(commits[-1])
+        refs += commits[-1].resumed_from
         initial = source.initial()
         refs += [initial] if initial else []
         others = [name for name in source.store.list("replay/") if name.endswith(".arrow")]
@@ -229,13 +229,9 @@ def _damage(run: RunFolder, stage: int) -> str:
 
 def _problem_of(store: Store, commit: Commit) -> str:
     """Return the first damaged or missing object that a run needs to resume from a commit; empty if there is none."""
-    for ref in _state_of(commit):
+    for ref in commit.resumed_from:
         try:
             check_content(store.view(ref.name), ref, store.url)
         except (CorruptObjectError, ObjectNotFoundError) as error:
             return str(error)
     return ""
-
-
-def _state_of(commit: Commit) -> list[Ref]:
-    return [*commit.states, *commit.snapshots, commit.checkpoint]

@@ -13,6 +13,7 @@ import torch
 from penstock.storage.runs.timings import ActTimes, CacheCounts
 from penstock.storage.tensors import load_tensors
 from penstock.tasks.data.snapshots.exchange import SnapshotReader
+from penstock.tasks.data.snapshots.opponents import make_acting_pool
 from penstock.tasks.roles.acting.resuming import find_starts
 from penstock.tasks.roles.acting.shard_writer import RoundWriter
 from penstock.tasks.roles.acting.stragglers import LateTiles
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from penstock.storage.refs import StateRef
+    from penstock.storage.runs.commit_schema import Commit
     from penstock.storage.runs.timings import EdgeCount
     from penstock.tasks.data.input.hand_over import HandOver
     from penstock.tasks.roles.acting.resuming import Starts
@@ -153,7 +155,7 @@ def _resume_all(
     """Return the actors of all tiles, as they were stored, and the stored objects that were found."""
     found = find_starts(assignment, context, tiles)
     actors = {
-        tile: _actor(context, tile, start, buffer, served, device)
+        tile: _actor(context, tile, start, buffer, served, device, found.before)
         for tile, start, buffer in zip(tiles, found.starts, found.buffers, strict=True)
     }
     return actors, found
@@ -166,11 +168,16 @@ def _actor(
     buffer: memoryview | None,
     served: Mapping[int, LinkAddress] | None,
     device: torch.device | None,
+    before: Commit | None,
 ) -> TileActor:
     if device is not None:
         actor: TileActor = TorchTileActor(context, tile, device)
     else:
-        pool = RemotePool(context, tile, start[1] if start else 0, served[tile]) if served else None
+        pool = (
+            RemotePool(context, tile, start[1] if start else 0, served[tile])
+            if served
+            else make_acting_pool(context, tile, before)
+        )
         actor = TileActor(context, tile, pool)
     if start is None or buffer is None:
         actor.start()

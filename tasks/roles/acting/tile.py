@@ -11,6 +11,7 @@ import torch
 
 from penstock.native import fill_noise
 from penstock.storage.shards.codec import ShardColumns, allocate
+from penstock.tasks.data.snapshots.opponents import make_acting_pool
 from penstock.tasks.roles.stepping.remote_pool import RemotePool
 from penstock.tasks.seeds import Purpose, environment_seeds
 from penstock.tasks.specs import Trajectory
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from penstock.native import EnvironmentPool, RoundEnd
+    from penstock.tasks.environments.self_play import SelfPlayPool
     from penstock.tasks.model.nn.device_work import Departure
     from penstock.tasks.runtime.run_context import RunContext
     from penstock.tasks.specs import Params
@@ -152,12 +154,14 @@ class ActedRound:
 class TileActor:
     """Owns a tile's environments. Not thread-safe."""
 
-    def __init__(self, context: RunContext, tile: int, pool: EnvironmentPool | RemotePool | None = None) -> None:
+    def __init__(
+        self, context: RunContext, tile: int, pool: EnvironmentPool | RemotePool | SelfPlayPool | None = None
+    ) -> None:
         """Act in `pool`, or in a new native one in this process."""
         self._context = context
         self._env_ids = context.envs_of(tile)
         self._noise_ids = np.asarray(self._env_ids, dtype=np.int64)
-        self._pool = context.make_pool(len(self._env_ids)) if pool is None else pool
+        self._pool = make_acting_pool(context, tile, None) if pool is None else pool
         self.remote = pool if isinstance(pool, RemotePool) else None
         self._carry = context.algorithm.initial_carry(len(self._env_ids))
         self.tile = tile

@@ -12,9 +12,12 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Self
 
+import torch
+
 from penstock.storage.errors import MemberLostError
 from penstock.storage.runs.timings import EdgeCount, EnvTimes
 from penstock.storage.shards.codec import allocate
+from penstock.tasks.data.snapshots.opponents import make_acting_pool
 from penstock.tasks.roles.stepping.protocol import ROUND_COLUMNS, StepFrame, pack_end, unpack_start
 from penstock.tasks.roles.stepping.sockets import LINK_SECONDS, Link, LinkAddress, Listener, PendingConnection
 from penstock.tasks.runtime.results import EnvResult
@@ -22,6 +25,7 @@ from penstock.tasks.runtime.results import EnvResult
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from penstock.storage.runs.commit_schema import Commit
     from penstock.tasks.runtime.assignment import Assignment
     from penstock.tasks.runtime.membership import Advertisement, Membership
     from penstock.tasks.runtime.run_context import RunContext
@@ -36,6 +40,8 @@ _CHECK_SECONDS = 0.25
 
 def env(assignment: Assignment, server: EnvironmentServer, membership: Membership) -> EnvResult:
     """Step a stage's environments until all rounds are acted."""
+    # The other side of a game is played here, by inference: one thread keeps its bytes the same everywhere.
+    torch.set_num_threads(1)
     server.serve(membership.check)
     times = server.times(assignment.member)
     membership.log.info(
@@ -56,7 +62,7 @@ def served_tiles(membership: Membership) -> dict[int, LinkAddress]:
 class TileServer:
     """A tile's environments, and the link over which they are stepped. Not thread-safe."""
 
-    def __init__(self, context: RunContext, last_round: int) -> None:
+    def __init__(self, context: RunContext, tile: int, last_round: int, before: Commit | None) -> None:
         columns = context.columns
         steps, envs = context.config.schedule.round_steps, context.config.environment.envs_per_tile
         arrays = allocate({name: columns[name] for name in ROUND_COLUMNS}, steps, envs)
@@ -65,7 +71,7 @@ class TileServer:
         ]
         self._frame = StepFrame(context)
         self._action_bytes = self._frame.action.data.cast("B")
-        self._pool = context.make_pool(envs)
+        self._pool = make_acting_pool(context, tile, before)
         self._last_round = last_round
         self._steps = steps
         self._next_round = self._next_step = 0
@@ -155,8 +161,16 @@ class EnvironmentServer:
         address: where it listens.
     """
 
-    def __init__(self, context: RunContext, tiles: Iterable[int], last_round: int, host: str, member: str) -> None:
-        self._tiles = {tile: TileServer(context, last_round) for tile in tiles}
+    def __init__(
+        self,
+        context: RunContext,
+        tiles: Iterable[int],
+        last_round: int,
+        host: str,
+        member: str,
+        before: Commit | None = None,
+    ) -> None:
+        self._tiles = {tile: TileServer(context, tile, last_round, before) for tile in tiles}
         self._listener = Listener(host, member)
         self._selector = selectors.DefaultSelector()
         self._pending: set[PendingConnection] = set()

@@ -65,7 +65,14 @@ class Member:
         if "env" in self.composition.components:
             tiles = tiles_of(self.assignment.replica, self.assignment.replicas, self.context.config.environment.tiles)
             last_round = self.context.rounds_of(self.assignment.stage)[-1]
-            self._server = EnvironmentServer(self.context, tiles, last_round, host, self.assignment.member)
+            self._server = EnvironmentServer(
+                self.context,
+                tiles,
+                last_round,
+                host,
+                self.assignment.member,
+                self.context.commit_before(self.assignment),
+            )
             return self._server.advertisement()
         if (
             self.context.policy.reduce == "local"

@@ -1,10 +1,10 @@
-"""Settings of the environment, and of the blocks of macro placement."""
+"""Settings of the environment, of the blocks of macro placement, and of the other player of a game."""
 
 from __future__ import annotations
 
 import math
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import BeforeValidator, Field, StrictBool, StrictFloat, StrictInt, StrictStr, model_validator
 
@@ -122,3 +122,43 @@ class EnvironmentSettings(Settings):
             mode="json", exclude={"header", "header_text"} if self.blocks else {"header", "header_text", "blocks"}
         )
         return found if self.header_text is None else {**found, "header": digest(self.header_text.encode())}
+
+
+class LeagueSettings(Settings):
+    """The other player of a game of two: the environment's own, or versions of the policy that learns."""
+
+    opponents: Literal["environment", "latest", "league"] = Field(
+        "environment",
+        description="The other player of a game of two: the environment's own, the latest committed version, or one "
+        "drawn from a league of committed versions.",
+    )
+    size: int = Field(8, ge=1, le=64, description="Older versions in the league: the newest so many that were added.")
+    add_every_stages: int = Field(1, ge=1, description="Stages between versions that are added to the league.")
+    latest_probability: float = Field(
+        0.5,
+        ge=0,
+        le=1,
+        description="Probability of the latest committed version; the others share the rest equally.",
+    )
+
+    @model_validator(mode="after")
+    def _has_a_league(self) -> Self:
+        if self.opponents == "league":
+            return self
+        for name in ("size", "add_every_stages", "latest_probability"):
+            value = getattr(self, name)
+            if value != type(self).model_fields[name].default:
+                raise ValueError(
+                    f"{name} = {value} has no effect with opponents = '{self.opponents}', expected opponents = "
+                    f"'league'; set that, or leave {name} out"
+                )
+        return self
+
+    @property
+    def plays_itself(self) -> bool:
+        """Return whether versions of the policy are the other player."""
+        return self.opponents != "environment"
+
+    def identity(self) -> Mapping[str, object]:
+        """Return the settings that are part of a run's identity."""
+        return self.model_dump(mode="json")

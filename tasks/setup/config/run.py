@@ -22,7 +22,7 @@ from penstock.tasks.settings import Settings
 from penstock.tasks.setup.config.algorithm_base import AlgorithmSettings
 from penstock.tasks.setup.config.cluster import ClusterSettings
 from penstock.tasks.setup.config.custom_algorithm import CUSTOM, CustomAlgorithmSettings, by_name
-from penstock.tasks.setup.config.environment import EnvironmentSettings
+from penstock.tasks.setup.config.environment import EnvironmentSettings, LeagueSettings
 from penstock.tasks.setup.config.initial import InitialSettings
 from penstock.tasks.setup.config.off_policy import DQNSettings, QRDQNSettings, SACSettings, TD3Settings
 from penstock.tasks.setup.config.on_policy import IMPALASettings, IPPOSettings, MAPPOSettings, PPOSettings
@@ -110,6 +110,8 @@ class RunIdentity(TypedDict):
     """Settings of the distribution, by their first name."""
     shards: NotRequired[Mapping[str, object]]
     """Settings of shards, in training runs where they are not the defaults."""
+    league: NotRequired[Mapping[str, object]]
+    """Settings of the other player, in training runs where it is a version of the policy."""
     continues: NotRequired[str]
     """Digest of the commit that it began from with other settings, in such training runs."""
     init_from: NotRequired[Mapping[str, object]]
@@ -218,6 +220,7 @@ class TrainConfig(RunConfig):
         discriminator=by_name("ppo"),
         json_schema_extra=any_of,
     )
+    league: LeagueSettings = Field(default_factory=LeagueSettings)
     shards: ShardSettings = Field(default_factory=ShardSettings)
     continues: str | None = Field(
         None,
@@ -228,11 +231,13 @@ class TrainConfig(RunConfig):
     def identity(self) -> RunIdentity:
         """Return the identity of any run, and what older runs do not have, unless it is the default.
 
-        This is the shard settings, the commit that it continues with other settings and, resolved to a digest, the
-        parameters of another run. Their digest alone counts: the same parameters give the same bytes, whichever run
-        they come from.
+        This is the league, the shard settings, the commit that it continues with other settings and, resolved to a
+        digest, the parameters of another run. Their digest alone counts: the same parameters give the same bytes,
+        whichever run they come from.
         """
         identity = super().identity()
+        if self.league.plays_itself:
+            identity["league"] = self.league.identity()
         if self.shards != ShardSettings():
             identity["shards"] = self.shards.model_dump(mode="json")
         if self.continues is not None:
@@ -270,7 +275,40 @@ class TrainConfig(RunConfig):
             )
         tile_rows = self.environment.envs_per_tile * self.schedule.round_steps
         self.algorithm.check_round(self.shards_needed * tile_rows // row_steps)
+        if self.league.plays_itself:
+            self._check_self_play()
         return self
+
+    def _check_self_play(self) -> None:
+        asked = f"league.opponents = '{self.league.opponents}'"
+        if self.algorithm.name not in ("ppo", "impala"):
+            raise ValueError(
+                f"{asked}: algorithm.name = '{self.algorithm.name}', expected ppo or impala, whose policies sample "
+                f"an action; choose one of them"
+            )
+        if self.algorithm.row_steps > 1:
+            raise ValueError(
+                f"{asked}: algorithm.network = 'recurrent' needs a memory for every opponent, which none has; choose "
+                f"another network"
+            )
+        if self.environment.max_episode_steps is not None:
+            raise ValueError(
+                f"{asked}: environment.max_episode_steps = {self.environment.max_episode_steps} would count the moves "
+                f"of both players; leave it out"
+            )
+        if not self.promises_same_bytes or not self.requires_full_round:
+            raise ValueError(
+                f"{asked}: opponents are drawn for whole rounds, expected distribution.quorum = 1 and no "
+                f"max_staleness; leave them out"
+            )
+
+    @model_serializer(mode="wrap")
+    def _without_league(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave the league out unless it is set: runs without it keep the bytes of their `run.json`."""
+        values: dict[str, Any] = handler(self)
+        if not self.league.plays_itself:
+            values.pop("league", None)
+        return values
 
 
 ConfigT = TypeVar("ConfigT", bound=RunConfig)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+from penstock import native
 from penstock.native.kernel_level import UnknownLevelError, level
 from penstock.storage.errors import ConfigError
 from penstock.tasks.data.replay.plan import in_environment_of_sources
@@ -142,11 +143,41 @@ def check_distribution(config: RunConfig) -> DistributionPolicy:
     if policy.pools == "torch":
         with loaded_header(config.environment) as environment_id:
             check_torch_environment(environment_id, config.environment.settings)
+    check_league(config, policy)
     if policy.reduce == "agents":
         check_owners(config, policy)
     check_quorum(config, policy)
     check_staleness(config, policy)
     return policy
+
+
+def check_league(config: RunConfig, policy: DistributionPolicy) -> None:
+    """Check that the environment of a run that plays against itself is a game of two, and is stepped on CPUs.
+
+    Raises:
+        ConfigError: names the mistake and a remedy.
+    """
+    if not isinstance(config, TrainConfig) or not config.league.plays_itself:
+        return
+    asked = f"league.opponents = '{config.league.opponents}'"
+    if policy.pools == "torch":
+        raise ConfigError(
+            f"{asked}: policy '{policy.name}' steps environments on the learner's device, where there is no other "
+            f"player; choose another policy, such as multiple_learners"
+        )
+    if "turns" in config.environment.settings:
+        raise ConfigError(
+            f"{asked}: environment.settings.turns = {config.environment.settings['turns']!r} is set by the run itself; "
+            f"leave it out"
+        )
+    with loaded_header(config.environment) as environment_id:
+        types = native.setting_types(environment_id) if native.is_native(environment_id) else {}
+    if types.get("turns") is not bool:
+        raise ConfigError(
+            f"{asked}: environment.id = '{config.environment.label}' has no setting 'turns', by which a game of two "
+            f"lets the caller move for both players; choose ConnectFour-v0 or a header that has it, or "
+            f"league.opponents = 'environment'"
+        )
 
 
 def check_owners(config: RunConfig, policy: DistributionPolicy) -> None:

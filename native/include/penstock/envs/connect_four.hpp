@@ -1,5 +1,7 @@
 /// Connect four against an opponent who moves at random: the board, the rules and the observation are those of
 /// PettingZoo's connect_four_v3. A coin decides which player begins; a move that is forbidden loses, as in PettingZoo.
+/// With `turns` both players are the caller's, for self-play: a step is one move, its reward is the mover's, and the
+/// observation is that of the player who moves next.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +18,8 @@ struct ConnectFour {
   static constexpr auto observation = BoxOf<std::uint8_t, rows, columns, 2>::filled(0, 1);
 
   struct Config {
-    PENSTOCK_FIELDS(Config)
+    bool turns = false;
+    PENSTOCK_FIELDS(Config, turns)
   } config;
 
   enum Cell : std::int64_t { empty, own, other };
@@ -27,12 +30,17 @@ struct ConnectFour {
 
   PENSTOCK_HOST_DEVICE void reset(Rng& rng) {
     state.board.fill(empty);
-    if (rng.integers(0, 2) == 1) reply(rng);
+    if (!config.turns && rng.integers(0, 2) == 1) reply(rng);
   }
 
   PENSTOCK_HOST_DEVICE Step step(std::int64_t column, Rng& rng) {
     if (!allows(column)) return {.reward = -1.0, .terminated = true};
-    if (drop(column, own)) return {.reward = 1.0, .terminated = true};
+    const bool wins = drop(column, own);
+    if (config.turns) {
+      swap_players();
+      return {.reward = wins ? 1.0 : 0.0, .terminated = wins || full()};
+    }
+    if (wins) return {.reward = 1.0, .terminated = true};
     if (full()) return {.terminated = true};
     if (reply(rng)) return {.reward = -1.0, .terminated = true};
     return {.terminated = full()};
@@ -72,6 +80,11 @@ struct ConnectFour {
     for (const auto& [down, right] : {std::pair{0, 1}, {1, 0}, {1, 1}, {1, -1}})
       if (run(down, right) + run(-down, -right) >= 3) return true;
     return false;
+  }
+
+  PENSTOCK_HOST_DEVICE void swap_players() {
+    for (std::int64_t& cell : state.board)
+      if (cell != empty) cell = cell == own ? other : own;
   }
 
   /// The opponent's move, any that is allowed; whether it wins.

@@ -1,0 +1,246 @@
+"""Environments of a game of two, seen from the player who learns; the other player's moves are made here.
+
+A game is an environment whose setting `turns` makes every step one move: the reward is the mover's, and the observation
+that of the player who moves next. Rounds hold the learner's moves alone: a row's reward is what the move and the reply
+to it brought, and the next row is seen after the reply. Imports no torch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from penstock.native import RoundEnd, fill_noise
+from penstock.tasks.seeds import Purpose
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from penstock.native import Pool
+
+
+class Player(Protocol):
+    """Chooses moves."""
+
+    def __call__(self, observation: NDArray[Any], noise: NDArray[np.float32]) -> NDArray[np.int64]:
+        """Return a move for each row: `[n]` for observations `[n, ...]` and Gumbel noise `[n, choices]`."""
+
+
+class UniformPlayer:
+    """Chooses any allowed move, each with the same probability."""
+
+    def __call__(self, observation: NDArray[Any], noise: NDArray[np.float32]) -> NDArray[np.int64]:
+        """Return the allowed move with the largest noise."""
+        allowed = observation[:, : noise.shape[1]] != 0
+        return np.where(allowed, noise, -np.inf).argmax(-1)
+
+
+class SelfPlayPool:
+    """The rollout API of a pool, for the learner's side of games. For one thread at a time.
+
+    The learner begins the episodes of an environment in turn: environment i begins episode e if i + e is even. The
+    player of the other side is drawn anew for every round, also within an episode, by the run's seed, the round and the
+    environment: which process plays makes no difference. Its noise is keyed in the same way.
+    """
+
+    def __init__(
+        self,
+        game: Pool,
+        env_ids: range,
+        seed: int,
+        round_steps: int,
+        players: Sequence[Player],
+        probabilities: Sequence[float],
+    ) -> None:
+        """Create the pool; starts no episode yet.
+
+        Args:
+            game: with `turns`, and without automatic resets.
+            env_ids: of its environments in the run.
+            seed: of the run.
+            round_steps: the learner's moves in a round, of each environment.
+            players: those who may be on the other side.
+            probabilities: of each, which add up to 1.
+        """
+        envs = len(env_ids)
+        self._game = game
+        self._ids = np.asarray(env_ids, dtype=np.int64)
+        self._seed = seed
+        self._players = players
+        self._cumulative = np.cumsum(probabilities)
+        self._all = np.arange(envs, dtype=np.int32)
+        # Replies, and first moves of the other side, which are made after the step that ended the episode before.
+        self._noise = np.empty((2 * round_steps, envs, game.environment["action"]["n"]), dtype=np.float32)
+        self._steps = round_steps
+        self._opponent = np.zeros(envs, dtype=np.int64)
+        self._seen: NDArray[Any] = np.empty(0)
+        self._columns: tuple[NDArray[Any], ...] = ()
+        self._ended: list[dict[str, NDArray[Any]]] = []
+        self._final: list[NDArray[Any]] = []
+        self._facts = {
+            "round": np.zeros(envs, dtype=np.int64),
+            "episode_id": np.zeros(envs, dtype=np.int64),
+            "length": np.zeros(envs, dtype=np.int64),
+            "return": np.zeros(envs, dtype=np.float64),
+            "opens": np.zeros(envs, dtype=np.uint8),
+        }
+
+    def reset_ids(self, seeds: NDArray[np.uint64]) -> None:
+        """Seed environment b with `seeds[b]` and start its first episode, which has the id 0."""
+        self._game.reset_ids(seeds)
+        for values in self._facts.values():
+            values.fill(0)
+        self._facts["opens"][:] = self._other_begins(self._all)
+        self._seen = self._game.observation
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Resume from a saved state, bit for bit."""
+        self._game.restore({name: values for name, values in state.items() if not name.startswith(_PREFIX)})
+        self._facts = {name: np.array(state[_PREFIX + name]) for name in self._facts}
+        self._seen = self._game.observation
+
+    def save(self) -> dict[str, NDArray[Any]]:
+        """Return everything that the next round depends on, as named arrays `[B, ...]`."""
+        return {**self._game.save(), **{_PREFIX + name: values.copy() for name, values in self._facts.items()}}
+
+    def begin_round(
+        self,
+        observation: NDArray[Any],
+        reward: NDArray[np.float32],
+        terminated: NDArray[np.uint8],
+        truncated: NDArray[np.uint8],
+        episode_id: NDArray[np.int32],
+    ) -> None:
+        """Take the buffers of a round, all `[T, B]` and `observation` `[T, B, ...]`; writes row 0 of observations."""
+        round_ = int(self._facts["round"][0])
+        self._columns = observation, reward, terminated, truncated, episode_id
+        self._opponent = draw_players(self._seed, round_, self._ids, self._cumulative)
+        fill_noise("gumbel", self._seed, Purpose.OPPONENT_ACTION, self._ids, round_, self._noise)
+        self._ended, self._final = [], []
+        self._make_first_moves(self._noise[-1])
+        observation[0] = self._seen
+
+    def step_round(self, t: int, action: NDArray[Any]) -> None:
+        """Make the learner's move t, int64 `[B]`, and the other side's reply.
+
+        Writes row t of reward, terminated, truncated and episode_id, and row t + 1 of the observations.
+        """
+        observation, reward, terminated, truncated, episode_id = self._columns
+        seen, own, over, cut, _ = self._game.step_rows(action, self._all)
+        going = np.flatnonzero(~(over | cut))
+        if len(going):
+            replies = self._moves(seen[going], going, self._noise[2 * t])
+            seen[going], others, over[going], cut[going], _ = self._game.step_rows(replies, going)
+            own[going] -= others
+        self._seen = seen
+        self._facts["length"] += 1
+        self._facts["return"] += own
+        reward[t], terminated[t], truncated[t], episode_id[t] = own, over, cut, self._facts["episode_id"]
+        if (over | cut).any():
+            self._end_episodes(t, over, cut)
+        if t + 1 < self._steps:
+            self._make_first_moves(self._noise[2 * t + 1])
+            observation[t + 1] = self._seen
+
+    def end_round(self) -> RoundEnd:
+        """Return the end of the round, which is not in the buffers. All T steps must have been made."""
+        self._columns = ()
+        self._facts["round"] += 1
+        ended = {
+            name: np.concatenate([one[name] for one in self._ended] or [np.empty(0, dtype=dtype)])
+            for name, dtype in _EPISODE.items()
+        }
+        before_last = self._all.size * (self._steps - 1)
+        earlier = ended["row"] < before_last
+        rows = np.concatenate([ended["row"][earlier], before_last + self._all.astype(np.int64)])
+        # After the last step, environments whose episode ended there were reset: theirs is what was seen before that.
+        last = self._seen.copy()
+        final = np.concatenate(self._final) if self._final else last[:0]
+        last[ended["env"][~earlier]] = final[~earlier]
+        return RoundEnd(rows, np.concatenate([final[earlier], last]), ended)
+
+    def close(self) -> None:
+        """Close the games."""
+        self._game.close()
+
+    def _end_episodes(self, t: int, terminated: NDArray[np.bool_], truncated: NDArray[np.bool_]) -> None:
+        mask = terminated | truncated
+        envs = np.flatnonzero(mask)
+        facts = self._facts
+        ended = {
+            "row": t * self._all.size + envs,
+            "env": envs,
+            "terminated": terminated[envs],
+            "truncated": truncated[envs],
+            **{name: facts[name][envs] for name in ("episode_id", "length", "return")},
+        }
+        self._ended.append({name: ended[name].astype(dtype) for name, dtype in _EPISODE.items()})
+        self._final.append(self._seen[envs])
+        fresh, _ = self._game.reset(options={"reset_mask": mask})
+        self._seen[envs] = fresh[envs]
+        facts["episode_id"][envs] += 1
+        facts["length"][envs] = 0
+        facts["return"][envs] = 0
+        facts["opens"][envs] = self._other_begins(envs)
+
+    def _other_begins(self, envs: NDArray[Any]) -> NDArray[np.bool_]:
+        return (self._ids[envs] + self._facts["episode_id"][envs]) % 2 == 1
+
+    def _make_first_moves(self, noise: NDArray[np.float32]) -> None:
+        """Make the first move of the episodes that the other side begins, where it has not been made yet.
+
+        Raises:
+            ValueError: it ended an episode, in which the learner would have had no move.
+        """
+        envs = np.flatnonzero(self._facts["opens"])
+        if not len(envs):
+            return
+        self._facts["opens"][envs] = 0
+        seen, _, over, cut, _ = self._game.step_rows(self._moves(self._seen[envs], envs, noise), envs)
+        if (over | cut).any():
+            raise ValueError(
+                f"a first move ended an episode of {self._game.environment['id']}, expected a game in which both "
+                f"players move; choose league.opponents = 'environment'"
+            )
+        self._seen[envs] = seen
+
+    def _moves(self, seen: NDArray[Any], envs: NDArray[np.int64], noise: NDArray[np.float32]) -> NDArray[np.int64]:
+        """Return the other side's moves `[n]` in these environments, each player's in one batch."""
+        opponents = self._opponent[envs]
+        moves = np.empty(len(envs), dtype=np.int64)
+        for player in np.unique(opponents):
+            rows = np.flatnonzero(opponents == player)
+            moves[rows] = self._players[player](seen[rows], noise[envs[rows]])
+        return moves
+
+
+_PREFIX = "self_play."
+"""Begins the names of a state's entries that the game did not save."""
+_EPISODE = {
+    "row": np.int64,
+    "env": np.int64,
+    "episode_id": np.int64,
+    "length": np.int64,
+    "return": np.float64,
+    "terminated": np.uint8,
+    "truncated": np.uint8,
+}
+
+
+def draw_players(
+    seed: int, round_: int, env_ids: NDArray[np.int64], cumulative: NDArray[np.float64]
+) -> NDArray[np.int64]:
+    """Return the index of the other side's player in each environment, int64 `[B]`.
+
+    Args:
+        seed: of the run.
+        round_: counted over the run.
+        env_ids: int64 `[B]`.
+        cumulative: sums of the players' probabilities, float64 `[players]`; the last is 1.
+    """
+    drawn = np.empty((1, len(env_ids), 1), dtype=np.float32)
+    fill_noise("uniform", seed, Purpose.OPPONENT, env_ids, round_, drawn)
+    return np.minimum(np.searchsorted(cumulative, drawn[0, :, 0], side="right"), len(cumulative) - 1)

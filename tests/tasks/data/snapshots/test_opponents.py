@@ -1,0 +1,126 @@
+"""Self-play: who plays the other side, which rows are stored, and that rounds are a function of what is stored."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from penstock.storage.errors import ConfigError
+from penstock.storage.refs import SnapshotRef
+from penstock.storage.runs.commit_schema import Commit
+from penstock.tasks.data.snapshots.opponents import make_acting_pool, opponents_of
+from penstock.tasks.driver.results import league_after
+from penstock.tasks.environments.self_play import draw_players
+from penstock.tasks.roles.acting.tile import RoundBuffers, TileActor
+from penstock.tasks.setup.config.environment import LeagueSettings
+from penstock.tasks.setup.config.loading import build_config
+from penstock.tasks.setup.planning.preflight import check_distribution
+
+if TYPE_CHECKING:
+    from ...conftest import MakeContext
+
+GAME: dict[str, Any] = {
+    "environment": {"id": "ConnectFour-v0", "max_episode_steps": None},
+    "schedule": {"round_steps": 40},
+    "league": {"opponents": "league"},
+}
+
+
+def acted(context, actor, params):
+    buffers = RoundBuffers(context, actor.tile)
+    result = actor.act_round(0, params, buffers)
+    return {name: array.copy() for name, array in buffers.arrays.items()}, result
+
+
+def test_rounds_hold_the_learners_moves_alone(make_context: MakeContext):
+    """Each board has as many pieces of both players, or one more of the opponent's where that began, in turn."""
+    context = make_context({**GAME, "environment": {**GAME["environment"], "num_envs": 48, "envs_per_tile": 24}})
+    params = context.algorithm.init(1).params
+    actor = TileActor(context, 1)
+    actor.start()
+    columns, result = acted(context, actor, params)
+    boards = columns["observation"][..., 7:].reshape(40, 24, 42, 2).sum(2, dtype=int)
+    more = boards[..., 1] - boards[..., 0]
+    assert np.array_equal(more, (columns["env_id"] + columns["episode_id"]) % 2)
+    ended = columns["terminated"] == 1
+    assert ended.sum() == len(result.end.episodes["row"]) > 50
+    assert np.array_equal(columns["reward"][ended], result.end.episodes["return"])
+    assert {-1.0, 1.0} <= set(columns["reward"][ended].tolist())
+    assert not columns["reward"][~ended].any()
+    assert len(result.end.bootstrap_rows) == len(np.unique(result.end.bootstrap_rows)) >= ended.sum()
+
+
+def test_a_restored_tile_acts_the_same_bytes(make_context: MakeContext):
+    """From the state after a round, another pool makes the next round as the first one does, state included."""
+    context = make_context(GAME)
+    params = context.algorithm.init(1).params
+    actor = TileActor(context, 0)
+    actor.start()
+    _, first = acted(context, actor, params)
+    again = TileActor(context, 0, make_acting_pool(context, 0, None))
+    again.restore(first.state, 1)
+    one, two = acted(context, actor, params), acted(context, again, params)
+    for name, array in one[0].items():
+        assert np.array_equal(array, two[0][name]), name
+    assert all(np.array_equal(value, two[1].state[name]) for name, value in one[1].state.items())
+
+
+def test_the_draw_is_a_function_of_seed_round_and_environment():
+    """Any part of the environments gets what all of them do; rounds differ; shares are the probabilities."""
+    ids, cumulative = np.arange(20_000), np.cumsum([0.1, 0.2, 0.7])
+    drawn = draw_players(5, 3, ids, cumulative)
+    assert np.array_equal(draw_players(5, 3, ids[700:900], cumulative), drawn[700:900])
+    assert not np.array_equal(draw_players(5, 4, ids, cumulative), drawn)
+    assert np.bincount(drawn) / len(ids) == pytest.approx([0.1, 0.2, 0.7], abs=0.02)
+
+
+def ref(version: int) -> SnapshotRef:
+    return SnapshotRef(name=f"snapshots/{version:08d}-x.safetensors", digest="x", nbytes=1, version=version)
+
+
+def commit(stage: int, league: tuple[SnapshotRef, ...] | None) -> Commit:
+    last = ref(10 * stage + 10)
+    return Commit(stage, "p", (0, 1), 1, 1, 1, (), (), (last,), last, {}, None, None, league)
+
+
+def test_the_league_follows_from_the_log_and_is_named_by_the_commit():
+    """Every second stage adds its last version, and the newest two stay; what a commit names is kept with it."""
+    settings = LeagueSettings(opponents="league", size=2, add_every_stages=2, latest_probability=0.4)
+    before = None
+    for stage in range(7):
+        league = league_after(settings, stage, before, ref(10 * stage + 10))
+        before = commit(stage, league)
+    assert before is not None
+    assert [one.version for one in before.league or ()] == [40, 60]
+    assert set(before.league or ()) < set(before.resumed_from)
+    config = build_config({**GAME, "league": settings.model_dump()})
+    assert [(one.version, share) for one, share in opponents_of(config, before)] == [(40, 0.3), (60, 0.3), (70, 0.4)]
+    assert opponents_of(config, None) == []
+    assert league_after(LeagueSettings(opponents="latest"), 3, before, ref(40)) is None
+
+
+def test_runs_without_a_league_are_stored_as_before():
+    """Neither their settings nor their identity has the table."""
+    assert "league" not in build_config({}).model_dump(mode="json")
+    assert "league" not in build_config({}).identity()
+    assert "league" in build_config(GAME).identity()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"league": {"opponents": "latest", "size": 3}}, r"size = 3 has no effect with opponents = 'latest'"),
+        ({"algorithm": {"name": "dqn"}}, r"algorithm.name = 'dqn', expected ppo or impala"),
+        ({"algorithm": {"network": "recurrent", "sequence_steps": 8}}, r"'recurrent' needs a memory"),
+        ({"environment": {"id": "ConnectFour-v0", "max_episode_steps": 9}}, r"max_episode_steps = 9 would count"),
+        ({"environment": {"id": "CartPole-v1"}}, r"'CartPole-v1' has no setting 'turns'"),
+        ({"environment": {"id": "ConnectFour-v0", "settings": {"turns": True}}}, r"settings.turns = True is set by"),
+        ({"distribution": {"policy": "gpu_only"}}, r"'gpu_only' steps environments on the learner's device"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused_by_name(changes, said):
+    """The message names the setting, and what would be right."""
+    with pytest.raises(ConfigError, match=said):
+        check_distribution(build_config({**GAME, **changes}))
