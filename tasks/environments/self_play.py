@@ -35,7 +35,8 @@ class UniformPlayer:
     def __call__(self, observation: NDArray[Any], noise: NDArray[np.float32]) -> NDArray[np.int64]:
         """Return the allowed move with the largest noise."""
         allowed = observation[:, : noise.shape[1]] != 0
-        return np.where(allowed, noise, -np.inf).argmax(-1)
+        moves: NDArray[np.int64] = np.where(allowed, noise, -np.inf).argmax(-1)
+        return moves
 
 
 class SelfPlayPool:
@@ -80,7 +81,7 @@ class SelfPlayPool:
         self._columns: tuple[NDArray[Any], ...] = ()
         self._ended: list[dict[str, NDArray[Any]]] = []
         self._final: list[NDArray[Any]] = []
-        self._facts = {
+        self._facts: dict[str, NDArray[Any]] = {
             "round": np.zeros(envs, dtype=np.int64),
             "episode_id": np.zeros(envs, dtype=np.int64),
             "length": np.zeros(envs, dtype=np.int64),
@@ -187,7 +188,8 @@ class SelfPlayPool:
         facts["opens"][envs] = self._other_begins(envs)
 
     def _other_begins(self, envs: NDArray[Any]) -> NDArray[np.bool_]:
-        return (self._ids[envs] + self._facts["episode_id"][envs]) % 2 == 1
+        begins: NDArray[np.bool_] = (self._ids[envs] + self._facts["episode_id"][envs]) % 2 == 1
+        return begins
 
     def _make_first_moves(self, noise: NDArray[np.float32]) -> None:
         """Make the first move of the episodes that the other side begins, where it has not been made yet.
