@@ -12,29 +12,43 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
+import sys
+from functools import partial
 from itertools import combinations
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
 import penstock
 from penstock import native
 from penstock.storage.runs.run import open_run
 from penstock.tasks.inference.finding import find_snapshot
+from penstock.tasks.model.nn.network import Network
+
+sys.path.insert(0, str(Path(__file__).resolve().parent / "peers"))
+from measure import machine
+from tables import write_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import NDArray
 
+    from penstock.tasks.inference.policy import Policy
+
     Player = Callable[[NDArray[np.uint8]], NDArray[np.int64]]
     Bits = NDArray[np.uint64]
+    Values = Callable[[Bits, Bits], NDArray[np.int64]]
 
 ROWS, COLUMNS, OPENING = 6, 7, 2
 _BOTTOM = np.uint64(1) << np.arange(0, COLUMNS * (ROWS + 1), ROWS + 1).astype(np.uint64)
 """Bit of each column's lowest cell. Above its cells a column has a bit that stays 0, so that no line goes on there."""
 _CELLS = np.array([[column * (ROWS + 1) + ROWS - 1 - row for column in range(COLUMNS)] for row in range(ROWS)])
 _WON = 1_000_000
+_BOARDS_AT_ONCE = 8192
 _BOARD = np.uint64(sum(1 << int(cell) for cell in _CELLS.flat))
 _DIRECTIONS = tuple(np.uint64(step) for step in (1, ROWS, ROWS + 1, ROWS + 2))
 
@@ -45,33 +59,75 @@ def main() -> None:
     parser.add_argument("--store", default="runs")
     parser.add_argument("--games", type=int, default=200)
     parser.add_argument("--versions", type=int, default=6, help="versions that are rated, evenly spaced over the run")
-    parser.add_argument("--depth", type=int, default=4, help="moves that minimax looks ahead")
+    parser.add_argument("--depths", type=int, nargs="+", default=[1, 2, 4], help="moves that minimax looks ahead")
+    parser.add_argument(
+        "--search", type=int, nargs="*", default=[2, 4], help="moves that the last version looks ahead, with its values"
+    )
+    parser.add_argument("--results", type=Path, default=Path(__file__).resolve().parent / "results")
     args = parser.parse_args()
-    folder = open_run(args.run, args.store)
-    last, _ = find_snapshot(folder, "newest")
-    stages = np.unique(np.linspace(0, last.stage, args.versions).round().astype(int)).tolist()
-    versions = [folder.log.read(stage).version for stage in stages]
-    named: dict[str, Player] = {
-        f"version {version}": penstock.load_policy(args.run, version, store=args.store).act for version in versions
+    policies = load_versions(args.run, args.store, args.versions)
+    last = policies[-1]
+    references: dict[str, Player] = {
+        "random": Uniform(1),
+        **{f"minimax {depth}": Minimax(depth, 2) for depth in args.depths},
     }
-    players = {"random": Uniform(1), f"minimax {args.depth}": Minimax(args.depth, 2), **named}
-    names = list(players)
-    wins = np.zeros((len(names), len(names)))
-    rates = {}
-    for one, two in combinations(range(len(names)), 2):
-        results = play(players[names[one]], players[names[two]], args.games, seed=one * len(names) + two)
-        wins[one, two], wins[two, one] = (results > 0).sum(), (results < 0).sum()
-        wins[[one, two], [two, one]] += (results == 0).sum() / 2
-        rates[names[two], names[one]] = float((results < 0).mean()), float((results == 0).mean())
+    versions: dict[str, Player] = {f"version {policy.origin.version}": policy.act for policy in policies}
+    players = {**references, **versions}
+    searching: dict[str, Player] = {}
+    if has_values(last):
+        values = partial(learned_values, last)
+        searching = {
+            f"version {last.origin.version}, depth {depth}": Minimax(depth, 2, values) for depth in args.search
+        }
+    names, every = list(players), [*players, *searching]
+    wins, rates = np.zeros((len(names), len(names))), {}
+    for one, two in combinations(range(len(every)), 2):
+        if every[one] not in references and every[two] in searching:
+            continue
+        pair = [{**players, **searching}[every[number]] for number in (one, two)]
+        results = play(pair[0], pair[1], args.games, seed=one * len(every) + two)
+        rates[every[two], every[one]] = float((results < 0).mean()), float((results == 0).mean())
+        if two < len(names):
+            wins[one, two], wins[two, one] = (results > 0).sum(), (results < 0).sum()
+            wins[[one, two], [two, one]] += (results == 0).sum() / 2
     ratings = elo(wins)
-    for name, rating in zip(names, ratings - ratings[0], strict=True):
-        against = "".join(
-            f"   wins {rates[name, other][0]:4.0%}, draws {rates[name, other][1]:4.0%} against {other}"
-            for other in names[:2]
-            if (name, other) in rates
+    rated = dict(zip(names, (ratings - ratings[0]).round().astype(int).tolist(), strict=True))
+    head = ("player", "moves learned from", "Elo", *(f"wins against {name}" for name in references))
+    steps = {name: f"{policy.origin.env_steps:,}" for name, policy in zip(versions, policies, strict=True)}
+    rows = [
+        (
+            name,
+            steps.get(name, ""),
+            str(rated.get(name, "")),
+            *(f"{rates[name, other][0]:.0%}" if (name, other) in rates else "" for other in references),
         )
-        print(f"{name:>14}: Elo {rating:5.0f}{against}")
-    print(json.dumps({"versions": versions, "elo": dict(zip(names, (ratings - ratings[0]).round(1), strict=True))}))
+        for name in every
+    ]
+    about = machine(("penstock-rl", "torch"))
+    conditions = (
+        f"Of {args.games} games each, greedy, after {OPENING} random moves; a draw is no win. Elo is relative to "
+        f"random moves. A version with a depth searches so many moves ahead as minimax does, and values what is "
+        f"undecided by its own network; the others look at the board alone."
+    )
+    notes = [conditions, f"Machine: {json.dumps(about)}."]
+    raw = {
+        "machine": about,
+        "games": args.games,
+        "elo": rated,
+        "rates": [[one, two, *rate] for (one, two), rate in rates.items()],
+        "settings": last.settings,
+    }
+    print(
+        write_table(args.results, "connect-four", shlex.join(["python", *sys.argv]), rows, raw, head=head, notes=notes)
+    )
+
+
+def load_versions(run: str, store: str, number: int) -> list[Policy]:
+    """Return the policies of stages that are evenly spaced over a run, the last one included."""
+    folder = open_run(run, store)
+    last, _ = find_snapshot(folder, "newest")
+    stages = np.unique(np.linspace(0, last.stage, number).round().astype(int)).tolist()
+    return [penstock.load_policy(run, folder.log.read(stage).version, store=store) for stage in stages]
 
 
 def play(one: Player, two: Player, games: int, seed: int) -> NDArray[np.int64]:
@@ -110,25 +166,29 @@ class Uniform:
 class Minimax:
     """Searches all moves to a depth, without pruning, for many boards at once; equal moves are chosen by chance.
 
-    It values a win by how soon it comes, and an undecided end by the lines of four that are still open: 1, 10 or 50 for
-    one, two or three pieces of a player where the other has none.
+    It values a win by how soon it comes, and an undecided end by `undecided`: by default by the lines of four that are
+    still open, 1, 10 or 50 for one, two or three pieces of a player where the other has none.
     """
 
-    def __init__(self, depth: int, seed: int) -> None:
+    def __init__(self, depth: int, seed: int, undecided: Values | None = None) -> None:
         self._depth = depth
+        self._undecided = undecided or (lambda own, other: _open_lines(own, other) - _open_lines(other, own))
         self._generator = np.random.default_rng(seed)
 
     def __call__(self, observation: NDArray[np.uint8]) -> NDArray[np.int64]:
         """Return a column for each board."""
         boards = observation[:, COLUMNS:].reshape(-1, ROWS, COLUMNS, 2).astype(np.uint64)
         own, other = ((boards[..., player] << _CELLS.astype(np.uint64)).sum((1, 2)) for player in range(2))
-        values = _values(own, other, self._depth)
+        values = _values(own, other, self._depth, self._undecided)
         best = values == values.max(1, keepdims=True)
         return np.where(best, self._generator.random(values.shape), -1.0).argmax(-1)
 
 
-def _values(own: Bits, other: Bits, depth: int) -> NDArray[np.int64]:
-    """Return the value of every move for the mover, `[boards, columns]`; of a forbidden one less than of any other."""
+def _values(own: Bits, other: Bits, depth: int, undecided: Values) -> NDArray[np.int64]:
+    """Return the value of every move for the mover, `[boards, columns]`; of a forbidden one less than of any other.
+
+    `undecided` gives the values of boards for the player who moves next, between -`_WON` and `_WON`.
+    """
     taken = (own | other)[:, None]
     allowed = (taken & (_BOTTOM << np.uint64(ROWS - 1))) == 0
     # Adding the lowest bit carries through a column's pieces to its first free cell.
@@ -138,11 +198,30 @@ def _values(own: Bits, other: Bits, depth: int) -> NDArray[np.int64]:
     going = allowed & ~wins & (np.bitwise_count(taken) < ROWS * COLUMNS - 1)
     if going.any():
         replies = other[np.nonzero(going)[0]], moved[going]
-        ahead = (
-            _values(*replies, depth - 1).max(1) if depth > 1 else _open_lines(*replies) - _open_lines(*replies[::-1])
-        )
-        value[going] = -ahead
+        value[going] = -(_values(*replies, depth - 1, undecided).max(1) if depth > 1 else undecided(*replies))
     return value
+
+
+def has_values(policy: Policy) -> bool:
+    """Return whether a policy's snapshots hold values too: those of PPO with a shared network do."""
+    return policy.settings["algorithm"]["name"] == "ppo" and policy.settings["algorithm"].get("shared_network", False)
+
+
+@torch.inference_mode()
+def learned_values(policy: Policy, own: Bits, other: Bits) -> NDArray[np.int64]:
+    """Return the values that the network of a policy with `has_values` gives boards, for the player who moves next."""
+    settings, spec = policy.settings["algorithm"], policy.environment
+    network = Network(
+        settings["network"], spec.policy_input, settings["features"], tuple(settings["hidden"]), spec.facts
+    )
+    values = np.empty(len(own), dtype=np.int64)
+    for start in range(0, len(own), _BOARDS_AT_ONCE):
+        rows = slice(start, start + _BOARDS_AT_ONCE)
+        cells = [(pieces[rows, None, None] >> _CELLS.astype(np.uint64)) & np.uint64(1) for pieces in (own, other)]
+        board = network.prepared(torch.from_numpy(np.stack(cells, -1).astype(np.uint8)))
+        output, _ = network.step(policy.params["network"], None, board)
+        values[rows] = (output[:, -1].clamp(-1, 1) * (_WON // 2)).numpy().astype(np.int64)
+    return values
 
 
 def has_line(pieces: Bits) -> NDArray[np.bool_]:

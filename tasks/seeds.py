@@ -26,6 +26,7 @@ class Purpose(IntEnum):
     SWEEP = 9
     OPPONENT = 10
     OPPONENT_ACTION = 11
+    OPENING = 12
 
 
 def seed_of(run_seed: int, purpose: Purpose, *ids: int) -> int:

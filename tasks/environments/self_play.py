@@ -45,6 +45,9 @@ class SelfPlayPool:
     The learner begins the episodes of an environment in turn: environment i begins episode e if i + e is even. The
     player of the other side is drawn anew for every round, also within an episode, by the run's seed, the round and the
     environment: which process plays makes no difference. Its noise is keyed in the same way.
+
+    Up to `opening_moves` moves of an episode, any number of them with the same probability, are made at random for both
+    sides before the learner's first. Rows begin after them.
     """
 
     def __init__(
@@ -55,6 +58,7 @@ class SelfPlayPool:
         round_steps: int,
         players: Sequence[Player],
         probabilities: Sequence[float],
+        opening_moves: int = 0,
     ) -> None:
         """Create the pool; starts no episode yet.
 
@@ -65,6 +69,7 @@ class SelfPlayPool:
             round_steps: the learner's moves in a round, of each environment.
             players: those who may be on the other side.
             probabilities: of each, which add up to 1.
+            opening_moves: most random moves before an episode's first row.
         """
         envs = len(env_ids)
         self._game = game
@@ -75,6 +80,10 @@ class SelfPlayPool:
         self._all = np.arange(envs, dtype=np.int32)
         # Replies, and first moves of the other side, which are made after the step that ended the episode before.
         self._noise = np.empty((2 * round_steps, envs, game.environment["action"]["n"]), dtype=np.float32)
+        # For the episodes that begin after each step: how many moves are random, and which.
+        self._openings = np.empty(
+            (round_steps if opening_moves else 0, 1 + opening_moves, *self._noise.shape[1:]), dtype=np.float32
+        )
         self._steps = round_steps
         self._opponent = np.zeros(envs, dtype=np.int64)
         self._seen: NDArray[Any] = np.empty(0)
@@ -94,7 +103,7 @@ class SelfPlayPool:
         self._game.reset_ids(seeds)
         for values in self._facts.values():
             values.fill(0)
-        self._facts["opens"][:] = self._other_begins(self._all)
+        self._facts["opens"][:] = self._opens(self._all)
         self._seen = self._game.observation
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
@@ -120,8 +129,11 @@ class SelfPlayPool:
         self._columns = observation, reward, terminated, truncated, episode_id
         self._opponent = draw_players(self._seed, round_, self._ids, self._cumulative)
         fill_noise("gumbel", self._seed, Purpose.OPPONENT_ACTION, self._ids, round_, self._noise)
+        if self._openings.size:
+            flat = self._openings.reshape(-1, *self._openings.shape[2:])
+            fill_noise("uniform", self._seed, Purpose.OPENING, self._ids, round_, flat)
         self._ended, self._final = [], []
-        self._make_first_moves(self._noise[-1])
+        self._begin_episodes(-1)
         observation[0] = self._seen
 
     def step_round(self, t: int, action: NDArray[Any]) -> None:
@@ -143,7 +155,7 @@ class SelfPlayPool:
         if (over | cut).any():
             self._end_episodes(t, over, cut)
         if t + 1 < self._steps:
-            self._make_first_moves(self._noise[2 * t + 1])
+            self._begin_episodes(t)
             observation[t + 1] = self._seen
 
     def end_round(self) -> RoundEnd:
@@ -180,34 +192,66 @@ class SelfPlayPool:
         }
         self._ended.append({name: ended[name].astype(dtype) for name, dtype in _EPISODE.items()})
         self._final.append(self._seen[envs])
-        fresh, _ = self._game.reset(options={"reset_mask": mask})
-        self._seen[envs] = fresh[envs]
+        self._begin_again(envs)
         facts["episode_id"][envs] += 1
         facts["length"][envs] = 0
         facts["return"][envs] = 0
-        facts["opens"][envs] = self._other_begins(envs)
+        facts["opens"][envs] = self._opens(envs)
+
+    def _opens(self, envs: NDArray[Any]) -> NDArray[np.bool_]:
+        """Return where moves are to be made before an episode's first row."""
+        return self._other_begins(envs) | bool(self._openings.size)
 
     def _other_begins(self, envs: NDArray[Any]) -> NDArray[np.bool_]:
         begins: NDArray[np.bool_] = (self._ids[envs] + self._facts["episode_id"][envs]) % 2 == 1
         return begins
 
-    def _make_first_moves(self, noise: NDArray[np.float32]) -> None:
-        """Make the first move of the episodes that the other side begins, where it has not been made yet.
+    def _begin_episodes(self, t: int) -> None:
+        """Make the moves before an episode's first row where they have not been made yet, after step t of the round.
 
         Raises:
-            ValueError: it ended an episode, in which the learner would have had no move.
+            ValueError: the other side's first move ended an episode, in which the learner would have had none.
         """
         envs = np.flatnonzero(self._facts["opens"])
         if not len(envs):
             return
         self._facts["opens"][envs] = 0
-        seen, _, over, cut, _ = self._game.step_rows(self._moves(self._seen[envs], envs, noise), envs)
-        if (over | cut).any():
+        moves = self._make_random_moves(envs, self._openings[t]) if self._openings.size else np.zeros_like(envs)
+        envs = envs[self._other_begins(envs) ^ (moves % 2 == 1)]
+        noise = self._noise[2 * t + 1]
+        ended = self._step(envs, self._moves(self._seen[envs], envs, noise))
+        if self._openings.size and len(ended):
+            self._begin_again(ended)
+            envs = ended[self._other_begins(ended)]
+            ended = self._step(envs, self._moves(self._seen[envs], envs, noise))
+        if len(ended):
             raise ValueError(
                 f"a first move ended an episode of {self._game.environment['id']}, expected a game in which both "
                 f"players move; choose league.opponents = 'environment'"
             )
-        self._seen[envs] = seen
+
+    def _make_random_moves(self, envs: NDArray[np.int64], uniform: NDArray[np.float32]) -> NDArray[np.int64]:
+        """Open games at random; those that end by it are begun again, without. Returns the numbers of moves `[n]`."""
+        length, *moves = uniform
+        made = (length[envs, 0] * (len(moves) + 1)).astype(np.int64)
+        for ply, noise in enumerate(moves):
+            movers = envs[made > ply]
+            ended = self._step(movers, UniformPlayer()(self._seen[movers], noise[movers]))
+            self._begin_again(ended)
+            made[np.isin(envs, ended)] = 0
+        return made
+
+    def _step(self, envs: NDArray[np.int64], moves: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Make one move in each of these environments; returns those whose episode it ended."""
+        if not len(envs):
+            return envs
+        self._seen[envs], _, over, cut, _ = self._game.step_rows(moves, envs)
+        return envs[over | cut]
+
+    def _begin_again(self, envs: NDArray[np.int64]) -> None:
+        if len(envs):
+            fresh, _ = self._game.reset(options={"reset_mask": np.isin(self._all, envs)})
+            self._seen[envs] = fresh[envs]
 
     def _moves(self, seen: NDArray[Any], envs: NDArray[np.int64], noise: NDArray[np.float32]) -> NDArray[np.int64]:
         """Return the other side's moves `[n]` in these environments, each player's in one batch."""

@@ -62,6 +62,7 @@ def make_acting_pool(context: RunContext, tile: int, before: Commit | None) -> E
         config.schedule.round_steps,
         players,
         [probability for _, probability in opponents_of(config, before)] or [1.0],
+        config.league.opening_moves,
     )
 
 

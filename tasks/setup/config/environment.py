@@ -140,12 +140,19 @@ class LeagueSettings(Settings):
         le=1,
         description="Probability of the latest committed version; the others share the rest equally.",
     )
+    opening_moves: int = Field(
+        0,
+        ge=0,
+        le=64,
+        description="Most moves at random, of both players, before the learner's first; each number is as likely.",
+    )
 
     @model_validator(mode="after")
     def _has_a_league(self) -> Self:
         if self.opponents == "league":
             return self
-        for name in ("size", "add_every_stages", "latest_probability"):
+        others = ("opening_moves",) if self.opponents == "environment" else ()
+        for name in ("size", "add_every_stages", "latest_probability", *others):
             value = getattr(self, name)
             if value != type(self).model_fields[name].default:
                 raise ValueError(
@@ -160,5 +167,5 @@ class LeagueSettings(Settings):
         return self.opponents != "environment"
 
     def identity(self) -> Mapping[str, object]:
-        """Return the settings that are part of a run's identity."""
-        return self.model_dump(mode="json")
+        """Return the settings that are part of a run's identity; openings are omitted without any, as in old runs."""
+        return self.model_dump(mode="json", exclude=None if self.opening_moves else {"opening_moves"})

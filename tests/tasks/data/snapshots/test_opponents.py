@@ -52,9 +52,31 @@ def test_rounds_hold_the_learners_moves_alone(make_context: MakeContext):
     assert len(result.end.bootstrap_rows) == len(np.unique(result.end.bootstrap_rows)) >= ended.sum()
 
 
-def test_a_restored_tile_acts_the_same_bytes(make_context: MakeContext):
+def test_openings_are_of_every_length_and_leave_the_turns(make_context: MakeContext):
+    """Episodes begin after 0 to 9 random moves, whose games can end before that; the learner begins in turn as ever."""
+    league = {"opponents": "league", "opening_moves": 9}
+    environment = {**GAME["environment"], "num_envs": 64, "envs_per_tile": 64}
+    context = make_context({**GAME, "environment": environment, "league": league})
+    params = context.algorithm.init(1).params
+    actor = TileActor(context, 0)
+    actor.start()
+    columns, result = acted(context, actor, params)
+    pieces = columns["observation"][..., 7:].reshape(40, 64, 42, 2).sum(2, dtype=int)
+    assert np.array_equal(pieces[..., 1] - pieces[..., 0], (columns["env_id"] + columns["episode_id"]) % 2)
+    boards = columns["observation"][..., 7:].astype(bool).reshape(-1, 42, 2)
+    assert not (boards[..., 0] & boards[..., 1]).any()
+    begins = np.vstack([np.ones((1, 64), dtype=bool), columns["terminated"][:-1] == 1])
+    lengths = np.bincount(pieces.sum(-1)[begins])
+    assert len(lengths) in (10, 11), "the other side moves after an opening of 9 moves where it is its turn"
+    assert (lengths[:10] > 0).all()
+    ended = result.end.episodes["length"] == 0
+    assert not ended.any()
+
+
+@pytest.mark.parametrize("opening_moves", [0, 9])
+def test_a_restored_tile_acts_the_same_bytes(make_context: MakeContext, opening_moves):
     """From the state after a round, another pool makes the next round as the first one does, state included."""
-    context = make_context(GAME)
+    context = make_context({**GAME, "league": {"opponents": "league", "opening_moves": opening_moves}})
     params = context.algorithm.init(1).params
     actor = TileActor(context, 0)
     actor.start()
@@ -108,10 +130,23 @@ def test_runs_without_a_league_are_stored_as_before():
     assert "league" in build_config(GAME).identity()
 
 
+def test_a_league_without_openings_is_identified_as_before():
+    """Runs that were stored before there were openings continue."""
+    assert build_config(GAME).identity()["league"] == {
+        "opponents": "league",
+        "size": 8,
+        "add_every_stages": 1,
+        "latest_probability": 0.5,
+    }
+    opened = build_config({**GAME, "league": {"opponents": "latest", "opening_moves": 4}}).identity()["league"]
+    assert opened["opening_moves"] == 4
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
         ({"league": {"opponents": "latest", "size": 3}}, r"size = 3 has no effect with opponents = 'latest'"),
+        ({"league": {"opening_moves": 3}}, r"opening_moves = 3 has no effect with opponents = 'environment'"),
         ({"algorithm": {"name": "dqn"}}, r"algorithm.name = 'dqn', expected ppo or impala"),
         ({"algorithm": {"network": "recurrent", "sequence_steps": 8}}, r"'recurrent' needs a memory"),
         ({"environment": {"id": "ConnectFour-v0", "max_episode_steps": 9}}, r"max_episode_steps = 9 would count"),
