@@ -3,9 +3,11 @@
     penstock train connect-four --name self-play
     python benchmarks/connect_four.py self-play
 
-Policies act greedily. Games begin with two random moves, so that they differ, and each beginning is played twice, with
-either player to move first. A rate of wins counts a draw as no win. Elo ratings are those of the Bradley-Terry model
-that fits all games best, with a draw as half a win, and relative to random moves.
+Policies act greedily: they look at the board and at no move ahead. Beside them, as players of their own, the last
+version looks ahead as minimax does, with the values of its network in place of open lines. Games begin with two random
+moves, so that they differ, and each beginning is played twice, with either player to move first. A rate of wins counts
+a draw as no win. Elo ratings are those of the Bradley-Terry model that fits all games best, with a draw as half a win,
+and relative to random moves.
 """
 
 from __future__ import annotations
@@ -63,6 +65,7 @@ def main() -> None:
     parser.add_argument(
         "--search", type=int, nargs="*", default=[2, 4], help="moves that the last version looks ahead, with its values"
     )
+    parser.add_argument("--name", default="connect-four", help="of the results' files, after the date")
     parser.add_argument("--results", type=Path, default=Path(__file__).resolve().parent / "results")
     args = parser.parse_args()
     policies = load_versions(args.run, args.store, args.versions)
@@ -115,11 +118,9 @@ def main() -> None:
         "games": args.games,
         "elo": rated,
         "rates": [[one, two, *rate] for (one, two), rate in rates.items()],
-        "settings": last.settings,
+        "settings": {name: last.settings[name] for name in ("algorithm", "environment", "league", "schedule", "seed")},
     }
-    print(
-        write_table(args.results, "connect-four", shlex.join(["python", *sys.argv]), rows, raw, head=head, notes=notes)
-    )
+    print(write_table(args.results, args.name, shlex.join(["python", *sys.argv]), rows, raw, head=head, notes=notes))
 
 
 def load_versions(run: str, store: str, number: int) -> list[Policy]:

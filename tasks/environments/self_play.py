@@ -246,7 +246,8 @@ class SelfPlayPool:
         if not len(envs):
             return envs
         self._seen[envs], _, over, cut, _ = self._game.step_rows(moves, envs)
-        return envs[over | cut]
+        ended: NDArray[np.int64] = envs[over | cut]
+        return ended
 
     def _begin_again(self, envs: NDArray[np.int64]) -> None:
         if len(envs):

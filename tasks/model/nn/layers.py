@@ -6,6 +6,7 @@ Pure torch; an algorithm may import this.
 from __future__ import annotations
 
 import math
+from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -90,6 +91,9 @@ _NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
 _BLOCKS = 2
 _SMALL_CHANNELS, _CELLS = 16, 3
 """Channels of the small network's convolution, and the width of its kernel."""
+_IN_LINE, _LINE_NUMBERS, _CELL_NUMBERS = 4, 8, 4
+"""Cells of a line, its hidden numbers, and the numbers of a cell."""
+_MOST_CELLS = 400
 _BYTE = 1.0 / 255.0
 """A pixel's scale."""
 _GAIN = math.sqrt(2.0)
@@ -156,6 +160,85 @@ def small(params: Mapping[str, Tensor], grids: Tensor) -> Tensor:
     """
     hidden = relu(_convolve(params, "0", grids.float()))
     return relu(linear(hidden.flatten(1), params["1.weight"], params["1.bias"]))
+
+
+def init_lines(shape: Sequence[int], features: int, generator: torch.Generator) -> dict[str, Tensor]:
+    """Return orthogonal weights and zero biases of a network for games whose players fill lines of four cells.
+
+    Each line of four, in the four directions, gets 8 hidden numbers by the same weights; each cell 4 numbers, sums over
+    the lines that it is in, by weights that depend on the cell's place in its line alone. So what makes a cell worth
+    filling is learned from all lines at once. A linear layer sees these and the grid.
+
+    Args:
+        shape: channels, height and width of a grid of cells; 4 x 4 at least, and 400 cells at most.
+        features: width of the output.
+        generator: the only source of randomness.
+
+    Returns:
+        float32 tensors `0.*` from a line's cells to its hidden numbers, `1.*` from these to cells, and `2.*`.
+
+    Raises:
+        ValueError: the grid is too small for a line, or too large for matrices of all cells and lines.
+    """
+    channels, height, width = shape
+    if min(height, width) < _IN_LINE or height * width > _MOST_CELLS:
+        raise ValueError(
+            f"found a grid of {tuple(shape)}, expected height and width of {_IN_LINE} at least, and {_MOST_CELLS} "
+            f"cells at most; choose small"
+        )
+    params = _layer("0", (_LINE_NUMBERS, _IN_LINE * channels), generator)
+    params |= _layer("1", (_IN_LINE * _CELL_NUMBERS, _LINE_NUMBERS), generator)
+    params["1.bias"] = torch.zeros(_CELL_NUMBERS)
+    return params | _layer("2", (features, (_CELL_NUMBERS + channels) * height * width), generator)
+
+
+def lines(params: Mapping[str, Tensor], grids: Tensor) -> Tensor:
+    """Apply the network of `init_lines`: `[B, C, H, W] -> [B, features]`, float32, none below 0.
+
+    Weights that lines share are spread over matrices of the whole grid first: a product of those takes less time than
+    many small ones.
+    """
+    channels, height, width = grids.shape[1:]
+    to_lines, to_cells = _line_places(channels, height, width)
+    cells = grids.movedim(1, -1).flatten(1).float()
+    count = len(to_lines)
+    first = _spread(params["0.weight"], to_lines, count * _LINE_NUMBERS, cells.shape[1])
+    by_place = params["1.weight"].unflatten(0, (_IN_LINE, _CELL_NUMBERS))
+    second = _spread(by_place, to_cells, height * width * _CELL_NUMBERS, count * _LINE_NUMBERS)
+    hidden = relu(linear(cells, first, params["0.bias"].repeat(count)))
+    threats = relu(linear(hidden, second, params["1.bias"].repeat(height * width)))
+    return relu(linear(torch.cat([threats, cells], 1), params["2.weight"], params["2.bias"]))
+
+
+@cache
+def _line_places(channels: int, height: int, width: int) -> tuple[Tensor, Tensor]:
+    """Return where the weights of every line belong: in a matrix from the grid to lines, and in one to cells.
+
+    Both are int64 and count a matrix's numbers row by row: `[lines, 8, 4 * channels]` in one of
+    `[lines * 8, cells * channels]`, and `[lines, 4, 4, 8]` in one of `[cells * 4, lines * 8]`.
+    """
+    corners = [(row, column) for row in range(height) for column in range(width)]
+    along = [
+        [(row + step * down) * width + column + step * right for step in range(_IN_LINE)]
+        for row, column in corners
+        for down, right in ((0, 1), (1, 0), (1, 1), (1, -1))
+        if row + (_IN_LINE - 1) * down < height and 0 <= column + (_IN_LINE - 1) * right < width
+    ]
+    cells = torch.tensor(along)
+    hidden = torch.arange(cells.numel() // _IN_LINE * _LINE_NUMBERS).view(-1, _LINE_NUMBERS)
+    inputs = (cells[..., None] * channels + torch.arange(channels)).flatten(1)
+    outputs = cells[..., None] * _CELL_NUMBERS + torch.arange(_CELL_NUMBERS)
+    return (
+        hidden[:, :, None] * (height * width * channels) + inputs[:, None],
+        outputs[..., None] * hidden.numel() + hidden[:, None, None],
+    )
+
+
+def _spread(weights: Tensor, places: Tensor, rows: int, columns: int) -> Tensor:
+    """Return a matrix `[rows, columns]` with a copy of the weights for each line at these places, and 0 elsewhere."""
+    copies = weights.expand(places.shape).flatten()
+    at = places.flatten().to(weights.device)
+    return weights.new_zeros(rows * columns).index_put((at,), copies).view(rows, columns)
 
 
 def init_residual(

@@ -1,8 +1,8 @@
 """Networks that settings choose by name: from an observation to an algorithm's outputs. Pure torch.
 
 An algorithm may import this. All of them end in a perceptron, after convolutions for images (`nature`, `residual`) or
-for grids of cells (`small`), or a memory of the episode (`recurrent`). `floorplan` differs: it has an output for each
-cell of a grid (`penstock.tasks.model.nn.placement_network`).
+for grids of cells (`small`, `lines`), or a memory of the episode (`recurrent`). `floorplan` differs: it has an output
+for each cell of a grid (`penstock.tasks.model.nn.placement_network`).
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ from penstock.tasks.model.nn.layers import (
     gru,
     gru_sequence,
     init_gru,
+    init_lines,
     init_mlp,
     init_nature,
     init_noise,
     init_residual,
     init_small,
+    lines,
     mlp,
     nature,
     noise_numbers,
@@ -39,13 +41,16 @@ if TYPE_CHECKING:
 
     from penstock.tasks.specs import Batch, Facts, Spec, Trajectory
 
-NetworkName: TypeAlias = Literal["mlp", "nature", "residual", "small", "recurrent", "floorplan"]
+NetworkName: TypeAlias = Literal["mlp", "nature", "residual", "small", "lines", "recurrent", "floorplan"]
 
 _BODY = "body."
+_GRIDS = ("small", "lines")
+"""Networks of grids of cells, whose channels are last."""
 _CONVOLUTIONS = {
     "nature": (init_nature, nature),
     "residual": (init_residual, residual),
     "small": (init_small, small),
+    "lines": (init_lines, lines),
 }
 
 
@@ -108,7 +113,7 @@ class Network:
         that order, and changing it once costs less than in every epoch. Grids of cells have that order, and keep their
         type.
         """
-        if self.name in ("floorplan", "small"):
+        if self.name in ("floorplan", *_GRIDS):
             return observation
         return observation.movedim(1, -1).contiguous() if self.name in _CONVOLUTIONS else observation.flatten(1).float()
 
@@ -216,7 +221,7 @@ class Network:
     def _channels_first(self) -> tuple[int, ...]:
         """Return the shape of what is convolved: channels, height, width."""
         shape = self.observation.shape
-        return (shape[-1], *shape[:-1]) if self.name == "small" else shape
+        return (shape[-1], *shape[:-1]) if self.name in _GRIDS else shape
 
     @property
     def _known(self) -> Facts:

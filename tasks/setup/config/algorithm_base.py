@@ -6,6 +6,7 @@ settings class. Nothing here imports torch, so the registry names classes and im
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar
 
 from pydantic import Field
@@ -137,10 +138,12 @@ def check_window(window_rows: int, warm_up_rows: int, rows: int) -> None:
 
 _SMALLEST_PIXELS = 36
 """The network 'nature' takes no smaller images."""
-_SMALLEST_CELLS = 3
-"""The network 'small' takes no smaller grids."""
+_SMALLEST_CELLS = {"small": 3, "lines": 4}
+"""Networks of grids of cells, and the smallest side of a grid that each takes."""
+_MOST_CELLS = 400
+"""The network 'lines' takes no larger grids."""
 _IMAGE_DIMENSIONS = 3
-_CONVOLUTIONS = ("nature", "residual", "small")
+_CONVOLUTIONS = ("nature", "residual", *_SMALLEST_CELLS)
 
 
 class NetworkSettings(AlgorithmSettings):
@@ -148,10 +151,11 @@ class NetworkSettings(AlgorithmSettings):
 
     omitted_when_default: ClassVar[tuple[str, ...]] = ("network", "features", "sequence_steps")
 
-    network: Literal["mlp", "nature", "residual", "small", "recurrent", "floorplan"] = Field(
+    network: Literal["mlp", "nature", "residual", "small", "lines", "recurrent", "floorplan"] = Field(
         "mlp",
         description="Encoder before the hidden layers: none (mlp), convolutions for images (nature, residual) or for "
-        "grids of cells (small), a memory (recurrent), or maps and messages over a netlist (floorplan).",
+        "grids of cells (small, or lines where lines of four count), a memory (recurrent), or maps and messages over a "
+        "netlist (floorplan).",
     )
     features: int = Field(
         256,
@@ -197,11 +201,13 @@ def check_images(network: str, environment: EnvironmentSpec) -> None:
     if network not in _CONVOLUTIONS:
         return
     shape = observed_shape(environment)
-    size = shape[:-1] if network == "small" else shape[1:]
-    smallest = {"nature": _SMALLEST_PIXELS, "small": _SMALLEST_CELLS}.get(network, 1)
-    if len(shape) != _IMAGE_DIMENSIONS or min(size) < smallest:
-        kind = "grids [height, width, channels]" if network == "small" else "images [channels, height, width]"
+    size = shape[:-1] if network in _SMALLEST_CELLS else shape[1:]
+    smallest = {"nature": _SMALLEST_PIXELS, **_SMALLEST_CELLS}.get(network, 1)
+    large = network == "lines" and math.prod(size) > _MOST_CELLS
+    if len(shape) != _IMAGE_DIMENSIONS or min(size) < smallest or large:
+        kind = "grids [height, width, channels]" if network in _SMALLEST_CELLS else "images [channels, height, width]"
         least = f" of {smallest} x {smallest} at least" if smallest > 1 else ""
+        least += f" and {_MOST_CELLS} cells at most" if network == "lines" else ""
         raise ConfigError(
             f"algorithm.network = '{network}': {environment['id']} observes {shape}, expected {kind}{least}; choose mlp"
         )
@@ -221,10 +227,10 @@ class EncodedSettings(AlgorithmSettings):
     perceptron_takes_images: ClassVar[bool] = False
     """True for an algorithm that had no other network once: its older runs on images continue."""
 
-    network: Literal["mlp", "nature", "residual", "small"] = Field(
+    network: Literal["mlp", "nature", "residual", "small", "lines"] = Field(
         "mlp",
         description="Encoder before the hidden layers: none (mlp), or convolutions for images (nature, residual) or "
-        "for grids of cells (small).",
+        "for grids of cells (small, or lines where lines of four count).",
     )
     features: int = Field(256, ge=1, description="Features of the encoder; a plain mlp has none.")
 

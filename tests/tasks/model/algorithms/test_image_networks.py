@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from penstock.tasks.model.algorithms.contract import Algorithm
 
 STEPS, ENVS, FEATURES = 5, 3, 7
-SHAPES = {"nature": (2, 36, 36), "residual": (2, 9, 8), "small": (9, 8, 2)}
+SHAPES = {"nature": (2, 36, 36), "residual": (2, 9, 8), "small": (9, 8, 2), "lines": (6, 7, 2)}
 MASKS = EnvironmentSpec(
     "board", Spec("uint8", (2 + 9 * 8 * 2,)), CHOICES.action, None, None, unmasked_observation=Spec("uint8", (9, 8, 2))
 )
@@ -202,7 +202,7 @@ def test_what_is_not_supported_is_refused_by_name():
     """Networks with a memory or of netlists, normalised images, and perceptrons over new images."""
     source = {"source": {"runs": ["any"]}}
     for network in ("recurrent", "floorplan"):
-        said = f"network = '{network}': input should be 'mlp', 'nature', 'residual' or 'small'"
+        said = f"network = '{network}': input should be 'mlp', 'nature', 'residual', 'small' or 'lines'"
         for algorithm in ({"name": "dqn"}, {"name": "sac"}):
             with pytest.raises(ConfigError, match=said):
                 build_config({"algorithm": {**algorithm, "network": network}})

@@ -4,9 +4,27 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from penstock.tasks.model.nn.layers import init_nature, init_residual, init_small, nature, residual, small
+from penstock.tasks.model.nn.layers import (
+    init_lines,
+    init_nature,
+    init_residual,
+    init_small,
+    lines,
+    nature,
+    residual,
+    small,
+)
 
-NETWORKS = {"nature": (init_nature, nature), "residual": (init_residual, residual), "small": (init_small, small)}
+NETWORKS = {
+    "nature": (init_nature, nature),
+    "residual": (init_residual, residual),
+    "small": (init_small, small),
+    "lines": (init_lines, lines),
+}
+
+
+def shape_for(name: str, height: int, width: int) -> tuple[int, int, int]:
+    return (4, 6, 7) if name == "lines" else (4, height, width)
 
 
 def generator(seed: int = 1) -> torch.Generator:
@@ -104,6 +122,29 @@ def test_small_is_the_published_network():
             torch.testing.assert_close(small(params, seen), reference(seen.float()), rtol=1e-4, atol=1e-5)
 
 
+def test_lines_of_four_share_their_weights():
+    """Each of the 69 lines of connect four is seen by the same weights, and so is each cell by its lines."""
+    params = with_biases(init_lines((2, 6, 7), 16, generator()))
+    grid = images(1, 2, 6, 7)[0] % 2
+    threats = params["1.bias"].repeat(6, 7, 1)
+    count = 0
+    for row in range(6):
+        for column in range(7):
+            for down, right in ((0, 1), (1, 0), (1, 1), (1, -1)):
+                line = [(row + step * down, column + step * right) for step in range(4)]
+                if not all(0 <= at < 6 and 0 <= to < 7 for at, to in line):
+                    continue
+                count += 1
+                cells = torch.cat([grid[:, at, to] for at, to in line]).float()
+                hidden = torch.relu(params["0.weight"] @ cells + params["0.bias"])
+                for (at, to), weight in zip(line, params["1.weight"].split(4), strict=True):
+                    threats[at, to] += weight @ hidden
+    assert count == 69
+    seen = torch.cat([torch.relu(threats).flatten(), grid.movedim(0, -1).flatten().float()])
+    expected = torch.relu(params["2.weight"] @ seen + params["2.bias"])
+    torch.testing.assert_close(lines(params, grid[None])[0], expected, rtol=1e-4, atol=1e-4)
+
+
 def test_weights_start_orthogonal_by_the_generator_alone():
     """Kernels as matrices `[out, rest]` have orthogonal rows of length sqrt(2); the global generator is not touched."""
     torch.manual_seed(1)
@@ -125,15 +166,19 @@ def test_an_image_too_small_is_refused():
     with pytest.raises(ValueError, match=r"grid of \(6, 7, 2\) is too small: height and width must be 3 at least"):
         init_small((6, 7, 2), 128, generator())
     assert init_small((2, 3, 3), 8, generator())["1.weight"].shape == (8, 16)
+    for shape in ((2, 3, 7), (2, 21, 20)):
+        with pytest.raises(ValueError, match=r"expected height and width of 4 at least, and 400 cells at most"):
+            init_lines(shape, 128, generator())
+    assert init_lines((2, 4, 4), 8, generator())["2.weight"].shape == (8, 16 * 6)
 
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_reduced_weights_are_taken(name: str):
     """Wide weights of a reduced snapshot come as bfloat16: the result is float32, and rounded alone."""
     make, apply = NETWORKS[name]
-    params = make((4, 84, 84), 64, generator())
+    params = make(shape_for(name, 84, 84), 64, generator())
     reduced = {key: value.bfloat16() if value.dim() > 1 else value for key, value in params.items()}
-    seen = images(2, 4, 84, 84)
+    seen = images(2, *shape_for(name, 84, 84))
     expected, found = apply(params, seen), apply(reduced, seen)
     assert found.dtype == torch.float32
     assert (found - expected).abs().max() < 0.05 * expected.abs().max()
@@ -143,9 +188,9 @@ def test_reduced_weights_are_taken(name: str):
 def test_the_order_in_memory_changes_nothing_but_time(name: str):
     """With channels last, results and gradients are the same numbers, to rounding."""
     make, apply = NETWORKS[name]
-    params = with_biases(make((4, 40, 44), 16, generator()))
+    params = with_biases(make(shape_for(name, 40, 44), 16, generator()))
     leaves = [value.requires_grad_() for value in params.values()]
-    seen = images(3, 4, 40, 44)
+    seen = images(3, *shape_for(name, 40, 44))
     found = []
     for order in (torch.contiguous_format, torch.channels_last):
         features = apply(params, seen.contiguous(memory_format=order))
