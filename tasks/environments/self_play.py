@@ -233,7 +233,7 @@ class SelfPlayPool:
     def _make_random_moves(self, envs: NDArray[np.int64], uniform: NDArray[np.float32]) -> NDArray[np.int64]:
         """Open games at random; those that end by it are begun again, without. Returns the numbers of moves `[n]`."""
         length, *moves = uniform
-        made = (length[envs, 0] * (len(moves) + 1)).astype(np.int64)
+        made: NDArray[np.int64] = (length[envs, 0] * (len(moves) + 1)).astype(np.int64)
         for ply, noise in enumerate(moves):
             movers = envs[made > ply]
             ended = self._step(movers, UniformPlayer()(self._seen[movers], noise[movers]))
