@@ -20,6 +20,7 @@ def test_purposes_keep_their_numbers():
         "SWEEP": 9,
         "OPPONENT": 10,
         "OPPONENT_ACTION": 11,
+        "OPENING": 12,
     }
 
 
@@ -38,6 +39,7 @@ def test_seeds_keep_their_values():
         5720443835026831784,
         2648897774172251943,
         12880732874129366936,
+        4976014034063718530,
     ]
     assert seed_of(1, Purpose.PLAN, 7) == 13481466760325839235
     assert environment_seeds(5, Purpose.ENVIRONMENT, env_ids=range(3)).tolist() == [
