@@ -18,7 +18,14 @@ import torch
 from torch import Tensor
 
 from penstock.tasks.model.algorithms.contract import Algorithm, Loss, WindowSpec
-from penstock.tasks.model.nn.action_values import dueling_quantiles, quantile_error, quantile_means, quantile_targets
+from penstock.tasks.model.nn.action_values import (
+    dueling_quantiles,
+    epsilon_after,
+    quantile_error,
+    quantile_means,
+    quantile_targets,
+    rows_of_choices,
+)
 from penstock.tasks.model.nn.distributions import best, require_choice
 from penstock.tasks.model.nn.layers import part
 from penstock.tasks.model.nn.network import Network
@@ -30,7 +37,6 @@ from penstock.tasks.model.nn.optimizers import (
     minibatches_before,
     step_adam,
 )
-from penstock.tasks.model.nn.returns import transitions
 from penstock.tasks.setup.config.off_policy import QRDQNSettings
 from penstock.tasks.specs import EnvironmentSpec, NoiseSpec, ParameterGroup, Spec, State
 
@@ -135,32 +141,13 @@ class QRDQN(Algorithm):
 
     def post(self, _params: Params, trajectory: Trajectory) -> Batch:
         """Return each row with its n-step return, the observation after these steps and the factor of its value."""
-        columns = trajectory.columns
-        followed = transitions(
-            columns["reward"],
-            columns["observation"],
-            trajectory.bootstrap_rows,
-            trajectory.bootstrap_observation,
-            columns["terminated"],
-            self.settings.discount,
-            self.settings.return_steps,
-        )
-        following, allowed = self.environment.split(followed.following)
-        unmasked, _ = self.environment.split(columns["observation"].flatten(0, 1))
-        return {
-            "observation": self._network.prepared(unmasked),
-            "action": columns["action"].flatten(),
-            "return": followed.returns.flatten(),
-            "following": self._network.prepared(following),
-            "factor": followed.factors.flatten(),
-            **({} if allowed is None else {"allowed": allowed}),
-        }
+        settings = self.settings
+        return rows_of_choices(self.environment, self._network, trajectory, settings.discount, settings.return_steps)
 
     def plan(self, generator: torch.Generator, window: Window) -> Iterator[Draw]:
-        """Yield minibatches of the whole window, once it has `warm_up_rows`."""
-        if window.rows >= self.settings.warm_up_rows:
-            settings = self.settings
-            count = settings.minibatches
+        """Yield minibatches of the whole window, once it has `warm_up_rows`; weights correct for priorities."""
+        settings, count = self.settings, self.settings.minibatches
+        if window.rows >= settings.warm_up_rows:
             before = minibatches_before(window.rounds, window.round_rows, settings.warm_up_rows, count)
             for correction in corrections(settings.priority_correction, settings.correction_minibatches, before, count):
                 yield window.draw(generator, settings.minibatch_rows, correction)
@@ -181,9 +168,11 @@ class QRDQN(Algorithm):
             for name, value in state.params["value"].items():
                 state.targets[f"{_TARGET}{name}"].copy_(value)
         if not self._is_noisy:
-            fraction = min(1.0, updates / self.settings.epsilon_minibatches)
-            fallen = fraction * (self.settings.last_epsilon - self.settings.first_epsilon)
-            state.params["exploration"].flat.fill_(self.settings.first_epsilon + fallen)
+            settings = self.settings
+            epsilon = epsilon_after(
+                updates, settings.first_epsilon, settings.last_epsilon, settings.epsilon_minibatches
+            )
+            state.params["exploration"].flat.fill_(epsilon)
         return state
 
     def _quantiles(self, params: Mapping[str, Tensor], observation: Tensor, noise: Tensor | None) -> Tensor:

@@ -24,7 +24,7 @@ from penstock.tasks.model.nn.layers import part
 from penstock.tasks.model.nn.network import Network
 from penstock.tasks.model.nn.normalizers import Normalizers
 from penstock.tasks.model.nn.optimizers import RandomStart, init_adam, step_adam
-from penstock.tasks.model.nn.returns import transitions
+from penstock.tasks.model.nn.returns import transitions_of
 from penstock.tasks.model.nn.squashed import bounded, from_bounds, jittered, smaller, within_bounds
 from penstock.tasks.model.nn.surrogate import value_error
 from penstock.tasks.setup.config.off_policy import TD3Settings
@@ -127,18 +127,10 @@ class TD3(Algorithm):
 
     def post(self, _params: Params, trajectory: Trajectory) -> Batch:
         """Return each row with the observation that followed it, and the action in the range from -1 to 1."""
-        columns = trajectory.columns
-        followed = transitions(
-            columns["reward"],
-            columns["observation"],
-            trajectory.bootstrap_rows,
-            trajectory.bootstrap_observation,
-            columns["terminated"],
-            self.settings.discount,
-        )
+        followed = transitions_of(trajectory, self.settings.discount)
         return {
-            "observation": self._network.prepared(columns["observation"].flatten(0, 1)),
-            "action": from_bounds(self.environment.action, columns["action"].flatten(0, 1)),
+            "observation": self._network.prepared(trajectory.columns["observation"].flatten(0, 1)),
+            "action": from_bounds(self.environment.action, trajectory.columns["action"].flatten(0, 1)),
             "reward": followed.returns.flatten(),
             "following": self._network.prepared(followed.following),
             "factor": followed.factors.flatten(),

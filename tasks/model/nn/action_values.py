@@ -11,10 +11,41 @@ import torch
 from torch import Tensor
 
 from penstock.tasks.model.nn import kernels
+from penstock.tasks.model.nn.returns import transitions_of
 from penstock.tasks.tape.operations import call
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from penstock.tasks.model.nn.network import Network
+    from penstock.tasks.specs import Batch, EnvironmentSpec, Trajectory
+
+
+def epsilon_after(minibatches: int, first: float, last: float, over_minibatches: int) -> float:
+    """Return the probability of a random choice after so many minibatches of a run: it changes linearly, then stays."""
+    return first + min(1.0, minibatches / over_minibatches) * (last - first)
+
+
+def rows_of_choices(
+    environment: EnvironmentSpec, network: Network, trajectory: Trajectory, discount: float, steps: int
+) -> Batch:
+    """Make training rows `[T * B, ...]` of a tile's round, for values of choices.
+
+    Each has its `observation` and `action`, the n-step `return`, the observation that was `following` after these
+    steps, the `factor` of its value, and the choices that were `allowed` there, if the environment forbids some.
+    """
+    columns = trajectory.columns
+    followed = transitions_of(trajectory, discount, steps)
+    following, allowed = environment.split(followed.following)
+    unmasked, _ = environment.split(columns["observation"].flatten(0, 1))
+    return {
+        "observation": network.prepared(unmasked),
+        "action": columns["action"].flatten(),
+        "return": followed.returns.flatten(),
+        "following": network.prepared(following),
+        "factor": followed.factors.flatten(),
+        **({} if allowed is None else {"allowed": allowed}),
+    }
 
 
 def dueling_values(outputs: Tensor) -> Tensor:

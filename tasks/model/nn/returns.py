@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from penstock.tasks.specs import Trajectory
 
 
 def successor_values(values: Tensor, bootstrap_rows: Tensor, bootstrap_values: Tensor) -> Tensor:
@@ -112,6 +115,20 @@ def transitions(
         power = torch.where(ongoing, power * discount, power)
     factors = power * (terminated.flatten()[last] == 0)
     return Transitions(returns.view(rounds, envs), after[last], factors.view(rounds, envs))
+
+
+def transitions_of(trajectory: Trajectory, discount: float, steps: int = 1, reward_scale: float = 1.0) -> Transitions:
+    """Compute the `transitions` of a tile's round; `reward_scale` is a factor on its rewards."""
+    columns = trajectory.columns
+    return transitions(
+        columns["reward"] if reward_scale == 1.0 else columns["reward"] * reward_scale,
+        columns["observation"],
+        trajectory.bootstrap_rows,
+        trajectory.bootstrap_observation,
+        columns["terminated"],
+        discount,
+        steps,
+    )
 
 
 class VTrace(NamedTuple):
