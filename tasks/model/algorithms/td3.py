@@ -148,14 +148,14 @@ class TD3(Algorithm):
 
     def update(self, state: State, loss: Loss, gradient: Tensor) -> State:
         """Take a step of Adam; the actor waits for its turn."""
-        if loss.group == "critic" or self._is_due(state):
+        if self.is_due(loss, state):
             optimizer, rate = state.optimizer[loss.group], self.settings.learning_rate
             step_adam(state.params[loss.group].flat, gradient, optimizer, rate, epsilon=1e-8)
         return state
 
     def after_minibatch(self, state: State) -> State:
         """Count the minibatch; if it was the actor's turn, move all targets a small share towards their networks."""
-        if self._is_due(state):
+        if self._is_actors_turn(state):
             for prefix, group in (("", "critic"), (_ACTOR, "actor")):
                 for name, value in state.params[group].items():
                     state.targets[f"{prefix}{name}"].lerp_(value, self.settings.target_share)
@@ -168,7 +168,11 @@ class TD3(Algorithm):
         self._start.update(state, stats)
         return state
 
-    def _is_due(self, state: State) -> bool:
+    def is_due(self, loss: Loss, state: State) -> bool:
+        """Return whether a loss takes a step: the critics' in every minibatch, the actor's when it is its turn."""
+        return loss.group == "critic" or self._is_actors_turn(state)
+
+    def _is_actors_turn(self, state: State) -> bool:
         """Return whether the actor takes a step in this minibatch: in the first one, and in each one delay later."""
         return int(state.targets[_UPDATES]) % self.settings.policy_delay == 0
 

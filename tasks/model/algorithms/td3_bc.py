@@ -150,13 +150,13 @@ class TD3BC(Algorithm):
         group = state.params[loss.group].flat
         if loss.group == "balance":
             group.copy_(math.log(self.settings.alpha) - (-gradient).clamp(min=_LEAST_MAGNITUDE).log())
-        elif loss.group == "critic" or self._is_due(state):
+        elif self.is_due(loss, state):
             step_adam(group, gradient, state.optimizer[loss.group], self.settings.learning_rate, epsilon=1e-8)
         return state
 
     def after_minibatch(self, state: State) -> State:
         """Count the minibatch; if it was the actor's turn, move all targets a small share towards their networks."""
-        if self._is_due(state):
+        if self._is_actors_turn(state):
             for prefix, group in (("", "critic"), (_ACTOR, "actor")):
                 for name, value in state.params[group].items():
                     state.targets[f"{prefix}{name}"].lerp_(value, self.settings.target_share)
@@ -168,7 +168,14 @@ class TD3BC(Algorithm):
         self._normalizers.update(state, stats)
         return state
 
-    def _is_due(self, state: State) -> bool:
+    def is_due(self, loss: Loss, state: State) -> bool:
+        """Return whether a loss takes a step: the actor's when it is its turn, the others' in every minibatch.
+
+        Lambda is set in every minibatch, so that a checkpoint between two turns has the newest one.
+        """
+        return loss.group != "actor" or self._is_actors_turn(state)
+
+    def _is_actors_turn(self, state: State) -> bool:
         """Return whether the actor takes a step in this minibatch: in the first one, and in each one delay later."""
         return int(state.targets[_UPDATES]) % self.settings.policy_delay == 0
 
