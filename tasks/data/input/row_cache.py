@@ -193,10 +193,13 @@ class StoredRows:
         self.reads = 0
         self.hits = 0
 
-    def number(self, refs: Sequence[ShardRef], first_id: int) -> None:
-        """Number the rows of these shards from `first_id` on, so that they can be gathered; drops all other shards."""
+    def number(self, refs: Sequence[ShardRef], first_id: int, row_steps: int = 1) -> None:
+        """Number the rows of these shards from `first_id` on, so that they can be gathered; drops all other shards.
+
+        A row is made of `row_steps` stored ones.
+        """
         self._refs = list(refs)
-        self._starts = list(accumulate((ref.rows for ref in refs), initial=first_id))
+        self._starts = list(accumulate((ref.rows // row_steps for ref in refs), initial=first_id))
         for ref in self._held.keys() - set(refs):
             self.held_bytes -= self._held.pop(ref)[1]
 

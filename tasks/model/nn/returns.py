@@ -72,11 +72,13 @@ class Transitions(NamedTuple):
         returns: `[T, B]`, discounted sums of the rewards of these steps.
         following: `[T * B, ...]`, the observations after them.
         factors: `[T, B]`, factors of the values of `following`: the discount of these steps, or 0 after a termination.
+        last: int64 `[T, B]`, the step of the last reward: `following` comes after it.
     """
 
     returns: Tensor
     following: Tensor
     factors: Tensor
+    last: Tensor
 
 
 def transitions(
@@ -114,7 +116,8 @@ def transitions(
         returns = torch.where(ongoing, returns + power * flat[last], returns)
         power = torch.where(ongoing, power * discount, power)
     factors = power * (terminated.flatten()[last] == 0)
-    return Transitions(returns.view(rounds, envs), after[last], factors.view(rounds, envs))
+    shape = rounds, envs
+    return Transitions(returns.view(shape), after[last], factors.view(shape), (last // envs).view(shape))
 
 
 def transitions_of(trajectory: Trajectory, discount: float, steps: int = 1, reward_scale: float = 1.0) -> Transitions:

@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from penstock.tasks.setup.config.algorithm_base import (
-    EncodedSettings,
+    EncoderSettings,
     check_pixels,
     check_window,
     implemented_by,
@@ -19,6 +19,8 @@ from penstock.tasks.setup.config.hyperparameters import (
     AnnealedLearningRate,
     CorrectionMinibatches,
     Discount,
+    EncoderFeatures,
+    EncoderNetwork,
     EpsilonMinibatches,
     ExplorationNoise,
     FinalLearningRate,
@@ -46,7 +48,7 @@ from penstock.tasks.setup.config.hyperparameters import (
 )
 
 
-class WindowSettings(EncodedSettings):
+class WindowSettings(EncoderSettings):
     """Settings of algorithms that learn from rows drawn from a window of the newest rounds."""
 
     learns_from_window: ClassVar[bool] = True
@@ -59,14 +61,30 @@ class WindowSettings(EncodedSettings):
 
     def check_round(self, rows: int) -> None:
         """Refuse a window that is too small for a round or for the warm-up."""
-        check_window(self.window_rows, self.warm_up_rows, rows)
+        check_window(self.window_rows, self.warm_up_rows, rows * self.row_steps)
 
 
 class ChoiceSettings(WindowSettings):
-    """Settings of algorithms that learn values of choices."""
+    """Settings of algorithms that learn values of choices, with or without a memory."""
 
     action_kinds: ClassVar[tuple[str, ...]] = ("discrete",)
+    omitted_when_default: ClassVar[tuple[str, ...]] = ("sequence_steps", "burn_in_steps", "value_rescaling")
 
+    sequence_steps: int = Field(
+        16,
+        ge=1,
+        description="Steps of a recurrent network's replayed sequence, which is a row; a round is a whole number of "
+        "sequences.",
+    )
+    burn_in_steps: int = Field(
+        0,
+        ge=0,
+        description="Steps before a replayed sequence that a recurrent network runs without a gradient, from the "
+        "stored memory; at most sequence_steps.",
+    )
+    value_rescaling: bool = Field(
+        False, description="Learn h(x) = sign(x) (sqrt(|x| + 1) - 1) + 0.001 x of values, for rewards of any scale."
+    )
     hidden: Hidden = (120, 84)
     learning_rate: AnnealedLearningRate = 2.5e-4
     final_learning_rate: FinalLearningRate = 0.0
@@ -86,6 +104,39 @@ class ChoiceSettings(WindowSettings):
     epsilon_minibatches: EpsilonMinibatches = 25_000
     gradient_norm: GradientNorm = 10.0
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Return the algorithm's columns, and `memory` if the network is recurrent."""
+        return (*self.row_columns, "memory") if self.network == "recurrent" else self.row_columns
+
+    @property
+    def row_steps(self) -> int:
+        """Return the steps of an environment in a training row."""
+        return self.sequence_steps if self.network == "recurrent" else 1
+
+    def training_rows(self, steps: int) -> int:
+        """Return the training rows that have at least so many steps."""
+        return -(-steps // self.row_steps)
+
+    def check_round(self, rows: int) -> None:
+        """Refuse a window that is too small, and settings of sequences that have no effect or none together."""
+        if self.network != "recurrent" and self.burn_in_steps:
+            raise ValueError(
+                f"algorithm.burn_in_steps = {self.burn_in_steps}: network = '{self.network}' has no memory to burn in, "
+                f"expected network = 'recurrent'; leave it out"
+            )
+        if self.burn_in_steps > self.sequence_steps:
+            raise ValueError(
+                f"algorithm.burn_in_steps = {self.burn_in_steps} is more than algorithm.sequence_steps = "
+                f"{self.sequence_steps}, expected at most that many; raise sequence_steps"
+            )
+        if self.network == "recurrent" and self.returns_across_rounds:
+            raise ValueError(
+                "algorithm.returns_across_rounds = true: with network = 'recurrent' returns end with their sequence; "
+                "leave it out"
+            )
+        super().check_round(rows)
+
 
 @implemented_by("penstock.tasks.model.algorithms.dqn:DQN")
 class DQNSettings(ChoiceSettings):
@@ -98,6 +149,7 @@ class DQNSettings(ChoiceSettings):
         "anneal_rounds",
         "correction_minibatches",
         "returns_across_rounds",
+        *ChoiceSettings.omitted_when_default,
     )
 
     name: Literal["dqn"] = Field("dqn", description="The algorithm.")
@@ -118,12 +170,23 @@ class QRDQNSettings(ChoiceSettings):
         "none.",
     )
 
+    def check_round(self, rows: int) -> None:
+        """Refuse noisy layers behind a memory, and what all algorithms of this kind refuse."""
+        if self.noisy_scale and self.network == "recurrent":
+            raise ValueError(
+                f"algorithm.noisy_scale = {self.noisy_scale}: network = 'recurrent' has no noisy layers; choose "
+                f"another network, or explore by epsilon"
+            )
+        super().check_round(rows)
+
 
 class VectorSettings(WindowSettings):
     """Settings of algorithms that learn an actor of vectors and twin critics."""
 
     action_kinds: ClassVar[tuple[str, ...]] = ("box",)
 
+    network: EncoderNetwork = "mlp"
+    features: EncoderFeatures = 256
     hidden: Hidden = (256, 256)
     learning_rate: LearningRate = 3e-4
     window_rows: WindowRows = 1_000_000

@@ -22,7 +22,7 @@ from ..conftest import MakeContext
 
 IDS = (
     "Acrobot-v1", "CartPole-v1", "ConnectFour-v0", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1",
-    "simple_spread_continuous_v3", "simple_spread_v3",
+    "PositionOnlyCartPole-v0", "simple_spread_continuous_v3", "simple_spread_v3",
 )  # fmt: skip
 FEW = ("CartPole-v1", "ConnectFour-v0", "simple_spread_continuous_v3")
 """One of each kind: a plain one, one with masks and random steps, one with agents."""
