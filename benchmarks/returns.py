@@ -6,7 +6,7 @@ is not run again: a command that was interrupted continues, a run of Penstock in
 
     make returns                                                 # every row, in order, until --hours are over
     make returns ARGS="--only ppo-hopper --seeds 1 2"
-    make returns ARGS="--quick"                                  # a fifth of the steps, two seeds, one row: 15 minutes
+    make returns ARGS="--quick"                                  # a fifth of the steps, two seeds, three rows: 15 minutes
     make returns ARGS="--list"                                   # what is missing, with estimated hours
 
 `python benchmarks/board_page.py` draws the results into docs/benchmarks.md, and so does this at its end.
@@ -37,7 +37,7 @@ from penstock.tasks.setup.config.loading import build_config, load_preset, merge
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "returns"
-QUICK = ("ppo-halfcheetah",)
+QUICK = ("ppo-halfcheetah", "lag-cartpole-ppo", "lag-cartpole-impala")
 
 
 def main() -> None:

@@ -72,6 +72,58 @@ def _mujoco(environment: str, rate: float, peer_rate: float) -> Row:
     )
 
 
+def _against_sb3(algorithm: str, preset: str, environment: str, rate: float, peer_rate: float) -> Row:
+    """Return a row of an off-policy algorithm with a continuous action."""
+    name = algorithm.upper()
+    return Row(
+        f"{name} on {environment}",
+        environment,
+        300_800,
+        3,
+        (
+            Contender("Penstock", "penstock", (preset, "--environment.id", environment), rate),
+            Contender(
+                "stable-baselines3",
+                "peer",
+                ("sb3", "sb3_learning.py", "--algorithm", algorithm, "--environment", environment),
+                peer_rate,
+            ),
+            _baseline("random actions"),
+        ),
+        "the interquartile mean of the last tenth at least stable-baselines3's",
+    )
+
+
+def _minatar(game: str) -> Row:
+    environment = f"MinAtar/{game}-v1"
+    own = ("--environment.id", environment)
+
+    def sb3(algorithm: str) -> tuple[str, ...]:
+        return "sb3-minatar", "sb3_learning.py", "--algorithm", algorithm, "--environment", environment
+
+    return Row(
+        f"DQN and QR-DQN on MinAtar's {game}",
+        environment,
+        1_024_000,
+        3,
+        (
+            Contender("DQN", "penstock", ("breakout-dqn", *own), 1_200),
+            Contender("QR-DQN", "penstock", ("breakout-qrdqn", *own), 500),
+            Contender("DQN of stable-baselines3", "peer", sb3("dqn"), 400),
+            Contender("QR-DQN of sb3-contrib", "peer", sb3("qrdqn"), 300),
+            _baseline("random actions"),
+        ),
+        "the interquartile mean of the last tenth at least the peer's of the same algorithm",
+    )
+
+
+def _lags(algorithm: str, *settings: str) -> tuple[Contender, ...]:
+    """Return a preset at each number of rounds by which the acting policy is behind."""
+    return tuple(
+        Contender(f"{algorithm}, lag {lag}", "penstock", (*settings, "--lag", str(lag)), 20_000) for lag in range(5)
+    )
+
+
 ROWS = {
     "ppo-halfcheetah": _mujoco("HalfCheetah-v5", 10_000, 1_750),
     "ppo-hopper": _mujoco("Hopper-v5", 10_000, 1_750),
@@ -89,6 +141,45 @@ ROWS = {
             _baseline("scripted: each agent to its own landmark", "--policy", "scripted"),
         ),
         "at least 70 % of the way from random actions to the scripted policy, each seed over 50 %",
+    ),
+    "sac-halfcheetah": _against_sb3("sac", "halfcheetah-sac", "HalfCheetah-v5", 200, 90),
+    "sac-hopper": _against_sb3("sac", "halfcheetah-sac", "Hopper-v5", 200, 90),
+    "td3-halfcheetah": _against_sb3("td3", "halfcheetah-td3", "HalfCheetah-v5", 250, 110),
+    "td3-hopper": _against_sb3("td3", "halfcheetah-td3", "Hopper-v5", 250, 110),
+    "minatar-breakout": _minatar("Breakout"),
+    "minatar-spaceinvaders": _minatar("SpaceInvaders"),
+    "lag-cartpole-ppo": Row(
+        "PPO on CartPole-v1 at lag 0 to 4",
+        "CartPole-v1",
+        409_600,
+        5,
+        (*_lags("PPO", "cartpole"), _baseline("random actions")),
+        "what a policy costs that acts behind the learner; the preset's lag is chosen by it",
+    ),
+    "lag-cartpole-impala": Row(
+        "IMPALA (V-trace) on CartPole-v1 at lag 0 to 4",
+        "CartPole-v1",
+        409_600,
+        5,
+        (*_lags("IMPALA", "cartpole-impala"), _baseline("random actions")),
+        "what a policy costs that acts behind the learner, where V-trace corrects for it",
+    ),
+    "lag-halfcheetah-ppo": Row(
+        "PPO on HalfCheetah-v5 at lag 0 to 4",
+        "HalfCheetah-v5",
+        307_200,
+        3,
+        (*_lags("PPO", "halfcheetah"), _baseline("random actions")),
+        "what a policy costs that acts behind the learner, at the recipe of CleanRL",
+    ),
+    "pong": Row(
+        "PPO on Pong (ALE) from frames",
+        "ALE/Pong-v5",
+        10_035_200,
+        1,
+        (Contender("Penstock", "penstock", ("pong",), 400), _baseline("random actions")),
+        "a mean return of 18, in several parts: an interrupted command resumes its run",
+        parts=49,
     ),
 }
 
