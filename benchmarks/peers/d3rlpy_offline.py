@@ -1,6 +1,6 @@
 """Measures d3rlpy's offline learning on a data set in Minari's format: mean returns of evaluations by part of it.
 
-BC, IQL and TD3+BC have the settings of d3rlpy's reproductions of their papers (takuseno/d3rlpy, `reproductions/offline`):
+BC, IQL and TD3+BC have the settings of d3rlpy's reproductions of their papers (takuseno/d3rlpy, reproductions/offline):
 two layers of 256, 256 rows an update, for IQL an actor's learning rate that falls by a cosine and rewards scaled by
 the range of returns, for TD3+BC observations normalised. BC's are its defaults, with these layers and rows. Fewer
 updates are made than theirs (`--env-steps`). An evaluation is so many episodes of the policy's means.
