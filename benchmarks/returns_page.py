@@ -94,10 +94,10 @@ def hours_of(row: Row, there: dict[str, int]) -> str:
 def section(name: str, row: Row, trials: Trials) -> str:
     """Return a row's table: the last part of training, at a fifth of it, each seed, and what it took."""
     lines = [f"### {row.title}", "", f"![{row.title}: returns](images/returns-{name}.svg)", ""]
-    lines += [f"{row.env_steps:,} environment steps. Goal: {row.goal}.", ""]
+    lines += [f"{row.env_steps:,} {row.unit}. Goal: {row.goal}.", ""]
     fifth, parts = row.env_steps // 5, row.parts
     lines.append(
-        f"| | at {fifth:,} steps | the last {row.env_steps // parts:,} steps | 95 % | each seed | minutes a trial |"
+        f"| | at {fifth:,} {row.unit} | the last {row.env_steps // parts:,} | 95 % | each seed | minutes a trial |"
     )
     lines.append("|---|---|---|---|---|---|")
     for title, results in trials.items():
@@ -162,7 +162,7 @@ def curves(row: Row, trials: Trials) -> str:
     for part in (0, row.parts // 2, row.parts):
         x, steps = LEFT + (WIDTH - LEFT - RIGHT) * part / row.parts, row.env_steps * part // row.parts
         lines.append(f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle" fill="#555">{steps:,}</text>')
-    lines.append(f'<text x="{LEFT}" y="{HEIGHT - 8}" fill="#555">environment steps</text>')
+    lines.append(f'<text x="{LEFT}" y="{HEIGHT - 8}" fill="#555">{row.unit}</text>')
     kinds = {each.title: each.kind for each in row.contenders}
     ours = iter(COLOURS)
     for number, (title, results) in enumerate(trials.items()):
