@@ -30,16 +30,10 @@ from penstock.tasks.roles.acting.tile import RoundBuffers, TileActor
 from penstock.tasks.runtime.assignment import Assignment
 from penstock.tasks.runtime.run_context import RunContext, load_context
 from penstock.tasks.setup.config.loading import build_config
+from penstock.tasks.setup.planning.dry_run import NullMembership
 
 if TYPE_CHECKING:
     from penstock.tasks.setup.config.run import TrainConfig
-
-
-class NoLearner:
-    """A membership without a gang: notifications are dropped."""
-
-    def notify(self, fragment: str, key: str, value: Any) -> None:
-        """Drop the notification."""
 
 
 def main() -> None:
@@ -80,7 +74,7 @@ def measure(num_envs: int, args: argparse.Namespace) -> dict[str, float]:
         plain.start()
         writing.start()
         buffers = RoundBuffers(context, 0)
-        writer = RoundWriter(assignment, context, NoLearner(), {}, {})  # type: ignore[arg-type]
+        writer = RoundWriter(assignment, context, NullMembership(), {}, {})  # type: ignore[arg-type]
 
         def act_plain() -> None:
             plain.act_round(0, params, buffers)

@@ -5,7 +5,7 @@ Every round has a seed of its own. Every peer runs at the settings that it publi
 Penstock has as well. Rates are of the whole loop, updates included, without the start and without evaluations; the
 seconds until CartPole is solved include all of it.
 
-    make board                        # everything, about forty minutes; installs the peers into .venv-peers first
+    make board                        # everything, about an hour and a half; installs the peers into .venv-peers first
     make board ARGS=--quick           # PPO, DQN, SAC and CartPole until solved, three seeds; about a quarter of an hour
     python benchmarks/board_page.py   # the pages alone, from the stored results
 """
@@ -43,18 +43,20 @@ if TYPE_CHECKING:
 
 SOLVING = "solving"
 PARTS = (*WORKLOADS, SOLVING)
+LONG = ("halfcheetah", "pong")
+"""Parts that the quick version leaves out."""
 PEER_VENVS = ("sb3", "cleanrl", "cleanrl-v5", "cleanrl-off-policy")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="without HalfCheetah, three rounds, shorter measurements")
+    parser.add_argument("--quick", action="store_true", help="without HalfCheetah and Pong, three rounds, shorter")
     parser.add_argument("--only", nargs="+", choices=PARTS)
     parser.add_argument("--rounds", type=int, help="each with a seed of its own; default: 5, with --quick 3")
     parser.add_argument("--seconds", type=float, help="of each measurement of a rate; default: 12, with --quick 5")
     parser.add_argument("--no-pages", action="store_true", help="only store the results")
     args = parser.parse_args()
-    names = args.only or [name for name in PARTS if not (args.quick and name == "halfcheetah")]
+    names = args.only or [name for name in PARTS if not (args.quick and name in LONG)]
     rounds = args.rounds or (3 if args.quick else 5)
     seconds = args.seconds or (5.0 if args.quick else 12.0)
     for name in PEER_VENVS:
@@ -145,6 +147,14 @@ def on_policy(name: str, config: Any, algorithm: Any) -> dict[str, list[object]]
             "CleanRL, own": ["cleanrl-v5", "cleanrl_learning.py", "--env-steps", 20 * 2048],
         }
     cleanrl = ["cleanrl", "cleanrl_training.py"]
+    if name == "pong":
+        frames = ["sb3", "sb3_training.py", "--environment", "PongNoFrameskip-v4", "--atari", "--subprocesses"]
+        cleanrl += ["--script", "ppo_atari_envpool", "--environment", "Pong-v5", "--torch-threads", 2]
+        return {
+            "SB3, equal": [*frames, "--torch-threads", 2, *same],
+            "CleanRL, equal": [*cleanrl, *same],
+            "CleanRL, own": [*cleanrl, "--envs", 8, "--minibatch-rows", 256, "--epochs", 4],
+        }
     return {
         "SB3, equal": [*sb3, *same, "--hidden", *algorithm.hidden],
         # The zoo's: 8 environments x 32 steps, 20 epochs of one minibatch.

@@ -96,6 +96,19 @@ WORKLOADS = {
         judged="Penstock, lag 0",
         note="CleanRL's own settings are the workload's, so that its row is at both.",
     ),
+    "pong": Workload(
+        "PPO on Pong (ALE) from frames: Nature's convolutions, 1,024 rows a round, 4 epochs of 4 minibatches",
+        "pong",
+        ("--environment.settings.repeat-action-probability", "0.0"),
+        ("SB3, equal", "CleanRL, equal"),
+        ("CleanRL, own",),
+        # A stage begins with new episodes, for which ale-py needs seconds; the preset's have 200 rounds.
+        rounds_per_stage=10,
+        stage_seconds=30.0,
+        goal=1.6,
+        note="Peers have two torch threads, and stable-baselines3 a process for each environment: with fewer they are\n"
+        "slower. CleanRL's script has EnvPool's environments; its own settings are 8 of them with 128 steps a round.",
+    ),
 }
 
 

@@ -18,15 +18,14 @@ import shlex
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "peers"))
-from measure import machine, tree_pids
+from measure import TreeSampler, machine, tree_pids
 from run import PEERS, peer_python
 from tables import write_table
 
@@ -117,7 +116,7 @@ def watched(run: tuple[list[str], dict[str, str]], args: argparse.Namespace) -> 
     }
 
 
-class TreeMemory:
+class TreeMemory(TreeSampler):
     """Samples a process tree from a thread while the block runs.
 
     Attributes:
@@ -133,30 +132,21 @@ class TreeMemory:
         self.peak_at = 0.0
         self.processes: list[tuple[str, Sizes]] = []
         self.libraries: dict[str, dict[str, int]] = {}
-        self.samples = 0
-        self._pid, self._interval, self._with_libraries = pid, interval, libraries
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="tree-memory", daemon=True)
+        self._with_libraries = libraries
+        super().__init__(pid, interval)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._stop.wait(self._interval):
-            sizes = {pid: sizes_of(pid) for pid in tree_pids(self._pid)}
-            self.samples += 1
-            total = sum(each["all"] for each in sizes.values())
-            if total > self.peak:
-                roles = roles_of(list(sizes))
-                self.peak, self.peak_at = total, time.perf_counter()
-                self.processes = sorted(((roles[pid], sizes[pid]) for pid in sizes), key=lambda one: -one[1]["all"])
-                if self._with_libraries:
-                    self.libraries = {f"{roles[pid]} {pid}": mapped(pid) for pid in sizes}
+    def sample(self) -> int:
+        """Take one sample now and return it in bytes."""
+        sizes = {pid: sizes_of(pid) for pid in tree_pids(self.pid)}
+        self.samples += 1
+        total = sum(each["all"] for each in sizes.values())
+        if total > self.peak:
+            roles = roles_of(list(sizes))
+            self.peak, self.peak_at = total, time.perf_counter()
+            self.processes = sorted(((roles[pid], sizes[pid]) for pid in sizes), key=lambda one: -one[1]["all"])
+            if self._with_libraries:
+                self.libraries = {f"{roles[pid]} {pid}": mapped(pid) for pid in sizes}
+        return total
 
 
 def sizes_of(pid: int) -> Sizes:

@@ -6,7 +6,7 @@ is not run again: a command that was interrupted continues, a run of Penstock in
 
     make returns                                                 # every row, in order, until --hours are over
     make returns ARGS="--only ppo-hopper --seeds 1 2"
-    make returns ARGS="--quick"                                  # a fifth of the steps, two seeds, one row: 15 minutes
+    make returns ARGS="--quick"                                  # a fifth of the steps, two seeds, three rows
     make returns ARGS="--list"                                   # what is missing, with estimated hours
 
 `python benchmarks/board_page.py` draws the results into docs/benchmarks.md, and so does this at its end.
@@ -29,6 +29,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent / "peers"))
 from board_page import write_pages
 from measure import machine
+from offline_datasets import Dataset, datasets_of
 from returns_rows import ROWS, Contender, Row, expected_seconds
 from run import PEERS, peer_python
 
@@ -37,7 +38,11 @@ from penstock.tasks.setup.config.loading import build_config, load_preset, merge
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "returns"
-QUICK = ("ppo-halfcheetah",)
+ROWS_OF_UPDATE = 256
+"""Of offline learning, here and by the peer."""
+QUICK_DATA = (15_000, 10_000)
+"""Steps of the agent, and rows, of a quick trial's data sets."""
+QUICK = ("ppo-halfcheetah", "lag-cartpole-ppo", "lag-cartpole-impala")
 
 
 def main() -> None:
@@ -105,10 +110,24 @@ def cpu_seconds() -> float:
 def measure(name: str, row: Row, contender: Contender, seed: int, env_steps: int, store: Path) -> dict[str, Any]:
     """Run one trial: its mean returns by part of the training, as acted, and the command that repeats it."""
     started = time.monotonic()
-    if contender.kind == "penstock":
+    made = datasets_of(row.environment, store, *QUICK_DATA if env_steps < row.env_steps else ()) if row.dataset else {}
+    if row.dataset and contender.command[-1] == "data":
+        data = made[row.dataset]
+        found = {"returns": [data.mean_return] * row.parts, "env_steps": 0, "about": machine(["penstock-rl", "minari"])}
+        found["command"] = "python benchmarks/offline_datasets.py"
+    elif contender.kind == "replay":
+        name = f"{name}-{contender.slug}-{env_steps}-{seed}"
+        found = replay(row, contender, seed, env_steps, store, name, made[row.dataset])
+    elif contender.kind == "penstock":
         found = train(row, contender, seed, env_steps, store, f"{name}-{contender.slug}-{env_steps}-{seed}")
     else:
         command = peer_command(row, contender, seed, env_steps)
+        if contender.kind == "peer" and row.dataset:
+            data = made[row.dataset]
+            command = peer_command(
+                row, contender, seed, row.parts * passes_of(data, row, env_steps) * -(-data.rows // ROWS_OF_UPDATE)
+            )
+            command += ["--data", data.minari, "--reward-scale", repr(data.reward_scale)]
         output = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
         found = {"returns": output["returns_by_stage"], "env_steps": output["env_steps"], "about": output["machine"]}
         found["command"] = " ".join(["python", *command[1:]]).replace(f"{HERE.parent}/", "")
@@ -118,6 +137,7 @@ def measure(name: str, row: Row, contender: Contender, seed: int, env_steps: int
         "environment": row.environment,
         "seed": seed,
         **found,
+        **({"scale": [made["random"].mean_return, made["expert"].mean_return]} if made else {}),
         "seconds": time.monotonic() - started,
         "date": dt.datetime.now(tz=dt.UTC).date().isoformat(),
     }
@@ -131,6 +151,35 @@ def peer_command(row: Row, contender: Contender, seed: int, env_steps: int) -> l
     environment, script_name, *options = contender.command
     command = [str(peer_python(environment)), str(PEERS / script_name), *options]
     return [*command, "--seed", str(seed), "--env-steps", str(env_steps)]
+
+
+def passes_of(data: Dataset, row: Row, updates: int) -> int:
+    """Return the passes over the data of a part, for about so many updates in all."""
+    return max(1, round(updates / row.parts / -(-data.rows // ROWS_OF_UPDATE)))
+
+
+def replay(
+    row: Row, contender: Contender, seed: int, updates: int, store: Path, name: str, data: Dataset
+) -> dict[str, Any]:
+    """Learn from a data set with one seed, evaluated by ten episodes after each part; continue an interrupted run."""
+    passes, program = passes_of(data, row, updates), str(Path(sys.executable).parent / "penstock")
+    options = ["--from", data.run, "--algorithm.name", contender.command[0], "--algorithm.hidden", "[256,256]"]
+    options += ["--algorithm.minibatch-rows", str(ROWS_OF_UPDATE), "--algorithm.epochs", str(passes)]
+    options += ["--shards-per-round", str(data.shards), "--rounds-per-stage", "1", "--max-stages", str(row.parts)]
+    options += ["--evaluation-episodes", "10", "--cluster.gang-seconds", "3600", "--seed", str(seed)]
+    if contender.command[0] == "iql":
+        options += ["--algorithm.reward-scale", repr(data.reward_scale)]
+    start = ["resume", name] if (store / name).is_dir() else ["replay", name, *options]
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT")}
+    command = [program, *start, "--store", str(store), "--json"]
+    subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
+    commits = sorted((store / name / "commits").glob("*.json"))
+    return {
+        "returns": [json.loads(path.read_text())["evaluation"]["mean_return"] for path in commits],
+        "env_steps": row.parts * passes * -(-data.rows // ROWS_OF_UPDATE),
+        "command": " ".join(["penstock", "replay", "NAME", *options]),
+        "about": machine(["penstock-rl", "torch", "gymnasium", "mujoco", "numpy"]),
+    }
 
 
 def train(row: Row, contender: Contender, seed: int, env_steps: int, store: Path, name: str) -> dict[str, Any]:

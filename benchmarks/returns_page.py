@@ -28,7 +28,7 @@ ended in a part of the training, as acted. Every seed is drawn, and the thick li
 of the seeds left out at each end). Intervals are 95 % by bootstrap over the seeds: of so few they say little. What has
 no figure has not been run.
 """
-SECOND_COLOUR = "#4c9a6a"
+COLOURS = (OURS, "#4c9a6a", "#b07cc6", "#c98b2b", "#4a4a4a")
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 880, 300, 70, 290, 14, 44
 
 
@@ -55,15 +55,49 @@ def returns_part(folder: Path) -> Iterator[tuple[str | None, str]]:
     for name, trials in found.items():
         yield f"docs/images/returns-{name}.svg", curves(ROWS[name], trials)
         yield None, section(name, ROWS[name], trials)
+    if missing := missing_rows(found):
+        yield None, missing
+
+
+def missing_rows(found: dict[str, Trials]) -> str:
+    """Return a table of the rows of which trials are missing, with the command and the hours that they take."""
+    lines = []
+    for name, row in ROWS.items():
+        there = {title: len(results) for title, results in found.get(name, {}).items()}
+        left = sum(max(0, row.seeds - there.get(each.title, 0)) for each in row.contenders)
+        if left:
+            command = f'`make returns ARGS="--only {name}"`'
+            lines.append(
+                f"| {row.title} | {left} of {row.seeds * len(row.contenders)} | {hours_of(row, there)} | {command} |"
+            )
+    if not lines:
+        return ""
+    head = [
+        "### Not run yet",
+        "",
+        "| row | trials missing | hours of one core, estimated | command |",
+        "|---|---|---|---|",
+    ]
+    return "\n".join([*head, *lines]) + "\n"
+
+
+def hours_of(row: Row, there: dict[str, int]) -> str:
+    """Return the estimated hours of the trials that a row lacks, given how many each contender has."""
+    seconds = sum(
+        max(0, row.seeds - there.get(each.title, 0)) * row.env_steps / each.steps_per_second
+        for each in row.contenders
+        if each.kind != "baseline"
+    )
+    return f"{seconds / 3600:.1f}"
 
 
 def section(name: str, row: Row, trials: Trials) -> str:
     """Return a row's table: the last part of training, at a fifth of it, each seed, and what it took."""
     lines = [f"### {row.title}", "", f"![{row.title}: returns](images/returns-{name}.svg)", ""]
-    lines += [f"{row.env_steps:,} environment steps. Goal: {row.goal}.", ""]
+    lines += [f"{row.env_steps:,} {row.unit}. Goal: {row.goal}.", ""]
     fifth, parts = row.env_steps // 5, row.parts
     lines.append(
-        f"| | at {fifth:,} steps | the last {row.env_steps // parts:,} steps | 95 % | each seed | minutes a trial |"
+        f"| | at {fifth:,} {row.unit} | the last {row.env_steps // parts:,} | 95 % | each seed | minutes a trial |"
     )
     lines.append("|---|---|---|---|---|---|")
     for title, results in trials.items():
@@ -128,9 +162,9 @@ def curves(row: Row, trials: Trials) -> str:
     for part in (0, row.parts // 2, row.parts):
         x, steps = LEFT + (WIDTH - LEFT - RIGHT) * part / row.parts, row.env_steps * part // row.parts
         lines.append(f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle" fill="#555">{steps:,}</text>')
-    lines.append(f'<text x="{LEFT}" y="{HEIGHT - 8}" fill="#555">environment steps</text>')
+    lines.append(f'<text x="{LEFT}" y="{HEIGHT - 8}" fill="#555">{row.unit}</text>')
     kinds = {each.title: each.kind for each in row.contenders}
-    ours = iter((OURS, SECOND_COLOUR))
+    ours = iter(COLOURS)
     for number, (title, results) in enumerate(trials.items()):
         kind = kinds[title]
         colour = next(ours, OURS) if kind == "penstock" else THEIRS if kind == "peer" else NOBODYS

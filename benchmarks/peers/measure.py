@@ -12,6 +12,7 @@ import os
 import platform
 import threading
 import time
+from abc import ABC, abstractmethod
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -78,7 +79,40 @@ def tree_pss_bytes(pid: int) -> int:
     return sum(process_pss_bytes(member) for member in tree_pids(pid))
 
 
-class PeakPss:
+class TreeSampler(ABC):
+    """Samples a process tree from a thread while the block runs, and once at its end.
+
+    Attributes:
+        samples: how many samples were taken.
+    """
+
+    def __init__(self, pid: int, interval_seconds: float) -> None:
+        self.pid = pid
+        self.samples = 0
+        self._interval_seconds = interval_seconds
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="tree-sampler", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        self.sample()
+
+    @abstractmethod
+    def sample(self) -> int:
+        """Take one sample now and return it in bytes."""
+
+    def _watch(self) -> None:
+        while not self._stop.is_set():
+            self.sample()
+            self._stop.wait(self._interval_seconds)
+
+
+class PeakPss(TreeSampler):
     """Samples the memory of a process tree from a thread while the block runs.
 
     Attributes:
@@ -92,24 +126,11 @@ class PeakPss:
         self.peak_bytes = 0
         self.peak_processes = 0
         self.by_process: dict[str, int] = {}
-        self.samples = 0
-        self._pid = os.getpid() if pid is None else pid
-        self._interval_seconds = interval_seconds
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="peak-pss", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-        self.sample()
+        super().__init__(os.getpid() if pid is None else pid, interval_seconds)
 
     def sample(self) -> int:
         """Take one sample now and return it in bytes."""
-        sizes = {pid: process_pss_bytes(pid) for pid in tree_pids(self._pid)}
+        sizes = {pid: process_pss_bytes(pid) for pid in tree_pids(self.pid)}
         total = sum(sizes.values())
         self.samples += 1
         if total > self.peak_bytes:
@@ -117,11 +138,6 @@ class PeakPss:
             self.peak_processes = len(sizes)
             self.by_process = _sum_by_name(sizes)
         return total
-
-    def _watch(self) -> None:
-        while not self._stop.is_set():
-            self.sample()
-            self._stop.wait(self._interval_seconds)
 
 
 def _sum_by_name(sizes: Mapping[int, int]) -> dict[str, int]:

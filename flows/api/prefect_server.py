@@ -69,13 +69,19 @@ class PrefectServer:
 
     Raises:
         ConfigError: the auth string can't be kept in the user's configuration folder.
+        PenstockError: the port can't be had.
     """
 
     def __init__(self, port: int = 0) -> None:
         self.auth_string, self._kept_in = _auth_string()
         self._turn = ExitStack()
         self._turn.enter_context(_turn_to_start())
-        self._port = port or _free_port()  # after the turn, which may take long to come
+        try:
+            listener = _bound(port)
+        except PenstockError:
+            self._turn.close()
+            raise
+        self._port = int(listener.getsockname()[1])
         environment = {
             **os.environ,
             "DO_NOT_TRACK": "1",
@@ -95,7 +101,7 @@ class PrefectServer:
             # Another start with this home does what these leave out.
             self._environment = {**dict.fromkeys(_ONCE, "false"), **environment}
         self._starts_left = _STARTS
-        self._start()
+        self._start(listener)
 
     @property
     def api_url(self) -> str:
@@ -145,7 +151,7 @@ class PrefectServer:
                 said = b"".join(self._said).decode(errors="replace").strip()
                 # A server that was not started by Penstock may have had the database at the same moment.
                 if _OF_DATABASE in said and self._starts_left:
-                    self._start()
+                    self._start(_bound(self._port))
                     continue
                 raise PenstockError(
                     f"Prefect's server exited at its start with status {self._process.returncode}: "
@@ -168,20 +174,24 @@ class PrefectServer:
         """Wait until the server ends."""
         self._process.wait()
 
-    def _start(self) -> None:
+    def _start(self, listener: socket.socket) -> None:
+        """Start the server, which listens on a socket that is bound; this process keeps no copy of it."""
         self._starts_left -= 1
         # -P: no module of the working directory is imported.
         program = [sys.executable, "-P", "-m", "penstock.flows.api.serve_prefect", str(os.getpid())]
-        self._process = subprocess.Popen(
-            [*program, "127.0.0.1", str(self._port)],
-            env=self._environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            # Ctrl-C does not reach it. It stays in the session, as where Linux shares out time by session, a server
-            # with one of its own would take half of it.
-            process_group=0,
-        )
+        # A copy here would take connections for a server that has ended.
+        with listener:
+            self._process = subprocess.Popen(
+                [*program, str(listener.fileno())],
+                pass_fds=[listener.fileno()],
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                # Ctrl-C does not reach it. It stays in the session, as where Linux shares out time by session, a server
+                # with one of its own would take half of it.
+                process_group=0,
+            )
         # Read continuously: a server with a full stderr pipe blocks.
         self._said: deque[bytes] = deque(maxlen=_KEPT_LINES)
         self._reader = threading.Thread(target=self._read_errors, name="prefect-errors", daemon=True)
@@ -314,7 +324,20 @@ def _auth_string() -> tuple[str, str]:
     return secret, str(path)
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def _bound(port: int) -> socket.socket:
+    """Return a socket that has a port of loopback, 0 for a free one, from now on.
+
+    A port that is only looked up may be another process's by the time at which the server has imported what it needs.
+    """
+    listener = socket.socket()
+    try:
+        if port:  # connections of a server that has ended may still wait for their end
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", port))
+    except OSError as error:
+        listener.close()
+        raise PenstockError(
+            f"port {port} of 127.0.0.1 can't be had for Prefect's server: {error}; choose another port, or end what "
+            f"listens there"
+        ) from None
+    return listener

@@ -1,7 +1,7 @@
 """Runs Prefect's server as the child of a process, and ends with it: `python -P -m penstock.flows.api.serve_prefect`.
 
-Arguments: the parent's process id, the host and the port. It does what `prefect server start` does, without importing
-Prefect's command line.
+Arguments: the parent's process id, and the number of a socket that is bound to the server's address. It does what
+`prefect server start` does, without importing Prefect's command line.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ import gc
 import importlib
 import os
 import signal
+import socket
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 _PR_SET_PDEATHSIG = 1
+_START_FAILED = 3
 _NICENESS = 2
 """A thread with it gets two thirds of the time of one with which it shares a core. With more, a run's first step would
 be sooner and its first commit later, as that waits for this server."""
@@ -25,21 +27,24 @@ def main() -> None:
     """Serve until the process is told to end; do nothing if the parent has ended already."""
     # Here, and not between fork and exec: threads of a notebook may hold locks that a fork keeps for ever.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    parent, host, port = sys.argv[1:]
-    if os.getppid() != int(parent):
+    parent, listener = map(int, sys.argv[1:])
+    if os.getppid() != parent:
         return
     # A run's first stage does not wait for this server, so it imports after others. Only the thread that imports does:
     # niceness is a thread's, and a user may not lower it again.
     with ThreadPoolExecutor(1, "import", initializer=os.nice, initargs=(_NICENESS,)) as importing:
         app = importing.submit(_make_app).result()
     settings: Any = importlib.import_module("prefect.settings").get_current_settings().server
-    importlib.import_module("uvicorn").run(
+    uvicorn: Any = importlib.import_module("uvicorn")
+    config = uvicorn.Config(
         app,
-        host=host,
-        port=int(port),
         timeout_keep_alive=settings.api.keepalive_timeout,
         log_level=settings.logging_level.lower(),
     )
+    server = uvicorn.Server(config)
+    server.run(sockets=[socket.socket(fileno=listener)])
+    if not server.started:
+        sys.exit(_START_FAILED)
 
 
 def _make_app() -> Any:

@@ -38,8 +38,8 @@ def make_pool(
 
             environment_id = load_blocks(settings)
             fixed["block"] = np.arange(num_envs) % len(blocks_of(settings))
-        given = arguments_of(settings, environment_id, num_envs)
         try:
+            given = arguments_of(settings, environment_id, num_envs)
             pool = native.make(
                 environment_id,
                 num_envs,

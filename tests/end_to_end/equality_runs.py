@@ -36,6 +36,8 @@ APART = "mappo-apart"
 """MAPPO with parameters of each agent, so that learners can own agents."""
 BOARD = "dqn-board"
 """DQN with convolutions over a board of bytes, of which some moves are forbidden."""
+MEMORY = "dqn-memory"
+"""DQN with a memory, R2D2."""
 
 _SMALL = "hidden = [8]\nminibatches = 2"
 _OFF_POLICY = f"{_SMALL}\nwindow_rows = 300\nwarm_up_rows = 150\nminibatch_rows = 16"
@@ -55,6 +57,10 @@ ALGORITHMS = {
     "normalize_reward = true\nnormalize_value = true\nvalue_decay = 0.9",
     "dqn": f"CartPole-v1 {_OFF_POLICY}\npriority_exponent = 0.6\nreturn_steps = 3\ntarget_minibatches = 5\n"
     "epsilon_minibatches = 20",
+    # Sequences that begin with stored memories, of which some have a burn-in.
+    MEMORY: f"CartPole-v1 {_OFF_POLICY}\npriority_exponent = 0.6\nreturn_steps = 2\ntarget_minibatches = 5\n"
+    "epsilon_minibatches = 20\nnetwork = 'recurrent'\nfeatures = 8\nsequence_steps = 4\nburn_in_steps = 2\n"
+    "value_rescaling = true",
     BOARD: f"ConnectFour-v0 {_OFF_POLICY}\nnetwork = 'small'\nfeatures = 8\nreturn_steps = 2\ntarget_minibatches = 5\n"
     "epsilon_minibatches = 20",
     "sac": f"Pendulum-v1 {_OFF_POLICY}\nnormalize_observation = true",

@@ -11,6 +11,7 @@ from ..support.stored_run import assert_same
 from .equality_runs import (
     APART,
     BOARD,
+    MEMORY,
     Small,
     start,
 )
@@ -30,6 +31,7 @@ FLOW = "flow"
         ("dqn", "central", ("server-0", FLOW)),
         (BOARD, "multiple_learners", ("worker-1", FLOW)),
         ("qr_dqn", "single_learner_fine", ("learn-0", FLOW)),
+        (MEMORY, "single_learner_fine", ("learn-0", FLOW)),
         ("td3", "multiple_learners", ("worker-1", FLOW)),
         (APART, "agents", ("learn-1", FLOW)),
     ],

@@ -64,6 +64,17 @@ def test_an_embedded_server_answers_its_user_alone(surroundings, tmp_path):
         require_prefect(os.environ["PREFECT_API_URL"])
 
 
+def test_a_server_has_its_port_before_it_listens(surroundings):
+    """Nothing else gets the port while the server imports; a port that something has is refused at once."""
+    with PrefectServer() as server:
+        port = int(server.ui_url.rpartition(":")[2])
+        with pytest.raises(OSError, match="in use"), socket.socket() as other:
+            other.bind(("127.0.0.1", port))
+        server.wait_ready()
+        with pytest.raises(PenstockError, match=f"port {port} .* choose another port"):
+            PrefectServer(port)
+
+
 def test_a_server_that_is_too_busy_to_answer_is_asked_again(surroundings, monkeypatch):
     """The first request gets no answer, the next ones do: only a server that stays silent is refused."""
     monkeypatch.setattr("penstock.flows.api.prefect_server._ANSWER_SECONDS", 0.5)

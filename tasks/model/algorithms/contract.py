@@ -6,7 +6,8 @@ The runtime calls the functions in this order::
     step        act(params, carry, observation, noise)             one tile at a time, row-wise
     round       post(params, trajectory), stats(batch)             one tile at a time, environment-wise
                 plan(generator, window)                            minibatches over the rows of all tiles
-    minibatch   for loss in losses: gradient of loss.function(params, batch) with respect to loss.group,
+    minibatch   for loss in losses that are due (`DelaysLosses`): gradient of loss.function(params, batch) with respect
+                                    to loss.group,
                                     then update(state, loss, gradient)
                 after_minibatch(state)
     round       after_round(state, stats)                      if the algorithm has it (`FollowsRounds`)
@@ -47,12 +48,14 @@ class WindowSpec:
     """The replay window of an off-policy algorithm: the newest whole rounds."""
 
     capacity_rows: int
-    """Largest number of rows, of all environments; a round at least."""
+    """Largest number of training rows, of all environments; a round at least."""
     priority_exponent: float = 0.0
     """The exponent of priorities (alpha of Schaul et al. 2016, arXiv 1511.05952); 0 draws uniformly."""
     steps_after: int = 0
     """Steps of the next round that `post` also gets once that has arrived, so that the rows of a round look beyond its
     end; a round at most. Until then, and where no step followed, the trajectory ends with the round."""
+    row_steps: int = 1
+    """Steps of an environment in a training row: more than 1 for sequences. A round is a whole number of rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +221,25 @@ class SumsMinibatches(Protocol):
         All minibatches are summed before the first is learned, so that learners exchange one message a round. The
         losses of a minibatch find its totals in `LossInputs.stats`, besides those of the round.
         """
+
+
+@runtime_checkable
+class DelaysLosses(Protocol):
+    """An algorithm some of whose losses take no step in some minibatches: their gradients are not computed there."""
+
+    def is_due(self, loss: Loss, state: State) -> bool:
+        """Return whether a loss takes a step in the minibatch that begins with this state.
+
+        It depends on the state's targets alone, which are the same on all learners. Where learners may be apart
+        (`max_staleness`) every loss is computed, so `update` must ignore the gradient of one that is not due.
+        """
+
+
+def due_losses(algorithm: Algorithm, losses: tuple[Loss, ...], state: State) -> tuple[Loss, ...]:
+    """Return those of the losses that take a step in the minibatch that begins with this state, in order."""
+    if not isinstance(algorithm, DelaysLosses):
+        return losses
+    return tuple(loss for loss in losses if algorithm.is_due(loss, state))
 
 
 def round_limit(algorithm: Algorithm) -> RoundLimit | None:

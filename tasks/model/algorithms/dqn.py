@@ -4,6 +4,10 @@ Double: van Hasselt et al. 2016, arXiv 1509.06461. Dueling: Wang et al. 2016, ar
 Schaul et al. 2016, arXiv 1511.05952. Rewards over n steps are not corrected for the policy that acted, as in Rainbow
 (Hessel et al. 2018, arXiv 1710.02298); they end at a round's end, unless `returns_across_rounds` continues them.
 
+With a recurrent network it is R2D2 (Kapturowski et al. 2019, openreview.net/forum?id=r1lyTjAqYX): rows are sequences
+that begin with the memory that was stored when they were acted, `burn_in_steps` steps before them renew it, and a
+sequence's priority mixes its largest and its mean error. `value_rescaling` is Pohlen et al.'s (2018, arXiv 1805.11593).
+
 Acting is epsilon-greedy. Epsilon is a parameter group that no loss trains, so actors get it with each snapshot; it
 falls with the number of minibatches.
 
@@ -20,10 +24,20 @@ import torch
 from torch import Tensor
 
 from penstock.tasks.model.algorithms.contract import Algorithm, Loss, WindowSpec
-from penstock.tasks.model.nn.action_values import choice_error, dueling_values
+from penstock.tasks.model.nn.action_values import (
+    by_step,
+    choice_error,
+    dueling_values,
+    epsilon_after,
+    priorities,
+    rescaled,
+    restored,
+    rows_of_choices,
+    sequences_of_choices,
+)
 from penstock.tasks.model.nn.distributions import best, require_choice
 from penstock.tasks.model.nn.layers import part
-from penstock.tasks.model.nn.network import Network
+from penstock.tasks.model.nn.network import Network, rowwise
 from penstock.tasks.model.nn.optimizers import (
     annealed,
     clip_norm,
@@ -32,12 +46,11 @@ from penstock.tasks.model.nn.optimizers import (
     minibatches_before,
     step_adam,
 )
-from penstock.tasks.model.nn.returns import transitions
 from penstock.tasks.setup.config.off_policy import DQNSettings
 from penstock.tasks.specs import EnvironmentSpec, NoiseSpec, ParameterGroup, Spec, State
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from penstock.tasks.model.algorithms.contract import Draw, Window
     from penstock.tasks.specs import Batch, LossInputs, LossResult, Params, Trajectory
@@ -58,12 +71,14 @@ class DQN(Algorithm):
         """The newest rounds, drawn by priority if the exponent is not 0."""
         settings = self.settings
         steps_after = (settings.return_steps - 1) * settings.returns_across_rounds
-        return WindowSpec(settings.window_rows, settings.priority_exponent, steps_after)
+        sequences = settings.window_rows // settings.row_steps
+        return WindowSpec(sequences, settings.priority_exponent, steps_after, settings.row_steps)
 
     @property
     def rows(self) -> dict[str, Spec]:
-        """The choice, which is all that it stores."""
-        return {"action": self.environment.action.spec}
+        """The choice, and with a recurrent network the `memory` before the step."""
+        memory = {"memory": Spec("float32", (self.settings.features,))} if self._network.recurrent else {}
+        return {"action": self.environment.action.spec, **memory}
 
     @property
     def noise(self) -> NoiseSpec:
@@ -100,6 +115,10 @@ class DQN(Algorithm):
             targets={**targets, _UPDATES: torch.zeros((), dtype=torch.int64)},
         )
 
+    def initial_carry(self, envs: int) -> Tensor | None:
+        """Return empty memories `[envs, features]`; None for a network without one."""
+        return torch.zeros(envs, self.settings.features) if self._network.recurrent else None
+
     def act(
         self, params: Params, carry: Tensor | None, observation: Tensor, noise: Tensor
     ) -> tuple[dict[str, Tensor], Tensor | None]:
@@ -107,38 +126,25 @@ class DQN(Algorithm):
         unmasked, allowed = self.environment.split(observation)
         require_choice(allowed)
         explores = noise[:, 0] > 1.0 - params["exploration"]["epsilon"]
-        greedy = best(self._values(params["value"], self._network.prepared(unmasked)), allowed)
-        return {"action": torch.where(explores, best(noise[:, 1:], allowed), greedy)}, carry
+        outputs, memory = self._network.step(params["value"], carry, self._network.prepared(unmasked))
+        greedy = best(self._values(outputs), allowed)
+        rows = {"action": torch.where(explores, best(noise[:, 1:], allowed), greedy)}
+        return rows if carry is None else {**rows, "memory": carry}, memory
 
     def post(self, _params: Params, trajectory: Trajectory) -> Batch:
         """Return each row with its n-step return, the observation after these steps and the factor of its value."""
-        columns = trajectory.columns
-        followed = transitions(
-            columns["reward"],
-            columns["observation"],
-            trajectory.bootstrap_rows,
-            trajectory.bootstrap_observation,
-            columns["terminated"],
-            self.settings.discount,
-            self.settings.return_steps,
-        )
-        following, allowed = self.environment.split(followed.following)
-        unmasked, _ = self.environment.split(columns["observation"].flatten(0, 1))
-        return {
-            "observation": self._network.prepared(unmasked),
-            "action": columns["action"].flatten(),
-            "return": followed.returns.flatten(),
-            "following": self._network.prepared(following),
-            "factor": followed.factors.flatten(),
-            **({} if allowed is None else {"allowed": allowed}),
-        }
+        settings, returns = self.settings, (self.settings.discount, self.settings.return_steps)
+        if self._network.recurrent:
+            cut = settings.sequence_steps, settings.burn_in_steps
+            return sequences_of_choices(self.environment, self._network, trajectory, *returns, *cut)
+        return rows_of_choices(self.environment, self._network, trajectory, *returns)
 
     def plan(self, generator: torch.Generator, window: Window) -> Iterator[Draw]:
-        """Yield minibatches of the whole window, once it has `warm_up_rows`."""
-        if window.rows >= self.settings.warm_up_rows:
-            settings = self.settings
-            count = settings.minibatches
-            before = minibatches_before(window.rounds, window.round_rows, settings.warm_up_rows, count)
+        """Yield minibatches of the whole window, once it has `warm_up_rows`; weights correct for priorities."""
+        settings, count = self.settings, self.settings.minibatches
+        least = settings.training_rows(settings.warm_up_rows)
+        if window.rows >= least:
+            before = minibatches_before(window.rounds, window.round_rows, least, count)
             for correction in corrections(settings.priority_correction, settings.correction_minibatches, before, count):
                 yield window.draw(generator, settings.minibatch_rows, correction)
 
@@ -157,27 +163,57 @@ class DQN(Algorithm):
         if updates % self.settings.target_minibatches == 0:
             for name, value in state.params["value"].items():
                 state.targets[f"{_TARGET}{name}"].copy_(value)
-        fraction = min(1.0, updates / self.settings.epsilon_minibatches)
-        epsilon = self.settings.first_epsilon + fraction * (self.settings.last_epsilon - self.settings.first_epsilon)
+        settings = self.settings
+        epsilon = epsilon_after(updates, settings.first_epsilon, settings.last_epsilon, settings.epsilon_minibatches)
         state.params["exploration"].flat.fill_(epsilon)
         return state
 
-    def _values(self, params: Mapping[str, Tensor], observation: Tensor) -> Tensor:
-        """Compute the value of every choice, `[B, n]`; a dueling network's first output is the state's value."""
-        output, _ = self._network.step(params, None, observation)
-        return dueling_values(output) if self.settings.dueling else output
+    def _values(self, outputs: Tensor) -> Tensor:
+        """Compute the value of every choice, `[..., n]`; a dueling network's first output is the state's value."""
+        return dueling_values(outputs) if self.settings.dueling else outputs
+
+    def _of_rows(self, params: Params, batch: LossInputs) -> tuple[Tensor, Tensor, Tensor]:
+        """Compute values of the choices, of the target network's next ones, and of what chooses among these."""
+        values = self._values(self._network.step(params["value"], None, batch["observation"])[0])
+        with torch.no_grad():
+            target = part(batch.targets, _TARGET)
+            target_values = self._values(self._network.step(target, None, batch["following"])[0])
+            judged = target_values
+            if self.settings.double:
+                judged = self._values(self._network.step(params["value"], None, batch["following"])[0])
+        return values, target_values, judged
+
+    def _of_sequences(self, params: Params, batch: LossInputs) -> tuple[Tensor, Tensor, Tensor]:
+        """Compute the same of sequences, `[rows, steps, n]`: each network runs them, after its own burn-in."""
+        network, burn_in_steps = self._network, self.settings.burn_in_steps
+        outputs, memories = network.over_replayed(params["value"], batch, burn_in_steps)
+        with torch.no_grad():
+            target = part(batch.targets, _TARGET)
+            _, target_memories = network.over_replayed(target, batch, burn_in_steps)
+            target_values = self._values(network.after_replayed(target, batch, target_memories))
+            judged = target_values
+            if self.settings.double:
+                judged = self._values(network.after_replayed(params["value"], batch, memories))
+        return self._values(outputs), target_values, judged
 
     def _loss(self, params: Params, batch: LossInputs) -> LossResult:
         """Half the squared temporal-difference error, or its Huber loss; its magnitude is the row's priority."""
-        values = self._values(params["value"], batch["observation"])
+        values, target_values, judged = (self._of_sequences if self._network.recurrent else self._of_rows)(
+            params, batch
+        )
         with torch.no_grad():
-            target_values = self._values(part(batch.targets, _TARGET), batch["following"])
-            judged = self._values(params["value"], batch["following"]) if self.settings.double else target_values
             choice = best(judged, batch.get("allowed")).unsqueeze(-1)
-            target = batch["return"] + batch["factor"] * target_values.gather(-1, choice).squeeze(-1)
+            following = target_values.gather(-1, choice).squeeze(-1)
+            if self.settings.value_rescaling:
+                target = rescaled(batch["return"] + batch["factor"] * restored(following))
+            else:
+                target = batch["return"] + batch["factor"] * following
         error, half_square = choice_error(values, batch["action"], target, huber=self.settings.huber)
         with torch.no_grad():
-            # A row with priority 0 would never be drawn again.
-            outputs = {"priority": error.abs() + 1e-6, "value": error + target}
-            outputs["value_loss"] = batch["weight"] * half_square
-        return batch.weighted_mean((half_square, batch["weight"])), outputs
+            weight, value = by_step(batch["weight"], half_square), error + target
+            outputs = {
+                "priority": priorities(error.abs()),
+                "value": rowwise(restored(value) if self.settings.value_rescaling else value),
+                "value_loss": rowwise(weight * half_square),
+            }
+        return batch.weighted_mean((half_square, weight)), outputs

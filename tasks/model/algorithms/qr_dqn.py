@@ -4,6 +4,8 @@ With quantiles in place of its categories, the other parts of Rainbow (Hessel et
 settings: double (arXiv 1509.06461), dueling (1511.06581), prioritised (1511.05952), n-step, and noisy layers
 (Fortunato et al. 2017, 1706.10295). A row's priority is its loss, as in Rainbow.
 
+With a recurrent network, rows are sequences that begin with a stored memory, as in `dqn`.
+
 Acting is epsilon-greedy in the mean of the quantiles, with epsilon as in `dqn`; or, with `noisy_scale`, greedy under
 noisy weights, and there is no epsilon. A loss draws them three times: for the values, for their targets, and for the
 choice of which these are.
@@ -18,10 +20,22 @@ import torch
 from torch import Tensor
 
 from penstock.tasks.model.algorithms.contract import Algorithm, Loss, WindowSpec
-from penstock.tasks.model.nn.action_values import dueling_quantiles, quantile_error, quantile_means, quantile_targets
+from penstock.tasks.model.nn.action_values import (
+    by_step,
+    dueling_quantiles,
+    epsilon_after,
+    priorities,
+    quantile_error,
+    quantile_means,
+    quantile_targets,
+    rescaled,
+    restored,
+    rows_of_choices,
+    sequences_of_choices,
+)
 from penstock.tasks.model.nn.distributions import best, require_choice
 from penstock.tasks.model.nn.layers import part
-from penstock.tasks.model.nn.network import Network
+from penstock.tasks.model.nn.network import Network, rowwise
 from penstock.tasks.model.nn.optimizers import (
     annealed,
     clip_norm,
@@ -30,7 +44,6 @@ from penstock.tasks.model.nn.optimizers import (
     minibatches_before,
     step_adam,
 )
-from penstock.tasks.model.nn.returns import transitions
 from penstock.tasks.setup.config.off_policy import QRDQNSettings
 from penstock.tasks.specs import EnvironmentSpec, NoiseSpec, ParameterGroup, Spec, State
 
@@ -56,12 +69,14 @@ class QRDQN(Algorithm):
         """The newest rounds, drawn by priority if the exponent is not 0."""
         settings = self.settings
         steps_after = (settings.return_steps - 1) * settings.returns_across_rounds
-        return WindowSpec(settings.window_rows, settings.priority_exponent, steps_after)
+        sequences = settings.window_rows // settings.row_steps
+        return WindowSpec(sequences, settings.priority_exponent, steps_after, settings.row_steps)
 
     @property
     def rows(self) -> dict[str, Spec]:
-        """The choice, which is all that it stores."""
-        return {"action": self.environment.action.spec}
+        """The choice, and with a recurrent network the `memory` before the step."""
+        memory = {"memory": Spec("float32", (self.settings.features,))} if self._network.recurrent else {}
+        return {"action": self.environment.action.spec, **memory}
 
     @property
     def noise(self) -> NoiseSpec:
@@ -120,48 +135,39 @@ class QRDQN(Algorithm):
             targets={**targets, _UPDATES: torch.zeros((), dtype=torch.int64)},
         )
 
+    def initial_carry(self, envs: int) -> Tensor | None:
+        """Return empty memories `[envs, features]`; None for a network without one."""
+        return torch.zeros(envs, self.settings.features) if self._network.recurrent else None
+
     def act(
         self, params: Params, carry: Tensor | None, observation: Tensor, noise: Tensor
     ) -> tuple[dict[str, Tensor], Tensor | None]:
         """Take the choice of the largest mean, or explore; zero noise never explores."""
         unmasked, allowed = self.environment.split(observation)
         require_choice(allowed)
-        quantiles = self._quantiles(params["value"], self._network.prepared(unmasked), noise)
-        greedy = best(quantile_means(quantiles), allowed)
+        observed = self._network.prepared(unmasked)
         if self._is_noisy:
-            return {"action": greedy}, carry
+            return {"action": best(quantile_means(self._quantiles(params["value"], observed, noise)), allowed)}, carry
+        outputs, memory = self._network.step(params["value"], carry, observed)
+        greedy = best(quantile_means(self._by_choice(outputs)), allowed)
         explores = noise[:, 0] > 1.0 - params["exploration"]["epsilon"]
-        return {"action": torch.where(explores, best(noise[:, 1:], allowed), greedy)}, carry
+        rows = {"action": torch.where(explores, best(noise[:, 1:], allowed), greedy)}
+        return rows if carry is None else {**rows, "memory": carry}, memory
 
     def post(self, _params: Params, trajectory: Trajectory) -> Batch:
         """Return each row with its n-step return, the observation after these steps and the factor of its value."""
-        columns = trajectory.columns
-        followed = transitions(
-            columns["reward"],
-            columns["observation"],
-            trajectory.bootstrap_rows,
-            trajectory.bootstrap_observation,
-            columns["terminated"],
-            self.settings.discount,
-            self.settings.return_steps,
-        )
-        following, allowed = self.environment.split(followed.following)
-        unmasked, _ = self.environment.split(columns["observation"].flatten(0, 1))
-        return {
-            "observation": self._network.prepared(unmasked),
-            "action": columns["action"].flatten(),
-            "return": followed.returns.flatten(),
-            "following": self._network.prepared(following),
-            "factor": followed.factors.flatten(),
-            **({} if allowed is None else {"allowed": allowed}),
-        }
+        settings, returns = self.settings, (self.settings.discount, self.settings.return_steps)
+        if self._network.recurrent:
+            cut = settings.sequence_steps, settings.burn_in_steps
+            return sequences_of_choices(self.environment, self._network, trajectory, *returns, *cut)
+        return rows_of_choices(self.environment, self._network, trajectory, *returns)
 
     def plan(self, generator: torch.Generator, window: Window) -> Iterator[Draw]:
-        """Yield minibatches of the whole window, once it has `warm_up_rows`."""
-        if window.rows >= self.settings.warm_up_rows:
-            settings = self.settings
-            count = settings.minibatches
-            before = minibatches_before(window.rounds, window.round_rows, settings.warm_up_rows, count)
+        """Yield minibatches of the whole window, once it has `warm_up_rows`; weights correct for priorities."""
+        settings, count = self.settings, self.settings.minibatches
+        least = settings.training_rows(settings.warm_up_rows)
+        if window.rows >= least:
+            before = minibatches_before(window.rounds, window.round_rows, least, count)
             for correction in corrections(settings.priority_correction, settings.correction_minibatches, before, count):
                 yield window.draw(generator, settings.minibatch_rows, correction)
 
@@ -181,21 +187,25 @@ class QRDQN(Algorithm):
             for name, value in state.params["value"].items():
                 state.targets[f"{_TARGET}{name}"].copy_(value)
         if not self._is_noisy:
-            fraction = min(1.0, updates / self.settings.epsilon_minibatches)
-            fallen = fraction * (self.settings.last_epsilon - self.settings.first_epsilon)
-            state.params["exploration"].flat.fill_(self.settings.first_epsilon + fallen)
+            settings = self.settings
+            epsilon = epsilon_after(
+                updates, settings.first_epsilon, settings.last_epsilon, settings.epsilon_minibatches
+            )
+            state.params["exploration"].flat.fill_(epsilon)
         return state
 
-    def _quantiles(self, params: Mapping[str, Tensor], observation: Tensor, noise: Tensor | None) -> Tensor:
-        """Compute the quantiles of every choice, `[B, n, quantiles]`; `noise` is of the weights, if these are noisy."""
-        if self._is_noisy and noise is not None:
-            outputs = self._network.noisy_step(params, observation, noise)
-        else:
-            outputs, _ = self._network.step(params, None, observation)
+    def _by_choice(self, outputs: Tensor) -> Tensor:
+        """Return the quantiles of every choice, `[B, n, quantiles]`, that a network's outputs `[B, ...]` are."""
         return dueling_quantiles(outputs, self.settings.quantiles, dueling=self.settings.dueling)
 
-    def _loss(self, params: Params, batch: LossInputs) -> LossResult:
-        """The quantile Huber loss of the row's choice against the target's quantiles of the best next choice."""
+    def _quantiles(self, params: Mapping[str, Tensor], observation: Tensor, noise: Tensor | None) -> Tensor:
+        """Compute the quantiles of every choice; `noise` is of the weights, if these are noisy."""
+        if self._is_noisy and noise is not None:
+            return self._by_choice(self._network.noisy_step(params, observation, noise))
+        return self._by_choice(self._network.step(params, None, observation)[0])
+
+    def _of_rows(self, params: Params, batch: LossInputs) -> tuple[Tensor, Tensor, Tensor]:
+        """Compute quantiles of the choices, of the target network's next ones, and of what chooses among these."""
         noise = [None] * 3 if batch.noise is None else list(batch.noise.unbind(1))
         quantiles = self._quantiles(params["value"], batch["observation"], noise[0])
         with torch.no_grad():
@@ -203,10 +213,43 @@ class QRDQN(Algorithm):
             judged = following
             if self.settings.double:
                 judged = self._quantiles(params["value"], batch["following"], noise[2])
-            choice = best(quantile_means(judged), batch.get("allowed"))
-            target = quantile_targets(following, choice, batch["return"], batch["factor"])
-        value, error = quantile_error(quantiles, batch["action"], target, self.settings.huber_limit)
+        return quantiles, following, judged
+
+    def _of_sequences(self, params: Params, batch: LossInputs) -> tuple[Tensor, Tensor, Tensor]:
+        """Compute the same of all steps of sequences, one after the other: each network runs its own burn-in."""
+        network, burn_in_steps = self._network, self.settings.burn_in_steps
+        outputs, memories = network.over_replayed(params["value"], batch, burn_in_steps)
         with torch.no_grad():
-            # A row with priority 0 would never be drawn again.
-            outputs = {"priority": error + 1e-6, "value": value, "value_loss": batch["weight"] * error}
-        return batch.weighted_mean((error, batch["weight"])), outputs
+            target = part(batch.targets, _TARGET)
+            _, target_memories = network.over_replayed(target, batch, burn_in_steps)
+            following = self._by_choice(network.after_replayed(target, batch, target_memories).flatten(0, 1))
+            judged = following
+            if self.settings.double:
+                judged = self._by_choice(network.after_replayed(params["value"], batch, memories).flatten(0, 1))
+        return self._by_choice(outputs.flatten(0, 1)), following, judged
+
+    def _loss(self, params: Params, batch: LossInputs) -> LossResult:
+        """The quantile Huber loss of the row's choice against the target's quantiles of the best next choice."""
+        recurrent, shape = self._network.recurrent, batch["action"].shape
+        quantiles, following, judged = (self._of_sequences if recurrent else self._of_rows)(params, batch)
+        action, returns, factor = (batch[name].flatten() for name in ("action", "return", "factor"))
+        allowed = batch.get("allowed")
+        if allowed is not None and recurrent:
+            allowed = allowed.flatten(0, 1)
+        with torch.no_grad():
+            choice = best(quantile_means(judged), allowed)
+            if self.settings.value_rescaling:
+                target = rescaled(quantile_targets(restored(following), choice, returns, factor))
+            else:
+                target = quantile_targets(following, choice, returns, factor)
+        value, error = quantile_error(quantiles, action, target, self.settings.huber_limit)
+        if recurrent:
+            value, error = value.unflatten(0, shape), error.unflatten(0, shape)
+        with torch.no_grad():
+            weight = by_step(batch["weight"], error)
+            outputs = {
+                "priority": priorities(error),
+                "value": rowwise(restored(value) if self.settings.value_rescaling else value),
+                "value_loss": rowwise(weight * error),
+            }
+        return batch.weighted_mean((error, weight)), outputs

@@ -21,8 +21,15 @@ from penstock.tasks.model.nn.layers import part
 from penstock.tasks.model.nn.network import Network
 from penstock.tasks.model.nn.normalizers import Normalizers
 from penstock.tasks.model.nn.optimizers import RandomStart, init_adam, step_adam
-from penstock.tasks.model.nn.returns import transitions
-from penstock.tasks.model.nn.squashed import multiplied, repeated_exp, smaller, squashed_sample
+from penstock.tasks.model.nn.returns import transitions_of
+from penstock.tasks.model.nn.squashed import (
+    from_bounds,
+    multiplied,
+    repeated_exp,
+    smaller,
+    squashed_sample,
+    within_bounds,
+)
 from penstock.tasks.model.nn.surrogate import value_error
 from penstock.tasks.setup.config.off_policy import SACSettings
 from penstock.tasks.specs import EnvironmentSpec, NoiseSpec, ParameterGroup, Spec, State
@@ -123,26 +130,14 @@ class SAC(Algorithm):
         inputs = self._normalizers.normalized(params, self._network.prepared(observation))
         squashed, _ = self._sample(params["actor"], inputs, noise.flatten(1))
         squashed = self._start.acted(params, squashed, noise.flatten(1))
-        low, high = self._bounds(squashed.device)
-        action = low + 0.5 * (squashed + 1.0) * (high - low)
-        return {"action": action.view(-1, *self.environment.action.shape)}, carry
+        return {"action": within_bounds(self.environment.action, squashed)}, carry
 
     def post(self, _params: Params, trajectory: Trajectory) -> Batch:
         """Return each row with the observation that followed it, and the action in the range from -1 to 1."""
-        columns = trajectory.columns
-        followed = transitions(
-            columns["reward"],
-            columns["observation"],
-            trajectory.bootstrap_rows,
-            trajectory.bootstrap_observation,
-            columns["terminated"],
-            self.settings.discount,
-        )
-        action = columns["action"].flatten(0, 1).flatten(1)
-        low, high = self._bounds(action.device)
+        followed = transitions_of(trajectory, self.settings.discount)
         return {
-            "observation": self._network.prepared(columns["observation"].flatten(0, 1)),
-            "action": 2.0 * (action - low) / (high - low) - 1.0,
+            "observation": self._network.prepared(trajectory.columns["observation"].flatten(0, 1)),
+            "action": from_bounds(self.environment.action, trajectory.columns["action"].flatten(0, 1)),
             "reward": followed.returns.flatten(),
             "following": self._network.prepared(followed.following),
             "factor": followed.factors.flatten(),
@@ -174,10 +169,6 @@ class SAC(Algorithm):
         self._normalizers.update(state, stats)
         self._start.update(state, stats)
         return state
-
-    def _bounds(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        action = self.environment.action
-        return torch.tensor(action.low, device=device), torch.tensor(action.high, device=device)
 
     def _sample(self, actor: Mapping[str, Tensor], observation: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Sample actions from -1 to 1, `[B, n]`, and compute their log-probabilities `[B]`."""

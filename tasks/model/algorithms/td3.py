@@ -24,7 +24,7 @@ from penstock.tasks.model.nn.layers import part
 from penstock.tasks.model.nn.network import Network
 from penstock.tasks.model.nn.normalizers import Normalizers
 from penstock.tasks.model.nn.optimizers import RandomStart, init_adam, step_adam
-from penstock.tasks.model.nn.returns import transitions
+from penstock.tasks.model.nn.returns import transitions_of
 from penstock.tasks.model.nn.squashed import bounded, from_bounds, jittered, smaller, within_bounds
 from penstock.tasks.model.nn.surrogate import value_error
 from penstock.tasks.setup.config.off_policy import TD3Settings
@@ -127,18 +127,10 @@ class TD3(Algorithm):
 
     def post(self, _params: Params, trajectory: Trajectory) -> Batch:
         """Return each row with the observation that followed it, and the action in the range from -1 to 1."""
-        columns = trajectory.columns
-        followed = transitions(
-            columns["reward"],
-            columns["observation"],
-            trajectory.bootstrap_rows,
-            trajectory.bootstrap_observation,
-            columns["terminated"],
-            self.settings.discount,
-        )
+        followed = transitions_of(trajectory, self.settings.discount)
         return {
-            "observation": self._network.prepared(columns["observation"].flatten(0, 1)),
-            "action": from_bounds(self.environment.action, columns["action"].flatten(0, 1)),
+            "observation": self._network.prepared(trajectory.columns["observation"].flatten(0, 1)),
+            "action": from_bounds(self.environment.action, trajectory.columns["action"].flatten(0, 1)),
             "reward": followed.returns.flatten(),
             "following": self._network.prepared(followed.following),
             "factor": followed.factors.flatten(),
@@ -156,14 +148,14 @@ class TD3(Algorithm):
 
     def update(self, state: State, loss: Loss, gradient: Tensor) -> State:
         """Take a step of Adam; the actor waits for its turn."""
-        if loss.group == "critic" or self._is_due(state):
+        if self.is_due(loss, state):
             optimizer, rate = state.optimizer[loss.group], self.settings.learning_rate
             step_adam(state.params[loss.group].flat, gradient, optimizer, rate, epsilon=1e-8)
         return state
 
     def after_minibatch(self, state: State) -> State:
         """Count the minibatch; if it was the actor's turn, move all targets a small share towards their networks."""
-        if self._is_due(state):
+        if self._is_actors_turn(state):
             for prefix, group in (("", "critic"), (_ACTOR, "actor")):
                 for name, value in state.params[group].items():
                     state.targets[f"{prefix}{name}"].lerp_(value, self.settings.target_share)
@@ -176,7 +168,11 @@ class TD3(Algorithm):
         self._start.update(state, stats)
         return state
 
-    def _is_due(self, state: State) -> bool:
+    def is_due(self, loss: Loss, state: State) -> bool:
+        """Return whether a loss takes a step: the critics' in every minibatch, the actor's when it is its turn."""
+        return loss.group == "critic" or self._is_actors_turn(state)
+
+    def _is_actors_turn(self, state: State) -> bool:
         """Return whether the actor takes a step in this minibatch: in the first one, and in each one delay later."""
         return int(state.targets[_UPDATES]) % self.settings.policy_delay == 0
 

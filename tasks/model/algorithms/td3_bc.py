@@ -23,7 +23,7 @@ from penstock.tasks.model.nn.layers import part
 from penstock.tasks.model.nn.network import Network
 from penstock.tasks.model.nn.normalizers import Normalizers
 from penstock.tasks.model.nn.optimizers import init_adam, step_adam
-from penstock.tasks.model.nn.returns import transitions
+from penstock.tasks.model.nn.returns import transitions_of
 from penstock.tasks.model.nn.squashed import (
     bounded,
     from_bounds,
@@ -126,18 +126,10 @@ class TD3BC(Algorithm):
 
     def post(self, _params: Params, trajectory: Trajectory) -> Batch:
         """Return each row with the observation that followed it, and the action in the range from -1 to 1."""
-        columns = trajectory.columns
-        followed = transitions(
-            columns["reward"] * self.settings.reward_scale,
-            columns["observation"],
-            trajectory.bootstrap_rows,
-            trajectory.bootstrap_observation,
-            columns["terminated"],
-            self.settings.discount,
-        )
+        followed = transitions_of(trajectory, self.settings.discount, reward_scale=self.settings.reward_scale)
         return {
-            "observation": self._network.prepared(columns["observation"].flatten(0, 1)),
-            "action": from_bounds(self.environment.action, columns["action"].flatten(0, 1)),
+            "observation": self._network.prepared(trajectory.columns["observation"].flatten(0, 1)),
+            "action": from_bounds(self.environment.action, trajectory.columns["action"].flatten(0, 1)),
             "reward": followed.returns.flatten(),
             "following": self._network.prepared(followed.following),
             "factor": followed.factors.flatten(),
@@ -158,13 +150,13 @@ class TD3BC(Algorithm):
         group = state.params[loss.group].flat
         if loss.group == "balance":
             group.copy_(math.log(self.settings.alpha) - (-gradient).clamp(min=_LEAST_MAGNITUDE).log())
-        elif loss.group == "critic" or self._is_due(state):
+        elif self.is_due(loss, state):
             step_adam(group, gradient, state.optimizer[loss.group], self.settings.learning_rate, epsilon=1e-8)
         return state
 
     def after_minibatch(self, state: State) -> State:
         """Count the minibatch; if it was the actor's turn, move all targets a small share towards their networks."""
-        if self._is_due(state):
+        if self._is_actors_turn(state):
             for prefix, group in (("", "critic"), (_ACTOR, "actor")):
                 for name, value in state.params[group].items():
                     state.targets[f"{prefix}{name}"].lerp_(value, self.settings.target_share)
@@ -176,7 +168,14 @@ class TD3BC(Algorithm):
         self._normalizers.update(state, stats)
         return state
 
-    def _is_due(self, state: State) -> bool:
+    def is_due(self, loss: Loss, state: State) -> bool:
+        """Return whether a loss takes a step: the actor's when it is its turn, the others' in every minibatch.
+
+        Lambda is set in every minibatch, so that a checkpoint between two turns has the newest one.
+        """
+        return loss.group != "actor" or self._is_actors_turn(state)
+
+    def _is_actors_turn(self, state: State) -> bool:
         """Return whether the actor takes a step in this minibatch: in the first one, and in each one delay later."""
         return int(state.targets[_UPDATES]) % self.settings.policy_delay == 0
 

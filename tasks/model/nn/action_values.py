@@ -5,16 +5,144 @@ An algorithm may import this.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from penstock.tasks.model.nn import kernels
+from penstock.tasks.model.nn.network import fresh_rows
+from penstock.tasks.model.nn.returns import transitions_of
 from penstock.tasks.tape.operations import call
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from penstock.tasks.model.nn.network import Network
+    from penstock.tasks.specs import Batch, EnvironmentSpec, Trajectory
+
+_ETA = 0.9
+"""Weight of a sequence's largest error in its priority."""
+_EPSILON = 1e-3
+"""Slope that rescaled values keep, so that they can be restored."""
+
+
+def epsilon_after(minibatches: int, first: float, last: float, over_minibatches: int) -> float:
+    """Return the probability of a random choice after so many minibatches of a run: it changes linearly, then stays."""
+    return first + min(1.0, minibatches / over_minibatches) * (last - first)
+
+
+def rows_of_choices(
+    environment: EnvironmentSpec, network: Network, trajectory: Trajectory, discount: float, steps: int
+) -> Batch:
+    """Make training rows `[T * B, ...]` of a tile's round, for values of choices.
+
+    Each has its `observation` and `action`, the n-step `return`, the observation that was `following` after these
+    steps, the `factor` of its value, and the choices that were `allowed` there, if the environment forbids some.
+    """
+    columns = trajectory.columns
+    followed = transitions_of(trajectory, discount, steps)
+    following, allowed = environment.split(followed.following)
+    unmasked, _ = environment.split(columns["observation"].flatten(0, 1))
+    return {
+        "observation": network.prepared(unmasked),
+        "action": columns["action"].flatten(),
+        "return": followed.returns.flatten(),
+        "following": network.prepared(following),
+        "factor": followed.factors.flatten(),
+        **({} if allowed is None else {"allowed": allowed}),
+    }
+
+
+def sequences_of_choices(
+    environment: EnvironmentSpec,
+    network: Network,
+    trajectory: Trajectory,
+    discount: float,
+    steps: int,
+    sequence_steps: int,
+    burn_in_steps: int,
+) -> Batch:
+    """Cut a tile's round into training rows of `sequence_steps` steps, for values of choices with a memory.
+
+    Each step is in one sequence. A row also has the `burn_in_steps` steps before its sequence, with the `memory` before
+    the first of these; a round's first sequences have none (`burned` is False). Columns are those of `rows_of_choices`
+    by step; returns of several steps end with the sequence.
+
+    Raises:
+        ValueError: a round is not a whole number of sequences.
+    """
+    columns, (count, envs) = trajectory.columns, trajectory.columns["reward"].shape
+    if count % sequence_steps:
+        raise ValueError(f"a round of {count} steps is not a whole number of sequences of {sequence_steps} steps")
+    device = columns["reward"].device
+    followed = transitions_of(_ended_every(trajectory, sequence_steps), discount, steps)
+    following, allowed = environment.split(followed.following)
+    unmasked, _ = environment.split(columns["observation"].flatten(0, 1))
+    starts = torch.arange(0, count, sequence_steps, device=device).unsqueeze(-1)
+    own = starts + torch.arange(sequence_steps, device=device)
+    longer = (starts + torch.arange(-burn_in_steps, sequence_steps, device=device)).clamp(min=0)
+    shape = (count, envs)
+
+    def cut(column: Tensor, at: Tensor) -> Tensor:
+        return column[at].transpose(1, 2).flatten(0, 1)
+
+    rows = {
+        "observation": cut(network.prepared(unmasked).unflatten(0, shape), longer),
+        "fresh": cut(fresh_rows(columns), longer),
+        "memory": cut(columns["memory"], longer[:, :1]).squeeze(1),
+        "burned": (starts > 0).expand(-1, envs).flatten(),
+        "action": cut(columns["action"], own),
+        "return": cut(followed.returns, own),
+        "following": cut(network.prepared(following).unflatten(0, shape), own),
+        "last": cut(followed.last % sequence_steps, own),
+        "factor": cut(followed.factors, own),
+    }
+    return rows if allowed is None else {**rows, "allowed": cut(allowed.unflatten(0, shape), own)}
+
+
+def _ended_every(trajectory: Trajectory, steps: int) -> Trajectory:
+    """Return a round none of whose rows has a successor beyond its sequence of so many steps."""
+    columns = trajectory.columns
+    count, envs = columns["reward"].shape
+    cut = torch.zeros(count, envs, dtype=torch.bool, device=columns["reward"].device)
+    cut[steps - 1 :: steps] = True
+    cut.view(-1)[trajectory.bootstrap_rows] = False
+    more = cut.flatten().nonzero().squeeze(-1)
+    after = columns["observation"].flatten(0, 1)[more + envs]
+    return replace(
+        trajectory,
+        bootstrap_rows=torch.cat([trajectory.bootstrap_rows, more]),
+        bootstrap_observation=torch.cat([trajectory.bootstrap_observation, after]),
+    )
+
+
+def priorities(errors: Tensor) -> Tensor:
+    """Return priorities `[rows]` of magnitudes of errors `[rows]`, or of sequences `[rows, steps]`.
+
+    A sequence's is 0.9 times its largest error and 0.1 times their mean (Kapturowski et al. 2019, section 2.3). None is
+    0: that row would never be drawn again.
+    """
+    if errors.dim() > 1:
+        errors = _ETA * errors.amax(-1) + (1.0 - _ETA) * errors.mean(-1)
+    return errors + 1e-6
+
+
+def by_step(weights: Tensor, values: Tensor) -> Tensor:
+    """Return the weights of rows `[rows]` in the shape of values: these themselves, or of sequences `[rows, steps]`."""
+    return weights if values.dim() == 1 else weights.unsqueeze(-1).expand_as(values)
+
+
+def rescaled(values: Tensor) -> Tensor:
+    """Return `h(x) = sign(x) (sqrt(|x| + 1) - 1) + epsilon x` of values (Pohlen et al. 2018, arXiv 1805.11593)."""
+    return values.sign() * ((values.abs() + 1.0).sqrt() - 1.0) + _EPSILON * values
+
+
+def restored(values: Tensor) -> Tensor:
+    """Return the values of which these are the `rescaled` ones (proposition A.2 of the same)."""
+    root = (1.0 + 4.0 * _EPSILON * (values.abs() + 1.0 + _EPSILON)).sqrt()
+    return values.sign() * (((root - 1.0) / (2.0 * _EPSILON)).square() - 1.0)
 
 
 def dueling_values(outputs: Tensor) -> Tensor:

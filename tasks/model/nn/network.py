@@ -39,7 +39,7 @@ from penstock.tasks.model.nn.squashed import joined as with_action
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from penstock.tasks.specs import Batch, Facts, Spec, Trajectory
+    from penstock.tasks.specs import Batch, Facts, LossInputs, Spec, Trajectory
 
 NetworkName: TypeAlias = Literal["mlp", "nature", "residual", "small", "lines", "recurrent", "floorplan"]
 
@@ -179,7 +179,7 @@ class Network:
         shape = trajectory.columns["reward"].shape[:2]
         if memory is None:
             return self.step(params, None, observation)[0].unflatten(0, shape), self.step(params, None, final)[0]
-        fresh = _fresh_rows(trajectory.columns)
+        fresh = fresh_rows(trajectory.columns)
         outputs, memories = self._sequence(params, memory, observation.unflatten(0, shape), fresh)
         return outputs, self.step(params, memories.flatten(0, 1)[trajectory.bootstrap_rows], final)[0]
 
@@ -201,7 +201,7 @@ class Network:
         if shape[0] % steps:
             raise ValueError(f"a round of {shape[0]} steps is not a whole number of sequences of {steps} steps")
         whole = {"observation": observation.unflatten(0, shape), "memory": columns["memory"], **learned}
-        whole["fresh"] = _fresh_rows(columns)
+        whole["fresh"] = fresh_rows(columns)
         cut = {name: column.unflatten(0, (-1, steps)).transpose(1, 2).flatten(0, 1) for name, column in whole.items()}
         return {**cut, "memory": cut["memory"][:, 0]}
 
@@ -216,6 +216,40 @@ class Network:
             return self.step(params, None, observation)[0]
         outputs, _ = self._sequence(params, memory, observation.transpose(0, 1), fresh.T)
         return outputs.transpose(0, 1)
+
+    def over_replayed(
+        self, params: Mapping[str, Tensor], batch: LossInputs, burn_in_steps: int
+    ) -> tuple[Tensor, Tensor]:
+        """Compute outputs of replayed sequences, `[rows, steps, outputs]`, and the memory after each step.
+
+        Burn-in (Kapturowski et al. 2019, section 3): the steps before a sequence are run from the stored memory,
+        without a gradient, so that the sequence begins with a memory of these parameters.
+
+        Args:
+            params: as `init` makes them, of a network with a memory.
+            batch: has `observation` `[rows, burn_in_steps + steps, n]`, `fresh` likewise, `memory` `[rows, features]`
+                before the first of them, and `burned` `[rows]`: False where no step came before in the round, so that
+                the memory is that of the sequence's first step.
+            burn_in_steps: of each row.
+
+        Returns:
+            The outputs, and memories `[rows, steps, features]`.
+        """
+        observation, fresh, memory = batch["observation"].transpose(0, 1), batch["fresh"].T, batch["memory"]
+        if burn_in_steps:
+            with torch.no_grad():
+                early = observation[:burn_in_steps], fresh[:burn_in_steps]
+                _, burned = gru_sequence(part(params, _BODY), memory, *early)
+                memory = torch.where(batch["burned"].unsqueeze(-1), burned, memory)
+        outputs, memories = self._sequence(params, memory, observation[burn_in_steps:], fresh[burn_in_steps:])
+        return outputs.transpose(0, 1), memories.transpose(0, 1)
+
+    def after_replayed(self, params: Mapping[str, Tensor], batch: LossInputs, memories: Tensor) -> Tensor:
+        """Compute outputs `[rows, steps, outputs]` of what was `following`, each with the memory after step `last`."""
+        last = batch["last"].unsqueeze(-1).expand(-1, -1, memories.shape[-1])
+        memory = memories.gather(1, last).flatten(0, 1)
+        outputs, _ = self.step(params, memory, batch["following"].flatten(0, 1))
+        return outputs.view(*batch["last"].shape, -1)
 
     @property
     def _channels_first(self) -> tuple[int, ...]:
@@ -249,7 +283,7 @@ def rowwise(values: Tensor) -> Tensor:
     return values.flatten(1).mean(-1) if values.dim() > 1 else values
 
 
-def _fresh_rows(columns: Mapping[str, Tensor]) -> Tensor:
+def fresh_rows(columns: Mapping[str, Tensor]) -> Tensor:
     """Return float `[T, B]`, 1 in rows after an episode's end in this round; stored memories reflect earlier ends."""
     ended = (columns["terminated"] != 0) | (columns["truncated"] != 0)
     return torch.cat([torch.zeros_like(ended[:1]), ended[:-1]]).float()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from penstock.tasks.specs import Trajectory
 
 
 def successor_values(values: Tensor, bootstrap_rows: Tensor, bootstrap_values: Tensor) -> Tensor:
@@ -69,11 +72,13 @@ class Transitions(NamedTuple):
         returns: `[T, B]`, discounted sums of the rewards of these steps.
         following: `[T * B, ...]`, the observations after them.
         factors: `[T, B]`, factors of the values of `following`: the discount of these steps, or 0 after a termination.
+        last: int64 `[T, B]`, the step of the last reward: `following` comes after it.
     """
 
     returns: Tensor
     following: Tensor
     factors: Tensor
+    last: Tensor
 
 
 def transitions(
@@ -111,7 +116,22 @@ def transitions(
         returns = torch.where(ongoing, returns + power * flat[last], returns)
         power = torch.where(ongoing, power * discount, power)
     factors = power * (terminated.flatten()[last] == 0)
-    return Transitions(returns.view(rounds, envs), after[last], factors.view(rounds, envs))
+    shape = rounds, envs
+    return Transitions(returns.view(shape), after[last], factors.view(shape), (last // envs).view(shape))
+
+
+def transitions_of(trajectory: Trajectory, discount: float, steps: int = 1, reward_scale: float = 1.0) -> Transitions:
+    """Compute the `transitions` of a tile's round; `reward_scale` is a factor on its rewards."""
+    columns = trajectory.columns
+    return transitions(
+        columns["reward"] if reward_scale == 1.0 else columns["reward"] * reward_scale,
+        columns["observation"],
+        trajectory.bootstrap_rows,
+        trajectory.bootstrap_observation,
+        columns["terminated"],
+        discount,
+        steps,
+    )
 
 
 class VTrace(NamedTuple):

@@ -51,13 +51,19 @@ def take_share(plan: Iterable[Tensor | Draw], own: range, round_rows: int) -> It
     for planned in plan:
         rows, weights = (planned.rows, planned.weights) if isinstance(planned, Draw) else (planned, None)
         if whole:
-            yield Share(rows, rows, torch.arange(len(rows)), weights)
+            yield Share(rows, rows, _all_places(len(rows)), weights)
             continue
         offsets = rows % round_rows
         places = ((offsets >= own.start) & (offsets < own.stop)).nonzero().squeeze(-1)
         mine, offsets = rows[places], offsets[places]
         numbers = (mine - offsets) // round_rows * len(own) + offsets - own.start
         yield Share(rows, numbers, places, None if weights is None else weights[places])
+
+
+@lru_cache(maxsize=16)
+def _all_places(count: int) -> Tensor:
+    """Return the positions of a minibatch's rows, which nobody changes."""
+    return torch.arange(count)
 
 
 def gather_minibatches(

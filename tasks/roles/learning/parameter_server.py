@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from penstock.storage.runs.timings import ServerTimes
-from penstock.tasks.model.algorithms.contract import round_limit
+from penstock.tasks.model.algorithms.contract import due_losses, round_limit
 from penstock.tasks.roles.learning.minibatches import take_share
 from penstock.tasks.roles.learning.round_update import plan_round
 from penstock.tasks.roles.learning.stage_state import Publisher, begin_stage, parameters_digest
@@ -94,7 +94,7 @@ def serve_round(
     limit = round_limit(algorithm)
     shares = take_share(plan_round(context, round_, window), range(0), window.round_rows)
     for minibatch, share in enumerate(shares, 1):
-        for loss in algorithm.losses:
+        for loss in due_losses(algorithm, algorithm.losses, state):
             gradient = group.sum_at(server, torch.zeros_like(state.params[loss.group].flat))
             state = algorithm.update(state, loss, gradient)
             group.copy_from(server, state.params[loss.group].flat)

@@ -233,7 +233,7 @@ def _learn_minibatch(
     """Take the steps of all losses of minibatch `key` (round, minibatch); returns the state and the row outputs."""
     every, block_rows = context.algorithm.losses, context.config.distribution.gradient_block_rows
     device = state.params[every[0].group].flat.device
-    losses, names = reduction.losses_of(every), [loss.name for loss in every]
+    losses, names = reduction.losses_of(every, state), [loss.name for loss in every]
     divided_by = reduction.loss_rows(len(share.rows), len(share.own))
 
     def gradient_of(_: int, loss: Loss) -> Gradient:

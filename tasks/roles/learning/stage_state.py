@@ -78,7 +78,8 @@ def begin_stage(assignment: Assignment, context: RunContext, membership: Members
     spec = window_spec(context.algorithm) if acts else None
     window = None
     if spec:
-        window = RoundWindow(spec, context.round_rows, context.rounds_of(assignment.stage).start, kept)
+        round_rows = context.round_rows // spec.row_steps
+        window = RoundWindow(spec, round_rows, context.rounds_of(assignment.stage).start, kept)
     return Stage(assignment, context, membership, device, rounds, reader, state, published, window)
 
 

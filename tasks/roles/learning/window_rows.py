@@ -98,9 +98,10 @@ class WindowRows:
         environment, steps = context.config.environment, context.config.schedule.round_steps
         spec = window_spec(context.algorithm)
         self._steps_after = min(spec.steps_after, steps) if spec else 0
+        self._row_steps = spec.row_steps if spec else 1
         self._tiles = tiles_of(assignment.replica, assignment.replicas, environment.tiles)
-        self._round_rows = len(self._tiles) * environment.envs_per_tile * steps
-        rounds_at_most = spec.capacity_rows // (environment.num_envs * steps) if spec else 0
+        self._round_rows = len(self._tiles) * environment.envs_per_tile * steps // self._row_steps
+        rounds_at_most = spec.capacity_rows * self._row_steps // (environment.num_envs * steps) if spec else 0
         self._ring: dict[str, NDArray[Any]] | None = None
         self._ring_rows = rounds_at_most * self._round_rows
         self._budget_bytes = assignment.window_budget_bytes
@@ -120,7 +121,7 @@ class WindowRows:
         if rounds:
             committed = self._context.run.log.shard_refs(self._first_stage, stage - 1)
             self._list([ref for ref in committed if ref.round in rounds and ref.tile in self._tiles])
-        self._rows.number(self._refs, 0)
+        self._rows.number(self._refs, 0, self._row_steps)
 
     @property
     def _first_stage(self) -> int:
@@ -150,7 +151,7 @@ class WindowRows:
             batches: the rows that `post` made of them.
         """
         self._list([ref for ref in self._refs if ref.round >= rounds.start] + list(refs))
-        self._rows.number(self._refs, 0)
+        self._rows.number(self._refs, 0, self._row_steps)
         self._nothing = {name: column[:0].clone() for name, column in batches[0].items()}
         self._oldest = rounds.start * self._round_rows
         if self._ring is None:
@@ -191,7 +192,7 @@ class WindowRows:
         # On the same device as when the round arrived: another might round differently.
         with torch.no_grad():
             batch = self._context.algorithm.post({}, replace(trajectory, columns=columns))
-        return self._kept(ref, {name: column[: ref.rows] for name, column in batch.items()}, read_bytes)
+        return self._kept(ref, {name: column[: self._rows_of(ref)] for name, column in batch.items()}, read_bytes)
 
     def _decoded(self, ref: ShardRef) -> tuple[Trajectory, int]:
         """Return a shard's round, with the columns that tell its episodes, and the bytes that were fetched for it."""
@@ -217,11 +218,16 @@ class WindowRows:
         """
         if not self._ring:
             return TrainingRows({name: np.array(column.cpu().numpy()) for name, column in batch.items()}, read_bytes)
-        start = (ref.round * self._round_rows + (ref.tile - self._tiles.start) * ref.rows) % self._ring_rows
-        columns = {name: column[start : start + ref.rows] for name, column in self._ring.items()}
+        rows = self._rows_of(ref)
+        start = (ref.round * self._round_rows + (ref.tile - self._tiles.start) * rows) % self._ring_rows
+        columns = {name: column[start : start + rows] for name, column in self._ring.items()}
         for name, column in batch.items():
             columns[name][:] = column.cpu().numpy()
         return TrainingRows(columns, read_bytes)
+
+    def _rows_of(self, ref: ShardRef) -> int:
+        """Return the number of training rows of a shard."""
+        return ref.rows // self._row_steps
 
     def _on_device(self, array: NDArray[Any]) -> torch.Tensor:
         return torch.from_numpy(array if array.flags.writeable else array.copy()).to(self._device)

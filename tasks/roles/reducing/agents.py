@@ -51,9 +51,10 @@ class AgentsReduction(LocalReduction):
         self._rank = rank
         self._owners = {loss.name: _owner_of(loss, agents) for loss in algorithm.losses}
 
-    def losses_of(self, losses: tuple[Loss, ...]) -> tuple[Loss, ...]:
-        """Return the losses of this learner's agents."""
-        return tuple(loss for loss in losses if self._owners[loss.name] == self._rank)
+    def losses_of(self, losses: tuple[Loss, ...], state: State) -> tuple[Loss, ...]:
+        """Return the losses of this learner's agents that are due."""
+        own = tuple(loss for loss in losses if self._owners[loss.name] == self._rank)
+        return super().losses_of(own, state)
 
     def after_round(self, state: State, stats: Mapping[str, Tensor]) -> State:
         """Copy what every learner has trained to the others, a message each, and then do what one learner does."""

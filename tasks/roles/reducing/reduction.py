@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 
 from penstock.storage.errors import SpecMismatchError
-from penstock.tasks.model.algorithms.contract import FollowsRounds
+from penstock.tasks.model.algorithms.contract import FollowsRounds, due_losses
 from penstock.tasks.roles.reducing.pace import parts_of
 from penstock.tasks.runtime.metrics import EdgeTally
 from penstock.tasks.runtime.process_group import Group
@@ -49,8 +49,8 @@ class Reduction(Protocol):
     def stats(self, sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return sums over all learners, of any shape, float64 on the host."""
 
-    def losses_of(self, losses: tuple[Loss, ...]) -> tuple[Loss, ...]:
-        """Return the losses that this learner takes part in, in order."""
+    def losses_of(self, losses: tuple[Loss, ...], state: State) -> tuple[Loss, ...]:
+        """Return the losses that this learner takes part in during the minibatch that begins, in order."""
 
     def loss_rows(self, rows: int, own: int) -> int:
         """Begin a minibatch; returns by how many rows its losses are divided, given all rows and this learner's."""
@@ -89,9 +89,9 @@ class LocalReduction:
         """Return the sums themselves."""
         return {name: value.double().cpu() for name, value in sums.items()}
 
-    def losses_of(self, losses: tuple[Loss, ...]) -> tuple[Loss, ...]:
-        """Return all losses."""
-        return losses
+    def losses_of(self, losses: tuple[Loss, ...], state: State) -> tuple[Loss, ...]:
+        """Return all losses that are due."""
+        return due_losses(self._algorithm, losses, state)
 
     def loss_rows(self, rows: int, own: int) -> int:  # noqa: ARG002  (a learner that steps alone divides by its own)
         """Return all rows, so that the learners' gradients add up."""
@@ -235,6 +235,10 @@ class StaleReduction(ServerReduction):
         # A reply may wait for the slowest learner to take so many minibatches.
         self._patience = max_staleness + 2
         self._own = self._next_loss = 0
+
+    def losses_of(self, losses: tuple[Loss, ...], state: State) -> tuple[Loss, ...]:  # noqa: ARG002
+        """Return all losses: the server counts on each of them, whichever minibatch the other learners are in."""
+        return losses
 
     def loss_rows(self, rows: int, own: int) -> int:  # noqa: ARG002  (the others' rows are in other steps)
         """Return this learner's rows: its gradient is a mean over them."""

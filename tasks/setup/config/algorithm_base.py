@@ -14,6 +14,8 @@ from pydantic import Field
 from penstock.storage.errors import ConfigError
 from penstock.tasks.settings import Settings
 from penstock.tasks.setup.config.hyperparameters import (
+    EncoderFeatures,
+    EncoderNetwork,
     Hidden,
 )
 
@@ -221,28 +223,39 @@ def check_pixels(network: str, *, normalized: bool) -> None:
         )
 
 
-class EncodedSettings(AlgorithmSettings):
-    """Settings of a network without memory, of which images may be the input."""
+class EncoderSettings(AlgorithmSettings):
+    """Settings of a network of which images may be the input."""
 
     perceptron_takes_images: ClassVar[bool] = False
     """True for an algorithm that had no other network once: its older runs on images continue."""
 
-    network: Literal["mlp", "nature", "residual", "small", "lines"] = Field(
+    network: Literal["mlp", "nature", "residual", "small", "lines", "recurrent"] = Field(
         "mlp",
-        description="Encoder before the hidden layers: none (mlp), or convolutions for images (nature, residual) or "
-        "for grids of cells (small, or lines where lines of four count).",
+        description="Encoder before the hidden layers: none (mlp), convolutions for images (nature, residual) or for "
+        "grids of cells (small, or lines where lines of four count), or a memory (recurrent).",
     )
-    features: int = Field(256, ge=1, description="Features of the encoder; a plain mlp has none.")
+    features: int = Field(
+        256, ge=1, description="Features of the encoder: of the convolutions, or of the memory; a plain mlp has none."
+    )
 
     def check_environment(self, environment: EnvironmentSpec) -> None:
         """Refuse observations that the network does not support."""
         super().check_environment(environment)
         check_images(self.network, environment)
-        if self.network == "mlp" and not self.perceptron_takes_images and observes_images(environment):
+        is_flat = self.network in ("mlp", "recurrent")
+        if is_flat and not self.perceptron_takes_images and observes_images(environment):
             raise ConfigError(
-                f"algorithm.network = 'mlp': {environment['id']} observes images {observed_shape(environment)}, from "
-                f"whose pixels a perceptron learns next to nothing; choose nature or residual"
+                f"algorithm.network = '{self.network}': {environment['id']} observes images "
+                f"{observed_shape(environment)}, from whose pixels a network without convolutions learns next to "
+                f"nothing; choose nature or residual"
             )
+
+
+class EncodedSettings(EncoderSettings):
+    """Settings of a network without a memory."""
+
+    network: EncoderNetwork = "mlp"
+    features: EncoderFeatures = 256
 
 
 def observed_shape(environment: EnvironmentSpec) -> list[int]:

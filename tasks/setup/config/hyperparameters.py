@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -10,6 +10,16 @@ Widths = tuple[Annotated[int, Field(ge=1)], ...]
 """Widths of layers."""
 
 Hidden = Annotated[Widths, Field(description="Widths of the hidden layers.")]
+
+# Networks without a memory
+EncoderNetwork = Annotated[
+    Literal["mlp", "nature", "residual", "small", "lines"],
+    Field(
+        description="Encoder before the hidden layers: none (mlp), or convolutions for images (nature, residual) or "
+        "for grids of cells (small)."
+    ),
+]
+EncoderFeatures = Annotated[int, Field(ge=1, description="Features of the encoder; a plain mlp has none.")]
 
 # Optimization
 AnnealedLearningRate = Annotated[float, Field(gt=0, description="Adam's learning rate at the start.")]

@@ -34,6 +34,20 @@ def test_cartpole_equals_gymnasium_to_the_time_limit():
     assert counts == {"terminated": 0, "truncated": 3, "both": 0}
 
 
+def test_position_only_cartpole_is_cartpole_without_velocities():
+    """The same episodes, of which positions alone are observed."""
+    whole, part = (native.make(name, 20) for name in ("CartPole-v1", "PositionOnlyCartPole-v0"))
+    seen, positions = whole.reset(seed=5)[0], part.reset(seed=5)[0]
+    generator, ends = np.random.default_rng(1), 0
+    for _ in range(100):
+        assert np.array_equal(positions, seen[:, [0, 2]])
+        action = generator.integers(0, 2, 20)
+        (seen, *expected, _), (positions, *found, _) = whole.step(action), part.step(action)
+        assert all(np.array_equal(*pair) for pair in zip(found, expected, strict=True))
+        ends += int(found[1].sum())
+    assert ends > 20
+
+
 def test_pendulum_equals_gymnasium_over_two_episodes():
     """50 seeds, 200 steps, a reset and 200 steps more, float32 torques as Gymnasium promotes them."""
     seeds = [1000 + index for index in range(50)]

@@ -7,8 +7,10 @@
 #include "penstock/envs/mountain_car.hpp"
 #include "penstock/envs/mountain_car_continuous.hpp"
 #include "penstock/envs/pendulum.hpp"
+#include "penstock/envs/position_only_cartpole.hpp"
 #include "penstock/envs/simple_spread.hpp"
 
 #define PENSTOCK_BUILT_IN                                                                           \
   penstock::Acrobot, penstock::CartPole, penstock::ConnectFour, penstock::MountainCar,              \
-      penstock::MountainCarContinuous, penstock::Pendulum, penstock::SimpleSpread, penstock::SimpleSpreadContinuous
+      penstock::MountainCarContinuous, penstock::Pendulum, penstock::PositionOnlyCartPole,         \
+      penstock::SimpleSpread, penstock::SimpleSpreadContinuous

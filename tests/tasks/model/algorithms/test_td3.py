@@ -14,6 +14,7 @@ from penstock.tasks.model.algorithms.td3_bc import TD3BC
 from penstock.tasks.roles.learning.gradients import minibatch_gradient, sum_in_tree
 from penstock.tasks.roles.learning.minibatches import gather_minibatches, loss_noise, rows_of, take_share
 from penstock.tasks.roles.learning.window import RoundWindow
+from penstock.tasks.roles.reducing.reduction import LocalReduction
 from penstock.tasks.setup.config.off_policy import TD3Settings
 from penstock.tasks.setup.config.offline import TD3BCSettings
 from penstock.tasks.specs import EnvironmentSpec, LossInputs, Spec, State, Trajectory
@@ -131,6 +132,35 @@ def test_actor_and_targets_wait_for_their_turn(algorithm):
                 expected = (1 - share) * before[f"{prefix}{name}"] + share * value.detach()
                 torch.testing.assert_close(state.targets[f"{prefix}{name}"], expected)
     assert moved == [[True, True], [True, False], [True, False], [True, True]]
+
+
+@pytest.mark.parametrize("algorithm", BOTH)
+def test_gradients_that_are_not_due_are_left_out_and_change_nothing(algorithm):
+    """The actor's is computed in the first of each three minibatches; the state is as if all were, to the byte."""
+    algorithm = with_settings(algorithm, policy_delay=3, target_share=0.25)
+    rows, computed, states = batch_of(32), [], []
+    reduction, names = LocalReduction(algorithm), [loss.name for loss in algorithm.losses]
+    for choose in (reduction.losses_of, lambda losses, _: losses):
+        state, left_out = apart(algorithm), []
+        for minibatch in range(5):
+            losses = choose(algorithm.losses, state)
+            left_out.append({*names} - {loss.name for loss in losses})
+            for loss in losses:
+                places, number = torch.arange(32), names.index(loss.name)
+                noise = loss_noise(loss.noise, 1, number, 0, minibatch, places) if loss.noise else None
+                gradient, _ = minibatch_gradient(loss, state, rows, {}, 100, None, noise)
+                with torch.no_grad():
+                    state = algorithm.update(state, loss, gradient)
+            with torch.no_grad():
+                state = algorithm.after_minibatch(state)
+        computed.append(left_out)
+        states.append(state)
+    assert computed == [[set(), {"actor"}, {"actor"}, set(), {"actor"}], [set()] * 5]
+    first, second = (
+        [*(group.flat for group in state.params.values()), *state.targets.values(), *state.optimizer["actor"].values()]
+        for state in states
+    )
+    assert all(torch.equal(*pair) for pair in zip(first, second, strict=True))
 
 
 @pytest.mark.parametrize("algorithm", BOTH)
