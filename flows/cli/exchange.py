@@ -92,7 +92,7 @@ def import_(
 ) -> None:
     """Import a dataset as a run.
 
-    It can be replayed and read as any other.
+    It can be read as any other, and not replayed: a dataset does not name its environment.
     """
     with Working(f"importing {path} as run {name}", quiet=as_json):
         counts = import_from(of, store or "runs", name, path)

@@ -61,6 +61,7 @@ class Settings:
             act_tasks = {self.act_tasks}
             [cluster]
             lease_seconds = 6.0
+            gang_seconds = 300.0
         """
 
 

@@ -48,7 +48,7 @@ class Sweep:
             "environment": {"num_envs": 8, "envs_per_tile": 4},
             "algorithm": {"hidden": [8], "epochs": 1, "minibatches": 2},
             "schedule": {"round_steps": 16, "rounds_per_stage": 4, "max_stages": 3, "evaluation_episodes": 2},
-            "cluster": {"scheduler": bench.scheduler, "lease_seconds": 6.0},
+            "cluster": {"scheduler": bench.scheduler, "lease_seconds": 6.0, "gang_seconds": 300.0},
         }
         order = json.dumps([flow, {**parameters, "config": config}])
         self._process = subprocess.Popen(

@@ -147,7 +147,7 @@ def _write_dataset(
 
 
 def import_dataset(run: RunFolder, path: Path) -> Exported:
-    """Write a Minari dataset as a run of one stage, which replays and readers accept like any other.
+    """Write a Minari dataset as a run of one stage, which readers accept like any other.
 
     A shard stores whole episodes, one after another, as the rows of one environment.
 

@@ -161,14 +161,20 @@ def _sources(root: Store, config: ReplayConfig) -> list[_Source]:
 
     Raises:
         RunNotFoundError: there is no run of that name.
-        ConfigError: a run is a replay itself or has not committed enough, or the environments differ.
+        ConfigError: a run is a replay itself, was imported or has not committed enough, or the environments differ.
     """
     found: list[_Source] = []
     stages = config.source.stages
     for name in config.source.runs:
         run = RunFolder(root, name)
         require_consent(run)
-        stored = build_stored_config(run.load("config")["config"])
+        config_json = run.load("config")["config"]
+        if "imported" in config_json:
+            raise ConfigError(
+                f"source.runs: '{name}' was imported, and says nothing of the environment in which a replay's "
+                f"policy is evaluated and acts; read its rows with a dataset (docs/reading.md), or name runs that acted"
+            )
+        stored = build_stored_config(config_json)
         if not isinstance(stored, TrainConfig):
             raise ConfigError(f"source.runs: '{name}' is a replay, which stores no shards; name the runs that it read")
         newest = run.log.newest()

@@ -147,9 +147,9 @@ class QRDQN(Algorithm):
         require_choice(allowed)
         observed = self._network.prepared(unmasked)
         if self._is_noisy:
-            return {"action": best(quantile_means(self._quantiles(params["value"], observed, noise)), allowed)}, carry
+            return {"action": best(self._means(self._quantiles(params["value"], observed, noise)), allowed)}, carry
         outputs, memory = self._network.step(params["value"], carry, observed)
-        greedy = best(quantile_means(self._by_choice(outputs)), allowed)
+        greedy = best(self._means(self._by_choice(outputs)), allowed)
         explores = noise[:, 0] > 1.0 - params["exploration"]["epsilon"]
         rows = {"action": torch.where(explores, best(noise[:, 1:], allowed), greedy)}
         return rows if carry is None else {**rows, "memory": carry}, memory
@@ -194,6 +194,10 @@ class QRDQN(Algorithm):
             state.params["exploration"].flat.fill_(epsilon)
         return state
 
+    def _means(self, quantiles: Tensor) -> Tensor:
+        """Return the mean return of every choice, `[..., n]`: h is not linear, so quantiles are restored before."""
+        return quantile_means(restored(quantiles) if self.settings.value_rescaling else quantiles)
+
     def _by_choice(self, outputs: Tensor) -> Tensor:
         """Return the quantiles of every choice, `[B, n, quantiles]`, that a network's outputs `[B, ...]` are."""
         return dueling_quantiles(outputs, self.settings.quantiles, dueling=self.settings.dueling)
@@ -237,7 +241,7 @@ class QRDQN(Algorithm):
         if allowed is not None and recurrent:
             allowed = allowed.flatten(0, 1)
         with torch.no_grad():
-            choice = best(quantile_means(judged), allowed)
+            choice = best(self._means(judged), allowed)
             if self.settings.value_rescaling:
                 target = rescaled(quantile_targets(restored(following), choice, returns, factor))
             else:
@@ -246,10 +250,12 @@ class QRDQN(Algorithm):
         if recurrent:
             value, error = value.unflatten(0, shape), error.unflatten(0, shape)
         with torch.no_grad():
+            if self.settings.value_rescaling:
+                value = self._means(quantiles).gather(-1, action.unsqueeze(-1)).view(shape)
             weight = by_step(batch["weight"], error)
             outputs = {
                 "priority": priorities(error),
-                "value": rowwise(restored(value) if self.settings.value_rescaling else value),
+                "value": rowwise(value),
                 "value_loss": rowwise(weight * error),
             }
         return batch.weighted_mean((error, weight)), outputs

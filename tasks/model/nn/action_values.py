@@ -140,9 +140,13 @@ def rescaled(values: Tensor) -> Tensor:
 
 
 def restored(values: Tensor) -> Tensor:
-    """Return the values of which these are the `rescaled` ones (proposition A.2 of the same)."""
-    root = (1.0 + 4.0 * _EPSILON * (values.abs() + 1.0 + _EPSILON)).sqrt()
-    return values.sign() * (((root - 1.0) / (2.0 * _EPSILON)).square() - 1.0)
+    """Return the values of which these are the `rescaled` ones (proposition A.2 of the same).
+
+    The paper's `(root - 1) / (2 epsilon)` loses three digits of float32, so it is written without the difference.
+    """
+    shifted = values.abs() + 1.0 + _EPSILON
+    root = (1.0 + 4.0 * _EPSILON * shifted).sqrt()
+    return values.sign() * ((2.0 * shifted / (root + 1.0)).square() - 1.0)
 
 
 def dueling_values(outputs: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from penstock.tasks.data.snapshots.exchange import SnapshotPublisher
 from penstock.tasks.data.snapshots.initial import start_from
 from penstock.tasks.model.algorithms.contract import window_spec
 from penstock.tasks.roles.learning.shard_feed import ActedRounds, check_reader
-from penstock.tasks.roles.learning.window import RoundWindow
+from penstock.tasks.roles.learning.window import RoundWindow, training_rows
 from penstock.tasks.runtime.device import prepare_device
 from penstock.tasks.runtime.results import Published
 from penstock.tasks.seeds import Purpose, seed_of
@@ -59,6 +59,7 @@ def begin_stage(assignment: Assignment, context: RunContext, membership: Members
     Raises:
         CorruptObjectError: the checkpoint is damaged, or belongs to another stage; or the parameters that the run
             keeps from another one are.
+        ConfigError: the algorithm's window does not fit the rounds.
     """
     device = prepare_device(assignment.device, context.config.distribution.torch_threads)
     acts, before = context.config.has_actors, context.commit_before(assignment)
@@ -78,7 +79,7 @@ def begin_stage(assignment: Assignment, context: RunContext, membership: Members
     spec = window_spec(context.algorithm) if acts else None
     window = None
     if spec:
-        round_rows = context.round_rows // spec.row_steps
+        round_rows = training_rows(spec, context.config.schedule.round_steps, context.round_rows)
         window = RoundWindow(spec, round_rows, context.rounds_of(assignment.stage).start, kept)
     return Stage(assignment, context, membership, device, rounds, reader, state, published, window)
 

@@ -23,6 +23,20 @@ if TYPE_CHECKING:
     from penstock.tasks.model.algorithms.contract import WindowSpec
 
 
+def training_rows(spec: WindowSpec, round_steps: int, stored_rows: int) -> int:
+    """Return the training rows of a round that has so many stored ones.
+
+    Raises:
+        ConfigError: the steps of a round are not a whole number of training rows.
+    """
+    if round_steps % spec.row_steps:
+        raise ConfigError(
+            f"schedule.round_steps = {round_steps}: the algorithm's training rows have {spec.row_steps} steps each "
+            f"(WindowSpec.row_steps), and a round is a whole number of them; change one of the two"
+        )
+    return stored_rows // spec.row_steps
+
+
 class RoundWindow:
     """The newest whole rounds; a plan sees it as `penstock.tasks.model.algorithms.contract.Window`.
 

@@ -16,7 +16,7 @@ EncoderNetwork = Annotated[
     Literal["mlp", "nature", "residual", "small", "lines"],
     Field(
         description="Encoder before the hidden layers: none (mlp), or convolutions for images (nature, residual) or "
-        "for grids of cells (small)."
+        "for grids of cells (small, or lines where lines of four count)."
     ),
 ]
 EncoderFeatures = Annotated[int, Field(ge=1, description="Features of the encoder; a plain mlp has none.")]

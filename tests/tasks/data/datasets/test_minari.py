@@ -21,6 +21,8 @@ from penstock.storage.shards.episode_index import Episodes
 from penstock.storage.shards.specs import Spec
 from penstock.storage.stores.open import open_store
 from penstock.tasks.data.datasets.minari import export_run, import_dataset, spaces_of
+from penstock.tasks.data.replay.plan import make_plan
+from penstock.tasks.setup.config.replay import build_replay_config
 
 from ....support.synthetic_shards import commit_stage
 
@@ -187,6 +189,9 @@ def test_a_dataset_of_others_comes_back_as_it_was(tmp_path):
     )
     run = RunFolder(open_store(tmp_path / "runs"), "theirs")
     assert import_dataset(run, tmp_path / "theirs").cut_episodes == 0
+    replay = build_replay_config({"source": {"runs": ["theirs"]}})
+    with pytest.raises(ConfigError, match=r"source.runs: 'theirs' was imported, .*; read its rows with a dataset"):
+        make_plan(open_store(tmp_path / "runs"), replay)
     export_run(run, tmp_path / "back", box, box)
     theirs, back = episodes_of(tmp_path / "theirs"), episodes_of(tmp_path / "back")
     for episode in back:

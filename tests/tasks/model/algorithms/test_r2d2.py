@@ -40,6 +40,7 @@ ALGORITHMS = [
     pytest.param(DQN(DQNSettings(**MEMORY), CHOICES), id="dqn"),
     pytest.param(DQN(DQNSettings(**MEMORY, value_rescaling=True, double=False), CHOICES), id="rescaled dqn"),
     pytest.param(QRDQN(QRDQNSettings(**MEMORY, quantiles=5), CHOICES), id="qr_dqn"),
+    pytest.param(QRDQN(QRDQNSettings(**MEMORY, quantiles=5, value_rescaling=True), CHOICES), id="rescaled qr_dqn"),
 ]
 
 
@@ -119,6 +120,21 @@ def by_sequence(values: Tensor) -> Tensor:
     return values.unflatten(0, (-1, SEQUENCE)).transpose(1, 2).flatten(0, 1)
 
 
+def rescale(values: Tensor) -> Tensor:
+    """`h` of Pohlen et al. 2018, as their equation has it."""
+    return values.sign() * ((values.abs() + 1).sqrt() - 1) + 1e-3 * values
+
+
+def inverse(values: Tensor) -> Tensor:
+    """The values of which these are `h`, found by halving intervals in float64."""
+    low, high = torch.full_like(values, -1e6, dtype=torch.float64), torch.full_like(values, 1e6, dtype=torch.float64)
+    for _ in range(80):
+        middle = (low + high) / 2
+        above = rescale(middle) > values
+        low, high = torch.where(above, low, middle), torch.where(above, middle, high)
+    return low.to(values.dtype)
+
+
 def weighted(batch: dict[str, Tensor]) -> LossInputs:
     count = len(batch["action"])
     return LossInputs({**batch, "weight": torch.linspace(0.2, 1.0, count)}, count)
@@ -145,9 +161,13 @@ def test_the_loss_is_that_of_stepping_one_environment_at_a_time(algorithm):
         quantiles, judged, target = (
             algorithm._by_choice(each.flatten(0, 1)).unflatten(0, action.shape[:2]) for each in (own, judged, target)
         )
-        choice = judged.mean(-1).argmax(-1)
+        undo = inverse if settings.value_rescaling else torch.clone
+        choice = undo(judged).mean(-1).argmax(-1)
         pick = torch.arange(len(choice)).unsqueeze(-1), torch.arange(SEQUENCE)
-        goal = batch["return"].unsqueeze(-1) + batch["factor"].unsqueeze(-1) * target[(*pick, choice)]
+        goal = batch["return"].unsqueeze(-1) + batch["factor"].unsqueeze(-1) * undo(target)[(*pick, choice)]
+        goal = rescale(goal) if settings.value_rescaling else goal
+        mean = undo(quantiles)[(*pick, batch["action"])].mean(-1).mean(-1)
+        torch.testing.assert_close(outputs["value"], mean.detach(), rtol=1e-3, atol=1e-4)
         error = goal.unsqueeze(-2) - quantiles[(*pick, batch["action"])].unsqueeze(-1)
         middles = ((torch.arange(5) + 0.5) / 5).unsqueeze(-1)
         huber = torch.where(error.abs() <= 1, 0.5 * error.square(), error.abs() - 0.5)
@@ -158,7 +178,7 @@ def test_the_loss_is_that_of_stepping_one_environment_at_a_time(algorithm):
         choice = (judged if settings.double else target).argmax(-1, keepdim=True)
         value = target.gather(-1, choice).squeeze(-1)
         if settings.value_rescaling:
-            goal = rescaled(batch["return"] + batch["factor"] * restored(value))
+            goal = rescale(batch["return"] + batch["factor"] * inverse(value))
         else:
             goal = batch["return"] + batch["factor"] * value
         magnitude = (own.gather(-1, action).squeeze(-1) - goal).abs()
@@ -200,11 +220,24 @@ def test_priorities_mix_the_largest_and_the_mean_error():
 
 
 def test_rescaled_values_are_restored():
-    """`h` is odd, compresses large values, and is undone to rounding."""
-    values = torch.tensor([-1e4, -30.0, -0.5, 0.0, 0.5, 30.0, 1e4], dtype=torch.float64)
-    expected = values.sign() * ((values.abs() + 1).sqrt() - 1) + 1e-3 * values
-    torch.testing.assert_close(rescaled(values), expected)
-    torch.testing.assert_close(restored(rescaled(values)), values)
+    """`h` is odd and compresses large values; it is undone to the rounding of float32."""
+    values = torch.tensor([-1e4, -30.0, -0.5, 0.0, 0.5, 30.0, 1e4])
+    torch.testing.assert_close(rescaled(values), rescale(values))
+    torch.testing.assert_close(restored(rescale(values.double()).float()), values, rtol=2e-6, atol=2e-7)
+
+
+def test_a_rescaled_qr_dqn_chooses_by_the_mean_of_returns():
+    """A gamble of 0 or 24 is worth more than a sure 10, although the mean of its rescaled quantiles is less."""
+    settings = QRDQNSettings(hidden=(), quantiles=2, dueling=False, value_rescaling=True)
+    algorithm = QRDQN(settings, CHOICES)
+    state = algorithm.init(1)
+    worth = rescale(torch.tensor([10.0, 10.0, 0.0, 24.0] + [-1.0] * (2 * CHOICES.action.n - 4)))
+    assert worth[:2].mean() > worth[2:4].mean()
+    with torch.no_grad():
+        state.params["value"].flat.zero_()
+        state.params["value"]["0.bias"].copy_(worth)
+    acted, _ = algorithm.act(state.params, None, torch.zeros(4, 3), torch.zeros(4, *algorithm.noise.shape))
+    assert acted["action"].tolist() == [1] * 4
 
 
 def test_the_window_is_in_sequences():

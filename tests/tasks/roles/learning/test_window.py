@@ -8,7 +8,7 @@ import torch
 
 from penstock.storage.errors import ConfigError
 from penstock.tasks.model.algorithms.contract import WindowSpec
-from penstock.tasks.roles.learning.window import RoundWindow
+from penstock.tasks.roles.learning.window import RoundWindow, training_rows
 
 PRIORITISED = WindowSpec(capacity_rows=130, priority_exponent=0.6)
 
@@ -93,3 +93,11 @@ def test_a_window_smaller_than_a_round_is_refused():
     """With the setting to change."""
     with pytest.raises(ConfigError, match=r"holds 39 rows, and a round has 40: raise algorithm\.window_rows"):
         RoundWindow(WindowSpec(39), 40)
+
+
+def test_a_round_that_is_no_whole_number_of_sequences_is_refused():
+    """Rows that were left over would be learned by nobody."""
+    spec = WindowSpec(64, row_steps=4)
+    assert training_rows(spec, 8, 24) == 6
+    with pytest.raises(ConfigError, match=r"round_steps = 10: .* have 4 steps each .*change one of the two"):
+        training_rows(spec, 10, 30)
