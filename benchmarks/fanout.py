@@ -36,7 +36,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / "peers"))
 from measure import PeakPss, machine
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from multiprocessing.connection import Connection
+
+    from penstock.storage.stores.protocol import Store
 
 REQUEST_SECONDS = 0.02
 BYTES_PER_SECOND = 1e9
@@ -65,6 +68,7 @@ def main() -> None:
             node.work("warm", args.processes, Ref("warm", "", 0))
             if "read" in args.only:
                 rows += read(node, origin, content, args, raw)
+                rows += steps(open_store(f"{args.client}://bucket/runs"), content, args.rounds, raw)
             if "write" in args.only:
                 rows += write(node, origin, args, raw)
     raw["peak_pss_bytes"] = peak.peak_bytes
@@ -102,6 +106,35 @@ def read(node: Node, origin: Origin, content: bytes, args: argparse.Namespace, r
     rows.append(("the same, the ideal queue's latency / with cache", spread(shares), ">= 10", ""))
     raw["read"] = {**found, "ideal_seconds": ideal}
     return rows
+
+
+def steps(store: Store, content: bytes, rounds: int, raw: dict[str, Any]) -> list[Row]:
+    """Measure what a reader alone does, step by step: the least that many readers can wait for."""
+    found: dict[str, list[float]] = {}
+
+    def timed(step: str, call: Callable[[], object]) -> None:
+        started = time.perf_counter()
+        call()
+        found.setdefault(step, []).append(time.perf_counter() - started)
+
+    with tempfile.TemporaryDirectory() as folder:
+        ref = Ref("snapshots/alone", digest(content), len(content))
+        file = Path(folder) / ref.digest
+        store.view(ref.name)  # opens the connection
+        for _ in range(rounds):
+            cache = NodeCache(folder)
+            timed("all of it", lambda: cache.get_buffer(store, ref))  # noqa: B023  (called here)
+            timed("a further read in this process", lambda: cache.get_buffer(store, ref))  # noqa: B023
+            timed("the first read in another process", lambda: NodeCache(folder).get_buffer(store, ref))
+            file.unlink()
+            timed("the download", lambda: store.view(ref.name))
+            timed("its digest", lambda: digest(content))
+            timed("a file with the same bytes", lambda: file.write_bytes(content))
+            file.unlink()
+    raw["alone_seconds"] = found
+    return [
+        (f"a reader alone: {step}, ms", spread([1e3 * each for each in took]), "", "") for step, took in found.items()
+    ]
 
 
 def write(node: Node, origin: Origin, args: argparse.Namespace, raw: dict[str, Any]) -> list[Row]:
