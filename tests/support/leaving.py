@@ -1,4 +1,4 @@
-"""An environment of two agents, of which the second leaves at a random step while the first goes on."""
+"""Environments of two agents: the second leaves while the first goes on, at a random step or where it chooses to."""
 
 LEAVING = """#include <penstock/library.hpp>
 using namespace penstock;
@@ -47,3 +47,35 @@ struct Leaving {
 PENSTOCK_LIBRARY(Leaving)
 """
 """A header: `Leaving-v0`."""
+
+DESERTING = """#include <penstock/library.hpp>
+using namespace penstock;
+// Four pieces of work, of which every agent that is there does one a step; a step costs the team 1. The second agent
+// may leave (choice 1), and the first has to do the rest alone.
+struct Deserting {
+  static constexpr Info info{.id = "Deserting-v0"};
+  static constexpr std::size_t agents = 2;
+  static constexpr MultiDiscrete<2, agents> action{};
+  static constexpr auto observation = Box<agents, 1>::filled(0.0f, 4.0f);
+  struct Config {
+    PENSTOCK_FIELDS(Config)
+  } config;
+  struct State {
+    std::int64_t work;
+    bool left;
+    PENSTOCK_FIELDS(State, work, left)
+  } state;
+  void reset(Rng&) { state = {4, false}; }
+  TeamStep<agents> step(std::span<const std::int64_t, agents> chosen) {
+    state.left = state.left || chosen[1] == 1;
+    state.work -= state.left ? 1 : 2;
+    return {.rewards = {-1.0, -1.0}, .terminated = state.work <= 0};
+  }
+  void action_mask(std::span<bool, 2 * agents> out) const {
+    out[0] = true, out[1] = false, out[2] = out[3] = !state.left;
+  }
+  void observe(std::span<float, agents> out) const { out[0] = out[1] = float(state.work); }
+};
+PENSTOCK_LIBRARY(Deserting)
+"""
+"""A header: `Deserting-v0`."""

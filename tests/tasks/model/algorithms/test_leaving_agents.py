@@ -1,6 +1,7 @@
 """Agents that leave before their episode's end (death masking): what they observe afterwards trains nothing."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from itertools import count
 
 import numpy as np
 import pytest
@@ -8,7 +9,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from penstock import native
 from penstock.flows.cli.check import check_one_algorithm
 from penstock.tasks.model.algorithms.contract import FollowsRounds
 from penstock.tasks.model.algorithms.mappo import MAPPO
@@ -20,7 +20,6 @@ from penstock.tasks.setup.config.on_policy import IPPOSettings, MAPPOSettings
 from penstock.tasks.specs import ActionSpec, EnvironmentSpec, LossInputs, Spec, State, Trajectory
 from penstock.tasks.tape.totals import RoundTotals
 
-from ....support.leaving import LEAVING
 from ....support.ppo_cases import random
 from ...conftest import MakeContext
 
@@ -38,8 +37,9 @@ THERE = np.ones((STEPS, ENVS, AGENTS), dtype=bool)
 THERE[2:, 0, 1] = False  # leaves after two steps, and is away until the round's end
 THERE[1, 1, 0] = False  # leaves after one step of an episode that ends in the next one
 AFTER = np.array([[True, True], [True, False], [True, True]])
-"""Who is there in the observations after the bootstrap rows 3, 6 and 7."""
+"""Agents that are there in the observations after the bootstrap rows 3, 6 and 7."""
 NORMALIZED = {"normalize_observation": True, "normalize_reward": True, "normalize_value": True}
+NUMBERS_OF_RUNS = count()
 MEMORY = {"network": "recurrent", "features": 8, "sequence_steps": 4}
 
 
@@ -205,23 +205,21 @@ def test_moments_leave_agents_out_that_have_left():
 # Runs
 
 
-@pytest.fixture(scope="module")
-def leaving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """`Leaving-v0`, compiled once."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PENSTOCK_CACHE_DIR", str(tmp_path_factory.mktemp("libraries")))
-        native.load(LEAVING, flags=["-O0"])
-        yield
-
-
-def learned(make_context: MakeContext, algorithm: dict[str, object], junk: float, rounds: int = 3) -> State:
+def learned(
+    make_context: MakeContext,
+    algorithm: dict[str, object],
+    rounds: int,
+    *,
+    env_id: str = "Leaving-v0",
+    junk: float = 0.0,
+) -> tuple[MAPPO, State]:
     """Act and learn rounds; agents that have left observe `junk`. The environment gives it, unless it is NaN."""
-    settings = {"junk": 0.0 if np.isnan(junk) else junk}
+    settings = {"junk": junk} if np.isfinite(junk) and junk else {}
     environment = {
-        "id": "Leaving-v0", "num_envs": 8, "envs_per_tile": 8, "max_episode_steps": None, "settings": settings
+        "id": env_id, "num_envs": 8, "envs_per_tile": 8, "max_episode_steps": None, "settings": settings
     }  # fmt: skip
     values = {"environment": environment, "algorithm": algorithm, "schedule": {"round_steps": 32}}
-    context = make_context(values, name=f"junk-{rounds}-{junk:g}".replace("+", ""))
+    context = make_context(values, name=f"run-{next(NUMBERS_OF_RUNS)}")
     mappo, actor, buffers = context.algorithm, TileActor(context, 0), RoundBuffers(context, 0)
     state = mappo.init(1)
     actor.start()
@@ -233,13 +231,13 @@ def learned(make_context: MakeContext, algorithm: dict[str, object], junk: float
         if np.isnan(junk):
             for seen in (columns["observation"], trajectory.bootstrap_observation):
                 seen[..., 9:][seen[..., 3] == 0] = torch.nan
-        assert (columns["observation"][..., 3] == 0).any()
         with torch.no_grad():
             batch = mappo.post(state.params, trajectory)
             sums = mappo.stats(batch)
+        assert (batch["present"] == 0).any() or env_id != "Leaving-v0"
         stats = RoundTotals({name: value.item() for name, value in sums.items() if not value.dim()})
-        count = len(next(iter(batch.values())))
-        for rows in mappo.plan(torch.Generator().manual_seed(round_), RoundWindow.of_round(count)):
+        window = RoundWindow.of_round(len(next(iter(batch.values()))))
+        for rows in mappo.plan(torch.Generator().manual_seed(round_), window):
             minibatch = {name: column[rows] for name, column in batch.items()}
             for loss in mappo.losses:
                 gradient, _ = minibatch_gradient(loss, state, minibatch, stats, 1000)
@@ -249,7 +247,7 @@ def learned(make_context: MakeContext, algorithm: dict[str, object], junk: float
             with torch.no_grad():
                 mappo.after_round(state, sums)
     actor.close()
-    return state
+    return mappo, state
 
 
 @pytest.mark.usefixtures("leaving")
@@ -267,9 +265,9 @@ def learned(make_context: MakeContext, algorithm: dict[str, object], junk: float
 def test_what_they_observe_after_leaving_changes_no_byte(
     make_context: MakeContext, name: str, settings: dict[str, object]
 ):
-    """Of parameters and normalisers, after rounds of a real pool: zeros, large numbers and NaN are the same."""
+    """Parameters and normalisers have the same bytes after rounds of a real pool with zeros, large numbers and NaN."""
     algorithm = {"name": name, "hidden": [8], "minibatches": 2, "epochs": 2, **settings}
-    zeros, large, none = (learned(make_context, algorithm, junk) for junk in (0.0, 7e5, np.nan))
+    zeros, large, none = (learned(make_context, algorithm, 3, junk=junk)[1] for junk in (0.0, 7e5, np.nan))
     for other in (large, none):
         for group, params in zeros.params.items():
             assert torch.equal(other.params[group].flat, params.flat), group
@@ -286,12 +284,27 @@ def test_a_team_learns_though_one_agent_leaves(make_context: MakeContext, name: 
         "name": name, "hidden": [16], "epochs": 10, "minibatches": 2, "learning_rate": 0.01,
         "team_reward": False, "discount": 0.9, "value_after_leaving": follows,
     }  # fmt: skip
-    state = learned(make_context, algorithm, 0.0, rounds=8)
-    environment = EnvironmentSpec.from_pool("Leaving-v0", dict(native.make("Leaving-v0", 1).environment))
-    mappo = MAPPO((MAPPOSettings if name == "mappo" else IPPOSettings)(hidden=(16,)), environment)
+    mappo, state = learned(make_context, algorithm, 8)
     numbers = torch.eye(3).unsqueeze(1).expand(3, 2, 3).reshape(3, 6)
     acted, _ = mappo.act(state.params, None, torch.cat([torch.ones(3, 6), numbers], 1), torch.zeros(3, 2, 3))
     assert acted["action"].tolist() == [[0, 0], [1, 1], [2, 2]]
+
+
+@pytest.mark.usefixtures("leaving")
+@pytest.mark.parametrize("name", ["mappo", "ippo"])
+def test_a_team_that_pays_for_time_keeps_its_agents_only_if_their_returns_go_on(make_context: MakeContext, name: str):
+    """Greedily, before the first step: an agent stays to shorten the work, and leaves where that ends its costs."""
+    choices = {}
+    for follows in (True, False):
+        algorithm = {
+            "name": name, "hidden": [16], "epochs": 10, "minibatches": 2, "learning_rate": 0.01,
+            "discount": 0.99, "value_after_leaving": follows,
+        }  # fmt: skip
+        mappo, state = learned(make_context, algorithm, 8, env_id="Deserting-v0")
+        begun = torch.tensor([[1.0, 0.0, 1.0, 1.0, 4.0, 4.0]])
+        acted, _ = mappo.act(state.params, None, begun, torch.zeros(1, 2, 2))
+        choices[follows] = acted["action"][0].tolist()
+    assert choices == {True: [0, 0], False: [0, 1]}
 
 
 @pytest.mark.usefixtures("leaving")
