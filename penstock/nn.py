@@ -12,7 +12,7 @@ from penstock.tasks.model.nn.action_values import (
     quantile_means,
     quantile_targets,
 )
-from penstock.tasks.model.nn.agent_networks import AgentNetwork, agent_inputs, agent_means
+from penstock.tasks.model.nn.agent_networks import AgentNetwork, agent_inputs, agent_means, present_agents
 from penstock.tasks.model.nn.distributions import (
     best,
     choice_probability,
@@ -21,6 +21,7 @@ from penstock.tasks.model.nn.distributions import (
     require_choice,
     restrict,
     vector_probability,
+    with_fixed_choice,
 )
 from penstock.tasks.model.nn.functional import module_call, module_parameters, seeded_module
 from penstock.tasks.model.nn.layers import (
@@ -122,6 +123,7 @@ __all__ = [
     "nature",
     "noise_numbers",
     "noisy_mlp",
+    "present_agents",
     "quantile_error",
     "quantile_means",
     "quantile_targets",
@@ -139,5 +141,6 @@ __all__ = [
     "value_error",
     "vector_probability",
     "vtrace",
+    "with_fixed_choice",
     "within_bounds",
 ]

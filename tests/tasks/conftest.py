@@ -6,11 +6,14 @@ from typing import Any
 
 import pytest
 
+from penstock import native
 from penstock.storage.runs.run import RunFolder
 from penstock.storage.stores.open import open_store
 from penstock.tasks.runtime.assignment import Assignment
 from penstock.tasks.runtime.run_context import RunContext, _load
 from penstock.tasks.setup.config.loading import build_config, merge
+
+from ..support.leaving import DESERTING, LEAVING
 
 SMALL: dict[str, Any] = {
     "name": "small",
@@ -31,6 +34,15 @@ def first_stage_of(role: str, replicas: int = 1, **changed: Any) -> Assignment:
             "replica": 0, "replicas": replicas, "task_run": "", "cache_folder": "", "device": "cpu", **changed,
         }
     )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def leaving(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Load `Leaving-v0` and `Deserting-v0`, whose second agent leaves its episodes; compiled once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PENSTOCK_CACHE_DIR", str(tmp_path_factory.mktemp("libraries")))
+        for header in (LEAVING, DESERTING):
+            native.load(header, flags=["-O0"])
 
 
 @pytest.fixture

@@ -85,16 +85,20 @@ Size limited_error(const Kernels&, Given a) {
 }
 
 // Features [rows, agents, n] -> inputs [rows, count, width] of the agents from `first` on: an agent's own features, with
-// `central` followed by those of the agents after it, and with `ids` its number among all agents, one-hot.
+// `central` followed by those of the agents after it, and with `ids` its number among all agents, one-hot. An agent that
+// is not there (0 in `there` [rows, agents]; nullptr: all are) is zeros to others, and gets zeros and its number.
 Size agent_inputs(const Kernels&, Given a) {
-  const float* features = a.floats(0);
-  float* out = a.floats(1);
+  const float *features = a.floats(0), *there = a.floats(1);
+  float* out = a.floats(2);
   const Size agents = a.sizes[1], n = a.sizes[2], first = a.sizes[3], count = a.sizes[4];
   const Size seen = a.sizes[5] ? agents : 1;
-  for (Size row = 0; row < a.sizes[0]; ++row, features += agents * n)
+  for (Size row = 0; row < a.sizes[0]; ++row, features += agents * n, there += there ? agents : 0)
     for (Size agent = first; agent < first + count; ++agent) {
-      for (Size other = 0; other < seen; ++other)
-        out = std::copy_n(features + (agent + other) % agents * n, n, out);
+      for (Size other = 0; other < seen; ++other) {
+        const Size source = (agent + other) % agents;
+        const bool is_seen = !there || (there[agent] != 0.0f && there[source] != 0.0f);
+        out = is_seen ? std::copy_n(features + source * n, n, out) : std::fill_n(out, n, 0.0f);
+      }
       if (a.sizes[6])
         for (Size id = 0; id < agents; ++id) *out++ = id == agent ? 1.0f : 0.0f;
     }
@@ -367,7 +371,7 @@ const std::vector<Operation>& operations() {
       {"half_square", 4, 2, 0, false, half_square},
       {"half_square_back", 3, 2, 0, false, half_square_back},
       {"limited_error", 5, 2, 2, false, limited_error},
-      {"agent_inputs", 2, 7, 0, false, agent_inputs},
+      {"agent_inputs", 3, 7, 0, false, agent_inputs},
       {"row_means", 2, 2, 0, false, row_means},
       {"choice_error", 6, 2, 1, false, choice_error},
       {"choice_error_back", 4, 2, 0, false, choice_error_back},

@@ -17,8 +17,10 @@ Of what Yu et al. recommend, settings add the rest: normalised value targets, Hu
 training row is a sequence of steps with the memories before its first. Actors then carry the critic's memory too, as
 PPO's do.
 
-Left out: death masking. Episodes are common to all agents in every environment that there is, and none can say that one
-agent has left.
+An agent whose mask allows it nothing has left, while others go on. It takes choice 0, and its rows count neither in the
+policy's loss nor in the moments of any normaliser. Critics get zeros in its place and, for itself, zeros and its id
+(death masking). As in Yu et al.'s runs on SMAC, its critic still learns from its rows what the team earns after it has
+left; `value_after_leaving = false` ends its return there instead, and its rows count in no loss.
 """
 
 from __future__ import annotations
@@ -32,8 +34,24 @@ import torch
 from torch import Tensor
 
 from penstock.tasks.model.algorithms.contract import Algorithm, Loss
-from penstock.tasks.model.nn.agent_networks import AgentNetwork, agent_inputs, agent_means
-from penstock.tasks.model.nn.distributions import choice_probability, choose, displace, vector_probability
+from penstock.tasks.model.nn.agent_networks import (
+    AgentNetwork,
+    agent_inputs,
+    agent_means,
+    axis_of,
+    flat_features,
+    join_agents,
+    memory_of,
+    present_agents,
+)
+from penstock.tasks.model.nn.distributions import (
+    choice_probability,
+    choose,
+    displace,
+    require_choice,
+    vector_probability,
+    with_fixed_choice,
+)
 from penstock.tasks.model.nn.network import Network
 from penstock.tasks.model.nn.normalizers import Normalizers
 from penstock.tasks.model.nn.optimizers import annealed, clip_norm, init_adam, step_adam
@@ -44,7 +62,7 @@ from penstock.tasks.setup.config.on_policy import MultiAgentSettings
 from penstock.tasks.specs import EnvironmentSpec, NoiseSpec, ParameterGroup, Spec, State
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from penstock.tasks.model.algorithms.contract import Window
     from penstock.tasks.specs import Batch, LossInputs, LossResult, Params, Trajectory
@@ -124,26 +142,30 @@ class MAPPO(Algorithm):
     ) -> tuple[dict[str, Tensor], Tensor | None]:
         """Sample every agent's action from its policy; see `Algorithm.act`."""
         unmasked, allowed = self.environment.split(observation)
-        features = self._normalizers.normalized(params, _features(unmasked))
+        features, present = self._normalizers.normalized(params, flat_features(unmasked)), present_agents(allowed)
+        if allowed is not None:
+            require_choice(allowed.flatten(1))
+            allowed = with_fixed_choice(allowed)
         acted, memories = [], []
         for suffix, agents in self._shares:
-            policy, own = params[f"policy{suffix}"], _axis(agents)
-            output, memory = self._policies.step(policy, _memory_of(carry, 0, agents), self._seen(features, agents))
+            policy, own = params[f"policy{suffix}"], axis_of(agents)
+            seen = self._seen(features, agents, present)
+            output, memory = self._policies.step(policy, memory_of(carry, 0, agents), seen)
             if self._discrete:
                 acted.append(choose(output, noise[:, own], None if allowed is None else allowed[:, own]))
             else:
                 acted.append(displace(output, policy["log_std"], noise[:, own].flatten(2)))
             if memory is not None:
-                inputs, before = self._judged(features, agents), _memory_of(carry, 1, agents)
+                inputs, before = self._judged(features, agents, present), memory_of(carry, 1, agents)
                 _, of_critic = self._critics.step(params[f"value{suffix}"], before, inputs)
                 memories.append(torch.stack([memory, cast("Tensor", of_critic)], 1))
-        action, log_probability = (_joined(parts, 1) for parts in zip(*acted, strict=True))
+        action, log_probability = (join_agents(parts, 1) for parts in zip(*acted, strict=True))
         if not self._discrete:
             action = action.view(-1, *self.environment.action.shape)
         rows = {"action": action, "log_probability": log_probability}
         if carry is None:
             return rows, None
-        return {**rows, "memory": carry}, _joined(memories, 2)
+        return {**rows, "memory": carry}, join_agents(memories, 2)
 
     def post(self, params: Params, trajectory: Trajectory) -> Batch:
         """Compute values in one batch, then advantages and value targets per environment and agent."""
@@ -151,12 +173,22 @@ class MAPPO(Algorithm):
         reward = columns["reward"] * settings.reward_scale
         if settings.team_reward:
             reward = reward.mean(-1, keepdim=True).expand_as(reward)
-        ends = columns["terminated"].unsqueeze(-1), columns["truncated"].unsqueeze(-1)
-        reward, reward_statistics = self._normalizers.rewards(params, reward, *ends, settings.discount)
         unmasked, allowed = self.environment.split(columns["observation"].flatten(0, 1))
-        observation = _features(unmasked)
-        final = _features(self.environment.split(trajectory.bootstrap_observation)[0])
-        output, final_output = self._outputs_of_round(params, trajectory, observation, final)
+        observation, present = flat_features(unmasked), present_agents(allowed)
+        unmasked, allowed_after = self.environment.split(trajectory.bootstrap_observation)
+        final, final_present = flat_features(unmasked), present_agents(allowed_after)
+        ends = columns["terminated"].unsqueeze(-1), columns["truncated"].unsqueeze(-1)
+        if present is not None and final_present is not None:
+            # What an agent that has left observes may be anything, and 0 times it is not always 0.
+            observation = torch.where(present.unsqueeze(-1) != 0, observation, 0.0)
+            if not settings.value_after_leaving:
+                there = present.view_as(reward)
+                stays = successor_values(there, trajectory.bootstrap_rows, final_present)
+                ends = (ends[0] != 0) | (there > stays), ends[1]
+        reward, reward_statistics = self._normalizers.rewards(params, reward, *ends, settings.discount)
+        output, final_output = self._outputs_of_round(
+            params, trajectory, (observation, present), (final, final_present)
+        )
         value = self._value_normalizer.restored(params, output)
         final_value = self._value_normalizer.restored(params, final_output)
         advantage = generalized_advantages(
@@ -176,14 +208,21 @@ class MAPPO(Algorithm):
         }
         if settings.value_clip_range:
             learned["value"] = output
-        if allowed is not None:
-            learned["allowed"] = allowed.unflatten(0, reward.shape[:2])
+        if allowed is not None and present is not None:
+            learned["allowed"] = with_fixed_choice(allowed).unflatten(0, reward.shape[:2])
+            learned["present"] = present.view_as(reward)
         return self._policies.network.training_rows(trajectory, observation, learned, settings.sequence_steps)
 
     def stats(self, batch: Batch) -> dict[str, Tensor]:
-        """Return the sums that give mean and variance of all agents' advantages, and those of the normalisers."""
-        sums = advantage_sums(batch["advantage"]) | self._normalizers.sums(batch)
-        return sums | (self._value_normalizer.sums(batch["value_target"]) if self._value_normalizer.enabled else {})
+        """Return the sums that give mean and variance of all agents' advantages, and those of the normalisers.
+
+        Rows of agents that have left count in none.
+        """
+        present = batch.get("present")
+        sums = advantage_sums(batch["advantage"], present) | self._normalizers.sums(batch, present)
+        if not self._value_normalizer.enabled:
+            return sums
+        return sums | self._value_normalizer.sums(batch["value_target"], present)
 
     def plan(self, generator: torch.Generator, window: Window) -> Iterator[Tensor]:
         """Yield every row once an epoch, in a fresh order."""
@@ -191,11 +230,14 @@ class MAPPO(Algorithm):
             yield from torch.randperm(window.rows, generator=generator).tensor_split(self.settings.minibatches)
 
     def _policy_loss(self, suffix: str, agents: range, params: Params, batch: LossInputs) -> LossResult:
-        """Minus PPO's clipped surrogate and its entropy bonus, a mean over the agents of one policy."""
+        """Minus PPO's clipped surrogate and its entropy bonus, a mean over the agents of one policy.
+
+        Those that have left count as 0: ratio, divergence and entropy of their only choice are constants.
+        """
         settings, policy = self.settings, params[f"policy{suffix}"]
         features = self._normalizers.normalized(params, batch["observation"])
-        memory = _memory_of(batch.get("memory"), 0, agents)
-        output = self._policies.over_rows(policy, self._seen(features, agents), memory, batch.get("fresh"))
+        memory, present = memory_of(batch.get("memory"), 0, agents), batch.get("present")
+        output = self._policies.over_rows(policy, self._seen(features, agents, present), memory, batch.get("fresh"))
         action, allowed = self._own(batch["action"], agents), batch.get("allowed")
         if self._discrete:
             of_agents = None if allowed is None else self._own(allowed, agents)
@@ -206,6 +248,8 @@ class MAPPO(Algorithm):
         surrogate, outputs = clipped_surrogate(
             log_probability, self._own(batch["log_probability"], agents), advantage, settings.clip_range
         )
+        if present is not None:
+            surrogate = surrogate * self._own(present, agents)
         scalar = batch.weighted_mean((surrogate, -1.0), (entropy, -settings.entropy_weight))
         return scalar, {
             f"{name}{suffix}": agent_means(values) for name, values in (outputs | {"entropy": entropy}).items()
@@ -213,15 +257,17 @@ class MAPPO(Algorithm):
 
     def _value_loss(self, suffix: str, agents: range, params: Params, batch: LossInputs) -> LossResult:
         """Half the squared error of the value, or Huber's, a mean over the agents of one critic."""
-        settings = self.settings
-        inputs = self._judged(self._normalizers.normalized(params, batch["observation"]), agents)
-        memory = _memory_of(batch.get("memory"), 1, agents)
+        settings, present = self.settings, batch.get("present")
+        inputs = self._judged(self._normalizers.normalized(params, batch["observation"]), agents, present)
+        memory = memory_of(batch.get("memory"), 1, agents)
         output = self._critics.over_rows(params[f"value{suffix}"], inputs, memory, batch.get("fresh"))
         target = self._value_normalizer.normalized(params, self._own(batch["value_target"], agents))
         before = self._own(batch["value"], agents) if settings.value_clip_range else None
         error = limited_value_error(
             output, target, before, huber_delta=settings.huber_delta, clip_range=settings.value_clip_range
         )
+        if present is not None and not settings.value_after_leaving:
+            error = error * self._own(present, agents)
         return batch.mean(error), {f"value_loss{suffix}": agent_means(error)}
 
     def update(self, state: State, loss: Loss, gradient: Tensor) -> State:
@@ -287,53 +333,37 @@ class MAPPO(Algorithm):
         inputs = Spec("float32", (numbers + (agents if self._gives_id else 0),))
         return AgentNetwork(Network(settings.network, inputs, settings.features, settings.hidden))
 
-    def _seen(self, features: Tensor, agents: range) -> Tensor:
+    def _seen(self, features: Tensor, agents: range, present: Tensor | None = None) -> Tensor:
         """Return what the policies of some agents get of `[..., all, n]`."""
-        return agent_inputs(features, agents, central=False, gives_id=self._gives_id)
+        return agent_inputs(features, agents, central=False, gives_id=self._gives_id, present=present)
 
-    def _judged(self, features: Tensor, agents: range) -> Tensor:
+    def _judged(self, features: Tensor, agents: range, present: Tensor | None = None) -> Tensor:
         """Return what the critics of some agents get of `[..., all, n]`."""
-        return agent_inputs(features, agents, central=self.settings.central_critic, gives_id=self._gives_id)
+        central = self.settings.central_critic
+        return agent_inputs(features, agents, central=central, gives_id=self._gives_id, present=present)
 
     def _own(self, column: Tensor, agents: range) -> Tensor:
         """Select some agents of a training column, `[rows, agents, ...]` or `[rows, steps, agents, ...]`."""
         return column.narrow(2 if self._recurrent else 1, agents.start, len(agents))
 
     def _outputs_of_round(
-        self, params: Params, trajectory: Trajectory, observation: Tensor, final: Tensor
+        self, params: Params, trajectory: Trajectory, *observed: tuple[Tensor, Tensor | None]
     ) -> tuple[Tensor, Tensor]:
-        """Compute all critics' outputs of a round `[T, B, agents]`, and of its bootstrap rows `[K, agents]`."""
-        features, last = (self._normalizers.normalized(params, each) for each in (observation, final))
+        """Compute all critics' outputs of a round `[T, B, agents]`, and of its bootstrap rows `[K, agents]`.
+
+        `observed` is what agents observed in the former and in the latter, and which of them were there.
+        """
+        rows, ends = ((self._normalizers.normalized(params, each), present) for each, present in observed)
         memories = trajectory.columns.get("memory")
         found = [
             self._critics.over_round(
                 params[f"value{suffix}"],
                 trajectory,
-                self._judged(features, agents),
-                self._judged(last, agents),
-                None if memories is None else _memory_of(memories[0], 1, agents),
+                self._judged(rows[0], agents, rows[1]),
+                self._judged(ends[0], agents, ends[1]),
+                None if memories is None else memory_of(memories[0], 1, agents),
             )
             for suffix, agents in self._shares
         ]
-        values, finals = (_joined(parts, -2).squeeze(-1) for parts in zip(*found, strict=True))
+        values, finals = (join_agents(parts, -2).squeeze(-1) for parts in zip(*found, strict=True))
         return values, finals
-
-
-def _axis(agents: range) -> slice:
-    """Return these agents' part of the agent axis."""
-    return slice(agents.start, agents.stop)
-
-
-def _memory_of(memories: Tensor | None, network: int, agents: range) -> Tensor | None:
-    """Take some agents' memories of one network `[rows, agents, features]` from `[rows, networks, all, features]`."""
-    return None if memories is None else memories[:, network, _axis(agents)]
-
-
-def _joined(parts: Sequence[Tensor], axis: int) -> Tensor:
-    """Join the agents of several shares."""
-    return torch.cat(list(parts), axis) if len(parts) > 1 else parts[0]
-
-
-def _features(observation: Tensor) -> Tensor:
-    """Convert `[rows, agents, ...]` of any number type to float32 `[rows, agents, inputs]`."""
-    return observation.flatten(2).float()

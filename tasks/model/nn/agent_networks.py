@@ -2,6 +2,9 @@
 
 An algorithm may import this. Agents are an axis after the row's, `[rows, agents, ...]`, or after the step's in training
 sequences, `[rows, steps, agents, ...]`. To a network, agents are rows of their own.
+
+An agent that has left before its episode's end observes nothing (death masking: Yu et al. 2022, arXiv 2103.01955): the
+others' networks get zeros in its place, and its own gets zeros and its id.
 """
 
 from __future__ import annotations
@@ -16,13 +19,15 @@ from penstock.tasks.model.nn import kernels
 from penstock.tasks.tape.operations import call
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from penstock.tasks.model.nn.network import Network
     from penstock.tasks.specs import Trajectory
 
 
-def agent_inputs(features: Tensor, agents: range, *, central: bool, gives_id: bool) -> Tensor:
+def agent_inputs(
+    features: Tensor, agents: range, *, central: bool, gives_id: bool, present: Tensor | None = None
+) -> Tensor:
     """Return the inputs of some agents' networks, from what all agents observe. No gradient passes.
 
     Args:
@@ -31,6 +36,8 @@ def agent_inputs(features: Tensor, agents: range, *, central: bool, gives_id: bo
         central: each gets what all observe: its own features first, then those of the agents after it, around to the
             one before it. Otherwise it gets its own alone.
         gives_id: append the agent's number, one-hot among all.
+        present: `[..., all]`, nonzero for agents that have not left; None if all are there. What the others observe is
+            a zero in all inputs, whatever `features` has of them, and so is everything but the id in their own.
 
     Returns:
         `[..., len(agents), width]`.
@@ -38,19 +45,24 @@ def agent_inputs(features: Tensor, agents: range, *, central: bool, gives_id: bo
     *outer, every, numbers = features.shape
     width = numbers * (every if central else 1) + (every if gives_id else 0)
     number = kernels.level_number(features)
-    if number is not None and kernels.plain(features):
+    if number is not None and kernels.plain(features) and (present is None or kernels.plain(present)):
         found = torch.empty(*outer, len(agents), width)
         rows = features.numel() // (every * numbers) if numbers else 0
         sizes = (rows, every, numbers, agents.start, len(agents), int(central), int(gives_id))
-        call(number, "agent_inputs", (features, found), sizes)
+        call(number, "agent_inputs", (features, present, found), sizes)
         return found
     with torch.no_grad():
+        there = None if present is None else (present != 0).unsqueeze(-1)
+        if there is not None:
+            features = torch.where(there, features, 0.0)
         if central:
             seen = torch.stack([features.roll(-agent, -2).flatten(-2) for agent in agents], -2)
         else:
             seen = features[..., agents.start : agents.stop, :]
+        if there is not None and central:
+            seen = torch.where(there[..., agents.start : agents.stop, :], seen, 0.0)
         if not gives_id:
-            return seen
+            return seen if there is None else seen.contiguous()
         ids = torch.eye(every, device=features.device)[agents.start : agents.stop]
         return torch.cat([seen, ids.expand(*outer, *ids.shape)], -1)
 
@@ -64,6 +76,34 @@ def agent_means(values: Tensor) -> Tensor:
     found = torch.empty(len(values))
     call(number, "row_means", (values, found), values.shape)
     return found
+
+
+def present_agents(allowed: Tensor | None) -> Tensor | None:
+    """Return 1 for agents that are there and 0 for those that have left, float32 `[..., agents]`.
+
+    An agent that its mask `[..., agents, n]` allows nothing has left. Without masks (None) all are there: None.
+    """
+    return None if allowed is None else allowed.any(-1).float()
+
+
+def flat_features(observation: Tensor) -> Tensor:
+    """Convert `[rows, agents, ...]` of any number type to float32 `[rows, agents, inputs]`."""
+    return observation.flatten(2).float()
+
+
+def axis_of(agents: range) -> slice:
+    """Return these agents' part of the agent axis."""
+    return slice(agents.start, agents.stop)
+
+
+def memory_of(memories: Tensor | None, network: int, agents: range) -> Tensor | None:
+    """Take some agents' memories of one network `[rows, agents, features]` from `[rows, networks, all, features]`."""
+    return None if memories is None else memories[:, network, axis_of(agents)]
+
+
+def join_agents(parts: Sequence[Tensor], axis: int) -> Tensor:
+    """Join tensors of several agents."""
+    return torch.cat(list(parts), axis) if len(parts) > 1 else parts[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,6 +81,21 @@ def require_choice(allowed: Tensor | None) -> None:
         )
 
 
+def with_fixed_choice(allowed: Tensor) -> Tensor:
+    """Let agents that have left take choice 0 alone: masks `[..., agents, n]` that allow an agent nothing say that.
+
+    Such an agent's action is 0, with a log-probability and an entropy of exactly 0, and no gradient.
+
+    Args:
+        allowed: bool `[..., agents, n]`.
+
+    Returns:
+        bool `[..., agents, n]`, in which every agent has a choice.
+    """
+    first = torch.arange(allowed.shape[-1], device=allowed.device) == 0
+    return allowed | (first & ~allowed.any(-1, keepdim=True))
+
+
 def choice_probability(logits: Tensor, action: Tensor, allowed: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Compute the log-probability `[...]` of the choice `action` under `logits` `[..., n]`, and the entropy `[...]`.
 

@@ -72,11 +72,17 @@ class Normalizer:
                 values = values - group["mean"]
             return (values * group["scale"]).clamp(-self.limit, self.limit)
 
-    def sums(self, values: Tensor) -> dict[str, Tensor]:
-        """Return the sums for `Algorithm.stats` of raw rows `[rows, *shape]`: float64, a number and two `[*shape]`."""
+    def sums(self, values: Tensor, counted: Tensor | None = None) -> dict[str, Tensor]:
+        """Return the sums for `Algorithm.stats` of raw rows `[rows, *shape]`: float64, a number and two `[*shape]`.
+
+        `counted` is `[rows]`, 1 for rows that count and 0 for others, whose numbers must be finite; None counts all.
+        """
         values = values.double()
+        count = torch.full((), float(len(values)), dtype=torch.float64, device=values.device)
+        if counted is not None:
+            count, values = counted.double().sum(), values * counted.view(-1, *(1 for _ in self.shape))
         return {
-            f"{self.group}/count": torch.full((), float(len(values)), dtype=torch.float64, device=values.device),
+            f"{self.group}/count": count,
             f"{self.group}/sum": values.sum(0),
             f"{self.group}/square": values.square().sum(0),
         }
@@ -180,11 +186,15 @@ class Normalizers:
         ends[-1] = envs
         return scaled, {"discounted_reward": gathered, _ENDS: ends, _LEFT: gathered * (terminated == 0)}
 
-    def sums(self, batch: Batch) -> dict[str, Tensor]:
-        """Return the sums for `Algorithm.stats`, of raw `observation` `[..., n]` and the columns of `rewards`."""
-        found = self._observations.sums(batch["observation"].flatten(0, -2)) if self.observation else {}
+    def sums(self, batch: Batch, counted: Tensor | None = None) -> dict[str, Tensor]:
+        """Return the sums for `Algorithm.stats`, of raw `observation` `[..., n]` and the columns of `rewards`.
+
+        `counted` is `[...]`, 1 for rows, or agents in them, that count and 0 for others; None counts all.
+        """
+        counted = None if counted is None else counted.flatten()
+        found = self._observations.sums(batch["observation"].flatten(0, -2), counted) if self.observation else {}
         if self.reward:
-            found |= self._rewards.sums(batch["discounted_reward"].flatten())
+            found |= self._rewards.sums(batch["discounted_reward"].flatten(), counted)
         if self.reward and self.carried_envs:
             found |= self._carried_sums(batch)
         return found

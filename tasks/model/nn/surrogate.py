@@ -16,14 +16,21 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
-def advantage_sums(advantage: Tensor) -> dict[str, Tensor]:
-    """Return the sums that give mean and variance of advantages, in float64, since large sums are subtracted later."""
+def advantage_sums(advantage: Tensor, counted: Tensor | None = None) -> dict[str, Tensor]:
+    """Return the sums that give mean and variance of advantages, in float64, since large sums are subtracted later.
+
+    Args:
+        advantage: `[...]`.
+        counted: `[...]`, 1 for those that count and 0 for others; None counts all.
+
+    Returns:
+        float64 `[]` each: `count`, `advantage` and `advantage_square`.
+    """
     advantage = advantage.double()
-    return {
-        "count": torch.full((), float(advantage.numel()), dtype=torch.float64, device=advantage.device),
-        "advantage": advantage.sum(),
-        "advantage_square": advantage.square().sum(),
-    }
+    count = torch.full((), float(advantage.numel()), dtype=torch.float64, device=advantage.device)
+    if counted is not None:
+        count, advantage = counted.double().sum(), advantage * counted
+    return {"count": count, "advantage": advantage.sum(), "advantage_square": advantage.square().sum()}
 
 
 def normalised(advantage: Tensor, sums: Mapping[str, float | Tensor]) -> Tensor:

@@ -60,9 +60,13 @@ class ValueNormalizer:
         group = params[self._targets.group]
         return outputs / group["scale"] + group["mean"]
 
-    def sums(self, targets: Tensor) -> dict[str, Tensor]:
-        """Return the sums for `Algorithm.stats` of value targets `[...]`, in units of the rewards."""
-        return self._targets.sums(targets.reshape(-1, 1)) if self.enabled else {}
+    def sums(self, targets: Tensor, counted: Tensor | None = None) -> dict[str, Tensor]:
+        """Return the sums for `Algorithm.stats` of value targets `[...]`, in units of the rewards.
+
+        `counted` is `[...]`, 1 for those that count and 0 for others; None counts all.
+        """
+        counted = None if counted is None else counted.flatten()
+        return self._targets.sums(targets.reshape(-1, 1), counted) if self.enabled else {}
 
     def update(self, state: State, stats: Mapping[str, Tensor]) -> None:
         """Merge a round's totals, in place; for `Algorithm.after_round`."""

@@ -178,6 +178,7 @@ class MultiAgentSettings(AlgorithmSettings):
         "network",
         "features",
         "sequence_steps",
+        "value_after_leaving",
     )
 
     shared_parameters: bool = Field(
@@ -228,6 +229,10 @@ class MultiAgentSettings(AlgorithmSettings):
         16,
         ge=1,
         description="Steps of a recurrent network's training sequence; a round is a whole number of sequences.",
+    )
+    value_after_leaving: bool = Field(
+        True,
+        description="Critics learn the value of what follows after an agent has left; false: its return ends there.",
     )
 
     @property

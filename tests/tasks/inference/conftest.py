@@ -22,6 +22,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "sac": {"environment": {"id": "Pendulum-v1"}, "algorithm": {"name": "sac"}},
     "masked": {"environment": {"id": "ConnectFour-v0"}, "algorithm": {"name": "ppo"}},
     "agents": {"environment": {"id": "simple_spread_v3"}, "algorithm": {"name": "mappo"}},
+    "leaving agents": {"environment": {"id": "Leaving-v0", "max_episode_steps": None}, "algorithm": {"name": "mappo"}},
     "remembering agents": {
         "environment": {"id": "simple_spread_v3"},
         "algorithm": {"name": "mappo", "network": "recurrent", "features": 8, "sequence_steps": 4},
@@ -30,6 +31,6 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(params=KINDS)
-def kind_context(request: pytest.FixtureRequest, make_context: MakeContext) -> RunContext:
+def kind_context(request: pytest.FixtureRequest, make_context: MakeContext, leaving: None) -> RunContext:
     """A run of each kind."""
     return make_context(KINDS[request.param])

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from penstock.native.kernel_level import LEVELS, use_level
-from penstock.tasks.model.nn.agent_networks import AgentNetwork, agent_inputs, agent_means
+from penstock.tasks.model.nn.agent_networks import AgentNetwork, agent_inputs, agent_means, present_agents
+from penstock.tasks.model.nn.distributions import choice_probability, choose, with_fixed_choice
 from penstock.tasks.model.nn.network import Network
 from penstock.tasks.specs import Spec, Trajectory
 
@@ -29,6 +30,44 @@ def test_inputs_are_the_agents_own_then_the_others_then_the_id(level: str):
     assert torch.equal(alone, features)
     assert sequence.shape == (2, 4, AGENTS, 6)
     assert sequence[1, 3, 0].tolist() == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_an_agent_that_has_left_is_zeros_and_gets_its_id_alone(level: str):
+    """By hand, in rows and in sequences, whatever its features are; where all are there, nothing changes."""
+    features = torch.tensor([[[1.0, 2.0], [torch.nan, torch.inf], [5.0, 6.0]]])
+    present = torch.tensor([[1.0, 0.0, 1.0]])
+    with use_level(level):
+        central = agent_inputs(features, range(3), central=True, gives_id=True, present=present)
+        own = agent_inputs(features, range(1, 3), central=False, gives_id=False, present=present)
+        sequence = agent_inputs(
+            features.repeat(2, 4, 1, 1), range(1, 2), central=True, gives_id=True, present=present.repeat(2, 4, 1)
+        )
+        whole = random(6, AGENTS, NUMBERS)
+        for is_central in (True, False):
+            found = agent_inputs(whole, range(1, 3), central=is_central, gives_id=True, present=torch.ones(6, AGENTS))
+            assert torch.equal(found, agent_inputs(whole, range(1, 3), central=is_central, gives_id=True))
+    assert central.tolist() == [[[1, 2, 0, 0, 5, 6, 1, 0, 0], [0, 0, 0, 0, 0, 0, 0, 1, 0], [5, 6, 1, 2, 0, 0, 0, 0, 1]]]
+    assert own.tolist() == [[[0, 0], [5, 6]]]
+    assert torch.equal(sequence, torch.tensor([0.0] * 6 + [0, 1, 0]).expand(2, 4, 1, 9))
+
+
+def test_an_agent_that_is_allowed_nothing_has_left():
+    """It may take choice 0 alone, which has probability 1, entropy 0 and no gradient; the others' masks stay."""
+    allowed = torch.tensor([[[True, False, True], [False, False, False]], [[False, True, False], [True, True, True]]])
+    present, fixed = present_agents(allowed), with_fixed_choice(allowed)
+    assert present is not None
+    assert present.tolist() == [[1, 0], [1, 1]]
+    assert present_agents(None) is None
+    assert fixed[0, 1].tolist() == [True, False, False]
+    assert torch.equal(fixed[present != 0], allowed[present != 0])
+    logits = random(2, 2, 3).requires_grad_()
+    action, acted = choose(logits, 5 * random(2, 2, 3, seed=2), fixed)
+    log_probability, entropy = choice_probability(logits, action, fixed)
+    assert (action[0, 1], acted[0, 1], log_probability[0, 1], entropy[0, 1]) == (0, 0, 0, 0)
+    (gradient,) = torch.autograd.grad((2 * log_probability + entropy).sum(), logits)
+    assert not gradient[0, 1].any()
+    assert gradient[1, 1].all()
 
 
 @pytest.mark.parametrize("level", LEVELS)
