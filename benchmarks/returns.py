@@ -8,7 +8,7 @@ CPU hours.
 
     make returns                                                 # every row, in order, until --hours are over
     make returns ARGS="--only ppo-hopper --seeds 1 2"
-    make returns ARGS="--quick"                                  # five rows in a quarter of an hour on two cores
+    make returns ARGS="--quick"                                  # five rows, a fifth of the steps or less, two seeds
     make returns ARGS="--list"                                   # what is missing, with estimated hours
 
 `python benchmarks/board_page.py` draws the results into docs/benchmarks.md, and so does this at its end.
