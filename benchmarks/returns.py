@@ -116,6 +116,8 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit("interrupted; the same command continues")
     print(f"{(cpu_seconds() - before) / 3600:.2f} CPU hours", flush=True)
+    if left := sum(not path_of(results, each[0], each[2], each[3]).is_file() for each in missing):
+        print(f"{left} of {len(trials)} trials are left; the same command continues", flush=True)
     if not args.quick and args.results == RESULTS:
         write_pages()
 

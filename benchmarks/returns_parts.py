@@ -1,8 +1,8 @@
 """Runs training commands until a time is over: a run that is interrupted goes on in a later command.
 
 Beside a run's folder lies `NAME.parts.json`, a list with an entry for each command that worked on the run: `began`
-(seconds since 1970), `seconds` that it took, and the `env_steps` that were committed at its end. The last two of a
-command that was killed are found by the next one, from the run's commits.
+(seconds since 1970), `seconds` that it took, the `env_steps` that were committed at its end, and whether the run had
+`finished`. What a command that was killed could not say is found by the next one, from the run's commits.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def finish_run(store: Path, name: str, start: Sequence[str], end: float) -> tupl
     parts = earlier_parts(kept, store / name)
     is_begun = (store / name / "run.json").is_file()
     command = [PROGRAM, *(["resume", name] if is_begun else start), "--store", str(store), "--json"]
-    part: dict[str, Any] = {"began": time.time(), "seconds": None, "env_steps": None}
+    part: dict[str, Any] = {"began": time.time(), "seconds": None, "env_steps": None, "finished": False}
     parts.append(part)
     keep(kept, parts)
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT")}
@@ -66,13 +66,14 @@ def finish_run(store: Path, name: str, start: Sequence[str], end: float) -> tupl
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGINT)
             printed, _ = process.communicate()
-    part |= {"seconds": time.time() - part["began"], "env_steps": committed_steps(store / name)[0]}
+    part |= state_of(store / name)[0] | {"seconds": time.time() - part["began"]}
     keep(kept, parts)
     if process.returncode in INTERRUPTED:
         raise InterruptedTrialError(name, part)
     if process.returncode:
         raise subprocess.CalledProcessError(process.returncode, command)
-    interruptions = [each["env_steps"] for each in parts[:-1]]
+    # A command on a finished run does nothing: it comes where what follows the training was cut off.
+    interruptions = [each["env_steps"] for each in parts if not each["finished"]]
     facts = {"seconds": sum(each["seconds"] for each in parts), "commands": len(parts)}
     return printed, facts | ({"interruptions": interruptions} if interruptions else {})
 
@@ -83,8 +84,8 @@ def earlier_parts(kept: Path, run: Path) -> list[dict[str, Any]]:
     if not parts and (run / "run.json").is_file():
         parts = [{"began": (run / "run.json").stat().st_mtime, "seconds": None}]
     if parts and parts[-1]["seconds"] is None:
-        steps, at = committed_steps(run)
-        parts[-1] |= {"seconds": max(0.0, at - parts[-1]["began"]), "env_steps": steps}
+        state, at = state_of(run)
+        parts[-1] |= state | {"seconds": max(0.0, at - parts[-1]["began"])}
     return parts
 
 
@@ -96,9 +97,10 @@ def keep(path: Path, parts: list[dict[str, Any]]) -> None:
     partial.replace(path)
 
 
-def committed_steps(run: Path) -> tuple[int, float]:
-    """Return the environment steps of a run's newest commit, and the time at which it was made; zeros without any."""
+def state_of(run: Path) -> tuple[dict[str, Any], float]:
+    """Return the `env_steps` of a run's newest commit and whether it `finished` the run, and the time of the commit."""
     commits = sorted((run / "commits").glob("*.json"))
     if not commits:
-        return 0, 0.0
-    return int(json.loads(commits[-1].read_text(encoding="utf-8"))["env_steps"]), commits[-1].stat().st_mtime
+        return {"env_steps": 0, "finished": False}, 0.0
+    commit = json.loads(commits[-1].read_text(encoding="utf-8"))
+    return {"env_steps": commit["env_steps"], "finished": bool(commit.get("finished"))}, commits[-1].stat().st_mtime

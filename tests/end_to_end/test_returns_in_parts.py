@@ -56,10 +56,12 @@ def test_a_trial_that_was_interrupted_twice_has_the_returns_of_one_that_was_not(
         printed = ended(last := begin(folder))
         assert last.returncode == 0, printed
     (record,) = parts.glob("runs/*.parts.json")
-    committed = [part["env_steps"] for part in json.loads(record.read_text())]
+    commands = json.loads(record.read_text())
+    committed = [command["env_steps"] for command in commands]
+    assert [command["finished"] for command in commands] == [False, False, True]
     assert result(parts)["interruptions"] == committed[:-1]
     assert result(parts)["returns"] == result(whole)["returns"]
     assert result(parts)["greedy_return"] == result(whole)["greedy_return"]
-    assert committed[0] < committed[1] <= committed[2] == result(whole)["env_steps"]
+    assert committed[0] < committed[1] < committed[2] == result(whole)["env_steps"]
     assert result(parts)["commands"] == 3
     assert "interruptions" not in result(whole)
