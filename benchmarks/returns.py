@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import datetime as dt
 import json
+import math
 import resource
 import signal
 import subprocess
@@ -123,8 +124,8 @@ def main() -> None:
 
 
 def duration(seconds: float) -> str:
-    """Return a duration in minutes, from an hour and a half on in hours."""
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+    """Return a duration in whole minutes, rounded up, and from an hour and a half on in hours."""
+    return f"{math.ceil(seconds / 60)} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def path_of(results: Path, name: str, contender: Contender, seed: int) -> Path:

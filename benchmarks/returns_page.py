@@ -173,10 +173,10 @@ def interval(values: NDArray[np.float64]) -> str:
 
 def interruptions(result: dict[str, Any], row: Row, place: Callable[[float, float], str]) -> Iterator[tuple[int, str]]:
     """Yield the steps of each interruption of a trial, and its point on the trial's line."""
-    known = [(at, value) for at, value in enumerate(result["returns"]) if value is not None]
+    known = {at: value for at, value in enumerate(result["returns"]) if value is not None}
     for steps in result.get("interruptions", ()):
         at = steps / result["env_steps"] * row.parts - row.point
-        yield steps, place(at, float(np.interp(at, *zip(*known, strict=True))))
+        yield steps, place(at, float(np.interp(at, list(known), list(known.values()))))
 
 
 def curves(row: Row, trials: Trials, what: str) -> str:
