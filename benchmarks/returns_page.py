@@ -53,7 +53,7 @@ def returns_part(folder: Path) -> Iterator[tuple[str | None, str]]:
         return
     yield None, HEAD
     for name, trials in found.items():
-        yield f"docs/images/returns-{name}.svg", curves(ROWS[name], trials, ROWS[name].number)
+        yield f"docs/images/returns-{name}.svg", curves(ROWS[name], trials, ROWS[name].measured)
         for key, what in ROWS[name].measures:
             if is_curve(measured := series(trials, key)):
                 yield f"docs/images/returns-{picture_of(name, key)}.svg", curves(ROWS[name], measured, what)
@@ -109,7 +109,7 @@ def hours_of(row: Row, there: dict[str, int]) -> str:
 
 def section(name: str, row: Row, trials: Trials) -> str:
     """Return a row's table: the last part of training, at a fifth of it, each seed, and what it took."""
-    lines = [f"### {row.title}", "", f"![{row.title}: {row.number}](images/returns-{name}.svg)", ""]
+    lines = [f"### {row.title}", "", f"![{row.title}: {row.measured}](images/returns-{name}.svg)", ""]
     what = (
         "" if row.number == "returns" else f"In the first table: {row.number}; those of a part are its last version's. "
     )

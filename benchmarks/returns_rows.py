@@ -45,8 +45,8 @@ class Row:
     """Kind of the data set that is learned from, in updates in place of steps."""
     quick_share: int = 5
     """A quick trial has one of so many steps."""
-    number: str = "returns"
-    """What a curve's points are."""
+    number: str = ""
+    """What a curve's points are, if they are not returns."""
     point: float = 0.5
     """Place of a curve's point in its part: 0.5 for a mean over the part, 1.0 for what its last version does."""
     measures: tuple[tuple[str, str], ...] = ()
@@ -56,6 +56,11 @@ class Row:
     def steps_of(self, quick: bool) -> int:
         """Return the environment steps of a trial, or its updates."""
         return self.env_steps // self.quick_share if quick else self.env_steps
+
+    @property
+    def measured(self) -> str:
+        """Return what the row's curves and its first table show."""
+        return self.number or "returns"
 
     @property
     def unit(self) -> str:
