@@ -110,9 +110,7 @@ def hours_of(row: Row, there: dict[str, int]) -> str:
 def section(name: str, row: Row, trials: Trials) -> str:
     """Return a row's table: the last part of training, at a fifth of it, each seed, and what it took."""
     lines = [f"### {row.title}", "", f"![{row.title}: {row.measured}](images/returns-{name}.svg)", ""]
-    what = (
-        "" if row.number == "returns" else f"In the first table: {row.number}; those of a part are its last version's. "
-    )
+    what = f"In the first table: {row.number}; those of a part are its last version's. " if row.number else ""
     lines += [f"{row.env_steps:,} {row.unit}. {what}Goal: {row.goal}.", ""]
     lines += table(row, trials)
     for key, what in row.measures:
