@@ -2,11 +2,13 @@
 
 Peers' own scripts run here, in the same versions of the environments; every row has a baseline that costs nothing. A
 trial is one contender with one seed. Its result is a file below `benchmarks/results/returns`, and a trial that has one
-is not run again: a command that was interrupted continues, a run of Penstock in the middle of it. Prints CPU hours.
+is not run again: a command that was interrupted continues. When --hours are over, or at Ctrl-C, runs of Penstock are
+interrupted, and go on from their last commits the next time; their results name the steps at each interruption. Prints
+CPU hours.
 
     make returns                                                 # every row, in order, until --hours are over
     make returns ARGS="--only ppo-hopper --seeds 1 2"
-    make returns ARGS="--quick"                                  # a fifth of the steps, two seeds, three rows
+    make returns ARGS="--quick"                                  # five rows, a fifth of the steps or less, two seeds
     make returns ARGS="--list"                                   # what is missing, with estimated hours
 
 `python benchmarks/board_page.py` draws the results into docs/benchmarks.md, and so does this at its end.
@@ -17,8 +19,9 @@ from __future__ import annotations
 import argparse
 import datetime as dt
 import json
-import os
+import math
 import resource
+import signal
 import subprocess
 import sys
 import time
@@ -30,6 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / "peers"))
 from board_page import write_pages
 from measure import machine
 from offline_datasets import Dataset, datasets_of
+from returns_parts import InterruptedTrialError, finish_run
 from returns_rows import ROWS, Contender, Row, expected_seconds
 from run import PEERS, peer_python
 
@@ -42,7 +46,11 @@ ROWS_OF_UPDATE = 256
 """Of offline learning, here and by the peer."""
 QUICK_DATA = (15_000, 10_000)
 """Steps of the agent, and rows, of a quick trial's data sets."""
-QUICK = ("ppo-halfcheetah", "lag-cartpole-ppo", "lag-cartpole-impala")
+PATIENT = ("--cluster.gang-seconds", "600", "--cluster.lease-seconds", "60")
+"""A busy machine does not change returns, so only the timeouts are longer."""
+QUICK = ("ppo-halfcheetah", "mappo-spread", "connect-four", "lag-cartpole-ppo", "lag-cartpole-impala")
+"""Rows of --quick, with two seeds, and a fifth of the steps or less."""
+QUICK_TOGETHER = 2
 
 
 def main() -> None:
@@ -51,8 +59,12 @@ def main() -> None:
     parser.add_argument("--contenders", nargs="+", default=None, help="part of a contender's title")
     parser.add_argument("--seeds", type=int, nargs="+", default=None)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--hours", type=float, default=24.0, help="begin no trial after so many hours of wall clock")
-    parser.add_argument("--together", type=int, default=1, help="trials that run at once")
+    parser.add_argument(
+        "--hours", type=float, default=24.0, help="of wall clock; then no trial begins, and runs are interrupted"
+    )
+    parser.add_argument(
+        "--together", type=int, default=None, help=f"trials that run at once: 1, or {QUICK_TOGETHER} with --quick"
+    )
     parser.add_argument("--store", type=Path, default=HERE.parent / "runs" / "returns", help="of Penstock's runs")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--list", action="store_true")
@@ -66,35 +78,54 @@ def main() -> None:
         if not args.contenders or any(part.lower() in contender.title.lower() for part in args.contenders)
     ]
     missing = [each for each in trials if not path_of(results, each[0], each[2], each[3]).is_file()]
-    hours = sum(row.steps_of(args.quick) / contender.steps_per_second for _, row, contender, _ in missing) / 3600
+    together = args.together or (QUICK_TOGETHER if args.quick else 1)
+    seconds = sum(expected_seconds(row, contender, args.quick) for _, row, contender, _ in missing) / together
     print(
-        f"{len(trials) - len(missing)} of {len(trials)} trials are there; the others take about {hours:.1f} h",
+        f"{len(trials) - len(missing)} of {len(trials)} trials are there; the others take about {duration(seconds)}, "
+        f"{together} at once with a core each, and minutes more where a peer has to be installed",
         flush=True,
     )
     if args.list:
-        for name, row in ROWS.items():
+        for name in dict.fromkeys(each[0] for each in trials):
             left = [each for each in missing if each[0] == name]
-            print(f"{name}: {len(left)} trials missing, {expected_seconds(row, args.quick) / 3600:.1f} h for the row")
+            seconds = sum(expected_seconds(row, contender, args.quick) for _, row, contender, _ in left)
+            print(f"{name}: {len(left)} trials missing, {duration(seconds)} of one core")
         return
     end = time.monotonic() + args.hours * 3600
     before = cpu_seconds()
+    # A shell that starts this in the background makes it, and so its runs, ignore Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def run(trial: tuple[str, Row, Contender, int]) -> None:
         name, row, contender, seed = trial
         if time.monotonic() > end:
             return
-        found = measure(name, row, contender, seed, row.steps_of(args.quick), args.store)
+        try:
+            found = measure(name, row, contender, seed, row.steps_of(args.quick), args.store, end)
+        except InterruptedTrialError as stop:
+            print(f"{name} | {contender.title} | seed {seed} | {stop}", flush=True)
+            return
         path = path_of(results, name, contender, seed)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
         last = found["returns"][-1]
         print(f"{name} | {contender.title} | seed {seed} | {last} | {found['seconds']:.0f} s", flush=True)
 
-    with ThreadPoolExecutor(args.together) as threads:
-        list(threads.map(run, missing))
+    try:
+        with ThreadPoolExecutor(together) as threads:
+            list(threads.map(run, missing))
+    except KeyboardInterrupt:
+        sys.exit("interrupted; the same command continues")
     print(f"{(cpu_seconds() - before) / 3600:.2f} CPU hours", flush=True)
+    if left := sum(not path_of(results, each[0], each[2], each[3]).is_file() for each in missing):
+        print(f"{left} of {len(trials)} trials are left; the same command continues", flush=True)
     if not args.quick and args.results == RESULTS:
         write_pages()
+
+
+def duration(seconds: float) -> str:
+    """Return a duration in whole minutes, rounded up, and from an hour and a half on in hours."""
+    return f"{math.ceil(seconds / 60)} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def path_of(results: Path, name: str, contender: Contender, seed: int) -> Path:
@@ -107,8 +138,14 @@ def cpu_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def measure(name: str, row: Row, contender: Contender, seed: int, env_steps: int, store: Path) -> dict[str, Any]:
-    """Run one trial: its mean returns by part of the training, as acted, and the command that repeats it."""
+def measure(
+    name: str, row: Row, contender: Contender, seed: int, env_steps: int, store: Path, end: float
+) -> dict[str, Any]:
+    """Run one trial: its mean returns by part of the training, as acted, and the command that repeats it.
+
+    Raises:
+        InterruptedTrialError: `end`, a time of `time.monotonic`, came in the middle of a run of Penstock.
+    """
     started = time.monotonic()
     made = datasets_of(row.environment, store, *QUICK_DATA if env_steps < row.env_steps else ()) if row.dataset else {}
     if row.dataset and contender.command[-1] == "data":
@@ -117,9 +154,11 @@ def measure(name: str, row: Row, contender: Contender, seed: int, env_steps: int
         found["command"] = "python benchmarks/offline_datasets.py"
     elif contender.kind == "replay":
         name = f"{name}-{contender.slug}-{env_steps}-{seed}"
-        found = replay(row, contender, seed, env_steps, store, name, made[row.dataset])
+        found = replay(row, contender, seed, env_steps, store, name, made[row.dataset], end)
     elif contender.kind == "penstock":
-        found = train(row, contender, seed, env_steps, store, f"{name}-{contender.slug}-{env_steps}-{seed}")
+        found = train(row, contender, seed, env_steps, store, f"{name}-{contender.slug}-{env_steps}-{seed}", end)
+    elif contender.kind == "self-play":
+        found = self_play(row, contender, seed, env_steps, store, f"{name}-{contender.slug}-{env_steps}-{seed}", end)
     else:
         command = peer_command(row, contender, seed, env_steps)
         if contender.kind == "peer" and row.dataset:
@@ -128,25 +167,35 @@ def measure(name: str, row: Row, contender: Contender, seed: int, env_steps: int
                 row, contender, seed, row.parts * passes_of(data, row, env_steps) * -(-data.rows // ROWS_OF_UPDATE)
             )
             command += ["--data", data.minari, "--reward-scale", repr(data.reward_scale)]
-        output = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
-        found = {"returns": output["returns_by_stage"], "env_steps": output["env_steps"], "about": output["machine"]}
-        found["command"] = " ".join(["python", *command[1:]]).replace(f"{HERE.parent}/", "")
+        found = figures_of(row, command)
     return {
         "row": name,
         "contender": contender.title,
         "environment": row.environment,
         "seed": seed,
+        "seconds": time.monotonic() - started,
         **found,
         **({"scale": [made["random"].mean_return, made["expert"].mean_return]} if made else {}),
-        "seconds": time.monotonic() - started,
         "date": dt.datetime.now(tz=dt.UTC).date().isoformat(),
+    }
+
+
+def figures_of(row: Row, command: list[str]) -> dict[str, Any]:
+    """Run a script that prints its figures as JSON, and return those of a trial."""
+    output = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+    return {
+        "returns": output["returns_by_stage"],
+        **{key: output[key] for key, _ in row.measures if key in output},
+        "env_steps": output["env_steps"],
+        "about": output["machine"],
+        "command": " ".join(["python", *command[1:]]).replace(f"{HERE.parent}/", ""),
     }
 
 
 def peer_command(row: Row, contender: Contender, seed: int, env_steps: int) -> list[str]:
     """Return the command of a peer's script, or of a baseline's."""
     if contender.kind == "baseline":
-        script = [sys.executable, str(HERE / "baseline_returns.py"), *contender.command]
+        script = [sys.executable, str(HERE / row.baseline_script), *contender.command]
         return [*script, "--environment", row.environment, "--seed", str(seed), "--parts", str(row.parts)]
     environment, script_name, *options = contender.command
     command = [str(peer_python(environment)), str(PEERS / script_name), *options]
@@ -159,55 +208,70 @@ def passes_of(data: Dataset, row: Row, updates: int) -> int:
 
 
 def replay(
-    row: Row, contender: Contender, seed: int, updates: int, store: Path, name: str, data: Dataset
+    row: Row, contender: Contender, seed: int, updates: int, store: Path, name: str, data: Dataset, end: float
 ) -> dict[str, Any]:
     """Learn from a data set with one seed, evaluated by ten episodes after each part; continue an interrupted run."""
-    passes, program = passes_of(data, row, updates), str(Path(sys.executable).parent / "penstock")
+    passes = passes_of(data, row, updates)
     options = ["--from", data.run, "--algorithm.name", contender.command[0], "--algorithm.hidden", "[256,256]"]
     options += ["--algorithm.minibatch-rows", str(ROWS_OF_UPDATE), "--algorithm.epochs", str(passes)]
     options += ["--shards-per-round", str(data.shards), "--rounds-per-stage", "1", "--max-stages", str(row.parts)]
     options += ["--evaluation-episodes", "10", "--cluster.gang-seconds", "3600", "--seed", str(seed)]
     if contender.command[0] == "iql":
         options += ["--algorithm.reward-scale", repr(data.reward_scale)]
-    start = ["resume", name] if (store / name).is_dir() else ["replay", name, *options]
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT")}
-    command = [program, *start, "--store", str(store), "--json"]
-    subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
+    _, facts = finish_run(store, name, ["replay", name, *options], end)
     commits = sorted((store / name / "commits").glob("*.json"))
     return {
         "returns": [json.loads(path.read_text())["evaluation"]["mean_return"] for path in commits],
         "env_steps": row.parts * passes * -(-data.rows // ROWS_OF_UPDATE),
+        **{key: value for key, value in facts.items() if key != "interruptions"},
         "command": " ".join(["penstock", "replay", "NAME", *options]),
         "about": machine(["penstock-rl", "torch", "gymnasium", "mujoco", "numpy"]),
     }
 
 
-def train(row: Row, contender: Contender, seed: int, env_steps: int, store: Path, name: str) -> dict[str, Any]:
+def train(
+    row: Row, contender: Contender, seed: int, env_steps: int, store: Path, name: str, end: float
+) -> dict[str, Any]:
     """Train one seed for all its steps; continue where an interrupted command has ended."""
     preset, *settings = contender.command
     config = build_config(merge(load_preset(preset), parse_overrides(settings)))
     rounds = max(1, env_steps // (config.environment.num_envs * config.schedule.round_steps * row.parts))
-    program, place = str(Path(sys.executable).parent / "penstock"), ("--store", str(store))
     options = [preset, *settings, "--rounds-per-stage", str(rounds), "--max-stages", str(row.parts)]
     options += ["--target-return", "none", "--evaluate-every-stages", str(row.parts), "--evaluation-episodes", "100"]
-    # A busy machine does not change returns, so only the timeouts are longer.
-    options += ["--cluster.gang-seconds", "600", "--cluster.lease-seconds", "60", "--seed", str(seed)]
-    parts = 1
-    if (store / name).is_dir():
-        command, parts = [program, "resume", name, *place, "--json"], 2
-    else:
-        command = [program, "train", *options, "--name", name, *place, "--json"]
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT")}
-    finished = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
-    outcome = json.loads(finished.stdout)
+    options += [*PATIENT, "--seed", str(seed)]
+    printed, facts = finish_run(store, name, ["train", *options, "--name", name], end)
+    outcome = json.loads(printed)
     commits = sorted((store / name / "commits").glob("*.json"))
     return {
         "returns": [json.loads(path.read_text())["metrics"].get("episode_return") for path in commits],
         "greedy_return": outcome["evaluation"]["mean_return"],
         "env_steps": outcome["env_steps"],
-        "commands": parts,
+        **facts,
         "command": " ".join(["penstock", "train", *options]),
         "about": machine(["penstock-rl", "torch", "gymnasium", "mujoco", "numpy"]),
+    }
+
+
+def self_play(
+    row: Row, contender: Contender, seed: int, env_steps: int, store: Path, name: str, end: float
+) -> dict[str, Any]:
+    """Train one seed by self-play in stages of the preset, as opponents change at commits; then play its games."""
+    script, preset, *settings = contender.command
+    config = build_config(merge(load_preset(preset), parse_overrides(settings)))
+    steps = config.environment.num_envs * config.schedule.round_steps * config.schedule.rounds_per_stage
+    stages = str(max(row.parts, env_steps // steps))
+    options = [preset, *settings, "--max-stages", stages, "--target-return", "none", "--evaluate-every-stages", stages]
+    options += [*PATIENT, "--seed", str(seed)]
+    _, facts = finish_run(store, name, ["train", *options, "--name", name], end)
+    playing = [str(HERE / script), "--run", name, "--store", str(store), "--parts", str(row.parts), "--seed", str(seed)]
+    started = time.monotonic()
+    found = figures_of(row, [sys.executable, *playing])
+    facts["seconds"] += time.monotonic() - started
+    return {
+        **found,
+        **facts,
+        "command": " ".join(["penstock", "train", *options, "--name", "NAME"])
+        + f" && python benchmarks/{script} --run NAME --seed {seed}",
     }
 
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from board_plots import NOBODYS, OURS, THEIRS, tick_step
-from returns_rows import ROWS, Row
+from returns_rows import ROWS, Row, expected_seconds
 from scipy.stats import bootstrap, trim_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -25,8 +25,8 @@ HEAD = """## Returns
 `make returns` writes this part. A trial is one contender with one seed; peers run their own scripts, at the settings
 that they publish, in the same versions of the environments. Returns are the environment's own, of the episodes that
 ended in a part of the training, as acted. Every seed is drawn, and the thick line is the interquartile mean (a quarter
-of the seeds left out at each end). Intervals are 95 % by bootstrap over the seeds: of so few they say little. What has
-no figure has not been run.
+of the seeds left out at each end). Intervals are 95 % by bootstrap over the seeds: of so few they say little. A ring
+marks where a run was interrupted; it was resumed from its last commit. What has no figure has not been run.
 """
 COLOURS = (OURS, "#4c9a6a", "#b07cc6", "#c98b2b", "#4a4a4a")
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 880, 300, 70, 290, 14, 44
@@ -53,10 +53,30 @@ def returns_part(folder: Path) -> Iterator[tuple[str | None, str]]:
         return
     yield None, HEAD
     for name, trials in found.items():
-        yield f"docs/images/returns-{name}.svg", curves(ROWS[name], trials)
+        yield f"docs/images/returns-{name}.svg", curves(ROWS[name], trials, ROWS[name].measured)
+        for key, what in ROWS[name].measures:
+            if is_curve(measured := series(trials, key)):
+                yield f"docs/images/returns-{picture_of(name, key)}.svg", curves(ROWS[name], measured, what)
         yield None, section(name, ROWS[name], trials)
     if missing := missing_rows(found):
         yield None, missing
+
+
+def series(trials: Trials, key: str) -> Trials:
+    """Return the trials that have another series, with it in place of their returns."""
+    found = {
+        title: [{**one, "returns": one[key]} for one in results if key in one] for title, results in trials.items()
+    }
+    return {title: results for title, results in found.items() if results}
+
+
+def is_curve(trials: Trials) -> bool:
+    """Return whether any trial has more than one point."""
+    return any(sum(value is not None for value in one["returns"]) > 1 for each in trials.values() for one in each)
+
+
+def picture_of(name: str, key: str) -> str:
+    return f"{name}-{key.replace('_', '-')}"
 
 
 def missing_rows(found: dict[str, Trials]) -> str:
@@ -83,34 +103,47 @@ def missing_rows(found: dict[str, Trials]) -> str:
 
 def hours_of(row: Row, there: dict[str, int]) -> str:
     """Return the estimated hours of the trials that a row lacks, given how many each contender has."""
-    seconds = sum(
-        max(0, row.seeds - there.get(each.title, 0)) * row.env_steps / each.steps_per_second
-        for each in row.contenders
-        if each.kind != "baseline"
-    )
+    seconds = sum(max(0, row.seeds - there.get(each.title, 0)) * expected_seconds(row, each) for each in row.contenders)
     return f"{seconds / 3600:.1f}"
 
 
 def section(name: str, row: Row, trials: Trials) -> str:
     """Return a row's table: the last part of training, at a fifth of it, each seed, and what it took."""
-    lines = [f"### {row.title}", "", f"![{row.title}: returns](images/returns-{name}.svg)", ""]
-    lines += [f"{row.env_steps:,} {row.unit}. Goal: {row.goal}.", ""]
-    fifth, parts = row.env_steps // 5, row.parts
-    lines.append(
-        f"| | at {fifth:,} {row.unit} | the last {row.env_steps // parts:,} | 95 % | each seed | minutes a trial |"
-    )
-    lines.append("|---|---|---|---|---|---|")
+    lines = [f"### {row.title}", "", f"![{row.title}: {row.measured}](images/returns-{name}.svg)", ""]
+    what = f"In the first table: {row.number}; those of a part are its last version's. " if row.number else ""
+    lines += [f"{row.env_steps:,} {row.unit}. {what}Goal: {row.goal}.", ""]
+    lines += table(row, trials)
+    for key, what in row.measures:
+        if measured := series(trials, key):
+            picture = f"![{row.title}: {what}](images/returns-{picture_of(name, key)}.svg)"
+            lines += ["", f"{what[0].upper()}{what[1:]}:", "", *([picture, ""] if is_curve(measured) else [])]
+            lines += table(row, measured)
     for title, results in trials.items():
-        last, early = column(results, parts - 1), column(results, parts // 5 - 1)
-        each = " ".join(f"{value:,.1f}" for value in last)
-        minutes = float(np.median([result["seconds"] for result in results])) / 60
-        lines.append(f"| {title} | {middle(early)} | {middle(last)} | {interval(last)} | {each} | {minutes:.1f} |")
+        for one in results:
+            if stopped := one.get("interruptions"):
+                at = ", ".join(f"{steps:,}" for steps in stopped)
+                lines.append(f"\n{title}, seed {one['seed']}: interrupted with {at} {row.unit} committed, and resumed.")
     commands = {f"`{results[0]['command']}`" for results in trials.values()}
     lines += [
         "",
         "Commands of a first seed: " + "; ".join(sorted(commands)) + f'. `make returns ARGS="--only {name}"`.',
     ]
     return "\n".join(lines) + "\n"
+
+
+def table(row: Row, trials: Trials) -> list[str]:
+    """Return the lines of a table of one series."""
+    fifth, parts = row.env_steps // 5, row.parts
+    lines = [
+        f"| | at {fifth:,} {row.unit} | the last {row.env_steps // parts:,} | 95 % | each seed | minutes a trial |",
+        "|---|---|---|---|---|---|",
+    ]
+    for title, results in trials.items():
+        last, early = column(results, parts - 1), column(results, parts // 5 - 1)
+        each = " ".join(f"{value:,.1f}" for value in last)
+        minutes = float(np.median([result["seconds"] for result in results])) / 60
+        lines.append(f"| {title} | {middle(early)} | {middle(last)} | {interval(last)} | {each} | {minutes:.1f} |")
+    return lines
 
 
 def column(results: Sequence[dict[str, Any]], part: int) -> NDArray[np.float64]:
@@ -136,7 +169,15 @@ def interval(values: NDArray[np.float64]) -> str:
     return f"{found.low:,.1f} to {found.high:,.1f}"
 
 
-def curves(row: Row, trials: Trials) -> str:
+def interruptions(result: dict[str, Any], row: Row, place: Callable[[float, float], str]) -> Iterator[tuple[int, str]]:
+    """Yield the steps of each interruption of a trial, and its point on the trial's line."""
+    known = {at: value for at, value in enumerate(result["returns"]) if value is not None}
+    for steps in result.get("interruptions", ()):
+        at = steps / result["env_steps"] * row.parts - row.point
+        yield steps, place(at, float(np.interp(at, list(known), list(known.values()))))
+
+
+def curves(row: Row, trials: Trials, what: str) -> str:
     """Return an SVG picture with a line for each seed and a thick one for the interquartile mean of each contender."""
     everything = [
         value for results in trials.values() for one in results for value in one["returns"] if value is not None
@@ -146,13 +187,13 @@ def curves(row: Row, trials: Trials) -> str:
     low, high = np.floor(low / step) * step, np.ceil(high / step) * step
 
     def place(part: float, value: float) -> str:
-        x = LEFT + (WIDTH - LEFT - RIGHT) * (part + 0.5) / row.parts
+        x = LEFT + (WIDTH - LEFT - RIGHT) * (part + row.point) / row.parts
         return f"{x:.1f},{TOP + (HEIGHT - TOP - BOTTOM) * (high - value) / (high - low):.1f}"
 
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}"',
         'font-family="sans-serif" font-size="13" role="img">',
-        f"<title>{escape(row.title)}: returns</title>",
+        f"<title>{escape(row.title)}: {escape(what)}</title>",
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>',
     ]
     for tick in np.arange(low, high + step / 2, step):
@@ -167,7 +208,7 @@ def curves(row: Row, trials: Trials) -> str:
     ours = iter(COLOURS)
     for number, (title, results) in enumerate(trials.items()):
         kind = kinds[title]
-        colour = next(ours, OURS) if kind == "penstock" else THEIRS if kind == "peer" else NOBODYS
+        colour = next(ours, OURS) if kind in {"penstock", "self-play"} else THEIRS if kind == "peer" else NOBODYS
         dash = ' stroke-dasharray="5 4"' if kind == "baseline" else ""
         for one in results:
             points = " ".join(place(at, value) for at, value in enumerate(one["returns"]) if value is not None)
@@ -175,6 +216,12 @@ def curves(row: Row, trials: Trials) -> str:
         means = [(at, column(results, at)) for at in range(row.parts)]
         points = " ".join(place(at, float(trim_mean(values, 0.25))) for at, values in means if len(values))
         lines.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="3"{dash}/>')
+        lines += [
+            f'<circle cx="{x}" cy="{y}" r="4" fill="#ffffff" stroke="{colour}" stroke-width="2">'
+            f"<title>interrupted at {steps:,} {row.unit}</title></circle>"
+            for one in results
+            for steps, (x, y) in ((steps, point.split(",")) for steps, point in interruptions(one, row, place))
+        ]
         x, y = WIDTH - RIGHT + 14, TOP + 16 + 20 * number
         stroke = f'stroke="{colour}" stroke-width="3"{dash}'
         lines.append(f'<line x1="{x}" y1="{y - 4}" x2="{x + 26}" y2="{y - 4}" {stroke}/>')

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-Kind: TypeAlias = Literal["penstock", "replay", "peer", "baseline"]
+Kind: TypeAlias = Literal["penstock", "replay", "self-play", "peer", "baseline"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,8 +16,9 @@ class Contender:
     title: str
     kind: Kind
     command: tuple[str, ...]
-    """Of Penstock the preset and its settings, or the settings of a replay; of a peer its virtual environment
-    and script with their names, and its options; of a baseline the script's options."""
+    """Of Penstock the preset and its settings, or the settings of a replay; of self-play the script that measures its
+    run, the preset and its settings; of a peer its virtual environment and script with their names, and its options; of
+    a baseline the script's options."""
     steps_per_second: float
     """Expected of one process with a core for itself, for estimates."""
 
@@ -43,10 +45,22 @@ class Row:
     """Kind of the data set that is learned from, in updates in place of steps."""
     quick_share: int = 5
     """A quick trial has one of so many steps."""
+    number: str = ""
+    """What a curve's points are, if they are not returns."""
+    point: float = 0.5
+    """Place of a curve's point in its part: 0.5 for a mean over the part, 1.0 for what its last version does."""
+    measures: tuple[tuple[str, str], ...] = ()
+    """Keys of other series that results have, and what their points are."""
+    baseline_script: str = "baseline_returns.py"
 
     def steps_of(self, quick: bool) -> int:
         """Return the environment steps of a trial, or its updates."""
         return self.env_steps // self.quick_share if quick else self.env_steps
+
+    @property
+    def measured(self) -> str:
+        """Return what the row's curves and its first table show."""
+        return self.number or "returns"
 
     @property
     def unit(self) -> str:
@@ -54,11 +68,9 @@ class Row:
         return "updates" if self.dataset else "environment steps"
 
 
-RANDOM_RATE = 50_000.0
-
-
 def _baseline(title: str, *options: str) -> Contender:
-    return Contender(title, "baseline", options, RANDOM_RATE)
+    # It plays a fixed number of episodes.
+    return Contender(title, "baseline", options, math.inf)
 
 
 def _mujoco(environment: str, rate: float, peer_rate: float) -> Row:
@@ -231,21 +243,42 @@ ROWS = {
         (*_lags("IMPALA", "cartpole-impala", *_IMPALA), _baseline("random actions")),
         "what a policy costs that acts behind the learner, where V-trace corrects for it",
     ),
+    "connect-four": Row(
+        "PPO by self-play on connect four",
+        "ConnectFour-v0",
+        13_107_200,
+        3,
+        (
+            Contender("Penstock", "self-play", ("connect_four_learning.py", "connect-four"), 20_000),
+            _baseline("random actions", "--policy", "random"),
+        ),
+        "at least 60 % of games won against minimax of depth 4, and 90 % against random moves",
+        quick_share=20,
+        point=1.0,
+        number="games won against minimax of depth 4, %",
+        measures=(
+            ("wins_against_random", "games won against random moves, %"),
+            ("elo", "Elo among the versions of the run, relative to random moves"),
+            ("wins_looking_ahead", "games won against minimax of depth 4, looking 4 moves ahead, %"),
+        ),
+        baseline_script="connect_four_learning.py",
+    ),
     "pong": Row(
         "PPO on Pong (ALE) from frames",
         "ALE/Pong-v5",
         10_035_200,
         1,
         (Contender("Penstock", "penstock", ("pong",), 400), _baseline("random actions")),
-        "a mean return of 18, in several parts: an interrupted command resumes its run",
+        "a mean return of 18, in several parts: an interrupted run resumes (Atari's games begin anew at it)",
         parts=49,
     ),
 }
 
 
-def expected_seconds(row: Row, quick: bool) -> float:
-    """Return the estimated CPU seconds of all trials of a row."""
-    seeds = 2 if quick else row.seeds
-    return sum(
-        seeds * row.steps_of(quick) / each.steps_per_second for each in row.contenders if each.kind != "baseline"
-    )
+START_SECONDS: dict[Kind, float] = {"penstock": 8.0, "replay": 8.0, "self-play": 45.0, "peer": 10.0, "baseline": 5.0}
+"""Expected of a trial besides its training; of self-play, the games by which it is measured are a part of them."""
+
+
+def expected_seconds(row: Row, contender: Contender, quick: bool = False) -> float:
+    """Return the estimated seconds of a trial with a core for itself."""
+    return START_SECONDS[contender.kind] + row.steps_of(quick) / contender.steps_per_second

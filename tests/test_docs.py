@@ -1,5 +1,6 @@
 """The site names every page, and links lead to existing files."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -74,11 +75,7 @@ def test_the_board_wrote_its_figures():
 )
 def test_a_figure_that_the_board_did_not_write_is_found(page: str, written: str, altered: str, tmp_path: Path):
     """A figure that somebody improved by hand is named by its page."""
-    for name in ("README.md", "docs/comparison.md", "docs/benchmarks.md"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        shutil.copy(ROOT / name, tmp_path / name)
-    for name in ("docs/images", "benchmarks/results"):
-        shutil.copytree(ROOT / name, tmp_path / name)
+    copy_pages(tmp_path)
     text = (tmp_path / page).read_text(encoding="utf-8")
     changed = re.sub(written, altered, text, count=1)
     assert changed != text
@@ -86,9 +83,67 @@ def test_a_figure_that_the_board_did_not_write_is_found(page: str, written: str,
     assert check_board(tmp_path).stderr.startswith(f"{page}: not what the stored results say")
 
 
+def test_rings_mark_where_a_run_was_interrupted(tmp_path: Path):
+    """Each interruption of a trial is a ring on its curve, at the env steps that were committed, and in the text."""
+    copy_pages(tmp_path)
+    trial = {"seed": 1, "seconds": 60.0, "command": "penstock train pong", "env_steps": 10_035_200}
+    store_trial(tmp_path, "pong", trial | {"returns": list(range(49)), "interruptions": [0, 1_024_000, 10_035_200]})
+    written = board_page("--root", str(tmp_path))
+    assert written.returncode == 0, written.stderr
+    picture = (tmp_path / "docs" / "images" / "returns-pong.svg").read_text(encoding="utf-8")
+    rings = re.findall(r'<circle cx="([\d.]+)".*?<title>interrupted at ([\d,]+) environment steps</title>', picture)
+    assert [steps for _, steps in rings] == ["0", "1,024,000", "10,035,200"]
+    left, inner, right = (float(x) for x, _ in rings)
+    assert (inner - left) / (right - left) == pytest.approx(1_024_000 / 10_035_200, abs=1e-3)
+    page = (tmp_path / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    assert "seed 1: interrupted with 0, 1,024,000, 10,035,200 environment steps committed, and resumed" in page
+
+
+def test_connect_four_has_a_picture_and_a_table_for_each_of_its_series(tmp_path: Path):
+    """A series with a figure for the last part alone has a table and no picture."""
+    copy_pages(tmp_path)
+    series = {"returns": 20.0, "wins_against_random": 97.5, "elo": 1_000.0}
+    trial: dict[str, Any] = {"seed": 1, "seconds": 60.0, "command": "penstock train", "env_steps": 13_107_200}
+    trial |= {key: [value * (part + 1) / 10 for part in range(10)] for key, value in series.items()}
+    store_trial(tmp_path, "connect-four", trial | {"wins_looking_ahead": [None] * 9 + [52.5]})
+    written = board_page("--root", str(tmp_path))
+    assert written.returncode == 0, written.stderr
+    pictures = sorted(path.name for path in (tmp_path / "docs" / "images").glob("returns-connect-four*"))
+    ends = ("-elo.svg", "-wins-against-random.svg", ".svg")
+    assert pictures == [f"returns-connect-four{end}" for end in ends]
+    page = (tmp_path / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    section = page.partition("### PPO by self-play on connect four")[2].partition("\n### ")[0]
+    for early, last in (("4.0", "20.0"), ("19.5", "97.5"), ("200.0", "1,000.0"), ("-", "52.5")):
+        assert f"| Penstock | {early} | {last} |" in section
+
+
+def copy_pages(root: Path) -> None:
+    """Copy the pages that show figures, their pictures and the results."""
+    for name in ("README.md", "docs/comparison.md", "docs/benchmarks.md"):
+        (root / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, root / name)
+    for name in ("docs/images", "benchmarks/results"):
+        shutil.copytree(ROOT / name, root / name)
+
+
+def store_trial(root: Path, row: str, trial: dict[str, Any]) -> None:
+    """Store a result of Penstock, in place of all that the row has."""
+    folder = root / "benchmarks" / "results" / "returns" / row
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    (folder / "penstock-1.json").write_text(json.dumps(trial), encoding="utf-8")
+    for picture in (root / "docs" / "images").glob(f"returns-{row}*.svg"):
+        picture.unlink()
+
+
 def check_board(root: Path) -> subprocess.CompletedProcess[str]:
     """Compare the board's figures below a checkout's root with its results."""
-    command = [sys.executable, ROOT / "benchmarks" / "board_page.py", "--check", "--root", root]
+    return board_page("--check", "--root", str(root))
+
+
+def board_page(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Write the board's pages, or compare them."""
+    command = [sys.executable, ROOT / "benchmarks" / "board_page.py", *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
