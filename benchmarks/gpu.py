@@ -5,10 +5,11 @@ there are two GPUs), the input pipeline (`pipeline_gpu.py`), and the rate of tra
 serve, next to the same learner on the CPU. Rates go to `benchmarks/results/<date>-gpu.md`. It has never run to the end:
 docs/gpu.md lists what that leaves unknown.
 
-Without a CUDA device it says so and ends with status 2.
+Without a CUDA device it says so and ends with status 2, unless only the rates on the CPU are asked for.
 
     python benchmarks/gpu.py
     python benchmarks/gpu.py --skip-tests --envs 4096
+    python benchmarks/gpu.py --cpu-only --envs 64 1024        # gpu_only's round against native pools, without a GPU
 """
 
 from __future__ import annotations
@@ -48,12 +49,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="times that each is trained")
     parser.add_argument("--rounds-per-stage", type=int, default=20)
     parser.add_argument("--skip-tests", action="store_true")
+    parser.add_argument("--cpu-only", action="store_true", help="measure the policies on the CPU, and nothing else")
     parser.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "results")
     args = parser.parse_args()
-    if not torch.cuda.is_available():
+    if not torch.cuda.is_available() and not args.cpu_only:
         print(f"make gpu: expected a CUDA device, torch {torch.__version__} finds none here", file=sys.stderr)
         sys.exit(2)
-    if not args.skip_tests:
+    if not args.skip_tests and not args.cpu_only:
         check([sys.executable, "-m", "pytest", "-m", "gpu", "tests/gpu", "-n", "0"])
         check([sys.executable, "benchmarks/pipeline_gpu.py"])
     with tempfile.TemporaryDirectory(prefix="penstock-gpu-") as folder:
@@ -69,14 +71,16 @@ def check(command: list[str]) -> None:
         sys.exit(status)
 
 
-def policies() -> dict[str, list[str]]:
+def policies(cpu_only: bool) -> dict[str, list[str]]:
     """Return the settings of each policy and device to compare."""
     found = {
-        "gpu_only, cuda": ["--policy", "gpu_only", "--device", "cuda"],
-        "single_learner_coarse, cuda": ["--policy", "single_learner_coarse", "--device", "cuda"],
         "gpu_only, cpu": ["--policy", "gpu_only", "--device", "cpu"],
         "multiple_learners, cpu": ["--policy", "multiple_learners", "--device", "cpu"],
     }
+    if cpu_only:
+        return found
+    found["gpu_only, cuda"] = ["--policy", "gpu_only", "--device", "cuda"]
+    found["single_learner_coarse, cuda"] = ["--policy", "single_learner_coarse", "--device", "cuda"]
     gpus = torch.cuda.device_count()
     if gpus > 1:
         several = ["--policy", "gpu_only", "--device", "cuda", "--learn-tasks", str(gpus)]
@@ -90,7 +94,7 @@ def measure(args: argparse.Namespace, folder: str) -> list[dict[str, Any]]:
     with PrefectServer() as server:
         server.wait_ready()
         server.direct_here()
-        each = itertools.product(range(args.rounds), args.presets, args.envs, policies().items())
+        each = itertools.product(range(args.rounds), args.presets, args.envs, policies(args.cpu_only).items())
         for run, (_, preset, envs, (name, policy)) in enumerate(each):
             learners = int(policy[-1]) if policy[-2] == "--learn-tasks" else 1
             tiles = ["--num-envs", str(envs), "--envs-per-tile", str(envs // learners)]
@@ -127,10 +131,11 @@ def report(args: argparse.Namespace, found: list[dict[str, Any]]) -> None:
                 f"{median(each['seconds']):.4f}",
             )
         )
-    devices = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+    devices = [] if args.cpu_only else [torch.cuda.get_device_name(each) for each in range(torch.cuda.device_count())]
     raw = {"found": found, "devices": devices, "machine": machine(["penstock-rl", "torch", "distributed"])}
     command = shlex.join(["python", "benchmarks/gpu.py", *sys.argv[1:]])
-    print(write_table(args.results, "gpu", command, rows, raw, head=HEAD, notes=[f"On {', '.join(devices)}."]))
+    title, notes = ("gpu-only-on-cpu", []) if args.cpu_only else ("gpu", [f"On {', '.join(devices)}."])
+    print(write_table(args.results, title, command, rows, raw, head=HEAD, notes=notes))
 
 
 if __name__ == "__main__":
