@@ -15,8 +15,8 @@ class Contender:
     title: str
     kind: Kind
     command: tuple[str, ...]
-    """Of Penstock the preset and its settings, or the settings of a replay; of a peer its virtual environment
-    and script with their names, and its options; of a baseline the script's options."""
+    """Of Penstock the preset and its settings, or the preset of a replay; of a peer its virtual environment and script
+    with their names, and its options; of a baseline the script's options."""
     steps_per_second: float
     """Expected of one process with a core for itself, for estimates."""
 
@@ -52,6 +52,11 @@ class Row:
     def unit(self) -> str:
         """Return what a trial's length is counted in."""
         return "updates" if self.dataset else "environment steps"
+
+    @property
+    def measured(self) -> str:
+        """Return what the row shows: returns, or scores between those of two data sets."""
+        return "scores" if self.dataset else "returns"
 
 
 RANDOM_RATE = 50_000.0
@@ -145,9 +150,9 @@ def _offline(environment: str, dataset: str) -> Row:
         50_000,
         3,
         (
-            Contender("BC", "replay", ("behaviour_cloning",), 450),
-            Contender("IQL", "replay", ("iql",), 85),
-            Contender("TD3+BC", "replay", ("td3_bc",), 115),
+            Contender("BC", "replay", ("halfcheetah-bc",), 450),
+            Contender("IQL", "replay", ("halfcheetah-iql",), 85),
+            Contender("TD3+BC", "replay", ("halfcheetah-td3-bc",), 115),
             Contender("BC of d3rlpy", "peer", d3rlpy("bc"), 370),
             Contender("IQL of d3rlpy", "peer", d3rlpy("iql"), 60),
             Contender("TD3+BC of d3rlpy", "peer", d3rlpy("td3_bc"), 85),
