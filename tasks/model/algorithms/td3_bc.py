@@ -7,8 +7,8 @@ is over rows that several learners may share. A group of one number keeps lambda
 
 Observations are normalised, `(s - mean) / (deviation + 1e-3)` as in equation 6, by the rows that were learned so far:
 after one pass these are all, and the first round is learned as it is. With `moment_rounds`, the first rounds give the
-moments and nothing is learned from them, so that all of learning has the same ones: the paper's, if those rounds are one
-pass over the data set. Critics and the delay are those of `td3`.
+moments and nothing is learned from them, so that all of learning has the same ones: the paper's, if those rounds are
+one pass over the data set. Critics and the delay are those of `td3`.
 """
 
 from __future__ import annotations
