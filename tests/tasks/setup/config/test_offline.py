@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from typing import Any
 
 import pytest
@@ -18,6 +17,7 @@ from penstock.tasks.setup.config.loading import (
 )
 from penstock.tasks.setup.config.offline import BehaviourCloningSettings, IQLSettings, TD3BCSettings
 from penstock.tasks.setup.config.replay import ReplayConfig, build_replay_config
+from penstock.tasks.setup.planning.preflight import check_acting
 
 LATER = {
     "behaviour_cloning": {"activation": "relu", "adam_epsilon": 1e-8, "bounded_mean": True},
@@ -71,7 +71,15 @@ def test_a_mean_within_bounds_needs_bounds(name: str):
             make_pool(config, 1).close()
             continue
         with pytest.raises(ConfigError, match=r"bounded_mean = true: CartPole-v1 takes choices, .*leave it out"):
-            closing(make_pool(config, 1))
+            make_pool(config, 1)
+
+
+def test_a_replay_of_choices_is_no_task_of_td3_bc():
+    """Before the start, as for a training run, with an algorithm that fits."""
+    values = {"environment": {"id": "CartPole-v1"}, "algorithm": {"name": "td3_bc"}}
+    with pytest.raises(ConfigError, match=r"'td3_bc': it needs vectors as actions, and CartPole-v1 .*such as iql"):
+        check_acting(replay_of(**values))
+    check_acting(replay_of(**values | {"algorithm": {"name": "iql"}}))
 
 
 @pytest.mark.parametrize("name", presets(REPLAY_PRESETS_FOLDER))
