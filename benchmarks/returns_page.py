@@ -26,8 +26,8 @@ HEAD = """## Returns
 that they publish, in the same versions of the environments. Returns are the environment's own, of the episodes that
 ended in a part of the training, as acted. Every seed is drawn, and the thick line is the interquartile mean (a quarter
 of the seeds left out at each end). Intervals are 95 % by bootstrap over the seeds: of so few they say little. What has
-no figure has not been run. Offline rows have scores in place of returns: 0 is the mean return of the data set of random
-actions, and 100 that of the expert's, both made here, so they are not D4RL's.
+no figure has not been run. Offline rows have scores of ten greedy episodes after each part: 0 is the mean return of the
+data set of random actions, and 100 that of the expert's, both made here, so they are not D4RL's.
 """
 COLOURS = (OURS, "#4c9a6a", "#b07cc6", "#c98b2b", "#4a4a4a")
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 880, 300, 70, 290, 14, 44

@@ -93,7 +93,7 @@ def test_the_value_is_drawn_to_the_expectile(tau: float):
 
 @pytest.mark.parametrize("kind", [IQL, BehaviourCloning])
 def test_a_policy_has_the_chosen_activation_and_a_mean_within_the_bounds(kind: type[IQL | BehaviourCloning]):
-    """Of ReLUs, and of tanh times the largest action, which is 2; its likelihoods are that mean's."""
+    """ReLUs in hidden layers, and tanh times the largest action, which is 2; likelihoods are those of that mean."""
     settings = IQLSettings if kind is IQL else BehaviourCloningSettings
     algorithm = kind(settings(hidden=(5,), activation="relu", bounded_mean=True), VECTORS)
     state, rows = algorithm.init(1), batch_of(IQL(IQLSettings(), VECTORS))
