@@ -187,10 +187,10 @@ _OFFLINE = {
 }
 
 ROWS = {
-    "ppo-halfcheetah": _mujoco("HalfCheetah-v5", 10_000, 1_750),
-    "ppo-hopper": _mujoco("Hopper-v5", 10_000, 1_750),
-    "ppo-walker2d": _mujoco("Walker2d-v5", 10_000, 1_750),
-    "ppo-ant": _mujoco("Ant-v5", 6_000, 1_300),
+    "ppo-halfcheetah": _mujoco("HalfCheetah-v5", 10_000, 1_050),
+    "ppo-hopper": _mujoco("Hopper-v5", 10_000, 1_050),
+    "ppo-walker2d": _mujoco("Walker2d-v5", 10_000, 1_050),
+    "ppo-ant": _mujoco("Ant-v5", 6_000, 800),
     "mappo-spread": Row(
         "MAPPO and IPPO on simple_spread_v3",
         "simple_spread_v3",
