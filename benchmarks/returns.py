@@ -38,12 +38,12 @@ from returns_rows import ROWS, Contender, Row, expected_seconds
 from run import PEERS, peer_python
 
 from penstock.flows.settings.options import parse_overrides
-from penstock.tasks.setup.config.loading import build_config, load_preset, merge
+from penstock.tasks.setup.config.loading import REPLAY_PRESETS_FOLDER, build_config, load_preset, merge
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "returns"
 ROWS_OF_UPDATE = 256
-"""Of offline learning, here and by the peer."""
+"""Of offline learning, in the presets and by the peer."""
 QUICK_DATA = (15_000, 10_000)
 """Steps of the agent, and rows, of a quick trial's data sets."""
 PATIENT = ("--cluster.gang-seconds", "600", "--cluster.lease-seconds", "60")
@@ -212,17 +212,20 @@ def replay(
 ) -> dict[str, Any]:
     """Learn from a data set with one seed, evaluated by ten episodes after each part; continue an interrupted run."""
     passes = passes_of(data, row, updates)
-    options = ["--from", data.run, "--algorithm.name", contender.command[0], "--algorithm.hidden", "[256,256]"]
-    options += ["--algorithm.minibatch-rows", str(ROWS_OF_UPDATE), "--algorithm.epochs", str(passes)]
-    options += ["--shards-per-round", str(data.shards), "--rounds-per-stage", "1", "--max-stages", str(row.parts)]
-    options += ["--evaluation-episodes", "10", "--cluster.gang-seconds", "3600", "--seed", str(seed)]
-    if contender.command[0] == "iql":
-        options += ["--algorithm.reward-scale", repr(data.reward_scale)]
+    made, preset = row.parts * passes * -(-data.rows // ROWS_OF_UPDATE), contender.command[0]
+    settings = load_preset(preset, REPLAY_PRESETS_FOLDER)["algorithm"]
+    # What depends on the data set; a round is a pass over all of it, or several, and a stage one round.
+    unlearned = settings.get("moment_rounds", 0)
+    options = ["--from", data.run, "--preset", preset, "--algorithm.epochs", str(passes)]
+    options += ["--shards-per-round", str(data.shards), "--max-stages", str(row.parts + unlearned)]
+    options += ["--cluster.gang-seconds", "3600", "--seed", str(seed)]
+    if settings["name"] == "iql":
+        options += ["--algorithm.reward-scale", repr(data.reward_scale), "--algorithm.anneal-minibatches", str(made)]
     _, facts = finish_run(store, name, ["replay", name, *options], end)
-    commits = sorted((store / name / "commits").glob("*.json"))
+    commits = sorted((store / name / "commits").glob("*.json"))[unlearned:]
     return {
         "returns": [json.loads(path.read_text())["evaluation"]["mean_return"] for path in commits],
-        "env_steps": row.parts * passes * -(-data.rows // ROWS_OF_UPDATE),
+        "env_steps": made,
         **{key: value for key, value in facts.items() if key != "interruptions"},
         "command": " ".join(["penstock", "replay", "NAME", *options]),
         "about": machine(["penstock-rl", "torch", "gymnasium", "mujoco", "numpy"]),

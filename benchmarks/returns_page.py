@@ -26,7 +26,9 @@ HEAD = """## Returns
 that they publish, in the same versions of the environments. Returns are the environment's own, of the episodes that
 ended in a part of the training, as acted. Every seed is drawn, and the thick line is the interquartile mean (a quarter
 of the seeds left out at each end). Intervals are 95 % by bootstrap over the seeds: of so few they say little. A ring
-marks where a run was interrupted; it was resumed from its last commit. What has no figure has not been run.
+marks where a run was interrupted; it was resumed from its last commit. What has no figure has not been run. Offline
+rows have scores of ten greedy episodes after each part: 0 is the mean return of the data set of random actions, and 100
+that of the expert's, both made here, so they are not D4RL's.
 """
 COLOURS = (OURS, "#4c9a6a", "#b07cc6", "#c98b2b", "#4a4a4a")
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 880, 300, 70, 290, 14, 44
@@ -40,10 +42,18 @@ def stored_trials(folder: Path) -> dict[str, Trials]:
         for contender in row.contenders:
             paths = sorted((folder / name).glob(f"{contender.slug}-[0-9]*.json"))
             if paths:
-                trials[contender.title] = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+                results = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+                trials[contender.title] = [scored(each) for each in results] if row.dataset else results
         if trials:
             found[name] = trials
     return found
+
+
+def scored(result: dict[str, Any]) -> dict[str, Any]:
+    """Return an offline trial with scores in place of returns: 0 at random actions, 100 at the expert."""
+    lowest, highest = result["scale"]
+    scores = [None if value is None else 100.0 * (value - lowest) / (highest - lowest) for value in result["returns"]]
+    return {**result, "returns": scores}
 
 
 def returns_part(folder: Path) -> Iterator[tuple[str | None, str]]:
@@ -111,7 +121,7 @@ def section(name: str, row: Row, trials: Trials) -> str:
     """Return a row's table: the last part of training, at a fifth of it, each seed, and what it took."""
     lines = [f"### {row.title}", "", f"![{row.title}: {row.measured}](images/returns-{name}.svg)", ""]
     what = f"In the first table: {row.number}; those of a part are its last version's. " if row.number else ""
-    lines += [f"{row.env_steps:,} {row.unit}. {what}Goal: {row.goal}.", ""]
+    lines += [f"{row.env_steps:,} {row.unit}. {what}Goal: {row.goal}.{scale_of(trials)}", ""]
     lines += table(row, trials)
     for key, what in row.measures:
         if measured := series(trials, key):
@@ -144,6 +154,13 @@ def table(row: Row, trials: Trials) -> list[str]:
         minutes = float(np.median([result["seconds"] for result in results])) / 60
         lines.append(f"| {title} | {middle(early)} | {middle(last)} | {interval(last)} | {each} | {minutes:.1f} |")
     return lines
+
+
+def scale_of(trials: Trials) -> str:
+    """Return the sentence on the returns between which scores are; none for a row of returns."""
+    ends = {tuple(result["scale"]) for results in trials.values() for result in results if "scale" in result}
+    said = [f"{lowest:,.1f} and {highest:,.1f}" for lowest, highest in sorted(ends)]
+    return f" Scores 0 and 100 are returns of {', or '.join(said)}." if said else ""
 
 
 def column(results: Sequence[dict[str, Any]], part: int) -> NDArray[np.float64]:
@@ -205,11 +222,14 @@ def curves(row: Row, trials: Trials, what: str) -> str:
         lines.append(f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle" fill="#555">{steps:,}</text>')
     lines.append(f'<text x="{LEFT}" y="{HEIGHT - 8}" fill="#555">{row.unit}</text>')
     kinds = {each.title: each.kind for each in row.contenders}
-    ours = iter(COLOURS)
+    ours = [title for title in trials if kinds[title] in ("penstock", "replay", "self-play")]
+    colours = dict(zip(ours, (*COLOURS, *[OURS] * len(ours)), strict=False))
     for number, (title, results) in enumerate(trials.items()):
         kind = kinds[title]
-        colour = next(ours, OURS) if kind in {"penstock", "self-play"} else THEIRS if kind == "peer" else NOBODYS
-        dash = ' stroke-dasharray="5 4"' if kind == "baseline" else ""
+        # Where there are peers of several algorithms, each has the colour of ours, in dots.
+        alike = [colours[own] for own in ours if kind == "peer" and title.startswith(f"{own} of ")]
+        colour = colours.get(title) or (alike[0] if alike else THEIRS if kind == "peer" else NOBODYS)
+        dash = ' stroke-dasharray="5 4"' if kind == "baseline" else ' stroke-dasharray="2 3"' if alike else ""
         for one in results:
             points = " ".join(place(at, value) for at, value in enumerate(one["returns"]) if value is not None)
             lines.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-opacity="0.35"{dash}/>')

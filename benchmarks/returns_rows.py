@@ -16,7 +16,7 @@ class Contender:
     title: str
     kind: Kind
     command: tuple[str, ...]
-    """Of Penstock the preset and its settings, or the settings of a replay; of self-play the script that measures its
+    """Of Penstock the preset and its settings, or the preset of a replay; of self-play the script that measures its
     run, the preset and its settings; of a peer its virtual environment and script with their names, and its options; of
     a baseline the script's options."""
     steps_per_second: float
@@ -60,7 +60,7 @@ class Row:
     @property
     def measured(self) -> str:
         """Return what the row's curves and its first table show."""
-        return self.number or "returns"
+        return self.number or ("scores" if self.dataset else "returns")
 
     @property
     def unit(self) -> str:
@@ -157,9 +157,9 @@ def _offline(environment: str, dataset: str) -> Row:
         50_000,
         3,
         (
-            Contender("BC", "replay", ("behaviour_cloning",), 450),
-            Contender("IQL", "replay", ("iql",), 85),
-            Contender("TD3+BC", "replay", ("td3_bc",), 115),
+            Contender("BC", "replay", ("halfcheetah-bc",), 450),
+            Contender("IQL", "replay", ("halfcheetah-iql",), 85),
+            Contender("TD3+BC", "replay", ("halfcheetah-td3-bc",), 115),
             Contender("BC of d3rlpy", "peer", d3rlpy("bc"), 370),
             Contender("IQL of d3rlpy", "peer", d3rlpy("iql"), 60),
             Contender("TD3+BC of d3rlpy", "peer", d3rlpy("td3_bc"), 85),

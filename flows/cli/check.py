@@ -13,7 +13,14 @@ from penstock.tasks.conformance.runner import check_algorithm
 from penstock.tasks.model.algorithms.custom import name_in_file
 from penstock.tasks.setup.config.custom_algorithm import CUSTOM
 from penstock.tasks.setup.config.environment import EnvironmentSettings
-from penstock.tasks.setup.config.loading import build_config, choices_of, presets
+from penstock.tasks.setup.config.loading import (
+    REPLAY_PRESETS_FOLDER,
+    build_config,
+    choices_of,
+    load_preset,
+    presets,
+    with_overrides,
+)
 from penstock.tasks.setup.config.replay import ReplayConfig, build_replay_config
 from penstock.tasks.setup.config.run import TrainConfig
 
@@ -76,7 +83,7 @@ def check_one_algorithm(target: str, environment_id: str | None, options: Sequen
 
     Args:
         target: as typed.
-        environment_id: provides the rows; None for the preset's own, and for CartPole where no preset is named.
+        environment_id: provides the rows; None for the preset's own, and for CartPole where it has none.
         options: settings of the algorithm; of a preset, any.
 
     Raises:
@@ -86,17 +93,24 @@ def check_one_algorithm(target: str, environment_id: str | None, options: Sequen
     if target in presets() and target not in trained | replayed:
         config = configured(target, options, {})
         return check_algorithm(config, EnvironmentSettings(id=environment_id) if environment_id else config.environment)
+    environment = EnvironmentSettings(id=environment_id or _ENVIRONMENT)
+    if target in presets(REPLAY_PRESETS_FOLDER):
+        base = load_preset(target, REPLAY_PRESETS_FOLDER) | {"source": {"runs": ["any"]}}
+        overrides = parse_overrides(options, ReplayConfig)
+        return check_algorithm(build_replay_config(with_overrides(base, overrides)), environment)
     file, _, class_name = target.partition(":")
     name = name_in_file(Path(file), class_name) if Path(file).suffix == ".py" else target
     if ":" not in name and name not in trained | replayed:
         known = ", ".join(known for known in trained | replayed if known != CUSTOM)
         raise ConfigError(
-            f"there is no algorithm '{name}'; expected one of {known}, a preset ({', '.join(presets())}), a file with "
-            f"a custom algorithm (my_file.py), or module:Class"
+            f"there is no algorithm '{name}'; expected one of {known}, a preset "
+            f"({', '.join([*presets(), *presets(REPLAY_PRESETS_FOLDER)])}), a file with a custom algorithm "
+            f"(my_file.py), or module:Class"
         )
-    environment = EnvironmentSettings(id=environment_id or _ENVIRONMENT)
-    settings = parse_overrides(options, algorithm=name).get("algorithm", {})
+    is_replayed = name in replayed and name not in trained
+    kind = ReplayConfig if is_replayed else TrainConfig
+    settings = parse_overrides(options, kind, name).get("algorithm", {})
     values = {"algorithm": {**settings, "name": name}}
-    if name in replayed:
+    if is_replayed:
         return check_algorithm(build_replay_config({"source": {"runs": ["any"]}, **values}), environment)
     return check_algorithm(build_config(values), environment)

@@ -80,6 +80,9 @@ def replay(
     context: typer.Context,
     name: Annotated[str, typer.Argument(help="Name of the replay, which is a new run.")],
     source: Annotated[list[str], typer.Option("--from", help="Runs whose shards are read: --from RUN [RUN ...].")],
+    preset: Annotated[
+        str | None, typer.Option(help="Name of a preset such as halfcheetah-iql, or path of a TOML file.")
+    ] = None,
     stages: Annotated[str | None, typer.Option(help="Stages to read, both ends included: 3:9, 3: or :9.")] = None,
     versions: Annotated[str | None, typer.Option(help="Policy versions that acted, both ends included.")] = None,
     min_return: Annotated[float | None, typer.Option(help="Only whole episodes with at least this return.")] = None,
@@ -101,9 +104,10 @@ def replay(
     """
     _start_workers_import(scheduler)
     from penstock.flows.settings.options import parse_bounds, parse_overrides
-    from penstock.tasks.setup.config.loading import merge
+    from penstock.tasks.setup.config.loading import REPLAY_PRESETS_FOLDER, load_preset, merge, with_overrides
     from penstock.tasks.setup.config.replay import ReplayConfig, build_replay_config
 
+    base = load_preset(preset, REPLAY_PRESETS_FOLDER) if preset is not None else {}
     arguments = list(context.args)
     more = 0
     while more < len(arguments) and not arguments[more].startswith("-"):
@@ -113,11 +117,11 @@ def replay(
     selection = {"stages": parse_bounds("--stages", stages), "versions": parse_bounds("--versions", versions)}
     values["source"] |= {key: value for key, value in selection.items() if value} | {"min_return": min_return}
     values["cluster"] = cluster_settings(scheduler, track, callback)
-    overrides = parse_overrides(arguments[more:], ReplayConfig)
-    fixed = sorted(set(overrides) & {"environment", "plan"})
+    overrides = parse_overrides(arguments[more:], ReplayConfig, str(base.get("algorithm", {}).get("name", "")))
+    fixed = sorted({*base, *overrides} & {"environment", "plan"})
     if fixed:
         raise ConfigError(f"{', '.join(fixed)}: determined by the runs that are read; leave it out")
-    config = build_replay_config(merge(values, overrides))
+    config = build_replay_config(with_overrides(merge(base, values), overrides))
     _drive(config, "refuse", as_json=as_json)
 
 

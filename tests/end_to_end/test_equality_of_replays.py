@@ -23,8 +23,18 @@ from .equality_runs import (
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ["behaviour_cloning", "iql", "td3_bc"])
-def test_several_learners_of_a_replay_equal_one(policy_runs, policy_cluster, algorithm):
+@pytest.mark.parametrize(
+    ("algorithm", "settings"),
+    [
+        ("behaviour_cloning", ()),
+        ("iql", ()),
+        ("iql", ("--activation", "relu", "--anneal-minibatches", "6", "--adam-epsilon", "1e-8")),
+        ("td3_bc", ()),
+        ("td3_bc", ("--moment-rounds", "2")),
+    ],
+    ids=["cloning", "iql", "iql, annealed", "td3_bc", "td3_bc, moments first"],
+)
+def test_several_learners_of_a_replay_equal_one(policy_runs, policy_cluster, algorithm, settings):
     """Replayed from selected rows, of which shards have different numbers, parameters and counts are those of one."""
     vectors = algorithm == "td3_bc"
     source = policy_runs.get("sac" if vectors else "ppo", ALONE)
@@ -34,10 +44,10 @@ def test_several_learners_of_a_replay_equal_one(policy_runs, policy_cluster, alg
     where = ("--store", source.url, "--scheduler", policy_cluster.address)
     replays: dict[str, StoredRun] = {}
     for policy in ("learner_over_storage", "multiple_learners", "central"):
-        name = f"{algorithm}-{policy}".replace("_", "-")
+        name = f"{algorithm}-{policy}-{len(settings)}".replace("_", "-")
         placed = ("--policy", policy, *POLICIES.get(policy, ()))
         policy_runs.bench.penstock(
-            "replay", name, *rows, "--algorithm.name", algorithm, *portions, *placed, *where
+            "replay", name, *rows, "--algorithm.name", algorithm, *settings, *portions, *placed, *where
         ).succeed()
         replays[policy] = StoredRun(source.url, name)
     alone = replays.pop("learner_over_storage")

@@ -124,6 +124,8 @@ def test_a_selection_has_exactly_the_requested_rows(bench, references):
         (["a", "--from", "b", "--environment.id", "Pendulum-v1"], ["environment", "runs that are read"]),
         (["a", "--from", "b", "--lag", "1"], ["schedule.lag = 1"]),
         (["a", "--from", "b", "--epochz", "1"], ["epochz", "epochs"]),
+        (["a", "--from", "b", "--preset", "halfcheetah"], ["halfcheetah-iql", "penstock train halfcheetah"]),
+        (["a", "--from", "b", "--preset", "halfcheetah-iql", "--epochz", "1"], ["epochz", "epochs"]),
         (["a", "--from", "b", "--policy", "single_learner_coarse"], ["single_learner_coarse", "learner_over_storage"]),
     ],
     ids=" ".join,

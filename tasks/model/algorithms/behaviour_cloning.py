@@ -17,6 +17,7 @@ from penstock.tasks.model.algorithms.contract import Algorithm, Loss
 from penstock.tasks.model.nn.distributions import best, choose, restrict
 from penstock.tasks.model.nn.network import Network
 from penstock.tasks.model.nn.optimizers import clip_norm, init_adam, step_adam
+from penstock.tasks.model.nn.squashed import bounded, within_bounds
 from penstock.tasks.setup.config.offline import BehaviourCloningSettings
 from penstock.tasks.specs import EnvironmentSpec, NoiseSpec, ParameterGroup, Spec, State
 
@@ -102,8 +103,9 @@ class BehaviourCloning(Algorithm):
 
     def update(self, state: State, loss: Loss, gradient: Tensor) -> State:
         """Clip the gradient by its norm, then take a step of Adam."""
-        clipped = clip_norm(gradient, self.settings.gradient_norm)
-        step_adam(state.params[loss.group].flat, clipped, state.optimizer[loss.group], self.settings.learning_rate)
+        settings, moments = self.settings, state.optimizer[loss.group]
+        clipped = clip_norm(gradient, settings.gradient_norm)
+        step_adam(state.params[loss.group].flat, clipped, moments, settings.learning_rate, settings.adam_epsilon)
         return state
 
     @property
@@ -114,12 +116,17 @@ class BehaviourCloning(Algorithm):
     @property
     def _network(self) -> Network:
         settings = self.settings
-        return Network(settings.network, self.environment.policy_input, settings.features, settings.hidden)
+        relu = settings.activation == "relu"
+        return Network(settings.network, self.environment.policy_input, settings.features, settings.hidden, relu=relu)
 
     def _policy(self, params: Mapping[str, Tensor], observation: Tensor) -> tuple[Tensor, Tensor | None]:
         """Compute logits and None, or means and their log standard deviation."""
         output, _ = self._network.step(params, None, observation)
-        return output, None if self._discrete else params["log_std"].clamp(*_LOG_STD_RANGE)
+        if self._discrete:
+            return output, None
+        if self.settings.bounded_mean:
+            output = within_bounds(self.environment.action, bounded(output)).flatten(1)
+        return output, params["log_std"].clamp(*_LOG_STD_RANGE)
 
     def _loss(self, params: Params, batch: LossInputs) -> LossResult:
         """Mean negative log-likelihood; for choices also how often the likeliest one is the stored one."""

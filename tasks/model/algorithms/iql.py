@@ -18,7 +18,8 @@ from penstock.tasks.model.algorithms.contract import Algorithm, Loss
 from penstock.tasks.model.nn.distributions import choice_probability, choose, displace, vector_probability
 from penstock.tasks.model.nn.layers import part
 from penstock.tasks.model.nn.network import Network
-from penstock.tasks.model.nn.optimizers import init_adam, step_adam
+from penstock.tasks.model.nn.optimizers import cosine_annealed, init_adam, step_adam
+from penstock.tasks.model.nn.squashed import bounded, within_bounds
 from penstock.tasks.setup.config.offline import IQLSettings
 from penstock.tasks.specs import EnvironmentSpec, NoiseSpec, ParameterGroup, Spec, State
 
@@ -127,8 +128,11 @@ class IQL(Algorithm):
             yield from torch.randperm(window.rows, generator=generator).tensor_split(minibatches)
 
     def update(self, state: State, loss: Loss, gradient: Tensor) -> State:
-        """Take a step of Adam."""
-        step_adam(state.params[loss.group].flat, gradient, state.optimizer[loss.group], self.settings.learning_rate)
+        """Take a step of Adam, of the policy at a rate that may fall."""
+        settings, moments = self.settings, state.optimizer[loss.group]
+        minibatches = settings.anneal_minibatches if loss.group == "policy" else 0
+        rate = cosine_annealed(settings.learning_rate, moments, minibatches)
+        step_adam(state.params[loss.group].flat, gradient, moments, rate, settings.adam_epsilon)
         return state
 
     def after_minibatch(self, state: State) -> State:
@@ -145,12 +149,17 @@ class IQL(Algorithm):
     @property
     def _network(self) -> Network:
         settings = self.settings
-        return Network(settings.network, self.environment.policy_input, settings.features, settings.hidden)
+        relu = settings.activation == "relu"
+        return Network(settings.network, self.environment.policy_input, settings.features, settings.hidden, relu=relu)
 
     def _policy(self, params: Mapping[str, Tensor], observation: Tensor) -> tuple[Tensor, Tensor | None]:
         """Compute logits and None, or means and their log standard deviation."""
         output, _ = self._network.step(params, None, observation)
-        return output, None if self._discrete else params["log_std"].clamp(*_LOG_STD_RANGE)
+        if self._discrete:
+            return output, None
+        if self.settings.bounded_mean:
+            output = within_bounds(self.environment.action, bounded(output)).flatten(1)
+        return output, params["log_std"].clamp(*_LOG_STD_RANGE)
 
     def _value(self, params: Mapping[str, Tensor], observation: Tensor) -> Tensor:
         """Compute the values of observations, `[rows]`."""

@@ -6,7 +6,9 @@ is over rows that several learners may share. A group of one number keeps lambda
 -|Q|, so its gradient is minus the mean, over all learners, and the group's step sets lambda by it.
 
 Observations are normalised, `(s - mean) / (deviation + 1e-3)` as in equation 6, by the rows that were learned so far:
-after one pass these are all, and the first round is learned as it is. Critics and the delay are those of `td3`.
+after one pass these are all, and the first round is learned as it is. With `moment_rounds`, the first rounds give the
+moments and nothing is learned from them, so that all of learning has the same ones: the paper's, if those rounds are
+one pass over the data set. Critics and the delay are those of `td3`.
 """
 
 from __future__ import annotations
@@ -92,8 +94,8 @@ class TD3BC(Algorithm):
 
     @property
     def _network(self) -> Network:
-        settings = self.settings
-        return Network(settings.network, self.environment.observation, settings.features, settings.hidden, relu=True)
+        settings, relu = self.settings, self.settings.activation == "relu"
+        return Network(settings.network, self.environment.observation, settings.features, settings.hidden, relu=relu)
 
     def init(self, seed: int) -> State:
         """Return orthogonal weights; the targets start as copies of actor and critics, lambda as alpha."""
@@ -140,7 +142,12 @@ class TD3BC(Algorithm):
         return self._normalizers.sums(batch)
 
     def plan(self, generator: torch.Generator, window: Window) -> Iterator[Tensor]:
-        """Yield every row once an epoch, in a fresh order, in minibatches of nearly equal size."""
+        """Yield every row once an epoch, in a fresh order, in minibatches of nearly equal size; first none.
+
+        Rounds that only give moments have none.
+        """
+        if window.rounds.stop <= self.settings.moment_rounds:
+            return
         minibatches = -(-window.rows // self.settings.minibatch_rows)
         for _ in range(self.settings.epochs):
             yield from torch.randperm(window.rows, generator=generator).tensor_split(minibatches)
@@ -164,8 +171,9 @@ class TD3BC(Algorithm):
         return state
 
     def after_round(self, state: State, stats: Mapping[str, Tensor]) -> State:
-        """Update the normaliser; without one, nothing changes."""
-        self._normalizers.update(state, stats)
+        """Update the normaliser, unless only the first rounds give moments and these are over."""
+        if not self.settings.moment_rounds or int(state.targets[_UPDATES]) == 0:
+            self._normalizers.update(state, stats)
         return state
 
     def is_due(self, loss: Loss, state: State) -> bool:

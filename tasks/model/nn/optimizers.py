@@ -56,6 +56,18 @@ def annealed(first: float, last: float, state: Mapping[str, Tensor], over_steps:
     return first + min(1.0, float(state["step"]) / over_steps) * (last - first)
 
 
+def cosine_annealed(first: float, state: Mapping[str, Tensor], over_steps: int) -> float | Tensor:
+    """Return Adam's next learning rate: from `first` to 0 by half a cosine, then 0; over 0 steps `first`.
+
+    It is equation 5 of Loshchilov and Hutter 2017 (arXiv 1608.03983) without restarts. On a device it is as `annealed`.
+    """
+    if not over_steps:
+        return first
+    if not state["step"].is_cpu:
+        return (0.5 * first) * (1.0 + (math.pi * (state["step"] / over_steps).clamp(max=1.0)).cos())
+    return 0.5 * first * (1.0 + math.cos(math.pi * min(1.0, float(state["step"]) / over_steps)))
+
+
 def step_adam(
     params: Tensor, gradient: Tensor, state: Mapping[str, Tensor], learning_rate: float | Tensor, epsilon: float = 1e-5
 ) -> None:

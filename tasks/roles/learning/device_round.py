@@ -132,7 +132,7 @@ class DeviceRounds:
                 to.copy_(values)
 
     def _make_plan(self, round_: int) -> None:
-        planned = plan_round(self._context, round_, RoundWindow.of_round(self._row_count))
+        planned = plan_round(self._context, round_, RoundWindow.of_round(self._row_count, round_))
         minibatches = [each.rows if isinstance(each, Draw) else each for each in planned]
         self._sizes = [len(each) for each in minibatches]
         rows = sum(self._sizes)
@@ -156,7 +156,7 @@ class DeviceRounds:
             self._row_count = rows
             self._make_plan(self._round)
         assert self._plan is not None
-        window = RoundWindow.of_round(rows)
+        window = RoundWindow.of_round(rows, self._round)
         shares: Iterable[Share] = take_share(self._plan.tensor.split(self._sizes), range(rows), rows)
         of_round: dict[str, float | Tensor] = {name: value for name, value in stats.items() if not value.dim()}
         totals: Iterable[Mapping[str, float | Tensor]] = repeat(of_round)

@@ -62,7 +62,7 @@ def serve(assignment: Assignment, context: RunContext, membership: Membership) -
             membership.check()
             if stage.window:
                 stage.window.begin_round()
-            window = stage.window or RoundWindow.of_round(stage.rounds.share_of(round_)[1])
+            window = stage.window or RoundWindow.of_round(stage.rounds.share_of(round_)[1], round_)
             if stale is None:
                 state = serve_round(context, state, round_, group, window, edges)
             else:

@@ -72,7 +72,7 @@ def learn_batches(
     """Learn a round from its own rows alone, as an on-policy algorithm does; returns the state after it."""
     stats = round_stats(context, batches, reduction)
     own, row_count = reduction.share_of(row_count_of(batches))
-    window, rows = RoundWindow.of_round(row_count), together(batches)
+    window, rows = RoundWindow.of_round(row_count, round_), together(batches)
     take, summed = partial(rows_of, rows), summed_columns(context, rows)
     return learn_minibatches(context, state, round_, window, own, take, stats, tally, reduction, summed)
 

@@ -73,9 +73,10 @@ class RoundWindow:
             self._window.restore(kept or {"counters": counters, "priorities": np.empty(0)}, [round_rows] * held)
 
     @classmethod
-    def of_round(cls, rows: int) -> RoundWindow:
-        """Return a window of one round, for an on-policy algorithm."""
+    def of_round(cls, rows: int, round_: int = 0) -> RoundWindow:
+        """Return a window of one round, counted over the run, for an on-policy algorithm."""
         window = cls(None, rows)
+        window._rounds = round_
         window.begin_round()
         return window
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar
 
+import numpy as np
 from pydantic import Field
 
 from penstock.storage.errors import ConfigError
@@ -136,6 +137,24 @@ def check_window(window_rows: int, warm_up_rows: int, rows: int) -> None:
             f"would never begin; the window holds whole rounds of {rows} rows, up to algorithm.window_rows = "
             f"{window_rows}"
         )
+
+
+def check_bounds(setting: str, environment: EnvironmentSpec, otherwise: str = "leave it out") -> None:
+    """Refuse a setting that brings actions within bounds where there are none.
+
+    Args:
+        setting: as the user gives it, with its value.
+        environment: as its pool describes it.
+        otherwise: what to do where vectors have no bounds.
+
+    Raises:
+        ConfigError: names the setting, what the environment takes, and a remedy.
+    """
+    action, name = environment["action"], f"{setting}: {environment['id']}"
+    if action["kind"] != "box":
+        raise ConfigError(f"{name} takes choices, expected vectors within bounds; leave it out")
+    if not np.isfinite([*np.ravel(action["low"]).tolist(), *np.ravel(action["high"]).tolist()]).all():
+        raise ConfigError(f"{name} takes vectors without bounds, expected a bound on both sides; {otherwise}")
 
 
 _SMALLEST_PIXELS = 36

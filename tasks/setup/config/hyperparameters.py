@@ -21,9 +21,14 @@ EncoderNetwork = Annotated[
 ]
 EncoderFeatures = Annotated[int, Field(ge=1, description="Features of the encoder; a plain mlp has none.")]
 
+Activation = Annotated[Literal["tanh", "relu"], Field(description="Activation of the hidden layers.")]
+
 # Optimization
 AnnealedLearningRate = Annotated[float, Field(gt=0, description="Adam's learning rate at the start.")]
 LearningRate = Annotated[float, Field(gt=0, description="Adam's learning rate.")]
+AdamEpsilon = Annotated[
+    float, Field(gt=0, description="Adam's epsilon: what is added to the root of its second moment.")
+]
 FinalLearningRate = Annotated[float, Field(ge=0, description="Learning rate after anneal_rounds rounds.")]
 AnnealRounds = Annotated[
     int, Field(ge=0, description="Rounds over which the learning rate changes linearly; 0 keeps it.")
@@ -48,6 +53,9 @@ RewardScale = Annotated[
 # Policies
 ClipRange = Annotated[float, Field(gt=0, description="Largest change of the probability ratio.")]
 EntropyWeight = Annotated[float, Field(ge=0, description="Weight of the entropy bonus.")]
+BoundedMean = Annotated[
+    bool, Field(description="Squash the policy's mean into the environment's bounds by tanh, for vectors of actions.")
+]
 InitialLogStd = Annotated[float, Field(description="Log standard deviation at the start, continuous actions.")]
 
 # Normalisers

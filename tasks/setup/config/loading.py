@@ -19,23 +19,27 @@ if TYPE_CHECKING:
 
 
 PRESETS_FOLDER = Path(__file__).resolve().parent / "presets"
+REPLAY_PRESETS_FOLDER = PRESETS_FOLDER / "replays"
+_COMMANDS = {PRESETS_FOLDER: "penstock train {}", REPLAY_PRESETS_FOLDER: "penstock replay NAME --from RUN --preset {}"}
 
 
-def presets() -> dict[str, Path]:
-    """Return the preset files by name."""
-    return {path.stem: path for path in sorted(PRESETS_FOLDER.glob("*.toml"), key=lambda path: path.stem)}
+def presets(folder: Path = PRESETS_FOLDER) -> dict[str, Path]:
+    """Return the preset files of training runs, or of another folder, by name."""
+    return {path.stem: path for path in sorted(folder.glob("*.toml"), key=lambda path: path.stem)}
 
 
-def load_preset(name: str) -> dict[str, Any]:
-    """Read a preset by name, or a user's TOML file by path.
+def load_preset(name: str, folder: Path = PRESETS_FOLDER) -> dict[str, Any]:
+    """Read a preset of training runs, or of another folder, by name, or a user's TOML file by path.
 
     Raises:
         ConfigError: there is no such preset or file, or it is not TOML.
     """
-    path = presets().get(name) or Path(name)
+    path = presets(folder).get(name) or Path(name)
     if not path.is_file():
+        elsewhere = [command for other, command in _COMMANDS.items() if other != folder and name in presets(other)]
+        hint = f" '{name}' is one of another command: {elsewhere[0].format(name)}." if elsewhere else ""
         raise ConfigError(
-            f"no preset '{name}'; there are: {', '.join(presets())}. The path of a .toml file works as well"
+            f"no preset '{name}'; there are: {', '.join(presets(folder))}.{hint} The path of a .toml file works as well"
         )
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from penstock.tasks.setup.config.algorithm_base import (
     EncodedSettings,
+    check_bounds,
     check_pixels,
     implemented_by,
 )
 from penstock.tasks.setup.config.hyperparameters import (
+    Activation,
+    AdamEpsilon,
+    BoundedMean,
     Discount,
     Epochs,
     ExplorationNoise,
@@ -25,13 +29,36 @@ from penstock.tasks.setup.config.hyperparameters import (
     TargetShare,
 )
 
+if TYPE_CHECKING:
+    from penstock.native import EnvironmentSpec
 
-@implemented_by("penstock.tasks.model.algorithms.behaviour_cloning:BehaviourCloning")
-class BehaviourCloningSettings(EncodedSettings):
-    """Behaviour cloning: maximum likelihood of the stored actions."""
+
+class LikelihoodSettings(EncodedSettings):
+    """Settings of algorithms whose policy gives stored actions a likelihood: of vectors, a normal distribution's."""
 
     perceptron_takes_images: ClassVar[bool] = True
-    omitted_when_default: ClassVar[tuple[str, ...]] = ("network", "features")
+    omitted_when_default: ClassVar[tuple[str, ...]] = (
+        "network",
+        "features",
+        "activation",
+        "adam_epsilon",
+        "bounded_mean",
+    )
+
+    activation: Activation = "tanh"
+    adam_epsilon: AdamEpsilon = 1e-5
+    bounded_mean: BoundedMean = False
+
+    def check_environment(self, environment: EnvironmentSpec) -> None:
+        """Refuse what the network does not support, and a mean within bounds where there are none."""
+        super().check_environment(environment)
+        if self.bounded_mean:
+            check_bounds("algorithm.bounded_mean = true", environment)
+
+
+@implemented_by("penstock.tasks.model.algorithms.behaviour_cloning:BehaviourCloning")
+class BehaviourCloningSettings(LikelihoodSettings):
+    """Behaviour cloning: maximum likelihood of the stored actions."""
 
     name: Literal["behaviour_cloning"] = Field("behaviour_cloning", description="The algorithm.")
     hidden: Hidden = (64, 64)
@@ -42,15 +69,17 @@ class BehaviourCloningSettings(EncodedSettings):
 
 
 @implemented_by("penstock.tasks.model.algorithms.iql:IQL")
-class IQLSettings(EncodedSettings):
+class IQLSettings(LikelihoodSettings):
     """Implicit Q-learning: improves on the stored policy by the stored rewards."""
 
-    perceptron_takes_images: ClassVar[bool] = True
-    omitted_when_default: ClassVar[tuple[str, ...]] = ("network", "features")
+    omitted_when_default: ClassVar[tuple[str, ...]] = (*LikelihoodSettings.omitted_when_default, "anneal_minibatches")
 
     name: Literal["iql"] = Field("iql", description="The algorithm.")
     hidden: Hidden = (64, 64)
     learning_rate: LearningRate = 3e-4
+    anneal_minibatches: int = Field(
+        0, ge=0, description="Minibatches over which the policy's learning rate falls to 0 by a cosine; 0 keeps it."
+    )
     discount: Discount = 0.99
     expectile: float = Field(
         0.7,
@@ -73,9 +102,11 @@ class TD3BCSettings(EncodedSettings):
     """TD3+BC: a deterministic actor that maximises values and clones the stored actions."""
 
     action_kinds: ClassVar[tuple[str, ...]] = ("box",)
+    omitted_when_default: ClassVar[tuple[str, ...]] = ("activation", "moment_rounds")
 
     name: Literal["td3_bc"] = Field("td3_bc", description="The algorithm.")
     hidden: Hidden = (256, 256)
+    activation: Activation = "relu"
     learning_rate: LearningRate = 3e-4
     discount: Discount = 0.99
     alpha: float = Field(2.5, gt=0, description="Weight of values against cloning; small values clone.")
@@ -87,10 +118,22 @@ class TD3BCSettings(EncodedSettings):
     normalize_observation: bool = Field(
         True, description="Normalise observations by the mean and deviation of the rows that were learned so far."
     )
+    moment_rounds: int = Field(
+        0,
+        ge=0,
+        description="Rounds at the start that only give the mean and deviation, which then stay; as many as one pass "
+        "over the shards has. 0: they follow the rows that were learned.",
+    )
     reward_scale: RewardScale = 1.0
     minibatch_rows: MinibatchRows = 256
     epochs: Epochs = 1
 
-    def check_round(self, rows: int) -> None:  # noqa: ARG002  (any number of rows will do)
-        """Refuse normalised images."""
+    @model_validator(mode="after")
+    def _normalises(self) -> TD3BCSettings:
+        if self.moment_rounds and not self.normalize_observation:
+            raise ValueError(
+                f"moment_rounds = {self.moment_rounds}: normalize_observation = false needs no "
+                f"moments, expected 0; leave one of them out"
+            )
         check_pixels(self.network, normalized=self.normalize_observation)
+        return self

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-import numpy as np
 from pydantic import Field
 
-from penstock.storage.errors import ConfigError
 from penstock.tasks.setup.config.algorithm_base import (
     AlgorithmSettings,
     NetworkSettings,
+    check_bounds,
     check_minibatches,
     check_pixels,
     implemented_by,
@@ -111,14 +110,8 @@ class PPOSettings(NetworkSettings):
     def check_environment(self, environment: EnvironmentSpec) -> None:
         """Refuse to bring actions within bounds where there are none."""
         super().check_environment(environment)
-        if self.actions == "sampled":
-            return
-        action, name = environment["action"], f"algorithm.actions = '{self.actions}': {environment['id']}"
-        if action["kind"] != "box":
-            raise ConfigError(f"{name} takes choices, expected vectors within bounds; leave it out")
-        bounds = [*np.ravel(action["low"]).tolist(), *np.ravel(action["high"]).tolist()]
-        if not np.isfinite(bounds).all():
-            raise ConfigError(f"{name} takes vectors without bounds, expected a bound on both sides; choose sampled")
+        if self.actions != "sampled":
+            check_bounds(f"algorithm.actions = '{self.actions}'", environment, "choose sampled")
 
     def check_round(self, rows: int) -> None:
         """Refuse more minibatches than rows, and image networks with normalised observations."""

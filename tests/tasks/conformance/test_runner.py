@@ -7,7 +7,7 @@ import pytest
 from penstock.flows.cli.check import check_one_algorithm
 from penstock.native.conformance.runner import Report
 from penstock.storage.errors import ConfigError
-from penstock.tasks.setup.config.loading import choices_of, load_preset
+from penstock.tasks.setup.config.loading import REPLAY_PRESETS_FOLDER, choices_of, load_preset, presets
 from penstock.tasks.setup.config.replay import ReplayConfig
 from penstock.tasks.setup.config.run import TrainConfig
 
@@ -130,6 +130,22 @@ def test_a_preset_is_checked_in_its_environment(name: str):
     if name == "spread-mappo":
         other = check_one_algorithm(name, "simple_spread_continuous_v3", ["--algorithm.hidden", "[8]"])
         assert (failures(other), other.id) == ({}, "mappo on simple_spread_continuous_v3")
+
+
+@pytest.mark.parametrize("name", presets(REPLAY_PRESETS_FOLDER))
+def test_a_replays_preset_is_checked_where_the_user_says(name: str):
+    """Such a preset has no environment; its settings apply, and options on top, which no training run has."""
+    option = ["--algorithm.expectile", "0.8"] if "iql" in name else []
+    report = check_one_algorithm(name, "Pendulum-v1", ["--algorithm.hidden", "[8]", *option])
+    assert failures(report) == {}
+    assert report.id == f"{load_preset(name, REPLAY_PRESETS_FOLDER)['algorithm']['name']} on Pendulum-v1"
+
+
+def test_settings_of_replays_alone_are_taken():
+    """Options of an algorithm by name are those of replays, if replays alone have it."""
+    assert failures(check_one_algorithm("iql", "CartPole-v1", ["--algorithm.expectile", "0.8"])) == {}
+    with pytest.raises(ConfigError, match=r"--algorithm\.expectile: no such setting"):
+        check_one_algorithm("ppo", "CartPole-v1", ["--algorithm.expectile", "0.8"])
 
 
 TEAM_SETTINGS = {

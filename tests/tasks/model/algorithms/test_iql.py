@@ -37,8 +37,8 @@ def outputs_of(algorithm: IQL, state: State, name: str, rows: dict[str, Tensor])
     return loss.function(state.params, LossInputs(rows, len(rows["reward"]), targets=state.targets))
 
 
-def network(params: dict[str, Tensor], prefix: str, inputs: np.ndarray) -> np.ndarray:
-    """A tanh perceptron in NumPy, in float64."""
+def network(params: dict[str, Tensor], prefix: str, inputs: np.ndarray, activation: np.ufunc = np.tanh) -> np.ndarray:
+    """A perceptron in NumPy, in float64."""
     layers = {
         name[len(prefix) :]: np.asarray(value.detach(), dtype=np.float64)
         for name, value in params.items()
@@ -47,7 +47,7 @@ def network(params: dict[str, Tensor], prefix: str, inputs: np.ndarray) -> np.nd
     hidden = inputs.astype(np.float64)
     for layer in range(len(layers) // 2):
         hidden = hidden @ layers[f"{layer}.weight"].T + layers[f"{layer}.bias"]
-        hidden = np.tanh(hidden) if layer < len(layers) // 2 - 1 else hidden
+        hidden = activation(hidden) if layer < len(layers) // 2 - 1 else hidden
     return hidden
 
 
@@ -89,6 +89,43 @@ def test_the_value_is_drawn_to_the_expectile(tau: float):
     assert abs(gradients[0]) < 1e-6
     assert gradients[1] < -1e-3
     assert gradients[2] > 1e-3
+
+
+@pytest.mark.parametrize("kind", [IQL, BehaviourCloning])
+def test_a_policy_has_the_chosen_activation_and_a_mean_within_the_bounds(kind: type[IQL | BehaviourCloning]):
+    """ReLUs in hidden layers, and tanh times the largest action, which is 2; likelihoods are those of that mean."""
+    settings = IQLSettings if kind is IQL else BehaviourCloningSettings
+    algorithm = kind(settings(hidden=(5,), activation="relu", bounded_mean=True), VECTORS)
+    state, rows = algorithm.init(1), batch_of(IQL(IQLSettings(), VECTORS))
+    with torch.no_grad():
+        state.params["policy"].flat.mul_(30.0)
+    layers = {name: value for name, value in state.params["policy"].items() if name != "log_std"}
+    relu = np.frompyfunc(lambda value: max(value, 0.0), 1, 1)
+    outputs = network(layers, "", rows["observation"].numpy(), relu).astype(np.float64)
+    assert np.abs(outputs).max() > 1.0
+    acted, _ = algorithm.act(state.params, None, rows["observation"], torch.zeros(40, 2))
+    np.testing.assert_allclose(acted["action"].detach(), 2.0 * np.tanh(outputs), rtol=1e-4, atol=1e-5)
+    loss = next(loss for loss in algorithm.losses if loss.group == "policy")
+    _, found = loss.function(state.params, LossInputs(rows, 40, targets=state.targets))
+    square = ((rows["action"].numpy() - 2.0 * np.tanh(outputs)) ** 2).sum(-1)
+    np.testing.assert_allclose(found["negative_log_likelihood"], 0.5 * square + np.log(2 * np.pi), rtol=1e-4)
+
+
+def test_the_policys_rate_alone_falls_by_a_cosine():
+    """The policy's first step is whole, its fifth of four none; critics and value keep their rate."""
+    algorithm = IQL(IQLSettings(hidden=(5,), anneal_minibatches=4), VECTORS)
+    state = algorithm.init(1)
+    steps: dict[str, list[float]] = {"value": [], "policy": [], "critic": []}
+    for _ in range(5):
+        for loss in algorithm.losses:
+            before = state.params[loss.group].flat.detach().clone()
+            with torch.no_grad():
+                state = algorithm.update(state, loss, torch.ones_like(before))
+            steps[loss.group].append(float((before - state.params[loss.group].flat).mean()))
+    whole = pytest.approx([3e-4] * 5, rel=1e-2)
+    assert (steps["value"], steps["critic"]) == (whole, whole)
+    expected = [1.5e-4 * (1.0 + np.cos(np.pi * taken / 4)) for taken in range(5)]
+    assert steps["policy"] == pytest.approx(expected, rel=1e-2, abs=1e-9)
 
 
 @pytest.mark.parametrize("environment", ENVIRONMENTS)

@@ -222,6 +222,26 @@ def test_observations_are_normalised_by_all_rows_so_far():
     torch.testing.assert_close(found, expected.float(), rtol=1e-5, atol=1e-5)
 
 
+def test_first_rounds_may_give_moments_alone():
+    """Two rounds are not learned from, and set the moments; these stay, whatever later rounds have."""
+    cloning = with_settings(CLONING, normalize_observation=True, moment_rounds=2, minibatch_rows=5)
+    rounds = [5 + 3 * random(20, 3, seed=1), 2 * random(20, 3, seed=2), 9 * random(20, 3, seed=3)]
+    state, learned = cloning.init(1), []
+    for round_, observation in enumerate(rounds):
+        batch = {**batch_of(20), "observation": observation, "following": observation}
+        plan = cloning.plan(torch.Generator().manual_seed(round_), RoundWindow.of_round(20, round_))
+        shares = [*take_share(plan, range(20), 20)]
+        state = learn_round(cloning, state, gather_minibatches(partial(rows_of, batch), shares, 1000), round_)
+        with torch.no_grad():
+            state = cloning.after_round(state, cloning.stats(batch))
+        learned.append(sum(len(share.rows) for share in shares))
+    assert learned == [0, 0, 20]
+    seen = torch.cat(rounds[:2]).double()
+    expected = (rounds[2] - seen.mean(0)) / (seen.std(0, correction=0) + 1e-3)
+    found = cloning._normalizers.normalized(state.params, rounds[2])
+    torch.testing.assert_close(found, expected.float(), rtol=1e-5, atol=1e-5)
+
+
 def test_images_are_convolved_for_actor_and_critics():
     """Rows keep bytes; every convolution gets a gradient, and the critic another one for another action."""
     seen = EnvironmentSpec("images", Spec("uint8", (2, 36, 36)), VECTORS.action, None, None)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from penstock.native.kernel_level import use_level
-from penstock.tasks.model.nn.optimizers import annealed, clip_norm, init_adam, step_adam
+from penstock.tasks.model.nn.optimizers import annealed, clip_norm, cosine_annealed, init_adam, step_adam
 
 from ....support.distant_device import DISTANT, DistantDevice
 
@@ -92,6 +92,25 @@ def test_clipping_nothing_gives_nothing():
 def test_a_rate_is_annealed_linearly_and_then_kept(taken: int, over: int, rate: float):
     """By the steps that Adam has taken; over none it stays."""
     assert annealed(1.0, 0.2, {"step": torch.tensor(float(taken))}, over) == pytest.approx(rate)
+
+
+@pytest.mark.parametrize("over", [0, 8])
+def test_a_rate_falls_by_a_cosine_as_torchs_does_and_then_stays_0(over: int):
+    """By the steps that Adam has taken, on a CPU and on a device; over none it stays."""
+    state = init_adam(torch.zeros(1))
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.3)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=max(1, over))
+    for _ in range(over + 1):
+        expected = pytest.approx(schedule.get_last_lr()[0] if over else 0.3, abs=1e-7)
+        assert cosine_annealed(0.3, state, over) == expected
+        with DistantDevice():
+            there = {"step": state["step"].to(DISTANT)}
+            assert float(cosine_annealed(0.3, there, over)) == expected
+        optimizer.step()
+        schedule.step()
+        state["step"] += 1
+    state["step"] += 5
+    assert cosine_annealed(0.3, state, over) == (0.0 if over else 0.3)
 
 
 def test_a_step_on_a_device_waits_for_nothing():

@@ -47,6 +47,13 @@ def test_a_resumed_window_draws_the_same_rows(spec, cut):
         np.testing.assert_array_equal(resumed.export()[name], value)
 
 
+def test_a_window_of_one_round_knows_its_number():
+    """Counted over the run, as a window of many rounds counts them."""
+    window = RoundWindow.of_round(40, 7)
+    assert (window.rounds, window.rows) == (range(7, 8), 40)
+    assert RoundWindow.of_round(40).rounds == range(1)
+
+
 def test_it_holds_the_newest_whole_rounds():
     """As many as fit; rows are numbered from the oldest on, the newest round's are the last."""
     window = RoundWindow(WindowSpec(130), 40)
