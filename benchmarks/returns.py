@@ -7,6 +7,7 @@ is not run again: a command that was interrupted continues, a run of Penstock in
     make returns                                                 # every row, in order, until --hours are over
     make returns ARGS="--only ppo-hopper --seeds 1 2"
     make returns ARGS="--quick"                                  # a fifth of the steps, two seeds, three rows
+    make returns ARGS="--quick --only offline-hopper-expert --length 4800"
     make returns ARGS="--list"                                   # what is missing, with estimated hours
 
 `python benchmarks/board_page.py` draws the results into docs/benchmarks.md, and so does this at its end.
@@ -51,13 +52,21 @@ def main() -> None:
     parser.add_argument("--contenders", nargs="+", default=None, help="part of a contender's title")
     parser.add_argument("--seeds", type=int, nargs="+", default=None)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--length", type=int, default=None, help="steps of a quick trial, or updates of an offline one")
     parser.add_argument("--hours", type=float, default=24.0, help="begin no trial after so many hours of wall clock")
     parser.add_argument("--together", type=int, default=1, help="trials that run at once")
     parser.add_argument("--store", type=Path, default=HERE.parent / "runs" / "returns", help="of Penstock's runs")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--list", action="store_true")
     args = parser.parse_args()
-    results = args.results / "quick" if args.quick else args.results
+    if args.length is not None and not args.quick:
+        parser.error(f"--length {args.length}: only quick trials have another length than their row's; add --quick")
+
+    def length_of(row: Row) -> int:
+        return args.length or row.steps_of(args.quick)
+
+    folder = f"quick-{args.length}" if args.length else "quick"
+    results = args.results / folder if args.quick else args.results
     trials = [
         (name, row, contender, seed)
         for name, row in ((name, ROWS[name]) for name in args.only or (QUICK if args.quick else ROWS))
@@ -66,7 +75,7 @@ def main() -> None:
         if not args.contenders or any(part.lower() in contender.title.lower() for part in args.contenders)
     ]
     missing = [each for each in trials if not path_of(results, each[0], each[2], each[3]).is_file()]
-    hours = sum(row.steps_of(args.quick) / contender.steps_per_second for _, row, contender, _ in missing) / 3600
+    hours = sum(length_of(row) / contender.steps_per_second for _, row, contender, _ in missing) / 3600
     print(
         f"{len(trials) - len(missing)} of {len(trials)} trials are there; the others take about {hours:.1f} h",
         flush=True,
@@ -83,7 +92,7 @@ def main() -> None:
         name, row, contender, seed = trial
         if time.monotonic() > end:
             return
-        found = measure(name, row, contender, seed, row.steps_of(args.quick), args.store)
+        found = measure(name, row, contender, seed, length_of(row), args.store)
         path = path_of(results, name, contender, seed)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
