@@ -9,6 +9,7 @@ CPU hours.
     make returns                                                 # every row, in order, until --hours are over
     make returns ARGS="--only ppo-hopper --seeds 1 2"
     make returns ARGS="--quick"                                  # five rows, a fifth of the steps or less, two seeds
+    make returns ARGS="--quick --only offline-hopper-expert --length 4800"
     make returns ARGS="--list"                                   # what is missing, with estimated hours
 
 `python benchmarks/board_page.py` draws the results into docs/benchmarks.md, and so does this at its end.
@@ -59,6 +60,7 @@ def main() -> None:
     parser.add_argument("--contenders", nargs="+", default=None, help="part of a contender's title")
     parser.add_argument("--seeds", type=int, nargs="+", default=None)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--length", type=int, default=None, help="steps of a quick trial, or updates of an offline one")
     parser.add_argument(
         "--hours", type=float, default=24.0, help="of wall clock; then no trial begins, and runs are interrupted"
     )
@@ -69,7 +71,14 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--list", action="store_true")
     args = parser.parse_args()
-    results = args.results / "quick" if args.quick else args.results
+    if args.length is not None and not args.quick:
+        parser.error(f"--length {args.length}: only quick trials have another length than their row's; add --quick")
+
+    def length_of(row: Row) -> int:
+        return args.length or row.steps_of(args.quick)
+
+    folder = f"quick-{args.length}" if args.length else "quick"
+    results = args.results / folder if args.quick else args.results
     trials = [
         (name, row, contender, seed)
         for name, row in ((name, ROWS[name]) for name in args.only or (QUICK if args.quick else ROWS))
@@ -79,7 +88,7 @@ def main() -> None:
     ]
     missing = [each for each in trials if not path_of(results, each[0], each[2], each[3]).is_file()]
     together = args.together or (QUICK_TOGETHER if args.quick else 1)
-    seconds = sum(expected_seconds(row, contender, args.quick) for _, row, contender, _ in missing) / together
+    seconds = sum(expected_seconds(row, contender, length_of(row)) for _, row, contender, _ in missing) / together
     print(
         f"{len(trials) - len(missing)} of {len(trials)} trials are there; the others take about {duration(seconds)}, "
         f"{together} at once with a core each, and minutes more where a peer has to be installed",
@@ -88,7 +97,7 @@ def main() -> None:
     if args.list:
         for name in dict.fromkeys(each[0] for each in trials):
             left = [each for each in missing if each[0] == name]
-            seconds = sum(expected_seconds(row, contender, args.quick) for _, row, contender, _ in left)
+            seconds = sum(expected_seconds(row, contender, length_of(row)) for _, row, contender, _ in left)
             print(f"{name}: {len(left)} trials missing, {duration(seconds)} of one core")
         return
     end = time.monotonic() + args.hours * 3600
@@ -101,7 +110,7 @@ def main() -> None:
         if time.monotonic() > end:
             return
         try:
-            found = measure(name, row, contender, seed, row.steps_of(args.quick), args.store, end)
+            found = measure(name, row, contender, seed, length_of(row), args.store, end)
         except InterruptedTrialError as stop:
             print(f"{name} | {contender.title} | seed {seed} | {stop}", flush=True)
             return

@@ -269,7 +269,7 @@ ROWS = {
         10_035_200,
         1,
         (Contender("Penstock", "penstock", ("pong",), 400), _baseline("random actions")),
-        "a mean return of 18, in several parts: an interrupted run resumes (Atari's games begin anew at it)",
+        "a mean return of 18, in several parts: an interrupted run resumes to the same bytes",
         parts=49,
     ),
 }
@@ -279,6 +279,6 @@ START_SECONDS: dict[Kind, float] = {"penstock": 8.0, "replay": 8.0, "self-play":
 """Expected of a trial besides its training; of self-play, the games by which it is measured are a part of them."""
 
 
-def expected_seconds(row: Row, contender: Contender, quick: bool = False) -> float:
-    """Return the estimated seconds of a trial with a core for itself."""
-    return START_SECONDS[contender.kind] + row.steps_of(quick) / contender.steps_per_second
+def expected_seconds(row: Row, contender: Contender, length: int | None = None) -> float:
+    """Return the estimated seconds of a trial of `length` steps, or updates, with a core for itself; None: in full."""
+    return START_SECONDS[contender.kind] + (length or row.env_steps) / contender.steps_per_second
