@@ -140,10 +140,11 @@ def test_slow_environment_holds_nobody_back(fuse: Path):
     assert 2 * seen[0] < seen.max()
 
 
+@pytest.mark.parametrize("num_threads", [1, 2])
 @pytest.mark.parametrize("deterministic", [False, True])
-def test_failure_comes_out_of_recv_and_nothing_else_is_lost(fuse: Path, deterministic: bool):
+def test_failure_comes_out_of_recv_and_nothing_else_is_lost(fuse: Path, deterministic: bool, num_threads: int):
     """The error names the environment; after a reset of that one alone the pool continues."""
-    pool = native.make("Fuse", 4, 2, batch_size=2, deterministic=deterministic, length=100)
+    pool = native.make("Fuse", 4, num_threads, batch_size=2, deterministic=deterministic, length=100)
     pool.async_reset(seed=0)
     first, second = pool.recv()[4]["env_id"].tolist()
     pool.send([1, 2], [first, second])

@@ -14,11 +14,10 @@ inline void AsyncPool::send(const void* actions, std::span<const std::int32_t> e
     for (const std::int32_t env : environments) pending_[index_of(env)] = false;
     throw;
   }
-  const auto* rows = static_cast<const std::byte*>(actions);
-  for (const std::int32_t env : environments) {
-    std::memcpy(actions_.data() + index_of(env) * bytes_.action, rows, bytes_.action);
-    resets_[index_of(env)] = false;
-    rows += bytes_.action;
+  scatter_rows(static_cast<const std::byte*>(actions), environments, actions_.data(), bytes_.action);
+  if (has_reset_) {
+    for (const std::int32_t env : environments) resets_[index_of(env)] = false;
+    has_reset_ = std::any_of(resets_.begin(), resets_.end(), [](std::uint8_t resets) { return resets; });
   }
   push(environments);
 }
@@ -33,6 +32,7 @@ inline void AsyncPool::reset(std::span<const std::int32_t> environments, std::sp
     throw;
   }
   for (const std::int32_t env : environments) resets_[index_of(env)] = true;
+  has_reset_ = true;
   push(environments);
 }
 
@@ -80,9 +80,10 @@ inline void AsyncPool::drain() {
 }
 
 inline void AsyncPool::mark(std::span<const std::int32_t> environments, const char* who) {
+  const std::size_t size = pool_.size();
   for (std::size_t i = 0; i < environments.size(); ++i) {
     const std::int32_t env = environments[i];
-    const bool exists = env >= 0 && index_of(env) < pool_.size();
+    const bool exists = env >= 0 && index_of(env) < size;
     if (exists && !pending_[index_of(env)]) {
       pending_[index_of(env)] = true;
       continue;
@@ -91,7 +92,7 @@ inline void AsyncPool::mark(std::span<const std::int32_t> environments, const ch
     const bool twice = std::find(marked.begin(), marked.end(), env) != marked.end();
     for (const std::int32_t other : marked) pending_[index_of(other)] = false;
     throw std::invalid_argument(std::string(who) + ": environment " + std::to_string(env) +
-                                (!exists ? " is not one of 0 to " + std::to_string(pool_.size() - 1)
+                                (!exists ? " is not one of 0 to " + std::to_string(size - 1)
                                  : twice ? " is named twice"
                                          : " is under way: recv() its result first"));
   }

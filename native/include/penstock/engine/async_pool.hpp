@@ -49,8 +49,10 @@ class AsyncPool {
         actions_(pool.size() * bytes_.action), resets_(pool.size()), pending_(pool.size()),
         batches_(settings.deterministic ? pool.size() / settings.batch_size
                                         : (pool.size() + settings.batch_size - 1) / settings.batch_size + 1),
-        max_chunk_(std::clamp<std::size_t>(settings.batch_size / (2 * static_cast<std::size_t>(settings.num_threads)), 1,
-                                      WorkQueue::max_chunk)),
+        max_chunk_(std::clamp<std::size_t>(
+            settings.num_threads == 1 ? settings.batch_size
+                                      : settings.batch_size / (2 * static_cast<std::size_t>(settings.num_threads)),
+            1, WorkQueue::max_chunk)),
         spins_(static_cast<std::size_t>(settings.num_threads) <= usable_cpus().size()) {
     const int deputy = settings.num_threads, members = settings.num_threads > 1 ? settings.num_threads + 1 : 1;
     for (int member = 0; member < members; ++member) staging_.emplace_back(bytes_, max_chunk_, settings.autoreset);
@@ -159,6 +161,9 @@ class AsyncPool {
   /// Steps each environment into its fixed row of its fixed batch.
   void step_in_place(std::span<const std::int32_t> chunk, RowStaging& staging) noexcept;
 
+  /// Steps into the next rows of the batch, where no other thread takes any.
+  void step_alone(std::span<const std::int32_t> chunk, RowStaging& staging) noexcept;
+
   /// Steps into the thread's staging rows, and copies them into batches in the order of completion.
   void step_staged(std::span<const std::int32_t> chunk, RowStaging& staging) noexcept;
 
@@ -177,6 +182,7 @@ class AsyncPool {
   WorkQueue queue_;
   std::vector<std::byte> actions_;     ///< by environment; like resets_ the caller's until pushed, then the threads'
   std::vector<std::uint8_t> resets_;
+  bool has_reset_ = true;              ///< any of resets_ may be set; the caller's
   std::vector<std::uint8_t> pending_;  ///< this, turn_ and sent_: the caller's
   std::size_t turn_ = 0, sent_ = 0;
   std::vector<Batch> batches_;

@@ -37,6 +37,7 @@ inline bool AsyncPool::work(RowStaging& staging) noexcept {
   if (count == 0) return false;
   const std::int64_t begin = nanoseconds_now();
   if (settings_.deterministic) step_in_place({chunk.data(), count}, staging);
+  else if (settings_.num_threads == 1) step_alone({chunk.data(), count}, staging);
   else step_staged({chunk.data(), count}, staging);
   queue_.mark_done(count);
   const std::int64_t end = nanoseconds_now();
@@ -61,9 +62,7 @@ inline std::size_t AsyncPool::make(std::span<const std::int32_t> chunk, RowStagi
   if (resets_[index_of(chunk[0])]) {
     made = pool_.reset_rows(chunk, first_row, out, error);
   } else {
-    for (std::size_t i = 0; i < chunk.size(); ++i)
-      std::memcpy(staging.actions() + i * bytes_.action, actions_.data() + index_of(chunk[i]) * bytes_.action,
-                  bytes_.action);
+    gather_rows(actions_.data(), chunk, staging.actions(), bytes_.action);
     made = pool_.step_rows(staging.actions(), chunk, first_row, out, error);
   }
   if (error != nullptr) {
@@ -86,6 +85,20 @@ inline void AsyncPool::step_in_place(std::span<const std::int32_t> chunk, RowSta
     });
     const std::size_t made = make(chunk.first(count), staging, first_row, batch.out);
     for (std::size_t i = 0; i < made; ++i) batch.env_id[first_row + i] = chunk[i];
+    finish(batch, made);
+    chunk = chunk.subspan(std::min(made + (made < count), count));
+  }
+}
+
+inline void AsyncPool::step_alone(std::span<const std::int32_t> chunk, RowStaging& staging) noexcept {
+  for (std::size_t row = next_row_.load(std::memory_order_relaxed); !chunk.empty();) {
+    Batch& batch = batches_[row / settings_.batch_size % batches_.size()];
+    const std::size_t target = row % settings_.batch_size;
+    const std::size_t count = alike(chunk.first(std::min(chunk.size(), settings_.batch_size - target)),
+                                    [](std::size_t) { return true; });
+    const std::size_t made = make(chunk.first(count), staging, target, batch.out);
+    std::copy_n(chunk.begin(), made, batch.env_id + target);
+    next_row_.store(row += made, std::memory_order_relaxed);
     finish(batch, made);
     chunk = chunk.subspan(std::min(made + (made < count), count));
   }

@@ -31,6 +31,38 @@ struct RowBytes {
   std::size_t observation, reward, report, action;
 };
 
+/// Copies the rows `rows` of `from` after each other. Those of eight bytes, a choice, need no call.
+template <class Rows>
+inline void gather_rows(const std::byte* from, const Rows& rows, std::byte* to, std::size_t width) noexcept {
+  if (width == sizeof(std::int64_t)) {
+    for (const auto row : rows) {
+      std::memcpy(to, from + static_cast<std::size_t>(row) * sizeof(std::int64_t), sizeof(std::int64_t));
+      to += sizeof(std::int64_t);
+    }
+    return;
+  }
+  for (const auto row : rows) {
+    std::memcpy(to, from + static_cast<std::size_t>(row) * width, width);
+    to += width;
+  }
+}
+
+/// Copies rows that follow each other to the rows `rows` of `to`; as `gather_rows`.
+template <class Rows>
+inline void scatter_rows(const std::byte* from, const Rows& rows, std::byte* to, std::size_t width) noexcept {
+  if (width == sizeof(std::int64_t)) {
+    for (const auto row : rows) {
+      std::memcpy(to + static_cast<std::size_t>(row) * sizeof(std::int64_t), from, sizeof(std::int64_t));
+      from += sizeof(std::int64_t);
+    }
+    return;
+  }
+  for (const auto row : rows) {
+    std::memcpy(to + static_cast<std::size_t>(row) * width, from, width);
+    from += width;
+  }
+}
+
 /// Buffers for a step's extras: what is written in addition to the arrays that the caller receives.
 class StepExtras {
  public:

@@ -16,17 +16,17 @@ namespace penstock {
 
 class WorkQueue {
  public:
-  static constexpr std::size_t max_chunk = 64;  ///< a chunk
+  static constexpr std::size_t max_chunk = 256;
 
   /// Makes room for every environment once, the most that can be queued.
   explicit WorkQueue(std::size_t capacity) : ring_(capacity) {}
 
   /// Enqueues environments. Single producer; never blocks. Wakes sleeping threads only if that is worth its cost.
   void push(std::span<const std::int32_t> environments, bool worth_waking) noexcept {
-    std::uint64_t tail = tail_.load(std::memory_order_relaxed);
-    for (const std::int32_t env : environments)
-      ring_[tail++ % ring_.size()].store(env, std::memory_order_relaxed);
-    tail_.store(tail);
+    const std::uint64_t tail = tail_.load(std::memory_order_relaxed);
+    std::size_t place = tail % ring_.size();
+    for (const std::int32_t env : environments) ring_[advance(place)].store(env, std::memory_order_relaxed);
+    tail_.store(tail + environments.size());
     if (worth_waking && sleepers_.load() > 0) ring();
   }
 
@@ -37,8 +37,8 @@ class WorkQueue {
       if (head >= tail) return 0;
       const std::size_t count = std::min<std::uint64_t>(wanted, tail - head);
       // Read first: once they are taken their places may be written again. If head has moved, what was read is void.
-      for (std::size_t i = 0; i < count; ++i)
-        chunk[i] = ring_[(head + i) % ring_.size()].load(std::memory_order_relaxed);
+      std::size_t place = head % ring_.size();
+      for (std::size_t i = 0; i < count; ++i) chunk[i] = ring_[advance(place)].load(std::memory_order_relaxed);
       if (head_.compare_exchange_weak(head, head + count, std::memory_order_acq_rel, std::memory_order_acquire))
         return count;
     }
@@ -82,6 +82,12 @@ class WorkQueue {
   }
 
  private:
+  /// Returns a place, and moves on to the next: a division for each environment would cost more than its step.
+  std::size_t advance(std::size_t& place) const noexcept {
+    const std::size_t current = place++;
+    if (place == ring_.size()) place = 0;
+    return current;
+  }
   [[nodiscard]] bool is_empty() const noexcept { return head_.load() >= tail_.load(); }
   void ring() noexcept {
     wake_epoch_.fetch_add(1);
