@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from penstock.native import EnvironmentSpec
 
 
+_KINDS = {"discrete": "discrete actions", "box": "vectors as actions", "structured": "structured actions"}
+
+
 class AlgorithmSettings(Settings):
     """The base class of every algorithm's settings."""
 
@@ -37,8 +40,8 @@ class AlgorithmSettings(Settings):
     """True if the algorithm requires several agents with a reward each, False if it requires one reward, None if it
     supports both, by `EnvironmentSpec.agents`."""
 
-    action_kinds: ClassVar[tuple[str, ...]] = ("discrete", "box")
-    """The kinds of actions that it supports: choices, vectors, or both."""
+    action_kinds: ClassVar[tuple[str, ...]] = ("discrete", "box", "structured")
+    """The kinds of actions that it supports: choices, vectors, vectors of choices and numbers; the first names it."""
 
     learns_from_window: ClassVar[bool] = False
     """True if the algorithm learns from rows of many rounds; for a custom algorithm, `custom_probe` determines it."""
@@ -74,15 +77,28 @@ class AlgorithmSettings(Settings):
             ConfigError: names the reason, and an algorithm that fits.
         """
         agents = environment["agents"]
-        if self.several_agents in (None, bool(agents)):
+        if self.several_agents not in (None, bool(agents)):
+            has, choose = (
+                (f"{agents} agents with a reward each", "mappo or ippo, or an environment without an agent axis")
+                if agents
+                else ("one reward and no agent axis", "ppo or impala, or an environment with an agent axis")
+            )
+            raise ConfigError(
+                f"environment: {environment['id']} has {has}, which {self.name} can't learn from; choose {choose}"
+            )
+        kind = environment["action"]["kind"]
+        if kind in self.action_kinds:
             return
-        has, choose = (
-            (f"{agents} agents with a reward each", "mappo or ippo, or an environment without an agent axis")
-            if agents
-            else ("one reward and no agent axis", "ppo or impala, or an environment with an agent axis")
-        )
+        remedy = "choose another algorithm, such as ppo"
+        if kind == "structured":
+            needed = "a Discrete" if self.action_kinds[0] == "discrete" else "a Box of floats"
+            remedy = (
+                f"choose ppo, impala, behaviour_cloning or iql, or name an id whose entry point makes {needed} of them "
+                f"(gymnasium.wrappers.TransformAction)"
+            )
         raise ConfigError(
-            f"environment: {environment['id']} has {has}, which {self.name} can't learn from; choose {choose}"
+            f"algorithm.name = '{self.name}': it needs {_KINDS[self.action_kinds[0]]}, and {environment['id']} takes "
+            f"{_KINDS[kind]}; {remedy}"
         )
 
     def check_round(self, rows: int) -> None:

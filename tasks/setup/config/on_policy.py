@@ -114,6 +114,8 @@ class PPOSettings(NetworkSettings):
         if self.actions == "sampled":
             return
         action, name = environment["action"], f"algorithm.actions = '{self.actions}': {environment['id']}"
+        if action["kind"] == "structured":
+            raise ConfigError(f"{name} takes structured actions, which it always gets within bounds; leave it out")
         if action["kind"] != "box":
             raise ConfigError(f"{name} takes choices, expected vectors within bounds; leave it out")
         bounds = [*np.ravel(action["low"]).tolist(), *np.ravel(action["high"]).tolist()]
@@ -165,6 +167,7 @@ class MultiAgentSettings(AlgorithmSettings):
 
     row_columns: ClassVar[tuple[str, ...]] = ("action", "log_probability")
     several_agents: ClassVar[bool | None] = True
+    action_kinds: ClassVar[tuple[str, ...]] = ("discrete", "box")
     central_critic: ClassVar[bool]
     """True if the critic gets all agents' observations (MAPPO), False if it gets one agent's (IPPO)."""
     omitted_when_default: ClassVar[tuple[str, ...]] = (
