@@ -1,11 +1,11 @@
 """Turns structured actions into vectors of numbers and back, so that rounds, shards and networks need one array.
 
 A structured action is MultiDiscrete, MultiBinary, a Box of integers, or a Dict or Tuple of such, of Discrete and of
-Boxes, nested as deep as one likes. Its vector has the numbers of its leaves, one after the other: Dict in the space's
-order of keys, arrays in row-major order. A choice is its place among the choices, from 0 whatever the space's start. A
-number of a Box is from -1 at its lower bound to 1 at its upper one, if all bounds of that Box are finite and none are
-more than 2**24 apart; otherwise it is itself. What an environment gets is within its bounds, and integers are rounded
-to the nearest.
+Boxes, nested as deep as one likes. Its vector has the numbers of its leaves, one after the other: those of a Dict in
+the alphabetical order of its keys, and arrays in row-major order. A choice is its place among the choices, from 0
+whatever the space's start. A number of a Box is from -1 at its lower bound to 1 at its upper one, if all bounds of that
+Box are finite and none are more than 2**24 apart; otherwise it is itself. What an environment gets is within its
+bounds, and integers are rounded to the nearest.
 """
 
 from __future__ import annotations
@@ -133,7 +133,9 @@ class _Parts:
     """A Dict or a Tuple."""
 
     def __init__(self, name: str, space: Dict | Tuple[Any]) -> None:
-        named = space.spaces.items() if isinstance(space, Dict) else enumerate(space.spaces)
+        # Gymnasium keeps the order in which a Dict was made or sorts it, by its version; Minari sorts it.
+        is_dict = isinstance(space, Dict)
+        named = sorted(space.spaces.items(), key=lambda item: str(item[0])) if is_dict else enumerate(space.spaces)
         parts: dict[Any, _Choices | _Numbers | _Parts] = {
             key: _part(f"{name}/{key}" if name else str(key), one) for key, one in named
         }
