@@ -116,8 +116,12 @@ def describe_program(policy: Policy) -> dict[str, Any]:
 
 def _without_infinities(leaf: LeafFormat) -> dict[str, Any]:
     """Return a leaf as JSON has it: None for a bound that there is not."""
-    bounds = {name: leaf[name] for name in ("low", "high") if name in leaf}
-    return {**leaf, **{name: [each if isfinite(each) else None for each in bound] for name, bound in bounds.items()}}
+    bounds = {
+        name: [each if isfinite(each) else None for each in values]
+        for name, values in (("low", leaf.get("low", [])), ("high", leaf.get("high", [])))
+        if values
+    }
+    return {**leaf, "shape": [*leaf["shape"]], **bounds}
 
 
 def _example(policy: Policy) -> tuple[Tensor, ...]:

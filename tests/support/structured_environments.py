@@ -68,10 +68,15 @@ class Fitting(gymnasium.Env[Any, Any]):
         return (action["gear"] == 2 + up.sum()) + (choices == up).mean() - off
 
 
+def registered_id(kind: str) -> str:
+    """Return the id of one of `SPACES`, which a process can make that has imported this module."""
+    return f"test/Fitting{kind}-v0"
+
+
 def environment_id(kind: str) -> str:
-    """Return the id of one of `SPACES`, which any process can make where this module can be imported."""
-    return f"{__name__}:test/Fitting{kind}-v0"
+    """Return the same with this module, which any process can make where it can be imported."""
+    return f"{__name__}:{registered_id(kind)}"
 
 
 for _kind in SPACES:
-    gymnasium.register(f"test/Fitting{_kind}-v0", Fitting, kwargs={"kind": _kind})
+    gymnasium.register(registered_id(_kind), Fitting, kwargs={"kind": _kind})
