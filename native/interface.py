@@ -45,7 +45,7 @@ class LeafFormat(TypedDict):
     sizes: NotRequired[list[int]]
     """Choices of each number, in row-major order; so are the lists below."""
     start: NotRequired[list[int]]
-    """What the environment calls choice 0."""
+    """The environment's own number of choice 0."""
     low: NotRequired[list[float]]
     high: NotRequired[list[float]]
     scaled: NotRequired[bool]

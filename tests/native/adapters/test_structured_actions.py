@@ -49,7 +49,7 @@ def same(left: Any, right: Any) -> bool:
 
 @pytest.mark.parametrize("name", ALL)
 def test_an_action_is_the_same_after_a_vector(name: str):
-    """What a space draws becomes a valid vector, and of that the same action in the space again."""
+    """An action that a space draws becomes a valid vector, and that the same action in the space again."""
     space = ALL[name]
     vectors = ActionVectors(space)
     space.seed(3)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ...conftest import MakeContext
 
 NEAR = {"MultiDiscrete": 0.55, "MultiBinary": 0.35, "Integers": 0.2, "Hybrid": 0.6, "Pair": 0.55}
-"""How far below the best a learned policy's mean reward may be."""
+"""The most by which a learned policy's mean reward may be below the best."""
 
 
 def settings(kind: str, name: str, **algorithm: Any) -> dict[str, Any]:

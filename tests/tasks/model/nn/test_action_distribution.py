@@ -52,7 +52,7 @@ def by_torch(spec: ActionSpec, output: Tensor, log_std: Tensor, action: Tensor) 
 @pytest.mark.parametrize("rows", [(7,), (2, 5)])
 @pytest.mark.parametrize("spec", SPECS)
 def test_probabilities_and_entropies_are_the_sums_of_all_parts(spec: ActionSpec, rows: tuple[int, ...]):
-    """Of rows and of sequences of rows; acting and learning agree on the log-probability."""
+    """They hold for rows and for sequences of rows; acting and learning agree on the log-probability."""
     distribution = ActionDistribution(spec)
     output, log_std = random(*rows, distribution.outputs), 0.3 * random(max(distribution.numbers, 1), seed=1)
     flat, noise = output.reshape(-1, distribution.outputs), random(math.prod(rows), *distribution.noise.shape, seed=2)
