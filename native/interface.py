@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import numpy as np
+    from gymnasium.spaces import Space
     from gymnasium.vector import AutoresetMode
     from numpy.typing import NDArray
 
@@ -32,17 +33,37 @@ class ObservationFormat(TypedDict):
     """Only for flat observations that begin with the mask of allowed choices: the shape of the rest."""
 
 
-class ActionFormat(TypedDict):
-    """The format of one environment's action: `discrete` has `n`, `box` has `low` and `high`."""
+class LeafFormat(TypedDict):
+    """A part of a structured action: choices (`discrete`), or numbers (`box`)."""
 
+    name: str
+    """Keys and places on the way to it, such as `arm/0`; empty if it is the whole action."""
     kind: Literal["discrete", "box"]
     dtype: str
+    """The environment's own; vectors are float32."""
     shape: tuple[int, ...]
-    """For `discrete` () or (agents,)."""
+    sizes: NotRequired[list[int]]
+    """Choices of each number, in row-major order; so are the lists below."""
+    start: NotRequired[list[int]]
+    """The environment's own number of choice 0."""
+    low: NotRequired[list[float]]
+    high: NotRequired[list[float]]
+    scaled: NotRequired[bool]
+    """True if vectors hold -1 for `low` and 1 for `high`; False if they hold the environment's own numbers."""
+
+
+class ActionFormat(TypedDict):
+    """The format of one environment's action: `discrete` has `n`, `box` has `low` and `high`, `structured` `leaves`."""
+
+    kind: Literal["discrete", "box", "structured"]
+    dtype: str
+    shape: tuple[int, ...]
+    """For `discrete` () or (agents,); for `structured` (numbers,), those of its leaves one after the other."""
     n: NotRequired[int]
     low: NotRequired[list[Any]]
     """Lists nested as deep as `shape`; so is `high`."""
     high: NotRequired[list[Any]]
+    leaves: NotRequired[list[LeafFormat]]
 
 
 class EnvironmentSpec(TypedDict):
@@ -89,6 +110,11 @@ class EnvironmentPool(VectorEnv[Any, Any, Any], ABC):
     def environment(self) -> EnvironmentSpec:
         """Return the action and observation format of one environment, as plain data."""
 
+    @property
+    def own_action_space(self) -> Space[Any]:
+        """Return the action space that one environment itself has, whatever the pool takes for its actions."""
+        return self.single_action_space
+
     @abstractmethod
     def reset_ids(self, seeds: NDArray[np.uint64]) -> None:
         """Seed environment b with `seeds[b]` and start its first episode, which has the id 0."""
@@ -114,7 +140,7 @@ class EnvironmentPool(VectorEnv[Any, Any, Any], ABC):
 
     @abstractmethod
     def step_round(self, t: int, action: NDArray[Any]) -> None:
-        """Make step t: int64 [num_envs], or float32 [num_envs, *action]; nothing is converted.
+        """Make step t: int64 [num_envs], or float32 [num_envs, *action]; nothing is converted but structured actions.
 
         Writes row t of reward, terminated, truncated and episode_id, and row t + 1 of the observations.
         """

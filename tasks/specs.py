@@ -39,6 +39,7 @@ LossFunction: TypeAlias = "Callable[[Params, LossInputs], LossResult]"
 """Computes a loss: `loss(params, batch)`."""
 
 __all__ = [
+    "ActionLeaf",
     "ActionSpec",
     "Batch",
     "EnvironmentSpec",
@@ -56,10 +57,25 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True)
-class ActionSpec:
-    """The actions of an environment: one of `n` choices (`discrete`), or a vector within bounds (`box`)."""
+class ActionLeaf:
+    """A part of a structured action: numbers of its vector that are all choices, or all numbers of a box."""
 
-    kind: Literal["discrete", "box"]
+    name: str
+    """Keys and places on the way to it, such as `arm/0`; empty if it is the whole action."""
+    sizes: tuple[int, ...]
+    """For each of its numbers that number's choices, or 0 for a number of a box."""
+
+
+@dataclass(frozen=True, slots=True)
+class ActionSpec:
+    """The actions of an environment: one of `n` choices, a vector within bounds (`box`), or a `structured` one.
+
+    A structured action is a vector of choices and of a box's numbers: its leaves, one after the other. A choice is a
+    whole number from 0. A box's number is from -1 to 1 where the environment bounds it, unless the bounds are very
+    wide; the environment gets it within its bounds.
+    """
+
+    kind: Literal["discrete", "box", "structured"]
     n: int = 0
     """Number of choices of a discrete action, for each agent where there are several; 0 for a box."""
     shape: tuple[int, ...] = ()
@@ -68,10 +84,17 @@ class ActionSpec:
     """Lower bounds of a box, one per number, in row-major order."""
     high: tuple[float, ...] = ()
     """Upper bounds, likewise."""
+    leaves: tuple[ActionLeaf, ...] = ()
+    """Parts of a structured action, whose `shape` is (numbers,)."""
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """For each number of a structured action's vector that number's choices, or 0 for a number of a box."""
+        return tuple(size for leaf in self.leaves for size in leaf.sizes)
 
     @property
     def spec(self) -> Spec:
-        """The column that stores the action: int64 (a scalar, or one an agent), or float32 of the box's shape."""
+        """The column that stores the action: int64 (a scalar, or one an agent), or float32 of a vector's shape."""
         return Spec("int64" if self.kind == "discrete" else "float32", self.shape)
 
 
@@ -163,6 +186,7 @@ class EnvironmentSpec:
                 shape=tuple(action.get("shape", ())),
                 low=tuple(np.ravel(action.get("low", ())).tolist()) if action["kind"] == "box" else (),
                 high=tuple(np.ravel(action.get("high", ())).tolist()) if action["kind"] == "box" else (),
+                leaves=tuple(_leaf(leaf) for leaf in action.get("leaves", ())),
             ),
             max_episode_steps=described["max_episode_steps"],
             reward_threshold=described["reward_threshold"],
@@ -171,6 +195,11 @@ class EnvironmentSpec:
             facts=Facts(described["facts"]) if "facts" in described else None,
             num_envs=num_envs,
         )
+
+
+def _leaf(described: Mapping[str, Any]) -> ActionLeaf:
+    """Read a leaf as `native.interface.LeafFormat` describes it."""
+    return ActionLeaf(described["name"], tuple(described.get("sizes", (0,) * math.prod(described["shape"]))))
 
 
 @dataclass(frozen=True, slots=True)

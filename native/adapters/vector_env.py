@@ -14,9 +14,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_space
 
 from penstock.native.adapters.action_replay import ActionRecord, repeat
+from penstock.native.adapters.plain_actions import WrappedActions
 from penstock.native.adapters.rollout import EpisodeCounts, OpenRound
+from penstock.native.adapters.structured_actions import (
+    StructuredActions,
+    UnsupportedActionError,
+    is_structured,
+)
 from penstock.native.interface import EnvironmentPool, EnvironmentSpec, RoundEnd, StateNotSupportedError
 from penstock.native.pool.arguments import checked_seed, one_seed_each
 
@@ -27,61 +34,7 @@ if TYPE_CHECKING:
     from gymnasium.vector import VectorEnv
     from numpy.typing import NDArray
 
-    from penstock.native.interface import ActionFormat, Infos
-
-
-class WrappedActions:
-    """The actions of `num_envs` environments with the action space `space`."""
-
-    def __init__(self, space: Space[Any], num_envs: int) -> None:
-        self._first = 0
-        self._count = 0
-        self._dtype: np.dtype[Any] | None = None
-        self._shape: tuple[int, ...] = (num_envs,)
-        self._round_dtype: np.dtype[Any] = np.dtype(np.int64)
-        self.spec: ActionFormat | None = None
-        """The action space as plain data; None if a round cannot hold such actions."""
-        if isinstance(space, Discrete):
-            self._first, self._count, self._dtype = int(space.start), int(space.n), np.dtype(np.int64)
-            self.spec = {"kind": "discrete", "dtype": "int64", "shape": (), "n": self._count}
-        elif isinstance(space, Box) and np.issubdtype(space.dtype, np.floating):
-            self._dtype, self._shape = np.dtype(space.dtype), (num_envs, *space.shape)
-            self._round_dtype = np.dtype(np.float32)
-            low, high = space.low.tolist(), space.high.tolist()
-            self.spec = {"kind": "box", "dtype": "float32", "shape": space.shape, "low": low, "high": high}
-
-    def for_step(self, actions: Any) -> Any:
-        """Check and convert the actions of `step`; unchanged unless the space is Discrete or a float Box."""
-        if self._dtype is None:
-            return actions
-        array = np.asarray(actions)
-        kinds, name = ("iu", "integers") if self._count else ("fiu", "floats")
-        if array.dtype.kind not in kinds or array.shape != self._shape:
-            raise ValueError(f"expected {name} of shape {self._shape} as actions, got {array.dtype} of {array.shape}")
-        self._check_values(array, self._first)
-        return array.astype(self._dtype, copy=False)
-
-    def for_round(self, action: NDArray[Any]) -> NDArray[Any]:
-        """Check the actions of `step_round`: int64 that counts from 0, or float32."""
-        if action.dtype != self._round_dtype or action.shape != self._shape or not action.flags.c_contiguous:
-            raise ValueError(
-                f"actions: expected a C-contiguous {self._round_dtype} array of shape {self._shape}, got "
-                f"{action.dtype} {action.shape}"
-            )
-        self._check_values(action, 0)
-        return action + self._first if self._first else action.astype(self._dtype, copy=False)
-
-    def _check_values(self, array: NDArray[Any], first: int) -> None:
-        if self._count:
-            last = first + self._count - 1
-            if array.min() < first or array.max() > last:
-                wrong = int(np.flatnonzero((array < first) | (array > last))[0])
-                raise ValueError(
-                    f"action {array[wrong]} of environment {wrong} is out of range: expected {first} to {last}"
-                )
-        elif not np.isfinite(array).all():
-            wrong = int(np.argwhere(~np.isfinite(array))[0][0])
-            raise ValueError(f"action of environment {wrong} is not finite: got {array[wrong]}")
+    from penstock.native.interface import Infos
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +63,7 @@ class WrappedPool(EnvironmentPool):
         autoreset_mode: AutoresetMode,
         *,
         record_episode_statistics: bool = False,
+        one_action: bool = False,
     ) -> None:
         self._source = source
         self.autoreset_mode = autoreset_mode
@@ -125,7 +79,9 @@ class WrappedPool(EnvironmentPool):
         self.single_action_space = inner.single_action_space
         self.observation_space = inner.observation_space
         self.action_space = inner.action_space
-        self._actions = WrappedActions(inner.single_action_space, self.num_envs)
+        self._own_action_space = inner.single_action_space
+        self._one_action = one_action
+        self._actions = self._take_actions(inner.single_action_space)
         self._counts = EpisodeCounts(self.num_envs)
         self._over = np.zeros(self.num_envs, dtype=np.bool_)
         self._current: Any = None
@@ -153,10 +109,11 @@ class WrappedPool(EnvironmentPool):
             )
             raise ValueError(self._unfit("observation", space, "one array of numbers, such as Box", remedy))  # noqa: TRY004
         if self._actions.spec is None:
-            remedy = (
-                "a run needs an id whose entry point converts such actions, with gymnasium.wrappers.TransformAction"
+            raise ValueError(
+                self._unfit(
+                    "action", self._own_action_space, "a choice, or one vector of numbers", self._action_remedy()
+                )
             )
-            raise ValueError(self._unfit("action", self.single_action_space, "Discrete or a Box of floats", remedy))
         return EnvironmentSpec(
             id=self._source.id,
             observation={"dtype": str(space.dtype), "shape": tuple(space.shape or ())},
@@ -165,6 +122,11 @@ class WrappedPool(EnvironmentPool):
             max_episode_steps=self._source.max_episode_steps,
             reward_threshold=self._source.reward_threshold,
         )
+
+    @property
+    def own_action_space(self) -> Space[Any]:
+        """Return the action space that one environment itself has; with `one_action` the pool may take another."""
+        return self._own_action_space
 
     # The Gymnasium API
 
@@ -276,6 +238,8 @@ class WrappedPool(EnvironmentPool):
     def step_round(self, t: int, action: NDArray[Any]) -> None:
         """Make step t of the round: int64 [num_envs] that counts from 0, or float32 [num_envs, *action].
 
+        With `one_action` a structured action is a float32 vector, as `adapters.structured_actions` describes it.
+
         Writes row t of reward, terminated, truncated and episode_id, and row t + 1 of the observations. Nothing is
         stepped unless t is next and all actions are valid.
 
@@ -328,6 +292,32 @@ class WrappedPool(EnvironmentPool):
             StateNotSupportedError: It is not a state of such a pool, or the environments are not deterministic.
         """
         repeat(self, self._source.id, state)
+
+    def _take_actions(self, space: Space[Any]) -> WrappedActions | StructuredActions:
+        """Return the actions of a space, and give the pool the spaces of those that stand for them."""
+        if not self._one_action:
+            return WrappedActions(space, self.num_envs)
+        if isinstance(space, Discrete) and space.start:
+            self.single_action_space = Discrete(int(space.n))
+            self.action_space = batch_space(self.single_action_space, self.num_envs)
+        if not is_structured(space):
+            return WrappedActions(space, self.num_envs, from_zero=True)
+        try:
+            actions = StructuredActions(space, self.num_envs)
+        except UnsupportedActionError:
+            return WrappedActions(space, self.num_envs)
+        self.single_action_space, self.action_space = actions.single_space, actions.space
+        return actions
+
+    def _action_remedy(self) -> str:
+        try:
+            StructuredActions(self._own_action_space, 1)
+        except UnsupportedActionError as error:
+            return (
+                f"{error}; a run needs an id whose entry point converts such actions, with "
+                f"gymnasium.wrappers.TransformAction"
+            )
+        return "make(..., one_action=True) takes it as one vector"
 
     def _unfit(self, kind: str, space: Any, wanted: str, remedy: str) -> str:
         return f"{self._source.id} has the {kind} space {space}, and a round holds {wanted}: {remedy}"

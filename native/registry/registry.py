@@ -48,6 +48,7 @@ def make(
     batch_size: int | None = None,
     deterministic: bool = False,
     one_array: bool = False,
+    one_action: bool = False,
     **config: Any,
 ) -> EnvironmentPool:
     """Make a pool of `num_envs` environments.
@@ -69,6 +70,9 @@ def make(
             `batch_size` must then divide `num_envs`.
         one_array: Whether Gymnasium's environments that observe Discrete, Tuple or Dict are made to observe one float
             array, as by its wrapper FlattenObservation: a choice is one-hot. All others observe one anyway.
+        one_action: Whether environments of other libraries take one array as every action: choices from 0, and
+            structured actions (MultiDiscrete, MultiBinary, a Box of integers, Dict, Tuple) as vectors of float32, as
+            `environment["action"]` then lists their leaves. All others take one anyway.
         config: Fields of the environment's configuration, as one value or one for each environment. For Atari the
             settings of ale-py's AtariVectorEnv; for Gymnasium's the arguments of `gymnasium.make_vec`, of which
             `vectorization_mode` is 'sync', 'async' or 'vector_entry_point'.
@@ -111,7 +115,7 @@ def make(
         source = gymnasium_source(name, num_envs, num_threads, max_episode_steps, config, one_array=one_array)
     else:
         raise ValueError(_unknown(id))
-    return WrappedPool(source, mode, record_episode_statistics=record_episode_statistics)
+    return WrappedPool(source, mode, record_episode_statistics=record_episode_statistics, one_action=one_action)
 
 
 def make_native(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import torch
@@ -117,19 +118,8 @@ class ActingChecks:
         noise = self._trial.noise(_DRAWS)
         greedy = self._act(carry, observation, torch.zeros_like(noise[0]))
         sampled = [self._act(carry, observation, drawn) for drawn in noise]
-        actions = torch.stack([rows["action"] for rows in sampled])
-        if self._trial.context.environment.action.kind == "box":
-            below = ((actions < greedy["action"]).float() + 0.5 * (actions == greedy["action"]).float()).mean(0)
-            worst = float(below.flatten()[(below.flatten() - 0.5).abs().argmax()])
-            if abs(worst - 0.5) > 0.25:  # eight standard deviations of the share of 256 draws
-                if self._acts_at_random(carry, observation, noise, greedy):
-                    return "at the start noise alone decides, so the middle of an action was not checked"
-                raise CheckFailedError(
-                    f"with zero noise a number of the action is larger than {worst:.0%} of those with noise, expected "
-                    f"the middle: evaluation would measure something else. Displace a mean by the noise"
-                )
-            return ""
-        if "log_probability" in greedy:
+        actions, spec = torch.stack([rows["action"] for rows in sampled]), self._trial.context.environment.action
+        if spec.kind != "box" and "log_probability" in greedy:
             likeliest = torch.stack([rows["log_probability"] for rows in sampled]).amax(0)
             lacking = float((likeliest - greedy["log_probability"]).amax())
             if lacking > _TOLERANCE:
@@ -138,16 +128,25 @@ class ActingChecks:
                     f"expected the likeliest: evaluation would measure something else. Add the noise to the logits"
                 )
             return ""
-        choices = torch.arange(self._trial.context.environment.action.n).view(-1, *[1] * actions.dim())
-        shares = (actions.unsqueeze(0) == choices).float().mean(1)
-        own = (greedy["action"].unsqueeze(0) == choices[:, 0]).float()
-        lacking = float((shares.amax(0) - (shares * own).sum(0)).amax())
-        if lacking > 0.25:
-            raise CheckFailedError(
-                f"with zero noise an action is taken that with noise is {lacking:.0%} rarer than another, expected the "
-                f"likeliest: evaluation would measure something else"
-            )
-        return ""
+        if spec.kind == "discrete":
+            _require_likeliest(actions, greedy["action"], spec.n)
+            return ""
+        sizes = spec.sizes if spec.kind == "structured" else (0,) * math.prod(spec.shape)
+        for number, size in enumerate(sizes):
+            if size:
+                _require_likeliest(actions[..., number], greedy["action"][..., number], size)
+        numbers = [number for number, size in enumerate(sizes) if not size]
+        if not numbers:
+            return ""
+        worst = _share_below(actions.flatten(2)[..., numbers], greedy["action"].flatten(1)[..., numbers])
+        if abs(worst - 0.5) <= 0.25:  # eight standard deviations of the share of 256 draws
+            return ""
+        if self._acts_at_random(carry, observation, noise, greedy):
+            return "at the start noise alone decides, so the middle of an action was not checked"
+        raise CheckFailedError(
+            f"with zero noise a number of the action is larger than {worst:.0%} of those with noise, expected the "
+            f"middle: evaluation would measure something else. Displace a mean by the noise"
+        )
 
     def _acts_at_random(
         self, carry: Tensor | None, observation: Tensor, noise: Tensor, greedy: dict[str, Tensor]
@@ -170,3 +169,22 @@ class ActingChecks:
     @torch.inference_mode()
     def _act(self, carry: Tensor | None, observation: Tensor, noise: Tensor) -> dict[str, Tensor]:
         return self._trial.algorithm.act(self._trial.snapshot, carry, observation, noise)[0]
+
+
+def _require_likeliest(sampled: Tensor, greedy: Tensor, count: int) -> None:
+    """Refuse greedy choices `[B, ...]` of `count` that are far rarer among the sampled ones `[draws, B, ...]`."""
+    choices = torch.arange(count).view(-1, *[1] * sampled.dim())
+    shares = (sampled.unsqueeze(0) == choices).float().mean(1)
+    own = (greedy.unsqueeze(0) == choices[:, 0]).float()
+    lacking = float((shares.amax(0) - (shares * own).sum(0)).amax())
+    if lacking > 0.25:
+        raise CheckFailedError(
+            f"with zero noise an action is taken that with noise is {lacking:.0%} rarer than another, expected the "
+            f"likeliest: evaluation would measure something else"
+        )
+
+
+def _share_below(sampled: Tensor, greedy: Tensor) -> float:
+    """Return the share of sampled numbers `[draws, B, n]` below the greedy one, where it is farthest from a half."""
+    below = ((sampled < greedy).float() + 0.5 * (sampled == greedy).float()).mean(0).flatten()
+    return float(below[(below - 0.5).abs().argmax()])

@@ -87,6 +87,8 @@ def _trial(config: RunConfig, environment: EnvironmentSettings, folder: Path, li
         values["algorithm"] = config.algorithm.model_dump()
     run = build_config(values)
     pool = make_pool(run, 1)
+    # A replay's algorithm is none of this run's own, which `make_pool` has checked.
+    config.algorithm.check_environment(pool.environment)
     described = EnvironmentSpec.from_pool(run.environment.id, dict(pool.environment), run.environment.num_envs)
     pool.close()
     context = RunContext(

@@ -30,7 +30,7 @@ def make_pool(
         ConfigError: unknown environment, setting or value, or one that the algorithm can't learn from.
     """
     settings = config.environment
-    fixed: dict[str, Any] = {"one_array": True}
+    fixed: dict[str, Any] = {"one_array": True, "one_action": True}
     with loaded_header(settings) as loaded_id:
         environment_id = loaded_id
         if settings.id == FLOORPLAN:

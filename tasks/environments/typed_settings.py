@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
     ConfigT = TypeVar("ConfigT", bound=RunConfig)
 
-_CHOSEN = ("id", "num_envs", "autoreset_mode", "render_mode", "batch_size", "record_episode_statistics", "one_array")
+_CHOSEN = (
+    *("id", "num_envs", "autoreset_mode", "render_mode", "batch_size", "record_episode_statistics"),
+    *("one_array", "one_action"),
+)
 """Arguments of `native.make` that a run chooses itself."""
 
 

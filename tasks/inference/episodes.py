@@ -75,7 +75,7 @@ def play_episodes(
             steps, episode_return, ended = 0, 0.0, False
             while not ended and steps < max_steps:
                 yield Picture(drawn(picture), per_second)
-                action = policy.act(pool.observation, deterministic=deterministic)
+                action = policy.act_stored(pool.observation, deterministic=deterministic)
                 _, reward, terminated, truncated, _ = pool.step(action)
                 steps += 1
                 episode_return += float(reward[0].mean())

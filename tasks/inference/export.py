@@ -7,15 +7,18 @@ import logging
 import tempfile
 import warnings
 from dataclasses import asdict
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from penstock.native.adapters.structured_actions import leaf_formats
 from penstock.storage.errors import ConfigError
 
 if TYPE_CHECKING:
+    from penstock.native.interface import LeafFormat
     from penstock.tasks.inference.policy import Policy
 
 FORMATS = ("onnx", "torch")
@@ -95,7 +98,10 @@ def describe_program(policy: Policy) -> dict[str, Any]:
         {"name": "observation", "dtype": str(spec.dtype), "shape": ["B", *spec.shape]},
         {"name": "noise", "dtype": "float32", "shape": ["B", *noise.shape], "kind": noise.kind, "greedy": 0.0},
     ]
-    outputs = [{"name": "action", "dtype": str(action.dtype), "shape": ["B", *action.shape]}]
+    outputs: list[dict[str, Any]] = [{"name": "action", "dtype": str(action.dtype), "shape": ["B", *action.shape]}]
+    if environment.action.kind == "structured":
+        # The environment's own action is `penstock.native.adapters.structured_actions.own_action(space, action)`.
+        outputs[0]["leaves"] = [_without_infinities(leaf) for leaf in leaf_formats(policy.action_space)]
     if memory is not None:
         carried = {"dtype": "float32", "shape": ["B", *memory.shape[1:]]}
         inputs.append({"name": "memory", **carried, "start": 0.0})
@@ -106,6 +112,16 @@ def describe_program(policy: Policy) -> dict[str, Any]:
         "outputs": outputs,
         "origin": asdict(policy.origin),
     }
+
+
+def _without_infinities(leaf: LeafFormat) -> dict[str, Any]:
+    """Return a leaf as JSON has it: None for a bound that there is not."""
+    bounds = {
+        name: [each if isfinite(each) else None for each in values]
+        for name, values in (("low", leaf.get("low", [])), ("high", leaf.get("high", [])))
+        if values
+    }
+    return {**leaf, "shape": [*leaf["shape"]], **bounds}
 
 
 def _example(policy: Policy) -> tuple[Tensor, ...]:

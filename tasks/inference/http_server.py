@@ -49,8 +49,9 @@ class PolicyServer:
 
     `POST /act` takes `{"observation": [...], "deterministic": true, "memory": [...]}`, for one observation or a batch,
     and returns `{"action": ..., "version": n}`, with `"memory"` if the policy has one. With the content type of Arrow
-    streams it takes and returns the columns `observation`, `memory` and `action`, one flat list a row. `GET /policy`
-    describes inputs and outputs, `GET /health` and `GET /metrics` (Prometheus) are for those who watch it.
+    streams it takes and returns the columns `observation`, `memory` and `action`, one flat list a row. A structured
+    action is in JSON what the environment takes, and in Arrow the vector of its leaves. `GET /policy` describes inputs
+    and outputs, `GET /health` and `GET /metrics` (Prometheus) are for those who watch it.
 
     Args:
         policy: the first policy.
@@ -125,7 +126,7 @@ class PolicyServer:
             body = await _body(request)
             given = _from_arrow(self.policy, body) if is_arrow else _from_json(body)
             answer, single = await self._answer(given, request.query_params.get("deterministic"))
-            response = _as_arrow(answer) if is_arrow else _as_json(answer, single)
+            response = _as_arrow(answer) if is_arrow else _as_json(self.policy, answer, single)
         except _Refused as refused:
             response = JSONResponse({"error": str(refused)}, refused.status)
         self._requests.labels(status=str(response.status_code)).inc()
@@ -221,10 +222,12 @@ def _memory(policy: Policy, given: Any, rows: int, single: bool) -> NDArray[np.f
     return memory
 
 
-def _as_json(answer: Answer, single: bool) -> Response:
+def _as_json(policy: Policy, answer: Answer, single: bool) -> Response:
     taken = {"action": answer.actions, **({} if answer.memory is None else {"memory": answer.memory})}
     # Contiguous, as orjson wants; a single choice stays an array without an axis.
-    values = {name: np.array(value[0] if single else value, order="C") for name, value in taken.items()}
+    values: dict[str, Any] = {name: np.array(value[0] if single else value, order="C") for name, value in taken.items()}
+    if policy.environment.action.kind != "box":
+        values["action"] = policy.own_actions(values["action"])
     content = orjson.dumps(
         {**values, "version": answer.version}, option=orjson.OPT_SERIALIZE_NUMPY, default=lambda value: value.tolist()
     )

@@ -50,7 +50,7 @@ def load_policy(
     context = observer_context(folder, commit.stage)
     params = load_snapshot(context.cache.get_buffer(folder.store, ref), ref)
     with closing(context.make_pool(1)) as pool:
-        spaces = pool.single_observation_space, pool.single_action_space
+        spaces = pool.single_observation_space, pool.own_action_space
     return Policy(
         context.algorithm,
         context.environment,

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from gymnasium.spaces import Discrete
 
 from penstock.native import fill_noise
+from penstock.native.adapters.structured_actions import own_action
 from penstock.tasks.seeds import Purpose
 
 if TYPE_CHECKING:
@@ -90,8 +92,8 @@ class Policy:
         """Return whether actions depend on earlier observations of the episode."""
         return self.algorithm.initial_carry(1) is not None
 
-    def act(self, observation: ArrayLike, *, deterministic: bool = True) -> NDArray[Any]:
-        """Return the action for an observation, or those for a batch.
+    def act(self, observation: ArrayLike, *, deterministic: bool = True) -> Any:
+        """Return the action for an observation, or those for a batch, as the environment takes them.
 
         A policy with a memory remembers what it saw; call `reset` where episodes begin. The memory belongs to the rows
         of a batch, so a batch of another size needs `reset` first.
@@ -101,11 +103,16 @@ class Policy:
             deterministic: return the greedy action, as in evaluations; otherwise a sampled one, as in training.
 
         Returns:
-            int64 for discrete actions and float32 for vectors, `[*action]` or `[B, *action]`.
+            int64 for discrete actions and float32 for vectors, `[*action]` or `[B, *action]`; structured actions as
+            `action_space` has them, and for a batch their arrays `[B, ...]`.
 
         Raises:
             ValueError: the observation has another shape or type, or the memory is that of another number of rows.
         """
+        return self.own_actions(self.act_stored(observation, deterministic=deterministic))
+
+    def act_stored(self, observation: ArrayLike, *, deterministic: bool = True) -> NDArray[Any]:
+        """Act as `act` does, and return actions as shards hold them and a run's pools take them."""
         rows, single = self._rows(observation)
         if self.has_memory and self._memory is not None and len(self._memory) != len(rows):
             raise ValueError(
@@ -115,6 +122,12 @@ class Policy:
         memory = self.algorithm.initial_carry(len(rows)) if self._memory is None else self._memory
         action, self._memory = self._step(rows, memory, deterministic)
         return self._actions(action, single)
+
+    def own_actions(self, stored: NDArray[Any]) -> Any:
+        """Return actions as the environment takes them, of those that shards hold: one, or a batch `[B, ...]`."""
+        kind = self.environment.action.kind
+        is_own = kind == "box" or (kind == "discrete" and not isinstance(self.action_space, Discrete))
+        return stored if is_own else own_action(self.action_space, stored)
 
     def reset(self, rows: ArrayLike | None = None) -> None:
         """Forget: for policies with a memory, where episodes begin.
@@ -137,7 +150,7 @@ class Policy:
         state: tuple[NDArray[np.float32], ...] | None = None,
         episode_start: ArrayLike | None = None,
         deterministic: bool = False,
-    ) -> tuple[NDArray[Any], tuple[NDArray[np.float32], ...] | None]:
+    ) -> tuple[Any, tuple[NDArray[np.float32], ...] | None]:
         """Return actions and the next memory, with the signature of `predict` in stable-baselines3.
 
         Args:
@@ -163,7 +176,7 @@ class Policy:
             starts = torch.from_numpy(fresh.astype(bool)).view(-1, *[1] * (memory.dim() - 1))
             memory = torch.where(starts, memory, given)
         action, memory = self._step(rows, memory, deterministic)
-        return self._actions(action, single), None if memory is None else (memory.cpu().numpy(),)
+        return self.own_actions(self._actions(action, single)), None if memory is None else (memory.cpu().numpy(),)
 
     def noise(self, rows: int) -> NDArray[np.float32]:
         """Draw random numbers for sampled actions, `[rows, ...]`; a policy draws the same ones again after loading."""
@@ -184,7 +197,7 @@ class Policy:
             deterministic: bool `[B]`.
 
         Returns:
-            Actions `[B, ...]` and the next memory.
+            Actions `[B, ...]` as shards hold them, and the next memory.
         """
         action, following = self._step(
             torch.from_numpy(rows), None if memory is None else torch.from_numpy(memory), deterministic

@@ -15,7 +15,14 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from gymnasium.spaces import Dict, Tuple
 
+from penstock.native.adapters.structured_actions import (
+    UnsupportedActionError,
+    is_structured,
+    own_action,
+    stored_action,
+)
 from penstock.storage.digest import digest
 from penstock.storage.errors import ConfigError, RunExistsError
 from penstock.storage.refs import Ref, ShardRef, checkpoint_name, shard_name
@@ -135,7 +142,7 @@ def _write_dataset(
             yield minari.data_collector.EpisodeBuffer(
                 id=index,
                 observations=np.concatenate([episode.columns["observation"], episode.last_observation[None]]),
-                actions=episode.columns["action"],
+                actions=_own_actions(action_space, episode.columns["action"]),
                 rewards=episode.columns["reward"],
                 terminations=episode.columns["terminated"] != 0,
                 truncations=(episode.columns["truncated"] != 0) | infos[CUT][:steps],
@@ -171,7 +178,7 @@ def import_dataset(run: RunFolder, path: Path) -> Exported:
     pending: list[dict[str, NDArray[Any]]] = []
     cut = total = 0
     for episode in dataset.iterate_episodes():
-        pending.append(_rows(episode, last_infos))
+        pending.append(_rows(episode, last_infos, dataset.action_space))
         total += len(episode)
         cut += bool(CUT in pending[-1] and pending[-1][CUT].any())
         if sum(array.nbytes for rows in pending for array in rows.values()) >= _SHARD_BYTES:
@@ -207,7 +214,8 @@ def spaces_of(run: RunFolder) -> tuple[Space[Any], Space[Any]]:
                 f"run '{run.name}' has {config['environment']['id']} with {agents} agents and a reward each, and "
                 f"Minari's episodes have one reward a step. Its shards are Arrow files, see docs/reading.md"
             )
-        return pool.single_observation_space, pool.single_action_space
+        own = pool.own_action_space
+        return pool.single_observation_space, own if is_structured(own) else pool.single_action_space
 
 
 def _minari() -> Any:
@@ -270,10 +278,21 @@ def _last_infos(dataset: Any) -> set[str]:
     }
 
 
-def _rows(episode: Any, last_infos: set[str]) -> dict[str, NDArray[Any]]:
+def _own_actions(space: Space[Any], column: NDArray[Any]) -> Any:
+    """Return what Minari stores of a column: vectors of structured actions as these, all else as it is."""
+    is_vector = column.dtype == np.float32 and is_structured(space)
+    return own_action(space, column) if is_vector else column
+
+
+def _rows(episode: Any, last_infos: set[str], action_space: Space[Any]) -> dict[str, NDArray[Any]]:
     """Return an episode's columns, and its last observation under a name that no column has."""
     steps = len(episode)
     observations, actions = episode.observations, episode.actions
+    if isinstance(action_space, (Dict, Tuple)):
+        try:
+            actions = stored_action(action_space, actions)
+        except UnsupportedActionError as error:
+            raise ConfigError(f"episode {episode.id} has actions that no column can hold: {error}") from error
     for name, value in (("observations", observations), ("actions", actions)):
         if not isinstance(value, np.ndarray):
             raise ConfigError(

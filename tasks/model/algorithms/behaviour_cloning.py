@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from penstock.tasks.model.algorithms.contract import Algorithm, Loss
-from penstock.tasks.model.nn.distributions import best, choose, restrict
+from penstock.tasks.model.nn.distributions import ActionDistribution, best, restrict
 from penstock.tasks.model.nn.network import Network
 from penstock.tasks.model.nn.optimizers import clip_norm, init_adam, step_adam
 from penstock.tasks.model.nn.squashed import bounded, within_bounds
@@ -47,8 +47,7 @@ class BehaviourCloning(Algorithm):
     @property
     def noise(self) -> NoiseSpec:
         """Gumbel noise samples a choice (Gumbel-max), normal noise displaces a mean; zero noise is greedy."""
-        action = self.environment.action
-        return NoiseSpec("gumbel", (action.n,)) if self._discrete else NoiseSpec("normal", action.shape)
+        return self._distribution.noise
 
     @property
     def losses(self) -> tuple[Loss, ...]:
@@ -63,11 +62,9 @@ class BehaviourCloning(Algorithm):
     def init(self, seed: int) -> State:
         """Return orthogonal weights; the last layer is small, so that it starts near uniform."""
         generator = torch.Generator().manual_seed(seed)
-        action = self.environment.action
-        outputs = action.n if self._discrete else math.prod(action.shape)
-        policy = self._network.init(outputs, 0.01, generator)
-        if not self._discrete:
-            policy["log_std"] = torch.zeros(outputs)
+        policy = self._network.init(self._distribution.outputs, 0.01, generator)
+        if numbers := self._distribution.numbers:
+            policy["log_std"] = torch.zeros(numbers)
         params = {"policy": ParameterGroup(policy)}
         return State(params=params, optimizer={"policy": init_adam(params["policy"].flat)})
 
@@ -77,10 +74,7 @@ class BehaviourCloning(Algorithm):
         """Sample from the policy; see `Algorithm.act`."""
         unmasked, allowed = self.environment.split(observation)
         output, log_std = self._policy(params["policy"], self._network.prepared(unmasked))
-        if log_std is None:
-            return {"action": choose(output, noise, allowed)[0]}, carry
-        flat = torch.addcmul(output, noise.flatten(1), log_std.exp())
-        return {"action": flat.view(-1, *self.environment.action.shape)}, carry
+        return {"action": self._distribution.sample(output, log_std, noise, allowed)[0]}, carry
 
     def post(self, _params: Params, trajectory: Trajectory) -> Batch:
         """Return observations and actions, a row a step."""
@@ -109,9 +103,8 @@ class BehaviourCloning(Algorithm):
         return state
 
     @property
-    def _discrete(self) -> bool:
-        """Return whether actions are choices; otherwise they are vectors."""
-        return self.environment.action.kind == "discrete"
+    def _distribution(self) -> ActionDistribution:
+        return ActionDistribution(self.environment.action)
 
     @property
     def _network(self) -> Network:
@@ -120,9 +113,9 @@ class BehaviourCloning(Algorithm):
         return Network(settings.network, self.environment.policy_input, settings.features, settings.hidden, relu=relu)
 
     def _policy(self, params: Mapping[str, Tensor], observation: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Compute logits and None, or means and their log standard deviation."""
+        """Compute the distribution's outputs, and the log standard deviation of numbers if there are any."""
         output, _ = self._network.step(params, None, observation)
-        if self._discrete:
+        if "log_std" not in params:
             return output, None
         if self.settings.bounded_mean:
             output = within_bounds(self.environment.action, bounded(output)).flatten(1)
@@ -131,6 +124,8 @@ class BehaviourCloning(Algorithm):
     def _loss(self, params: Params, batch: LossInputs) -> LossResult:
         """Mean negative log-likelihood; for choices also how often the likeliest one is the stored one."""
         output, log_std = self._policy(params["policy"], batch["observation"])
+        if self.environment.action.kind == "structured":
+            return self._structured_loss(output, log_std, batch)
         if log_std is None:
             allowed = batch.get("allowed")
             loss = torch.nn.functional.cross_entropy(restrict(output, allowed), batch["action"], reduction="none")
@@ -140,3 +135,17 @@ class BehaviourCloning(Algorithm):
         loss = (0.5 * (error * (-log_std).exp()).square() + log_std + 0.5 * _LOG_2PI).sum(-1)
         square = error.detach().square().mean(-1)
         return batch.mean(loss), {"negative_log_likelihood": loss.detach(), "square_error": square}
+
+    def _structured_loss(self, output: Tensor, log_std: Tensor | None, batch: LossInputs) -> LossResult:
+        """The same of all parts of an action, with the agreement of its choices and the error of its numbers."""
+        distribution, action = self._distribution, batch["action"]
+        likelihood, _ = distribution.probability(output, log_std, action)
+        outputs = {"negative_log_likelihood": -likelihood.detach()}
+        with torch.no_grad():
+            greedy, _ = distribution.sample(output, log_std, torch.zeros_like(output))
+            (likeliest, means), (chosen, numbers) = distribution.parts(greedy), distribution.parts(action)
+            if chosen.shape[-1]:
+                outputs["agreement"] = (likeliest == chosen).float().mean(-1)
+            if numbers.shape[-1]:
+                outputs["square_error"] = (numbers - means).square().mean(-1)
+        return batch.mean(-likelihood), outputs

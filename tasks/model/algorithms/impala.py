@@ -1,4 +1,4 @@
-"""IMPALA (Espeholt et al. 2018, arXiv 1802.01561) for discrete and continuous actions: actor-critic with V-trace.
+"""IMPALA (Espeholt et al. 2018, arXiv 1802.01561) for actions of all kinds: actor-critic with V-trace.
 
 Rows may come from older parameters than those that learn (`schedule.lag`). `post` compares the stored log-probabilities
 with those of the parameters at the round's start, and V-trace corrects value targets by the ratio; the policy gradient
@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from penstock.tasks.model.algorithms.contract import Algorithm, Loss
-from penstock.tasks.model.nn.distributions import choice_probability, choose, displace, vector_probability
+from penstock.tasks.model.nn.distributions import ActionDistribution
 from penstock.tasks.model.nn.network import Network, rowwise
 from penstock.tasks.model.nn.normalizers import Normalizers
 from penstock.tasks.model.nn.optimizers import annealed, clip_norm, init_adam, step_adam
@@ -61,8 +61,7 @@ class IMPALA(Algorithm):
     @property
     def noise(self) -> NoiseSpec:
         """Gumbel noise samples a choice (Gumbel-max), normal noise displaces a mean; zero noise is greedy."""
-        action = self.environment.action
-        return NoiseSpec("gumbel", (action.n,)) if self._discrete else NoiseSpec("normal", action.shape)
+        return self._distribution.noise
 
     @property
     def losses(self) -> tuple[Loss, ...]:
@@ -77,11 +76,11 @@ class IMPALA(Algorithm):
     def init(self, seed: int) -> State:
         """Return orthogonal weights; those of the policy's outputs are small, so that it starts near uniform."""
         generator = torch.Generator().manual_seed(seed)
-        outputs = self.environment.action.n if self._discrete else math.prod(self.environment.action.shape)
+        outputs, numbers = self._distribution.outputs, self._distribution.numbers
         network = self._network.init(outputs + 1, 1.0, generator)
         self._network.near_uniform(network, outputs)
-        if not self._discrete:
-            network["log_std"] = torch.full((outputs,), self.settings.initial_log_std)
+        if numbers:
+            network["log_std"] = torch.full((numbers,), self.settings.initial_log_std)
         params = {_GROUP: ParameterGroup(network)}
         state = State(params=params, optimizer={_GROUP: init_adam(params[_GROUP].flat)})
         self._normalizers.init(state)
@@ -98,12 +97,9 @@ class IMPALA(Algorithm):
         unmasked, allowed = self.environment.split(observation)
         inputs = self._normalizers.normalized(params, self._network.prepared(unmasked))
         output, memory = self._network.step(params[_GROUP], carry, inputs)
-        policy = output[:, :-1]
-        if self._discrete:
-            action, log_probability = choose(policy, noise, allowed)
-        else:
-            vector, log_probability = displace(policy, params[_GROUP]["log_std"], noise.flatten(1))
-            action = vector.view(-1, *self.environment.action.shape)
+        action, log_probability = self._distribution.sample(
+            output[:, :-1], params[_GROUP].get("log_std"), noise, allowed
+        )
         rows = {"action": action, "log_probability": log_probability}
         return rows if carry is None else {**rows, "memory": carry}, memory
 
@@ -121,8 +117,8 @@ class IMPALA(Algorithm):
             columns["memory"][0] if "memory" in columns else None,
         )
         mask = {} if allowed is None else {"allowed": allowed.unflatten(0, columns["reward"].shape)}
-        log_probability, _ = self._distribution(
-            params[_GROUP], output[..., :-1], columns["action"], mask.get("allowed")
+        log_probability, _ = self._distribution.probability(
+            output[..., :-1], params[_GROUP].get("log_std"), columns["action"], mask.get("allowed")
         )
         value = output[..., -1]
         ends = columns["terminated"], columns["truncated"]
@@ -165,8 +161,8 @@ class IMPALA(Algorithm):
         settings = self.settings
         inputs = self._normalizers.normalized(params, batch["observation"])
         output = self._network.over_rows(params[_GROUP], inputs, batch.get("memory"), batch.get("fresh"))
-        log_probability, entropy = self._distribution(
-            params[_GROUP], output[..., :-1], batch["action"], batch.get("allowed")
+        log_probability, entropy = self._distribution.probability(
+            output[..., :-1], params[_GROUP].get("log_std"), batch["action"], batch.get("allowed")
         )
         value_error = 0.5 * (output[..., -1] - batch["value_target"]).square()
         log_ratio = log_probability.detach() - batch["log_probability"]
@@ -197,9 +193,8 @@ class IMPALA(Algorithm):
         return state
 
     @property
-    def _discrete(self) -> bool:
-        """Return whether actions are choices; otherwise they are vectors."""
-        return self.environment.action.kind == "discrete"
+    def _distribution(self) -> ActionDistribution:
+        return ActionDistribution(self.environment.action)
 
     @property
     def _network(self) -> Network:
@@ -214,11 +209,3 @@ class IMPALA(Algorithm):
         return Normalizers(
             observation=numbers if settings.normalize_observation else 0, reward=settings.normalize_reward
         )
-
-    def _distribution(
-        self, params: Mapping[str, Tensor], output: Tensor, action: Tensor, allowed: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        """Return each action's log-probability and the policy's entropy, shaped as `output` without its last axis."""
-        if self._discrete:
-            return choice_probability(output, action, allowed)
-        return vector_probability(output, params["log_std"], action.flatten(output.dim() - 1))

@@ -7,7 +7,6 @@ weighted by the exponential of their advantage (equation 7). It learns from shar
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor
 
 from penstock.tasks.model.algorithms.contract import Algorithm, Loss
-from penstock.tasks.model.nn.distributions import choice_probability, choose, displace, vector_probability
+from penstock.tasks.model.nn.distributions import ActionDistribution
 from penstock.tasks.model.nn.layers import part
 from penstock.tasks.model.nn.network import Network
 from penstock.tasks.model.nn.optimizers import cosine_annealed, init_adam, step_adam
@@ -49,8 +48,7 @@ class IQL(Algorithm):
     @property
     def noise(self) -> NoiseSpec:
         """Gumbel noise samples a choice (Gumbel-max), normal noise displaces a mean; zero noise is greedy."""
-        action = self.environment.action
-        return NoiseSpec("gumbel", (action.n,)) if self._discrete else NoiseSpec("normal", action.shape)
+        return self._distribution.noise
 
     @property
     def losses(self) -> tuple[Loss, ...]:
@@ -69,11 +67,10 @@ class IQL(Algorithm):
     def init(self, seed: int) -> State:
         """Return orthogonal weights; the policy's last layer is small, so that it starts near uniform."""
         generator = torch.Generator().manual_seed(seed)
-        action = self.environment.action
-        width = action.n if self._discrete else math.prod(action.shape)
+        width = self._distribution.outputs
         policy = self._network.init(width, 0.01, generator)
-        if not self._discrete:
-            policy["log_std"] = torch.zeros(width)
+        if numbers := self._distribution.numbers:
+            policy["log_std"] = torch.zeros(numbers)
         outputs, joined = (width, 0) if self._discrete else (1, width)
         critic = {
             f"{twin}{name}": value
@@ -95,10 +92,7 @@ class IQL(Algorithm):
         """Sample from the policy; see `Algorithm.act`."""
         unmasked, allowed = self.environment.split(observation)
         output, log_std = self._policy(params["policy"], self._network.prepared(unmasked))
-        if log_std is None:
-            return {"action": choose(output, noise, allowed)[0]}, carry
-        vector, _ = displace(output, log_std, noise.flatten(1))
-        return {"action": vector.view(-1, *self.environment.action.shape)}, carry
+        return {"action": self._distribution.sample(output, log_std, noise, allowed)[0]}, carry
 
     def post(self, _params: Params, trajectory: Trajectory) -> Batch:
         """Return transitions, a row a step; `alive` is 0 where the episode terminated."""
@@ -143,8 +137,12 @@ class IQL(Algorithm):
 
     @property
     def _discrete(self) -> bool:
-        """Return whether actions are choices; otherwise they are vectors."""
+        """Return whether actions are one choice each, whose values a critic gives all at once."""
         return self.environment.action.kind == "discrete"
+
+    @property
+    def _distribution(self) -> ActionDistribution:
+        return ActionDistribution(self.environment.action)
 
     @property
     def _network(self) -> Network:
@@ -153,9 +151,9 @@ class IQL(Algorithm):
         return Network(settings.network, self.environment.policy_input, settings.features, settings.hidden, relu=relu)
 
     def _policy(self, params: Mapping[str, Tensor], observation: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Compute logits and None, or means and their log standard deviation."""
+        """Compute the distribution's outputs, and the log standard deviation of numbers if there are any."""
         output, _ = self._network.step(params, None, observation)
-        if self._discrete:
+        if "log_std" not in params:
             return output, None
         if self.settings.bounded_mean:
             output = within_bounds(self.environment.action, bounded(output)).flatten(1)
@@ -174,7 +172,7 @@ class IQL(Algorithm):
                 values, _ = self._network.step(layers, None, observation)
                 found.append(values.gather(-1, action.unsqueeze(-1)))
             else:
-                found.append(self._network.over_pairs(layers, observation, action.flatten(1)))
+                found.append(self._network.over_pairs(layers, observation, self._distribution.features(action)))
         return torch.cat(found, -1)
 
     def _advantage(self, params: Params, batch: LossInputs) -> Tensor:
@@ -195,10 +193,7 @@ class IQL(Algorithm):
             advantage = self._advantage(params, batch)
             weight = (self.settings.inverse_temperature * advantage).exp().clamp(max=self.settings.weight_limit)
         output, log_std = self._policy(params["policy"], batch["observation"])
-        if log_std is None:
-            likelihood, _ = choice_probability(output, batch["action"], batch.get("allowed"))
-        else:
-            likelihood, _ = vector_probability(output, log_std, batch["action"].flatten(1))
+        likelihood, _ = self._distribution.probability(output, log_std, batch["action"], batch.get("allowed"))
         outputs = {"negative_log_likelihood": -likelihood.detach(), "advantage_weight": weight}
         return -batch.mean(weight * likelihood), outputs
 

@@ -1,4 +1,4 @@
-"""Proximal policy optimisation (Schulman et al. 2017, arXiv 1707.06347) for discrete and continuous actions.
+"""Proximal policy optimisation (Schulman et al. 2017, arXiv 1707.06347) for actions of all kinds.
 
 The file reads in the order in which a round uses it: `init`, `act`, `post` (advantages), `plan` (epochs of shuffled
 minibatches), the losses, `update`. Formulas of several algorithms are functions with their sources: advantages in
@@ -32,12 +32,10 @@ from torch import Tensor
 
 from penstock.tasks.model.algorithms.contract import Algorithm, Loss, RoundLimit
 from penstock.tasks.model.nn.distributions import (
-    choice_probability,
-    choose,
+    ActionDistribution,
     clipped_within,
     displace,
     squashed_within,
-    vector_probability,
 )
 from penstock.tasks.model.nn.layers import part
 from penstock.tasks.model.nn.network import Network, rowwise
@@ -92,8 +90,7 @@ class PPO(Algorithm):
     @property
     def noise(self) -> NoiseSpec:
         """Gumbel noise samples a choice (Gumbel-max), normal noise displaces a mean; zero noise is greedy."""
-        action = self.environment.action
-        return NoiseSpec("gumbel", (action.n,)) if self._discrete else NoiseSpec("normal", action.shape)
+        return self._distribution.noise
 
     @property
     def losses(self) -> tuple[Loss, ...]:
@@ -116,14 +113,14 @@ class PPO(Algorithm):
     def init(self, seed: int) -> State:
         """Return orthogonal weights; those of the policy's outputs are small, so that it starts near uniform."""
         generator = torch.Generator().manual_seed(seed)
-        outputs = self.environment.action.n if self._discrete else math.prod(self.environment.action.shape)
+        outputs, numbers = self._distribution.outputs, self._distribution.numbers
         if self.settings.shared_network:
             policy = self._network.init(outputs + 1, 1.0, generator)
             self._network.near_uniform(policy, outputs)
         else:
             policy = self._network.init(outputs, 0.01, generator)
-        if not self._discrete:
-            policy["log_std"] = torch.full((outputs,), self.settings.initial_log_std)
+        if numbers:
+            policy["log_std"] = torch.full((numbers,), self.settings.initial_log_std)
         networks = [policy]
         if not self.settings.shared_network:
             networks.append(self._network.init(1, 1.0, generator))
@@ -159,20 +156,19 @@ class PPO(Algorithm):
             for number in range(1 if carry is None else self._network_count)
         ]
         output = self._policy_part(stepped[0][0])
-        if self._discrete:
-            action, log_probability = choose(output, noise, allowed)
-            rows = {"action": action, "log_probability": log_probability}
+        log_std = self._weights(params, 0).get("log_std")
+        if self._bounded:
+            rows = self._bounded_rows(*displace(output, cast("Tensor", log_std), noise.flatten(1)))
         else:
-            rows = self._vector_rows(*displace(output, self._weights(params, 0)["log_std"], noise.flatten(1)))
+            action, log_probability = self._distribution.sample(output, log_std, noise, allowed)
+            rows = {"action": action, "log_probability": log_probability}
         if carry is None:
             return rows, None
         return {**rows, "memory": carry}, torch.stack([cast("Tensor", memory) for _, memory in stepped], 1)
 
-    def _vector_rows(self, sampled: Tensor, log_probability: Tensor) -> dict[str, Tensor]:
+    def _bounded_rows(self, sampled: Tensor, log_probability: Tensor) -> dict[str, Tensor]:
         """Return the columns of sampled vectors `[B, n]`, and of the actions that become of them."""
         box, shape = self.environment.action, (-1, *self.environment.action.shape)
-        if not self._bounded:
-            return {"action": sampled.view(shape), "log_probability": log_probability}
         if self.settings.actions == "clipped":
             action = clipped_within(sampled, box.low, box.high)
         else:
@@ -277,14 +273,12 @@ class PPO(Algorithm):
         self, params: Params, output: Tensor, batch: LossInputs
     ) -> tuple[list[tuple[Tensor, float]], dict[str, Tensor]]:
         """Equation 9 of the paper without its value term: clipped surrogate and entropy bonus, with their weights."""
-        if self._discrete:
-            log_probability, entropy = choice_probability(output, batch["action"], batch.get("allowed"))
-        else:
-            action = batch["action"].flatten(output.dim() - 1)
-            log_probability, entropy = vector_probability(output, self._weights(params, 0)["log_std"], action)
-            if (slope := batch.get("slope")) is not None:
-                # The entropy stays that of the vector before it is squashed: the other one has no closed form.
-                log_probability = log_probability - slope
+        log_probability, entropy = self._distribution.probability(
+            output, self._weights(params, 0).get("log_std"), batch["action"], batch.get("allowed")
+        )
+        if (slope := batch.get("slope")) is not None:
+            # The entropy stays that of the vector before it is squashed: the other one has no closed form.
+            log_probability = log_probability - slope
         advantage = batch["advantage"]
         if self.settings.advantage_normalization != "none":
             advantage = normalised(advantage, batch.stats)
@@ -321,14 +315,13 @@ class PPO(Algorithm):
     # Networks
 
     @property
-    def _discrete(self) -> bool:
-        """Return whether actions are choices; otherwise they are vectors."""
-        return self.environment.action.kind == "discrete"
+    def _distribution(self) -> ActionDistribution:
+        return ActionDistribution(self.environment.action)
 
     @property
     def _bounded(self) -> bool:
         """Return whether the environment takes another vector than was sampled."""
-        return not self._discrete and self.settings.actions != "sampled"
+        return self.environment.action.kind == "box" and self.settings.actions != "sampled"
 
     @property
     def _groups(self) -> tuple[str, ...]:

@@ -7,12 +7,16 @@ kernels do.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from penstock.tasks.model.nn import kernels
+from penstock.tasks.specs import ActionSpec, NoiseSpec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -162,3 +166,182 @@ def vector_probability(mean: Tensor, log_std: Tensor, action: Tensor) -> tuple[T
     standardised = (action - mean) * (-log_std).exp()
     log_probability = (-0.5 * standardised.square() - log_std - 0.5 * _LOG_2PI).sum(-1)
     return log_probability, (log_std + 0.5 * (1.0 + _LOG_2PI)).sum().expand_as(log_probability)
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Neighbours in a structured action's vector that are choices among as many, or numbers of boxes."""
+
+    first: int
+    count: int
+    size: int
+    """Choices; 0 for numbers."""
+    output: int
+    """The first of the network's outputs for it: logits of one choice after the other, or means."""
+    number: int
+    """For numbers the place of the first among all numbers."""
+
+    @property
+    def outputs(self) -> int:
+        return self.count * (self.size or 1)
+
+
+@lru_cache(maxsize=64)
+def _runs(action: ActionSpec) -> tuple[_Run, ...]:
+    found, first, output, number = [], 0, 0, 0
+    for size, group in groupby(action.sizes):
+        run = _Run(first, len([*group]), size, output, number)
+        found.append(run)
+        first, output, number = first + run.count, output + run.outputs, number + (0 if size else run.count)
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class ActionDistribution:
+    """A policy's distribution over the actions of an environment without an agent axis, whatever their kind.
+
+    A choice has a softmax over its logits, a vector a normal distribution whose numbers are independent. All
+    choices and numbers of a structured action are independent, so that log-probabilities and entropies add up.
+    """
+
+    action: ActionSpec
+
+    @property
+    def outputs(self) -> int:
+        """Outputs of the network: logits of choices and means of numbers; for a structured action in its order."""
+        if self.action.kind == "structured":
+            return sum(run.outputs for run in _runs(self.action))
+        return self.action.n if self.action.kind == "discrete" else math.prod(self.action.shape)
+
+    @property
+    def numbers(self) -> int:
+        """Numbers with a deviation: the length of `log_std`; 0 where there are choices alone."""
+        if self.action.kind == "structured":
+            return self.action.sizes.count(0)
+        return 0 if self.action.kind == "discrete" else self.outputs
+
+    @property
+    def noise(self) -> NoiseSpec:
+        """Random numbers of a row: Gumbel noise samples a choice (Gumbel-max), normal noise displaces a mean.
+
+        A structured action has normal noise, one number for each output, which becomes Gumbel noise for its choices.
+        Zero noise is greedy.
+        """
+        if self.action.kind == "structured":
+            return NoiseSpec("normal", (self.outputs,))
+        return NoiseSpec("gumbel", (self.action.n,)) if self.action.kind == "discrete" else self._normal
+
+    @property
+    def _normal(self) -> NoiseSpec:
+        return NoiseSpec("normal", self.action.shape)
+
+    def sample(
+        self, output: Tensor, log_std: Tensor | None, noise: Tensor, allowed: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Sample actions; zero noise gives the likeliest.
+
+        Args:
+            output: `[B, outputs]`, of the network.
+            log_std: `[numbers]`; None if there are none.
+            noise: `[B, ...]`, as `noise` declares it.
+            allowed: bool `[B, n]` of a single choice; None allows all.
+
+        Returns:
+            Actions as columns store them, `[B, ...]`, and their log-probabilities or log-densities `[B]`.
+
+        Raises:
+            ValueError: as `require_choice`.
+        """
+        if self.action.kind == "discrete":
+            return choose(output, noise, allowed)
+        if self.action.kind == "box":
+            vector, log_probability = displace(output, _given(log_std), noise.flatten(1))
+            return vector.view(-1, *self.action.shape), log_probability
+        pieces, log_probabilities = [], []
+        for run in _runs(self.action):
+            own, drawn = (values.narrow(-1, run.output, run.outputs) for values in (output, noise))
+            if run.size:
+                each = (run.count, run.size)
+                chosen, of_each = choose(own.unflatten(-1, each), gumbel_noise(drawn).unflatten(-1, each))
+                pieces.append(chosen.to(output.dtype))
+                log_probabilities.append(of_each.sum(-1))
+            else:
+                vector, of_run = displace(own, _given(log_std).narrow(0, run.number, run.count), drawn)
+                pieces.append(vector)
+                log_probabilities.append(of_run)
+        return torch.cat(pieces, -1), _total(log_probabilities)
+
+    def probability(
+        self, output: Tensor, log_std: Tensor | None, action: Tensor, allowed: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Compute the log-probability or log-density `[...]` of actions, and the entropy `[...]`.
+
+        Args:
+            output: `[..., outputs]`, of the network.
+            log_std: `[numbers]`; None if there are none.
+            action: `[..., *shape]`, as columns store it.
+            allowed: bool `[..., n]` of a single choice; None allows all.
+        """
+        if self.action.kind == "discrete":
+            return choice_probability(output, action, allowed)
+        if self.action.kind == "box":
+            return vector_probability(output, _given(log_std), action.flatten(output.dim() - 1))
+        log_probabilities, entropies = [], []
+        for run in _runs(self.action):
+            own, taken = output.narrow(-1, run.output, run.outputs), action.narrow(-1, run.first, run.count)
+            if run.size:
+                of_each, entropy_of_each = choice_probability(own.unflatten(-1, (run.count, run.size)), taken.long())
+                found = of_each.sum(-1), entropy_of_each.sum(-1)
+            else:
+                found = vector_probability(own, _given(log_std).narrow(0, run.number, run.count), taken.contiguous())
+            log_probabilities.append(found[0])
+            entropies.append(found[1])
+        return _total(log_probabilities), _total(entropies)
+
+    def parts(self, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Split structured actions `[..., count]` into choices `[..., c]`, int64, and numbers `[..., numbers]`."""
+        runs = _runs(self.action)
+        found = []
+        for is_choice in (True, False):
+            pieces = [action.narrow(-1, run.first, run.count) for run in runs if bool(run.size) == is_choice]
+            found.append(torch.cat(pieces, -1) if pieces else action[..., :0])
+        return found[0].long(), found[1]
+
+    def features(self, action: Tensor) -> Tensor:
+        """Return what a critic gets of actions `[..., *shape]` that are no single choice: `[..., outputs]`.
+
+        Numbers are themselves, choices of a structured action one-hot.
+        """
+        if self.action.kind != "structured":
+            return action.flatten(1)
+        pieces = []
+        for run in _runs(self.action):
+            taken = action.narrow(-1, run.first, run.count)
+            one_hot = torch.nn.functional.one_hot(taken.long(), run.size).flatten(-2) if run.size else taken
+            pieces.append(one_hot.to(action.dtype))
+        return torch.cat(pieces, -1)
+
+
+_ROOT_HALF = math.sqrt(0.5)
+_LARGEST = 30.0
+"""The exponential number of normal noise below -7.7, which is beyond what is drawn."""
+
+
+def gumbel_noise(normal: Tensor) -> Tensor:
+    """Turn normal noise into Gumbel noise: -log(-log(Phi(z))), of which equal numbers stay equal.
+
+    -log(Phi(z)) is -log1p(-erfc(z / sqrt(2)) / 2), which keeps its digits in the upper tail, where the largest are.
+    """
+    exponential = -torch.log1p(-0.5 * torch.erfc(normal * _ROOT_HALF))
+    return -exponential.clamp(1e-30, _LARGEST).log()
+
+
+def _total(values: Sequence[Tensor]) -> Tensor:
+    first, *others = values
+    return sum(others, first)
+
+
+def _given(log_std: Tensor | None) -> Tensor:
+    if log_std is None:
+        raise ValueError("log_std is None, expected the logarithms of the numbers' deviations [numbers]")
+    return log_std

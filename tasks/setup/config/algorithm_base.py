@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from penstock.native import EnvironmentSpec
 
 
+_KINDS = {"discrete": "discrete actions", "box": "vectors as actions", "structured": "structured actions"}
+
+
 class AlgorithmSettings(Settings):
     """The base class of every algorithm's settings."""
 
@@ -38,8 +41,11 @@ class AlgorithmSettings(Settings):
     """True if the algorithm requires several agents with a reward each, False if it requires one reward, None if it
     supports both, by `EnvironmentSpec.agents`."""
 
-    action_kinds: ClassVar[tuple[str, ...]] = ("discrete", "box")
-    """The kinds of actions that it supports: choices, vectors, or both."""
+    action_kinds: ClassVar[tuple[str, ...]] = ("discrete", "box", "structured")
+    """The kinds of actions that it supports: choices, vectors, vectors of choices and numbers; the first names it."""
+
+    takes_any_action: ClassVar[str] = "ppo"
+    """An algorithm that learns from the same rows, whatever the actions are."""
 
     learns_from_window: ClassVar[bool] = False
     """True if the algorithm learns from rows of many rounds; for a custom algorithm, `custom_probe` determines it."""
@@ -75,15 +81,28 @@ class AlgorithmSettings(Settings):
             ConfigError: names the reason, and an algorithm that fits.
         """
         agents = environment["agents"]
-        if self.several_agents in (None, bool(agents)):
+        if self.several_agents not in (None, bool(agents)):
+            has, choose = (
+                (f"{agents} agents with a reward each", "mappo or ippo, or an environment without an agent axis")
+                if agents
+                else ("one reward and no agent axis", "ppo or impala, or an environment with an agent axis")
+            )
+            raise ConfigError(
+                f"environment: {environment['id']} has {has}, which {self.name} can't learn from; choose {choose}"
+            )
+        kind = environment["action"]["kind"]
+        if kind in self.action_kinds:
             return
-        has, choose = (
-            (f"{agents} agents with a reward each", "mappo or ippo, or an environment without an agent axis")
-            if agents
-            else ("one reward and no agent axis", "ppo or impala, or an environment with an agent axis")
-        )
+        remedy = f"choose another algorithm, such as {self.takes_any_action}"
+        if kind == "structured":
+            needed = "a Discrete" if self.action_kinds[0] == "discrete" else "a Box of floats"
+            remedy = (
+                f"choose ppo, impala, behaviour_cloning or iql, or name an id whose entry point makes {needed} of them "
+                f"(gymnasium.wrappers.TransformAction)"
+            )
         raise ConfigError(
-            f"environment: {environment['id']} has {has}, which {self.name} can't learn from; choose {choose}"
+            f"algorithm.name = '{self.name}': it needs {_KINDS[self.action_kinds[0]]}, and {environment['id']} takes "
+            f"{_KINDS[kind]}; {remedy}"
         )
 
     def check_round(self, rows: int) -> None:
@@ -152,7 +171,8 @@ def check_bounds(setting: str, environment: EnvironmentSpec, otherwise: str = "l
     """
     action, name = environment["action"], f"{setting}: {environment['id']}"
     if action["kind"] != "box":
-        raise ConfigError(f"{name} takes choices, expected vectors within bounds; leave it out")
+        taken = "choices" if action["kind"] == "discrete" else "structured actions, which it always gets within bounds"
+        raise ConfigError(f"{name} takes {taken}, expected vectors within bounds; leave it out")
     if not np.isfinite([*np.ravel(action["low"]).tolist(), *np.ravel(action["high"]).tolist()]).all():
         raise ConfigError(f"{name} takes vectors without bounds, expected a bound on both sides; {otherwise}")
 

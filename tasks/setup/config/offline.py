@@ -102,6 +102,7 @@ class TD3BCSettings(EncodedSettings):
     """TD3+BC: a deterministic actor that maximises values and clones the stored actions."""
 
     action_kinds: ClassVar[tuple[str, ...]] = ("box",)
+    takes_any_action: ClassVar[str] = "iql"
     omitted_when_default: ClassVar[tuple[str, ...]] = ("activation", "moment_rounds")
 
     name: Literal["td3_bc"] = Field("td3_bc", description="The algorithm.")

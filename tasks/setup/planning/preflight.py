@@ -113,9 +113,6 @@ def check_staleness(config: RunConfig, policy: DistributionPolicy) -> None:
         )
 
 
-_KINDS = {"discrete": "discrete actions", "box": "vectors as actions"}
-
-
 def check_distribution(config: RunConfig) -> DistributionPolicy:
     """Return the configured policy if the runtime supports it with this environment and these numbers of tasks.
 
@@ -233,13 +230,6 @@ def check_acting(config: RunConfig) -> None:
     custom = probe_algorithm(config).rows if isinstance(config.algorithm, CustomAlgorithmSettings) else None
     if isinstance(config, TrainConfig):
         check_stored_as(config, environment, custom)
-    kind, kinds = environment["action"]["kind"], config.algorithm.action_kinds
-    if kind not in kinds:
-        other = "ppo" if isinstance(config, TrainConfig) else "iql"
-        raise ConfigError(
-            f"algorithm.name = '{config.algorithm.name}': it needs {_KINDS[kinds[0]]}, and {config.environment.id} "
-            f"takes {_KINDS[kind]}; choose another algorithm, such as {other}"
-        )
 
 
 def _try_one_step(config: RunConfig, pool: EnvironmentPool) -> None:

@@ -1,4 +1,4 @@
-"""One small run for each kind of policy: choices, vectors, masks, agents, memories, images."""
+"""One small run for each kind of policy: choices, vectors, both together, masks, agents, memories, images."""
 
 from typing import Any
 
@@ -6,6 +6,7 @@ import pytest
 
 from penstock.tasks.runtime.run_context import RunContext
 
+from ...support.structured_environments import registered_id
 from ..conftest import MakeContext
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -20,6 +21,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "impala": {"algorithm": {"name": "impala"}},
     "dqn": {"algorithm": {"name": "dqn"}},
     "sac": {"environment": {"id": "Pendulum-v1"}, "algorithm": {"name": "sac"}},
+    "structured": {"environment": {"id": registered_id("Hybrid")}, "algorithm": {"name": "ppo"}},
     "masked": {"environment": {"id": "ConnectFour-v0"}, "algorithm": {"name": "ppo"}},
     "agents": {"environment": {"id": "simple_spread_v3"}, "algorithm": {"name": "mappo"}},
     "leaving agents": {"environment": {"id": "Leaving-v0", "max_episode_steps": None}, "algorithm": {"name": "mappo"}},

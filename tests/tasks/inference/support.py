@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
+from penstock.native.adapters.structured_actions import stored_action
 from penstock.storage.digest import digest
 from penstock.storage.refs import Ref, checkpoint_name
 from penstock.storage.runs.commit_schema import Commit
@@ -14,6 +16,8 @@ from penstock.tasks.inference.loading import load_policy
 from penstock.tasks.runtime.assignment import Assignment
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from penstock.storage.refs import SnapshotRef
     from penstock.tasks.inference.policy import Policy
     from penstock.tasks.runtime.run_context import RunContext
@@ -62,6 +66,12 @@ def commit(context: RunContext, *returns: float | None, first: int = 0) -> list[
         context.run.log.append(made)
         parent = context.run.log.digest_of(stage)
     return refs
+
+
+def as_stored(policy: Policy, actions: Any) -> NDArray[Any]:
+    """Return actions, as a policy gives them, as shards hold them."""
+    is_structured = policy.environment.action.kind == "structured"
+    return stored_action(policy.action_space, actions) if is_structured else np.asarray(actions)
 
 
 def policy_of(context: RunContext, **options: object) -> Policy:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_space
 
 from penstock.tasks.analysis.evaluation import evaluate_snapshot
 from penstock.tasks.data.snapshots.exchange import load_snapshot
@@ -17,9 +18,10 @@ from penstock.tasks.inference.policy import Policy
 from penstock.tasks.runtime.run_context import RunContext
 from penstock.tasks.seeds import Purpose, environment_seeds
 
+from ...support.structured_environments import SPACES
 from ..conftest import MakeContext
 from .conftest import KINDS
-from .support import commit, policy_of
+from .support import as_stored, commit, policy_of
 
 ENVS, STEPS = 6, 12
 
@@ -33,7 +35,7 @@ def played(
     policy.reset()
     for _ in range(STEPS):
         observation = pool.observation.copy()
-        action = policy.act(observation, deterministic=deterministic)
+        action = policy.act_stored(observation, deterministic=deterministic)
         yield observation, action
         _, _, terminated, truncated, _ = pool.step(action)
         policy.reset(terminated | truncated)
@@ -88,7 +90,7 @@ def test_a_row_of_a_batch_equals_the_observation_alone(kind_context: RunContext)
     for observation, action in list(played(kind_context, policy))[:1]:
         for row in range(ENVS):
             policy.reset()
-            alone = policy.act(observation[row])
+            alone = policy.act_stored(observation[row])
             assert alone.shape == action[row].shape
             assert alone.dtype == action.dtype
             np.testing.assert_allclose(alone, action[row], rtol=1e-5, atol=1e-5)
@@ -117,10 +119,25 @@ def test_predict_has_the_memory_that_act_keeps(kind_context: RunContext):
     pool.reset_ids(environment_seeds(1, Purpose.ENVIRONMENT, env_ids=range(ENVS)))
     for observation, action in played(kind_context, policy):
         predicted, state = other.predict(observation, state, starts, deterministic=True)
-        np.testing.assert_array_equal(predicted, action)
-        _, _, terminated, truncated, _ = pool.step(predicted)
+        np.testing.assert_allclose(as_stored(other, predicted), action, rtol=0, atol=1e-6)
+        _, _, terminated, truncated, _ = pool.step(action)
         starts = terminated | truncated
     assert (state is not None) == policy.has_memory
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_structured_actions_are_the_environments_own(make_context: MakeContext, deterministic: bool):
+    """One action is in the environment's space, and those of a batch are in that of as many environments."""
+    policy = policy_of(make_context(KINDS["structured"]))
+    assert policy.action_space == SPACES["Hybrid"]
+    observation = np.random.default_rng(1).uniform(-1, 1, (5, 2)).astype(np.float32)
+    for row in observation:
+        assert policy.action_space.contains(policy.act(row, deterministic=deterministic))
+    together = policy.act(observation, deterministic=deterministic)
+    assert batch_space(policy.action_space, 5).contains(together)
+    if deterministic:
+        alone = [policy.act(row)["gear"] for row in observation]
+        np.testing.assert_array_equal(together["gear"], alone)
 
 
 @pytest.mark.parametrize(

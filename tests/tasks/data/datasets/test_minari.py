@@ -24,11 +24,13 @@ from penstock.tasks.data.datasets.minari import export_run, import_dataset, spac
 from penstock.tasks.data.replay.plan import make_plan
 from penstock.tasks.setup.config.replay import build_replay_config
 
+from ....support.structured_environments import SPACES, registered_id
 from ....support.synthetic_shards import commit_stage
 
 TILES, ENVS, STEPS, ROUNDS = 2, 3, 10, 4
 OBSERVATION = spaces.Box(0, 255, (5, 6), np.uint8)
 ACTION = spaces.Discrete(7)
+BOX = spaces.Box(-1, 1, (3,), np.float64)
 COLUMNS = {
     "observation": Spec("uint8", (5, 6)),
     "reward": Spec("float32"),
@@ -170,7 +172,7 @@ def test_a_dataset_of_others_comes_back_as_it_was(tmp_path):
     """Nested infos, an info after the last step, rewards of another type, vectors for actions."""
     rng = np.random.default_rng(1)
     (tmp_path / "theirs").mkdir()
-    box = spaces.Box(-1, 1, (3,), np.float64)
+    box = BOX
     storage = minari.dataset.minari_storage.MinariStorage.new(
         tmp_path / "theirs" / "data", observation_space=box, action_space=box, jpeg_encoding=False
     )
@@ -198,6 +200,57 @@ def test_a_dataset_of_others_comes_back_as_it_was(tmp_path):
         for name in ("cut", "env_id", "episode_id", "policy_version"):
             del episode.infos[name]
     same_episodes(theirs, back)
+
+
+STRUCTURED = spaces.Dict(
+    gear=spaces.Discrete(3, start=2),
+    arm=spaces.Tuple([spaces.Box(0, 200, (2,), np.uint8), spaces.MultiBinary(2)]),
+)
+
+
+def test_structured_actions_are_vectors_in_shards_and_themselves_in_datasets(tmp_path):
+    """A Dict with a Tuple in it: imported as one column, from which the same actions are exported."""
+    (tmp_path / "theirs").mkdir()
+    storage = minari.dataset.minari_storage.MinariStorage.new(
+        tmp_path / "theirs" / "data", observation_space=BOX, action_space=STRUCTURED, jpeg_encoding=False
+    )
+    storage.update_metadata({"dataset_id": "theirs-v0", "minari_version": minari.__version__})
+    rng, length = np.random.default_rng(1), 20
+    actions = {
+        "gear": rng.integers(2, 5, length),
+        "arm": (rng.integers(0, 201, (length, 2)).astype(np.uint8), rng.integers(0, 2, (length, 2)).astype(np.int8)),
+    }
+    storage.update_episodes(
+        [
+            minari.data_collector.EpisodeBuffer(
+                id=0,
+                observations=rng.random((length + 1, 3)),
+                actions=actions,
+                rewards=rng.random(length),
+                terminations=np.arange(length) == length - 1,
+                truncations=np.zeros(length, bool),
+                infos={},
+            )
+        ]
+    )
+    run = RunFolder(open_store(tmp_path / "runs"), "theirs")
+    import_dataset(run, tmp_path / "theirs")
+    (ref,) = run.log.shard_refs()
+    column = decode_shard(run.store.view(ref.name), None, ref.name, ref.digest).columns["action"]
+    assert (column.dtype, column.shape[-1]) == (np.float32, 5)
+    export_run(run, tmp_path / "back", *spaces_of(run))
+    (back,) = episodes_of(tmp_path / "back")
+    same(back.actions["gear"], actions["gear"])
+    for mine, theirs in zip(back.actions["arm"], actions["arm"], strict=True):
+        same(mine, theirs)
+
+
+def test_a_run_of_structured_actions_exports_the_environments_own(tmp_path):
+    """Its pool takes vectors, and its data set has the environment's space."""
+    run = RunFolder(open_store(tmp_path), "hybrid")
+    environment = {"id": registered_id("Hybrid"), "num_envs": 8, "envs_per_tile": 8}
+    run.create({"format": "penstock-run/1", "config": {"name": "hybrid", "environment": environment}})
+    assert spaces_of(run)[1] == SPACES["Hybrid"]
 
 
 def test_impossible_conversions_are_reported(made, tmp_path):

@@ -128,7 +128,7 @@ def test_a_cuda_device_that_is_not_there_is_refused():
         ({"algorithm": {"name": "sac"}}, "it needs vectors as actions"),
         ({"environment": {"id": "ALE/Pong-v5"}, "algorithm": {"name": "dqn"}}, r"observes images \[4, 84, 84\]"),
         ({"environment": {"settings": {"gravitee": 1.0}}}, "no configuration field 'gravitee'"),
-        ({"environment": {"id": "test/Odd-v0"}}, "action space MultiBinary.*TransformAction"),
+        ({"environment": {"id": "test/Odd-v0"}}, "action space Text.*TransformAction"),
         ({"environment": {"id": "test/Talks-v0"}}, "observation space Sequence.*encodes it as a Box"),
     ],
 )
@@ -149,7 +149,7 @@ def odd_environments():
     spaces = gymnasium.spaces
 
     class Odd(gymnasium.Env):
-        observation_space, action_space = spaces.Box(0, 1, (2,)), spaces.MultiBinary(3)
+        observation_space, action_space = spaces.Box(0, 1, (2,)), spaces.Text(3)
 
     class Talks(gymnasium.Env):
         observation_space, action_space = spaces.Sequence(spaces.Discrete(3)), spaces.Discrete(2)

@@ -1,0 +1,75 @@
+"""Actions of wrapped environments that are one choice or one array of floats, checked and converted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+
+if TYPE_CHECKING:
+    from gymnasium.spaces import Space
+    from numpy.typing import NDArray
+
+    from penstock.native.interface import ActionFormat
+
+
+class WrappedActions:
+    """The actions of `num_envs` environments with the action space `space`.
+
+    Choices of `step` count from the space's start, or from 0 as those of rounds do.
+    """
+
+    def __init__(self, space: Space[Any], num_envs: int, *, from_zero: bool = False) -> None:
+        self._from_zero = from_zero
+        self._first = 0
+        self._count = 0
+        self._dtype: np.dtype[Any] | None = None
+        self._shape: tuple[int, ...] = (num_envs,)
+        self._round_dtype: np.dtype[Any] = np.dtype(np.int64)
+        self.spec: ActionFormat | None = None
+        """The action space as plain data; None if a round cannot hold such actions."""
+        if isinstance(space, Discrete):
+            self._first, self._count, self._dtype = int(space.start), int(space.n), np.dtype(np.int64)
+            self.spec = {"kind": "discrete", "dtype": "int64", "shape": (), "n": self._count}
+        elif isinstance(space, Box) and np.issubdtype(space.dtype, np.floating):
+            self._dtype, self._shape = np.dtype(space.dtype), (num_envs, *space.shape)
+            self._round_dtype = np.dtype(np.float32)
+            low, high = space.low.tolist(), space.high.tolist()
+            self.spec = {"kind": "box", "dtype": "float32", "shape": space.shape, "low": low, "high": high}
+
+    def for_step(self, actions: Any) -> Any:
+        """Check and convert the actions of `step`; unchanged unless the space is Discrete or a float Box."""
+        if self._dtype is None:
+            return actions
+        array = np.asarray(actions)
+        kinds, name = ("iu", "integers") if self._count else ("fiu", "floats")
+        if array.dtype.kind not in kinds or array.shape != self._shape:
+            raise ValueError(f"expected {name} of shape {self._shape} as actions, got {array.dtype} of {array.shape}")
+        if self._from_zero and self._first:
+            self._check_values(array, 0)
+            return array.astype(self._dtype) + self._first
+        self._check_values(array, self._first)
+        return array.astype(self._dtype, copy=False)
+
+    def for_round(self, action: NDArray[Any]) -> NDArray[Any]:
+        """Check the actions of `step_round`: int64 that counts from 0, or float32."""
+        if action.dtype != self._round_dtype or action.shape != self._shape or not action.flags.c_contiguous:
+            raise ValueError(
+                f"actions: expected a C-contiguous {self._round_dtype} array of shape {self._shape}, got "
+                f"{action.dtype} {action.shape}"
+            )
+        self._check_values(action, 0)
+        return action + self._first if self._first else action.astype(self._dtype, copy=False)
+
+    def _check_values(self, array: NDArray[Any], first: int) -> None:
+        if self._count:
+            last = first + self._count - 1
+            if array.min() < first or array.max() > last:
+                wrong = int(np.flatnonzero((array < first) | (array > last))[0])
+                raise ValueError(
+                    f"action {array[wrong]} of environment {wrong} is out of range: expected {first} to {last}"
+                )
+        elif not np.isfinite(array).all():
+            wrong = int(np.argwhere(~np.isfinite(array))[0][0])
+            raise ValueError(f"action of environment {wrong} is not finite: got {array[wrong]}")
