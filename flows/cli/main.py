@@ -17,6 +17,7 @@ from rich.console import Console
 
 import penstock
 from penstock.flows.cli import floorplan
+from penstock.flows.cli.envs import envs
 from penstock.flows.cli.exchange import copy, fork, import_
 from penstock.flows.cli.extend import extend
 from penstock.flows.cli.policies.export import export
@@ -44,6 +45,7 @@ app = typer.Typer(
 )
 floorplan.add_to(app)
 app.command()(copy)
+app.command()(envs)
 app.command()(fork)
 app.command()(extend)
 app.command()(report)

@@ -35,6 +35,12 @@ def minatar_source(
     return gymnasium_source(env_id, num_envs, num_threads, max_episode_steps, {**settings, "wrappers": wrappers})
 
 
+def minatar_ids() -> list[str]:
+    """Return the ids of all games; ValueError if MinAtar is not installed."""
+    _be_registered(PREFIX)
+    return [name for name in gymnasium.registry if name.startswith(PREFIX)]
+
+
 def minatar_types(env_id: str) -> dict[str, type | None]:
     """Return the names and types of a game's settings; ValueError if MinAtar is not installed."""
     _be_registered(env_id)
