@@ -272,7 +272,7 @@ def serve(
 
 @app.command("check-env")
 def check_env(
-    target: Annotated[str, typer.Argument(help="A header with environments, or the id of a registered one.")],
+    target: Annotated[str, typer.Argument(help="A header with environments, or an id.")],
     environment: Annotated[list[str] | None, typer.Option(help="C++ name, for a header that exports none.")] = None,
     flag: Annotated[list[str] | None, typer.Option(help="Compiler flag; may be repeated: --flag=-O1.")] = None,
     include_dir: Annotated[list[Path] | None, typer.Option(help="Folder of other headers; may be repeated.")] = None,

@@ -177,6 +177,11 @@ def is_native(environment_id: str) -> bool:
     return environment_id in _core.environment_ids()
 
 
+def takes_wrappers(environment_id: str) -> bool:
+    """Return whether Gymnasium steps the environment, so that its wrappers can be put around each."""
+    return not is_native(environment_id) and not environment_id.startswith(ATARI)
+
+
 def setting_types(environment_id: str) -> dict[str, type | None]:
     """Return the names that `make` takes as configuration, each with the type of its value; None if it may be any.
 
