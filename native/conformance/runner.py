@@ -39,8 +39,8 @@ class Report:
     id: str
     checks: tuple[Check, ...]
     speed: dict[str, float] = field(default_factory=dict)
-    """ns_per_step; ns_per_call: the cost of a call of step_round without its steps, Python included. Where another library
-    steps the environment, ns_per_step alone has both."""
+    """ns_per_step; ns_per_call: the cost of a call of step_round without its steps, Python included. Where another
+    library steps the environment, ns_per_step alone has both."""
 
     @property
     def passed(self) -> bool:

@@ -72,6 +72,9 @@ class Deaf(Walk):
         return super().reset(seed=3)
 
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*WARN:UserWarning")  # Gymnasium's own checks of each step
+
+
 @pytest.fixture
 def outcomes():
     made = []
