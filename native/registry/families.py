@@ -18,6 +18,7 @@ from penstock.native.adapters.atari import atari_ids
 from penstock.native.adapters.gymnasium import PREFIX as GYMNASIUM
 from penstock.native.adapters.minatar import PREFIX as MINATAR
 from penstock.native.adapters.minatar import minatar_ids
+from penstock.native.adapters.minigrid import minigrid_ids
 from penstock.native.pool import mujoco_library
 from penstock.native.registry.entry_points import load_installed
 
@@ -72,7 +73,7 @@ def extra(name: str) -> str:
 
 
 _IN_RUNS = "in runs also Floorplan-v0, and the environments of a header (environment.header)"
-_LISTED_ELSEWHERE = {"minatar"}
+_LISTED_ELSEWHERE = {"minatar", "minigrid"}
 """Packages whose ids in Gymnasium's registry are another family's."""
 
 
@@ -84,6 +85,7 @@ def _all() -> tuple[Family, ...]:
         Family("MuJoCo", mujoco_library.IDS if mujoco else (), mujoco, extra("mujoco"), "state"),
         _wrapped("Atari", "ale_py", "atari", atari_ids),
         _wrapped("MinAtar", "minatar", "minatar", minatar_ids),
+        _wrapped("MiniGrid", "minigrid", "minigrid", minigrid_ids, "observes the view, without the mission's words"),
         *_of_gymnasium({*own, *mujoco_library.IDS}),
     )
 

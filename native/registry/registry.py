@@ -15,6 +15,8 @@ from penstock.native.adapters.gymnasium import PREFIX as GYMNASIUM
 from penstock.native.adapters.gymnasium import gymnasium_knows, gymnasium_source, gymnasium_types, near_misses
 from penstock.native.adapters.minatar import PREFIX as MINATAR
 from penstock.native.adapters.minatar import minatar_source, minatar_types
+from penstock.native.adapters.minigrid import PREFIX as MINIGRID
+from penstock.native.adapters.minigrid import minigrid_source, minigrid_types
 from penstock.native.adapters.vector_env import WrappedPool
 from penstock.native.pool import mujoco_library
 from penstock.native.pool.arguments import configuration
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.native.interface import EnvironmentPool
+
+_WRAPPED = (ATARI, MINATAR, MINIGRID, GYMNASIUM)
+"""Beginnings of ids that other libraries step."""
 
 unknown_id_hooks: list[Callable[[], object]] = []
 """Hooks that are called for an unknown id, which they may then load."""
@@ -54,8 +59,9 @@ def make(
 
     Args:
         id: One of `environment_ids()`; an Atari game as `ALE/Pong-v5` (needs ale-py), a smaller one as
-            `MinAtar/Breakout-v1` (needs MinAtar); or an id of Gymnasium's registry, as it is or after `gymnasium/`,
-            which also chooses Gymnasium where both know the id.
+            `MinAtar/Breakout-v1` (needs MinAtar), a maze as `minigrid/MiniGrid-DoorKey-5x5-v0` (needs MiniGrid); or an
+            id of Gymnasium's registry, as it is or
+            after `gymnasium/`, which also chooses Gymnasium where both know the id. `penstock envs` lists them.
         num_envs: How many; row b of every array is environment b.
         num_threads: Threads that step, the caller's included. Results are the same for any number.
         max_episode_steps: Truncates episodes; None takes the environment's own limit, -1 means that there is none.
@@ -106,6 +112,8 @@ def make(
         source = atari_source(id, num_envs, num_threads, max_episode_steps, config)
     elif id.startswith(MINATAR):
         source = minatar_source(id, num_envs, num_threads, max_episode_steps, config)
+    elif id.startswith(MINIGRID):
+        source = minigrid_source(id, num_envs, num_threads, max_episode_steps, config, one_array=one_array)
     elif id.startswith(GYMNASIUM) or gymnasium_knows(id):
         name = id.removeprefix(GYMNASIUM)
         source = gymnasium_source(name, num_envs, num_threads, max_episode_steps, config, one_array=one_array)
@@ -171,7 +179,7 @@ def is_native(environment_id: str) -> bool:
     """Return whether this package steps the environment itself; an installed package may bring it only now."""
     if environment_id in mujoco_library.IDS:
         mujoco_library.load()
-    if environment_id not in _core.environment_ids() and not environment_id.startswith((ATARI, MINATAR, GYMNASIUM)):
+    if environment_id not in _core.environment_ids() and not environment_id.startswith(_WRAPPED):
         for bring_more in unknown_id_hooks:
             bring_more()
     return environment_id in _core.environment_ids()
@@ -196,6 +204,8 @@ def setting_types(environment_id: str) -> dict[str, type | None]:
         return atari_types(environment_id)
     if environment_id.startswith(MINATAR):
         return minatar_types(environment_id)
+    if environment_id.startswith(MINIGRID):
+        return minigrid_types(environment_id)
     if environment_id.startswith(GYMNASIUM) or gymnasium_knows(environment_id):
         return gymnasium_types(environment_id)
     raise ValueError(_unknown(environment_id))

@@ -356,6 +356,9 @@ def test_presets_load(name: str):
         pytest.importorskip("ale_py", reason="comes with penstock-rl[atari]")
     if config.environment.id.startswith("MinAtar/"):
         pytest.importorskip("minatar", reason="comes with penstock-rl[minatar]")
+    for family in ("minigrid", "envpool"):
+        if config.environment.id.startswith(f"{family}/"):
+            pytest.importorskip(family, reason=f"comes with penstock-rl[{family}]")
     make_pool(config, 1).close()
     annealed = getattr(config.algorithm, "anneal_rounds", 0)
     ends_with_rate = annealed == config.schedule.max_stages * config.schedule.rounds_per_stage
