@@ -92,7 +92,8 @@ def _steps_of(name: str, settings: Mapping[str, Any]) -> int:
     if isinstance(given := settings.get("max_steps"), int):
         return given
     with gymnasium.make(name, disable_env_checker=True) as env:
-        return int(env.get_wrapper_attr("max_steps"))
+        limit: int = env.get_wrapper_attr("max_steps")
+    return limit
 
 
 def _is_of_minigrid(entry_point: object) -> bool:

@@ -11,6 +11,8 @@ from gymnasium.vector import AutoresetMode
 from penstock.native import _core
 from penstock.native.adapters.atari import PREFIX as ATARI
 from penstock.native.adapters.atari import atari_source, atari_types
+from penstock.native.adapters.envpool import PREFIX as ENVPOOL
+from penstock.native.adapters.envpool import envpool_source, envpool_types
 from penstock.native.adapters.gymnasium import PREFIX as GYMNASIUM
 from penstock.native.adapters.gymnasium import gymnasium_knows, gymnasium_source, gymnasium_types, near_misses
 from penstock.native.adapters.minatar import PREFIX as MINATAR
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 
     from penstock.native.interface import EnvironmentPool
 
-_WRAPPED = (ATARI, MINATAR, MINIGRID, GYMNASIUM)
+_WRAPPED = (ATARI, MINATAR, MINIGRID, ENVPOOL, GYMNASIUM)
 """Beginnings of ids that other libraries step."""
 
 unknown_id_hooks: list[Callable[[], object]] = []
@@ -59,8 +61,8 @@ def make(
 
     Args:
         id: One of `environment_ids()`; an Atari game as `ALE/Pong-v5` (needs ale-py), a smaller one as
-            `MinAtar/Breakout-v1` (needs MinAtar), a maze as `minigrid/MiniGrid-DoorKey-5x5-v0` (needs MiniGrid); or an
-            id of Gymnasium's registry, as it is or
+            `MinAtar/Breakout-v1` (needs MinAtar), a maze as `minigrid/MiniGrid-DoorKey-5x5-v0` (needs MiniGrid), one
+            of EnvPool's as `envpool/CartpoleBalance-v1` (needs EnvPool); or an id of Gymnasium's registry, as it is or
             after `gymnasium/`, which also chooses Gymnasium where both know the id. `penstock envs` lists them.
         num_envs: How many; row b of every array is environment b.
         num_threads: Threads that step, the caller's included. Results are the same for any number.
@@ -114,6 +116,8 @@ def make(
         source = minatar_source(id, num_envs, num_threads, max_episode_steps, config)
     elif id.startswith(MINIGRID):
         source = minigrid_source(id, num_envs, num_threads, max_episode_steps, config, one_array=one_array)
+    elif id.startswith(ENVPOOL):
+        source = envpool_source(id, num_envs, num_threads, max_episode_steps, config, one_array=one_array)
     elif id.startswith(GYMNASIUM) or gymnasium_knows(id):
         name = id.removeprefix(GYMNASIUM)
         source = gymnasium_source(name, num_envs, num_threads, max_episode_steps, config, one_array=one_array)
@@ -187,7 +191,7 @@ def is_native(environment_id: str) -> bool:
 
 def takes_wrappers(environment_id: str) -> bool:
     """Return whether Gymnasium steps the environment, so that its wrappers can be put around each."""
-    return not is_native(environment_id) and not environment_id.startswith(ATARI)
+    return not is_native(environment_id) and not environment_id.startswith((ATARI, ENVPOOL))
 
 
 def setting_types(environment_id: str) -> dict[str, type | None]:
@@ -206,6 +210,8 @@ def setting_types(environment_id: str) -> dict[str, type | None]:
         return minatar_types(environment_id)
     if environment_id.startswith(MINIGRID):
         return minigrid_types(environment_id)
+    if environment_id.startswith(ENVPOOL):
+        return envpool_types(environment_id)
     if environment_id.startswith(GYMNASIUM) or gymnasium_knows(environment_id):
         return gymnasium_types(environment_id)
     raise ValueError(_unknown(environment_id))

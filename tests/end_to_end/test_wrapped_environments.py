@@ -18,6 +18,7 @@ NORMALIZED = "['gymnasium.wrappers.NormalizeObservation']"
 FAMILIES = {
     "wrappers": ("gymnasium", "gymnasium/CartPole-v1", "--wrappers", NORMALIZED),
     "minigrid": ("minigrid", "minigrid/MiniGrid-Empty-5x5-v0", "--algorithm.network", "small"),
+    "envpool": ("envpool", "envpool/CartPole-v1"),
 }
 """Package, id and other options."""
 
