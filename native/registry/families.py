@@ -15,6 +15,7 @@ import gymnasium
 from penstock.native import _core
 from penstock.native.adapters.atari import PREFIX as ATARI
 from penstock.native.adapters.atari import atari_ids
+from penstock.native.adapters.dm_control import dm_control_ids
 from penstock.native.adapters.envpool import envpool_ids
 from penstock.native.adapters.gymnasium import PREFIX as GYMNASIUM
 from penstock.native.adapters.minatar import PREFIX as MINATAR
@@ -89,6 +90,9 @@ def _all() -> tuple[Family, ...]:
         _wrapped("MiniGrid", "minigrid", "minigrid", minigrid_ids, "observes the view, without the mission's words"),
         _wrapped(
             "EnvPool", "envpool", "envpool", envpool_ids, "those of several players are refused; Procgen needs Qt 5"
+        ),
+        _wrapped(
+            "dm_control", "dm_control", "dm-control", dm_control_ids, "needs MuJoCo 3; EnvPool has the same tasks"
         ),
         *_of_gymnasium({*own, *mujoco_library.IDS}),
     )

@@ -11,6 +11,8 @@ from gymnasium.vector import AutoresetMode
 from penstock.native import _core
 from penstock.native.adapters.atari import PREFIX as ATARI
 from penstock.native.adapters.atari import atari_source, atari_types
+from penstock.native.adapters.dm_control import PREFIX as DM_CONTROL
+from penstock.native.adapters.dm_control import dm_control_source, dm_control_types
 from penstock.native.adapters.envpool import PREFIX as ENVPOOL
 from penstock.native.adapters.envpool import envpool_source, envpool_types
 from penstock.native.adapters.gymnasium import PREFIX as GYMNASIUM
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 
     from penstock.native.interface import EnvironmentPool
 
-_WRAPPED = (ATARI, MINATAR, MINIGRID, ENVPOOL, GYMNASIUM)
+_WRAPPED = (ATARI, MINATAR, MINIGRID, ENVPOOL, DM_CONTROL, GYMNASIUM)
 """Beginnings of ids that other libraries step."""
 
 unknown_id_hooks: list[Callable[[], object]] = []
@@ -62,7 +64,8 @@ def make(
     Args:
         id: One of `environment_ids()`; an Atari game as `ALE/Pong-v5` (needs ale-py), a smaller one as
             `MinAtar/Breakout-v1` (needs MinAtar), a maze as `minigrid/MiniGrid-DoorKey-5x5-v0` (needs MiniGrid), one
-            of EnvPool's as `envpool/CartpoleBalance-v1` (needs EnvPool); or an id of Gymnasium's registry, as it is or
+            of EnvPool's as `envpool/CartpoleBalance-v1` (needs EnvPool), a task of dm_control's suite as
+            `dm_control/cartpole-balance` (needs dm_control and MuJoCo 3); or an id of Gymnasium's registry, as it is or
             after `gymnasium/`, which also chooses Gymnasium where both know the id. `penstock envs` lists them.
         num_envs: How many; row b of every array is environment b.
         num_threads: Threads that step, the caller's included. Results are the same for any number.
@@ -118,6 +121,8 @@ def make(
         source = minigrid_source(id, num_envs, num_threads, max_episode_steps, config, one_array=one_array)
     elif id.startswith(ENVPOOL):
         source = envpool_source(id, num_envs, num_threads, max_episode_steps, config, one_array=one_array)
+    elif id.startswith(DM_CONTROL):
+        source = dm_control_source(id, num_envs, num_threads, max_episode_steps, config)
     elif id.startswith(GYMNASIUM) or gymnasium_knows(id):
         name = id.removeprefix(GYMNASIUM)
         source = gymnasium_source(name, num_envs, num_threads, max_episode_steps, config, one_array=one_array)
@@ -212,6 +217,8 @@ def setting_types(environment_id: str) -> dict[str, type | None]:
         return minigrid_types(environment_id)
     if environment_id.startswith(ENVPOOL):
         return envpool_types(environment_id)
+    if environment_id.startswith(DM_CONTROL):
+        return dm_control_types(environment_id)
     if environment_id.startswith(GYMNASIUM) or gymnasium_knows(environment_id):
         return gymnasium_types(environment_id)
     raise ValueError(_unknown(environment_id))

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.flows.settings.options import parse_overrides
+from penstock.native.adapters.dm_control import dm_control_ids
 from penstock.storage.digest import canonical_json, digest
 from penstock.storage.errors import ConfigError, RunExistsError, RunFinishedError
 from penstock.storage.refs import Ref, checkpoint_name
@@ -359,6 +360,11 @@ def test_presets_load(name: str):
     for family in ("minigrid", "envpool"):
         if config.environment.id.startswith(f"{family}/"):
             pytest.importorskip(family, reason=f"comes with penstock-rl[{family}]")
+    if config.environment.id.startswith("dm_control/"):
+        try:
+            dm_control_ids()
+        except ValueError as error:
+            pytest.skip(str(error))
     make_pool(config, 1).close()
     annealed = getattr(config.algorithm, "anneal_rounds", 0)
     ends_with_rate = annealed == config.schedule.max_stages * config.schedule.rounds_per_stage
