@@ -14,7 +14,7 @@ from penstock.native.interface import EnvironmentPool, EnvironmentSpec, RoundEnd
 from penstock.native.pool.pool import Pool
 from penstock.native.registry.entry_points import load_installed
 from penstock.native.registry.gymnasium_ids import register
-from penstock.native.registry.registry import environment_ids, is_native, make, setting_types
+from penstock.native.registry.registry import environment_ids, is_native, make, setting_types, takes_wrappers
 from penstock.native.registry.single_env import SingleEnv
 
 __all__ = [
@@ -38,6 +38,7 @@ __all__ = [
     "make",
     "register",
     "setting_types",
+    "takes_wrappers",
 ]
 
 for _id in environment_ids():

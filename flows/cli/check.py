@@ -66,7 +66,9 @@ def print_reports(reports: list[Report], console: Console) -> None:
             detail = f": {line.detail}" if line.detail else ""
             console.print(f"  {_MARKS[line.outcome]} ", end="")
             console.print(f"{line.name}{detail}", highlight=False, markup=False, soft_wrap=True)
-        if report.speed:
+        if report.speed and "ns_per_call" not in report.speed:
+            console.print(f"       {report.speed['ns_per_step']:,.0f} ns a step, call included", highlight=False)
+        elif report.speed:
             step, call = report.speed["ns_per_step"], report.speed["ns_per_call"]
             console.print(
                 f"       {step:,.0f} ns a step; a call costs {call:,.0f} ns on top of its steps, which is "

@@ -17,6 +17,7 @@ from rich.console import Console
 
 import penstock
 from penstock.flows.cli import floorplan
+from penstock.flows.cli.envs import envs
 from penstock.flows.cli.exchange import copy, fork, import_
 from penstock.flows.cli.extend import extend
 from penstock.flows.cli.policies.export import export
@@ -44,6 +45,7 @@ app = typer.Typer(
 )
 floorplan.add_to(app)
 app.command()(copy)
+app.command()(envs)
 app.command()(fork)
 app.command()(extend)
 app.command()(report)
@@ -270,7 +272,7 @@ def serve(
 
 @app.command("check-env")
 def check_env(
-    target: Annotated[str, typer.Argument(help="A header with environments, or the id of a registered one.")],
+    target: Annotated[str, typer.Argument(help="A header with environments, or an id.")],
     environment: Annotated[list[str] | None, typer.Option(help="C++ name, for a header that exports none.")] = None,
     flag: Annotated[list[str] | None, typer.Option(help="Compiler flag; may be repeated: --flag=-O1.")] = None,
     include_dir: Annotated[list[Path] | None, typer.Option(help="Folder of other headers; may be repeated.")] = None,

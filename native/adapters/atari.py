@@ -75,6 +75,12 @@ def atari_source(
     return WrappedSource(env_id, build, limit, gymnasium.spec(env_id).reward_threshold)
 
 
+def atari_ids() -> list[str]:
+    """Return the ids of all games; ValueError if ale-py is not installed."""
+    _vector_class(PREFIX)
+    return [name for name in gymnasium.registry if name.startswith(PREFIX)]
+
+
 def atari_types(env_id: str) -> dict[str, type | None]:
     """Return the names of ale-py's settings with the types of their values; ValueError if it is not installed."""
     return {name: type(default) for name, default in _offered(_vector_class(env_id)).items()}

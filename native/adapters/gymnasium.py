@@ -13,10 +13,12 @@ from penstock.native.adapters.one_array import as_one_array
 from penstock.native.adapters.vector_env import WrappedSource
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from gymnasium.envs.registration import EnvSpec
     from gymnasium.vector import VectorEnv
+
+    Wrapper = Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]]
 
 PREFIX = "gymnasium/"
 MODES = ("sync", "async", "vector_entry_point")
@@ -41,13 +43,17 @@ def gymnasium_source(
     settings: Mapping[str, Any],
     *,
     one_array: bool = False,
+    own_wrappers: tuple[Wrapper, ...] = (),
+    last_wrappers: tuple[Wrapper, ...] = (),
 ) -> WrappedSource:
     """Return an environment by its id in Gymnasium's registry.
 
     `vectorization_mode` is 'sync' (the default: one after the other), 'async' (a process each) or 'vector_entry_point'
     (the vector environment that the id brings). It, `vector_kwargs` and `wrappers` are those of `gymnasium.make_vec`;
     with `one_array=True` observations that are none (Discrete, Tuple, Dict) are encoded as one, where `sync` or `async`
-    make the environments. Other settings go to the environment.
+    make the environments. Other settings go to the environment. An adapter's `own_wrappers` come before the setting's,
+    and `last_wrappers` after them. A pool with the setting's, which may keep something over episodes (running means),
+    makes new environments whenever it is seeded by ids.
 
     Raises:
         ValueError: No such id, mode, setting or value, or something that the environment needs is not installed.
@@ -67,13 +73,20 @@ def gymnasium_source(
         raise ValueError(f"vectorization_mode is {mode!r}, expected one of {', '.join(map(repr, MODES))}")
     if max_episode_steps is not None:
         values["max_episode_steps"] = max_episode_steps
+    asked = tuple(values.pop("wrappers", ()))
+    if asked and mode == "vector_entry_point":
+        raise ValueError(
+            f"wrappers ({', '.join(map(repr, asked))}) go around single environments, and the vector environment that "
+            f"{env_id} brings has none; choose vectorization_mode='sync' or 'async', or leave the wrappers out"
+        )
+    wrappers = (*own_wrappers, *asked, *last_wrappers, *((as_one_array,) if one_array else ()))
 
     def build(autoreset_mode: AutoresetMode) -> VectorEnv[Any, Any, Any]:
         arguments = dict(values)
         if mode != "vector_entry_point":
             arguments["vector_kwargs"] = dict(values.get("vector_kwargs", {})) | {"autoreset_mode": autoreset_mode}
-            if one_array:
-                arguments["wrappers"] = (*values.get("wrappers", ()), as_one_array)
+            if wrappers:
+                arguments["wrappers"] = wrappers
         try:
             made = gymnasium.make_vec(env_id, num_envs, vectorization_mode=mode, **arguments)
         except Exception as error:  # whatever the environment's constructor raises
@@ -92,7 +105,9 @@ def gymnasium_source(
         return made
 
     limit = spec.max_episode_steps if max_episode_steps is None else max_episode_steps
-    return WrappedSource(env_id, build, None if limit == -1 else limit, spec.reward_threshold)
+    return WrappedSource(
+        env_id, build, None if limit == -1 else limit, spec.reward_threshold, outlives_seeds=bool(asked)
+    )
 
 
 def gymnasium_types(env_id: str) -> dict[str, type | None]:

@@ -31,8 +31,13 @@ def minatar_source(
         ValueError: MinAtar is not installed, or as `gymnasium_source`.
     """
     _be_registered(env_id)
-    wrappers = (SeededGame, *settings.get("wrappers", ()))
-    return gymnasium_source(env_id, num_envs, num_threads, max_episode_steps, {**settings, "wrappers": wrappers})
+    return gymnasium_source(env_id, num_envs, num_threads, max_episode_steps, settings, own_wrappers=(SeededGame,))
+
+
+def minatar_ids() -> list[str]:
+    """Return the ids of all games; ValueError if MinAtar is not installed."""
+    _be_registered(PREFIX)
+    return [name for name in gymnasium.registry if name.startswith(PREFIX)]
 
 
 def minatar_types(env_id: str) -> dict[str, type | None]:

@@ -46,6 +46,8 @@ class WrappedSource:
     """Makes it; raises ValueError where the mode is one that it does not have."""
     max_episode_steps: int | None
     reward_threshold: float | None
+    outlives_seeds: bool = False
+    """Whether the environments may keep something that a seed does not reset, so that `reset_ids` makes new ones."""
 
 
 class WrappedPool(EnvironmentPool):
@@ -200,6 +202,8 @@ class WrappedPool(EnvironmentPool):
             raise ValueError(f"seeds: expected uint64 of shape ({self.num_envs},), got {seeds.dtype} {seeds.shape}")
         with self._alone():
             self._seeds = None
+            if self._source.outlives_seeds and self._current is not None:
+                self._rebuild(self._mode)
             self._reset(seeds.tolist(), None)
             self._seeds, self._record = seeds.tolist(), ActionRecord(seeds)
 

@@ -11,10 +11,16 @@ from gymnasium.vector import AutoresetMode
 from penstock.native import _core
 from penstock.native.adapters.atari import PREFIX as ATARI
 from penstock.native.adapters.atari import atari_source, atari_types
+from penstock.native.adapters.dm_control import PREFIX as DM_CONTROL
+from penstock.native.adapters.dm_control import dm_control_source, dm_control_types
+from penstock.native.adapters.envpool import PREFIX as ENVPOOL
+from penstock.native.adapters.envpool import envpool_source, envpool_types
 from penstock.native.adapters.gymnasium import PREFIX as GYMNASIUM
 from penstock.native.adapters.gymnasium import gymnasium_knows, gymnasium_source, gymnasium_types, near_misses
 from penstock.native.adapters.minatar import PREFIX as MINATAR
 from penstock.native.adapters.minatar import minatar_source, minatar_types
+from penstock.native.adapters.minigrid import PREFIX as MINIGRID
+from penstock.native.adapters.minigrid import minigrid_source, minigrid_types
 from penstock.native.adapters.vector_env import WrappedPool
 from penstock.native.pool import mujoco_library
 from penstock.native.pool.arguments import configuration
@@ -25,6 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.native.interface import EnvironmentPool
+
+_WRAPPED = (ATARI, MINATAR, MINIGRID, ENVPOOL, DM_CONTROL, GYMNASIUM)
+"""Beginnings of ids that other libraries step."""
 
 unknown_id_hooks: list[Callable[[], object]] = []
 """Hooks that are called for an unknown id, which they may then load."""
@@ -55,8 +64,10 @@ def make(
 
     Args:
         id: One of `environment_ids()`; an Atari game as `ALE/Pong-v5` (needs ale-py), a smaller one as
-            `MinAtar/Breakout-v1` (needs MinAtar); or an id of Gymnasium's registry, as it is or after `gymnasium/`,
-            which also chooses Gymnasium where both know the id.
+            `MinAtar/Breakout-v1` (needs MinAtar), a maze as `minigrid/MiniGrid-DoorKey-5x5-v0` (needs MiniGrid), one
+            of EnvPool's as `envpool/CartpoleBalance-v1` (needs EnvPool), a task of dm_control's suite as
+            `dm_control/cartpole-balance` (needs dm_control and MuJoCo 3); or an id of Gymnasium's registry, as it is or
+            after `gymnasium/`, which also chooses Gymnasium where both know the id. `penstock envs` lists them.
         num_envs: How many; row b of every array is environment b.
         num_threads: Threads that step, the caller's included. Results are the same for any number.
         max_episode_steps: Truncates episodes; None takes the environment's own limit, -1 means that there is none.
@@ -110,6 +121,12 @@ def make(
         source = atari_source(id, num_envs, num_threads, max_episode_steps, config)
     elif id.startswith(MINATAR):
         source = minatar_source(id, num_envs, num_threads, max_episode_steps, config)
+    elif id.startswith(MINIGRID):
+        source = minigrid_source(id, num_envs, num_threads, max_episode_steps, config, one_array=one_array)
+    elif id.startswith(ENVPOOL):
+        source = envpool_source(id, num_envs, num_threads, max_episode_steps, config, one_array=one_array)
+    elif id.startswith(DM_CONTROL):
+        source = dm_control_source(id, num_envs, num_threads, max_episode_steps, config)
     elif id.startswith(GYMNASIUM) or gymnasium_knows(id):
         name = id.removeprefix(GYMNASIUM)
         source = gymnasium_source(name, num_envs, num_threads, max_episode_steps, config, one_array=one_array)
@@ -175,10 +192,15 @@ def is_native(environment_id: str) -> bool:
     """Return whether this package steps the environment itself; an installed package may bring it only now."""
     if environment_id in mujoco_library.IDS:
         mujoco_library.load()
-    if environment_id not in _core.environment_ids() and not environment_id.startswith((ATARI, MINATAR, GYMNASIUM)):
+    if environment_id not in _core.environment_ids() and not environment_id.startswith(_WRAPPED):
         for bring_more in unknown_id_hooks:
             bring_more()
     return environment_id in _core.environment_ids()
+
+
+def takes_wrappers(environment_id: str) -> bool:
+    """Return whether Gymnasium steps the environment, so that its wrappers can be put around each."""
+    return not is_native(environment_id) and not environment_id.startswith((ATARI, ENVPOOL))
 
 
 def setting_types(environment_id: str) -> dict[str, type | None]:
@@ -195,6 +217,12 @@ def setting_types(environment_id: str) -> dict[str, type | None]:
         return atari_types(environment_id)
     if environment_id.startswith(MINATAR):
         return minatar_types(environment_id)
+    if environment_id.startswith(MINIGRID):
+        return minigrid_types(environment_id)
+    if environment_id.startswith(ENVPOOL):
+        return envpool_types(environment_id)
+    if environment_id.startswith(DM_CONTROL):
+        return dm_control_types(environment_id)
     if environment_id.startswith(GYMNASIUM) or gymnasium_knows(environment_id):
         return gymnasium_types(environment_id)
     raise ValueError(_unknown(environment_id))

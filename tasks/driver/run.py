@@ -248,8 +248,9 @@ def require_known_code(run: RunFolder, given: RunConfig) -> None:
         require_consent(run)
 
 
-def _code(config: RunConfig) -> tuple[str, str, str | None]:
-    return config.algorithm.name, config.environment.id, config.environment.header_text
+def _code(config: RunConfig) -> tuple[object, ...]:
+    environment = config.environment
+    return config.algorithm.name, environment.id, environment.header_text, environment.wrappers
 
 
 def describe_run(config: RunConfig) -> dict[str, object]:

@@ -11,6 +11,7 @@ from penstock import native
 from penstock.storage.errors import ConfigError
 from penstock.tasks.environments.header import loaded_header
 from penstock.tasks.environments.typed_settings import arguments_of
+from penstock.tasks.environments.wrappers import wrappers_of
 from penstock.tasks.setup.config.environment import FLOORPLAN
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ def make_pool(
             fixed["block"] = np.arange(num_envs) % len(blocks_of(settings))
         try:
             given = arguments_of(settings, environment_id, num_envs)
+            if wrappers := wrappers_of(settings, environment_id):
+                fixed["wrappers"] = wrappers
             pool = native.make(
                 environment_id,
                 num_envs,

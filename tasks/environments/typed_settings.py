@@ -61,6 +61,8 @@ def arguments_of(settings: EnvironmentSettings, environment_id: str, num_envs: i
     for name in settings.settings:
         if name == "max_episode_steps":
             raise ConfigError("environment.settings.max_episode_steps: expected as environment.max_episode_steps")
+        if name == "wrappers":
+            raise ConfigError("environment.settings.wrappers: expected as environment.wrappers, a list of names")
         if name in _CHOSEN:
             raise ConfigError(f"environment.settings.{name}: a run chooses it itself; leave it out")
     given = dict[str, Any](settings.settings)

@@ -6,20 +6,30 @@ import os
 import signal
 
 import numpy as np
+import pytest
+
+from penstock import native
 
 from ..support.stored_run import assert_same, assert_whole
 from .conftest import Settings
 from .equality_runs import columns
 
 SETTINGS = Settings(stages=2, rounds=12, tiles=2, act_tasks=1)
-ENVIRONMENT = ("--environment.id", "gymnasium/CartPole-v1")
+NORMALIZED = "['gymnasium.wrappers.NormalizeObservation']"
+FAMILIES = {
+    "wrappers": ("gymnasium/CartPole-v1", "--wrappers", NORMALIZED),
+    "minigrid": ("minigrid/MiniGrid-Empty-5x5-v0", "--algorithm.network", "small"),
+    "envpool": ("envpool/CartPole-v1",),
+    "dm-control": ("dm_control/cartpole-balance",),
+}
+"""Ids and other options."""
 
 
-def test_a_killed_run_of_gymnasium_environments_ends_with_the_same_bytes(bench, cluster):
-    """Act task and flow are killed in the second stage. Each stage starts new episodes and continues their numbers."""
-    bench.train("undisturbed", SETTINGS, *ENVIRONMENT).succeed()
+def killed_and_resumed(bench, cluster, *options: str):
+    """The killed run and the undisturbed one: act task and flow are killed in the second stage."""
+    bench.train("undisturbed", SETTINGS, *options).succeed()
     with cluster.members.learners_held():
-        flow, run = bench.train("killed", SETTINGS, *ENVIRONMENT), bench.run("killed")
+        flow, run = bench.train("killed", SETTINGS, *options), bench.run("killed")
         actor = cluster.members.pid_of("act-0", "killed")
     run.wait_for_round(SETTINGS.rounds + 3, flow)
     os.kill(actor, signal.SIGKILL)
@@ -28,7 +38,25 @@ def test_a_killed_run_of_gymnasium_environments_ends_with_the_same_bytes(bench, 
     bench.resume("killed").succeed()
     assert_whole(run, SETTINGS.all_rounds, SETTINGS.tiles, SETTINGS.rows)
     assert_same(run, bench.run("undisturbed").content())
+    return run
+
+
+def test_a_killed_run_of_gymnasium_environments_ends_with_the_same_bytes(bench, cluster):
+    """Each stage starts new episodes and continues their numbers."""
+    run = killed_and_resumed(bench, cluster, "--environment.id", "gymnasium/CartPole-v1")
     ids = {stage: [] for stage in range(SETTINGS.stages)}
     for (round_, _), shard in columns(run).items():
         ids[round_ // SETTINGS.rounds].append(shard["episode_id"])
     assert np.min(ids[1]) == SETTINGS.rounds * SETTINGS.round_steps > np.max(ids[0]) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_killed_run_of_a_family_ends_with_the_same_bytes(bench, cluster, family):
+    """Also where generators or wrappers keep something over episodes: a stage begins with new ones."""
+    environment_id, *options = FAMILIES[family]
+    try:
+        native.make(environment_id, 1, one_array=True).close()
+    except ValueError as error:
+        pytest.skip(str(error))
+    killed_and_resumed(bench, cluster, "--environment.id", environment_id, *options)

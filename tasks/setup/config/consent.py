@@ -1,9 +1,9 @@
 """Consent to the code that a stored run names: whoever can write to a store must not choose what a reader imports.
 
-`run.json` may name an algorithm or an environment as `module:Name`. A module that Python finds in the working
-directory is imported only if this user trains the run on this machine, or has said that the run is trusted. So is a C++
-header that `run.json` holds: it is compiled and loaded only then. Installed packages and folders that the user named in
-PYTHONPATH need no consent. Imports no torch, and none of the modules.
+`run.json` may name an algorithm, an environment or its wrappers as `module:Name`. A module that Python finds in the
+working directory is imported only if this user trains the run on this machine, or has said that the run is trusted. So
+is a C++ header that `run.json` holds: it is compiled and loaded only then. Installed packages and folders that the user
+named in PYTHONPATH need no consent. Imports no torch, and none of the modules.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.storage.digest import canonical_json, digest
 from penstock.storage.errors import ConsentError
 from penstock.storage.user_config import config_folder, read_private, write_private
+from penstock.tasks.setup.config.environment import module_of_wrapper
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -87,7 +88,18 @@ def local_code(config: Mapping[str, Any]) -> list[tuple[str, str, Path]]:
         module, separator, _ = name.partition(":")
         if separator and (origin := _found_here(module.partition(".")[0])):
             found.append((f"{table}.{key}", name, origin))
+    named = [(name, module_of_wrapper(name).partition(".")[0]) for name in _wrappers(config.get("environment"))]
+    found += [
+        ("environment.wrappers", name, origin) for name, module in named if module and (origin := _found_here(module))
+    ]
     return found
+
+
+def _wrappers(environment: object) -> list[str]:
+    """Return the names of stored wrappers; what is no wrapper is refused elsewhere, before anything is imported."""
+    wrappers = environment.get("wrappers") if isinstance(environment, dict) else None
+    entries = wrappers if isinstance(wrappers, (list, tuple)) else ()
+    return [str(one.get("name", "")) if isinstance(one, dict) else str(one) for one in entries]
 
 
 def _header_of(config: Mapping[str, Any]) -> str | None:

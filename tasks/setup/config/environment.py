@@ -6,7 +6,18 @@ import math
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias
 
-from pydantic import BeforeValidator, Field, StrictBool, StrictFloat, StrictInt, StrictStr, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    SerializerFunctionWrapHandler,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from penstock.storage.digest import digest
 from penstock.tasks.settings import Settings
@@ -53,6 +64,22 @@ class BlockSettings(Settings):
     )
 
 
+def module_of_wrapper(name: str) -> str:
+    """Return the module of a wrapper that is named as `module:Class` or `package.module.Class`."""
+    module, colon, _ = name.partition(":")
+    return module if colon else name.rpartition(".")[0]
+
+
+class WrapperSettings(Settings):
+    """A Gymnasium wrapper with arguments."""
+
+    name: str = Field(description="Class as package.module.Class or module:Class.")
+    settings: dict[str, EnvironmentValue] = Field(
+        default_factory=dict,
+        description="Keyword arguments of the class.",
+    )
+
+
 class EnvironmentSettings(Settings):
     """The environment, its number of copies, and their split into tiles."""
 
@@ -85,6 +112,34 @@ class EnvironmentSettings(Settings):
         description=f"Blocks of {FLOORPLAN}, each with netlist and placement; environment i has block i modulo their "
         f"number. Empty: a synthetic block.",
     )
+
+    wrappers: tuple[str | WrapperSettings, ...] = Field(
+        (),
+        description="Gymnasium wrappers around each environment that Gymnasium steps, the innermost first: names such "
+        "as gymnasium.wrappers.TimeAwareObservation or module:Class, or tables with name and settings.",
+    )
+
+    @field_validator("wrappers")
+    @classmethod
+    def _named(cls, wrappers: tuple[str | WrapperSettings, ...]) -> tuple[str | WrapperSettings, ...]:
+        """Store one without arguments as its name, however it was written: the run's identity is then the same."""
+        for one in wrappers:
+            name = one if isinstance(one, str) else one.name
+            module = module_of_wrapper(name)
+            if not all(part.isidentifier() for part in (*module.split("."), name[len(module) + 1 :])):
+                raise ValueError(
+                    f"found '{name}', expected a class as package.module.Class or module:Class, such as "
+                    f"gymnasium.wrappers.TimeAwareObservation"
+                )
+        return tuple(one if isinstance(one, str) or one.settings else one.name for one in wrappers)
+
+    @model_serializer(mode="wrap")
+    def _without_unset(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave wrappers out unless there are some: runs without them keep the bytes of their `run.json`."""
+        values: dict[str, Any] = handler(self)
+        if not self.wrappers:
+            values.pop("wrappers", None)
+        return values
 
     @model_validator(mode="after")
     def _whole_tiles(self) -> EnvironmentSettings:

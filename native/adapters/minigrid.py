@@ -1,0 +1,110 @@
+"""MiniGrid and BabyAI (Chevalier-Boisvert et al. 2023, arXiv 2306.13831): Gymnasium's ids, seen as an image of cells.
+
+An observation is a dictionary with the agent's view, its direction and a mission in words. No network here reads words:
+MiniGrid's own ImgObsWrapper leaves the view alone, uint8 [width, height, 3] of kinds, colours and states of cells,
+unless a wrapper before it has made something else of the dictionary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+from gymnasium.spaces import Dict
+
+from penstock.native.adapters.gymnasium import gymnasium_source, gymnasium_types, near_misses
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from penstock.native.adapters.vector_env import WrappedSource
+
+PREFIX = "minigrid/"
+
+_MISSION, _IMAGE = "mission", "image"
+
+
+def minigrid_source(
+    env_id: str,
+    num_envs: int,
+    num_threads: int,
+    max_episode_steps: int | None,
+    settings: Mapping[str, Any],
+    *,
+    one_array: bool = False,
+) -> WrappedSource:
+    """Return a task as `minigrid/MiniGrid-Empty-5x5-v0`, with the settings of `gymnasium_source`.
+
+    An environment truncates its episodes by itself, after `max_steps`, from which it makes its rewards too; BabyAI's
+    depends on the mission. `max_episode_steps` is another limit, and leaves that one as it is.
+
+    Raises:
+        ValueError: MiniGrid is not installed, or as `gymnasium_source`.
+    """
+    name = _registered(env_id)
+    made = gymnasium_source(
+        name,
+        num_envs,
+        num_threads,
+        max_episode_steps,
+        settings,
+        one_array=one_array,
+        last_wrappers=(without_mission,),
+    )
+    if made.max_episode_steps is None and (limit := _steps_of(name, settings)):
+        return replace(made, id=env_id, max_episode_steps=limit)
+    return replace(made, id=env_id)
+
+
+def minigrid_ids() -> list[str]:
+    """Return the ids of all tasks; ValueError if MiniGrid is not installed."""
+    _import(PREFIX)
+    return [f"{PREFIX}{name}" for name, spec in gymnasium.registry.items() if _is_of_minigrid(spec.entry_point)]
+
+
+def minigrid_types(env_id: str) -> dict[str, type | None]:
+    """Return the names and types of a task's settings; ValueError if MiniGrid is not installed."""
+    return gymnasium_types(_registered(env_id))
+
+
+def without_mission(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
+    """Return the environment with its view alone, if it still observes a mission."""
+    from minigrid.wrappers import ImgObsWrapper  # noqa: PLC0415  (an optional extra)
+
+    space = env.observation_space
+    has_words = isinstance(space, Dict) and _MISSION in space.spaces and _IMAGE in space.spaces
+    return ImgObsWrapper(env) if has_words else env
+
+
+def _registered(env_id: str) -> str:
+    """Return the id in Gymnasium's registry."""
+    _import(env_id)
+    name = env_id.removeprefix(PREFIX)
+    if name not in gymnasium.registry or not _is_of_minigrid(gymnasium.spec(name).entry_point):
+        near = ", ".join(f"{PREFIX}{other}" for other in near_misses(name))
+        raise ValueError(f"MiniGrid has no environment {env_id!r}{f'; similar: {near}' if near else ''}")
+    return name
+
+
+def _steps_of(name: str, settings: Mapping[str, Any]) -> int:
+    """Return the steps after which the environment truncates an episode, 0 if only an episode has a number."""
+    if isinstance(given := settings.get("max_steps"), int):
+        return given
+    with gymnasium.make(name, disable_env_checker=True) as env:
+        limit: int = env.get_wrapper_attr("max_steps")
+    return limit
+
+
+def _is_of_minigrid(entry_point: object) -> bool:
+    return str(entry_point).partition(":")[0].partition(".")[0] == "minigrid"
+
+
+def _import(env_id: str) -> None:
+    try:
+        import minigrid  # noqa: F401, PLC0415  (it registers its ids)
+    except ImportError as error:
+        raise ValueError(
+            f"{env_id} needs MiniGrid, and importing it failed: {error}. Install it with: pip install "
+            f"'penstock-rl[minigrid]'"
+        ) from error

@@ -1,0 +1,197 @@
+"""Checks one environment that another library steps: as a run makes it, with its observations as one array."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from penstock.native.conformance.environment_under_test import CheckFailedError, SkippedError
+from penstock.native.registry.registry import make
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from penstock.native.interface import EnvironmentPool, RoundEnd
+
+_NUM_ENVS = 4
+_MIN_STEPS, _MAX_STEPS = 20, 300
+# Time limit of one rollout's steps: slow environments are stepped less often.
+_ROLLOUT_SECONDS = 0.4
+_SEEDS = np.arange(1, _NUM_ENVS + 1, dtype=np.uint64)
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """A round's buffers, [T, B, ...], and the rest of its result."""
+
+    observation: NDArray[Any]
+    reward: NDArray[np.float32]
+    terminated: NDArray[np.uint8]
+    truncated: NDArray[np.uint8]
+    end: RoundEnd
+
+
+class CheckedWrapped:
+    """The checks of one environment. Each returns a remark, or raises."""
+
+    def __init__(self, environment_id: str) -> None:
+        self.id = environment_id
+        with self.pool() as pool:
+            self.space: Any = pool.single_observation_space
+            self.action_space: Any = pool.single_action_space
+            self.limit = pool.environment["max_episode_steps"]
+        self._actions: list[Any] = []
+
+    def pool(self, num_envs: int = _NUM_ENVS, **options: Any) -> closing[EnvironmentPool]:
+        """Make a pool as a run does."""
+        return closing(make(self.id, num_envs, one_array=True, **options))
+
+    def checks(self) -> Sequence[tuple[str, Callable[[], str]]]:
+        """Return the checks by name."""
+        return (
+            ("spaces contain what is observed", self.check_spaces),
+            ("every number is finite", self.check_finite),
+            ("the same seed, the same episodes", self.check_same_seed),
+            ("other seeds, other episodes", self.check_other_seeds),
+            ("repeated actions restore it, bit for bit", self.check_restore),
+            ("the time limit truncates", self.check_time_limit),
+        )
+
+    def actions(self) -> list[NDArray[Any]]:
+        """Return the actions of every rollout, the same each time, as rounds take them."""
+        if not self._actions:
+            self.action_space.seed(0)
+            samples = [[self.action_space.sample() for _ in range(_NUM_ENVS)] for _ in range(_MAX_STEPS)]
+            first = int(getattr(self.action_space, "start", 0))
+            floats = np.issubdtype(self.action_space.dtype, np.floating)
+            rows = [np.array(row, np.float32) if floats else np.array(row, np.int64) - first for row in samples]
+            with self.pool() as pool:
+                pool.reset_ids(_SEEDS)
+                started = time.perf_counter()
+                self.play(pool, rows[:10])
+                steps = int(_ROLLOUT_SECONDS / ((time.perf_counter() - started) / 10))
+            self._actions = rows[: min(max(steps, _MIN_STEPS), _MAX_STEPS)]
+        return self._actions
+
+    def play(self, pool: EnvironmentPool, actions: Sequence[NDArray[Any]]) -> Round:
+        """Make a round of these actions."""
+        shape, described = (len(actions), pool.num_envs), pool.environment["observation"]
+        observation = np.zeros((*shape, *described["shape"]), described["dtype"])
+        reward = np.zeros(shape, np.float32)
+        terminated, truncated = np.zeros(shape, np.uint8), np.zeros(shape, np.uint8)
+        pool.begin_round(observation, reward, terminated, truncated, np.zeros(shape, np.int32))
+        for t, action in enumerate(actions):
+            pool.step_round(t, action)
+        return Round(observation, reward, terminated, truncated, pool.end_round())
+
+    def seeded(self, seeds: NDArray[np.uint64] = _SEEDS) -> Round:
+        """Make a round of a new pool."""
+        with self.pool() as pool:
+            pool.reset_ids(seeds)
+            return self.play(pool, self.actions())
+
+    def check_spaces(self) -> str:
+        """Shape and bounds of all that is observed, in arrays of numbers."""
+        seen = self.seeded().observation
+        low, high = getattr(self.space, "low", None), getattr(self.space, "high", None)
+        if low is None or high is None:
+            raise SkippedError(f"{type(self.space).__name__} has no bounds")
+        wrong = ~((seen >= low) & (seen <= high))
+        if wrong.any():
+            at = np.unravel_index(int(np.argmax(wrong)), wrong.shape)
+            raise CheckFailedError(
+                f"value {[int(part) for part in at[2:]]} is {seen[at]:g} after {at[0]} steps, beyond its bounds "
+                f"[{low[at[2:]]:g}, {high[at[2:]]:g}] ({int(wrong.sum())} of {wrong.size} values are)"
+            )
+        return f"{len(seen)} steps of {_NUM_ENVS} environments, {seen.dtype} {seen.shape[2:]}"
+
+    def check_finite(self) -> str:
+        """Check that there is no NaN and no infinity anywhere."""
+        got = self.seeded()
+        for name, values in (("observation", got.observation), ("reward", got.reward)):
+            bad = ~np.isfinite(values)
+            if bad.any():
+                at = np.unravel_index(int(np.argmax(bad)), bad.shape)
+                raise CheckFailedError(f"the {name} of environment {at[1]} is {values[at]} at step {at[0]}")
+        return f"rewards from {got.reward.min():g} to {got.reward.max():g}"
+
+    def check_same_seed(self) -> str:
+        """Check that a seed by ids decides everything: in a new pool, and in one that was stepped before."""
+        wanted = self.seeded()
+        with self.pool() as used:
+            used.reset_ids(_SEEDS + np.uint64(76))
+            self.play(used, self.actions()[:17])
+            used.reset_ids(_SEEDS)
+            got = self.play(used, self.actions())
+        _require_equal(wanted, self.seeded(), "in another new pool: it depends on more than seeds and actions")
+        _require_equal(
+            wanted, got, "in a pool that was stepped before: it keeps something that its seed does not reset"
+        )
+        return ""
+
+    def check_other_seeds(self) -> str:
+        """Check that seeds matter, unless nothing is drawn at random."""
+        with self.pool() as pool:
+            pool.reset_ids(_SEEDS)
+            got = self.play(pool, [np.ascontiguousarray(np.broadcast_to(a[:1], a.shape)) for a in self.actions()])
+        if all(np.array_equal(got.observation[:, 0], got.observation[:, env]) for env in range(1, _NUM_ENVS)):
+            raise SkippedError("all seeds give the same episodes: nothing is drawn at random, or seeds are ignored")
+        return ""
+
+    def check_restore(self) -> str:
+        """Check that a state, which is the actions so far, brings another pool to the same bytes."""
+        actions = self.actions()
+        half = len(actions) // 2
+        with self.pool() as original, self.pool() as other:
+            original.reset_ids(_SEEDS)
+            self.play(original, actions[:half])
+            other.reset_ids(_SEEDS + np.uint64(5))
+            self.play(other, actions[: half // 2])
+            other.restore(original.save())
+            wanted, got = (self.play(pool, actions[half:]) for pool in (original, other))
+        _require_equal(wanted, got, "after a restore: it depends on more than seeds and actions")
+        return f"{half} steps were repeated"
+
+    def check_time_limit(self) -> str:
+        """Check that a limit ends episodes."""
+        try:
+            limited = self.pool(max_episode_steps=5)
+        except ValueError as error:
+            raise SkippedError(str(error)) from None
+        with limited as pool:
+            pool.reset_ids(_SEEDS)
+            got = self.play(pool, self.actions()[:5])
+        ended = (got.terminated | got.truncated).any(0)
+        if not ended.all():
+            raise CheckFailedError(
+                f"a limit of 5 steps does not end the episode of environment {int(np.argmin(ended))}"
+            )
+        return f"its own: {self.limit or 'none'}"
+
+    def measure(self) -> dict[str, float]:
+        """Measure nanoseconds of a step of one of several environments, the call included."""
+        with self.pool() as pool:
+            pool.reset_ids(_SEEDS)
+            best = float("inf")
+            for _ in range(3):
+                started = time.perf_counter_ns()
+                self.play(pool, self.actions())
+                best = min(best, (time.perf_counter_ns() - started) / len(self.actions()) / _NUM_ENVS)
+        return {"ns_per_step": round(best, 1)}
+
+
+def _require_equal(wanted: Round, got: Round, where: str) -> None:
+    for name in ("observation", "reward", "terminated", "truncated"):
+        left, right = getattr(wanted, name), getattr(got, name)
+        if left.tobytes() != right.tobytes():
+            differs = (left != right) & ~((left != left) & (right != right))  # noqa: PLR0124 NaN equals NaN here
+            step, env = np.unravel_index(int(np.argmax(differs)), differs.shape)[:2]
+            raise CheckFailedError(f"the {name} of environment {env} differs at step {step} {where}")
+    if wanted.end.bootstrap_observation.tobytes() != got.end.bootstrap_observation.tobytes():
+        raise CheckFailedError(f"a final observation differs {where}")

@@ -1,0 +1,171 @@
+"""EnvPool's tasks: what EnvPool gives in both autoreset modes, and episodes that are functions of seeds and actions."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary
+from gymnasium.spaces.utils import flatten, flatten_space
+
+from penstock import native
+from penstock.native.adapters.batched_array import BatchedArray, with_true_bounds
+from penstock.native.adapters.envpool import envpool_seed
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*precision lowered.*:UserWarning")
+NUM_ENVS, STEPS = 3, 60
+CARTPOLE, BALANCE, CATCH = "envpool/CartPole-v1", "envpool/CartpoleBalance-v1", "envpool/Catch-v0"
+
+
+@pytest.fixture(name="envpool")
+def _envpool():
+    return pytest.importorskip("envpool", reason="comes with penstock-rl[envpool]")
+
+
+def actions_of(pool):
+    pool.action_space.seed(0)
+    return [pool.action_space.sample() for _ in range(STEPS)]
+
+
+def test_next_steps_are_envpools_own(envpool):
+    """Observations, rewards and flags of an EnvPool that was made with the same seeds, resets included."""
+    pool = native.make(CARTPOLE, NUM_ENVS)
+    own = envpool.make_gymnasium("CartPole-v1", num_envs=NUM_ENVS, num_threads=1, seed=[5, 6, 7])
+    np.testing.assert_array_equal(pool.reset(seed=5)[0], own.reset()[0])
+    ended = 0
+    for action in actions_of(pool):
+        got, wanted = pool.step(action), own.step(action.astype(np.int32))
+        for left, right in zip(got[:4], wanted[:4], strict=True):
+            np.testing.assert_array_equal(left, right)
+        ended += int(got[2].sum())
+    assert ended > 2
+    pool.close()
+
+
+def test_a_reset_in_the_same_step_shows_the_last_observation_too(envpool):
+    """The final observation is what EnvPool shows after the episode's last step, and the next episode has begun."""
+    same, own = native.make(CARTPOLE, 1, autoreset_mode="SameStep"), native.make(CARTPOLE, 1)
+    same.reset(seed=1)
+    own.reset(seed=1)
+    for action in actions_of(same):
+        got, wanted = same.step(action), own.step(action)
+        if wanted[2][0]:
+            np.testing.assert_array_equal(got[4]["final_obs"][0], wanted[0][0])
+            assert (np.abs(got[0]) <= 0.05).all()
+            break
+        np.testing.assert_array_equal(got[0], wanted[0])
+    else:
+        pytest.fail("no episode ended")
+    assert same.step(np.zeros(1, np.int64))[4]["elapsed_step"] == [1]
+
+
+def test_dictionaries_are_one_array_as_gymnasium_flattens_them(envpool):
+    """Of dm_control's task in EnvPool, and of every kind of leaf."""
+    pool, plain = native.make(BALANCE, 2, one_array=True), native.make(BALANCE, 2)
+    got, parts = pool.reset(seed=3)[0], plain.reset(seed=3)[0]
+    np.testing.assert_array_equal(got, np.concatenate([parts["position"], parts["velocity"]], axis=1))
+    assert pool.environment["observation"] == {"dtype": "float64", "shape": (5,)}
+    space = Dict(
+        {"a": Discrete(3, start=1), "b": Dict({"c": Box(-1, 1, (2, 2)), "d": MultiBinary(2)}), "e": Discrete(2)}
+    )
+    space.seed(0)
+    rows = [space.sample() for _ in range(4)]
+    inner = {name: np.stack([row["b"][name] for row in rows]) for name in ("c", "d")}
+    batch = {**{name: np.array([row[name] for row in rows]) for name in "ae"}, "b": inner}
+    encoder = BatchedArray(space)
+    np.testing.assert_array_equal(encoder(batch), np.stack([flatten(space, row) for row in rows]))
+    assert encoder.space.shape == flatten_space(space).shape
+
+
+def test_bounds_that_are_none_say_so():
+    """Some tasks of EnvPool call the smallest positive float the least value of an unbounded number."""
+    limits = np.finfo(np.float64)
+    space = with_true_bounds(Dict({"x": Box(limits.tiny, limits.max, (2,), np.float64), "y": Box(0.0, 1.0)}))
+    assert space == Dict({"x": Box(-np.inf, np.inf, (2,), np.float64), "y": Box(0.0, 1.0)})
+
+
+@pytest.mark.parametrize("env_id", [CARTPOLE, BALANCE, CATCH])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_state_is_restored_by_the_same_actions(envpool, env_id, threads):
+    """After episodes have ended too, whose successors EnvPool draws from generators that run on; with any threads."""
+    made = [native.make(env_id, 2, count, one_array=True) for count in (1, threads)]
+    space = made[0].action_space
+    space.seed(1)
+    actions = [space.sample().astype(np.float32 if made[0].environment["action"]["kind"] == "box" else np.int64)] * 40
+    seen = []
+    for pool in made:
+        pool.reset_ids(np.array([2**40, 9], np.uint64))
+        seen.append(played(pool, actions))
+    np.testing.assert_array_equal(*seen)
+    state = made[0].save()
+    made[1].reset_ids(np.array([1, 2], np.uint64))
+    played(made[1], actions[:5])
+    made[1].restore(state)
+    np.testing.assert_array_equal(*(played(pool, actions) for pool in made))
+
+
+def played(pool, actions):
+    shape, described = (len(actions), pool.num_envs), pool.environment["observation"]
+    observation = np.empty((*shape, *described["shape"]), described["dtype"])
+    pool.begin_round(observation, *(np.empty(shape, kind) for kind in (np.float32, np.uint8, np.uint8, np.int32)))
+    for t, action in enumerate(actions):
+        pool.step_round(t, action)
+    pool.end_round()
+    return observation
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+def test_a_time_limit_holds_where_envpool_ignores_it(envpool, mode):
+    """Catch lasts nine steps whatever EnvPool is told; the next episode begins when it should."""
+    pool = native.make(CATCH, 2, max_episode_steps=4, autoreset_mode=mode)
+    pool.reset(seed=0)
+    period = 5 if mode == "NextStep" else 4
+    for step in range(1, 3 * period + 1):
+        _, _, terminated, truncated, infos = pool.step(np.ones(2, np.int64))
+        assert not terminated.any()
+        assert truncated.all() == (step % period == 4 % period)
+        assert ("final_obs" in infos) == (mode == "SameStep" and truncated.any())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"id": "envpool/CartPole-v9"}, "EnvPool has no environment 'envpool/CartPole-v9'; similar: envpool/CartPole"),
+        ({"id": "envpool/TicTacToe-v1"}, "has 2 players, whose rows EnvPool gives in any order"),
+        ({"autoreset_mode": "Disabled"}, "EnvPool resets by itself; autoreset_mode is NextStep or SameStep"),
+        ({"id": "envpool/Ant-v5", "frame_skips": 2}, "no setting 'frame_skips'.*did you mean frame_skip"),
+        ({"id": "envpool/Ant-v5", "frame_skip": 2.5}, "frame_skip must be int, got 2.5"),
+        ({"render_mode": "rgb_array"}, "can't be drawn here"),
+    ],
+)
+def test_mistakes_are_refused_by_name(envpool, arguments, message):
+    """Before anything is made."""
+    with pytest.raises(ValueError, match=message):
+        native.make(**{"id": CARTPOLE, "num_envs": 2} | arguments)
+
+
+def test_seeds_for_some_environments_alone_are_refused(envpool):
+    """EnvPool seeds its environments when it is made."""
+    pool = native.make(CARTPOLE, 2)
+    with pytest.raises(ValueError, match="give each a seed, or none"):
+        pool.reset(seed=[1, None])
+    first = pool.reset()[0]
+    again = pool.reset(options={"reset_mask": np.array([True, False])})[0]
+    assert (first[1] == again[1]).all()
+    assert (first[0] != again[0]).any()
+
+
+def test_seeds_are_folded_to_31_bits():
+    """Every bit counts; those that EnvPool takes stay as they are."""
+    assert [envpool_seed(value) for value in (0, 5, 2**31 - 1)] == [0, 5, 2**31 - 1]
+    folded = {envpool_seed(1 << bit) for bit in range(31)}
+    assert len(folded) == 31
+    assert all(0 <= envpool_seed(value) < 2**31 for value in (2**31, 2**63, 2**64 - 1))
+
+
+def test_a_missing_package_is_named_with_its_extra():
+    """Without EnvPool."""
+    code = f"import sys; sys.modules['envpool'] = None; from penstock.native import make; make('{CARTPOLE}', 1)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "envpool/CartPole-v1 needs EnvPool, and importing it failed" in result.stderr
+    assert "pip install 'penstock-rl[envpool]'" in result.stderr
