@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from penstock.tasks.setup.config.loading import build_config, load_preset
     from penstock.tasks.setup.config.run import TrainConfig
     from penstock.tasks.specs import (
+        ActionLeaf,
         ActionSpec,
         EnvironmentSpec,
         LossInputs,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     __version__: str
 
 _MODULES = {
+    "ActionLeaf": "penstock.tasks.specs",
     "ActionSpec": "penstock.tasks.specs",
     "Algorithm": "penstock.tasks.model.algorithms.contract",
     "Callback": "penstock.flows.observers.callbacks.callback",
@@ -88,6 +90,7 @@ _MODULES = {
 }
 
 __all__ = [
+    "ActionLeaf",
     "ActionSpec",
     "Algorithm",
     "Callback",

@@ -14,10 +14,12 @@ from penstock.tasks.model.nn.action_values import (
 )
 from penstock.tasks.model.nn.agent_networks import AgentNetwork, agent_inputs, agent_means, present_agents
 from penstock.tasks.model.nn.distributions import (
+    ActionDistribution,
     best,
     choice_probability,
     choose,
     displace,
+    gumbel_noise,
     require_choice,
     restrict,
     vector_probability,
@@ -76,6 +78,7 @@ from penstock.tasks.model.nn.surrogate import advantage_sums, clipped_surrogate,
 from penstock.tasks.model.nn.value_learning import ValueNormalizer, limited_value_error
 
 __all__ = [
+    "ActionDistribution",
     "AgentNetwork",
     "Network",
     "Normalizer",
@@ -102,6 +105,7 @@ __all__ = [
     "generalized_advantages",
     "gru",
     "gru_sequence",
+    "gumbel_noise",
     "init_adam",
     "init_gru",
     "init_lines",

@@ -20,7 +20,7 @@ from gymnasium.vector.utils import batch_space
 from penstock.native.interface import LeafFormat
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from gymnasium.spaces import Space
     from numpy.typing import NDArray
@@ -134,8 +134,11 @@ class _Parts:
 
     def __init__(self, name: str, space: Dict | Tuple[Any]) -> None:
         # Gymnasium keeps the order in which a Dict was made or sorts it, by its version; Minari sorts it.
-        is_dict = isinstance(space, Dict)
-        named = sorted(space.spaces.items(), key=lambda item: str(item[0])) if is_dict else enumerate(space.spaces)
+        named: Iterable[tuple[Any, Space[Any]]] = (
+            sorted(space.spaces.items(), key=lambda item: str(item[0]))
+            if isinstance(space, Dict)
+            else enumerate(space.spaces)
+        )
         parts: dict[Any, _Choices | _Numbers | _Parts] = {
             key: _part(f"{name}/{key}" if name else str(key), one) for key, one in named
         }

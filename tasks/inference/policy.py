@@ -10,7 +10,7 @@ import torch
 from gymnasium.spaces import Discrete
 
 from penstock.native import fill_noise
-from penstock.native.adapters.structured_actions import own_action
+from penstock.native.adapters.structured_actions import ActionVectors, own_action
 from penstock.tasks.seeds import Purpose
 
 if TYPE_CHECKING:
@@ -78,6 +78,7 @@ class Policy:
             group: {name: value.detach().to(self.device) for name, value in named.items()}
             for group, named in params.items()
         }
+        self._vectors = ActionVectors(action_space) if environment.action.kind == "structured" else None
         self._seed = seed
         self._draws = 0
         self._memory: Tensor | None = None
@@ -125,9 +126,9 @@ class Policy:
 
     def own_actions(self, stored: NDArray[Any]) -> Any:
         """Return actions as the environment takes them, of those that shards hold: one, or a batch `[B, ...]`."""
-        kind = self.environment.action.kind
-        is_own = kind == "box" or (kind == "discrete" and not isinstance(self.action_space, Discrete))
-        return stored if is_own else own_action(self.action_space, stored)
+        if self._vectors is not None:
+            return self._vectors.decode(stored)
+        return own_action(self.action_space, stored) if isinstance(self.action_space, Discrete) else stored
 
     def reset(self, rows: ArrayLike | None = None) -> None:
         """Forget: for policies with a memory, where episodes begin.
