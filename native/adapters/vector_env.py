@@ -47,7 +47,7 @@ class WrappedSource:
     max_episode_steps: int | None
     reward_threshold: float | None
     outlives_seeds: bool = False
-    """Whether the environments may keep something that a seed does not reset, so that `reset_ids` makes new ones."""
+    """True if the environments may keep something that a seed does not reset: `reset_ids` then makes new ones."""
 
 
 class WrappedPool(EnvironmentPool):

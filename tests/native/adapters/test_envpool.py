@@ -60,7 +60,7 @@ def test_a_reset_in_the_same_step_shows_the_last_observation_too(envpool):
 
 
 def test_dictionaries_are_one_array_as_gymnasium_flattens_them(envpool):
-    """Of dm_control's task in EnvPool, and of every kind of leaf."""
+    """It holds for dm_control's task in EnvPool, and for every kind of leaf."""
     pool, plain = native.make(BALANCE, 2, one_array=True), native.make(BALANCE, 2)
     got, parts = pool.reset(seed=3)[0], plain.reset(seed=3)[0]
     np.testing.assert_array_equal(got, np.concatenate([parts["position"], parts["velocity"]], axis=1))

@@ -25,7 +25,7 @@ def config(*wrappers, environment_id=CARTPOLE, **others):
 
 
 def played(pool, steps=40):
-    """What is observed in a round, and the state after it."""
+    """Play a round; return its observations, and the state after it."""
     shape = (steps, pool.num_envs)
     observation = np.empty(
         (*shape, *pool.environment["observation"]["shape"]), pool.environment["observation"]["dtype"]
