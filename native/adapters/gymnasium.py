@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
@@ -41,13 +42,14 @@ def gymnasium_source(
     settings: Mapping[str, Any],
     *,
     one_array: bool = False,
+    structured: bool = False,
 ) -> WrappedSource:
     """Return an environment by its id in Gymnasium's registry.
 
     `vectorization_mode` is 'sync' (the default: one after the other), 'async' (a process each) or 'vector_entry_point'
     (the vector environment that the id brings). It, `vector_kwargs` and `wrappers` are those of `gymnasium.make_vec`;
     with `one_array=True` observations that are none (Discrete, Tuple, Dict) are encoded as one, where `sync` or `async`
-    make the environments. Other settings go to the environment.
+    make the environments; `structured=True` describes the leaves of that array. Other settings go to the environment.
 
     Raises:
         ValueError: No such id, mode, setting or value, or something that the environment needs is not installed.
@@ -73,7 +75,8 @@ def gymnasium_source(
         if mode != "vector_entry_point":
             arguments["vector_kwargs"] = dict(values.get("vector_kwargs", {})) | {"autoreset_mode": autoreset_mode}
             if one_array:
-                arguments["wrappers"] = (*values.get("wrappers", ()), as_one_array)
+                encode = partial(as_one_array, structured=structured)
+                arguments["wrappers"] = (*values.get("wrappers", ()), encode)
         try:
             made = gymnasium.make_vec(env_id, num_envs, vectorization_mode=mode, **arguments)
         except Exception as error:  # whatever the environment's constructor raises

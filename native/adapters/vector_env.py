@@ -16,6 +16,7 @@ from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from gymnasium.vector import AutoresetMode
 
 from penstock.native.adapters.action_replay import ActionRecord, repeat
+from penstock.native.adapters.one_array import observation_format
 from penstock.native.adapters.rollout import EpisodeCounts, OpenRound
 from penstock.native.interface import EnvironmentPool, EnvironmentSpec, RoundEnd, StateNotSupportedError
 from penstock.native.pool.arguments import checked_seed, one_seed_each
@@ -159,7 +160,7 @@ class WrappedPool(EnvironmentPool):
             raise ValueError(self._unfit("action", self.single_action_space, "Discrete or a Box of floats", remedy))
         return EnvironmentSpec(
             id=self._source.id,
-            observation={"dtype": str(space.dtype), "shape": tuple(space.shape or ())},
+            observation=observation_format(space),
             action=self._actions.spec,
             agents=0,
             max_episode_steps=self._source.max_episode_steps,

@@ -48,6 +48,7 @@ def make(
     batch_size: int | None = None,
     deterministic: bool = False,
     one_array: bool = False,
+    structured: bool = False,
     **config: Any,
 ) -> EnvironmentPool:
     """Make a pool of `num_envs` environments.
@@ -69,6 +70,8 @@ def make(
             `batch_size` must then divide `num_envs`.
         one_array: Whether Gymnasium's environments that observe Discrete, Tuple or Dict are made to observe one float
             array, as by its wrapper FlattenObservation: a choice is one-hot. All others observe one anyway.
+        structured: With `one_array`, whether `EnvironmentPool.environment` describes the leaves of that array, each of
+            which it then holds exactly: it is float32, or float64 if a leaf needs that.
         config: Fields of the environment's configuration, as one value or one for each environment. For Atari the
             settings of ale-py's AtariVectorEnv; for Gymnasium's the arguments of `gymnasium.make_vec`, of which
             `vectorization_mode` is 'sync', 'async' or 'vector_entry_point'.
@@ -77,6 +80,10 @@ def make(
         ValueError: An unknown id or field (the message lists those that exist), or an invalid value.
         ImportError: The environment needs a package that is not installed; the message says which.
     """
+    if structured and not one_array:
+        raise ValueError("structured = True describes the leaves of one array, expected one_array = True; set that too")
+    if structured and (is_native(id) or id.startswith((ATARI, MINATAR))):
+        raise ValueError(f"structured = True: {id} observes one array, expected leaves; leave it out")
     if is_native(id):
         return make_native(
             id,
@@ -108,7 +115,9 @@ def make(
         source = minatar_source(id, num_envs, num_threads, max_episode_steps, config)
     elif id.startswith(GYMNASIUM) or gymnasium_knows(id):
         name = id.removeprefix(GYMNASIUM)
-        source = gymnasium_source(name, num_envs, num_threads, max_episode_steps, config, one_array=one_array)
+        source = gymnasium_source(
+            name, num_envs, num_threads, max_episode_steps, config, one_array=one_array, structured=structured
+        )
     else:
         raise ValueError(_unknown(id))
     return WrappedPool(source, mode, record_episode_statistics=record_episode_statistics)

@@ -30,7 +30,7 @@ def make_pool(
         ConfigError: unknown environment, setting or value, or one that the algorithm can't learn from.
     """
     settings = config.environment
-    fixed: dict[str, Any] = {"one_array": True}
+    fixed: dict[str, Any] = {"one_array": True, "structured": settings.structured}
     with loaded_header(settings) as loaded_id:
         environment_id = loaded_id
         if settings.id == FLOORPLAN:
@@ -52,18 +52,18 @@ def make_pool(
         except (ValueError, ImportError) as error:
             raise ConfigError(f"environment: {error}") from error
     try:
-        config.algorithm.check_environment(_described(pool))
+        config.algorithm.check_environment(_described(pool, structured=settings.structured))
     except ConfigError:
         pool.close()
         raise
     return pool
 
 
-def _described(pool: EnvironmentPool) -> EnvironmentSpec:
+def _described(pool: EnvironmentPool, *, structured: bool) -> EnvironmentSpec:
     """Return the pool's formats.
 
     Raises:
-        ConfigError: its spaces are none that rounds or networks can hold.
+        ConfigError: its spaces are none that rounds or networks can hold, or have no leaves and are `structured`.
     """
     try:
         described = pool.environment
@@ -73,5 +73,10 @@ def _described(pool: EnvironmentPool) -> EnvironmentSpec:
         raise ConfigError(
             f"environment: {described['id']} observes {pool.single_observation_space}, which the vector environment "
             f"that it brings does not encode as an array; choose environment.settings.vectorization_mode = 'sync'"
+        )
+    if structured and "leaves" not in described["observation"]:
+        raise ConfigError(
+            f"environment.structured = true: {described['id']} observes one array of shape "
+            f"{list(described['observation']['shape'])}, expected Discrete, Tuple or Dict; leave it out"
         )
     return described

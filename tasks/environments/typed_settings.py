@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 _CHOSEN = ("id", "num_envs", "autoreset_mode", "render_mode", "batch_size", "record_episode_statistics", "one_array")
 """Arguments of `native.make` that a run chooses itself."""
+_OF_THE_RUN = ("max_episode_steps", "structured")
+"""Arguments of `native.make` that are settings of their own."""
 
 
 def with_typed_settings(config: ConfigT) -> ConfigT:
@@ -56,8 +58,8 @@ def arguments_of(settings: EnvironmentSettings, environment_id: str, num_envs: i
         ConfigError: a setting is one that a run chooses itself, or a list does not fit the tiles.
     """
     for name in settings.settings:
-        if name == "max_episode_steps":
-            raise ConfigError("environment.settings.max_episode_steps: expected as environment.max_episode_steps")
+        if name in _OF_THE_RUN:
+            raise ConfigError(f"environment.settings.{name}: expected as environment.{name}")
         if name in _CHOSEN:
             raise ConfigError(f"environment.settings.{name}: a run chooses it itself; leave it out")
     given = dict[str, Any](settings.settings)

@@ -86,6 +86,12 @@ class EnvironmentSettings(Settings):
         f"number. Empty: a synthetic block.",
     )
 
+    structured: bool = Field(
+        False,
+        description="Keep the parts of Discrete, Tuple and Dict observations of Gymnasium's environments apart: a "
+        "column each in shards, and an encoder each in the network 'leaves'.",
+    )
+
     @model_validator(mode="after")
     def _whole_tiles(self) -> EnvironmentSettings:
         if self.num_envs % self.envs_per_tile:
@@ -116,11 +122,10 @@ class EnvironmentSettings(Settings):
     def identity(self) -> Mapping[str, object]:
         """Return the settings that are part of a run's identity: of a header its digest, whatever its path.
 
-        Without blocks or a header, they are omitted, as in old runs.
+        Without blocks or a header, they are omitted, as in old runs, and so is `structured` where it is false.
         """
-        found = self.model_dump(
-            mode="json", exclude={"header", "header_text"} if self.blocks else {"header", "header_text", "blocks"}
-        )
+        unset = {name for name in ("blocks", "structured") if not getattr(self, name)}
+        found = self.model_dump(mode="json", exclude={"header", "header_text", *unset})
         return found if self.header_text is None else {**found, "header": digest(self.header_text.encode())}
 
 

@@ -50,7 +50,7 @@ class ShardSettings(Settings):
 def shard_columns(observation: Spec, reward: Spec, rows: Mapping[str, Spec]) -> dict[str, Spec]:
     """Return the plain columns of a shard: the environment's, the algorithm's `rows`, ids and policy version."""
     return {
-        "observation": observation,
+        "observation": replace(observation, leaves=()),
         "reward": reward,
         "terminated": Spec("uint8"),
         "truncated": Spec("uint8"),
