@@ -18,6 +18,7 @@ import numpy as np
 from penstock.storage.cache.node_cache import CacheTally
 from penstock.storage.errors import SpecMismatchError
 from penstock.storage.shards.codec import decode_shard
+from penstock.storage.shards.leaves import parts_of
 from penstock.storage.shards.reader import HEAD_BYTES, open_buffer, open_shard
 from penstock.storage.shards.specs import Spec
 from penstock.storage.stores.hedged import hedged
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from penstock.storage.cache.node_cache import NodeCache
     from penstock.storage.refs import ShardRef
     from penstock.storage.shards.codec import Shard
+    from penstock.storage.shards.reader import ShardReader
     from penstock.storage.stores.protocol import Store
     from penstock.storage.stores.remote import RequestCounts
     from penstock.tasks.data.input.device_staging import StagingBuffer, StagingBuffers
@@ -156,9 +158,7 @@ class ShardSource:
 
     def _read_columns(self, ref: ShardRef) -> ReadShard:
         reader = open_shard(self._reads, ref, self._expected, head_bytes=self._head_bytes)
-        self._wanted_share = _share(reader.specs, self._columns)
-        self._check(ref, reader.specs)
-        shard = reader.shard(self.names(reader.specs))
+        shard = self._wanted_of(ref, reader)
         # Heads of one run have nearly one size: a little more than the longest needs no second request.
         self._head_bytes = max(self._head_bytes, reader.head_bytes + (1 << 12))
         self._count(reader.read_bytes, is_fetched=True)
@@ -183,9 +183,13 @@ class ShardSource:
             self._check(ref, {name: Spec(str(array.dtype), array.shape[2:]) for name, array in shard.columns.items()})
             return shard
         reader = open_buffer(self._reads, ref, buffer, self._expected)
+        return self._wanted_of(ref, reader)
+
+    def _wanted_of(self, ref: ShardRef, reader: ShardReader) -> Shard:
+        """Read the requested columns, among which may be leaves of structured ones."""
         self._wanted_share = _share(reader.specs, self._columns)
-        self._check(ref, reader.specs)
-        return reader.shard(self.names(reader.specs))
+        self._check(ref, reader.readable)
+        return reader.shard(self.names(reader.specs if self._columns is None else reader.readable))
 
     def _check(self, ref: ShardRef, stored: Mapping[str, Spec]) -> None:
         """Raise SpecMismatchError if a requested column has another type or shape; its encoding does not matter."""
@@ -207,7 +211,12 @@ class ShardSource:
             self.cache_tally.count(downloads=1, origin_bytes=nbytes)
 
 
-def _share(stored: Mapping[str, Spec], wanted: Collection[str] | None) -> float:
-    """Return the fraction of a row's bytes that belongs to wanted columns."""
-    sizes = {name: math.prod(spec.shape) * np.dtype(spec.dtype).itemsize for name, spec in stored.items()}
-    return sum(size for name, size in sizes.items() if wanted is None or name in wanted) / max(1, sum(sizes.values()))
+def _share(columns: Mapping[str, Spec], wanted: Collection[str] | None) -> float:
+    """Return the fraction of a row's stored bytes that belongs to wanted columns, or leaves by name."""
+    total = found = 0
+    for name, spec in columns.items():
+        for stored, part in parts_of(name, spec).items():
+            nbytes = math.prod(part.shape) * np.dtype(part.dtype).itemsize
+            total += nbytes
+            found += nbytes if wanted is None or name in wanted or stored in wanted else 0
+    return found / max(1, total)
