@@ -42,7 +42,7 @@ from penstock.tasks.model.nn.layers import (
     residual,
     small,
 )
-from penstock.tasks.model.nn.network import Network
+from penstock.tasks.model.nn.network import Network, encoded_leaves, init_leaves
 from penstock.tasks.model.nn.normalizers import Normalizer, Normalizers
 from penstock.tasks.model.nn.optimizers import (
     RandomStart,
@@ -97,12 +97,14 @@ __all__ = [
     "displace",
     "dueling_quantiles",
     "dueling_values",
+    "encoded_leaves",
     "from_bounds",
     "generalized_advantages",
     "gru",
     "gru_sequence",
     "init_adam",
     "init_gru",
+    "init_leaves",
     "init_lines",
     "init_mlp",
     "init_nature",

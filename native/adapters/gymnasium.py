@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from gymnasium.envs.registration import EnvSpec
     from gymnasium.vector import VectorEnv
 
+    from penstock.native.adapters.one_array import MaskSource
+
 PREFIX = "gymnasium/"
 MODES = ("sync", "async", "vector_entry_point")
 _OF_MAKE_VEC = ("vectorization_mode", "vector_kwargs", "wrappers", "render_mode", "max_episode_steps")
@@ -43,13 +45,15 @@ def gymnasium_source(
     *,
     one_array: bool = False,
     structured: bool = False,
+    action_mask: MaskSource | None = None,
 ) -> WrappedSource:
     """Return an environment by its id in Gymnasium's registry.
 
     `vectorization_mode` is 'sync' (the default: one after the other), 'async' (a process each) or 'vector_entry_point'
     (the vector environment that the id brings). It, `vector_kwargs` and `wrappers` are those of `gymnasium.make_vec`;
     with `one_array=True` observations that are none (Discrete, Tuple, Dict) are encoded as one, where `sync` or `async`
-    make the environments; `structured=True` describes the leaves of that array. Other settings go to the environment.
+    make the environments; `structured=True` describes the leaves of that array, and `action_mask` names where a mask to
+    put in front of it is. Other settings go to the environment.
 
     Raises:
         ValueError: No such id, mode, setting or value, or something that the environment needs is not installed.
@@ -75,7 +79,7 @@ def gymnasium_source(
         if mode != "vector_entry_point":
             arguments["vector_kwargs"] = dict(values.get("vector_kwargs", {})) | {"autoreset_mode": autoreset_mode}
             if one_array:
-                encode = partial(as_one_array, structured=structured)
+                encode = partial(as_one_array, structured=structured, action_mask=action_mask)
                 arguments["wrappers"] = (*values.get("wrappers", ()), encode)
         try:
             made = gymnasium.make_vec(env_id, num_envs, vectorization_mode=mode, **arguments)

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 from gymnasium.spaces.utils import flatdim, flatten, flatten_space
 from gymnasium.wrappers import TransformObservation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    import gymnasium
     from gymnasium.spaces import Space
     from numpy.typing import NDArray
 
@@ -58,7 +58,9 @@ class OneArray(Box):
         self.behind_mask = behind_mask
 
 
-def as_one_array(env: gymnasium.Env[Any, Any], *, structured: bool = False) -> gymnasium.Env[Any, Any]:
+def as_one_array(
+    env: gymnasium.Env[Any, Any], *, structured: bool = False, action_mask: MaskSource | None = None
+) -> gymnasium.Env[Any, Any]:
     """Return the environment, wrapped unless it observes one array; one that can't be encoded stays as it is.
 
     Args:
@@ -66,25 +68,102 @@ def as_one_array(env: gymnasium.Env[Any, Any], *, structured: bool = False) -> g
         structured: describe the leaves, and hold each exactly: the array is then float32, or float64 if a leaf has
             numbers that float32 does not hold. Otherwise it has the type that FlattenObservation gives it, float32 in
             place of integers.
+        action_mask: where the mask of allowed choices is, under the key `action_mask`: among the infos, or in a Dict
+            observation. The array then begins with it; a single array behind it keeps its type.
 
     Raises:
-        ValueError: two leaves of a structured observation have one name.
+        ValueError: two leaves of a structured observation have one name; or there can be no such mask.
     """
     space = env.observation_space
-    if is_one_array(space) or not space.is_np_flattenable:
+    if not action_mask and is_one_array(space):
         return env
-    flat = flatten_space(space)
-    if not isinstance(flat, Box):
+    if not space.is_np_flattenable:
         return env
-    if structured:
-        encode, encoded = _structured(space, flat)
+    if not action_mask:
+        encode, encoded = _encoding(space, structured=structured)
         return TransformObservation(env, encode, encoded)
+    return MaskedArray(env, action_mask, structured=structured)
+
+
+class MaskedArray(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Puts the mask of allowed choices in front of the array of an observation."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any], source: MaskSource, *, structured: bool) -> None:
+        super().__init__(env)
+        rest, actions = env.observation_space, env.action_space
+        if not isinstance(actions, Discrete):
+            raise ValueError(f"action_mask: the actions are {actions}, expected Discrete ones; leave it out")  # noqa: TRY004
+        self._choices = int(actions.n)
+        self._from_infos = source == "info"
+        self._key: str | None = None
+        if not self._from_infos:
+            rest = self._without_mask(rest)
+        self._encode, encoded = _encoding(rest, structured=structured)
+        mask = _leaf(MASK, "bits", "int8", (self._choices,))
+        low, high = np.zeros(self._choices), np.ones(self._choices)
+        self.observation_space = OneArray(
+            np.concatenate([low, encoded.low.ravel()]),
+            np.concatenate([high, encoded.high.ravel()]),
+            encoded.dtype,
+            (mask, *encoded.leaves) if encoded.leaves else (),
+            encoded.shape,
+        )
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Reset, and put the mask in front."""
+        observation, info = self.env.reset(seed=seed, options=options)
+        return self._masked(observation, info, ended=False), info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Step, and put the mask in front."""
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        masked = self._masked(observation, info, ended=terminated or truncated)
+        return masked, reward, terminated, truncated, info
+
+    def _without_mask(self, space: Space[Any]) -> Space[Any]:
+        """Return the space of the rest: a Dict, or the only array that is left."""
+        mask = space.spaces.get(MASK) if isinstance(space, Dict) else None
+        if not isinstance(space, Dict) or mask is None or flatdim(mask) != self._choices:
+            raise ValueError(
+                f"action_mask = 'observation': the observation space is {space}, expected a Dict whose '{MASK}' has a "
+                f"number for each of the {self._choices} choices; correct it, or choose 'info'"
+            )
+        rest = {key: part for key, part in space.spaces.items() if key != MASK}
+        self._key = next(iter(rest)) if len(rest) == 1 and is_one_array(next(iter(rest.values()))) else None
+        return Dict(rest) if self._key is None else rest[self._key]
+
+    def _masked(self, observation: Any, info: Mapping[str, Any], *, ended: bool) -> NDArray[Any]:
+        source = info if self._from_infos else observation
+        mask = source.get(MASK)
+        if mask is None and ended:
+            mask = np.ones(self._choices)  # nothing is chosen after the end, and many environments leave it out
+        found = np.shape(mask)
+        if mask is None or found != (self._choices,) or not np.isin(mask, (0, 1)).all():
+            raise ValueError(
+                f"'{MASK}' {'is missing' if mask is None else f'is {mask!r}'}, expected 0 or 1 for each of the "
+                f"{self._choices} choices, in every reset and step"
+            )
+        rest = self._encode(observation if self._key is None else observation[self._key])
+        return np.concatenate([np.asarray(mask), np.ravel(rest)]).astype(self.observation_space.dtype)
+
+
+def _encoding(space: Space[Any], *, structured: bool) -> tuple[Callable[[Any], NDArray[Any]], OneArray]:
+    """Return how observations are encoded as one array, and the space of the result; arrays stay as they are."""
+    if isinstance(space, Box) and space.shape:
+        return np.asarray, OneArray(space.low, space.high, space.dtype)
+    if isinstance(space, (MultiBinary, MultiDiscrete)):
+        high = space.nvec - 1 if isinstance(space, MultiDiscrete) else np.ones(space.shape)
+        return np.asarray, OneArray(np.zeros(high.shape), high, np.dtype(space.dtype))
+    flat = flatten_space(space)
+    assert isinstance(flat, Box)
+    if structured:
+        return _structured(space, flat)
     dtype = _float_of(flat.dtype)
 
     def flattened(observation: Any) -> Any:
         return flatten(space, observation).astype(dtype)  # type: ignore[union-attr]
 
-    return TransformObservation(env, flattened, OneArray(flat.low, flat.high, dtype))
+    return flattened, OneArray(flat.low, flat.high, dtype)
 
 
 def observation_format(space: Space[Any]) -> ObservationFormat:

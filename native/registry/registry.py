@@ -24,6 +24,7 @@ from penstock.native.pool.rendering_pool import RenderingPool
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from penstock.native.adapters.one_array import MaskSource
     from penstock.native.interface import EnvironmentPool
 
 unknown_id_hooks: list[Callable[[], object]] = []
@@ -49,6 +50,7 @@ def make(
     deterministic: bool = False,
     one_array: bool = False,
     structured: bool = False,
+    action_mask: MaskSource | None = None,
     **config: Any,
 ) -> EnvironmentPool:
     """Make a pool of `num_envs` environments.
@@ -72,6 +74,9 @@ def make(
             array, as by its wrapper FlattenObservation: a choice is one-hot. All others observe one anyway.
         structured: With `one_array`, whether `EnvironmentPool.environment` describes the leaves of that array, each of
             which it then holds exactly: it is float32, or float64 if a leaf needs that.
+        action_mask: With `one_array`, where Gymnasium's environments give the mask of allowed choices, under the key
+            `action_mask`: in the 'info' of every reset and step, or as part of a Dict 'observation'. The array begins
+            with it then, as that of `ConnectFour-v0` does. None: nowhere.
         config: Fields of the environment's configuration, as one value or one for each environment. For Atari the
             settings of ale-py's AtariVectorEnv; for Gymnasium's the arguments of `gymnasium.make_vec`, of which
             `vectorization_mode` is 'sync', 'async' or 'vector_entry_point'.
@@ -80,10 +85,7 @@ def make(
         ValueError: An unknown id or field (the message lists those that exist), or an invalid value.
         ImportError: The environment needs a package that is not installed; the message says which.
     """
-    if structured and not one_array:
-        raise ValueError("structured = True describes the leaves of one array, expected one_array = True; set that too")
-    if structured and (is_native(id) or id.startswith((ATARI, MINATAR))):
-        raise ValueError(f"structured = True: {id} observes one array, expected leaves; leave it out")
+    _check_encoding(id, one_array=one_array, structured=structured, action_mask=action_mask)
     if is_native(id):
         return make_native(
             id,
@@ -116,11 +118,29 @@ def make(
     elif id.startswith(GYMNASIUM) or gymnasium_knows(id):
         name = id.removeprefix(GYMNASIUM)
         source = gymnasium_source(
-            name, num_envs, num_threads, max_episode_steps, config, one_array=one_array, structured=structured
+            name,
+            num_envs,
+            num_threads,
+            max_episode_steps,
+            config,
+            one_array=one_array,
+            structured=structured,
+            action_mask=action_mask,
         )
     else:
         raise ValueError(_unknown(id))
     return WrappedPool(source, mode, record_episode_statistics=record_episode_statistics)
+
+
+def _check_encoding(id: str, *, one_array: bool, structured: bool, action_mask: str | None) -> None:  # noqa: A002
+    """Refuse options of an encoded observation where nothing is encoded; raises ValueError."""
+    if action_mask not in (None, "info", "observation"):
+        raise ValueError(f"action_mask is {action_mask!r}, expected 'info', 'observation' or None")
+    given = "structured = True" if structured else f"action_mask = {action_mask!r}" if action_mask else ""
+    if given and not one_array:
+        raise ValueError(f"{given} is about one array of numbers, expected one_array = True; set that too")
+    if given and (is_native(id) or id.startswith((ATARI, MINATAR))):
+        raise ValueError(f"{given}: {id} observes one array as it is, expected an id of Gymnasium's; leave it out")
 
 
 def make_native(

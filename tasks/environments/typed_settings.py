@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _CHOSEN = ("id", "num_envs", "autoreset_mode", "render_mode", "batch_size", "record_episode_statistics", "one_array")
 """Arguments of `native.make` that a run chooses itself."""
-_OF_THE_RUN = ("max_episode_steps", "structured")
+_OF_THE_RUN = ("max_episode_steps", "structured", "action_mask")
 """Arguments of `native.make` that are settings of their own."""
 
 

@@ -92,6 +92,12 @@ class EnvironmentSettings(Settings):
         "column each in shards, and an encoder each in the network 'leaves'.",
     )
 
+    action_mask: Literal["info", "observation"] | None = Field(
+        None,
+        description="Where an environment of Gymnasium gives the mask of allowed choices, under the key `action_mask`: "
+        "in its infos, or as a part of its Dict observations; empty: nowhere.",
+    )
+
     @model_validator(mode="after")
     def _whole_tiles(self) -> EnvironmentSettings:
         if self.num_envs % self.envs_per_tile:
@@ -122,9 +128,10 @@ class EnvironmentSettings(Settings):
     def identity(self) -> Mapping[str, object]:
         """Return the settings that are part of a run's identity: of a header its digest, whatever its path.
 
-        Without blocks or a header, they are omitted, as in old runs, and so is `structured` where it is false.
+        Without blocks or a header, they are omitted, as in old runs, and so are `structured` and `action_mask` at their
+        defaults.
         """
-        unset = {name for name in ("blocks", "structured") if not getattr(self, name)}
+        unset = {name for name in ("blocks", "structured", "action_mask") if not getattr(self, name)}
         found = self.model_dump(mode="json", exclude={"header", "header_text", *unset})
         return found if self.header_text is None else {**found, "header": digest(self.header_text.encode())}
 

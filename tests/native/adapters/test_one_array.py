@@ -112,7 +112,7 @@ def test_two_leaves_of_one_name_are_refused():
 @pytest.mark.parametrize(
     ("env_id", "arguments", "message"),
     [
-        ("CartPole-v1", {"one_array": True}, "CartPole-v1 observes one array, expected leaves; leave it out"),
+        ("CartPole-v1", {"one_array": True}, "CartPole-v1 observes one array as it is, expected an id of Gymnasium's"),
         (ID, {}, "expected one_array = True; set that too"),
     ],
 )
