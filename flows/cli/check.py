@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from penstock import native
 from penstock.flows.settings.options import configured, parse_overrides
+from penstock.native.adapters.gymnasium import PREFIX, gymnasium_knows
 from penstock.native.compile.compiler import CompilerNotFoundError
-from penstock.native.conformance.runner import check_header, check_id
+from penstock.native.conformance.runner import check_header, check_id, check_wrapped_id
 from penstock.storage.errors import ConfigError
 from penstock.tasks.conformance.runner import check_algorithm
 from penstock.tasks.model.algorithms.custom import name_in_file
@@ -45,7 +47,8 @@ def check(target: str, *, resources: str, sanitize: bool, **options: Any) -> lis
     if Path(target).suffix in {".hpp", ".h", ".hh", ".hxx"}:
         raise ConfigError(f"there is no header {target!r}")
     try:
-        return [check_id(target)]
+        is_wrapped = not native.is_native(target) and gymnasium_knows(target.removeprefix(PREFIX))
+        return [check_wrapped_id(target) if is_wrapped else check_id(target)]
     except ValueError as error:
         raise ConfigError(str(error)) from error
 

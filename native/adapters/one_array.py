@@ -137,8 +137,7 @@ class MaskedArray(gymnasium.Wrapper[Any, Any, Any, Any]):
         mask = source.get(MASK)
         if mask is None and ended:
             mask = np.ones(self._choices)  # nothing is chosen after the end, and many environments leave it out
-        found = np.shape(mask)
-        if mask is None or found != (self._choices,) or not np.isin(mask, (0, 1)).all():
+        if mask is None or np.shape(mask) != (self._choices,) or not np.isin(mask, (0, 1)).all():
             raise ValueError(
                 f"'{MASK}' {'is missing' if mask is None else f'is {mask!r}'}, expected 0 or 1 for each of the "
                 f"{self._choices} choices, in every reset and step"
@@ -191,6 +190,14 @@ def leaves_of(
 def leaf_name(path: Sequence[str | int]) -> str:
     """Return the name of the leaf at a path, such as `arm.position`."""
     return ".".join(map(str, path)) or _EVERYTHING
+
+
+def unfit_leaf(space: Space[Any]) -> str:
+    """Name what can't be part of an array, such as `its leaf 'items' is Sequence(Discrete(3))`; '' if all can."""
+    for path, each in leaves_of(space):
+        if not each.is_np_flattenable:
+            return f"its leaf '{leaf_name(path)}' is {each}, of which observations have no fixed size"
+    return ""
 
 
 def _structured(space: Space[Any], flat: Box) -> tuple[Callable[[Any], NDArray[Any]], OneArray]:

@@ -16,7 +16,7 @@ from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from gymnasium.vector import AutoresetMode
 
 from penstock.native.adapters.action_replay import ActionRecord, repeat
-from penstock.native.adapters.one_array import observation_format
+from penstock.native.adapters.one_array import observation_format, unfit_leaf
 from penstock.native.adapters.rollout import EpisodeCounts, OpenRound
 from penstock.native.interface import EnvironmentPool, EnvironmentSpec, RoundEnd, StateNotSupportedError
 from penstock.native.pool.arguments import checked_seed, one_seed_each
@@ -150,7 +150,8 @@ class WrappedPool(EnvironmentPool):
             remedy = (
                 "make(..., one_array=True) encodes it, unless Gymnasium brings its own vector environment"
                 if space.is_np_flattenable
-                else "a run needs an id whose entry point encodes it as a Box"
+                else f"{unfit_leaf(space)}; a run needs an id whose entry point encodes it as a Box, with "
+                f"gymnasium.wrappers.TransformObservation"
             )
             raise ValueError(self._unfit("observation", space, "one array of numbers, such as Box", remedy))  # noqa: TRY004
         if self._actions.spec is None:

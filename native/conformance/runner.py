@@ -6,6 +6,8 @@ throws fails the check that it was thrown in.
 
 from __future__ import annotations
 
+import warnings
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -13,6 +15,7 @@ from penstock.native.compile.compiler import CompileError
 from penstock.native.compile.load import BuildOptions, load
 from penstock.native.conformance.environment_under_test import CheckedEnvironment, CheckFailedError, SkippedError
 from penstock.native.conformance.sanitizers import run_sanitized
+from penstock.native.conformance.wrapped import WrappedUnderTest
 from penstock.native.registry.registry import make_native
 
 if TYPE_CHECKING:
@@ -101,6 +104,17 @@ def check_id(environment_id: str) -> Report:
         checks.append(_outcome(name, check))
     broken = any(check.outcome == "fail" for check in checks)
     return Report(environment_id, tuple(checks), {} if broken else environment.measure())
+
+
+def check_wrapped_id(environment_id: str) -> Report:
+    """Check one of Gymnasium's environments, as a run steps it.
+
+    Raises:
+        ValueError: It can't be made.
+    """
+    with closing(WrappedUnderTest(environment_id)) as environment, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Gymnasium's, of what the checks report
+        return Report(environment_id, tuple(_outcome(name, check) for name, check in environment.checks()))
 
 
 def _outcome(name: str, check: Callable[[], str]) -> Check:

@@ -62,7 +62,7 @@ def split_leaves(name: str, spec: Spec, array: NDArray[Any]) -> dict[str, NDArra
         part = array[..., start : start + leaf.width]
         start += leaf.width
         found[stored] = values = _own(leaf, part)
-        if leaf.dtype != array.dtype and not np.array_equal(_flat(leaf, values, array.dtype), part):
+        if leaf.dtype != array.dtype and not _is_exact(leaf, values, part):
             wanted = (
                 "one 1 among zeros for each choice" if leaf.kind == "choice" else f"numbers that {leaf.dtype} holds"
             )
@@ -81,12 +81,12 @@ def join_leaves(spec: Spec, leaves: Mapping[str, NDArray[Any]], name: str) -> ND
     """
     if not spec.leaves:
         return leaves[name]
-    dtype, arrays = np.dtype(spec.dtype), list(zip(parts_of(name, spec), spec.leaves, strict=True))
+    arrays = list(zip(parts_of(name, spec), spec.leaves, strict=True))
     first = leaves[arrays[0][0]]
     lead = first.shape[: first.ndim - len(arrays[0][1].shape)]
-    joined, start = np.empty((*lead, spec.shape[0]), dtype), 0
+    joined, start = np.empty((*lead, spec.shape[0]), spec.dtype), 0
     for stored, leaf in arrays:
-        joined[..., start : start + leaf.width] = _flat(leaf, leaves[stored], dtype)
+        _write(leaf, leaves[stored], joined[..., start : start + leaf.width])
         start += leaf.width
     return joined
 
@@ -104,13 +104,23 @@ def _own(leaf: Leaf, part: NDArray[Any]) -> NDArray[Any]:
     return values.reshape(*lead, *leaf.shape)
 
 
-def _flat(leaf: Leaf, values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return a leaf's numbers in the array, `[..., width]`, of its own values `[..., *shape]`."""
-    lead = values.shape[: values.ndim - len(leaf.shape)]
-    flat = values.reshape(*lead, math.prod(leaf.shape))
+def _is_exact(leaf: Leaf, values: NDArray[Any], part: NDArray[Any]) -> bool:
+    """Return whether own values give the same numbers `[..., width]` again."""
     if leaf.kind != "choice":
-        return flat.astype(dtype, copy=False)
-    numbers, start = np.zeros((*lead, leaf.width), dtype), 0
+        return np.array_equal(values.reshape(part.shape), part)
+    again = np.empty(part.shape, part.dtype)
+    _write(leaf, values, again)
+    return np.array_equal(again, part)
+
+
+def _write(leaf: Leaf, values: NDArray[Any], numbers: NDArray[Any]) -> None:
+    """Write own values `[..., *shape]` of a leaf into its numbers in the array, `[..., width]`."""
+    flat = values.reshape(*numbers.shape[:-1], math.prod(leaf.shape))
+    if leaf.kind != "choice":
+        np.copyto(numbers, flat, casting="unsafe")
+        return
+    numbers[...] = 0
+    start = 0
     for place, size in enumerate(leaf.sizes):
         chosen = flat[..., place : place + 1]
         if chosen.size and not 0 <= chosen.min() <= chosen.max() < size:
@@ -119,4 +129,3 @@ def _flat(leaf: Leaf, values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any
             )
         np.put_along_axis(numbers[..., start : start + size], chosen, 1, -1)
         start += size
-    return numbers

@@ -120,3 +120,13 @@ def test_structure_is_refused_where_there_is_none(env_id: str, arguments: dict[s
     """An option without an effect is a mistake."""
     with pytest.raises(ValueError, match=message):
         native.make(env_id, 1, structured=True, **arguments)
+
+
+def test_a_leaf_of_varying_size_is_named():
+    """The refusal says which part of a large space is meant, and what to wrap it with."""
+    gymnasium.register("test/Bag-v0", lambda: Showing(Dict({"bag": Dict({"items": Sequence(Discrete(3))})})))
+    pool = native.make("test/Bag-v0", 1, one_array=True, structured=True)
+    said = r"its leaf 'bag\.items' is Sequence\(Discrete\(3\).*no fixed size.*encodes it as a Box, with .*TransformObs"
+    with pytest.raises(ValueError, match=said):
+        _ = pool.environment
+    del gymnasium.registry["test/Bag-v0"]
