@@ -6,6 +6,7 @@ request the array's space says which leaves it is made of, and the array begins 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import gymnasium
@@ -15,7 +16,7 @@ from gymnasium.spaces.utils import flatdim, flatten, flatten_space
 from gymnasium.wrappers import TransformObservation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from gymnasium.spaces import Space
     from numpy.typing import NDArray
@@ -37,12 +38,56 @@ def is_one_array(space: Space[Any]) -> bool:
     return isinstance(space, (Box, MultiBinary, MultiDiscrete)) and bool(space.shape)
 
 
+@dataclass(frozen=True, slots=True)
+class Encoder:
+    """Makes the array of an observation; a single array stays as it is. Plain data: spaces go to other processes."""
+
+    space: Space[Any]
+    dtype: np.dtype[Any]
+    structured: bool = False
+    """True if every leaf is converted by itself, so that none passes through another's type."""
+
+    def __call__(self, observation: Any) -> NDArray[Any]:
+        """Return the array."""
+        if is_one_array(self.space):
+            return np.asarray(observation)
+        if not self.structured:
+            return flatten(self.space, observation).astype(self.dtype)  # type: ignore[union-attr, no-any-return]
+        parts = []
+        for path, space in leaves_of(self.space):
+            value = observation
+            for key in path:
+                value = value[key]
+            parts.append(np.asarray(flatten(space, value)))
+        return np.concatenate(parts, dtype=self.dtype, casting="unsafe")
+
+
+@dataclass(frozen=True, slots=True)
+class MaskedEncoder:
+    """Makes the array of a Dict observation that begins with its mask."""
+
+    space: Space[Any]
+    rest: Encoder
+    key: str | None
+    """The only part besides the mask, if that is encoded by itself."""
+
+    def __call__(self, observation: Any) -> NDArray[Any]:
+        """Return the array."""
+        return self.join(observation[MASK], observation)
+
+    def join(self, mask: Any, observation: Any) -> NDArray[Any]:
+        """Return the array of an observation whose mask is somewhere else."""
+        rest = self.rest(observation if self.key is None else observation[self.key])
+        return np.concatenate([np.ravel(mask), np.ravel(rest)]).astype(self.rest.dtype)
+
+
 class OneArray(Box):
     """The space of an encoded observation.
 
     Attributes:
         leaves: the parts of the array in order, the mask among them; () if it is not described.
         behind_mask: shape of what follows the mask; None if there is no mask.
+        encode: makes the array of an observation of the space `encode.space`; None if the mask is among infos.
     """
 
     def __init__(
@@ -52,10 +97,12 @@ class OneArray(Box):
         dtype: np.dtype[Any],
         leaves: Sequence[LeafFormat] = (),
         behind_mask: tuple[int, ...] | None = None,
+        encode: Encoder | MaskedEncoder | None = None,
     ) -> None:
         super().__init__(low.astype(dtype), high.astype(dtype), dtype=dtype.type)
         self.leaves = tuple(leaves)
         self.behind_mask = behind_mask
+        self.encode = encode
 
 
 def as_one_array(
@@ -95,10 +142,11 @@ class MaskedArray(gymnasium.Wrapper[Any, Any, Any, Any]):
             raise ValueError(f"action_mask: the actions are {actions}, expected Discrete ones; leave it out")  # noqa: TRY004
         self._choices = int(actions.n)
         self._from_infos = source == "info"
-        self._key: str | None = None
+        key: str | None = None
         if not self._from_infos:
-            rest = self._without_mask(rest)
-        self._encode, encoded = _encoding(rest, structured=structured)
+            rest, key = self._without_mask(rest)
+        encode, encoded = _encoding(rest, structured=structured)
+        self._encoder = MaskedEncoder(env.observation_space, encode, key)
         mask = _leaf(MASK, "bits", "int8", (self._choices,))
         low, high = np.zeros(self._choices), np.ones(self._choices)
         self.observation_space = OneArray(
@@ -107,6 +155,7 @@ class MaskedArray(gymnasium.Wrapper[Any, Any, Any, Any]):
             encoded.dtype,
             (mask, *encoded.leaves) if encoded.leaves else (),
             encoded.shape,
+            None if self._from_infos else self._encoder,
         )
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -120,8 +169,8 @@ class MaskedArray(gymnasium.Wrapper[Any, Any, Any, Any]):
         masked = self._masked(observation, info, ended=terminated or truncated)
         return masked, reward, terminated, truncated, info
 
-    def _without_mask(self, space: Space[Any]) -> Space[Any]:
-        """Return the space of the rest: a Dict, or the only array that is left."""
+    def _without_mask(self, space: Space[Any]) -> tuple[Space[Any], str | None]:
+        """Return the space of the rest: a Dict, or the only array that is left, and its key."""
         mask = space.spaces.get(MASK) if isinstance(space, Dict) else None
         if not isinstance(space, Dict) or mask is None or flatdim(mask) != self._choices:
             raise ValueError(
@@ -129,8 +178,8 @@ class MaskedArray(gymnasium.Wrapper[Any, Any, Any, Any]):
                 f"number for each of the {self._choices} choices; correct it, or choose 'info'"
             )
         rest = {key: part for key, part in space.spaces.items() if key != MASK}
-        self._key = next(iter(rest)) if len(rest) == 1 and is_one_array(next(iter(rest.values()))) else None
-        return Dict(rest) if self._key is None else rest[self._key]
+        key = next(iter(rest)) if len(rest) == 1 and is_one_array(next(iter(rest.values()))) else None
+        return (Dict(rest), None) if key is None else (rest[key], key)
 
     def _masked(self, observation: Any, info: Mapping[str, Any], *, ended: bool) -> NDArray[Any]:
         source = info if self._from_infos else observation
@@ -142,27 +191,25 @@ class MaskedArray(gymnasium.Wrapper[Any, Any, Any, Any]):
                 f"'{MASK}' {'is missing' if mask is None else f'is {mask!r}'}, expected 0 or 1 for each of the "
                 f"{self._choices} choices, in every reset and step"
             )
-        rest = self._encode(observation if self._key is None else observation[self._key])
-        return np.concatenate([np.asarray(mask), np.ravel(rest)]).astype(self.observation_space.dtype)
+        return self._encoder.join(mask, observation)
 
 
-def _encoding(space: Space[Any], *, structured: bool) -> tuple[Callable[[Any], NDArray[Any]], OneArray]:
+def _encoding(space: Space[Any], *, structured: bool) -> tuple[Encoder, OneArray]:
     """Return how observations are encoded as one array, and the space of the result; arrays stay as they are."""
+    leaves: list[LeafFormat] = []
     if isinstance(space, Box) and space.shape:
-        return np.asarray, OneArray(space.low, space.high, space.dtype)
-    if isinstance(space, (MultiBinary, MultiDiscrete)):
+        low, high, dtype = space.low, space.high, np.dtype(space.dtype)
+    elif isinstance(space, (MultiBinary, MultiDiscrete)):
         high = space.nvec - 1 if isinstance(space, MultiDiscrete) else np.ones(space.shape)
-        return np.asarray, OneArray(np.zeros(high.shape), high, np.dtype(space.dtype))
-    flat = flatten_space(space)
-    assert isinstance(flat, Box)
-    if structured:
-        return _structured(space, flat)
-    dtype = _float_of(flat.dtype)
-
-    def flattened(observation: Any) -> Any:
-        return flatten(space, observation).astype(dtype)  # type: ignore[union-attr]
-
-    return flattened, OneArray(flat.low, flat.high, dtype)
+        low, dtype = np.zeros(high.shape), np.dtype(space.dtype)
+    else:
+        flat = flatten_space(space)
+        assert isinstance(flat, Box)
+        low, high, dtype = flat.low, flat.high, _float_of(flat.dtype)
+        if structured:
+            dtype, leaves = _structured(space)
+    encode = Encoder(space, dtype, structured)
+    return encode, OneArray(low, high, dtype, leaves, encode=encode)
 
 
 def observation_format(space: Space[Any]) -> ObservationFormat:
@@ -200,8 +247,8 @@ def unfit_leaf(space: Space[Any]) -> str:
     return ""
 
 
-def _structured(space: Space[Any], flat: Box) -> tuple[Callable[[Any], NDArray[Any]], OneArray]:
-    """Return how an observation of the space is encoded with exact leaves, and the space of the result."""
+def _structured(space: Space[Any]) -> tuple[np.dtype[Any], list[LeafFormat]]:
+    """Return the type of an array that holds every leaf exactly, and the leaves."""
     spaces = dict(leaves_of(space))
     dtype = np.dtype("float32" if all(_is_exact(each, "float32") for each in spaces.values()) else "float64")
     leaves = [_described(leaf_name(path), each, dtype) for path, each in spaces.items() if flatdim(each)]
@@ -211,19 +258,7 @@ def _structured(space: Space[Any], flat: Box) -> tuple[Callable[[Any], NDArray[A
             f"the observation space {space} has two leaves called {twice[0]!r}, since keys with a dot look like nested "
             f"ones: rename a key, or leave out structured"
         )
-    widths = [flatdim(each) for each in spaces.values()]
-
-    def encode(observation: Any) -> NDArray[Any]:
-        array, start = np.empty(sum(widths), dtype), 0
-        for (path, each), width in zip(spaces.items(), widths, strict=True):
-            value = observation
-            for key in path:
-                value = value[key]
-            array[start : start + width] = flatten(each, value)
-            start += width
-        return array
-
-    return encode, OneArray(flat.low, flat.high, dtype, leaves)
+    return dtype, leaves
 
 
 def _described(name: str, space: Space[Any], array: np.dtype[Any]) -> LeafFormat:
