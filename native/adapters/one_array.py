@@ -52,7 +52,7 @@ class Encoder:
         if is_one_array(self.space):
             return np.asarray(observation)
         if not self.structured:
-            return flatten(self.space, observation).astype(self.dtype)  # type: ignore[union-attr, no-any-return]
+            return flatten(self.space, observation).astype(self.dtype)  # type: ignore[union-attr]
         parts = []
         for path, space in leaves_of(self.space):
             value = observation

@@ -120,7 +120,8 @@ class RowReader:
         for name, column in columns.items():
             spec, flat = reader.readable[name], column.reshape(ref.rows, *column.shape[2:])
             # A plain column is a view into the whole fetched buffer, and would keep that alive.
-            columns[name] = flat if spec.compression or spec.stacked or spec.dtype == "bool" else flat.copy()
+            is_own = spec.compression or spec.stacked or spec.leaves or spec.dtype == "bool"
+            columns[name] = flat if is_own else flat.copy()
         return ShardRows(names, columns, reader.info.envs, ends, after, reader.read_bytes)
 
     def _check(self, reader: ShardReader, stored: Sequence[str]) -> None:
