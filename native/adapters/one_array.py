@@ -243,7 +243,7 @@ def unfit_leaf(space: Space[Any]) -> str:
     """Name what can't be part of an array, such as `its leaf 'items' is Sequence(Discrete(3))`; '' if all can."""
     for path, each in leaves_of(space):
         if not each.is_np_flattenable:
-            return f"its leaf '{leaf_name(path)}' is {each}, of which observations have no fixed size"
+            return f"its leaf '{leaf_name(path)}' is {each}, of no fixed size" if path else "it has no fixed size"
     return ""
 
 
