@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 COMMIT_FORMAT = "penstock-commit/1"
-SHARD_FORMAT = "penstock-shard/2"
+SHARD_FORMATS = ("penstock-shard/2", "penstock-shard/3")  # the latter has a column for each leaf of an observation
 
 
 class DamagedRunError(Exception):
@@ -90,8 +90,8 @@ def read_shard(path: Path, ref: dict[str, Any]) -> pa.Table:
     with pa.ipc.open_file(pa.BufferReader(data)) as reader:
         table = reader.read_all()
     facts = describe(table)
-    if facts["format"] != SHARD_FORMAT or (facts["round"], facts["tile"]) != (ref["round"], ref["tile"]):
-        raise DamagedRunError(f"{path} is no {SHARD_FORMAT} of round {ref['round']}, tile {ref['tile']}")
+    if facts["format"] not in SHARD_FORMATS or (facts["round"], facts["tile"]) != (ref["round"], ref["tile"]):
+        raise DamagedRunError(f"{path} is no shard of round {ref['round']}, tile {ref['tile']}")
     if table.num_rows != ref["rows"]:
         raise DamagedRunError(f"{path} has {table.num_rows} rows, expected {ref['rows']}")
     return table

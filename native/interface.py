@@ -24,6 +24,21 @@ Infos: TypeAlias = dict[str, Any]
 """Infos as the Gymnasium API types them: the environments choose the names, and each `name` has its mask `_name`."""
 
 
+class ObservationLeafFormat(TypedDict):
+    """The format of a leaf: a part of a structured observation, which is a run of numbers in its one array."""
+
+    name: str
+    """Keys and indices on the way to it, such as `camera`, `arm.position` or `0.goal`; `value` if it is everything."""
+    kind: Literal["numbers", "image", "choice", "bits"]
+    """A `choice` is one-hot in the array; the others are its numbers in row-major order. An `image` has bytes, and its
+    channels first or last, whichever axis is shorter, or none."""
+    dtype: str
+    """Type that holds the leaf's own values exactly."""
+    shape: tuple[int, ...]
+    sizes: tuple[int, ...]
+    """Only of a `choice`: the number of choices of each of its values; otherwise ()."""
+
+
 class ObservationFormat(TypedDict):
     """The format of one environment's observation."""
 
@@ -31,9 +46,11 @@ class ObservationFormat(TypedDict):
     shape: tuple[int, ...]
     behind_mask: NotRequired[tuple[int, ...]]
     """Only for flat observations that begin with the mask of allowed choices: the shape of the rest."""
+    leaves: NotRequired[tuple[ObservationLeafFormat, ...]]
+    """Only for structured observations, which are flat: their parts in order, the mask among them."""
 
 
-class LeafFormat(TypedDict):
+class ActionLeafFormat(TypedDict):
     """A part of a structured action: choices (`discrete`), or numbers (`box`)."""
 
     name: str
@@ -63,7 +80,7 @@ class ActionFormat(TypedDict):
     low: NotRequired[list[Any]]
     """Lists nested as deep as `shape`; so is `high`."""
     high: NotRequired[list[Any]]
-    leaves: NotRequired[list[LeafFormat]]
+    leaves: NotRequired[list[ActionLeafFormat]]
 
 
 class EnvironmentSpec(TypedDict):

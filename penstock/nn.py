@@ -45,7 +45,7 @@ from penstock.tasks.model.nn.layers import (
     residual,
     small,
 )
-from penstock.tasks.model.nn.network import Network
+from penstock.tasks.model.nn.network import Network, encoded_leaves, init_leaves
 from penstock.tasks.model.nn.normalizers import Normalizer, Normalizers
 from penstock.tasks.model.nn.optimizers import (
     RandomStart,
@@ -101,6 +101,7 @@ __all__ = [
     "displace",
     "dueling_quantiles",
     "dueling_values",
+    "encoded_leaves",
     "from_bounds",
     "generalized_advantages",
     "gru",
@@ -108,6 +109,7 @@ __all__ = [
     "gumbel_noise",
     "init_adam",
     "init_gru",
+    "init_leaves",
     "init_lines",
     "init_mlp",
     "init_nature",

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from penstock.storage.shards.specs import Spec
+from penstock.storage.shards.specs import Leaf, Spec
 from penstock.tasks.tape.capture import current_capture
 from penstock.tasks.tape.operations import call
 from penstock.tasks.tape.recording import current_tape, factor_of
@@ -44,6 +44,7 @@ __all__ = [
     "Batch",
     "EnvironmentSpec",
     "Facts",
+    "Leaf",
     "LossFunction",
     "LossInputs",
     "LossResult",
@@ -136,6 +137,7 @@ class EnvironmentSpec:
 
     name: str
     observation: Spec
+    """Its `leaves` are the parts of a structured observation, in the order in which the flat array has them."""
     action: ActionSpec
     max_episode_steps: int | None
     reward_threshold: float | None
@@ -177,9 +179,10 @@ class EnvironmentSpec:
         """Read the description of an environment that `native.Pool.environment` gives, for a run of `num_envs`."""
         action, observation = described["action"], described["observation"]
         behind_mask = observation.get("behind_mask")
+        leaves = tuple(Leaf.from_json(leaf) for leaf in observation.get("leaves", ()))
         return cls(
             name=name,
-            observation=Spec(observation["dtype"], tuple(observation["shape"])),
+            observation=Spec(observation["dtype"], tuple(observation["shape"]), leaves=leaves),
             action=ActionSpec(
                 kind=action["kind"],
                 n=int(action.get("n", 0)),
@@ -191,14 +194,16 @@ class EnvironmentSpec:
             max_episode_steps=described["max_episode_steps"],
             reward_threshold=described["reward_threshold"],
             agents=int(described["agents"]),
-            unmasked_observation=None if behind_mask is None else Spec(observation["dtype"], tuple(behind_mask)),
+            unmasked_observation=None
+            if behind_mask is None
+            else Spec(observation["dtype"], tuple(behind_mask), leaves=leaves[1:]),
             facts=Facts(described["facts"]) if "facts" in described else None,
             num_envs=num_envs,
         )
 
 
 def _leaf(described: Mapping[str, Any]) -> ActionLeaf:
-    """Read a leaf as `native.interface.LeafFormat` describes it."""
+    """Read a leaf as `native.interface.ObservationLeafFormat` describes it."""
     return ActionLeaf(described["name"], tuple(described.get("sizes", (0,) * math.prod(described["shape"]))))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from gymnasium.vector import VectorEnv
 
     Wrapper = Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]]
+    from penstock.native.adapters.one_array import MaskSource
 
 PREFIX = "gymnasium/"
 MODES = ("sync", "async", "vector_entry_point")
@@ -45,13 +47,16 @@ def gymnasium_source(
     one_array: bool = False,
     own_wrappers: tuple[Wrapper, ...] = (),
     last_wrappers: tuple[Wrapper, ...] = (),
+    structured: bool = False,
+    action_mask: MaskSource | None = None,
 ) -> WrappedSource:
     """Return an environment by its id in Gymnasium's registry.
 
     `vectorization_mode` is 'sync' (the default: one after the other), 'async' (a process each) or 'vector_entry_point'
     (the vector environment that the id brings). It, `vector_kwargs` and `wrappers` are those of `gymnasium.make_vec`;
     with `one_array=True` observations that are none (Discrete, Tuple, Dict) are encoded as one, where `sync` or `async`
-    make the environments. Other settings go to the environment. An adapter's `own_wrappers` come before the setting's,
+    make the environments; `structured=True` describes the leaves of that array, and `action_mask` names where a mask to
+    put in front of it is. Other settings go to the environment. An adapter's `own_wrappers` come before the setting's,
     and `last_wrappers` after them. A pool with the setting's, which may keep something over episodes (running means),
     makes new environments whenever it is seeded by ids.
 
@@ -79,7 +84,8 @@ def gymnasium_source(
             f"wrappers ({', '.join(map(repr, asked))}) go around single environments, and the vector environment that "
             f"{env_id} brings has none; choose vectorization_mode='sync' or 'async', or leave the wrappers out"
         )
-    wrappers = (*own_wrappers, *asked, *last_wrappers, *((as_one_array,) if one_array else ()))
+    encode = partial(as_one_array, structured=structured, action_mask=action_mask)
+    wrappers = (*own_wrappers, *asked, *last_wrappers, *((encode,) if one_array else ()))
 
     def build(autoreset_mode: AutoresetMode) -> VectorEnv[Any, Any, Any]:
         arguments = dict(values)

@@ -17,7 +17,7 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 from gymnasium.vector.utils import batch_space
 
-from penstock.native.interface import LeafFormat
+from penstock.native.interface import ActionLeafFormat
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -61,7 +61,7 @@ class _Choices:
         self._start = start
         self.low, self.high = np.zeros(self.count), sizes.reshape(-1) - 1.0
         self.formats = [
-            LeafFormat(
+            ActionLeafFormat(
                 name=name,
                 kind="discrete",
                 dtype=str(self._dtype),
@@ -105,7 +105,7 @@ class _Numbers:
         self.low: NDArray[np.float64] = -np.ones(self.count) if scaled else low
         self.high: NDArray[np.float64] = np.ones(self.count) if scaled else high
         self.formats = [
-            LeafFormat(
+            ActionLeafFormat(
                 name=name,
                 kind="box",
                 dtype=str(self._dtype),
@@ -144,7 +144,7 @@ class _Parts:
         }
         self._parts, self._is_tuple = parts, isinstance(space, Tuple)
         self.count: int = sum(part.count for part in parts.values())
-        self.formats: list[LeafFormat] = [leaf for part in parts.values() for leaf in part.formats]
+        self.formats: list[ActionLeafFormat] = [leaf for part in parts.values() for leaf in part.formats]
         self.low: NDArray[np.float64] = np.concatenate([np.zeros(0), *(part.low for part in parts.values())])
         self.high: NDArray[np.float64] = np.concatenate([np.zeros(0), *(part.high for part in parts.values())])
 
@@ -294,7 +294,7 @@ def stored_action(space: Space[Any], own: Any) -> Any:
     return ActionVectors(space).encode(own) if is_structured(space) else own
 
 
-def leaf_formats(space: Space[Any]) -> list[LeafFormat]:
+def leaf_formats(space: Space[Any]) -> list[ActionLeafFormat]:
     """Return the leaves of a structured action space, in the order in which vectors hold them."""
     return ActionVectors(space).format["leaves"]
 
@@ -305,7 +305,7 @@ def _flat(array: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
     return array.reshape(*outer, prod(shape))
 
 
-def _counts(leaves: list[LeafFormat]) -> Iterator[int]:
+def _counts(leaves: list[ActionLeafFormat]) -> Iterator[int]:
     return (prod(leaf["shape"]) for leaf in leaves)
 
 

@@ -17,6 +17,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
 from penstock.native.adapters.action_replay import ActionRecord, repeat
+from penstock.native.adapters.one_array import observation_format, unfit_leaf
 from penstock.native.adapters.plain_actions import WrappedActions
 from penstock.native.adapters.rollout import EpisodeCounts, OpenRound
 from penstock.native.adapters.structured_actions import (
@@ -107,7 +108,8 @@ class WrappedPool(EnvironmentPool):
             remedy = (
                 "make(..., one_array=True) encodes it, unless Gymnasium brings its own vector environment"
                 if space.is_np_flattenable
-                else "a run needs an id whose entry point encodes it as a Box"
+                else f"{unfit_leaf(space)}; a run needs an id whose entry point encodes it as a Box, with "
+                f"gymnasium.wrappers.TransformObservation"
             )
             raise ValueError(self._unfit("observation", space, "one array of numbers, such as Box", remedy))  # noqa: TRY004
         if self._actions.spec is None:
@@ -118,7 +120,7 @@ class WrappedPool(EnvironmentPool):
             )
         return EnvironmentSpec(
             id=self._source.id,
-            observation={"dtype": str(space.dtype), "shape": tuple(space.shape or ())},
+            observation=observation_format(space),
             action=self._actions.spec,
             agents=0,
             max_episode_steps=self._source.max_episode_steps,

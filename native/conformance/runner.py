@@ -6,13 +6,18 @@ throws fails the check that it was thrown in.
 
 from __future__ import annotations
 
+import warnings
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from penstock.native.adapters.gymnasium import PREFIX as GYMNASIUM
+from penstock.native.adapters.gymnasium import gymnasium_knows
 from penstock.native.compile.compiler import CompileError
 from penstock.native.compile.load import BuildOptions, load
 from penstock.native.conformance.environment_under_test import CheckedEnvironment, CheckFailedError, SkippedError
 from penstock.native.conformance.sanitizers import run_sanitized
+from penstock.native.conformance.structured import StructuredUnderTest
 from penstock.native.conformance.wrapped import CheckedWrapped
 from penstock.native.registry.registry import is_native, make_native
 
@@ -87,10 +92,7 @@ def check_id(environment_id: str) -> Report:
         ValueError: There is none of that id, or a run could not be made of it.
     """
     if not is_native(environment_id):
-        wrapped = CheckedWrapped(environment_id)
-        found = tuple(_outcome(name, check) for name, check in wrapped.checks())
-        failed = any(check.outcome == "fail" for check in found)
-        return Report(environment_id, found, {} if failed else wrapped.measure())
+        return _check_wrapped(environment_id)
     make_native(environment_id, 1).close()
     environment = CheckedEnvironment(environment_id)
     checks: list[Check] = []
@@ -108,6 +110,19 @@ def check_id(environment_id: str) -> Report:
         checks.append(_outcome(name, check))
     broken = any(check.outcome == "fail" for check in checks)
     return Report(environment_id, tuple(checks), {} if broken else environment.measure())
+
+
+def _check_wrapped(environment_id: str) -> Report:
+    """Check one that another library steps; of Gymnasium's those with leaves or a mask as a run with these settings."""
+    if gymnasium_knows(environment_id.removeprefix(GYMNASIUM)):
+        with closing(StructuredUnderTest(environment_id)) as structured, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Gymnasium's, of what the checks report
+            if structured.applies:
+                return Report(environment_id, tuple(_outcome(name, check) for name, check in structured.checks()))
+    wrapped = CheckedWrapped(environment_id)
+    found = tuple(_outcome(name, check) for name, check in wrapped.checks())
+    failed = any(check.outcome == "fail" for check in found)
+    return Report(environment_id, found, {} if failed else wrapped.measure())
 
 
 def _outcome(name: str, check: Callable[[], str]) -> Check:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from penstock.native.adapters.structured_actions import stored_action
 from penstock.native.conformance.environment_under_test import CheckFailedError, SkippedError
 from penstock.native.registry.registry import make
 
@@ -44,13 +45,14 @@ class CheckedWrapped:
         self.id = environment_id
         with self.pool() as pool:
             self.space: Any = pool.single_observation_space
-            self.action_space: Any = pool.single_action_space
+            self.action_space: Any = pool.own_action_space
+            self.kind = pool.environment["action"]["kind"]
             self.limit = pool.environment["max_episode_steps"]
         self._actions: list[Any] = []
 
     def pool(self, num_envs: int = _NUM_ENVS, **options: Any) -> closing[EnvironmentPool]:
         """Make a pool as a run does."""
-        return closing(make(self.id, num_envs, one_array=True, **options))
+        return closing(make(self.id, num_envs, one_array=True, one_action=True, **options))
 
     def checks(self) -> Sequence[tuple[str, Callable[[], str]]]:
         """Return the checks by name."""
@@ -68,9 +70,7 @@ class CheckedWrapped:
         if not self._actions:
             self.action_space.seed(0)
             samples = [[self.action_space.sample() for _ in range(_NUM_ENVS)] for _ in range(_MAX_STEPS)]
-            first = int(getattr(self.action_space, "start", 0))
-            floats = np.issubdtype(self.action_space.dtype, np.floating)
-            rows = [np.array(row, np.float32) if floats else np.array(row, np.int64) - first for row in samples]
+            rows = [np.stack([self._stored(sample) for sample in row]) for row in samples]
             with self.pool() as pool:
                 pool.reset_ids(_SEEDS)
                 started = time.perf_counter()
@@ -78,6 +78,15 @@ class CheckedWrapped:
                 steps = int(_ROLLOUT_SECONDS / ((time.perf_counter() - started) / 10))
             self._actions = rows[: min(max(steps, _MIN_STEPS), _MAX_STEPS)]
         return self._actions
+
+    def _stored(self, action: Any) -> NDArray[Any]:
+        """Return an action as rounds hold it."""
+        if self.kind == "structured":
+            stored: NDArray[Any] = stored_action(self.action_space, action)
+            return stored
+        if self.kind == "box":
+            return np.asarray(action, np.float32)
+        return np.asarray(action - self.action_space.start, np.int64)
 
     def play(self, pool: EnvironmentPool, actions: Sequence[NDArray[Any]]) -> Round:
         """Make a round of these actions."""

@@ -30,10 +30,11 @@ from penstock.native.pool.rendering_pool import RenderingPool
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from penstock.native.adapters.one_array import MaskSource
     from penstock.native.interface import EnvironmentPool
 
 _WRAPPED = (ATARI, MINATAR, MINIGRID, ENVPOOL, DM_CONTROL, GYMNASIUM)
-"""Beginnings of ids that other libraries step."""
+"""Beginnings of ids that other libraries step, Gymnasium last."""
 
 unknown_id_hooks: list[Callable[[], object]] = []
 """Hooks that are called for an unknown id, which they may then load."""
@@ -58,6 +59,8 @@ def make(
     deterministic: bool = False,
     one_array: bool = False,
     one_action: bool = False,
+    structured: bool = False,
+    action_mask: MaskSource | None = None,
     **config: Any,
 ) -> EnvironmentPool:
     """Make a pool of `num_envs` environments.
@@ -84,6 +87,11 @@ def make(
         one_action: Whether environments of other libraries take one array as every action: choices from 0, and
             structured actions (MultiDiscrete, MultiBinary, a Box of integers, Dict, Tuple) as vectors of float32, as
             `environment["action"]` then lists their leaves. All others take one anyway.
+        structured: With `one_array`, whether `EnvironmentPool.environment` describes the leaves of that array, each of
+            which it then holds exactly: it is float32, or float64 if a leaf needs that.
+        action_mask: With `one_array`, where Gymnasium's environments give the mask of allowed choices, under the key
+            `action_mask`: in the 'info' of every reset and step, or as part of a Dict 'observation'. The array begins
+            with it then, as that of `ConnectFour-v0` does. None: nowhere.
         config: Fields of the environment's configuration, as one value or one for each environment. For Atari the
             settings of ale-py's AtariVectorEnv; for Gymnasium's the arguments of `gymnasium.make_vec`, of which
             `vectorization_mode` is 'sync', 'async' or 'vector_entry_point'.
@@ -92,6 +100,7 @@ def make(
         ValueError: An unknown id or field (the message lists those that exist), or an invalid value.
         ImportError: The environment needs a package that is not installed; the message says which.
     """
+    _check_encoding(id, one_array=one_array, structured=structured, action_mask=action_mask)
     if is_native(id):
         return make_native(
             id,
@@ -129,10 +138,30 @@ def make(
         source = dm_control_source(id, num_envs, num_threads, max_episode_steps, config)
     elif id.startswith(GYMNASIUM) or gymnasium_knows(id):
         name = id.removeprefix(GYMNASIUM)
-        source = gymnasium_source(name, num_envs, num_threads, max_episode_steps, config, one_array=one_array)
+        source = gymnasium_source(
+            name,
+            num_envs,
+            num_threads,
+            max_episode_steps,
+            config,
+            one_array=one_array,
+            structured=structured,
+            action_mask=action_mask,
+        )
     else:
         raise ValueError(_unknown(id))
     return WrappedPool(source, mode, record_episode_statistics=record_episode_statistics, one_action=one_action)
+
+
+def _check_encoding(id: str, *, one_array: bool, structured: bool, action_mask: str | None) -> None:  # noqa: A002
+    """Refuse options of an encoded observation where nothing is encoded; raises ValueError."""
+    if action_mask not in (None, "info", "observation"):
+        raise ValueError(f"action_mask is {action_mask!r}, expected 'info', 'observation' or None")
+    given = "structured = True" if structured else f"action_mask = {action_mask!r}" if action_mask else ""
+    if given and not one_array:
+        raise ValueError(f"{given} is about one array of numbers, expected one_array = True; set that too")
+    if given and (is_native(id) or id.startswith(_WRAPPED[:-1])):
+        raise ValueError(f"{given}: {id} observes one array as it is, expected an id of Gymnasium's; leave it out")
 
 
 def make_native(

@@ -27,7 +27,6 @@ from penstock.storage.shards.blocks import BLOCK_BYTES
 from penstock.storage.shards.body_layout import Body, lay_out
 from penstock.storage.shards.columns import (
     BOOTSTRAP_COLUMN,
-    STACK_SUFFIX,
     StoredColumn,
     arrow_fields,
     store_column,
@@ -37,7 +36,6 @@ from penstock.storage.shards.columns import (
 )
 from penstock.storage.shards.header import (
     BLOCKS_KEY,
-    FORMAT,
     INDEX_KEY,
     INFO_KEY,
     MALFORMED,
@@ -45,8 +43,17 @@ from penstock.storage.shards.header import (
     ShardHead,
     ShardInfo,
     check_tail,
+    format_of,
     read_head,
     tail_sum,
+)
+from penstock.storage.shards.leaves import (
+    join_leaves,
+    joined_columns,
+    parts_of,
+    split_leaves,
+    stored_columns,
+    stored_names,
 )
 from penstock.storage.shards.specs import Spec, signature
 from penstock.storage.shards.unpack import Lists, Segments, earlier_frames, stacks, values
@@ -126,13 +133,19 @@ class ShardColumns:
                 raise SpecMismatchError(f"column '{name}' is not C-contiguous; copy it into an array of `allocate`'s")
 
     def stored(self) -> list[StoredColumn]:
-        """Return all Arrow columns except the last, `bootstrap_observation`."""
+        """Return all Arrow columns except the last, those of bootstrap observations.
+
+        Raises:
+            SpecMismatchError: as `split_leaves`.
+        """
         columns, earlier = [], []
         for name, spec in self.key:
-            column, lists = store_column(spec, self._arrays[name])
-            columns.append(column)
-            if lists:
-                earlier.append(lists)
+            arrays = split_leaves(name, spec, self._arrays[name])
+            for stored, part in parts_of(name, spec).items():
+                column, lists = store_column(part, arrays[stored])
+                columns.append(column)
+                if lists:
+                    earlier.append(lists)
         return columns + earlier
 
 
@@ -163,11 +176,15 @@ def encode_shard(
         bootstrap_rows: int64 `[K]`, ascending.
         bootstrap_observation: `[K, ...]`, of the observation's type.
         info: the shard's description of itself.
+
+    Raises:
+        SpecMismatchError: a structured column has numbers that its leaves do not hold.
     """
     rows = math.prod(columns.shape)
     bootstrap = np.ascontiguousarray(bootstrap_observation, dtype=columns.observation.dtype)
     bootstrap = bootstrap.reshape(len(bootstrap_rows), *columns.observation.shape)
-    stored = [*columns.stored(), store_lists(bootstrap, bootstrap_rows, rows)]
+    parts = split_leaves(BOOTSTRAP_COLUMN, columns.observation, bootstrap)
+    stored = [*columns.stored(), *(store_lists(part, bootstrap_rows, rows) for part in parts.values())]
     body = lay_out(stored, rows, columns.codec)
     stub = _stub(columns.key)
     stub = stub.replace_schema_metadata(_metadata(info, columns.key, body, stub.schema.names))
@@ -215,15 +232,23 @@ def unpack_shard(head: ShardHead, segments: Segments, names: list[str]) -> Shard
     """Build a shard, with all or some of its columns, from the fetched bytes."""
     info, observation = head.info, head.columns["observation"]
     rows, steps = info.steps * info.envs, range(info.steps)
-    lists = Lists(head.fields[BOOTSTRAP_COLUMN], segments, rows, observation)
-    columns = {}
-    for name in names:
-        spec = head.columns[name]
+    lists = {
+        name: Lists(head.fields[name], segments, rows, spec)
+        for name, spec in parts_of(BOOTSTRAP_COLUMN, observation).items()
+    }
+    found = {}
+    for name in stored_names(head.columns, names):
+        spec = head.stored[name]
         if spec.stacked:
-            columns[name] = stacks(head, segments, name, steps, earlier_frames(head, segments, name))
+            found[name] = stacks(head, segments, name, steps, earlier_frames(head, segments, name))
         else:
-            columns[name] = values(head, segments, name, range(rows)).reshape(info.steps, info.envs, *spec.shape)
-    return Shard(columns, lists.rows, lists.read(segments, range(len(lists.rows))), info)
+            found[name] = values(head, segments, name, range(rows)).reshape(info.steps, info.envs, *spec.shape)
+    ends, *others = (each.rows for each in lists.values())
+    if not all(np.array_equal(ends, other) for other in others):
+        raise ValueError("its leaves have bootstrap observations in different rows")
+    after = {name: each.read(segments, range(len(ends))) for name, each in lists.items()}
+    bootstrap = join_leaves(observation, after, BOOTSTRAP_COLUMN)
+    return Shard(joined_columns(head.columns, names, found), ends, bootstrap, info)
 
 
 def check_columns(head: ShardHead, expected: Mapping[str, Spec], name: str) -> None:
@@ -261,17 +286,19 @@ def _codec(columns: Mapping[str, Spec]) -> str | None:
     codecs = sorted({spec.compression for spec in columns.values() if spec.compression})
     if len(codecs) > 1:
         raise ConfigError(f"the columns of a shard are compressed by {' and '.join(codecs)}, expected one of them")
-    taken = {BOOTSTRAP_COLUMN, *(name + STACK_SUFFIX for name, spec in columns.items() if spec.stacked)}
-    if taken & set(columns):
-        raise ConfigError(f"a column is called {min(taken & set(columns))!r}, a name that shards reserve: rename it")
+    names = [part for name, spec in columns.items() for part in parts_of(name, spec)]
+    names += [name for name, spec in columns.items() if spec.leaves]
+    names += [field.name for field in arrow_fields(dict(columns))[len(stored_columns(columns)) :]]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise ConfigError(f"a column is called {min(twice)!r}, a name that shards reserve: rename it")
     return codecs[0] if codecs else None
 
 
 @lru_cache(maxsize=64)
 def _stub(key: tuple[tuple[str, Spec], ...]) -> pa.RecordBatch:
     """Return one row of zeros with all Arrow columns."""
-    columns = dict(key)
-    fields = arrow_fields(columns)
+    columns = stored_columns(dict(key))
+    fields = arrow_fields(dict(key))
     arrays = []
     for field in fields:
         spec = columns.get(field.name)
@@ -310,7 +337,9 @@ def _metadata(info: ShardInfo, key: tuple[tuple[str, Spec], ...], body: Body, na
         "tail": TAIL_PLACEHOLDER,
     }
     return {
-        INFO_KEY: canonical_json({"format": FORMAT, "columns": columns, "signature": columns_signature, **facts}),
+        INFO_KEY: canonical_json(
+            {"format": format_of(dict(key)), "columns": columns, "signature": columns_signature, **facts}
+        ),
         INDEX_KEY: info.episodes.to_json(),
         BLOCKS_KEY: canonical_json(blocks),
     }

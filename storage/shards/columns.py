@@ -1,7 +1,7 @@
 """Converts the columns of a shard from arrays to the buffers of Arrow columns.
 
 A column of the shard is one Arrow column; one of stacked frames is two, its last frames and, at the end of the table,
-a nullable list of the earlier ones.
+a nullable list of the earlier ones. A structured column is one Arrow column for each of its leaves.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.storage.shards.blocks import compress_blocks, frame_end, frame_header
+from penstock.storage.shards.leaves import parts_of, stored_columns
 from penstock.storage.shards.specs import Spec
 
 if TYPE_CHECKING:
@@ -99,9 +100,10 @@ def value_type(spec: Spec) -> pa.DataType:
 
 def arrow_fields(columns: dict[str, Spec]) -> list[pa.Field]:
     """Return all Arrow columns of a shard in order: declared ones, earlier frames of stacks, bootstrap observations."""
-    fields = [pa.field(name, arrow_type(spec), nullable=False) for name, spec in columns.items()]
+    fields = [pa.field(name, arrow_type(spec), nullable=False) for name, spec in stored_columns(columns).items()]
     fields += [pa.field(name + STACK_SUFFIX, pa.list_(value_type(columns[name]))) for name in stacked_names(columns)]
-    return [*fields, pa.field(BOOTSTRAP_COLUMN, pa.list_(value_type(columns["observation"])))]
+    bootstrap = parts_of(BOOTSTRAP_COLUMN, columns["observation"])
+    return [*fields, *(pa.field(name, pa.list_(value_type(spec))) for name, spec in bootstrap.items())]
 
 
 def stacked_names(columns: dict[str, Spec]) -> list[str]:

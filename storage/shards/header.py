@@ -21,9 +21,12 @@ from penstock.storage.shards.arrow_frame import PREFIX_BYTES, Frame, TruncatedEr
 from penstock.storage.shards.blocks import BLOCK_BYTES, SUM_BYTES, block_sums, checksum, frame_end, frame_header
 from penstock.storage.shards.columns import LIST_BUFFERS, arrow_fields, buffer_count, byte_range
 from penstock.storage.shards.episode_index import Episodes
+from penstock.storage.shards.leaves import stored_columns
 from penstock.storage.shards.specs import Spec
 
 FORMAT = "penstock-shard/2"
+STRUCTURED_FORMAT = "penstock-shard/3"
+"""A shard with a structured column; others keep the format, and the bytes, that they had before there were any."""
 INFO_KEY = b"penstock.shard"
 INDEX_KEY = b"penstock.episodes"
 BLOCKS_KEY = b"penstock.blocks"
@@ -138,6 +141,8 @@ class ShardHead:
 
     info: ShardInfo
     columns: dict[str, Spec]
+    stored: dict[str, Spec]
+    """The columns with those of leaves in place of structured ones."""
     fields: dict[str, Field]
     """The fields by Arrow column."""
     nbytes: int
@@ -169,9 +174,11 @@ def read_head(content: memoryview, name: str, expected_digest: str | None) -> Sh
     schema = frame.schema()
     metadata = schema.metadata or {}
     facts = parse_json(metadata[INFO_KEY])
-    if (written := facts.pop("format")) != FORMAT:
-        raise ValueError(f"its format is {written!r}, expected {FORMAT!r}")
+    if (written := facts.pop("format")) not in (FORMAT, STRUCTURED_FORMAT):
+        raise ValueError(f"its format is {written!r}, expected {FORMAT!r} or {STRUCTURED_FORMAT!r}")
     columns, declared = _declared(orjson.dumps(facts.pop("columns")))
+    if format_of(columns) != written:
+        raise ValueError(f"its format is {written!r}, and that of its columns is {format_of(columns)!r}")
     facts.pop("signature")
     if not schema.equals(declared):
         raise ValueError("its Arrow columns are not those that its metadata declares")
@@ -186,14 +193,21 @@ def read_head(content: memoryview, name: str, expected_digest: str | None) -> Sh
     row, length = info.episodes.row, info.episodes.length
     if len(row) and not (0 <= row.min() <= row.max() < frame.layout.rows and length.min() >= 1):
         raise ValueError(f"its episodes end in rows {row} after {length} steps, expected rows of {frame.layout.rows}")
+    stored = stored_columns(columns)
     return ShardHead(
         info,
         dict(columns),
-        _fields(frame, schema.names, columns, blocks),
+        stored,
+        _fields(frame, schema.names, stored, blocks),
         frame.head_bytes,
         frame.body_stop,
         blocks["tail"],
     )
+
+
+def format_of(columns: dict[str, Spec]) -> str:
+    """Return the format of a shard with these columns."""
+    return STRUCTURED_FORMAT if any(spec.leaves for spec in columns.values()) else FORMAT
 
 
 @lru_cache(maxsize=64)

@@ -11,9 +11,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.storage.errors import CorruptObjectError, SpecMismatchError
 from penstock.storage.shards.arrow_frame import ALIGNMENT_BYTES, TruncatedError
-from penstock.storage.shards.codec import Shard, check_columns, corrupt_on_error, unpack_shard
+from penstock.storage.shards.codec import (
+    Shard,
+    check_columns,
+    corrupt_on_error,
+    unpack_shard,
+)
 from penstock.storage.shards.columns import BOOTSTRAP_COLUMN, STACK_SUFFIX, byte_range
 from penstock.storage.shards.header import ADVICE, ShardHead, ShardInfo, read_head
+from penstock.storage.shards.leaves import joined_columns, parts_of, stored_names
 from penstock.storage.shards.unpack import (
     Lists,
     Segments,
@@ -129,6 +135,11 @@ class ShardReader:
         return dict(self._head.columns)
 
     @property
+    def readable(self) -> dict[str, Spec]:
+        """Return everything that can be read by name: its columns, and the leaves of structured ones."""
+        return self._head.columns | self._head.stored
+
+    @property
     def head_bytes(self) -> int:
         """Return the size of its head: a good guess for the next shard of a run."""
         return self._head.nbytes
@@ -140,8 +151,10 @@ class ShardReader:
     def shard(self, names: Iterable[str] | None = None) -> Shard:
         """Read some columns, or all, and the bootstrap observations together."""
         names = self._known(self._head.columns if names is None else names)
-        fields = [self._head.fields[name] for name in (*names, BOOTSTRAP_COLUMN)]
-        fields += [self._head.fields[name + STACK_SUFFIX] for name in names if self._head.columns[name].stacked]
+        stored = stored_names(self._head.columns, names)
+        bootstrap = parts_of(BOOTSTRAP_COLUMN, self._head.columns["observation"])
+        fields = [self._head.fields[name] for name in (*stored, *bootstrap)]
+        fields += [self._head.fields[name + STACK_SUFFIX] for name in stored if self._head.stored[name].stacked]
         self._fetch([(field, range(len(field.edges) - 1)) for field in fields])
         return self._read(lambda: unpack_shard(self._head, self._segments, names))
 
@@ -156,14 +169,17 @@ class ShardReader:
         if not 0 <= start <= stop <= self.info.steps:
             raise IndexError(f"steps {start} to {stop} of shard '{self.ref.name}', which has {self.info.steps}")
         names = self._known(names)
-        stacked = [name for name in names if self._head.columns[name].stacked]
+        stored = stored_names(self._head.columns, names)
+        stacked = [name for name in stored if self._head.stored[name].stacked]
         self._fetch(
             [
-                *(self._wanted(name, self._reach(name, start), stop) for name in names),
+                *(self._wanted(name, self._reach(name, start), stop) for name in stored),
                 *(self._index_of(name) for name in stacked if name not in self._lists),
             ]
         )
-        return self._read(lambda: self._extract_steps(start, stop, names, stacked))
+        return self._read(
+            lambda: joined_columns(self._head.columns, names, self._extract_steps(start, stop, stored, stacked))
+        )
 
     def episode(self, index: int, names: Iterable[str]) -> dict[str, NDArray[Any]]:
         """Read the shard's part of an episode that ended in it, `[steps, ...]` by name.
@@ -196,7 +212,7 @@ class ShardReader:
         self._fetch(places)
         found = {}
         for name in names:
-            spec = head.columns[name]
+            spec = head.stored[name]
             if spec.stacked:
                 found[name] = stacks(head, self._segments, name, range(start, stop), self._lists[name])
             else:
@@ -206,22 +222,22 @@ class ShardReader:
 
     def _known(self, names: Iterable[str]) -> list[str]:
         names = list(names)
-        missing = [name for name in names if name not in self._head.columns]
+        missing = [name for name in names if name not in self.readable]
         if missing:
             raise SpecMismatchError(
                 f"shard '{self.ref.name}' has no column {', '.join(map(repr, missing))}; it has "
-                f"{', '.join(self._head.columns)}"
+                f"{', '.join(self.readable)}"
             )
         return names
 
     def _reach(self, name: str, start: int) -> int:
         """Return the first step that must be read for step `start`."""
-        if not self._head.columns[name].stacked:
+        if not self._head.stored[name].stacked:
             return start
         return first_needed_step(self._head, name, range(start, start + 1))
 
     def _wanted(self, name: str, start: int, stop: int) -> tuple[Field, range]:
-        spec, field, envs = self._head.columns[name], self._head.fields[name], self.info.envs
+        spec, field, envs = self._head.stored[name], self._head.fields[name], self.info.envs
         return field, blocks_of(field, *byte_range(spec, range(start * envs, stop * envs)))
 
     def _index_of(self, name: str) -> tuple[Field, range]:

@@ -59,7 +59,7 @@ def blocks_of(field: Field, start: int, stop: int) -> range:
 
 def values(head: ShardHead, segments: Segments, name: str, rows: range) -> NDArray[Any]:
     """Return the stored values of consecutive rows, `[rows, ...]`: for stacks, the last frames."""
-    spec = stored_spec(head.columns[name])
+    spec = stored_spec(head.stored[name])
     start, stop = byte_range(spec, rows)
     content = _content(head.fields[name], segments, start, stop)
     if spec.dtype != "bool":

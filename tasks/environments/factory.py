@@ -16,6 +16,7 @@ from penstock.tasks.setup.config.environment import FLOORPLAN
 
 if TYPE_CHECKING:
     from penstock.native import EnvironmentPool, EnvironmentSpec
+    from penstock.tasks.setup.config.environment import EnvironmentSettings
     from penstock.tasks.setup.config.run import RunConfig
 
 
@@ -31,7 +32,8 @@ def make_pool(
         ConfigError: unknown environment, setting or value, or one that the algorithm can't learn from.
     """
     settings = config.environment
-    fixed: dict[str, Any] = {"one_array": True, "one_action": True}
+    encoding = {"structured": settings.structured, "action_mask": settings.action_mask}
+    fixed: dict[str, Any] = {"one_array": True, "one_action": True, **encoding}
     with loaded_header(settings) as loaded_id:
         environment_id = loaded_id
         if settings.id == FLOORPLAN:
@@ -55,18 +57,19 @@ def make_pool(
         except (ValueError, ImportError) as error:
             raise ConfigError(f"environment: {error}") from error
     try:
-        config.algorithm.check_environment(_described(pool))
+        config.algorithm.check_environment(_described(pool, settings))
     except ConfigError:
         pool.close()
         raise
     return pool
 
 
-def _described(pool: EnvironmentPool) -> EnvironmentSpec:
+def _described(pool: EnvironmentPool, settings: EnvironmentSettings) -> EnvironmentSpec:
     """Return the pool's formats.
 
     Raises:
-        ConfigError: its spaces are none that rounds or networks can hold.
+        ConfigError: its spaces are none that rounds or networks can hold, or without the leaves or the mask that the
+            settings promise.
     """
     try:
         described = pool.environment
@@ -76,5 +79,15 @@ def _described(pool: EnvironmentPool) -> EnvironmentSpec:
         raise ConfigError(
             f"environment: {described['id']} observes {pool.single_observation_space}, which the vector environment "
             f"that it brings does not encode as an array; choose environment.settings.vectorization_mode = 'sync'"
+        )
+    if settings.action_mask and "behind_mask" not in described["observation"]:
+        raise ConfigError(
+            f"environment.action_mask = '{settings.action_mask}': the vector environment that {described['id']} brings "
+            f"puts no mask into observations; choose environment.settings.vectorization_mode = 'sync'"
+        )
+    if settings.structured and "leaves" not in described["observation"]:
+        raise ConfigError(
+            f"environment.structured = true: {described['id']} observes one array of shape "
+            f"{list(described['observation']['shape'])}, expected Discrete, Tuple or Dict; leave it out"
         )
     return described

@@ -20,6 +20,8 @@ _CHOSEN = (
     *("one_array", "one_action"),
 )
 """Arguments of `native.make` that a run chooses itself."""
+_OF_THE_RUN = ("max_episode_steps", "structured", "action_mask")
+"""Arguments of `native.make` that are settings of their own."""
 
 
 def with_typed_settings(config: ConfigT) -> ConfigT:
@@ -59,8 +61,8 @@ def arguments_of(settings: EnvironmentSettings, environment_id: str, num_envs: i
         ConfigError: a setting is one that a run chooses itself, or a list does not fit the tiles.
     """
     for name in settings.settings:
-        if name == "max_episode_steps":
-            raise ConfigError("environment.settings.max_episode_steps: expected as environment.max_episode_steps")
+        if name in _OF_THE_RUN:
+            raise ConfigError(f"environment.settings.{name}: expected as environment.{name}")
         if name == "wrappers":
             raise ConfigError("environment.settings.wrappers: expected as environment.wrappers, a list of names")
         if name in _CHOSEN:

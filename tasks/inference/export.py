@@ -18,7 +18,7 @@ from penstock.native.adapters.structured_actions import leaf_formats
 from penstock.storage.errors import ConfigError
 
 if TYPE_CHECKING:
-    from penstock.native.interface import LeafFormat
+    from penstock.native.interface import ActionLeafFormat
     from penstock.tasks.inference.policy import Policy
 
 FORMATS = ("onnx", "torch")
@@ -114,7 +114,7 @@ def describe_program(policy: Policy) -> dict[str, Any]:
     }
 
 
-def _without_infinities(leaf: LeafFormat) -> dict[str, Any]:
+def _without_infinities(leaf: ActionLeafFormat) -> dict[str, Any]:
     """Return a leaf as JSON has it: None for a bound that there is not."""
     bounds = {
         name: [each if isfinite(each) else None for each in values]

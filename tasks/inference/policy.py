@@ -100,7 +100,8 @@ class Policy:
         of a batch, so a batch of another size needs `reset` first.
 
         Args:
-            observation: one observation of `observation_space`, or a batch `[B, ...]`.
+            observation: one observation of `observation_space`, or a batch `[B, ...]`; or what the environment itself
+                gives, if that is a Dict, a Tuple or Discrete, or a list of the former.
             deterministic: return the greedy action, as in evaluations; otherwise a sampled one, as in training.
 
         Returns:
@@ -235,9 +236,13 @@ class Policy:
     def as_rows(self, observation: ArrayLike) -> tuple[NDArray[Any], bool]:
         """Return observations as a new array `[B, ...]`, and whether there was one without the batch's axis.
 
+        An environment's own Dict, Tuple or Discrete observation is encoded as in training; so is a list of the former.
+
         Raises:
             ValueError: their shape or type is another one, or an integer is out of range.
         """
+        if (own := self._own_rows(observation)) is not None:
+            return own
         spec = self.environment.observation
         given = np.asarray(observation)
         single = given.shape == spec.shape
@@ -260,6 +265,20 @@ class Policy:
             if not held.all():
                 raise ValueError(f"an observation with numbers that its dtype, {spec.dtype}, can't hold")
         return rows, single
+
+    def _own_rows(self, observation: Any) -> tuple[NDArray[Any], bool] | None:
+        """Encode observations of the environment's own space; None if they are arrays already."""
+        encode = getattr(self.observation_space, "encode", None)
+        several = isinstance(observation, list) and all(isinstance(each, (dict, tuple)) for each in observation)
+        if encode is None or isinstance(observation, np.ndarray):
+            return None
+        if encode.space.contains(observation):
+            return encode(observation)[None], True
+        if several and observation and all(encode.space.contains(each) for each in observation):
+            return np.stack([encode(each) for each in observation]), False
+        if several or isinstance(observation, dict):
+            raise ValueError(f"an observation that is not in {encode.space}: correct its keys, types, shapes or bounds")
+        return None
 
     @staticmethod
     def _actions(action: Tensor, single: bool) -> NDArray[Any]:

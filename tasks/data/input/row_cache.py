@@ -118,13 +118,14 @@ class RowReader:
         else:
             columns, ends, after = reader.columns(stored), nothing, nothing
         for name, column in columns.items():
-            spec, flat = reader.specs[name], column.reshape(ref.rows, *column.shape[2:])
+            spec, flat = reader.readable[name], column.reshape(ref.rows, *column.shape[2:])
             # A plain column is a view into the whole fetched buffer, and would keep that alive.
-            columns[name] = flat if spec.compression or spec.stacked or spec.dtype == "bool" else flat.copy()
+            is_own = spec.compression or spec.stacked or spec.leaves or spec.dtype == "bool"
+            columns[name] = flat if is_own else flat.copy()
         return ShardRows(names, columns, reader.info.envs, ends, after, reader.read_bytes)
 
     def _check(self, reader: ShardReader, stored: Sequence[str]) -> None:
-        name, specs = reader.ref.name, reader.specs
+        name, specs = reader.ref.name, reader.readable
         missing = sorted(set(stored) - set(specs))
         if missing:
             raise ConfigError(

@@ -18,6 +18,7 @@ import numpy as np
 from penstock.storage.cache.node_cache import CacheTally
 from penstock.storage.errors import SpecMismatchError
 from penstock.storage.shards.codec import decode_shard
+from penstock.storage.shards.leaves import parts_of
 from penstock.storage.shards.reader import HEAD_BYTES, open_buffer, open_shard
 from penstock.storage.shards.specs import Spec
 from penstock.storage.stores.hedged import hedged
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from penstock.storage.cache.node_cache import NodeCache
     from penstock.storage.refs import ShardRef
     from penstock.storage.shards.codec import Shard
+    from penstock.storage.shards.reader import ShardReader
     from penstock.storage.stores.protocol import Store
     from penstock.storage.stores.remote import RequestCounts
     from penstock.tasks.data.input.device_staging import StagingBuffer, StagingBuffers
@@ -91,6 +93,7 @@ class ShardSource:
         self._verify_all = verify_all
         # Without expected columns, only a shard's head shows the share of the requested ones: heads are read at first.
         self._wanted_share = 1.0 if columns is None else _share(expected or {}, columns)
+        self._joined_bytes = _joined_row_bytes(expected or {}, columns)
         self._head_bytes = HEAD_BYTES
         self._counting = threading.Lock()
         self.cached: dict[ShardRef, memoryview] = {}
@@ -109,8 +112,8 @@ class ShardSource:
     def memory_bytes(self, ref: ShardRef) -> int:
         """Return the memory that reading a shard may take; 0 if its size is unknown."""
         if self._ranges.in_parts(ref) and not self._saves(ref):
-            return self._staging.capacity_bytes(ref.nbytes)
-        return ref.nbytes
+            return self._staging.capacity_bytes(ref.nbytes) + self._joined_bytes * ref.rows
+        return ref.nbytes + self._joined_bytes * ref.rows if ref.nbytes else 0
 
     def names(self, stored: Iterable[str]) -> list[str]:
         """Return the requested columns among the stored ones, in the order of the file."""
@@ -137,7 +140,8 @@ class ShardSource:
             if staging is not None:
                 self._staging.release(staging)
             raise
-        return ReadShard(shard, buffer.nbytes, staging.capacity_bytes if staging else buffer.nbytes, staging)
+        held = (staging.capacity_bytes if staging else buffer.nbytes) + self._joined_bytes * ref.rows
+        return ReadShard(shard, buffer.nbytes, held, staging)
 
     def _find_on_node(self, ref: ShardRef) -> memoryview | None:
         """Return the whole object, if it is on this node."""
@@ -156,13 +160,11 @@ class ShardSource:
 
     def _read_columns(self, ref: ShardRef) -> ReadShard:
         reader = open_shard(self._reads, ref, self._expected, head_bytes=self._head_bytes)
-        self._wanted_share = _share(reader.specs, self._columns)
-        self._check(ref, reader.specs)
-        shard = reader.shard(self.names(reader.specs))
+        shard = self._wanted_of(ref, reader)
         # Heads of one run have nearly one size: a little more than the longest needs no second request.
         self._head_bytes = max(self._head_bytes, reader.head_bytes + (1 << 12))
         self._count(reader.read_bytes, is_fetched=True)
-        return ReadShard(shard, ref.nbytes, reader.read_bytes, None)
+        return ReadShard(shard, ref.nbytes, reader.read_bytes + self._joined_bytes * ref.rows, None)
 
     def _fetch(self, ref: ShardRef) -> tuple[memoryview, StagingBuffer | None]:
         """Return the whole object from a remote store."""
@@ -183,9 +185,14 @@ class ShardSource:
             self._check(ref, {name: Spec(str(array.dtype), array.shape[2:]) for name, array in shard.columns.items()})
             return shard
         reader = open_buffer(self._reads, ref, buffer, self._expected)
+        return self._wanted_of(ref, reader)
+
+    def _wanted_of(self, ref: ShardRef, reader: ShardReader) -> Shard:
+        """Read the requested columns, among which may be leaves of structured ones."""
         self._wanted_share = _share(reader.specs, self._columns)
-        self._check(ref, reader.specs)
-        return reader.shard(self.names(reader.specs))
+        self._joined_bytes = _joined_row_bytes(reader.specs, self._columns)
+        self._check(ref, reader.readable)
+        return reader.shard(self.names(reader.specs if self._columns is None else reader.readable))
 
     def _check(self, ref: ShardRef, stored: Mapping[str, Spec]) -> None:
         """Raise SpecMismatchError if a requested column has another type or shape; its encoding does not matter."""
@@ -207,7 +214,21 @@ class ShardSource:
             self.cache_tally.count(downloads=1, origin_bytes=nbytes)
 
 
-def _share(stored: Mapping[str, Spec], wanted: Collection[str] | None) -> float:
-    """Return the fraction of a row's bytes that belongs to wanted columns."""
-    sizes = {name: math.prod(spec.shape) * np.dtype(spec.dtype).itemsize for name, spec in stored.items()}
-    return sum(size for name, size in sizes.items() if wanted is None or name in wanted) / max(1, sum(sizes.values()))
+def _share(columns: Mapping[str, Spec], wanted: Collection[str] | None) -> float:
+    """Return the fraction of a row's stored bytes that belongs to wanted columns, or leaves by name."""
+    total = found = 0
+    for name, spec in columns.items():
+        for stored, part in parts_of(name, spec).items():
+            nbytes = math.prod(part.shape) * np.dtype(part.dtype).itemsize
+            total += nbytes
+            found += nbytes if wanted is None or name in wanted or stored in wanted else 0
+    return found / max(1, total)
+
+
+def _joined_row_bytes(columns: Mapping[str, Spec], wanted: Collection[str] | None) -> int:
+    """Return a row's bytes of wanted columns that are joined from leaves, and so are no views of the file."""
+    return sum(
+        math.prod(spec.shape) * np.dtype(spec.dtype).itemsize
+        for name, spec in columns.items()
+        if spec.leaves and (wanted is None or name in wanted)
+    )

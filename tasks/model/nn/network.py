@@ -1,8 +1,9 @@
 """Networks that settings choose by name: from an observation to an algorithm's outputs. Pure torch.
 
 An algorithm may import this. All of them end in a perceptron, after convolutions for images (`nature`, `residual`) or
-for grids of cells (`small`, `lines`), or a memory of the episode (`recurrent`). `floorplan` differs: it has an output
-for each cell of a grid (`penstock.tasks.model.nn.placement_network`).
+for grids of cells (`small`, `lines`), convolutions for the images among a structured observation's leaves (`leaves`),
+or a memory of the episode (`recurrent`). `floorplan` differs: it has an output for each cell of a grid
+(`penstock.tasks.model.nn.placement_network`).
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ from penstock.tasks.model.nn.placement_network import floorplan, init_floorplan
 from penstock.tasks.model.nn.squashed import joined as with_action
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
-    from penstock.tasks.specs import Batch, Facts, LossInputs, Spec, Trajectory
+    from penstock.tasks.specs import Batch, Facts, Leaf, LossInputs, Spec, Trajectory
 
-NetworkName: TypeAlias = Literal["mlp", "nature", "residual", "small", "lines", "recurrent", "floorplan"]
+NetworkName: TypeAlias = Literal["mlp", "nature", "residual", "small", "lines", "leaves", "recurrent", "floorplan"]
 
 _BODY = "body."
 _GRIDS = ("small", "lines")
@@ -52,6 +53,9 @@ _CONVOLUTIONS = {
     "small": (init_small, small),
     "lines": (init_lines, lines),
 }
+_NATURE_SIDE = 36
+"""Smallest side of an image for `nature`; smaller leaves take `small`."""
+_WHITE = 255.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +65,7 @@ class Network:
     name: NetworkName
     observation: Spec
     features: int
-    """Width of the convolutions' output, or of the memory."""
+    """Width of the convolutions' output, for each image, or of the memory."""
     hidden: tuple[int, ...]
     """Widths of the perceptron's hidden layers."""
     facts: Facts | None = None
@@ -80,6 +84,9 @@ class Network:
     @property
     def encoded_size(self) -> int:
         """Return the number of inputs that the perceptron gets from an observation."""
+        if self.name == "leaves":
+            leaves = self.observation.leaves
+            return sum(self.features if leaf.kind == "image" else leaf.width for leaf in leaves)
         return math.prod(self.observation.shape) if self.name == "mlp" else self.features
 
     def init(self, outputs: int, gain: float, generator: torch.Generator, joined: int = 0) -> dict[str, Tensor]:
@@ -92,6 +99,8 @@ class Network:
         body: dict[str, Tensor] = {}
         if self.name == "recurrent":
             body = init_gru(math.prod(self.observation.shape), self.features, generator)
+        elif self.name == "leaves":
+            body = init_leaves(self.observation.leaves, self.features, generator)
         elif self.name != "mlp":
             body = _CONVOLUTIONS[self.name][0](self._channels_first, self.features, generator)
         sizes = (self.encoded_size + joined, *self.hidden, outputs)
@@ -138,6 +147,8 @@ class Network:
         """
         if self.name == "mlp":
             return observation
+        if self.name == "leaves":
+            return encoded_leaves(part(params, _BODY), self.observation.leaves, observation)
         return _CONVOLUTIONS[self.name][1](part(params, _BODY), observation.movedim(-1, 1))
 
     def noise_numbers(self, outputs: int) -> int:
@@ -276,6 +287,48 @@ class Network:
 
     def _perceptron(self, params: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
         return mlp(params, inputs, self._activation, len(self.hidden) + 1)
+
+
+def init_leaves(leaves: Sequence[Leaf], features: int, generator: torch.Generator) -> dict[str, Tensor]:
+    """Return the parameters of `encoded_leaves`: of each image's convolutions, `<place among the leaves>.<name>`."""
+    params: dict[str, Tensor] = {}
+    for place, leaf in enumerate(leaves):
+        if leaf.kind == "image":
+            encoder, shape, _ = _encoder_of(leaf)
+            made = _CONVOLUTIONS[encoder][0](shape, features, generator)
+            params |= {f"{place}.{name}": value for name, value in made.items()}
+    return params
+
+
+def encoded_leaves(params: Mapping[str, Tensor], leaves: Sequence[Leaf], observation: Tensor) -> Tensor:
+    """Encode structured observations, float32 `[B, numbers]`: numbers as they are, then features of each image.
+
+    Images of 36 x 36 at least have the convolutions of `nature`, others those of `small`; pixels are divided by 255.
+    `params` are as `init_leaves` makes them for the same leaves.
+    """
+    parts = observation.split([leaf.width for leaf in leaves], 1)
+    encoded = [numbers for numbers, leaf in zip(parts, leaves, strict=True) if leaf.kind != "image"]
+    for place, leaf in enumerate(leaves):
+        if leaf.kind != "image":
+            continue
+        encoder, (channels, *size), is_last = _encoder_of(leaf)
+        images = parts[place].unflatten(1, (*size, channels) if is_last else (channels, *size))
+        images = images.movedim(-1, 1) if is_last else images
+        # `nature` scales its kernels, which are fewer numbers.
+        scaled = images / _WHITE if encoder == "small" else images
+        encoded.append(_CONVOLUTIONS[encoder][1](part(params, f"{place}."), scaled))
+    return torch.cat(encoded, 1) if len(encoded) > 1 else encoded[0]
+
+
+def _encoder_of(leaf: Leaf) -> tuple[str, tuple[int, int, int], bool]:
+    """Return the network of an image, its channels, height and width, and whether its channels are last.
+
+    They are first or last, whichever axis is shorter, and last if both are the same.
+    """
+    first, second, *third = leaf.shape
+    last = third[0] if third else 1
+    shape = (last, first, second) if last <= first else (first, second, last)
+    return "nature" if min(shape[1:]) >= _NATURE_SIDE else "small", shape, last <= first
 
 
 def rowwise(values: Tensor) -> Tensor:

@@ -192,11 +192,11 @@ class NetworkSettings(AlgorithmSettings):
 
     omitted_when_default: ClassVar[tuple[str, ...]] = ("network", "features", "sequence_steps")
 
-    network: Literal["mlp", "nature", "residual", "small", "lines", "recurrent", "floorplan"] = Field(
+    network: Literal["mlp", "nature", "residual", "small", "lines", "leaves", "recurrent", "floorplan"] = Field(
         "mlp",
-        description="Encoder before the hidden layers: none (mlp), convolutions for images (nature, residual) or for "
-        "grids of cells (small, or lines where lines of four count), a memory (recurrent), or maps and messages over a "
-        "netlist (floorplan).",
+        description="Encoder before the hidden layers: none (mlp), convolutions for images (nature, residual), for "
+        "grids of cells (small, or lines where lines of four count) or for the images of a structured observation "
+        "(leaves), a memory (recurrent), or maps and messages over a netlist (floorplan).",
     )
     features: int = Field(
         256,
@@ -234,14 +234,19 @@ class NetworkSettings(AlgorithmSettings):
 
 
 def check_images(network: str, environment: EnvironmentSpec) -> None:
-    """Refuse convolutions over observations that are no images or grids, or too small.
+    """Refuse convolutions over observations that are no images or grids, or too small, and leaves where none are known.
 
     Raises:
         ConfigError: names what is observed and what was expected.
     """
+    shape, leaves = observed_shape(environment), environment["observation"].get("leaves")
+    if network == "leaves" and not leaves:
+        raise ConfigError(
+            f"algorithm.network = 'leaves': {environment['id']} observes {shape}, whose leaves are not known, expected "
+            f"Tuple or Dict observations with environment.structured = true; set that, or choose mlp"
+        )
     if network not in _CONVOLUTIONS:
         return
-    shape = observed_shape(environment)
     size = shape[:-1] if network in _SMALLEST_CELLS else shape[1:]
     smallest = {"nature": _SMALLEST_PIXELS, **_SMALLEST_CELLS}.get(network, 1)
     large = network == "lines" and math.prod(size) > _MOST_CELLS
@@ -250,13 +255,14 @@ def check_images(network: str, environment: EnvironmentSpec) -> None:
         least = f" of {smallest} x {smallest} at least" if smallest > 1 else ""
         least += f" and {_MOST_CELLS} cells at most" if network == "lines" else ""
         raise ConfigError(
-            f"algorithm.network = '{network}': {environment['id']} observes {shape}, expected {kind}{least}; choose mlp"
+            f"algorithm.network = '{network}': {environment['id']} observes {shape}, expected {kind}{least}; choose "
+            f"{'leaves' if leaves else 'mlp'}"
         )
 
 
 def check_pixels(network: str, *, normalized: bool) -> None:
     """Refuse normalised observations for networks that take images; raises as `check_round`."""
-    if normalized and network in _CONVOLUTIONS:
+    if normalized and network in (*_CONVOLUTIONS, "leaves"):
         raise ValueError(
             f"algorithm.normalize_observation = true: network = '{network}' takes pixels as they are; leave it out"
         )
@@ -268,10 +274,11 @@ class EncoderSettings(AlgorithmSettings):
     perceptron_takes_images: ClassVar[bool] = False
     """True for an algorithm that had no other network once: its older runs on images continue."""
 
-    network: Literal["mlp", "nature", "residual", "small", "lines", "recurrent"] = Field(
+    network: Literal["mlp", "nature", "residual", "small", "lines", "leaves", "recurrent"] = Field(
         "mlp",
-        description="Encoder before the hidden layers: none (mlp), convolutions for images (nature, residual) or for "
-        "grids of cells (small, or lines where lines of four count), or a memory (recurrent).",
+        description="Encoder before the hidden layers: none (mlp), convolutions for images (nature, residual), for "
+        "grids of cells (small, or lines where lines of four count) or for the images of a structured observation "
+        "(leaves), or a memory (recurrent).",
     )
     features: int = Field(
         256, ge=1, description="Features of the encoder: of the convolutions, or of the memory; a plain mlp has none."

@@ -113,6 +113,18 @@ class EnvironmentSettings(Settings):
         f"number. Empty: a synthetic block.",
     )
 
+    structured: bool = Field(
+        False,
+        description="Keep the parts of Discrete, Tuple and Dict observations of Gymnasium's environments apart: a "
+        "column each in shards, and an encoder each in the network 'leaves'.",
+    )
+
+    action_mask: Literal["info", "observation"] | None = Field(
+        None,
+        description="Where an environment of Gymnasium gives the mask of allowed choices, under the key `action_mask`: "
+        "in its infos, or as a part of its Dict observations; empty: nowhere.",
+    )
+
     wrappers: tuple[str | WrapperSettings, ...] = Field(
         (),
         description="Gymnasium wrappers around each environment that Gymnasium steps, the innermost first: names such "
@@ -171,11 +183,11 @@ class EnvironmentSettings(Settings):
     def identity(self) -> Mapping[str, object]:
         """Return the settings that are part of a run's identity: of a header its digest, whatever its path.
 
-        Without blocks or a header, they are omitted, as in old runs.
+        Without blocks or a header, they are omitted, as in old runs, and so are `structured` and `action_mask` at their
+        defaults.
         """
-        found = self.model_dump(
-            mode="json", exclude={"header", "header_text"} if self.blocks else {"header", "header_text", "blocks"}
-        )
+        unset = {name for name in ("blocks", "structured", "action_mask") if not getattr(self, name)}
+        found = self.model_dump(mode="json", exclude={"header", "header_text", *unset})
         return found if self.header_text is None else {**found, "header": digest(self.header_text.encode())}
 
 

@@ -13,10 +13,11 @@ Hidden = Annotated[Widths, Field(description="Widths of the hidden layers.")]
 
 # Networks without a memory
 EncoderNetwork = Annotated[
-    Literal["mlp", "nature", "residual", "small", "lines"],
+    Literal["mlp", "nature", "residual", "small", "lines", "leaves"],
     Field(
-        description="Encoder before the hidden layers: none (mlp), or convolutions for images (nature, residual) or "
-        "for grids of cells (small, or lines where lines of four count)."
+        description="Encoder before the hidden layers: none (mlp), or convolutions for images (nature, residual), "
+        "for grids of cells (small, or lines where lines of four count) or for the images of a structured observation "
+        "(leaves)."
     ),
 ]
 EncoderFeatures = Annotated[int, Field(ge=1, description="Features of the encoder; a plain mlp has none.")]

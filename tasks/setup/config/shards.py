@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from penstock.storage.errors import ConfigError
-from penstock.storage.shards.specs import Spec
+from penstock.storage.shards.specs import Leaf, Spec
 from penstock.tasks.settings import Settings
 
 if TYPE_CHECKING:
@@ -94,8 +94,10 @@ def check_stored_as(
     Raises:
         ConfigError: as `stored_as`.
     """
-    observation, action = environment["observation"], environment["action"]
+    observed, action = environment["observation"], environment["action"]
+    leaves = tuple(Leaf.from_json(leaf) for leaf in observed.get("leaves", ()))
+    observation = Spec(observed["dtype"], tuple(observed["shape"]), leaves=leaves)
     rows = dict(custom or dict.fromkeys(config.algorithm.columns, Spec("float32")))
     rows["action"] = Spec("int64" if action["kind"] == "discrete" else "float32", tuple(action.get("shape", ())))
     reward = Spec("float32", (environment["agents"],) if environment["agents"] else ())
-    stored_as(shard_columns(Spec(observation["dtype"], tuple(observation["shape"])), reward, rows), config.shards)
+    stored_as(shard_columns(observation, reward, rows), config.shards)

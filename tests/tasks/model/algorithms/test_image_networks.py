@@ -202,7 +202,7 @@ def test_what_is_not_supported_is_refused_by_name():
     """Networks with a memory or of netlists, normalised images, and perceptrons over new images."""
     source = {"source": {"runs": ["any"]}}
     for network in ("recurrent", "floorplan"):
-        said = f"network = '{network}': input should be 'mlp', 'nature', 'residual', 'small' or 'lines'"
+        said = f"network = '{network}': input should be 'mlp', 'nature', 'residual', 'small', 'lines' or 'leaves'"
         with pytest.raises(ConfigError, match=said):
             build_config({"algorithm": {"name": "sac", "network": network}})
         for name in ("iql", "behaviour_cloning"):

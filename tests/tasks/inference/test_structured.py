@@ -1,0 +1,75 @@
+"""A policy takes the observations of a Dict environment as the environment gives them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces.utils import flatten
+
+from penstock.tasks.inference.export import export_policy
+
+from ...support.structured import ID, Explorer
+from .support import commit, policy_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ..conftest import MakeContext
+
+
+@pytest.mark.parametrize("masked", ["", "observation"])
+def test_an_environments_own_observation_gives_the_action_of_its_array(make_context: MakeContext, masked: str):
+    """One, a list of them, and their arrays; forbidden choices are not taken."""
+    environment = {"id": ID, "structured": True, "settings": {"masked": masked}, "max_episode_steps": None}
+    if masked:
+        environment["action_mask"] = masked
+    context = make_context({"environment": environment, "algorithm": {"network": "leaves", "features": 4}})
+    commit(context, None)
+    policy, theirs = policy_of(context), Explorer(masked=masked)
+    seen = [theirs.reset(seed=seed)[0] for seed in range(8)]
+    arrays = policy.as_rows(seen)[0]
+    assert arrays.dtype == np.float32
+    width = 3 if masked else 0
+    plain = Explorer().observation_space
+    for array, each in zip(arrays, seen, strict=True):
+        assert np.array_equal(array[width:], flatten(plain, each))
+        if masked:
+            assert np.array_equal(array[:3], each["action_mask"])
+    actions = policy.act(seen)
+    assert np.array_equal(actions, policy.act(arrays))
+    assert [int(policy.act(each)) for each in seen] == actions.tolist()
+    if masked:
+        assert all(each["action_mask"][action] for each, action in zip(seen, actions, strict=True))
+    with pytest.raises(
+        ValueError, match=r"an observation that is not in Dict.*correct its keys, types, shapes or bounds"
+    ):
+        policy.act({**seen[0], "shift": 9})
+    with pytest.raises(ValueError, match="an observation that is not in Dict"):
+        policy.act([seen[0], {}])
+
+
+def test_a_choice_alone_is_taken_as_it_is(make_context: MakeContext):
+    """An integer stands for its one-hot array, which is still taken, also with Gymnasium's own type."""
+    for structured in (True, False):
+        environment = {"id": "FrozenLake-v1", "structured": structured, "max_episode_steps": 100}
+        context = make_context({"environment": environment}, name=f"lake-{int(structured)}")
+        commit(context, None)
+        policy = policy_of(context)
+        rows = np.eye(16, dtype=np.float32)
+        assert [int(policy.act(cell)) for cell in range(16)] == policy.act(rows).tolist()
+
+
+def test_it_is_exported_with_its_encoders(make_context: MakeContext, tmp_path: Path):
+    """The file takes the flat array, and acts as the policy does."""
+    environment = {"id": ID, "structured": True, "max_episode_steps": None}
+    context = make_context({"environment": environment, "algorithm": {"network": "leaves", "features": 4}})
+    commit(context, None)
+    policy, theirs = policy_of(context), Explorer()
+    rows = policy.as_rows([theirs.reset(seed=seed)[0] for seed in range(8)])[0]
+    export_policy(policy, tmp_path / "explorer.pt2", "torch")
+    program = torch.export.load(tmp_path / "explorer.pt2").module()
+    (action,) = program(torch.from_numpy(rows), torch.zeros(8, 3))
+    assert action.tolist() == policy.act(rows).tolist()
