@@ -74,6 +74,33 @@ def test_a_sound_environment_passes(masked: str):
     assert skipped == {"gymnasium.utils.env_checker" if masked else "the mask allows a choice in every step"}
 
 
+class Unsorted(gymnasium.Env[Any, Any]):
+    """Has keys in no alphabetical order, and structured actions."""
+
+    observation_space = Dict(wheel=Discrete(3), arm=Discrete(2))
+    action_space = Dict(turn=Discrete(3, start=1), brake=Discrete(2))
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return self._observe(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action)
+        return self._observe(), 1.0, False, False, {}
+
+    def _observe(self) -> dict[str, Any]:
+        return {"wheel": self.np_random.integers(3), "arm": self.np_random.integers(2)}
+
+
+def test_structured_actions_are_checked_too():
+    """They are sampled and stored as rounds hold them; the order of a Dict's keys makes no difference."""
+    gymnasium.register("test/Unsorted-v0", Unsorted)
+    report = check_id("test/Unsorted-v0")
+    del gymnasium.registry["test/Unsorted-v0"]
+    assert report.passed
+    assert "wheel (choice)" in outcomes(report)["rounds can hold observations and actions"][1]
+
+
 FOUND = {
     "global": ("the same seed, the same episodes", "the observation differs with the same seeds and actions"),
     "nan": ("every number is finite", "the observation of environment 0 is not finite in step 0"),
