@@ -237,13 +237,18 @@ class CheckedEnvironment:
         return best
 
 
-def _require_equal(wanted: Rollout, got: Rollout, where: str) -> None:
+def require_equal_parts(wanted: object, got: object, where: str) -> None:
+    """Compare observations, rewards and ends of two rollouts, `[T, B, ...]`, and name the first that differs."""
     for name in _PARTS:
         left, right = getattr(wanted, name), getattr(got, name)
         if left.tobytes() != right.tobytes():
             differs = (left != right) & ~((left != left) & (right != right))  # noqa: PLR0124 NaN equals NaN here
             step, env = np.unravel_index(int(np.argmax(differs)), differs.shape)[:2]
             raise CheckFailedError(f"the {name} of environment {env} differs at step {step} {where}")
+
+
+def _require_equal(wanted: Rollout, got: Rollout, where: str) -> None:
+    require_equal_parts(wanted, got, where)
     for name, left in wanted.state.items():
         if left.tobytes() != got.state[name].tobytes():
             raise CheckFailedError(f"the state's {name} differs {where}")

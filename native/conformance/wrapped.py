@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from penstock.native.adapters.structured_actions import stored_action
-from penstock.native.conformance.environment_under_test import CheckFailedError, SkippedError
+from penstock.native.conformance.environment_under_test import CheckFailedError, SkippedError, require_equal_parts
 from penstock.native.registry.registry import make
 
 if TYPE_CHECKING:
@@ -196,11 +196,6 @@ class CheckedWrapped:
 
 
 def _require_equal(wanted: Round, got: Round, where: str) -> None:
-    for name in ("observation", "reward", "terminated", "truncated"):
-        left, right = getattr(wanted, name), getattr(got, name)
-        if left.tobytes() != right.tobytes():
-            differs = (left != right) & ~((left != left) & (right != right))  # noqa: PLR0124 NaN equals NaN here
-            step, env = np.unravel_index(int(np.argmax(differs)), differs.shape)[:2]
-            raise CheckFailedError(f"the {name} of environment {env} differs at step {step} {where}")
+    require_equal_parts(wanted, got, where)
     if wanted.end.bootstrap_observation.tobytes() != got.end.bootstrap_observation.tobytes():
         raise CheckFailedError(f"a final observation differs {where}")
