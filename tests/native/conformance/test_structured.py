@@ -102,7 +102,7 @@ def test_structured_actions_are_checked_too():
 
 
 def test_ignored_seeds_are_said():
-    """This check takes them as no fault, since some environments have nothing random; Gymnasium's own then complains."""
+    """Here they are no fault, since some environments have nothing random; Gymnasium's own checker complains."""
     gymnasium.register("test/Unseeded-v0", lambda: Flawed("unseeded"))
     report = check_id("test/Unseeded-v0")
     del gymnasium.registry["test/Unseeded-v0"]
