@@ -1,0 +1,12 @@
+"""Every command of `penstock` has its mistakes, which the packaging tests try."""
+
+import typer.main
+
+from penstock.flows.cli.main import app
+
+from ...packaging.test_first_use import WRONG
+
+
+def test_every_command_is_tried_with_mistakes():
+    """A new command needs an entry in tests/packaging/test_first_use.py."""
+    assert set(typer.main.get_group(app).commands) == WRONG.keys()
