@@ -14,13 +14,14 @@
 #include <utility>
 
 #include "penstock/engine/slot.hpp"
+#include "penstock/env/variants.hpp"
 
 namespace penstock {
 
 /// An environment that needs nothing but its configuration, its state and a generator. Those that share a model, save
 /// themselves or report numbers are for pools alone.
 template <class E>
-concept Batchable = Environment<E> && PlainState<E> && !SharesSomething<E> && !Reports<E>;
+concept Batchable = Environment<E> && PlainState<E> && !SharesSomething<E> && !Reports<E> && !HasVariants<E>;
 
 /// The addresses of a batch. They are of one device, fixed for its life, and the caller's to keep.
 struct BatchArrays {

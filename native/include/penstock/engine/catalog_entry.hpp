@@ -1,12 +1,14 @@
-/// Makes the catalog entry of an environment type: its description, and the constructor of its pools.
+/// Makes the catalog entries of an environment type: its descriptions, and the constructor of its pools.
 #pragma once
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "penstock/batch/host.hpp"
 #include "penstock/engine/any_pool.hpp"
 #include "penstock/engine/pool.hpp"
+#include "penstock/env/variants.hpp"
 
 namespace penstock {
 
@@ -19,6 +21,28 @@ CatalogEntry catalog_entry() {
     entry.complete = [](Description& d, const std::string& resources) { typename E::Shared(resources).describe(d); };
   if constexpr (Batchable<E>) entry.batch = host_kernels<E>();
   return entry;
+}
+
+/// Returns one entry, or one for each of an environment's ids.
+template <Environment E>
+std::vector<CatalogEntry> catalog_entries() {
+  std::vector<CatalogEntry> entries{catalog_entry<E>()};
+  if constexpr (HasVariants<E>) {
+    const auto variants = E::variants();
+    entries.resize(variants.size(), entries.front());
+    for (std::size_t i = 0; i < entries.size(); ++i) {
+      const auto& variant = variants[i];
+      Description& described = entries[i].description;
+      described.id = variant.info.id;
+      described.max_episode_steps = variant.info.max_episode_steps;
+      described.reward_threshold = variant.info.reward_threshold;
+      std::size_t column = 0;
+      for_each_field<typename E::Config>([&](const auto& field) {
+        described.config[column++].preset = static_cast<double>(variant.config.*field.member);
+      });
+    }
+  }
+  return entries;
 }
 
 }  // namespace penstock

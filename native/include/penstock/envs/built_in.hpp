@@ -9,8 +9,15 @@
 #include "penstock/envs/pendulum.hpp"
 #include "penstock/envs/position_only_cartpole.hpp"
 #include "penstock/envs/simple_spread.hpp"
+#include "penstock/minigrid/environment.hpp"
+#include "penstock/toy_text/blackjack.hpp"
+#include "penstock/toy_text/cliff_walking.hpp"
+#include "penstock/toy_text/frozen_lake.hpp"
+#include "penstock/toy_text/taxi.hpp"
 
 #define PENSTOCK_BUILT_IN                                                                           \
-  penstock::Acrobot, penstock::CartPole, penstock::ConnectFour, penstock::MountainCar,              \
-      penstock::MountainCarContinuous, penstock::Pendulum, penstock::PositionOnlyCartPole,         \
-      penstock::SimpleSpread, penstock::SimpleSpreadContinuous
+  penstock::Acrobot, penstock::Blackjack, penstock::CartPole, penstock::CliffWalking,               \
+      penstock::ConnectFour, penstock::FrozenLake, penstock::FrozenLake8x8, penstock::MaskedTaxi,   \
+      penstock::MiniGrid, penstock::MiniGridObstacles, penstock::MountainCar,                       \
+      penstock::MountainCarContinuous, penstock::Pendulum, penstock::PositionOnlyCartPole,          \
+      penstock::SimpleSpread, penstock::SimpleSpreadContinuous, penstock::Taxi

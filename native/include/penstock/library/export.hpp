@@ -11,6 +11,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "penstock/env/contract.hpp"
@@ -36,13 +37,13 @@ struct Library {
 using LibraryEntryPoint = const Library* (*)();
 inline constexpr const char* library_entry_point = "penstock_library";
 
-/// Returns the catalog entry of E. If E is not an environment, the compiler prints one sentence instead of template
+/// Adds the catalog entries of E. If E is not an environment, the compiler prints one sentence instead of template
 /// errors.
 template <class E>
-CatalogEntry library_entry() {
+void add_entries(std::vector<CatalogEntry>& all) {
   check_environment<E>();
-  if constexpr (Environment<E>) return catalog_entry<E>();
-  else return {};
+  if constexpr (Environment<E>)
+    for (CatalogEntry& entry : catalog_entries<E>()) all.push_back(std::move(entry));
 }
 
 }  // namespace penstock
@@ -50,7 +51,9 @@ CatalogEntry library_entry() {
 #define PENSTOCK_LIBRARY(...)                                                                                       \
   extern "C" __attribute__((visibility("default"))) const ::penstock::Library* penstock_library() {                 \
     static const auto entries = []<class... E>(std::type_identity<std::tuple<E...>>) {                              \
-      return std::vector<::penstock::CatalogEntry>{::penstock::library_entry<E>()...};                              \
+      std::vector<::penstock::CatalogEntry> all;                                                                    \
+      (::penstock::add_entries<E>(all), ...);                                                                       \
+      return all;                                                                                                   \
     }(std::type_identity<std::tuple<__VA_ARGS__>>{});                                                               \
     static const ::penstock::Library library{::penstock::border, &entries};                                         \
     return &library;                                                                                                \

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -72,6 +73,15 @@ class Rng {
   constexpr std::int64_t integers(std::int64_t low, std::int64_t high) noexcept {
     const std::uint64_t offset = static_cast<std::uint64_t>(low), max_value = static_cast<std::uint64_t>(high) - offset - 1;
     return static_cast<std::int64_t>(offset + up_to(max_value));
+  }
+
+  /// 0 to `max_value`, at most 2**32 - 1, inclusive, as NumPy's shuffles draw it: bits that suffice, until they are in range.
+  constexpr std::uint32_t interval(std::uint64_t max_value) noexcept {
+    if (max_value == 0) return 0;
+    const auto mask = static_cast<std::uint32_t>(std::bit_ceil(max_value + 1) - 1);
+    std::uint32_t value = next_half() & mask;
+    while (value > max_value) value = next_half() & mask;
+    return value;
   }
 
   /// `Generator.standard_normal()`.

@@ -1,0 +1,113 @@
+"""Toy text in C++ equals Gymnasium's, seed for seed: states one-hot, rewards, ends, probabilities and masks."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces.utils import flatten
+
+from penstock import native
+
+TASKS: list[tuple[str, dict[str, Any]]] = [
+    ("FrozenLake-v1", {}),
+    ("FrozenLake-v1", {"is_slippery": False}),
+    ("FrozenLake-v1", {"success_rate": 0.7}),
+    ("FrozenLake8x8-v1", {}),
+    ("CliffWalking-v1", {}),
+    ("CliffWalkingSlippery-v1", {}),
+    ("Taxi-v4", {}),
+    ("Taxi-v4", {"is_rainy": True}),
+    ("Taxi-v4", {"is_rainy": True, "fickle_passenger": True, "rainy_probability": 0.6, "fickle_probability": 0.9}),
+    ("Blackjack-v1", {}),
+    ("Blackjack-v1", {"sab": False, "natural": True}),
+]
+
+
+def play(name: str, settings: dict[str, Any], seeds: int, steps: int, prefix: str = "") -> int:
+    """Compare with Gymnasium under random actions; return how many episodes ended by themselves."""
+    pool = native.make(f"toy/{prefix}{name}", seeds, autoreset_mode="Disabled", **settings)
+    singles = [gymnasium.make(name, disable_env_checker=True, **settings) for _ in range(seeds)]
+    space = singles[0].observation_space
+
+    def row_of(observation: Any, info: dict[str, Any]) -> np.ndarray:
+        seen = flatten(space, observation)
+        return np.concatenate([info["action_mask"], seen]) if prefix else seen
+
+    given = [11 * seed for seed in range(seeds)]
+    seen, _ = pool.reset(seed=given)
+    for row, env in enumerate(singles):
+        np.testing.assert_array_equal(seen[row], row_of(*env.reset(seed=given[row])))
+    generator, terminations = np.random.default_rng(1), 0
+    for _ in range(steps):
+        actions = generator.integers(0, pool.single_action_space.n, seeds)
+        seen, rewards, terminated, truncated, infos = pool.step(actions)
+        over = terminated | truncated
+        for row, env in enumerate(singles):
+            observation, *outcome, info = env.step(int(actions[row]))
+            assert [rewards[row], terminated[row], truncated[row]] == outcome
+            np.testing.assert_array_equal(seen[row], row_of(observation, info))
+            if "prob" in info:
+                assert infos["prob"][row] == info["prob"]
+        terminations += int(terminated.sum())
+        if over.any():
+            seen, _ = pool.reset(options={"reset_mask": over})
+            for row in np.flatnonzero(over):
+                np.testing.assert_array_equal(seen[row], row_of(*singles[row].reset()))
+    return terminations
+
+
+@pytest.mark.parametrize(("name", "settings"), TASKS)
+def test_a_task_equals_gymnasium(name, settings):
+    """Eight seeds, 300 steps, with the episodes that follow from the same generators."""
+    terminations = play(name, settings, 8, 300)
+    assert terminations > 0 or name.startswith(("CliffWalking", "Taxi"))
+
+
+def test_the_mask_of_taxi_is_in_front_of_its_state():
+    """As `action_mask="info"` puts it in front of Gymnasium's."""
+    play("Taxi-v4", {"is_rainy": True, "fickle_passenger": True}, 8, 300, prefix="Masked")
+    assert native.make("toy/MaskedTaxi-v4", 1).environment["observation"]["behind_mask"] == (500,)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "settings"), TASKS)
+def test_long_play_equals_gymnasium(name, settings):
+    """30 seeds, 3,000 steps."""
+    play(name, settings, 30, 3000)
+
+
+@pytest.mark.parametrize("name", sorted({name for name, _ in TASKS}))
+def test_a_run_can_switch(name):
+    """`ID` encoded as one array and `toy/ID` have the same spaces, limits and first observations."""
+    wrapped = native.make(f"gymnasium/{name}", 4, one_array=True)
+    own = native.make(f"toy/{name}", 4)
+    assert own.single_observation_space == wrapped.single_observation_space
+    assert own.environment["action"] == wrapped.environment["action"]
+    for part in ("max_episode_steps", "reward_threshold"):
+        assert own.environment[part] == wrapped.environment[part]
+    np.testing.assert_array_equal(own.reset(seed=3)[0], wrapped.reset(seed=3)[0])
+
+
+def test_rewards_are_settings():
+    """Gymnasium's reward_schedule as three numbers."""
+    schedule = (5.0, -2.0, -0.5)
+    pool = native.make("toy/FrozenLake-v1", 1, goal_reward=5.0, hole_reward=-2.0, step_reward=-0.5)
+    env = gymnasium.make("FrozenLake-v1", reward_schedule=schedule)
+    pool.reset(seed=2), env.reset(seed=2)
+    for action in (1, 1, 2, 0):
+        assert pool.step(np.array([action]))[1][0] == env.step(action)[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "reason"),
+    [
+        ("toy/FrozenLake-v1", {"success_rate": 1.5}, "success_rate must be between 0 and 1"),
+        ("toy/Taxi-v4", {"rainy_probability": -1.0}, "rainy_probability and fickle_probability must be between 0 and 1"),
+        ("toy/Blackjack-v1", {"map_name": "4x4"}, "map_name"),
+    ],
+)
+def test_settings_that_no_environment_can_run_with_are_refused(name, settings, reason):
+    """By name, before anything starts."""
+    with pytest.raises(ValueError, match=reason):
+        native.make(name, 1, **settings)
