@@ -20,6 +20,7 @@ from penstock.flows.cli import floorplan
 from penstock.flows.cli.envs import envs
 from penstock.flows.cli.exchange import copy, fork, import_
 from penstock.flows.cli.extend import extend
+from penstock.flows.cli.new_env import new_env
 from penstock.flows.cli.policies.export import export
 from penstock.flows.cli.policies.play import play
 from penstock.flows.cli.policies.serve_policy import serve_policy
@@ -48,6 +49,7 @@ app.command()(copy)
 app.command()(envs)
 app.command()(fork)
 app.command()(extend)
+app.command("new-env")(new_env)
 app.command()(report)
 app.command()(verify)
 app.command()(play)

@@ -55,7 +55,7 @@ class Pool(Asynchronous):
         self.num_envs = num_envs
         self.num_threads = num_threads
         self.autoreset_mode = autoreset_mode
-        self.metadata = {**metadata_of(environment_id), "autoreset_mode": autoreset_mode}
+        self.metadata = {**metadata_of(described), "autoreset_mode": autoreset_mode}
         self.config: dict[str, NDArray[Any]] = dict(config)
         """Every field of the configuration, one value an environment."""
         self.single_observation_space = observation_space_of(described)
@@ -128,6 +128,16 @@ class Pool(Asynchronous):
             self._seeds[index] = int(seeds[index])
         self._seeded |= mask
         return self._core.observation, self._infos.after_reset(self._core, mask)
+
+    def picture(self, environment: int) -> NDArray[np.uint8]:
+        """Return what one environment draws of itself, [height, width, 3].
+
+        Raises:
+            ValueError: It has no `draw`.
+            IndexError: There is no such environment.
+            RuntimeError: Not every environment was reset.
+        """
+        return self._core.draw(environment)
 
     def step(
         self, actions: Any

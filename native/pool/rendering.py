@@ -1,6 +1,7 @@
-"""Draws frames with Gymnasium's environment of the same id, which is given the state and rendered.
+"""Says which environments can be drawn, and draws frames of those that Gymnasium draws: it is given the state.
 
-It needs `gymnasium[classic-control]`, which brings pygame; Gymnasium says so where that is missing.
+That needs `gymnasium[classic-control]`, which brings pygame; Gymnasium says so where that is missing. Environments with
+a `draw` of their own need nothing: the pool in C++ paints them.
 """
 
 from __future__ import annotations
@@ -16,28 +17,48 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from penstock.native._core import Description
+
 # The picture of these follows from `state`, the configuration and, for Pendulum, the torque.
 _DRAWN = ("Acrobot-v1", "CartPole-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1")
 
 
-def metadata_of(environment_id: str) -> dict[str, object]:
+_FRAMES_PER_SECOND = 20
+"""For environments that draw themselves: their steps have no duration that the pool knows."""
+
+
+def metadata_of(described: Description) -> dict[str, object]:
     """Return Gymnasium's metadata: `render_modes` and `render_fps`; no modes for environments that cannot be drawn."""
+    environment_id = described["id"]
+    if draws_itself(described):
+        return {"render_modes": ["rgb_array"], "render_fps": _FRAMES_PER_SECOND}
     if environment_id not in _DRAWN:
         return {"render_modes": []}
     creator: Any = load_env_creator(str(gymnasium.spec(environment_id).entry_point))
     return dict(creator.metadata)
 
 
-def checked_render_mode(environment_id: str, render_mode: str | None, *modes: str) -> str | None:
-    """Return the mode, if the environment can be drawn and it is one of these.
+def draws_itself(described: Description) -> bool:
+    """Return whether the environment has a `draw` in its header."""
+    return "frame" in described
+
+
+def checked_render_mode(described: Description, render_mode: str | None, *modes: str) -> str | None:
+    """Return the mode, if the environment can be drawn and it is one of these; into arrays alone if it draws itself.
 
     Raises:
         ValueError: It is not.
     """
     if render_mode is None:
         return None
-    if environment_id not in _DRAWN:
-        raise ValueError(f"{environment_id} cannot be drawn: make it without render_mode, got {render_mode!r}")
+    own, environment_id = draws_itself(described), described["id"]
+    if not own and environment_id not in _DRAWN:
+        raise ValueError(
+            f"{environment_id} cannot be drawn: make it without render_mode, got {render_mode!r}; a header that has "
+            f"`frame` and `draw` can be"
+        )
+    if own:
+        modes = ("rgb_array",)
     if render_mode not in modes:
         raise ValueError(f"render_mode is {render_mode!r}, expected {' or '.join(map(repr, modes))}")
     return render_mode

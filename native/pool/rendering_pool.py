@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from penstock.native import _core
 from penstock.native.pool.attributes import get_attribute
 from penstock.native.pool.pool import Pool
-from penstock.native.pool.rendering import Renderer, checked_render_mode
+from penstock.native.pool.rendering import Renderer, checked_render_mode, draws_itself
 
 
 class RenderingPool(Pool):
@@ -21,7 +22,9 @@ class RenderingPool(Pool):
                 "a pool draws into arrays: make it with render_mode='rgb_array' and, for a window, wrap it in "
                 "gymnasium.wrappers.vector.HumanRendering"
             )
-        self.render_mode = checked_render_mode(self.environment["id"], render_mode, "rgb_array")
+        described = _core.describe(self.environment["id"])
+        self.render_mode = checked_render_mode(described, render_mode, "rgb_array")
+        self._draws_itself = draws_itself(described)
         self.spec = self._make_spec()
         self._renderer: Renderer | None = None
         self._actions: Any = None
@@ -34,6 +37,8 @@ class RenderingPool(Pool):
 
     def render(self) -> tuple[Any, ...]:
         """Return one frame for each environment, uint8 [height, width, 3], as SyncVectorEnv gives them."""
+        if self._draws_itself:
+            return tuple(self.picture(row) for row in range(self.num_envs))
         states = get_attribute(self, "state")
         if self._renderer is None:
             self._renderer = Renderer(self.environment["id"], "rgb_array")

@@ -22,6 +22,7 @@ from penstock.native.adapters.minatar import PREFIX as MINATAR
 from penstock.native.adapters.minatar import minatar_ids
 from penstock.native.adapters.minigrid import minigrid_ids
 from penstock.native.pool import mujoco_library
+from penstock.native.pool.spaces import VECTOR_ENTRY_POINT
 from penstock.native.registry.entry_points import load_installed
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ def _of_gymnasium(native: set[str]) -> list[Family]:
     """Return Gymnasium's registry by what its environments need; ids that Penstock steps itself have the prefix."""
     groups: dict[str, list[str]] = {"": [], "mujoco": [], "box2d": [], "jax": []}
     for name, spec in sorted(gymnasium.registry.items()):
-        if spec.namespace == "penstock" or name.startswith((ATARI, MINATAR)):
+        if spec.vector_entry_point == VECTOR_ENTRY_POINT or name.startswith((ATARI, MINATAR)):
             continue
         needs = _needs(spec)
         if needs is not None:

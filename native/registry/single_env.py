@@ -12,8 +12,9 @@ import numpy as np
 from gymnasium.error import ResetNeeded
 from gymnasium.vector import AutoresetMode
 
+from penstock.native import _core
 from penstock.native.pool.attributes import get_attribute, is_environments_own, set_attribute
-from penstock.native.pool.rendering import Renderer, checked_render_mode, metadata_of
+from penstock.native.pool.rendering import Renderer, checked_render_mode, draws_itself, metadata_of
 from penstock.native.pool.spaces import single_spec
 from penstock.native.registry.registry import make_native
 
@@ -37,16 +38,18 @@ class SingleEnv(gymnasium.Env[Any, Any]):
         render_mode: str | None = None,
         **config: Any,
     ) -> None:
-        self.render_mode = checked_render_mode(environment_id, render_mode, "rgb_array", "human")
         self._pool = make_native(environment_id, 1, 1, max_episode_steps, AutoresetMode.DISABLED, **config)
         if self._pool.environment["agents"]:
             raise ValueError(
                 f"{environment_id} has {self._pool.environment['agents']} agents with a reward each, and gymnasium.Env "
                 "has one: make a pool of it"
             )
+        described = _core.describe(environment_id)
+        self.render_mode = checked_render_mode(described, render_mode, "rgb_array", "human")
+        self._draws_itself = draws_itself(described)
         self.observation_space = self._pool.single_observation_space
         self.action_space = self._pool.single_action_space
-        self.metadata = metadata_of(environment_id)
+        self.metadata = metadata_of(described)
         rendering = {} if render_mode is None else {"render_mode": render_mode}
         self.spec = single_spec(self._pool.environment, self._configuration(), **rendering)
         self._going = False
@@ -103,6 +106,8 @@ class SingleEnv(gymnasium.Env[Any, Any]):
         """
         if self.render_mode is None:
             raise RuntimeError(f"{self} can't render: make it with render_mode='rgb_array' or 'human'")
+        if self._draws_itself:
+            return self._pool.picture(0) if self._going or self._action is not None else None
         if self._renderer is None:
             self._renderer = Renderer(self._pool.environment["id"], self.render_mode)
         return self._renderer.draw(get_attribute(self._pool, "state")[0], self._configuration(), self._action)

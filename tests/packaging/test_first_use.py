@@ -80,6 +80,7 @@ WRONG = {
     "simulate": ["--seeds 0", "--seed one", "--processes 0"],
     "envs": ["Chess-v1", "CartPole-v1 Ant-v5", "--all maybe"],
     "settings": ["no-such-setting", "--colour red", "lag stages"],
+    "new-env": ["Two-Carts", "two-carts --folder nowhere", "runs"],
     "check-env": ["Chess-v1", "nowhere.hpp", "notes.txt"],
     "check-algorithm": ["chess", "nowhere.py", "ppo --env Chess-v1"],
     "floorplan": ["cost nowhere.pb.txt notes.txt", "cost notes.txt notes.txt", "best nobody placements"],

@@ -89,6 +89,7 @@ py::dict describe_entry(const std::string& id) {
   out["config"] = config;
   out["reports"] = py::tuple(py::cast(d.reports));
   out["reset_reports"] = d.reset_reports;
+  if (d.frame_height > 0) out["frame"] = py::make_tuple(d.frame_height, d.frame_width);
   py::dict facts;
   for (const Fact& fact : d.facts) facts[fact.name.c_str()] = to_array(fact.values, fact.shape);
   if (!d.facts.empty()) out["facts"] = facts;

@@ -105,6 +105,17 @@ py::array PoolBinding::report() {
   return out;
 }
 
+py::array PoolBinding::draw(std::int64_t environment) {
+  const Use use(*this);
+  const Description& d = pool_->description();
+  if (d.frame_height == 0) throw py::value_error(d.id + " does not draw itself");
+  if (environment < 0 || environment >= size_)
+    throw py::index_error("environment " + std::to_string(environment) + " is none of " + std::to_string(size_));
+  py::array_t<std::uint8_t> out(Shape{d.frame_height, d.frame_width, 3});
+  pool_->draw(std::size_t(environment), {out.mutable_data(), std::size_t(out.size())});
+  return out;
+}
+
 py::tuple PoolBinding::columns() {
   const Use use(*this);
   const std::vector<Column> columns = pool_->columns();
@@ -205,6 +216,7 @@ void bind_pool(py::module_& module) {
       .def("configure", &PoolBinding::configure, py::arg("config"))
       .def("reset", &PoolBinding::reset, py::arg("seeds"), py::arg("seeded"), py::arg("mask"))
       .def_property_readonly("report", &PoolBinding::report)
+      .def("draw", &PoolBinding::draw, py::arg("environment"))
       .def("step", &PoolBinding::step, py::arg("actions"))
       .def("step_rows", &PoolBinding::step_rows, py::arg("actions"), py::arg("environments"))
       .def("ended", &PoolBinding::ended, py::arg("rows"))

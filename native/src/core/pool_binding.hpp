@@ -34,6 +34,9 @@ class PoolBinding {
   /// Returns [num_envs, reports], of the observation's moment.
   py::array report();
 
+  /// Returns the picture of one environment, [height, width, 3].
+  py::array draw(std::int64_t environment);
+
   /// Returns observation, reward, terminated, truncated, and infos: an empty dict where there is nothing to report, or
   /// None where they must be asked for.
   py::tuple step(const py::handle& actions);

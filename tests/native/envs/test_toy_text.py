@@ -103,7 +103,11 @@ def test_rewards_are_settings():
     ("name", "settings", "reason"),
     [
         ("toy/FrozenLake-v1", {"success_rate": 1.5}, "success_rate must be between 0 and 1"),
-        ("toy/Taxi-v4", {"rainy_probability": -1.0}, "rainy_probability and fickle_probability must be between 0 and 1"),
+        (
+            "toy/Taxi-v4",
+            {"rainy_probability": -1.0},
+            "rainy_probability and fickle_probability must be",
+        ),
         ("toy/Blackjack-v1", {"map_name": "4x4"}, "map_name"),
     ],
 )

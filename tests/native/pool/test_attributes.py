@@ -16,7 +16,13 @@ from penstock.native.pool import mujoco_library
 
 MODES = list(AutoresetMode)
 # The MuJoCo tasks have another state than Gymnasium's, and are held against those where they are tested.
-SHARED = [env_id for env_id in native.environment_ids() if env_id in gymnasium.registry.keys() - {*mujoco_library.IDS}]
+OTHERS = {env_id for env_id in native.environment_ids() if env_id.startswith(("toy/", "MiniGrid-"))}
+"""Those that observe arrays where Gymnasium's of that name observe something else."""
+SHARED = [
+    env_id
+    for env_id in native.environment_ids()
+    if env_id in gymnasium.registry.keys() - {*mujoco_library.IDS} - OTHERS
+]
 COPIES: list[Callable[[Any], Any]] = [copy.deepcopy, lambda pool: pickle.loads(pickle.dumps(pool))]
 
 

@@ -1,4 +1,4 @@
-"""Frames are Gymnasium's, pixel for pixel."""
+"""Frames are Gymnasium's, pixel for pixel, or what a header draws."""
 
 import pickle
 
@@ -14,7 +14,9 @@ from penstock import native
 
 pytest.importorskip("pygame", reason="comes with penstock-rl[render]")
 
-DRAWN = [env_id for env_id in native.environment_ids() if native.make(env_id, 1).metadata["render_modes"]]
+MODES = {env_id: native.make(env_id, 1).metadata["render_modes"] for env_id in native.environment_ids()}
+DRAWN = [env_id for env_id, modes in MODES.items() if "human" in modes]
+DRAW_THEMSELVES = [env_id for env_id, modes in MODES.items() if modes == ["rgb_array"]]
 
 
 @pytest.fixture(autouse=True)
@@ -91,7 +93,84 @@ def test_environments_without_a_picture_are_reported():
         native.make("CartPole-v1", 2, render_mode="ansi")
     with pytest.raises(RuntimeError, match="not every environment is ready"):
         native.make("CartPole-v1", 2, render_mode="rgb_array").render()
-    unseen = next((one for one in native.environment_ids() if one not in DRAWN), None)
-    if unseen is not None:
-        with pytest.raises(ValueError, match="cannot be drawn"):
-            native.make(unseen, 2, render_mode="rgb_array")
+    with pytest.raises(ValueError, match=r"cannot be drawn.*a header that has `frame` and `draw` can be"):
+        native.make("toy/Blackjack-v1", 2, render_mode="rgb_array")
+    with pytest.raises(ValueError, match="render_mode is 'human', expected 'rgb_array'"):
+        native.SingleEnv("ConnectFour-v0", render_mode="human")
+    with pytest.raises(ValueError, match="CartPole-v1 does not draw itself"):
+        native.make("CartPole-v1", 2).picture(0)
+    drawn = native.make("ConnectFour-v0", 2, render_mode="rgb_array")
+    with pytest.raises(RuntimeError, match="not every environment is ready"):
+        drawn.render()
+    drawn.reset(seed=0)
+    with pytest.raises(IndexError, match="environment 2 is none of 2"):
+        drawn.picture(2)
+
+
+def test_which_environments_draw_themselves():
+    """Teams, boards and grids."""
+    others = [env_id for env_id in DRAW_THEMSELVES if not env_id.startswith("MiniGrid-")]
+    assert others == ["ConnectFour-v0", "simple_spread_continuous_v3", "simple_spread_v3"]
+    assert len(DRAW_THEMSELVES) == len(others) + 46
+
+
+@pytest.mark.parametrize("env_id", ["ConnectFour-v0", "simple_spread_v3", "MiniGrid-DoorKey-8x8-v0"])
+def test_pictures_follow_from_the_state(env_id: str):
+    """Equal seeds give equal pictures, steps change them, and a pickled pool draws what the first one does."""
+    pools = [native.make(env_id, 3, autoreset_mode="SameStep", render_mode="rgb_array") for _ in range(2)]
+    for pool in pools:
+        pool.reset(seed=4)
+    first, same = (pool.render() for pool in pools)
+    assert {picture.dtype for picture in first} == {np.dtype(np.uint8)}
+    assert all(picture.shape[2] == 3 and len(np.unique(picture)) > 2 for picture in first)
+    assert all(np.array_equal(*pair) for pair in zip(first, same, strict=True))
+    for _ in range(2):
+        pools[0].step(np.ones_like(pools[0].action_space.sample()))
+    after = pools[0].render()
+    assert not np.array_equal(first[0], after[0])
+    copy = pickle.loads(pickle.dumps(pools[0]))
+    assert all(np.array_equal(*pair) for pair in zip(copy.call("render"), after, strict=True))
+
+
+def test_one_environment_draws_itself():
+    """Through `gymnasium.make`: nothing before the first reset, then a picture that Gymnasium's checker accepts."""
+    env = gymnasium.make("penstock/ConnectFour-v0", render_mode="rgb_array")
+    assert env.unwrapped.render() is None
+    env.reset(seed=0)
+    assert env.render().shape == (192, 224, 3)
+    env.close()
+
+
+def test_shapes_lie_where_a_header_puts_them():
+    """A rectangle, a disc and a line, cut off at the picture's borders."""
+    header = """
+#include <penstock/library.hpp>
+struct Painter {
+  static constexpr penstock::Info info{.id = "Painter-v0", .max_episode_steps = 5};
+  static constexpr penstock::Discrete<2> action{};
+  static constexpr auto observation = penstock::Box<1>::symmetric({1.0});
+  struct Config { PENSTOCK_FIELDS(Config) } config;
+  struct State { double luck; PENSTOCK_FIELDS(State, luck) } state;
+  void reset(penstock::Rng& rng) { state.luck = rng.random(); }
+  penstock::Step step(std::int64_t) { return {}; }
+  void observe(std::span<float, 1> out) const { out[0] = float(state.luck); }
+  static constexpr penstock::FrameSize frame{.height = 8, .width = 10};
+  void draw(penstock::Canvas& canvas) const {
+    canvas.rectangle(-3, -3, 5, 4, {255, 0, 0});
+    canvas.disc(9.5, 7.5, 1, {0, 255, 0});
+    canvas.line(2.5, 4.5, 6.5, 4.5, 1, {0, 0, 255});
+    canvas.disc(1e300, 0.0 / (state.luck - state.luck), 1, {1, 2, 3});
+  }
+};
+PENSTOCK_LIBRARY(Painter)
+"""
+    pool = native.load(header, flags=["-O0"]).make(1, render_mode="rgb_array")
+    pool.reset(seed=0)
+    (picture,) = pool.render()
+    wanted = np.full((8, 10, 3), 255, np.uint8)
+    wanted[0, :2] = [255, 0, 0]
+    wanted[7, 8:] = wanted[6, 9] = [0, 255, 0]
+    wanted[4, 2:7] = [0, 0, 255]
+    np.testing.assert_array_equal(picture, wanted)
+    with pytest.raises(native.CompileError, match="an environment that draws itself has the picture's size"):
+        native.load(header.replace("FrameSize frame", "FrameSize size"), flags=["-O0"])

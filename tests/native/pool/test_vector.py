@@ -14,7 +14,13 @@ from penstock.native.pool import mujoco_library
 
 MODES = list(AutoresetMode)
 # The MuJoCo tasks are held against Gymnasium where they are tested: their infos are not all float64 there.
-SHARED = [env_id for env_id in native.environment_ids() if env_id in gymnasium.registry.keys() - {*mujoco_library.IDS}]
+OTHERS = {env_id for env_id in native.environment_ids() if env_id.startswith(("toy/", "MiniGrid-"))}
+"""Those that observe arrays where Gymnasium's of that name observe something else."""
+SHARED = [
+    env_id
+    for env_id in native.environment_ids()
+    if env_id in gymnasium.registry.keys() - {*mujoco_library.IDS} - OTHERS
+]
 
 
 class Counting(gymnasium.Env):

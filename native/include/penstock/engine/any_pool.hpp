@@ -101,6 +101,8 @@ class AnyPool {
   virtual void observe(void* out) const = 0;
   /// Writes [environments, reports]; nothing if the environment reports nothing.
   virtual void report(double* out) const = 0;
+  /// Draws one environment into [frame height, frame width, 3]; nothing if it does not draw itself.
+  virtual void draw(std::size_t environment, std::span<std::uint8_t> out) const = 0;
 
   /// Steps every environment; returns the number of ended episodes.
   virtual std::size_t step(const void* actions, const StepBuffers& out) = 0;

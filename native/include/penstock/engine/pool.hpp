@@ -66,6 +66,14 @@ class Pool final : public AnyPool {
     for (std::size_t env = 0; env < slots_.size(); ++env) slots_[env].report(out, env);
   }
 
+  void draw(std::size_t environment, std::span<std::uint8_t> out) const override {
+    require_started();
+    if constexpr (Draws<E>) {
+      Canvas canvas(E::frame, out);
+      slots_[environment].env.draw(canvas);
+    }
+  }
+
   std::size_t step(const void* actions, const StepBuffers& out) override;
 
   void check_rows(const void* actions, std::span<const std::int32_t> environments) override;

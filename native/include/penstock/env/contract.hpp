@@ -45,6 +45,10 @@ concept Observes = requires(const E e, std::span<ObservationValue<E>, observatio
 template <class E>
 concept NamesActionMask = requires { &E::action_mask; };
 
+/// Has a member of that name, whatever it is.
+template <class E>
+concept NamesDraw = requires { &E::draw; } || requires { E::frame; };
+
 /// Stands for a value of any member's type, to count how many an aggregate takes.
 struct AnyMember {
   template <class T>
@@ -125,6 +129,14 @@ consteval void check_environment() {
                   "penstock: action_mask: must be `void action_mask(std::span<bool, n> out) const`, in an environment "
                   "whose action is Discrete<n>, or std::span<bool, n * agents> with MultiDiscrete<n, agents>: it says of "
                   "each choice, of one agent after the other, whether it is allowed now");
+  if constexpr (NamesDraw<E>) {
+    static_assert(Draws<E>, "penstock: draw: an environment that draws itself has the picture's size and a function: "
+                            "static constexpr penstock::FrameSize frame{.height = 64, .width = 96}; and "
+                            "void draw(penstock::Canvas& canvas) const");
+    if constexpr (Draws<E>)
+      static_assert(E::frame.height > 0 && E::frame.width > 0 && E::frame.height <= 4096 && E::frame.width <= 4096,
+                    "penstock: frame: a picture has 1 to 4096 pixels in height and in width");
+  }
   if constexpr (HasObservation<E>) {
     static_assert(Observes<E>,
                   "penstock: observe: must be `void observe(std::span<T, size> out) const`, with the type and the size "

@@ -53,6 +53,7 @@ struct Description {
   std::vector<std::string> reports;
   std::size_t reset_reports = 0;
   std::vector<Fact> facts;
+  std::int64_t frame_height = 0, frame_width = 0;  ///< pixels; 0 if the environment does not draw itself
 };
 
 /// An environment whose sizes are those of what it shares, not its type's: `Shared::describe` sets choices,
@@ -99,6 +100,7 @@ Description describe() {
     d.action_high.assign(E::action.high.begin(), E::action.high.end());
   }
   d.agents = agents_of<E>;
+  if constexpr (Draws<E>) d.frame_height = E::frame.height, d.frame_width = E::frame.width;
   const typename E::Config defaults{};
   for_each_field<typename E::Config>([&](const auto& field) {
     using T = typename std::remove_cvref_t<decltype(field)>::Type;

@@ -15,6 +15,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "penstock/env/canvas.hpp"
 #include "penstock/env/fields.hpp"
 #include "penstock/env/spaces.hpp"
 #include "penstock/host_device.hpp"
@@ -124,6 +125,13 @@ template <class E>
 concept Reports = HasFields<typename E::Report> && requires(const E fixed) {
   { fixed.report } -> std::same_as<const typename E::Report&>;
   { E::reset_reports } -> std::convertible_to<std::size_t>;
+};
+
+/// An environment that draws itself: `frame` is the picture's size, and `draw` paints the state of the moment on it.
+template <class E>
+concept Draws = requires(const E fixed, Canvas& canvas) {
+  { E::frame } -> std::convertible_to<FrameSize>;
+  { fixed.draw(canvas) } -> std::same_as<void>;
 };
 
 /// An environment whose steps are random: step is given the generator too, the one that reset draws from.

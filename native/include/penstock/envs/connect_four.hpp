@@ -17,6 +17,8 @@ struct ConnectFour {
   static constexpr Discrete<columns> action{};
   static constexpr auto observation = BoxOf<std::uint8_t, rows, columns, 2>::filled(0, 1);
 
+  static constexpr FrameSize frame{.height = 32 * rows, .width = 32 * columns};
+
   struct Config {
     bool turns = false;
     PENSTOCK_FIELDS(Config, turns)
@@ -53,6 +55,16 @@ struct ConnectFour {
   PENSTOCK_HOST_DEVICE void observe(std::span<std::uint8_t, 2 * rows * columns> out) const {
     for (std::size_t cell = 0; cell < state.board.size(); ++cell)
       out[2 * cell] = state.board[cell] == own, out[2 * cell + 1] = state.board[cell] == other;
+  }
+
+  /// The player who moves is red.
+  void draw(Canvas& canvas) const {
+    canvas.clear({30, 70, 160});
+    for (std::int64_t i = 0; i < rows * columns; ++i) {
+      const std::int64_t piece = state.board[std::size_t(i)];
+      const Rgb color = piece == own ? Rgb{210, 50, 40} : piece == other ? Rgb{245, 205, 60} : Rgb{235, 240, 248};
+      canvas.disc(double(32 * (i % columns) + 16), double(32 * (i / columns) + 16), 13, color);
+    }
   }
 
  private:

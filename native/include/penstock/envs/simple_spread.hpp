@@ -88,6 +88,19 @@ struct SimpleSpreadOf {
     }
   }
 
+  static constexpr FrameSize frame{.height = 256, .width = 256};
+
+  /// The square from -1.4 to 1.4, y up as in the environment's own coordinates: landmarks grey, agents blue.
+  void draw(Canvas& canvas) const {
+    const double scale = canvas.width() / 2.8;
+    const auto put = [&](const double* at, double radius, Rgb color) {
+      canvas.disc((at[0] + 1.4) * scale, (1.4 - at[1]) * scale, radius * scale, color);
+    };
+    for (std::size_t landmark = 0; landmark < landmarks; ++landmark) put(&state.landmark[2 * landmark], 0.05, {90, 90, 90});
+    for (std::size_t agent = 0; agent < agents; ++agent)
+      put(&state.position[2 * agent], contact_distance / 2, {std::uint8_t(40 + 50 * agent), 90, 215});
+  }
+
  private:
   /// Choices are nothing, left, right, down, up; continuous ones have a strength for each.
   PENSTOCK_HOST_DEVICE static std::array<double, 2 * agents> wanted_force(Action chosen) {

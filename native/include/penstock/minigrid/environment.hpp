@@ -10,6 +10,7 @@
 
 #include "penstock/env/variants.hpp"
 #include "penstock/minigrid/layouts.hpp"
+#include "penstock/minigrid/painting.hpp"
 
 namespace penstock::minigrid {
 
@@ -83,6 +84,10 @@ struct Environment {
   }
 
   void observe(std::span<std::uint8_t, view * view * 3> out) const { see(state, sees_through(current()), out); }
+
+  static constexpr FrameSize frame{.height = 256, .width = 256};
+
+  void draw(Canvas& canvas) const { paint(state, canvas); }
 
  private:
   [[nodiscard]] const Task& current() const { return Tasks[std::size_t(config.task)]; }

@@ -84,7 +84,7 @@ class Rooms {
  private:
   Room& at(std::int64_t i, std::int64_t j) { return rooms[std::size_t(j * 3 + i)]; }
   Room& beside(std::int64_t i, std::int64_t j, std::size_t wall_side) {
-    return at(i + right_to_up_x[wall_side], j + right_to_up_y[wall_side]);
+    return at(i + ahead_x[wall_side], j + ahead_y[wall_side]);
   }
   [[nodiscard]] Place top(std::int64_t i, std::int64_t j) const { return {i * (side - 1), j * (side - 1)}; }
 
@@ -105,7 +105,7 @@ class Rooms {
     if (here) return;
     here = true;
     for (std::size_t wall_side = 0; wall_side < 4; ++wall_side)
-      if (at(i, j).open[wall_side]) reach(i + right_to_up_x[wall_side], j + right_to_up_y[wall_side], reached);
+      if (at(i, j).open[wall_side]) reach(i + ahead_x[wall_side], j + ahead_y[wall_side], reached);
   }
 
   World& world;

@@ -17,7 +17,7 @@ namespace penstock::minigrid {
 
 inline constexpr std::int64_t largest_side = 25, view = 7;
 inline constexpr std::size_t words = (largest_side * largest_side + 7) / 8, most_obstacles = 8;
-inline constexpr std::array<std::int64_t, 4> right_to_up_x{1, 0, -1, 0}, right_to_up_y{0, 1, 0, -1};
+inline constexpr std::array<std::int64_t, 4> ahead_x{1, 0, -1, 0}, ahead_y{0, 1, 0, -1};
 inline constexpr std::int64_t no_limit = std::numeric_limits<std::int64_t>::max();
 
 struct Place {
@@ -63,7 +63,7 @@ class World {
   [[nodiscard]] Place place(std::int64_t index) const { return {index % s.width, index / s.width}; }
   [[nodiscard]] Place agent() const { return {s.x, s.y}; }
   [[nodiscard]] Place ahead() const {
-    return {s.x + right_to_up_x[std::size_t(s.direction)], s.y + right_to_up_y[std::size_t(s.direction)]};
+    return {s.x + ahead_x[std::size_t(s.direction)], s.y + ahead_y[std::size_t(s.direction)]};
   }
   void put_agent(Place p, std::int64_t direction) { s.x = p.x, s.y = p.y, s.direction = direction; }
 
@@ -117,7 +117,7 @@ inline Color draw_color(Rng& rng) { return colors_by_name[std::size_t(rng.intege
 /// its last row with what it carries, and 0 where walls and doors hide a cell.
 inline void see(const State& s, bool through_walls, std::span<std::uint8_t, view * view * 3> out) {
   const auto facing = std::size_t(s.direction);
-  const std::int64_t dx = right_to_up_x[facing], dy = right_to_up_y[facing];
+  const std::int64_t dx = ahead_x[facing], dy = ahead_y[facing];
   std::uint32_t lit = std::uint32_t{1} << (view / 2);
   for (std::int64_t j = view - 1; j >= 0; --j) {
     std::array<Cell, view> cells;
