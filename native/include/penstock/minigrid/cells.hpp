@@ -1,4 +1,4 @@
-/// What a cell of MiniGrid's holds, in one byte, and the three numbers that the agent sees of it.
+/// A cell of MiniGrid's grid in one byte, and the three numbers that the agent sees of it.
 #pragma once
 
 #include <array>

@@ -103,7 +103,7 @@ struct Environment {
     obstacle = world.index(found);
   }
 
-  /// What every task does with an action.
+  /// Does what an action does in every task.
   Step act(World& world, std::int64_t chosen) {
     const Place ahead = world.ahead();
     const Cell front = world.at(ahead);
@@ -133,7 +133,7 @@ struct Environment {
     return {};
   }
 
-  /// What the task makes of it.
+  /// Adds the rewards and ends of the task.
   Step ending(const Task& task, const World& world, std::int64_t chosen, Step result) const {
     switch (task.layout) {
       case Layout::unlock:

@@ -83,7 +83,7 @@ constexpr std::int64_t width_of(const Task& task) {
 }
 constexpr std::int64_t height_of(const Task& task) { return has_rooms(task) ? (task.size - 1) * task.count + 1 : task.size; }
 
-/// Whether the agent sees through walls.
+/// Returns whether the agent sees through walls.
 constexpr bool sees_through(const Task& task) {
   return task.layout == Layout::empty || task.layout == Layout::go_to_door || task.layout == Layout::fetch ||
       task.layout == Layout::obstacles;

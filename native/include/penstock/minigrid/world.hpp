@@ -29,8 +29,8 @@ struct Place {
 struct State {
   std::array<std::int64_t, words> cells;
   std::int64_t width, height, x, y, direction, carried, steps;
-  std::int64_t target;  ///< where the door is, as y * width + x; in Fetch the cell that is fetched
-  std::array<std::int64_t, most_obstacles> obstacles;  ///< where they are, as y * width + x
+  std::int64_t target;  ///< the place of the door, as y * width + x; in Fetch the cell that is fetched
+  std::array<std::int64_t, most_obstacles> obstacles;  ///< their places, as y * width + x
   PENSTOCK_FIELDS(State, cells, width, height, x, y, direction, carried, steps, target, obstacles)
 };
 

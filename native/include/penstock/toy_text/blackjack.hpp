@@ -21,7 +21,7 @@ struct Blackjack {
     PENSTOCK_FIELDS(Config, natural, sab)
   } config;
 
-  /// Of each hand the sum with aces as 1, the number of cards, and whether an ace is among them.
+  /// Each hand is the sum with aces as 1, the number of cards, and whether an ace is among them.
   struct State {
     std::int64_t sum, count, dealer_sum, dealer_count, dealer_card;
     bool ace, dealer_ace;

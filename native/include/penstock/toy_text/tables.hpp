@@ -1,4 +1,4 @@
-/// What Gymnasium's toy text has in common: draws from a table of probabilities, and a state seen as one of its choices.
+/// Parts that Gymnasium's toy text has in common: draws from a table of probabilities, and a state seen as one of its choices.
 #pragma once
 
 #include <cstddef>

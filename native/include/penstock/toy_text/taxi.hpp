@@ -88,7 +88,7 @@ struct TaxiRules {
   static constexpr std::array<Way, 4> ways{{{1, 0}, {-1, 0}, {0, 1}, {0, -1}}};
   static constexpr std::array<std::int64_t, 4> stop_row{0, 0, 4, 4}, stop_column{0, 4, 0, 3};
 
-  /// Where the passenger waits and wants to go elsewhere, all equally likely.
+  /// States in which the passenger waits and wants to go elsewhere, all equally likely.
   static constexpr auto beginnings = [] {
     std::array<double, states> all{};
     for (std::size_t i = 0; i < states; ++i)
