@@ -17,10 +17,10 @@ from rich.console import Console
 
 import penstock
 from penstock.flows.cli import floorplan
-from penstock.flows.cli.envs import envs
+from penstock.flows.cli.environments.envs import envs
+from penstock.flows.cli.environments.new_env import new_env
 from penstock.flows.cli.exchange import copy, fork, import_
 from penstock.flows.cli.extend import extend
-from penstock.flows.cli.new_env import new_env
 from penstock.flows.cli.policies.export import export
 from penstock.flows.cli.policies.play import play
 from penstock.flows.cli.policies.serve_policy import serve_policy
