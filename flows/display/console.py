@@ -189,9 +189,10 @@ def print_table(rows: Sequence[Mapping[str, object]], console: Console | None = 
     for column in columns:
         # By default Rich narrows every column that may wrap, even where that cuts words.
         whole = all(" " not in str(row[column]) for row in rows)
-        table.add_column("\n".join(_words(column)), no_wrap=whole)
+        table.add_column(Text("\n".join(_words(column))), no_wrap=whole)
     for row in rows:
-        table.add_row(*("" if row[column] is None else str(row[column]) for column in columns))
+        # As text, for square brackets in a string would be markup.
+        table.add_row(*(Text("" if row[column] is None else str(row[column])) for column in columns))
     console.print(table)
     if left_out := [" ".join(_words(column)) for column in rows[0] if column not in columns]:
         console.print(f"[dim]not shown in {console.width} columns: {', '.join(left_out)}[/]", highlight=False)

@@ -10,17 +10,21 @@ import pytest
 
 from penstock import native
 
+from ..support import structured_environments
 from ..support.stored_run import assert_same, assert_whole
+from ..support.structured_environments import SCENE
 from .conftest import Settings
 from .equality_runs import columns
 
 SETTINGS = Settings(stages=2, rounds=12, tiles=2, act_tasks=1)
 NORMALIZED = "['gymnasium.wrappers.NormalizeObservation']"
+STRUCTURED = ("--environment.structured", "true", "--algorithm.network", "leaves")
 FAMILIES = {
     "wrappers": ("gymnasium/CartPole-v1", "--wrappers", NORMALIZED),
     "minigrid": ("minigrid/MiniGrid-Empty-5x5-v0", "--algorithm.network", "small"),
     "envpool": ("envpool/CartPole-v1",),
     "dm-control": ("dm_control/cartpole-balance",),
+    "structured": (f"{structured_environments.__name__}:{SCENE}", *STRUCTURED),
 }
 """Ids and other options."""
 
@@ -53,7 +57,7 @@ def test_a_killed_run_of_gymnasium_environments_ends_with_the_same_bytes(bench, 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_killed_run_of_a_family_ends_with_the_same_bytes(bench, cluster, family):
-    """Also where generators or wrappers keep something over episodes: a stage begins with new ones."""
+    """Also where generators or wrappers keep something over episodes, and with structured observations and actions."""
     environment_id, *options = FAMILIES[family]
     try:
         native.make(environment_id, 1, one_array=True).close()

@@ -68,6 +68,28 @@ class Fitting(gymnasium.Env[Any, Any]):
         return (action["gear"] == 2 + up.sum()) + (choices == up).mean() - off
 
 
+class Scene(Fitting):
+    """Shows the same two numbers as an image, a choice and a nested pair, and takes the actions of `Hybrid`."""
+
+    observation_space = Dict(
+        image=Box(0, 255, (8, 8, 1), np.uint8),
+        up=Discrete(3),
+        rest=Tuple([Box(-1.0, 1.0, (2,), np.float64), Dict(bits=MultiBinary(2))]),
+    )
+
+    def __init__(self) -> None:
+        super().__init__("Hybrid")
+
+    def _next(self) -> Any:
+        cue = super()._next()
+        up = cue > 0
+        image = np.full((8, 8, 1), 255 * up[0], np.uint8)
+        return {"image": image, "up": int(up.sum()), "rest": (cue.astype(float), {"bits": up.astype(np.int8)})}
+
+
+SCENE = "test/Scene-v0"
+
+
 def registered_id(kind: str) -> str:
     """Return the id of one of `SPACES`, which a process can make that has imported this module."""
     return f"test/Fitting{kind}-v0"
@@ -80,3 +102,4 @@ def environment_id(kind: str) -> str:
 
 for _kind in SPACES:
     gymnasium.register(registered_id(_kind), Fitting, kwargs={"kind": _kind})
+gymnasium.register(SCENE, Scene)

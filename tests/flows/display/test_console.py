@@ -39,3 +39,10 @@ def test_a_line_keeps_the_parts_that_fit():
     """Last parts are left out, the first one never."""
     parts = ["stage 1", "return 5.0", "learner waits 3%"]
     assert [fitting(parts, width) for width in (80, 20, 3)] == ["  ".join(parts), "stage 1  return 5.0", "stage 1"]
+
+
+def test_square_brackets_are_text():
+    """Names and lists in a table are printed as they are, not taken for colours."""
+    file = io.StringIO()
+    print_table([{"setting [bold]": "[64, 64]", "value": "penstock-rl[mujoco]"}], Console(file=file, width=80))
+    assert file.getvalue().split() == ["setting", "[bold]", "value", "[64,", "64]", "penstock-rl[mujoco]"]

@@ -15,7 +15,8 @@ from penstock import native
 pytest.importorskip("pygame", reason="comes with penstock-rl[render]")
 
 MODES = {env_id: native.make(env_id, 1).metadata["render_modes"] for env_id in native.environment_ids()}
-DRAWN = [env_id for env_id, modes in MODES.items() if "human" in modes]
+DRAWN = [env_id for env_id, modes in MODES.items() if modes == ["human", "rgb_array"]]
+"""Classic control; test_mujoco_data.py has MuJoCo's tasks, which need OpenGL."""
 DRAW_THEMSELVES = [env_id for env_id, modes in MODES.items() if modes == ["rgb_array"]]
 
 
@@ -30,7 +31,6 @@ def no_display(monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.filterwarnings("ignore:.*we recommend using a symmetric and normalized space:UserWarning")
 def test_gymnasium_checks_every_render_mode(env_id: str):
     """check_env with its check of rendering: every mode that the metadata names gives what it must, windows too."""
-    assert native.SingleEnv(env_id).metadata["render_modes"] == ["human", "rgb_array"]
     check_env(native.SingleEnv(env_id, render_mode="rgb_array"))
 
 

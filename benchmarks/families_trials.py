@@ -1,0 +1,110 @@
+"""Tries environments one after the other in a process that may crash or hang: steps them, or trains one stage.
+
+benchmarks/families.py starts it with the ids on standard input, a line each, and reads a line of JSON for each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from typing import Any
+
+import numpy as np
+
+STEPS, ENVS = 100, 2
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("trial", choices=["step", "train"])
+    args = parser.parse_args()
+    trial = step if args.trial == "step" else train
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # libraries print what they like
+    with tempfile.TemporaryDirectory(prefix="penstock-families-") as folder:
+        os.chdir(folder)
+        for line in sys.stdin:
+            name = line.strip()
+            begun = time.perf_counter()
+            try:
+                found = trial(name)
+            except Exception as error:  # noqa: BLE001  (each library fails in its own way; the table says how)
+                found = {"error": f"{type(error).__name__}: {error}"[:400]}
+            found |= {"id": name, "seconds": round(time.perf_counter() - begun, 2)}
+            print(json.dumps(found), file=answers, flush=True)
+
+
+def step(name: str) -> dict[str, Any]:
+    """Make a pool of two environments, and take 100 random steps whose results match the spaces."""
+    from penstock import native  # noqa: PLC0415  (a trial that trains loads it later)
+
+    with contextlib.closing(native.make(name, ENVS)) as pool:
+        space, actions = pool.single_observation_space, pool.action_space
+        actions.seed(0)
+        observation, _ = pool.reset(seed=0)
+        ended = 0
+        for at in range(STEPS + 1):
+            wrong = mismatch(pool, observation)
+            if wrong:
+                return {"error": f"step {at}: {wrong}; the space is {space}"[:400]}
+            if at == STEPS:
+                break
+            observation, reward, terminated, truncated, _ = pool.step(actions.sample())
+            if reward.shape[0] != ENVS or not np.isfinite(reward).all():
+                return {"error": f"step {at}: rewards {reward}, expected {ENVS} that are finite"}
+            if terminated.dtype != np.bool_ or truncated.dtype != np.bool_:
+                return {"error": f"step {at}: flags of {terminated.dtype} and {truncated.dtype}, expected bool"}
+            ended += int((terminated | truncated).sum())
+    return {"ended": ended}
+
+
+def mismatch(pool: Any, observation: Any) -> str | None:
+    """Return what of an observation is not in the space of all environments; None if it is."""
+    space = pool.observation_space
+    if space.contains(observation):
+        return None
+    if not isinstance(observation, np.ndarray):
+        return f"{str(observation)[:200]} is not in it"
+    if observation.shape != space.shape or observation.dtype != space.dtype:
+        return f"{observation.dtype} of {observation.shape}, expected {space.dtype} of {space.shape}"
+    beyond = (observation < space.low) | (observation > space.high)
+    return f"{int(beyond.sum())} values beyond the bounds, such as {observation[beyond][:3]}"
+
+
+def train(name: str) -> dict[str, Any]:
+    """Train one stage of two rounds by PPO, as `penstock train --environment.id NAME` does; return its steps."""
+    import penstock  # noqa: PLC0415  (a trial that steps needs neither torch nor Prefect)
+    from penstock import native  # noqa: PLC0415
+
+    settings: dict[str, Any] = {"environment.num_envs": 4, "environment.envs_per_tile": 4}
+    with contextlib.closing(native.make(name, 1, one_array=True, one_action=True)) as pool:
+        shape = pool.environment["observation"]["shape"]
+    if len(shape) >= 2:
+        settings["algorithm.network"] = "nature" if min(shape[-2:]) >= 36 else "small"
+    run = penstock.train(
+        {"store": "runs"},
+        name="one",
+        progress=False,
+        **{
+            "environment.id": name,
+            "schedule.rounds_per_stage": 2,
+            "schedule.max_stages": 1,
+            "schedule.evaluation_episodes": 1,
+            "environment.max_episode_steps": 50,
+            "schedule.target_return": None,
+            **settings,
+        },
+    )
+    steps = int(run.history.column("env_steps")[-1].as_py())
+    shutil.rmtree("runs")
+    return {"env_steps": steps}
+
+
+if __name__ == "__main__":
+    main()
