@@ -75,6 +75,7 @@ def extra(name: str) -> str:
 
 
 _IN_RUNS = "in runs also Floorplan-v0, and the environments of a header (environment.header)"
+_BEHIND_SOCKETS = "socket/<name> with environment.address: the environment of a server, such as `penstock serve-env`"
 _LISTED_ELSEWHERE = {"minatar", "minigrid"}
 """Packages whose ids in Gymnasium's registry are another family's."""
 
@@ -94,6 +95,7 @@ def _all() -> tuple[Family, ...]:
         _wrapped(
             "dm_control", "dm_control", "dm-control", dm_control_ids, "needs MuJoCo 3; EnvPool has the same tasks"
         ),
+        Family("Socket", (), installed=True, install=None, restored="replay", note=_BEHIND_SOCKETS),
         *_of_gymnasium({*own, *mujoco_library.IDS}),
     )
 

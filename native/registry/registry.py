@@ -26,6 +26,8 @@ from penstock.native.pool import mujoco_library
 from penstock.native.pool.arguments import configuration
 from penstock.native.pool.pool import Pool
 from penstock.native.pool.rendering_pool import RenderingPool
+from penstock.native.sockets.source import PREFIX as SOCKET
+from penstock.native.sockets.source import socket_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     from penstock.native.adapters.one_array import MaskSource
     from penstock.native.interface import EnvironmentPool
 
-_WRAPPED = (ATARI, MINATAR, MINIGRID, ENVPOOL, DM_CONTROL, GYMNASIUM)
+_WRAPPED = (ATARI, MINATAR, MINIGRID, ENVPOOL, DM_CONTROL, SOCKET, GYMNASIUM)
 """Beginnings of ids that other libraries step, Gymnasium last."""
 
 unknown_id_hooks: list[Callable[[], object]] = []
@@ -69,8 +71,9 @@ def make(
         id: One of `environment_ids()`; an Atari game as `ALE/Pong-v5` (needs ale-py), a smaller one as
             `MinAtar/Breakout-v1` (needs MinAtar), a maze as `minigrid/MiniGrid-DoorKey-5x5-v0` (needs MiniGrid), one
             of EnvPool's as `envpool/CartpoleBalance-v1` (needs EnvPool), a task of dm_control's suite as
-            `dm_control/cartpole-balance` (needs dm_control and MuJoCo 3); or an id of Gymnasium's registry, as it is or
-            after `gymnasium/`, which also chooses Gymnasium where both know the id. `penstock envs` lists them.
+            `dm_control/cartpole-balance` (needs dm_control and MuJoCo 3); the environment of a server as `socket/Name`
+            (with `address`; `docs/socket.md`); or an id of Gymnasium's registry, as it is or after `gymnasium/`, which
+            also chooses Gymnasium where both know the id. `penstock envs` lists them.
         num_envs: How many; row b of every array is environment b.
         num_threads: Threads that step, the caller's included. Results are the same for any number.
         max_episode_steps: Truncates episodes; None takes the environment's own limit, -1 means that there is none.
@@ -136,6 +139,8 @@ def make(
         source = envpool_source(id, num_envs, num_threads, max_episode_steps, config, one_array=one_array)
     elif id.startswith(DM_CONTROL):
         source = dm_control_source(id, num_envs, num_threads, max_episode_steps, config)
+    elif id.startswith(SOCKET):
+        source = socket_source(id, num_envs, num_threads, max_episode_steps, config)
     elif id.startswith(GYMNASIUM) or gymnasium_knows(id):
         name = id.removeprefix(GYMNASIUM)
         source = gymnasium_source(
@@ -229,7 +234,7 @@ def is_native(environment_id: str) -> bool:
 
 def takes_wrappers(environment_id: str) -> bool:
     """Return whether Gymnasium steps the environment, so that its wrappers can be put around each."""
-    return not is_native(environment_id) and not environment_id.startswith((ATARI, ENVPOOL))
+    return not is_native(environment_id) and not environment_id.startswith((ATARI, ENVPOOL, SOCKET))
 
 
 def setting_types(environment_id: str) -> dict[str, type | None]:
@@ -252,6 +257,8 @@ def setting_types(environment_id: str) -> dict[str, type | None]:
         return envpool_types(environment_id)
     if environment_id.startswith(DM_CONTROL):
         return dm_control_types(environment_id)
+    if environment_id.startswith(SOCKET):
+        return {}
     if environment_id.startswith(GYMNASIUM) or gymnasium_knows(environment_id):
         return gymnasium_types(environment_id)
     raise ValueError(_unknown(environment_id))
