@@ -47,7 +47,7 @@ class Request:
     reply_seconds: float
     """Longest wait for one answer."""
     reconnect_seconds: float
-    """How long connecting is tried again, the first time and after a loss."""
+    """Time for which connecting is tried again, at first and after a loss."""
 
     @property
     def where(self) -> str:

@@ -118,7 +118,7 @@ def test_the_c_server_refuses_wrong_requests(cartpole):
 
 
 def test_the_c_client_steps_any_server(tmp_path):
-    """What it gets is what a pool gets."""
+    """It gets what a pool gets."""
     (tmp_path / "client.c").write_text(CLIENT)
     program = compiled(tmp_path / "client.c", tmp_path / "client")
     with served() as server:
