@@ -23,6 +23,7 @@ from penstock.native.adapters.minatar import minatar_ids
 from penstock.native.adapters.minigrid import minigrid_ids
 from penstock.native.pool import mujoco_library
 from penstock.native.registry.entry_points import load_installed
+from penstock.native.simulators.brax import brax_ids
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -95,12 +96,20 @@ def _all() -> tuple[Family, ...]:
         _wrapped(
             "dm_control", "dm_control", "dm-control", dm_control_ids, "needs MuJoCo 3; EnvPool has the same tasks"
         ),
+        _wrapped("Brax", "brax", "brax", brax_ids, restored="state"),
         Family("Socket", (), installed=True, install=None, restored="replay", note=_BEHIND_SOCKETS),
         *_of_gymnasium({*own, *mujoco_library.IDS}),
     )
 
 
-def _wrapped(name: str, module: str, extra_name: str, ids: Callable[[], Iterable[str]], note: str = "") -> Family:
+def _wrapped(
+    name: str,
+    module: str,
+    extra_name: str,
+    ids: Callable[[], Iterable[str]],
+    note: str = "",
+    restored: Restored = "replay",
+) -> Family:
     """Return a family that one package brings; `ids` imports it, and raises ValueError where that fails."""
     there, listed = _is_installed(module), tuple[str, ...]()
     if there:
@@ -108,7 +117,7 @@ def _wrapped(name: str, module: str, extra_name: str, ids: Callable[[], Iterable
             listed = tuple(sorted(ids()))
         except ValueError as error:
             there, note = False, str(error)
-    return Family(name, listed, there, extra(extra_name), "replay", note)
+    return Family(name, listed, there, extra(extra_name), restored, note)
 
 
 def _of_gymnasium(native: set[str]) -> list[Family]:

@@ -26,6 +26,9 @@ from penstock.native.pool import mujoco_library
 from penstock.native.pool.arguments import configuration
 from penstock.native.pool.pool import Pool
 from penstock.native.pool.rendering_pool import RenderingPool
+from penstock.native.simulators.brax import PREFIX as BRAX
+from penstock.native.simulators.brax import brax_source, brax_types
+from penstock.native.simulators.state_pool import StatePool
 from penstock.native.sockets.source import PREFIX as SOCKET
 from penstock.native.sockets.source import socket_source
 
@@ -35,8 +38,11 @@ if TYPE_CHECKING:
     from penstock.native.adapters.one_array import MaskSource
     from penstock.native.interface import EnvironmentPool
 
-_WRAPPED = (ATARI, MINATAR, MINIGRID, ENVPOOL, DM_CONTROL, SOCKET, GYMNASIUM)
+_WRAPPED = (ATARI, MINATAR, MINIGRID, ENVPOOL, DM_CONTROL, SOCKET, BRAX, GYMNASIUM)
 """Beginnings of ids that other libraries step, Gymnasium last."""
+
+_SIMULATED = (BRAX,)
+"""Beginnings of ids whose libraries give their state."""
 
 unknown_id_hooks: list[Callable[[], object]] = []
 """Hooks that are called for an unknown id, which they may then load."""
@@ -141,6 +147,8 @@ def make(
         source = dm_control_source(id, num_envs, num_threads, max_episode_steps, config)
     elif id.startswith(SOCKET):
         source = socket_source(id, num_envs, num_threads, max_episode_steps, config)
+    elif id.startswith(BRAX):
+        source = brax_source(id, num_envs, num_threads, max_episode_steps, config)
     elif id.startswith(GYMNASIUM) or gymnasium_knows(id):
         name = id.removeprefix(GYMNASIUM)
         source = gymnasium_source(
@@ -155,7 +163,8 @@ def make(
         )
     else:
         raise ValueError(_unknown(id))
-    return WrappedPool(source, mode, record_episode_statistics=record_episode_statistics, one_action=one_action)
+    kind = StatePool if id.startswith(_SIMULATED) else WrappedPool
+    return kind(source, mode, record_episode_statistics=record_episode_statistics, one_action=one_action)
 
 
 def _check_encoding(id: str, *, one_array: bool, structured: bool, action_mask: str | None) -> None:  # noqa: A002
@@ -234,7 +243,7 @@ def is_native(environment_id: str) -> bool:
 
 def takes_wrappers(environment_id: str) -> bool:
     """Return whether Gymnasium steps the environment, so that its wrappers can be put around each."""
-    return not is_native(environment_id) and not environment_id.startswith((ATARI, ENVPOOL, SOCKET))
+    return not is_native(environment_id) and not environment_id.startswith((ATARI, ENVPOOL, SOCKET, *_SIMULATED))
 
 
 def setting_types(environment_id: str) -> dict[str, type | None]:
@@ -259,6 +268,8 @@ def setting_types(environment_id: str) -> dict[str, type | None]:
         return dm_control_types(environment_id)
     if environment_id.startswith(SOCKET):
         return {}
+    if environment_id.startswith(BRAX):
+        return brax_types(environment_id)
     if environment_id.startswith(GYMNASIUM) or gymnasium_knows(environment_id):
         return gymnasium_types(environment_id)
     raise ValueError(_unknown(environment_id))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from typing import Self
@@ -21,7 +23,9 @@ class EnvironmentProcess:
     def start(self) -> None:
         """Start the server, at the address of the one before if there was one."""
         port = self.address.rpartition(":")[2]
-        self._process = subprocess.Popen([*self._command, port], stdout=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen(
+            [*self._command, port], stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
         assert self._process.stdout is not None
         said = self._process.stdout.readline()
         assert said.startswith("socket/"), said
@@ -30,7 +34,7 @@ class EnvironmentProcess:
     def kill(self) -> None:
         """End the server as a power cut does, with all of its connections."""
         assert self._process is not None
-        self._process.kill()
+        os.killpg(self._process.pid, signal.SIGKILL)  # a server in C has a process for each connection
         self._process.communicate()
 
     def __enter__(self) -> Self:
