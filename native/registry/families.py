@@ -24,6 +24,7 @@ from penstock.native.adapters.minigrid import minigrid_ids
 from penstock.native.pool import mujoco_library
 from penstock.native.registry.entry_points import load_installed
 from penstock.native.simulators.brax import brax_ids
+from penstock.native.simulators.playground import playground_ids
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -96,7 +97,8 @@ def _all() -> tuple[Family, ...]:
         _wrapped(
             "dm_control", "dm_control", "dm-control", dm_control_ids, "needs MuJoCo 3; EnvPool has the same tasks"
         ),
-        _wrapped("Brax", "brax", "brax", brax_ids, restored="state"),
+        _wrapped("MJX", "mujoco_playground", "mjx", playground_ids, "MuJoCo Playground's control suite", "state"),
+        _wrapped("Brax", "brax", "brax", brax_ids, "no longer maintained by its authors: prefer MJX", "state"),
         Family("Socket", (), installed=True, install=None, restored="replay", note=_BEHIND_SOCKETS),
         *_of_gymnasium({*own, *mujoco_library.IDS}),
     )

@@ -28,6 +28,8 @@ from penstock.native.pool.pool import Pool
 from penstock.native.pool.rendering_pool import RenderingPool
 from penstock.native.simulators.brax import PREFIX as BRAX
 from penstock.native.simulators.brax import brax_source, brax_types
+from penstock.native.simulators.playground import PREFIX as MJX
+from penstock.native.simulators.playground import playground_source, playground_types
 from penstock.native.simulators.state_pool import StatePool
 from penstock.native.sockets.source import PREFIX as SOCKET
 from penstock.native.sockets.source import socket_source
@@ -38,10 +40,10 @@ if TYPE_CHECKING:
     from penstock.native.adapters.one_array import MaskSource
     from penstock.native.interface import EnvironmentPool
 
-_WRAPPED = (ATARI, MINATAR, MINIGRID, ENVPOOL, DM_CONTROL, SOCKET, BRAX, GYMNASIUM)
+_WRAPPED = (ATARI, MINATAR, MINIGRID, ENVPOOL, DM_CONTROL, SOCKET, BRAX, MJX, GYMNASIUM)
 """Beginnings of ids that other libraries step, Gymnasium last."""
 
-_SIMULATED = (BRAX,)
+_SIMULATED = (BRAX, MJX)
 """Beginnings of ids whose libraries give their state."""
 
 unknown_id_hooks: list[Callable[[], object]] = []
@@ -149,6 +151,8 @@ def make(
         source = socket_source(id, num_envs, num_threads, max_episode_steps, config)
     elif id.startswith(BRAX):
         source = brax_source(id, num_envs, num_threads, max_episode_steps, config)
+    elif id.startswith(MJX):
+        source = playground_source(id, num_envs, num_threads, max_episode_steps, config)
     elif id.startswith(GYMNASIUM) or gymnasium_knows(id):
         name = id.removeprefix(GYMNASIUM)
         source = gymnasium_source(
@@ -270,6 +274,8 @@ def setting_types(environment_id: str) -> dict[str, type | None]:
         return {}
     if environment_id.startswith(BRAX):
         return brax_types(environment_id)
+    if environment_id.startswith(MJX):
+        return playground_types(environment_id)
     if environment_id.startswith(GYMNASIUM) or gymnasium_knows(environment_id):
         return gymnasium_types(environment_id)
     raise ValueError(_unknown(environment_id))

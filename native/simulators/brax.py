@@ -7,6 +7,7 @@ imported when such a pool is made.
 from __future__ import annotations
 
 import inspect
+import warnings
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +55,9 @@ def brax_source(
     if given.get("backend", BACKENDS[0]) not in BACKENDS:
         raise ValueError(f"backend is {given['backend']!r}, expected one of {', '.join(map(repr, BACKENDS))}")
     try:
-        env = constructor(**given)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # of Brax: it is maintained no more
+            env = constructor(**given)
     except Exception as error:  # whatever the environment's constructor raises
         raise ValueError(f"Brax cannot make {env_id} with {given}: {type(error).__name__}: {error}") from error
     limit = _LIMIT if max_episode_steps is None else max_episode_steps

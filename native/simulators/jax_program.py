@@ -6,6 +6,9 @@ All of it is arrays, so that it can be saved; compiled once, whatever is made of
 
 from __future__ import annotations
 
+import contextlib
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,7 +34,7 @@ class JaxProgram:
             num_envs: Length of every array's first axis.
             observe: Returns the array of a state's `obs`, which may be a dictionary.
         """
-        import jax  # noqa: PLC0415  (an optional extra)
+        jax = jax_with_cache()
 
         self.num_envs = num_envs
         self._jax = jax
@@ -104,3 +107,17 @@ class JaxProgram:
 def _plain(jax: Any, state: Any) -> Any:
     """Return a state whose numbers have types of their own, as those that were restored have."""
     return jax.tree.map(lambda leaf: jax.lax.convert_element_type(leaf, leaf.dtype), state)
+
+
+def jax_with_cache() -> Any:
+    """Import JAX, and let it keep what it compiles in the user's cache folder: every stage has new processes."""
+    import jax  # noqa: PLC0415  (an optional extra)
+
+    if jax.config.jax_compilation_cache_dir is None:
+        with contextlib.suppress(OSError, RuntimeError):  # a user without a home folder compiles each time
+            home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+            folder = Path(os.environ.get("PENSTOCK_CACHE_DIR") or Path(home) / "penstock") / "jax"
+            # Its files are executed: no other user may write to it.
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            jax.config.update("jax_compilation_cache_dir", str(folder))
+    return jax

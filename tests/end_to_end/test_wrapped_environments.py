@@ -22,6 +22,8 @@ FAMILIES = {
     "minigrid": ("minigrid/MiniGrid-Empty-5x5-v0", "--algorithm.network", "small"),
     "envpool": ("envpool/CartPole-v1",),
     "dm-control": ("dm_control/cartpole-balance",),
+    "mjx": ("mjx/CartpoleBalance", "--environment.max-episode-steps", "150"),
+    "brax": ("brax/inverted_pendulum",),
 }
 """Ids and other options."""
 
