@@ -25,6 +25,7 @@ from penstock.native.pool import mujoco_library
 from penstock.native.registry.entry_points import load_installed
 from penstock.native.simulators.brax import brax_ids
 from penstock.native.simulators.playground import playground_ids
+from penstock.native.simulators.warp import warp_ids
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -98,6 +99,7 @@ def _all() -> tuple[Family, ...]:
             "dm_control", "dm_control", "dm-control", dm_control_ids, "needs MuJoCo 3; EnvPool has the same tasks"
         ),
         _wrapped("MJX", "mujoco_playground", "mjx", playground_ids, "MuJoCo Playground's control suite", "state"),
+        _wrapped("Warp", "mujoco_warp", "warp", warp_ids, "on Warp's CPU device, slowly: for trying", "state"),
         _wrapped("Brax", "brax", "brax", brax_ids, "no longer maintained by its authors: prefer MJX", "state"),
         Family("Socket", (), installed=True, install=None, restored="replay", note=_BEHIND_SOCKETS),
         *_of_gymnasium({*own, *mujoco_library.IDS}),

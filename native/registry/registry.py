@@ -31,6 +31,8 @@ from penstock.native.simulators.brax import brax_source, brax_types
 from penstock.native.simulators.playground import PREFIX as MJX
 from penstock.native.simulators.playground import playground_source, playground_types
 from penstock.native.simulators.state_pool import StatePool
+from penstock.native.simulators.warp import PREFIX as WARP
+from penstock.native.simulators.warp import warp_source
 from penstock.native.sockets.source import PREFIX as SOCKET
 from penstock.native.sockets.source import socket_source
 
@@ -40,10 +42,10 @@ if TYPE_CHECKING:
     from penstock.native.adapters.one_array import MaskSource
     from penstock.native.interface import EnvironmentPool
 
-_WRAPPED = (ATARI, MINATAR, MINIGRID, ENVPOOL, DM_CONTROL, SOCKET, BRAX, MJX, GYMNASIUM)
+_WRAPPED = (ATARI, MINATAR, MINIGRID, ENVPOOL, DM_CONTROL, SOCKET, BRAX, MJX, WARP, GYMNASIUM)
 """Beginnings of ids that other libraries step, Gymnasium last."""
 
-_SIMULATED = (BRAX, MJX)
+_SIMULATED = (BRAX, MJX, WARP)
 """Beginnings of ids whose libraries give their state."""
 
 unknown_id_hooks: list[Callable[[], object]] = []
@@ -151,6 +153,8 @@ def make(
         source = socket_source(id, num_envs, num_threads, max_episode_steps, config)
     elif id.startswith(BRAX):
         source = brax_source(id, num_envs, num_threads, max_episode_steps, config)
+    elif id.startswith(WARP):
+        source = warp_source(id, num_envs, num_threads, max_episode_steps, config)
     elif id.startswith(MJX):
         source = playground_source(id, num_envs, num_threads, max_episode_steps, config)
     elif id.startswith(GYMNASIUM) or gymnasium_knows(id):
@@ -270,7 +274,7 @@ def setting_types(environment_id: str) -> dict[str, type | None]:
         return envpool_types(environment_id)
     if environment_id.startswith(DM_CONTROL):
         return dm_control_types(environment_id)
-    if environment_id.startswith(SOCKET):
+    if environment_id.startswith((SOCKET, WARP)):
         return {}
     if environment_id.startswith(BRAX):
         return brax_types(environment_id)

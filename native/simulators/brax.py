@@ -16,8 +16,8 @@ from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode
 
 from penstock.native.adapters.vector_env import WrappedSource
+from penstock.native.simulators.array_vector import ArrayVector
 from penstock.native.simulators.jax_program import JaxProgram
-from penstock.native.simulators.jax_vector import JaxVector
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -87,7 +87,7 @@ def jax_source(
     def build(mode: AutoresetMode) -> VectorEnv[Any, Any, Any]:
         if mode == AutoresetMode.DISABLED:
             raise ValueError(f"{env_id}: autoreset_mode is NextStep or SameStep, got Disabled")
-        return JaxVector(program, action_space, mode, limit)
+        return ArrayVector(program, action_space, mode, limit)
 
     return WrappedSource(env_id, build, limit, None)
 

@@ -21,7 +21,7 @@ _COUNTS = {"count.episode_id": "episode_id", "count.length": "length", "count.re
 class StatePool(WrappedPool):
     """Environments of a simulator whose state is arrays. Made by `native.make`.
 
-    `vector_env` has `arrays`, `take` and `observation`, as `JaxVector`. A state is that after a round, or of episodes
+    `vector_env` has `arrays`, `take` and `observation`, as `ArrayVector`. A state is that after a round, or of episodes
     that have just begun; one that was saved is restored in any pool of the same environment, size and software.
     """
 

@@ -1,9 +1,9 @@
-"""A vector environment of a compiled JAX program, in Gymnasium's next-step or same-step mode."""
+"""A vector environment of a program of functions of arrays, in Gymnasium's next-step or same-step mode."""
 
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from gymnasium.spaces import Box
@@ -16,16 +16,52 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from penstock.native.interface import Infos
-    from penstock.native.simulators.jax_program import JaxProgram
+
+
+class Program(Protocol):
+    """A batch of environments as functions of a state, which has all that a step depends on."""
+
+    num_envs: int
+    leaves: list[tuple[tuple[int, ...], np.dtype[Any]]]
+    """Shape and dtype of every array of a state, in the order of `arrays`."""
+    observation_shape: tuple[int, ...]
+    observation_dtype: np.dtype[Any]
+
+    def fresh(self, keys: NDArray[np.uint32], episodes: NDArray[np.int32]) -> Any:
+        """Return the state of new episodes: keys `[num_envs, 2]` are the seeds, and episodes `[num_envs]` count."""
+
+    def step(self, state: Any, action: NDArray[np.float32]) -> Any:
+        """Return the state after one step of all; the given one stays as it is."""
+
+    def replace(
+        self, state: Any, keys: NDArray[np.uint32], episodes: NDArray[np.int32], over: NDArray[np.bool_]
+    ) -> Any:
+        """Return the state with new episodes for the environments in `over`."""
+
+    def observation(self, state: Any) -> NDArray[Any]:
+        """Return a state's observations, `[num_envs, ...]`, read only."""
+
+    def rewards(self, state: Any) -> NDArray[np.float32]:
+        """Return a state's rewards, `[num_envs]`, read only."""
+
+    def dones(self, state: Any) -> NDArray[np.bool_]:
+        """Return for each environment whether its episode has ended."""
+
+    def arrays(self, state: Any) -> list[NDArray[Any]]:
+        """Return copies of all arrays of a state."""
+
+    def state_of(self, arrays: list[NDArray[Any]]) -> Any:
+        """Return the state of such arrays, of which this makes copies."""
+
 
 _OWN = {"key": (2,), "episode": (), "length": (), "over": ()}
 _OWN_TYPES = {"key": np.uint32, "episode": np.int32, "length": np.int64, "over": np.bool_}
 
 
-class JaxVector(VectorEnv[Any, Any, Any]):
-    """Environments of one program. `state` is their pytree, whose arrays other libraries take by DLPack."""
+class ArrayVector(VectorEnv[Any, Any, Any]):
+    """Environments of one program. `state` is the program's, whose arrays other libraries take by DLPack."""
 
-    def __init__(self, program: JaxProgram, action_space: Box, mode: AutoresetMode, limit: int | None) -> None:
+    def __init__(self, program: Program, action_space: Box, mode: AutoresetMode, limit: int | None) -> None:
         self._program, self._limit = program, limit
         self._same_step = mode == AutoresetMode.SAME_STEP
         count = self.num_envs = program.num_envs
@@ -98,7 +134,7 @@ class JaxVector(VectorEnv[Any, Any, Any]):
         return self.observation(), reward, terminated, truncated, infos
 
     def observation(self) -> NDArray[Any]:
-        """Return a copy of the current observations; `state.obs` has them without one."""
+        """Return a copy of the current observations; `state` has them without one."""
         return np.array(self._program.observation(self.state))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -129,5 +165,5 @@ class JaxVector(VectorEnv[Any, Any, Any]):
 
     def _replace(self, chosen: NDArray[np.bool_]) -> None:
         own = self._own
-        # Copies: JAX may read the caller's memory until the result is there, and these change.
+        # Copies: a program may read the caller's memory until the result is there, and these change.
         self.state = self._program.replace(self.state, own["key"].copy(), own["episode"].copy(), chosen.copy())
