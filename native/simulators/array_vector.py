@@ -72,7 +72,9 @@ class ArrayVector(VectorEnv[Any, Any, Any]):
         self.observation_space = batch_space(self.single_observation_space, count)
         self.action_space = batch_space(action_space, count)
         self.state: Any = None
-        self._own = {name: np.zeros((count, *shape), _OWN_TYPES[name]) for name, shape in _OWN.items()}
+        self._own: dict[str, NDArray[Any]] = {
+            name: np.zeros((count, *shape), _OWN_TYPES[name]) for name, shape in _OWN.items()
+        }
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: Mapping[str, Any] | None = None

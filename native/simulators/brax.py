@@ -102,7 +102,9 @@ def _constructor(env_id: str) -> Any:
 
 def _all(env_id: str) -> dict[str, Any]:
     try:
-        from brax import envs  # noqa: PLC0415  (an optional extra)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of its dependencies
+            from brax import envs  # noqa: PLC0415  (an optional extra)
     except ImportError as error:
         raise ValueError(
             f"{env_id} needs Brax, and importing it failed: {error}. Install it with: pip install 'penstock-rl[brax]'"

@@ -88,12 +88,14 @@ class JaxProgram:
     @staticmethod
     def rewards(state: Any) -> NDArray[np.float32]:
         """Return a state's rewards `[num_envs]`, without a copy: read only."""
-        return np.from_dlpack(state.reward)
+        reward: NDArray[Any] = np.from_dlpack(state.reward)
+        return reward.astype(np.float32, copy=False)
 
     @staticmethod
     def dones(state: Any) -> NDArray[np.bool_]:
         """Return for each environment whether its episode has ended."""
-        return np.from_dlpack(state.done) != 0
+        done: NDArray[np.bool_] = np.asarray(np.from_dlpack(state.done)) != 0
+        return done
 
     def arrays(self, state: Any) -> list[NDArray[Any]]:
         """Return copies of all arrays of a state."""

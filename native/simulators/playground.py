@@ -59,8 +59,8 @@ def playground_source(
         raise ValueError(f"Playground cannot make {env_id} with {given}: {type(error).__name__}: {error}") from error
     limit = int(config.episode_length) if max_episode_steps is None else max_episode_steps
     ones = np.ones(env.action_size, dtype=np.float32)
-    key = _OBSERVED if isinstance(env.observation_size, dict) else None
-    return jax_source(env_id, env, num_envs, Box(-ones, ones), None if limit == -1 else limit, key)
+    part = _OBSERVED if isinstance(env.observation_size, dict) else None
+    return jax_source(env_id, env, num_envs, Box(-ones, ones), None if limit == -1 else limit, part)
 
 
 def playground_ids() -> list[str]:

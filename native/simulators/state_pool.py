@@ -44,7 +44,8 @@ class StatePool(WrappedPool):
                 raise RuntimeError("a round is open: end_round() before save()")
             source: Any = self.vector_env
             counts = {name: getattr(self._counts, field).copy() for name, field in _COUNTS.items()}
-            return source.arrays() | counts | {"count.over": self._over.copy()}
+            saved: dict[str, NDArray[Any]] = {**source.arrays(), **counts, "count.over": self._over.copy()}
+            return saved
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Resume from a saved state, bit for bit.

@@ -70,7 +70,8 @@ def _pendulum(_: Floats, qpos: Floats, qvel: Floats, __: Floats, ___: float) -> 
 
 
 def _forward(before: Floats, qpos: Floats, action: Floats, seconds: float, cost: float) -> Floats:
-    return (qpos[:, 0] - before[:, 0]) / np.float32(seconds) - np.float32(cost) * np.square(action).sum(1)
+    gained: Floats = (qpos[:, 0] - before[:, 0]) / np.float32(seconds) - np.float32(cost) * np.square(action).sum(1)
+    return gained
 
 
 def _cheetah(

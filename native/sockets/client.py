@@ -47,7 +47,7 @@ class Request:
     reply_seconds: float
     """Longest wait for one answer."""
     reconnect_seconds: float
-    """Time for which connecting is tried again, at first and after a loss."""
+    """Time for which connecting is tried again after a loss."""
 
     @property
     def where(self) -> str:
@@ -148,14 +148,14 @@ class Connection:
         return agreement
 
 
-def connect(request: Request) -> Connection:
-    """Connect to the first address that answers; tries again for `reconnect_seconds`.
+def connect(request: Request, seconds: float) -> Connection:
+    """Connect to the first address that answers; tries again for so many seconds.
 
     Raises:
         WireError: None answered in that time; says what each last said.
         RefusedError: A server refuses.
     """
-    deadline = time.monotonic() + request.reconnect_seconds
+    deadline = time.monotonic() + seconds
     pause, tries = _FIRST_PAUSE_SECONDS, 0
     said: dict[str, str] = {}
     start = os.getpid() % len(request.addresses)  # so that several actors use several servers
@@ -168,9 +168,7 @@ def connect(request: Request) -> Connection:
         tries += 1
         if time.monotonic() + pause > deadline:
             reasons = "; ".join(f"{address}: {reason}" for address, reason in said.items())
-            raise wire.WireError(
-                f"no environment answers ({reasons}) in {tries} tries within {request.reconnect_seconds:g} s"
-            )
+            raise wire.WireError(f"no environment answers ({reasons}) in {tries} tries within {seconds:g} s")
         time.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 

@@ -22,7 +22,9 @@ PREFIX = "socket/"
 REPLY_SECONDS = 60.0
 """Default of the longest wait for one answer."""
 RECONNECT_SECONDS = 30.0
-"""Default of the time for which connecting is tried again."""
+"""Default of the time for which connecting is tried again after a loss."""
+FIRST_SECONDS = 10.0
+"""Longest time for which the first connection is tried: a wrong address is a user's mistake."""
 OF_THE_CLIENT = ("address", "reply_seconds", "reconnect_seconds")
 """Arguments that are the client's; the others go to the server."""
 
@@ -61,7 +63,7 @@ def socket_source(
 
     def connected() -> Any:
         try:
-            return connect(request)
+            return connect(request, min(request.reconnect_seconds, FIRST_SECONDS))
         except wire.WireError as error:
             raise ValueError(
                 f"{env_id}: {error}; start its server, such as `penstock serve-env`, or correct environment.address"

@@ -171,7 +171,7 @@ class SocketVector(VectorEnv[Any, Any, Any]):
     def _recover(self) -> None:
         self._connection.close()
         try:
-            self._connection = connect(self._request)
+            self._connection = connect(self._request, self._request.reconnect_seconds)
         except wire.WireError as error:
             raise RuntimeError(f"{error}; start the server again, then resume") from error
         if self._connection.agreement != self._agreement:

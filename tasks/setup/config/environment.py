@@ -116,7 +116,9 @@ class EnvironmentSettings(Settings):
         60.0, gt=0, description="Longest wait for an answer of the server at address, before it counts as lost."
     )
     reconnect_seconds: float = Field(
-        30.0, gt=0, description="Time for which connecting to address is tried again, at the start and after a loss."
+        30.0,
+        gt=0,
+        description="Time for which connecting to address is tried again after a loss; at the start at most 10 s.",
     )
     settings: dict[str, EnvironmentValue] = Field(
         default_factory=dict,
