@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
@@ -41,10 +42,12 @@ class JaxProgram:
 
         def fresh(keys: Any, episodes: Any) -> Any:
             folded = jax.vmap(jax.random.fold_in)(jax.random.wrap_key_data(keys), episodes)
-            return _plain(jax, jax.vmap(env.reset)(jax.random.key_data(folded)))
+            with _quiet():
+                return _plain(jax, jax.vmap(env.reset)(jax.random.key_data(folded)))
 
         def step(state: Any, action: Any) -> Any:
-            stepped = _plain(jax, jax.vmap(env.step)(state, action))
+            with _quiet():
+                stepped = _plain(jax, jax.vmap(env.step)(state, action))
             # Both branches of an episode's end must be of the types with which the state began.
             return jax.tree.map(lambda new, old: new.astype(old.dtype), stepped, state)
 
@@ -104,6 +107,14 @@ class JaxProgram:
     def state_of(self, arrays: list[NDArray[Any]]) -> Any:
         """Return the state of such arrays, of which this makes copies."""
         return self._jax.tree.unflatten(self._tree, [self._jax.numpy.array(array) for array in arrays])
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Ignore what a library deprecates in its own code, while it is traced."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        yield
 
 
 def _plain(jax: Any, state: Any) -> Any:

@@ -69,7 +69,6 @@ def test_a_run_behind_a_socket_ends_with_the_same_bytes_without_its_server_for_a
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:Accessing `ncon` directly:DeprecationWarning")  # of Brax, while it is traced
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_killed_run_of_a_family_ends_with_the_same_bytes(bench, cluster, family):
     """Also where generators or wrappers keep something over episodes: a stage begins with new ones."""

@@ -8,7 +8,6 @@ import pytest
 
 from penstock import native
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:(jax|flax|brax|orbax|mujoco).*")
 BALANCE, PENDULUM = "mjx/CartpoleBalance", "brax/inverted_pendulum"
 NUM_ENVS = 3
 
