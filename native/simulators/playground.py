@@ -49,7 +49,9 @@ def playground_source(
         listed = ", ".join(f"{key}={value!r}" for key, value in offered.items())
         raise ValueError(f"{env_id} has no setting {', '.join(map(repr, unknown))}; its settings: {listed}{hint}")
     for key, value in given.items():
-        if type(value) is not type(offered[key]):
+        if type(offered[key]) is float and type(value) is int:
+            given[key] = float(value)
+        elif type(value) is not type(offered[key]):
             raise ValueError(f"{key} of {env_id} must be {type(offered[key]).__name__}, got {value!r}")
     try:
         with warnings.catch_warnings():

@@ -39,6 +39,26 @@ int main(int count, char **arguments) {
 """
 
 
+ECHO = r"""
+#include "environment.h"
+static void reset(void *state, uint64_t seed) { *(float *)state = (float)seed; }
+static penstock_result step(void *state, const void *action) {
+  memcpy(state, (const float *)action + 1, sizeof(float));
+  const penstock_result result = {((const float *)action)[0], 0, 0};
+  return result;
+}
+static void observe(const void *state, float *out) { out[0] = *(const float *)state; }
+int main(int count, char **arguments) {
+  const penstock_environment echo = {.name = "Echo", .state_bytes = sizeof(float), .observation_size = 1,
+                                     .action_size = 2, .action_low = -2.0f, .action_high = 0.5f,
+                                     .reward_threshold = NAN, .reset = reset, .step = step, .observe = observe};
+  int port = 0, listening = penstock_listen("127.0.0.1", count > 1 ? atoi(arguments[1]) : 0, &port);
+  printf("socket/Echo at 127.0.0.1:%d\n", port), fflush(stdout);
+  return listening < 0 || penstock_serve(listening, &echo);
+}
+"""
+
+
 def compiled(source: Path, target: Path) -> str:
     compiler = os.environ.get("CC") or shutil.which("cc")
     if compiler is None:
@@ -71,6 +91,22 @@ def test_the_c_server_steps_cartpole(cartpole):
         got, wanted = pool.step(np.array([0, 1])), own.step(np.array([0, 1]))
         np.testing.assert_allclose(got[0], wanted[0], rtol=1e-4, atol=1e-6, err_msg=str(step))
     pool.close()
+
+
+def test_actions_of_floats_reach_the_c_server(tmp_path):
+    """Each environment gets its own row; bounds, no limit and no threshold are described as they are."""
+    (tmp_path / "echo.c").write_text(ECHO)
+    with EnvironmentProcess(command=[compiled(tmp_path / "echo.c", tmp_path / "echo")]) as server:
+        pool = native.make("socket/Echo", 3, address=server.address)
+        assert pool.environment["max_episode_steps"] is None
+        assert pool.environment["reward_threshold"] is None
+        np.testing.assert_array_equal(pool.single_action_space.low, np.float32([-2, -2]))
+        np.testing.assert_array_equal(pool.single_action_space.high, np.float32([0.5, 0.5]))
+        np.testing.assert_array_equal(pool.reset(seed=[3, 4, 5])[0], np.float32([[3], [4], [5]]))
+        seen, reward, *_ = pool.step(np.float32([[1, 2], [3, 4], [5, 6]]))
+        np.testing.assert_array_equal(seen[:, 0], [2, 4, 6])
+        np.testing.assert_array_equal(reward, [1, 3, 5])
+        pool.close()
 
 
 def test_a_killed_c_server_leaves_no_trace(cartpole):
