@@ -140,9 +140,8 @@ def test_the_environment_package_of_the_docs_installs(installed: Installed, dist
     # Its build requires penstock-rl, which pip takes from the folder of the built distributions.
     links = str(distributions["wheel"].parent)
     there.run("pip", "install", ".", PIP_FIND_LINKS=links, PIP_BUILD_CONSTRAINT=str(CONSTRAINTS))
-    text_of_package = next(
-        index for index, (_, text) in enumerate(blocks) if text.startswith("# hover_env/__init__.py")
-    )
-    program = next(text for language, text in blocks[text_of_package + 1 :] if language == "python")
+    texts = iter(blocks)
+    next(text for _, text in texts if text.startswith("# hover_env/__init__.py"))
+    program = next(text for language, text in texts if language == "python")
     said = installed.run("python", "-c", f"from penstock import native\n{program}")
     assert said.splitlines() == PRINTED.findall(program)

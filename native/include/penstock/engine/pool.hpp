@@ -14,6 +14,7 @@
 #include "penstock/engine/any_pool.hpp"
 #include "penstock/engine/blocks.hpp"
 #include "penstock/engine/state.hpp"
+#include "penstock/simd/group.hpp"
 #include "penstock/threads/team.hpp"
 
 namespace penstock {
@@ -27,7 +28,8 @@ class Pool final : public AnyPool {
       : max_episode_steps_(settings.max_episode_steps), autoreset_(settings.autoreset),
         interrupted_(settings.interrupted), shared_(share(settings.resources)), description_(described()),
         slots_(make_slots(settings)),
-        block_size_(block_size(settings)), stats_(static_cast<std::size_t>(settings.num_threads)),
+        group_stepper_(chosen_stepper()), block_size_(block_size(settings)),
+        stats_(static_cast<std::size_t>(settings.num_threads)),
         logs_((settings.size + block_size_ - 1) / block_size_),
         team_(settings.num_threads, logs_.size(), settings.thread_affinity) {}
 
@@ -56,6 +58,7 @@ class Pool final : public AnyPool {
     for (std::size_t env = 0; env < slots_.size(); ++env)
       penstock::configure(changed.emplace_back(slots_[env].env.config), env, config);
     for (std::size_t env = 0; env < slots_.size(); ++env) slots_[env].env.config = changed[env];
+    group_stepper_ = chosen_stepper();
   }
 
   void observe(void* out) const override {
@@ -133,8 +136,26 @@ class Pool final : public AnyPool {
 
   void reset_row(Slot<E>& slot, std::size_t row, const StepBuffers& out);
 
-  /// Steps one environment, or resets it in place of the step; returns whether an episode ended.
-  bool step_row(Slot<E>& slot, const void* actions, std::size_t action, std::size_t row, const StepBuffers& out);
+  /// Steps one environment, or resets it in place of the step; returns whether an episode ended. `made`: the step, where
+  /// the environment has made it already.
+  bool step_row(Slot<E>& slot, const void* actions, std::size_t action, std::size_t row, const StepBuffers& out,
+                const StepOf<E>* made = nullptr);
+
+  /// Returns what steps several environments at once, or nullptr: they then go one by one.
+  [[nodiscard]] auto chosen_stepper() const {
+    if constexpr (StepsInGroups<E>) {
+      const auto& first = slots_.front().env.config;
+      const bool alike = std::all_of(slots_.begin(), slots_.end(), [&](const Slot<E>& slot) {
+        bool same = true;
+        for_each_field<typename E::Config>(
+            [&](const auto& field) { same = same && first.*field.member == slot.env.config.*field.member; });
+        return same;
+      });
+      return alike && E::can_step_group(first) ? group_stepper<E>() : nullptr;
+    } else {
+      return nullptr;
+    }
+  }
 
   /// Returns the number of rows that were finished before one threw.
   template <class Body>
@@ -168,6 +189,11 @@ class Pool final : public AnyPool {
   template <class Body>
   void each_block(Body&& body);
 
+  /// Calls body(env, made) for those in [first, last): `made` is the step of `env`, if it was stepped with others at once,
+  /// otherwise nullptr, and body steps it.
+  template <class Body>
+  void each_step(std::size_t first, std::size_t last, ThreadStats& stats, const void* actions, Body&& body) noexcept;
+
   /// Calls body(env) for those in [first, last). An exception stops its own environment alone, which needs a reset.
   template <class Body>
   void each_environment(std::size_t first, std::size_t last, ThreadStats& stats, Body&& body) noexcept;
@@ -182,6 +208,7 @@ class Pool final : public AnyPool {
   const decltype(share("")) shared_;  ///< before the slots, which refer to it
   const Description description_;
   std::vector<Slot<E>> slots_;
+  decltype(std::declval<const Pool&>().chosen_stepper()) group_stepper_;
   const std::size_t block_size_;
   std::vector<ThreadStats> stats_;  ///< one a thread
   std::vector<BlockLog> logs_;    ///< one a block

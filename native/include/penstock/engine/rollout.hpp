@@ -27,10 +27,11 @@ inline void Pool<E>::step_round(std::int64_t t, const void* actions) {
   const std::size_t first_row = static_cast<std::size_t>(t) * slots_.size();
   const bool is_last = t + 1 == round_.steps;
   each_block([&](std::size_t first, std::size_t last, ThreadStats& stats, BlockLog& log) {
-    each_environment(first, last, stats, [&](std::size_t env) {
+    each_step(first, last, stats, actions, [&](std::size_t env, const StepOf<E>* made) {
       Slot<E>& slot = slots_[env];
       const std::size_t row = first_row + env;
-      const StepOf<E> step = slot.step(action_of<Action>(actions, env), max_episode_steps_);
+      const StepOf<E> step = made != nullptr ? slot.count(*made, max_episode_steps_)
+                                             : slot.step(action_of<Action>(actions, env), max_episode_steps_);
       put_reward<E>(step, round_.reward, row);
       round_.terminated[row] = step.terminated;
       round_.truncated[row] = step.truncated;

@@ -26,12 +26,12 @@ struct alignas(64) Slot {
 
   PENSTOCK_HOST_DEVICE explicit Slot(E made) : env(std::move(made)) {}
 
-  E env;
   std::int64_t elapsed_steps = 0;
   double total_reward = 0.0;
   bool started = false;  ///< there was a reset, and no step has failed since
   bool ended = false;    ///< the episode is over, and the next one has not begun
   bool seeded = false;   ///< rng is the caller's
+  E env;
   std::int64_t episode_id = 0;
   Rng rng = Rng::from_words({});  ///< none yet: seeding one costs more than a step
 
@@ -46,10 +46,12 @@ struct alignas(64) Slot {
   }
 
   PENSTOCK_HOST_DEVICE StepOf<E> step(typename ActionSpace<E>::Argument action, std::int64_t max_episode_steps) {
-    StepOf<E> result = [&] {
-      if constexpr (StepsAtRandom<E>) return env.step(action, rng);
-      else return env.step(action);
-    }();
+    if constexpr (StepsAtRandom<E>) return count(env.step(action, rng), max_episode_steps);
+    else return count(env.step(action), max_episode_steps);
+  }
+
+  /// Counts a step that the environment has made.
+  PENSTOCK_HOST_DEVICE StepOf<E> count(StepOf<E> result, std::int64_t max_episode_steps) {
     ++elapsed_steps;
     if constexpr (agents_of<E> > 0)
       total_reward += std::accumulate(result.rewards.begin(), result.rewards.end(), 0.0) / agents_of<E>;

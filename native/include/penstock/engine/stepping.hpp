@@ -15,7 +15,9 @@ inline std::size_t Pool<E>::step(const void* actions, const StepBuffers& out) {
   const StepBuffers rows = out;  // a local copy, which the compiler knows that no environment writes to
   each_block([&, rows](std::size_t first, std::size_t last, ThreadStats& stats, BlockLog&) {
     std::size_t ended = 0;
-    each_environment(first, last, stats, [&](std::size_t env) { ended += step_row(slots_[env], actions, env, env, rows); });
+    each_step(first, last, stats, actions, [&](std::size_t env, const StepOf<E>* made) {
+      ended += step_row(slots_[env], actions, env, env, rows, made);
+    });
     stats.ended += ended;
   });
   std::size_t ended = 0;
@@ -39,7 +41,8 @@ template <Environment E>
 inline std::size_t Pool<E>::block_size(const PoolSettings& settings) {
   const std::size_t blocks = 8 * static_cast<std::size_t>(settings.num_threads);
   const std::size_t needed = (settings.size + ThreadTeam::max_blocks - 1) / ThreadTeam::max_blocks;
-  const std::size_t size = std::max((settings.size + blocks - 1) / blocks, needed);
+  std::size_t size = std::max((settings.size + blocks - 1) / blocks, needed);
+  if constexpr (StepsInGroups<E>) size = std::max(size, group_size);
   return size < 32 ? size : (size + 63) / 64 * 64;
 }
 
@@ -55,12 +58,13 @@ inline void Pool<E>::reset_row(Slot<E>& slot, std::size_t row, const StepBuffers
 
 template <Environment E>
 inline bool Pool<E>::step_row(Slot<E>& slot, const void* actions, std::size_t action, std::size_t row,
-                              const StepBuffers& out) {
+                              const StepBuffers& out, const StepOf<E>* made) {
   if (slot.ended) {  // only Autoreset::next_step gets here
     reset_row(slot, row, out);
     return false;
   }
-  const StepOf<E> step = slot.step(action_of<Action>(actions, action), max_episode_steps_);
+  const StepOf<E> step = made != nullptr ? slot.count(*made, max_episode_steps_)
+                                         : slot.step(action_of<Action>(actions, action), max_episode_steps_);
   put_reward<E>(step, out.reward, row);
   out.terminated[row] = step.terminated;
   out.truncated[row] = step.truncated;
@@ -122,6 +126,29 @@ inline void Pool<E>::each_block(Body&& body) {
   }
   for (const ThreadStats& stats : stats_)
     if (stats.error) [[unlikely]] fail();
+}
+
+template <Environment E>
+template <class Body>
+inline void Pool<E>::each_step(std::size_t first, std::size_t last, ThreadStats& stats, const void* actions,
+                               Body&& body) noexcept {
+  if constexpr (StepsInGroups<E>) {
+    if (group_stepper_ != nullptr) {
+      std::array<StepOf<E>, group_size> steps;
+      Group<E> group;
+      for (; first + group_size <= last; first += group_size) {
+        bool made = true;
+        for (std::size_t i = 0; i < group_size; ++i) {
+          group[i] = &slots_[first + i].env;
+          made = made && !slots_[first + i].ended;
+        }
+        made = made && group_stepper_(group, static_cast<const std::int64_t*>(actions) + first, steps);
+        each_environment(first, first + group_size, stats,
+                         [&](std::size_t env) { body(env, made ? &steps[env - first] : nullptr); });
+      }
+    }
+  }
+  each_environment(first, last, stats, [&](std::size_t env) { body(env, nullptr); });
 }
 
 template <Environment E>

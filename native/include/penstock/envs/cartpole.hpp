@@ -6,6 +6,8 @@
 #include <numbers>
 
 #include "penstock/env.hpp"
+#include "penstock/simd/group.hpp"
+#include "penstock/simd/sine_cosine.hpp"
 
 namespace penstock {
 
@@ -15,6 +17,11 @@ struct CartPole {
   static constexpr double unlimited = std::numeric_limits<double>::infinity();
   static constexpr Discrete<2> action{};
   static constexpr auto observation = Box<4>::symmetric({2 * x_limit, unlimited, 2 * angle_limit, unlimited});
+
+  struct State {
+    double x, x_dot, angle, angle_dot;
+    PENSTOCK_FIELDS(State, x, x_dot, angle, angle_dot)
+  } state;
 
   struct Config {
     double gravity = 9.8, masscart = 1.0, masspole = 0.1, length = 0.5, force_mag = 10.0, tau = 0.02;
@@ -26,21 +33,53 @@ struct CartPole {
     }
   } config;
 
-  struct State {
-    double x, x_dot, angle, angle_dot;
-    PENSTOCK_FIELDS(State, x, x_dot, angle, angle_dot)
-  } state;
-
   PENSTOCK_HOST_DEVICE void reset(Rng& rng) {
     for (double* value : {&state.x, &state.x_dot, &state.angle, &state.angle_dot}) *value = rng.uniform(-0.05, 0.05);
   }
 
   PENSTOCK_HOST_DEVICE Step step(std::int64_t push_right) {
-    const auto [gravity, masscart, masspole, length, force_mag, tau, sutton_barto_reward] = config;
     auto& [x, x_dot, angle, angle_dot] = state;
+    return result(config, move(config, static_cast<double>(push_right), std::cos(angle), std::sin(angle), x, x_dot,
+                               angle, angle_dot));
+  }
+
+  static bool can_step_group(const Config&) { return true; }
+
+  template <class E>
+  [[gnu::always_inline]] static bool step_group(const Group<E>& group, const std::int64_t* push_right,
+                                                std::array<Step, group_size>& steps) {
+    std::array<double, group_size> x, x_dot, angle, angle_dot, sine, cosine;
+    for (std::size_t i = 0; i < group_size; ++i) {
+      const State& from = group[i]->state;
+      x[i] = from.x, x_dot[i] = from.x_dot, angle[i] = from.angle, angle_dot[i] = from.angle_dot;
+    }
+    small_sines_and_cosines(angle, sine, cosine);
+    const Config config = group[0]->config;
+    std::array<std::int64_t, group_size> fell;
+    for (std::size_t i = 0; i < group_size; ++i)
+      fell[i] =
+          move(config, static_cast<double>(push_right[i]), cosine[i], sine[i], x[i], x_dot[i], angle[i], angle_dot[i]);
+    for (std::size_t i = 0; i < group_size; ++i) {
+      group[i]->state = {x[i], x_dot[i], angle[i], angle_dot[i]};
+      steps[i] = result(config, fell[i] != 0);
+    }
+    return true;
+  }
+
+  PENSTOCK_HOST_DEVICE void observe(std::span<float, 4> out) const {
+    const auto [x, x_dot, angle, angle_dot] = state;
+    out[0] = float(x), out[1] = float(x_dot), out[2] = float(angle), out[3] = float(angle_dot);
+  }
+
+ private:
+  /// Moves by one step, and returns whether the pole fell or the cart left the track.
+  [[gnu::always_inline]] PENSTOCK_HOST_DEVICE static bool move(const Config& config, double push_right, double cosine,
+                                                               double sine, double& x, double& x_dot, double& angle,
+                                                               double& angle_dot) {
+    const auto [gravity, masscart, masspole, length, force_mag, tau, sutton_barto_reward] = config;
     const double total_mass = masspole + masscart, polemass_length = masspole * length;
     // Not a branch: a policy's choice is what no processor predicts.
-    const double force = static_cast<double>(2 * push_right - 1) * force_mag, cosine = std::cos(angle), sine = std::sin(angle);
+    const double force = (2 * push_right - 1) * force_mag;
     const double push = (force + polemass_length * (angle_dot * angle_dot) * sine) / total_mass;
     const double angle_acc =
         (gravity * sine - cosine * push) / (length * (4.0 / 3.0 - masspole * (cosine * cosine) / total_mass));
@@ -49,13 +88,11 @@ struct CartPole {
     x_dot = x_dot + tau * x_acc;
     angle = angle + tau * angle_dot;
     angle_dot = angle_dot + tau * angle_acc;
-    const bool fell = bool((x < -x_limit) | (x > x_limit) | (angle < -angle_limit) | (angle > angle_limit));
-    return {.reward = sutton_barto_reward ? (fell ? -1.0 : 0.0) : 1.0, .terminated = fell};
+    return bool((x < -x_limit) | (x > x_limit) | (angle < -angle_limit) | (angle > angle_limit));
   }
 
-  PENSTOCK_HOST_DEVICE void observe(std::span<float, 4> out) const {
-    const auto [x, x_dot, angle, angle_dot] = state;
-    out[0] = float(x), out[1] = float(x_dot), out[2] = float(angle), out[3] = float(angle_dot);
+  PENSTOCK_HOST_DEVICE static Step result(const Config& config, bool fell) {
+    return {.reward = config.sutton_barto_reward ? (fell ? -1.0 : 0.0) : 1.0, .terminated = fell};
   }
 };
 
