@@ -15,6 +15,7 @@ import logging
 import math
 import os
 import socket
+import stat
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,7 @@ TOKEN_VARIABLE = "PENSTOCK_ENVIRONMENT_TOKEN"  # noqa: S105  (the name of a vari
 
 _HELLO_SECONDS = 10.0
 _SENDING_SECONDS = 60.0
+_PAUSE_SECONDS = 0.1
 _CONNECTIONS = 256
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _NUMBERS = "biuf"
@@ -88,7 +90,9 @@ class EnvironmentServer:
         self._make, self.name, self._takes_limit, self._seed_bits = make, name, takes_limit, seed_bits
         self._listening = socket.socket(family, socket.SOCK_STREAM)
         try:
-            if not is_unix:
+            if is_unix:
+                _remove_stale(where)
+            else:
                 self._listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             self._listening.bind(where)
             self._listening.listen(128)
@@ -99,14 +103,18 @@ class EnvironmentServer:
         self.address = f"unix:{bound}" if is_unix else written(bound[0], bound[1])
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
+        self._closed = threading.Event()
 
     def serve(self) -> None:
         """Serve clients until `close` is called by another thread or a signal's handler."""
         while True:
             try:
                 connection, _ = self._listening.accept()
-            except OSError:
-                return
+            except OSError as error:
+                if self._closed.wait(_PAUSE_SECONDS):
+                    return
+                logger.warning("a connection is not accepted: %s", error)  # such as too many open files
+                continue
             with self._lock:
                 is_full = len(self._open) >= _CONNECTIONS
                 if not is_full:
@@ -118,6 +126,7 @@ class EnvironmentServer:
 
     def close(self) -> None:
         """Stop listening and end all connections."""
+        self._closed.set()
         with contextlib.suppress(OSError):
             self._listening.shutdown(socket.SHUT_RDWR)  # which wakes `accept`
         self._listening.close()
@@ -354,6 +363,18 @@ def _bound(values: Any) -> Any:
     """Return one number if all are equal, otherwise all in row-major order; None for one that is infinite."""
     flat = [value if math.isfinite(value) else None for value in np.asarray(values).ravel().tolist()]
     return flat[0] if flat and all(value == flat[0] for value in flat) else flat
+
+
+def _remove_stale(path: str) -> None:
+    """Remove the socket that a killed server has left, and nothing else."""
+    with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as probe:
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:  # a socket that nobody listens on; a file is refused alike, and kept
+            if stat.S_ISSOCK(os.stat(path).st_mode):  # noqa: PTH116  (one import less where this is copied)
+                os.unlink(path)  # noqa: PTH108  (the same)
+        except OSError:
+            return
 
 
 def _prepare(connection: socket.socket) -> None:

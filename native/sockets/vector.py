@@ -98,6 +98,9 @@ class SocketVector(VectorEnv[Any, Any, Any]):
                 self._episode[env] += 1
         given_now = np.array([self._seed_of(env, 0) for env in range(self.num_envs)], dtype=np.uint64)
         seed_now = np.where(chosen, given_now, self._seed_now)
+        if chosen.all():
+            self._begun = False  # nothing under way is worth playing again
+            self._played.clear()
         shown = self._persistently(lambda: self._asked_reset(seed_now, chosen))
         self._begin(chosen, shown)
         self._over &= ~chosen
@@ -191,7 +194,7 @@ class SocketVector(VectorEnv[Any, Any, Any]):
             total += reward
             if (ended := np.flatnonzero(terminated | truncated)).size:
                 raise self._otherwise(int(ended[0]), f"ended after {index + 1} steps")
-        same = (shown == self._shown).reshape(self.num_envs, -1).all(1) & (total == self._return)
+        same = _same(shown, self._shown).reshape(self.num_envs, -1).all(1) & _same(total, self._return)
         if not same.all():
             raise self._otherwise(int(np.flatnonzero(~same)[0]), "has other observations or rewards")
         logger.warning("environments at %s continue after the same seeds and %d steps", self._connection.address, steps)
@@ -216,7 +219,7 @@ class SocketVector(VectorEnv[Any, Any, Any]):
         parts = (self._next_seed.tobytes(), actions.tobytes(), moving.astype(np.uint8).tobytes())
         body = self._connection.ask(wire.STEP, wire.STEPPED, count * (10 + 2 * row), *parts)
         if len(body) >= count * (10 + row):
-            reward = np.frombuffer(body, "<f8", count).copy()
+            reward = np.where(moving, np.frombuffer(body, "<f8", count), 0.0)
             terminated = np.frombuffer(body, np.uint8, count, 8 * count) != 0
             truncated = np.frombuffer(body, np.uint8, count, 9 * count) != 0
             ended = int((terminated | truncated).sum())
@@ -229,3 +232,9 @@ class SocketVector(VectorEnv[Any, Any, Any]):
         row = self._shown.nbytes // self.num_envs
         part = np.frombuffer(body, np.uint8, count * row, offset)
         return np.frombuffer(part.tobytes(), self._dtype).reshape(count, *self._row_shape).copy()
+
+
+def _same(one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return where numbers are equal, or neither is one."""
+    equal: NDArray[np.bool_] = (one == other) | ((one != one) & (other != other))  # noqa: PLR0124  (NaN)
+    return equal

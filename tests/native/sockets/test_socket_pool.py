@@ -1,5 +1,6 @@
 """Environments behind a socket: what their server steps, seed for seed, and the same rows after a lost server."""
 
+import socket
 import threading
 from contextlib import contextmanager
 
@@ -131,6 +132,21 @@ def test_settings_and_limits_go_to_the_server(tmp_path):
     assert not (tmp_path / "pendulum").exists()
 
 
+def test_a_unix_socket_that_a_killed_server_left_is_replaced(tmp_path):
+    """One that is listened on is not, nor is a file."""
+    path = tmp_path / "socket"
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(path))
+    with served("CartPole-v1", f"unix:{path}") as server:
+        native.make(ID, 1, address=server.address).close()
+        with pytest.raises(OSError, match="in use"):
+            serve_id("CartPole-v1", f"unix:{path}")
+    path.write_text("mine")
+    with pytest.raises(OSError, match="in use"):
+        serve_id("CartPole-v1", f"unix:{path}")
+    assert path.read_text() == "mine"
+
+
 def test_a_killed_server_that_comes_back_leaves_no_trace_in_rounds():
     """The episodes under way are played again in new environments, whenever the server dies: same rows, same end."""
     with EnvironmentProcess() as server:
@@ -190,6 +206,8 @@ def test_an_environment_that_depends_on_more_than_seeds_is_named_after_a_loss():
             connection.shutdown(2)
         with pytest.raises(RuntimeError, match=r"environment 0 was given the same seed and actions and has other"):
             pool.step(np.zeros(2, np.int64))
+        pool.reset(seed=1)  # new episodes owe nothing to the lost ones
+        pool.step(np.zeros(2, np.int64))
         pool.close()
 
 
@@ -200,6 +218,8 @@ def test_an_environment_that_fails_says_so_and_is_not_tried_again():
         pool.reset(seed=0)
         with pytest.raises(RuntimeError, match=r"reports: RuntimeError: the motor is stuck"):
             pool.step(np.ones(1, np.int64))
+        pool.reset(seed=0)
+        pool.step(np.zeros(1, np.int64))
         pool.close()
 
 
