@@ -28,7 +28,7 @@ class Description(TypedDict):
 
 def environment_ids() -> tuple[str, ...]: ...
 def load_library(path: str, resources: str = "", id: str = "") -> list[str]: ...  # noqa: A002
-def describe(id: str) -> Description: ...  # noqa: A002
+def describe(id: str, config: Mapping[str, float] = ...) -> Description: ...  # noqa: A002
 def batch_kernels(id: str) -> int: ...  # noqa: A002  (address of a table, native/include/penstock/batch/kernels.hpp; 0: none)
 def fill_noise(
     kind: Literal["uniform", "normal", "gumbel"],

@@ -89,9 +89,12 @@ def configuration(
 ) -> dict[str, NDArray[Any]]:
     """Return every field of the configuration, one value an environment.
 
+    A pair `x_range`, as Gymnasium's classes take it, stands for the fields `x_min` and `x_max`.
+
     Raises:
         ValueError: An unknown field (the message lists those that exist), or an invalid value.
     """
+    given = _without_ranges(given, defaults)
     unknown = sorted(set(given) - set(defaults))
     if unknown:
         fields = ", ".join(f"{name}={default!r}" for name, default in defaults.items())
@@ -104,6 +107,23 @@ def configuration(
             f"{fields or 'none'}{hint}"
         )
     return {name: one_each(name, given.get(name, default), default, num_envs) for name, default in defaults.items()}
+
+
+def _without_ranges(given: Mapping[str, Any], defaults: Mapping[str, float | int | bool]) -> dict[str, Any]:
+    """Return the fields with each pair `x_range` as `x_min` and `x_max`, where there are both."""
+    fields = dict(given)
+    for name, value in given.items():
+        bounds = [name.removesuffix("_range") + end for end in ("_min", "_max")]
+        if not name.endswith("_range") or name in defaults or not set(bounds) <= set(defaults):
+            continue
+        twice = sorted(set(bounds) & set(given))
+        if twice:
+            raise ValueError(f"{name} and {' and '.join(twice)} say the same; give one of them")
+        if not isinstance(value, (list, tuple, np.ndarray)) or len(value) != len(bounds):
+            raise ValueError(f"{name} must be a pair of numbers, the lower bound first, got {value!r}")
+        del fields[name]
+        fields.update(zip(bounds, value, strict=True))
+    return fields
 
 
 def one_each(name: str, value: Any, default: float, num_envs: int) -> NDArray[Any]:

@@ -50,7 +50,7 @@ class Pool(Asynchronous):
         batch_size: int | None = None,
         deterministic: bool = False,
     ) -> None:
-        described = _core.describe(environment_id)
+        described = _core.describe(environment_id, {name: float(values[0]) for name, values in config.items()})
         limit = described["max_episode_steps"] if max_episode_steps is None else max(max_episode_steps, 0) or None
         self.num_envs = num_envs
         self.num_threads = num_threads

@@ -33,10 +33,10 @@ class RenderingPool(Pool):
         return result
 
     def render(self) -> tuple[Any, ...]:
-        """Return one frame for each environment, uint8 [height, width, 3], as SyncVectorEnv gives them."""
+        """Return one frame for each environment, as SyncVectorEnv gives them: uint8 [height, width, 3], or depths."""
         states = get_attribute(self, "state")
         if self._renderer is None:
-            self._renderer = Renderer(self.environment["id"], "rgb_array")
+            self._renderer = Renderer(self.environment["id"], str(self.render_mode))
         frames = []
         for row, elapsed_steps in enumerate(get_attribute(self, "elapsed_steps")):
             config = {name: values[row].item() for name, values in self.config.items()}

@@ -13,6 +13,7 @@ from gymnasium.error import ResetNeeded
 from gymnasium.vector import AutoresetMode
 
 from penstock.native.pool.attributes import get_attribute, is_environments_own, set_attribute
+from penstock.native.pool.mujoco_data import SAVED_ARRAYS, MujocoView
 from penstock.native.pool.rendering import Renderer, checked_render_mode, metadata_of
 from penstock.native.pool.spaces import single_spec
 from penstock.native.registry.registry import make_native
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from penstock.native.interface import Infos
+
+
+_OF_MUJOCO = ("data", "model", "set_state", "init_qpos", "init_qvel", "dt")
 
 
 class SingleEnv(gymnasium.Env[Any, Any]):
@@ -137,6 +141,8 @@ class SingleEnv(gymnasium.Env[Any, Any]):
         """Return the attributes that pools have for each environment: configuration, state and what it reports."""
         if name.startswith("_"):
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        if name in _OF_MUJOCO and self._pool.environment["id"] in SAVED_ARRAYS:
+            return self._of_mujoco(name)
         try:
             return get_attribute(self._pool, name)[0]
         except RuntimeError as error:  # not reset yet
@@ -158,7 +164,19 @@ class SingleEnv(gymnasium.Env[Any, Any]):
 
     def __getstate__(self) -> dict[str, object]:
         """Return the state; a copy resumes from it, and makes its own renderer when it draws."""
-        return {**self.__dict__, "_renderer": None}
+        return {**self.__dict__, "_renderer": None, "_view": None}
+
+    def _of_mujoco(self, name: str) -> Any:
+        """Return what Gymnasium's MuJoCo environments have: `data` as a copy, and what does not change."""
+        view = self.__dict__.get("_view") or MujocoView(self._pool)
+        self._view = view
+        if name == "data":
+            return view.data()
+        if name == "dt":
+            return view.model.opt.timestep * self.frame_skip
+        return {"model": view.model, "set_state": view.set_state, "init_qpos": view.model.qpos0.copy()}.get(
+            name, np.zeros(view.model.nv)
+        )
 
     def _configuration(self) -> dict[str, float]:
         return {name: values[0].item() for name, values in self._pool.config.items()}

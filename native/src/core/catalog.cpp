@@ -64,8 +64,17 @@ std::vector<std::string> load_library(const std::string& path, const std::string
   return ids;
 }
 
-py::dict describe_entry(const std::string& id) {
-  const Description& d = registered(id).entry.description;
+py::dict describe_entry(const std::string& id, const std::map<std::string, double>& given) {
+  const CatalogEntry& entry = registered(id).entry;
+  Description d = entry.description;
+  if (entry.observed_values != nullptr) {
+    std::vector<std::vector<double>> columns;
+    for (const FieldInfo& field : d.config) {
+      const auto found = given.find(field.name);
+      columns.push_back({found == given.end() ? field.preset : found->second});
+    }
+    resize_observation(d, entry.observed_values(columns));
+  }
   py::dict config;
   for (const FieldInfo& field : d.config) {
     if (field.kind == FieldKind::boolean) config[field.name.c_str()] = field.preset != 0.0;
@@ -111,7 +120,7 @@ void bind_catalog(py::module_& module) {
     for (const auto& [id, entry] : catalog()) ids.push_back(id);
     return py::tuple(py::cast(ids));
   });
-  module.def("describe", &describe_entry, py::arg("id"));
+  module.def("describe", &describe_entry, py::arg("id"), py::arg("config") = std::map<std::string, double>());
   module.def("batch_kernels", [](const std::string& id) {
     return reinterpret_cast<std::uintptr_t>(registered(id).entry.batch);
   }, py::arg("id"));

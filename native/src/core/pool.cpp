@@ -36,7 +36,7 @@ PoolBinding::PoolBinding(const std::string& id, std::int64_t num_envs, int num_t
                          bool thread_affinity)
     : size_(num_envs) {
   const Registered& found_entry = registered(id);
-  const Description& d = found_entry.entry.description;
+  Description d = found_entry.entry.description;
   if (num_envs < 1) throw py::value_error("num_envs is " + std::to_string(num_envs) + ", expected at least 1");
   if (num_threads < 1)
     throw py::value_error("num_threads is " + std::to_string(num_threads) + ", expected at least 1");
@@ -49,6 +49,8 @@ PoolBinding::PoolBinding(const std::string& id, std::int64_t num_envs, int num_t
                         .resources = found_entry.resources,
                         .thread_affinity = thread_affinity,
                         .interrupted = &interrupted};
+  if (found_entry.entry.observed_values != nullptr)
+    resize_observation(d, found_entry.entry.observed_values(settings.config));
   actions_ = batch(d.action_shape);
   observations_ = batch(d.observation_shape);
   rewards_ = d.agents > 0 ? Shape{size_, static_cast<py::ssize_t>(d.agents)} : Shape{size_};
@@ -129,14 +131,24 @@ py::dict PoolBinding::save() {
 void PoolBinding::restore(const std::map<std::string, py::object>& saved) {
   const Use use(*this);
   std::vector<const void*> data;
+  std::vector<py::array> presets;
   std::string expected;
   for (const Column& column : pool_->columns()) {
     expected += (expected.empty() ? "" : ", ") + column.name;
     const auto found = saved.find(column.name);
-    if (found == saved.end()) throw py::value_error("the state lacks '" + column.name + "'");
-    data.push_back(column_data(column, found->second));
+    if (found != saved.end()) {
+      data.push_back(column_data(column, found->second));
+      continue;
+    }
+    // A field that this version has added: whoever saved the state stepped as with its preset.
+    const auto& fields = pool_->description().config;
+    const auto field = std::find_if(fields.begin(), fields.end(),
+                                    [&](const FieldInfo& one) { return "config." + one.name == column.name; });
+    if (field == fields.end()) throw py::value_error("the state lacks '" + column.name + "'");
+    presets.push_back(py::module_::import("numpy").attr("full")(size_, field->preset, dtype_of(column.type)));
+    data.push_back(column_data(column, presets.back()));
   }
-  if (saved.size() != data.size())
+  if (saved.size() + presets.size() != data.size())
     throw py::value_error("the state has " + std::to_string(saved.size()) + " arrays, expected exactly: " + expected);
   pool_->restore(data);
   buffers_.clear();

@@ -172,7 +172,6 @@ CONFIGURED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"healthy_z_range": (1.1, 1.4), "healthy_angle_range": (-0.5, 0.25)},
     ),
 }
-NOT_SCALED = {"main_body", "terminate_when_unhealthy"}
 
 
 @pytest.mark.parametrize("env_id", mujoco_library.IDS)
@@ -182,11 +181,95 @@ def test_configuration_equals_gymnasium(env_id: str):
     pool = native.make(env_id, 1)
     defaults = {name: value[0] for name, value in pool.config.items()}
     pool.close()
-    same = {name: float(value) * 1.37 for name, value in defaults.items() if name not in {*ours, *NOT_SCALED}}
+    same: dict[str, Any] = {
+        name: float(value) * 1.37 for name, value in defaults.items() if value.dtype == np.float64 and name not in ours
+    }
+    same |= {"frame_skip": int(defaults["frame_skip"]) + 1}
     if env_id == "Ant-v5":
         same["main_body"] = 3
 
     play_both(env_id, [5, 6, 7], actions_of(env_id, 3, 60), 50, {**ours, **same}, {**theirs, **same})
+
+
+PARTS = [
+    (env_id, part)
+    for env_id in mujoco_library.IDS
+    for part in native.make(env_id, 1).config
+    if part.endswith("_observation")
+]
+
+
+@pytest.mark.parametrize(("env_id", "part"), PARTS)
+def test_parts_of_the_observation_equal_gymnasium(env_id: str, part: str):
+    """Each `exclude_` and `include_` the other way: the same space, and the same values in it."""
+    default = bool(native.make(env_id, 1).config[part][0])
+    changed = {part: not default}
+    pool, env = native.make(env_id, 2, **changed), gymnasium.make(env_id, **changed)
+    assert pool.single_observation_space == env.observation_space
+    assert pool.environment["observation"]["shape"] == env.observation_space.shape
+    env.close()
+    pool.close()
+
+    play_both(env_id, [5, 6], actions_of(env_id, 2, 40), 25, changed, changed)
+
+
+def test_all_parts_of_the_observation_left_out_equal_gymnasium():
+    """Humanoid-v5 with positions and without all else, through rounds and a saved state as well."""
+    changed = {part: False for env_id, part in PARTS if env_id == "Humanoid-v5"}
+    play_both("Humanoid-v5", [1, 2, 3], actions_of("Humanoid-v5", 3, 40), None, changed, changed)
+
+    pool, steps = native.make("Humanoid-v5", 3, **changed), 8
+    pool.reset(seed=4)
+    width = pool.single_observation_space.shape[0]
+    assert width == 47
+    observation = np.zeros((steps, 3, width))
+    flags = [np.zeros((steps, 3), np.uint8) for _ in range(2)]
+    pool.begin_round(observation, np.zeros((steps, 3), np.float32), *flags, np.zeros((steps, 3), np.int32))
+    for t, action in enumerate(actions_of("Humanoid-v5", 3, steps)):
+        pool.step_round(t, action)
+    assert pool.end_round().bootstrap_observation.shape == (3, width)
+    other = native.make("Humanoid-v5", 3, **changed)
+    other.restore(pool.save())
+    assert np.array_equal(other.observation, pool.observation)
+
+
+def test_what_is_observed_is_the_same_for_a_whole_pool():
+    """A length that differs between environments, or changes, is refused; so is a state of another configuration."""
+    part = "exclude_current_positions_from_observation"
+    with pytest.raises(ValueError, match="environment 1 would observe 29 values, expected the pool's 27"):
+        native.make("Ant-v5", 2, include_cfrc_ext_in_observation=False, **{part: [True, False]})
+    pool = native.make("HalfCheetah-v5", 2)
+    with pytest.raises(ValueError, match="environment 0 would observe 18 values, expected the pool's 17"):
+        pool.set_attr(part, False)
+    pool.reset(seed=0)
+    other = native.make("HalfCheetah-v5", 2, **{part: False})
+    with pytest.raises(ValueError, match=f"config.{part} of environment 0"):
+        other.restore(pool.save())
+
+
+def test_a_state_from_before_a_field_existed_is_restored():
+    """Its fields had what is the default now; a pool with another value of such a field refuses it."""
+    pool = native.make("Swimmer-v5", 2)
+    pool.reset(seed=1)
+    old = pool.save()
+    del old["config.frame_skip"]
+    other = native.make("Swimmer-v5", 2)
+    other.restore(old)
+    assert np.array_equal(other.observation, pool.observation)
+    with pytest.raises(ValueError, match=r"config.frame_skip of environment 0"):
+        native.make("Swimmer-v5", 2, frame_skip=2).restore(old)
+
+
+def test_ranges_are_given_as_gymnasium_takes_them():
+    """A pair `x_range` is `x_min` and `x_max`; both ways at once, and what is no pair, are refused."""
+    _, theirs = CONFIGURED["Hopper-v5"]
+    play_both("Hopper-v5", [1, 2], actions_of("Hopper-v5", 2, 60), 50, theirs, theirs)
+    with pytest.raises(ValueError, match="healthy_z_range and healthy_z_min say the same"):
+        native.make("Hopper-v5", 1, healthy_z_range=(0.5, 1.0), healthy_z_min=0.4)
+    with pytest.raises(ValueError, match=r"healthy_z_range must be a pair of numbers, the lower bound first, got 0.5"):
+        native.make("Hopper-v5", 1, healthy_z_range=0.5)
+    with pytest.raises(ValueError, match="frame_skip must be 1 to 1000000"):
+        native.make("Hopper-v5", 1, frame_skip=0)
 
 
 @pytest.mark.parametrize("env_id", mujoco_library.IDS)

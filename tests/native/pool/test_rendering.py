@@ -14,7 +14,12 @@ from penstock import native
 
 pytest.importorskip("pygame", reason="comes with penstock-rl[render]")
 
-DRAWN = [env_id for env_id in native.environment_ids() if native.make(env_id, 1).metadata["render_modes"]]
+DRAWN = [
+    env_id
+    for env_id in native.environment_ids()
+    if native.make(env_id, 1).metadata["render_modes"] == ["human", "rgb_array"]
+]
+"""Classic control; test_mujoco_data.py has MuJoCo's tasks, which need OpenGL."""
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +33,6 @@ def no_display(monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.filterwarnings("ignore:.*we recommend using a symmetric and normalized space:UserWarning")
 def test_gymnasium_checks_every_render_mode(env_id: str):
     """check_env with its check of rendering: every mode that the metadata names gives what it must, windows too."""
-    assert native.SingleEnv(env_id).metadata["render_modes"] == ["human", "rgb_array"]
     check_env(native.SingleEnv(env_id, render_mode="rgb_array"))
 
 
@@ -91,7 +95,5 @@ def test_environments_without_a_picture_are_reported():
         native.make("CartPole-v1", 2, render_mode="ansi")
     with pytest.raises(RuntimeError, match="not every environment is ready"):
         native.make("CartPole-v1", 2, render_mode="rgb_array").render()
-    unseen = next((one for one in native.environment_ids() if one not in DRAWN), None)
-    if unseen is not None:
-        with pytest.raises(ValueError, match="cannot be drawn"):
-            native.make(unseen, 2, render_mode="rgb_array")
+    with pytest.raises(ValueError, match="ConnectFour-v0 cannot be drawn"):
+        native.make("ConnectFour-v0", 2, render_mode="rgb_array")

@@ -151,6 +151,8 @@ struct CatalogEntry {
   Factory make;
   /// Completes the description for a folder of resources, if the environment sizes itself. Else nullptr.
   void (*complete)(Description& description, const std::string& resources) = nullptr;
+  /// Returns how many values are observed under a configuration, if that decides it. Else nullptr.
+  std::size_t (*observed_values)(std::span<const std::vector<double>> config) = nullptr;
   /// Steps environments in arrays of the caller, if they are Batchable. Else nullptr.
   const BatchKernels* batch = nullptr;
 };

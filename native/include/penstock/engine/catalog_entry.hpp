@@ -17,6 +17,7 @@ CatalogEntry catalog_entry() {
                      }};
   if constexpr (SizesItself<E>)
     entry.complete = [](Description& d, const std::string& resources) { typename E::Shared(resources).describe(d); };
+  if constexpr (SizedByConfig<E>) entry.observed_values = observed_values<E>;
   if constexpr (Batchable<E>) entry.batch = host_kernels<E>();
   return entry;
 }

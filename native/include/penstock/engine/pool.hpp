@@ -26,7 +26,7 @@ class Pool final : public AnyPool {
  public:
   explicit Pool(const PoolSettings& settings)
       : max_episode_steps_(settings.max_episode_steps), autoreset_(settings.autoreset),
-        interrupted_(settings.interrupted), shared_(share(settings.resources)), description_(described()),
+        interrupted_(settings.interrupted), shared_(share(settings.resources)), description_(described(settings)),
         slots_(make_slots(settings)),
         group_stepper_(chosen_stepper()), block_size_(block_size(settings)),
         stats_(static_cast<std::size_t>(settings.num_threads)),
@@ -57,6 +57,7 @@ class Pool final : public AnyPool {
     changed.reserve(slots_.size());
     for (std::size_t env = 0; env < slots_.size(); ++env)
       penstock::configure(changed.emplace_back(slots_[env].env.config), env, config);
+    for (std::size_t env = 0; env < slots_.size(); ++env) require_width(changed[env], env, slots_.front().width());
     for (std::size_t env = 0; env < slots_.size(); ++env) slots_[env].env.config = changed[env];
     group_stepper_ = chosen_stepper();
   }
@@ -117,8 +118,9 @@ class Pool final : public AnyPool {
     else return nullptr;
   }
 
-  [[nodiscard]] Description described() const {
+  [[nodiscard]] Description described(const PoolSettings& settings) const {
     Description d = describe<E>();
+    if constexpr (SizedByConfig<E>) resize_observation(d, observed_values<E>(settings.config));
     if constexpr (SizesItself<E>) shared_->describe(d);
     return d;
   }
@@ -130,8 +132,19 @@ class Pool final : public AnyPool {
       if constexpr (SharesSomething<E>) slots.emplace_back(E(*shared_));
       else slots.emplace_back(E{});
       penstock::configure(slots.back().env.config, env, settings.config);
+      require_width(slots.back().env.config, env, slots.front().width());
     }
     return slots;
+  }
+
+  static void require_width(const typename E::Config& config, std::size_t env, std::size_t width) {
+    if constexpr (SizedByConfig<E>) {
+      if (E::observed_values(config) != width)
+        throw std::invalid_argument("environment " + std::to_string(env) + " would observe " +
+                                    std::to_string(E::observed_values(config)) + " values, expected the pool's " +
+                                    std::to_string(width) + ": what is observed is the same for a whole pool, and for all "
+                                    "its time");
+    }
   }
 
   void reset_row(Slot<E>& slot, std::size_t row, const StepBuffers& out);

@@ -65,12 +65,13 @@ struct alignas(64) Slot {
   /// Values of an observation's row.
   [[nodiscard]] PENSTOCK_HOST_DEVICE std::size_t width() const {
     if constexpr (SizesItself<E>) return env.row_size();
+    else if constexpr (SizedByConfig<E>) return E::observed_values(env.config);
     else return row_size<E>;
   }
 
   PENSTOCK_HOST_DEVICE void observe(void* rows, std::size_t row) const {
     Value* out = static_cast<Value*>(rows) + row * width();
-    if constexpr (SizesItself<E>) {
+    if constexpr (SizesItself<E> || SizedByConfig<E>) {
       env.observe(std::span<Value>(out, width()));
     } else {
       if constexpr (MasksActions<E>) {
@@ -118,6 +119,14 @@ void configure(Config& config, std::size_t env, std::span<const std::vector<doub
   if constexpr (ChecksItself<Config>)
     if (const char* problem = config.problem())
       throw std::invalid_argument("configuration of environment " + std::to_string(env) + ": " + problem);
+}
+
+/// Returns how many values the first environment of a configuration observes.
+template <class E>
+std::size_t observed_values(std::span<const std::vector<double>> values) {
+  typename E::Config config;
+  configure(config, 0, values);
+  return E::observed_values(config);
 }
 
 }  // namespace penstock

@@ -67,6 +67,20 @@ concept SizesItself = SharesSomething<E> &&
       { fixed.observe(out) } -> std::same_as<void>;
     };
 
+/// An environment whose observation, one row of values with the same bounds, is as long as its configuration says. A
+/// pool's environments then need the same length, for as long as there is the pool.
+template <class E>
+concept SizedByConfig = requires(const typename E::Config config) {
+  { E::observed_values(config) } -> std::same_as<std::size_t>;
+};
+
+/// Makes the observation one row of so many values.
+inline void resize_observation(Description& d, std::size_t values) {
+  d.observation_shape = d.behind_mask = {static_cast<std::int64_t>(values)};
+  d.observation_low.resize(values, d.observation_low.front());
+  d.observation_high.resize(values, d.observation_high.front());
+}
+
 template <FieldType T>
 inline constexpr FieldKind kind_of = std::same_as<T, double> ? FieldKind::real
     : std::same_as<T, bool>                                  ? FieldKind::boolean

@@ -44,7 +44,7 @@ struct Acrobot {
     PENSTOCK_FIELDS(State, angle_1, angle_2, velocity_1, velocity_2, was_reset)
   } state;
 
-  /// What is observed of two angles, if a step in a group has computed it.
+  /// The sines and cosines of two angles, if a step in a group has computed them.
   struct View {
     double angle_1 = std::numeric_limits<double>::quiet_NaN(), angle_2 = 0;
     float cosine_1 = 0, sine_1 = 0, cosine_2 = 0, sine_2 = 0;
@@ -121,7 +121,7 @@ struct Acrobot {
           com_pos_2(power(config.link_com_pos_2, 2.0)) {}
   };
 
-  /// What a motion's derivative is computed from, apart from itself.
+  /// The numbers that a motion's derivative is computed from, apart from itself.
   struct Terms {
     double cosine_2, sine_2, cosine_sum, cosine_1;  ///< the last two of angles from a quarter of a turn on
     double inertia_2, square_of_inertia_2, square_of_velocity_1, square_of_velocity_2;

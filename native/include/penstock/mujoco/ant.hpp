@@ -19,12 +19,15 @@ struct Ant : Simulation<ant> {
     bool terminate_when_unhealthy = true;
     double healthy_z_min = 0.2, healthy_z_max = 1.0, contact_force_min = -1.0, contact_force_max = 1.0;
     double reset_noise_scale = 0.1;
+    std::int64_t frame_skip = ant.frame_skip;
+    bool exclude_current_positions_from_observation = true, include_cfrc_ext_in_observation = true;
     PENSTOCK_FIELDS(Config, forward_reward_weight, ctrl_cost_weight, contact_cost_weight, healthy_reward, main_body,
                     terminate_when_unhealthy, healthy_z_min, healthy_z_max, contact_force_min, contact_force_max,
-                    reset_noise_scale)
+                    reset_noise_scale, frame_skip, exclude_current_positions_from_observation,
+                    include_cfrc_ext_in_observation)
     [[nodiscard]] const char* problem() const {
       if (main_body < 0 || main_body >= ant.nbody) return "main_body is the number of a body, 0 to 13";
-      return noise_problem(reset_noise_scale);
+      return common_problem(reset_noise_scale, frame_skip);
     }
   } config;
 
@@ -44,8 +47,9 @@ struct Ant : Simulation<ant> {
   Step step(Action control) {
     const mjtNum* main_body = data->xpos + 3 * config.main_body;
     const double x_before = main_body[0], y_before = main_body[1];
-    advance(control);
-    const double x_velocity = speed(x_before, main_body[0]), y_velocity = speed(y_before, main_body[1]);
+    advance(control, config.frame_skip);
+    const double x_velocity = speed(x_before, main_body[0], config.frame_skip);
+    const double y_velocity = speed(y_before, main_body[1], config.frame_skip);
     const bool healthy = is_healthy();
     const double forward = x_velocity * config.forward_reward_weight, survive = healthy * config.healthy_reward;
     const float ctrl_cost = control_cost(config.ctrl_cost_weight, control);
@@ -60,9 +64,14 @@ struct Ant : Simulation<ant> {
             .terminated = !healthy && config.terminate_when_unhealthy};
   }
 
-  void observe(std::span<double, 105> out) const {
-    Writer(out).put(qpos().subspan<2>()).put(qvel()).put_clipped(cfrc_ext().subspan<6>(), config.contact_force_min,
-                                                     config.contact_force_max);
+  static std::size_t observed_values(const Config& config) {
+    return nq + nv - 2 * config.exclude_current_positions_from_observation + 6 * (nbody - 1) * config.include_cfrc_ext_in_observation;
+  }
+  void observe(std::span<double> out) const {
+    Writer to(out);
+    to.put(positions(2, config.exclude_current_positions_from_observation)).put(qvel());
+    if (config.include_cfrc_ext_in_observation)
+      to.put_clipped(cfrc_ext().subspan<6>(), config.contact_force_min, config.contact_force_max);
   }
 
  private:

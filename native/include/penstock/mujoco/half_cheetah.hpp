@@ -15,8 +15,11 @@ struct HalfCheetah : Simulation<half_cheetah> {
 
   struct Config {
     double forward_reward_weight = 1.0, ctrl_cost_weight = 0.1, reset_noise_scale = 0.1;
-    PENSTOCK_FIELDS(Config, forward_reward_weight, ctrl_cost_weight, reset_noise_scale)
-    [[nodiscard]] const char* problem() const { return noise_problem(reset_noise_scale); }
+    std::int64_t frame_skip = half_cheetah.frame_skip;
+    bool exclude_current_positions_from_observation = true;
+    PENSTOCK_FIELDS(Config, forward_reward_weight, ctrl_cost_weight, reset_noise_scale, frame_skip,
+                    exclude_current_positions_from_observation)
+    [[nodiscard]] const char* problem() const { return common_problem(reset_noise_scale, frame_skip); }
   } config;
 
   struct Report {
@@ -32,14 +35,20 @@ struct HalfCheetah : Simulation<half_cheetah> {
 
   Step step(Action control) {
     const double before = qpos()[0];
-    advance(control);
-    const double x_velocity = speed(before, qpos()[0]), forward = config.forward_reward_weight * x_velocity;
+    advance(control, config.frame_skip);
+    const double x_velocity = speed(before, qpos()[0], config.frame_skip);
+    const double forward = config.forward_reward_weight * x_velocity;
     const float ctrl_cost = control_cost(config.ctrl_cost_weight, control);
     report = {qpos()[0], x_velocity, forward, -ctrl_cost};
     return {.reward = forward - ctrl_cost};
   }
 
-  void observe(std::span<double, 17> out) const { Writer(out).put(qpos().subspan<1>()).put(qvel()); }
+  static std::size_t observed_values(const Config& config) {
+    return nq + nv - config.exclude_current_positions_from_observation;
+  }
+  void observe(std::span<double> out) const {
+    Writer(out).put(positions(1, config.exclude_current_positions_from_observation)).put(qvel());
+  }
 };
 
 }  // namespace penstock::mujoco

@@ -19,19 +19,28 @@ struct HumanoidBody : Simulation<robot> {
   using Base::Base;
   static constexpr auto observation = float64_row<348>;
 
-  void observe(std::span<double, 348> out) const {
-    const mjData& seen = *this->data;
-    constexpr std::size_t bodies = Base::nbody - 1;  // the first is the world
-    Writer(out)
-        .put(this->qpos().template subspan<2>())
-        .put(this->qvel())
-        .put(std::span(seen.cinert + 10, 10 * bodies))
-        .put(std::span(seen.cvel + 6, 6 * bodies))
-        .put(std::span(seen.qfrc_actuator + 6, Base::nv - 6))
-        .put(this->cfrc_ext().template subspan<6>());
+  template <class Config>
+  static std::size_t observed_values(const Config& config) {
+    return Base::nq + Base::nv - 2 * config.exclude_current_positions_from_observation + 10 * bodies * config.include_cinert_in_observation +
+           6 * bodies * config.include_cvel_in_observation +
+           (Base::nv - 6) * config.include_qfrc_actuator_in_observation +
+           6 * bodies * config.include_cfrc_ext_in_observation;
   }
 
  protected:
+  static constexpr std::size_t bodies = Base::nbody - 1;  // the first is the world
+
+  template <class Config>
+  void observe(std::span<double> out, const Config& config) const {
+    const mjData& seen = *this->data;
+    Writer to(out);
+    to.put(this->positions(2, config.exclude_current_positions_from_observation)).put(this->qvel());
+    if (config.include_cinert_in_observation) to.put(std::span(seen.cinert + 10, 10 * bodies));
+    if (config.include_cvel_in_observation) to.put(std::span(seen.cvel + 6, 6 * bodies));
+    if (config.include_qfrc_actuator_in_observation) to.put(std::span(seen.qfrc_actuator + 6, Base::nv - 6));
+    if (config.include_cfrc_ext_in_observation) to.put(this->cfrc_ext().template subspan<6>());
+  }
+
   /// MuJoCo's control, which is float64 and, after an instability, not the action.
   [[nodiscard]] double control_cost(double weight) const { return weight * sum_of_squares(this->ctrl()); }
   [[nodiscard]] double force_cost(double weight, double low, double high) const {
@@ -48,10 +57,17 @@ struct Humanoid : HumanoidBody<humanoid> {
     double contact_cost_min = -unlimited, contact_cost_max = 10.0, healthy_reward = 5.0;
     bool terminate_when_unhealthy = true;
     double healthy_z_min = 1.0, healthy_z_max = 2.0, reset_noise_scale = 1e-2;
+    std::int64_t frame_skip = humanoid.frame_skip;
+    bool exclude_current_positions_from_observation = true;
+    bool include_cinert_in_observation = true, include_cvel_in_observation = true;
+    bool include_qfrc_actuator_in_observation = true, include_cfrc_ext_in_observation = true;
     PENSTOCK_FIELDS(Config, forward_reward_weight, ctrl_cost_weight, contact_cost_weight, contact_cost_min,
                     contact_cost_max, healthy_reward, terminate_when_unhealthy, healthy_z_min, healthy_z_max,
-                    reset_noise_scale)
-    [[nodiscard]] const char* problem() const { return noise_problem(reset_noise_scale); }
+                    reset_noise_scale, frame_skip,
+                    exclude_current_positions_from_observation, include_cinert_in_observation,
+                    include_cvel_in_observation, include_qfrc_actuator_in_observation,
+                    include_cfrc_ext_in_observation)
+    [[nodiscard]] const char* problem() const { return common_problem(reset_noise_scale, frame_skip); }
   } config;
 
   struct Report {
@@ -62,6 +78,8 @@ struct Humanoid : HumanoidBody<humanoid> {
   } report;
   static constexpr std::size_t reset_reports = 3;
 
+  void observe(std::span<double> out) const { HumanoidBody::observe(out, config); }
+
   void reset(Rng& rng) {
     begin(uniform_noise(rng, config.reset_noise_scale), uniform_noise(rng, config.reset_noise_scale));
     report = {.x_position = qpos()[0], .y_position = qpos()[1], .distance_from_origin = distance_from_origin()};
@@ -69,9 +87,10 @@ struct Humanoid : HumanoidBody<humanoid> {
 
   Step step(Action control) {
     const auto [x_before, y_before] = mass_center();
-    advance(control);
+    advance(control, config.frame_skip);
     const auto [x_after, y_after] = mass_center();
-    const double x_velocity = speed(x_before, x_after), y_velocity = speed(y_before, y_after);
+    const double x_velocity = speed(x_before, x_after, config.frame_skip);
+    const double y_velocity = speed(y_before, y_after, config.frame_skip);
     const bool healthy = config.healthy_z_min < qpos()[2] && qpos()[2] < config.healthy_z_max;
     const double forward = config.forward_reward_weight * x_velocity, survive = healthy * config.healthy_reward;
     const double ctrl_cost = control_cost(config.ctrl_cost_weight);
@@ -105,9 +124,16 @@ struct HumanoidStandup : HumanoidBody<humanoid_standup> {
     double uph_cost_weight = 1.0;  ///< Gymnasium takes it and makes nothing of it
     double ctrl_cost_weight = 0.1, impact_cost_weight = 5e-7, impact_cost_min = -unlimited, impact_cost_max = 10.0;
     double reset_noise_scale = 1e-2;
+    std::int64_t frame_skip = humanoid_standup.frame_skip;
+    bool exclude_current_positions_from_observation = true;
+    bool include_cinert_in_observation = true, include_cvel_in_observation = true;
+    bool include_qfrc_actuator_in_observation = true, include_cfrc_ext_in_observation = true;
     PENSTOCK_FIELDS(Config, uph_cost_weight, ctrl_cost_weight, impact_cost_weight, impact_cost_min, impact_cost_max,
-                    reset_noise_scale)
-    [[nodiscard]] const char* problem() const { return noise_problem(reset_noise_scale); }
+                    reset_noise_scale, frame_skip,
+                    exclude_current_positions_from_observation, include_cinert_in_observation,
+                    include_cvel_in_observation, include_qfrc_actuator_in_observation,
+                    include_cfrc_ext_in_observation)
+    [[nodiscard]] const char* problem() const { return common_problem(reset_noise_scale, frame_skip); }
   } config;
 
   struct Report {
@@ -118,13 +144,15 @@ struct HumanoidStandup : HumanoidBody<humanoid_standup> {
   } report;
   static constexpr std::size_t reset_reports = 3;
 
+  void observe(std::span<double> out) const { HumanoidBody::observe(out, config); }
+
   void reset(Rng& rng) {
     begin(uniform_noise(rng, config.reset_noise_scale), uniform_noise(rng, config.reset_noise_scale));
     report = {.x_position = qpos()[0], .y_position = qpos()[1], .z_distance_from_origin = rise(2)};
   }
 
   Step step(Action control) {
-    advance(control);
+    advance(control, config.frame_skip);
     const double height_reward = qpos()[2] / (*model)->opt.timestep, ctrl_cost = control_cost(config.ctrl_cost_weight);
     const double impact_cost = force_cost(config.impact_cost_weight, config.impact_cost_min, config.impact_cost_max);
     report = {qpos()[0], qpos()[1], rise(2), height_reward, -ctrl_cost, -impact_cost};

@@ -16,8 +16,9 @@ struct InvertedDoublePendulum : Simulation<inverted_double_pendulum> {
 
   struct Config {
     double healthy_reward = 10.0, reset_noise_scale = 0.1;
-    PENSTOCK_FIELDS(Config, healthy_reward, reset_noise_scale)
-    [[nodiscard]] const char* problem() const { return noise_problem(reset_noise_scale); }
+    std::int64_t frame_skip = inverted_double_pendulum.frame_skip;
+    PENSTOCK_FIELDS(Config, healthy_reward, reset_noise_scale, frame_skip)
+    [[nodiscard]] const char* problem() const { return common_problem(reset_noise_scale, frame_skip); }
   } config;
 
   struct Report {
@@ -32,7 +33,7 @@ struct InvertedDoublePendulum : Simulation<inverted_double_pendulum> {
   }
 
   Step step(Action control) {
-    advance(control);
+    advance(control, config.frame_skip);
     const double x = data->site_xpos[0], y = data->site_xpos[2];  // of the pole's tip, the only site
     const bool fell = y <= 1.0;
     const double dist_penalty = 0.01 * power(x, 2.0) + power(y - 2.0, 2.0);

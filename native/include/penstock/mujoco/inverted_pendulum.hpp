@@ -15,8 +15,9 @@ struct InvertedPendulum : Simulation<inverted_pendulum> {
 
   struct Config {
     double reset_noise_scale = 0.01;
-    PENSTOCK_FIELDS(Config, reset_noise_scale)
-    [[nodiscard]] const char* problem() const { return noise_problem(reset_noise_scale); }
+    std::int64_t frame_skip = inverted_pendulum.frame_skip;
+    PENSTOCK_FIELDS(Config, reset_noise_scale, frame_skip)
+    [[nodiscard]] const char* problem() const { return common_problem(reset_noise_scale, frame_skip); }
   } config;
 
   struct Report {
@@ -31,7 +32,7 @@ struct InvertedPendulum : Simulation<inverted_pendulum> {
   }
 
   Step step(Action control) {
-    advance(control);
+    advance(control, config.frame_skip);
     const bool fell = !all_finite(qpos()) || !all_finite(qvel()) || std::abs(qpos()[1]) > 0.2;
     report = {.reward_survive = fell ? 0.0 : 1.0};
     return {.reward = report.reward_survive, .terminated = fell};

@@ -30,7 +30,7 @@ enum Derived : unsigned {
 struct Robot {
   const char* file;
   int nq, nv, nu, nbody;
-  int frame_skip;
+  int frame_skip;  ///< Gymnasium's default
   float control_limit;
   unsigned derived = 0;
   std::array<const char*, 3> bodies{};  ///< names that the task looks up
@@ -61,7 +61,6 @@ class Model {
       throw std::runtime_error(path + " is not the model that this was compiled for: " + std::to_string(robot.nq) +
                                " positions, " + std::to_string(robot.nv) + " velocities, " + std::to_string(robot.nu) +
                                " actuators; expected the file of Gymnasium 1.4");
-    step_seconds = loaded->opt.timestep * robot.frame_skip;
     integration_size = static_cast<std::size_t>(mj_stateSize(loaded, mjSTATE_INTEGRATION));
   }
 
@@ -69,7 +68,6 @@ class Model {
   const mjModel* operator->() const noexcept { return model_.get(); }
 
   const bool fused_dot;
-  double step_seconds = 0.0;  ///< Gymnasium's dt
   std::size_t integration_size = 0;
   std::array<int, 3> bodies{};
 

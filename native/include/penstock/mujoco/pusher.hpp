@@ -16,7 +16,9 @@ struct Pusher : Simulation<pusher> {
 
   struct Config {
     double reward_near_weight = 0.5, reward_dist_weight = 1.0, reward_control_weight = 0.1;
-    PENSTOCK_FIELDS(Config, reward_near_weight, reward_dist_weight, reward_control_weight)
+    std::int64_t frame_skip = pusher.frame_skip;
+    PENSTOCK_FIELDS(Config, reward_near_weight, reward_dist_weight, reward_control_weight, frame_skip)
+    [[nodiscard]] const char* problem() const { return skip_problem(frame_skip); }
   } config;
 
   struct Report {
@@ -44,7 +46,7 @@ struct Pusher : Simulation<pusher> {
   }
 
   Step step(Action control) {
-    advance(control);
+    advance(control, config.frame_skip);
     const double near = -norm(between(object, tips_arm), model->fused_dot) * config.reward_near_weight;
     const double dist = -norm(between(object, goal), model->fused_dot) * config.reward_dist_weight;
     const float ctrl = -sum_of_squares(control) * static_cast<float>(config.reward_control_weight);

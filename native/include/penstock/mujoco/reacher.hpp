@@ -15,7 +15,9 @@ struct Reacher : Simulation<reacher> {
 
   struct Config {
     double reward_dist_weight = 1.0, reward_control_weight = 1.0;
-    PENSTOCK_FIELDS(Config, reward_dist_weight, reward_control_weight)
+    std::int64_t frame_skip = reacher.frame_skip;
+    PENSTOCK_FIELDS(Config, reward_dist_weight, reward_control_weight, frame_skip)
+    [[nodiscard]] const char* problem() const { return skip_problem(frame_skip); }
   } config;
 
   struct Report {
@@ -42,7 +44,7 @@ struct Reacher : Simulation<reacher> {
   }
 
   Step step(Action control) {
-    advance(control);
+    advance(control, config.frame_skip);
     const double dist = -norm(between(fingertip, target), model->fused_dot) * config.reward_dist_weight;
     const float ctrl = -sum_of_squares(control) * static_cast<float>(config.reward_control_weight);
     report = {dist, ctrl};

@@ -21,8 +21,11 @@ inline constexpr double unlimited = std::numeric_limits<double>::infinity();
 template <std::size_t Size>
 inline constexpr auto float64_row = BoxOf<double, Size>::filled(-unlimited, unlimited);
 
-inline const char* noise_problem(double reset_noise_scale) {
-  return reset_noise_scale >= 0.0 ? nullptr : "reset_noise_scale must be >= 0";
+inline const char* skip_problem(std::int64_t frame_skip) {
+  return frame_skip >= 1 && frame_skip <= 1'000'000 ? nullptr : "frame_skip must be 1 to 1000000";
+}
+inline const char* common_problem(double reset_noise_scale, std::int64_t frame_skip) {
+  return reset_noise_scale >= 0.0 ? skip_problem(frame_skip) : "reset_noise_scale must be >= 0";
 }
 
 inline bool all_finite(std::span<const double> values) {
@@ -90,6 +93,11 @@ class Simulation {
     return {to[0] - from[0], to[1] - from[1], to[2] - from[2]};
   }
 
+  /// All positions, or those after the first ones.
+  [[nodiscard]] std::span<const mjtNum> positions(std::size_t first, bool without_first) const {
+    return std::span<const mjtNum>(qpos()).subspan(without_first ? first : 0);
+  }
+
   [[nodiscard]] double distance_from_origin() const { return norm(std::array{qpos()[0], qpos()[1]}, model->fused_dot); }
 
   /// mj_resetData, then Gymnasium's set_state with what the two functions make of the initial values.
@@ -118,19 +126,21 @@ class Simulation {
     };
   }
 
-  /// frame_skip steps under one control. The forces on bodies are made only for tasks that read them: no later step
+  /// Makes `frame_skip` steps under one control. The forces on bodies are made only for tasks that read them: no later step
   /// depends on them.
-  void advance(Action control) {
+  void advance(Action control, std::int64_t frame_skip) {
     std::copy(control.begin(), control.end(), data->ctrl);
     guarded([&] {
-      for (int i = 0; i < robot.frame_skip; ++i) mj_step(model->get(), data.get());
+      for (std::int64_t i = 0; i < frame_skip; ++i) mj_step(model->get(), data.get());
       if constexpr ((robot.derived & contact_forces) != 0) mj_rnePostConstraint(model->get(), data.get());
     });
   }
 
   /// Returns a coordinate's offset from its position in the model.
   [[nodiscard]] double rise(std::size_t coordinate) const { return qpos()[coordinate] - (*model)->qpos0[coordinate]; }
-  [[nodiscard]] double speed(double before, double after) const { return (after - before) / model->step_seconds; }
+  [[nodiscard]] double speed(double before, double after, std::int64_t frame_skip) const {
+    return (after - before) / ((*model)->opt.timestep * static_cast<double>(frame_skip));
+  }
 
   const Shared* model;
 

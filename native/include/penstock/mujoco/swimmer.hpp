@@ -15,8 +15,11 @@ struct Swimmer : Simulation<swimmer> {
 
   struct Config {
     double forward_reward_weight = 1.0, ctrl_cost_weight = 1e-4, reset_noise_scale = 0.1;
-    PENSTOCK_FIELDS(Config, forward_reward_weight, ctrl_cost_weight, reset_noise_scale)
-    [[nodiscard]] const char* problem() const { return noise_problem(reset_noise_scale); }
+    std::int64_t frame_skip = swimmer.frame_skip;
+    bool exclude_current_positions_from_observation = true;
+    PENSTOCK_FIELDS(Config, forward_reward_weight, ctrl_cost_weight, reset_noise_scale, frame_skip,
+                    exclude_current_positions_from_observation)
+    [[nodiscard]] const char* problem() const { return common_problem(reset_noise_scale, frame_skip); }
   } config;
 
   struct Report {
@@ -34,15 +37,21 @@ struct Swimmer : Simulation<swimmer> {
 
   Step step(Action control) {
     const double x_before = qpos()[0], y_before = qpos()[1];
-    advance(control);
-    const double x_velocity = speed(x_before, qpos()[0]), y_velocity = speed(y_before, qpos()[1]);
+    advance(control, config.frame_skip);
+    const double x_velocity = speed(x_before, qpos()[0], config.frame_skip);
+    const double y_velocity = speed(y_before, qpos()[1], config.frame_skip);
     const double forward = config.forward_reward_weight * x_velocity;
     const float ctrl_cost = control_cost(config.ctrl_cost_weight, control);
     report = {qpos()[0], qpos()[1], distance_from_origin(), x_velocity, y_velocity, forward, -ctrl_cost};
     return {.reward = forward - ctrl_cost};
   }
 
-  void observe(std::span<double, 8> out) const { Writer(out).put(qpos().subspan<2>()).put(qvel()); }
+  static std::size_t observed_values(const Config& config) {
+    return nq + nv - 2 * config.exclude_current_positions_from_observation;
+  }
+  void observe(std::span<double> out) const {
+    Writer(out).put(positions(2, config.exclude_current_positions_from_observation)).put(qvel());
+  }
 };
 
 }  // namespace penstock::mujoco

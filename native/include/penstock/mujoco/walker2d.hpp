@@ -18,9 +18,12 @@ struct Walker2d : Simulation<walker2d> {
     bool terminate_when_unhealthy = true;
     double healthy_z_min = 0.8, healthy_z_max = 2.0, healthy_angle_min = -1.0, healthy_angle_max = 1.0;
     double reset_noise_scale = 5e-3;
+    std::int64_t frame_skip = walker2d.frame_skip;
+    bool exclude_current_positions_from_observation = true;
     PENSTOCK_FIELDS(Config, forward_reward_weight, ctrl_cost_weight, healthy_reward, terminate_when_unhealthy,
-                    healthy_z_min, healthy_z_max, healthy_angle_min, healthy_angle_max, reset_noise_scale)
-    [[nodiscard]] const char* problem() const { return noise_problem(reset_noise_scale); }
+                    healthy_z_min, healthy_z_max, healthy_angle_min, healthy_angle_max, reset_noise_scale,
+                    frame_skip, exclude_current_positions_from_observation)
+    [[nodiscard]] const char* problem() const { return common_problem(reset_noise_scale, frame_skip); }
   } config;
 
   struct Report {
@@ -37,19 +40,23 @@ struct Walker2d : Simulation<walker2d> {
 
   Step step(Action control) {
     const double before = qpos()[0];
-    advance(control);
+    advance(control, config.frame_skip);
     const double z = qpos()[1], angle = qpos()[2];
     const bool healthy = config.healthy_z_min < z && z < config.healthy_z_max && config.healthy_angle_min < angle &&
                          angle < config.healthy_angle_max;
-    const double x_velocity = speed(before, qpos()[0]), forward = config.forward_reward_weight * x_velocity;
+    const double x_velocity = speed(before, qpos()[0], config.frame_skip);
+    const double forward = config.forward_reward_weight * x_velocity;
     const double survive = healthy * config.healthy_reward;
     const float ctrl_cost = control_cost(config.ctrl_cost_weight, control);
     report = {qpos()[0], rise(1), x_velocity, forward, -ctrl_cost, survive};
     return {.reward = (forward + survive) - ctrl_cost, .terminated = !healthy && config.terminate_when_unhealthy};
   }
 
-  void observe(std::span<double, 17> out) const {
-    Writer(out).put(qpos().subspan<1>()).put_clipped(qvel(), -10.0, 10.0);
+  static std::size_t observed_values(const Config& config) {
+    return nq + nv - config.exclude_current_positions_from_observation;
+  }
+  void observe(std::span<double> out) const {
+    Writer(out).put(positions(1, config.exclude_current_positions_from_observation)).put_clipped(qvel(), -10.0, 10.0);
   }
 };
 
