@@ -38,7 +38,10 @@ TASKS = (
     "inference",
     *("roles.reducing", "roles.learning", "setup.planning", "roles.worker", "conformance", "driver", "simulation"),
 )
-NATIVE = ("native", "pool", "adapters", "registry", "compile", "batch", "floorplan", "trainers", "conformance")
+NATIVE = (
+    *("native", "pool", "adapters", "sockets", "simulators", "registry", "compile", "batch", "floorplan", "trainers"),
+    "conformance",
+)
 FLOWS = (
     *("settings", "observers.callbacks", "display", "report", "observers.telemetry", "observers.tracking"),
     *("observers", "support", "sweeps", "flows", "api", "cli"),

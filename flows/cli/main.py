@@ -17,7 +17,7 @@ from rich.console import Console
 
 import penstock
 from penstock.flows.cli import floorplan
-from penstock.flows.cli.environments.envs import envs
+from penstock.flows.cli.environments.envs import envs, serve_env
 from penstock.flows.cli.environments.new_env import new_env
 from penstock.flows.cli.exchange import copy, fork, import_
 from penstock.flows.cli.extend import extend
@@ -53,6 +53,7 @@ app.command("new-env")(new_env)
 app.command()(report)
 app.command()(verify)
 app.command()(play)
+app.command("serve-env")(serve_env)
 app.command("serve-policy")(serve_policy)
 app.command()(simulate)
 

@@ -24,6 +24,9 @@ from penstock.native.adapters.minigrid import minigrid_ids
 from penstock.native.pool import mujoco_library
 from penstock.native.pool.spaces import VECTOR_ENTRY_POINT
 from penstock.native.registry.entry_points import load_installed
+from penstock.native.simulators.brax import brax_ids
+from penstock.native.simulators.playground import playground_ids
+from penstock.native.simulators.warp import warp_ids
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -76,6 +79,7 @@ def extra(name: str) -> str:
 
 
 _IN_RUNS = "in runs also Floorplan-v0, and the environments of a header (environment.header)"
+_BEHIND_SOCKETS = "socket/<name> with environment.address: the environment of a server, such as `penstock serve-env`"
 _LISTED_ELSEWHERE = {"minatar", "minigrid"}
 """Packages whose ids in Gymnasium's registry are another family's."""
 
@@ -95,11 +99,22 @@ def _all() -> tuple[Family, ...]:
         _wrapped(
             "dm_control", "dm_control", "dm-control", dm_control_ids, "needs MuJoCo 3; EnvPool has the same tasks"
         ),
+        _wrapped("MJX", "mujoco_playground", "mjx", playground_ids, "MuJoCo Playground's control suite", "state"),
+        _wrapped("Warp", "mujoco_warp", "warp", warp_ids, "on Warp's CPU device, slowly: for trying", "state"),
+        _wrapped("Brax", "brax", "brax", brax_ids, "no longer maintained by its authors: prefer MJX", "state"),
+        Family("Socket", (), installed=True, install=None, restored="replay", note=_BEHIND_SOCKETS),
         *_of_gymnasium({*own, *mujoco_library.IDS}),
     )
 
 
-def _wrapped(name: str, module: str, extra_name: str, ids: Callable[[], Iterable[str]], note: str = "") -> Family:
+def _wrapped(
+    name: str,
+    module: str,
+    extra_name: str,
+    ids: Callable[[], Iterable[str]],
+    note: str = "",
+    restored: Restored = "replay",
+) -> Family:
     """Return a family that one package brings; `ids` imports it, and raises ValueError where that fails."""
     there, listed = _is_installed(module), tuple[str, ...]()
     if there:
@@ -107,7 +122,7 @@ def _wrapped(name: str, module: str, extra_name: str, ids: Callable[[], Iterable
             listed = tuple(sorted(ids()))
         except ValueError as error:
             there, note = False, str(error)
-    return Family(name, listed, there, extra(extra_name), "replay", note)
+    return Family(name, listed, there, extra(extra_name), restored, note)
 
 
 def _of_gymnasium(native: set[str]) -> list[Family]:

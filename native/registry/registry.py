@@ -26,6 +26,15 @@ from penstock.native.pool import mujoco_library
 from penstock.native.pool.arguments import configuration
 from penstock.native.pool.pool import Pool
 from penstock.native.pool.rendering_pool import RenderingPool
+from penstock.native.simulators.brax import PREFIX as BRAX
+from penstock.native.simulators.brax import brax_source, brax_types
+from penstock.native.simulators.playground import PREFIX as MJX
+from penstock.native.simulators.playground import playground_source, playground_types
+from penstock.native.simulators.state_pool import StatePool
+from penstock.native.simulators.warp import PREFIX as WARP
+from penstock.native.simulators.warp import warp_source
+from penstock.native.sockets.source import PREFIX as SOCKET
+from penstock.native.sockets.source import socket_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,8 +42,11 @@ if TYPE_CHECKING:
     from penstock.native.adapters.one_array import MaskSource
     from penstock.native.interface import EnvironmentPool
 
-_WRAPPED = (ATARI, MINATAR, MINIGRID, ENVPOOL, DM_CONTROL, GYMNASIUM)
+_WRAPPED = (ATARI, MINATAR, MINIGRID, ENVPOOL, DM_CONTROL, SOCKET, BRAX, MJX, WARP, GYMNASIUM)
 """Beginnings of ids that other libraries step, Gymnasium last."""
+
+_SIMULATED = (BRAX, MJX, WARP)
+"""Beginnings of ids whose libraries give their state."""
 
 unknown_id_hooks: list[Callable[[], object]] = []
 """Hooks that are called for an unknown id, which they may then load."""
@@ -69,8 +81,9 @@ def make(
         id: One of `environment_ids()`; an Atari game as `ALE/Pong-v5` (needs ale-py), a smaller one as
             `MinAtar/Breakout-v1` (needs MinAtar), a maze as `minigrid/MiniGrid-DoorKey-5x5-v0` (needs MiniGrid), one
             of EnvPool's as `envpool/CartpoleBalance-v1` (needs EnvPool), a task of dm_control's suite as
-            `dm_control/cartpole-balance` (needs dm_control and MuJoCo 3); or an id of Gymnasium's registry, as it is or
-            after `gymnasium/`, which also chooses Gymnasium where both know the id. `penstock envs` lists them.
+            `dm_control/cartpole-balance` (needs dm_control and MuJoCo 3); the environment of a server as `socket/Name`
+            (with `address`; `docs/socket.md`); or an id of Gymnasium's registry, as it is or after `gymnasium/`, which
+            also chooses Gymnasium where both know the id. `penstock envs` lists them.
         num_envs: How many; row b of every array is environment b.
         num_threads: Threads that step, the caller's included. Results are the same for any number.
         max_episode_steps: Truncates episodes; None takes the environment's own limit, -1 means that there is none.
@@ -136,6 +149,14 @@ def make(
         source = envpool_source(id, num_envs, num_threads, max_episode_steps, config, one_array=one_array)
     elif id.startswith(DM_CONTROL):
         source = dm_control_source(id, num_envs, num_threads, max_episode_steps, config)
+    elif id.startswith(SOCKET):
+        source = socket_source(id, num_envs, num_threads, max_episode_steps, config)
+    elif id.startswith(BRAX):
+        source = brax_source(id, num_envs, num_threads, max_episode_steps, config)
+    elif id.startswith(WARP):
+        source = warp_source(id, num_envs, num_threads, max_episode_steps, config)
+    elif id.startswith(MJX):
+        source = playground_source(id, num_envs, num_threads, max_episode_steps, config)
     elif id.startswith(GYMNASIUM) or gymnasium_knows(id):
         name = id.removeprefix(GYMNASIUM)
         source = gymnasium_source(
@@ -150,7 +171,8 @@ def make(
         )
     else:
         raise ValueError(_unknown(id))
-    return WrappedPool(source, mode, record_episode_statistics=record_episode_statistics, one_action=one_action)
+    kind = StatePool if id.startswith(_SIMULATED) else WrappedPool
+    return kind(source, mode, record_episode_statistics=record_episode_statistics, one_action=one_action)
 
 
 def _check_encoding(id: str, *, one_array: bool, structured: bool, action_mask: str | None) -> None:  # noqa: A002
@@ -229,7 +251,7 @@ def is_native(environment_id: str) -> bool:
 
 def takes_wrappers(environment_id: str) -> bool:
     """Return whether Gymnasium steps the environment, so that its wrappers can be put around each."""
-    return not is_native(environment_id) and not environment_id.startswith((ATARI, ENVPOOL))
+    return not is_native(environment_id) and not environment_id.startswith((ATARI, ENVPOOL, SOCKET, *_SIMULATED))
 
 
 def setting_types(environment_id: str) -> dict[str, type | None]:
@@ -252,6 +274,12 @@ def setting_types(environment_id: str) -> dict[str, type | None]:
         return envpool_types(environment_id)
     if environment_id.startswith(DM_CONTROL):
         return dm_control_types(environment_id)
+    if environment_id.startswith((SOCKET, WARP)):
+        return {}
+    if environment_id.startswith(BRAX):
+        return brax_types(environment_id)
+    if environment_id.startswith(MJX):
+        return playground_types(environment_id)
     if environment_id.startswith(GYMNASIUM) or gymnasium_knows(environment_id):
         return gymnasium_types(environment_id)
     raise ValueError(_unknown(environment_id))

@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def missing(trainer: str, error: ModuleNotFoundError) -> ModuleNotFoundError:
-    """Return the error that replaces `error`, raised by an import for `trainer`."""
+def missing(trainer: str, error: ModuleNotFoundError, extra: str = "trainers") -> ModuleNotFoundError:
+    """Return the error that replaces `error`, raised by an import for `trainer`, which an extra installs."""
     return ModuleNotFoundError(
         f"this adapter needs {trainer}, and importing it found no module {error.name!r}; "
-        "install it with: pip install 'penstock-rl[trainers]'",
+        f"install it with: pip install 'penstock-rl[{extra}]'",
         name=error.name,
     )
 

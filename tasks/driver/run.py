@@ -250,7 +250,7 @@ def require_known_code(run: RunFolder, given: RunConfig) -> None:
 
 def _code(config: RunConfig) -> tuple[object, ...]:
     environment = config.environment
-    return config.algorithm.name, environment.id, environment.header_text, environment.wrappers
+    return config.algorithm.name, environment.id, environment.header_text, environment.wrappers, environment.address
 
 
 def describe_run(config: RunConfig) -> dict[str, object]:

@@ -12,7 +12,7 @@ from penstock.storage.errors import ConfigError
 from penstock.tasks.environments.header import loaded_header
 from penstock.tasks.environments.typed_settings import arguments_of
 from penstock.tasks.environments.wrappers import wrappers_of
-from penstock.tasks.setup.config.environment import FLOORPLAN
+from penstock.tasks.setup.config.environment import FLOORPLAN, SOCKET
 
 if TYPE_CHECKING:
     from penstock.native import EnvironmentPool, EnvironmentSpec
@@ -45,6 +45,9 @@ def make_pool(
             given = arguments_of(settings, environment_id, num_envs)
             if wrappers := wrappers_of(settings, environment_id):
                 fixed["wrappers"] = wrappers
+            if settings.id.startswith(SOCKET):
+                fixed |= {"address": settings.address, "reply_seconds": settings.reply_seconds}
+                fixed["reconnect_seconds"] = settings.reconnect_seconds
             pool = native.make(
                 environment_id,
                 num_envs,

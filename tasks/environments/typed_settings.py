@@ -20,7 +20,7 @@ _CHOSEN = (
     *("one_array", "one_action"),
 )
 """Arguments of `native.make` that a run chooses itself."""
-_OF_THE_RUN = ("max_episode_steps", "structured", "action_mask")
+_OF_THE_RUN = ("max_episode_steps", "structured", "action_mask", "address", "reply_seconds", "reconnect_seconds")
 """Arguments of `native.make` that are settings of their own."""
 
 

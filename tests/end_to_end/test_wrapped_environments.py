@@ -11,6 +11,7 @@ import pytest
 from penstock import native
 
 from ..support import structured_environments
+from ..support.environment_server import EnvironmentProcess
 from ..support.stored_run import assert_same, assert_whole
 from ..support.structured_environments import SCENE
 from .conftest import Settings
@@ -25,19 +26,23 @@ FAMILIES = {
     "envpool": ("envpool/CartPole-v1",),
     "dm-control": ("dm_control/cartpole-balance",),
     "structured": (f"{structured_environments.__name__}:{SCENE}", *STRUCTURED),
+    "mjx": ("mjx/CartpoleBalance", "--environment.max-episode-steps", "150"),
+    "brax": ("brax/inverted_pendulum",),
 }
 """Ids and other options."""
 
 
-def killed_and_resumed(bench, cluster, *options: str):
+def killed_and_resumed(bench, cluster, *options: str, meanwhile=lambda: None):
     """The killed run and the undisturbed one: act task and flow are killed in the second stage."""
     bench.train("undisturbed", SETTINGS, *options).succeed()
     with cluster.members.learners_held():
         flow, run = bench.train("killed", SETTINGS, *options), bench.run("killed")
         actor = cluster.members.pid_of("act-0", "killed")
     run.wait_for_round(SETTINGS.rounds + 3, flow)
+    meanwhile()
     os.kill(actor, signal.SIGKILL)
     run.wait_for_round(SETTINGS.rounds + 8, flow)
+    meanwhile()
     flow.kill()
     bench.resume("killed").succeed()
     assert_whole(run, SETTINGS.all_rounds, SETTINGS.tiles, SETTINGS.rows)
@@ -52,6 +57,19 @@ def test_a_killed_run_of_gymnasium_environments_ends_with_the_same_bytes(bench, 
     for (round_, _), shard in columns(run).items():
         ids[round_ // SETTINGS.rounds].append(shard["episode_id"])
     assert np.min(ids[1]) == SETTINGS.rounds * SETTINGS.round_steps > np.max(ids[0]) > 0
+
+
+@pytest.mark.slow
+def test_a_run_behind_a_socket_ends_with_the_same_bytes_without_its_server_for_a_while(bench, cluster):
+    """The server is killed and started again, twice, between kills of the actor and the flow."""
+    with EnvironmentProcess() as server:
+
+        def restarted():
+            server.kill()
+            server.start()
+
+        address = ("--environment.address", server.address)
+        killed_and_resumed(bench, cluster, "--environment.id", "socket/CartPole-v1", *address, meanwhile=restarted)
 
 
 @pytest.mark.slow

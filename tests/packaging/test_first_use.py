@@ -72,6 +72,7 @@ WRONG = {
     "export": ["nobody q.pt2 --to torch", "c1 q.csv --to csv", "c1 q.pt2 --to torch --version 99"],
     "import": ["nowhere --name i", "notes.txt --name i", "runs --name i --from csv"],
     "play": ["nobody --video x.gif", "c1 --video x.avi", "c1 --video x.gif --version last"],
+    "serve-env": ["Chess-v1 --port 0", "CartPole-v1 --port 99999", "CartPole-v1 --host 0.0.0.0 --port 0"],
     "serve-policy": ["nobody --port 0", "c1 --port 99999", "c1 --port 0 --version last"],
     "serve": ["--file nowhere.yaml", "--file broken.toml", "--file notes.txt"],
     "ui": ["--port many", "--port 99999", "--port -1"],

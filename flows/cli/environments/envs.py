@@ -1,7 +1,8 @@
-"""`penstock envs`: lists the ids of environments that can be made here, by the library that steps them."""
+"""`penstock envs` lists the ids of environments that can be made here; `serve-env` serves one over a socket."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import TYPE_CHECKING, Annotated
 
@@ -51,6 +52,40 @@ def envs(
         )
     else:
         _print(found, every=every or pattern is not None)
+
+
+def serve_env(
+    environment_id: Annotated[str, typer.Argument(metavar="ID", help="Id in Gymnasium's registry, or module:Id.")],
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; others than 127.0.0.1 need PENSTOCK_ENVIRONMENT_TOKEN.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 chooses a free one.")] = 7000,
+    unix: Annotated[
+        str | None, typer.Option(help="Path of a Unix socket, in place of host and port.", show_default=False)
+    ] = None,
+    seed_bits: Annotated[int, typer.Option(min=1, max=64, help="Bits of the largest seed that it takes.")] = 64,
+) -> None:
+    """Serve an environment over a socket.
+
+    Until Ctrl-C. A run connects with --environment.id socket/ID
+    --environment.address HOST:PORT. docs/socket.md has the protocol.
+    """
+    with Working("making the environment", quiet=False):
+        from penstock.native.sockets.server import serve_id, written
+
+        address = written(host, port) if unix is None else f"unix:{unix}"
+        try:
+            server = serve_id(environment_id, address, seed_bits)
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+        except OSError as error:
+            raise ConfigError(
+                f"can't listen on {address}: {error.strerror or error}; choose another --port or --unix"
+            ) from error
+    typer.echo(f"socket/{server.name} at {server.address}; Ctrl-C ends it")
+    with contextlib.suppress(KeyboardInterrupt):
+        server.serve()
+    server.close()
 
 
 def _print(found: Sequence[Family], *, every: bool) -> None:

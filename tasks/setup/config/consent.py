@@ -2,7 +2,8 @@
 
 `run.json` may name an algorithm, an environment or its wrappers as `module:Name`. A module that Python finds in the
 working directory is imported only if this user trains the run on this machine, or has said that the run is trusted. So
-is a C++ header that `run.json` holds: it is compiled and loaded only then. Installed packages and folders that the user
+is a C++ header that `run.json` holds: it is compiled and loaded only then; and an address that `run.json` names is
+connected to only then. Installed packages and folders that the user
 named in PYTHONPATH need no consent. Imports no torch, and none of the modules.
 """
 
@@ -37,7 +38,8 @@ def require_consent(run: RunFolder) -> None:
     """
     description = run.load("config")
     found, header = local_code(description["config"]), _header_of(description["config"])
-    if (not found and header is None) or _identity(description) in _trusted():
+    address = _address_of(description["config"])
+    if (not found and header is None and address is None) or _identity(description) in _trusted():
         return
     code = ", ".join(f"{setting} = '{name}' ({origin})" for setting, name, origin in found)
     option = "" if run.root.url == "runs" else f" --store {run.root.url}"
@@ -49,6 +51,11 @@ def require_consent(run: RunFolder) -> None:
         raise ConsentError(
             f"run '{run.name}' holds the C++ header '{header}' (environment.header_text in its run.json)"
             f"{f', and names code in the working directory: {code}' if found else ''}. It is not compiled, {trust}"
+        )
+    if address is not None:
+        raise ConsentError(
+            f"run '{run.name}' has its environments behind a socket at {address} (environment.address in its run.json)"
+            f"{f', and names code in the working directory: {code}' if found else ''}. Nothing is connected to, {trust}"
         )
     raise ConsentError(
         f"run '{run.name}' names code that Python finds in the working directory: {code}. It is not imported, {trust}; "
@@ -68,7 +75,8 @@ def record_consent(run: RunFolder) -> bool:
     description = run.load("config")
     identity, trusted = _identity(description), _trusted()
     config = description["config"]
-    if (not local_code(config) and _header_of(config) is None) or identity in trusted:
+    needs_none = not local_code(config) and _header_of(config) is None and _address_of(config) is None
+    if needs_none or identity in trusted:
         return False
     lines = "".join(f"{line}\n" for line in sorted({*trusted, identity}))
     write_private(config_folder() / _TRUSTED_RUNS, lines.encode())
@@ -110,6 +118,13 @@ def _header_of(config: Mapping[str, Any]) -> str | None:
     if environment.get("header_text") is None and environment.get("header") is None:
         return None
     return str(environment.get("header"))
+
+
+def _address_of(config: Mapping[str, Any]) -> str | None:
+    """Return the address that settings have for environments behind a socket; None if there is none."""
+    environment = config.get("environment")
+    address = environment.get("address") if isinstance(environment, dict) else None
+    return None if address is None else str(address)
 
 
 def _found_here(package: str) -> Path | None:

@@ -25,6 +25,11 @@ from penstock.tasks.settings import Settings
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+SOCKET = "socket/"
+"""Beginning of ids whose environments a server has."""
+
+_OF_A_SERVER = ("address", "reply_seconds", "reconnect_seconds")
+
 FLOORPLAN = "Floorplan-v0"
 """Id of the environment whose blocks the settings name."""
 
@@ -102,6 +107,19 @@ class EnvironmentSettings(Settings):
         max_length=1 << 20,
         description="Text of the header, stored when a run begins and compiled from then on.",
     )
+    address: str | None = Field(
+        None,
+        description="Address of the server whose environments an id such as socket/CartPole-v1 names: host:port or "
+        "unix:/path; several are separated by commas. The variable PENSTOCK_ENVIRONMENT_ADDRESS replaces it.",
+    )
+    reply_seconds: float = Field(
+        60.0, gt=0, description="Longest wait for an answer of the server at address, before it counts as lost."
+    )
+    reconnect_seconds: float = Field(
+        30.0,
+        gt=0,
+        description="Time for which connecting to address is tried again after a loss; at the start at most 10 s.",
+    )
     settings: dict[str, EnvironmentValue] = Field(
         default_factory=dict,
         description="Settings of the environment, such as gravity, each of the type that it has there. A list is one "
@@ -147,10 +165,13 @@ class EnvironmentSettings(Settings):
 
     @model_serializer(mode="wrap")
     def _without_unset(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave wrappers out unless there are some: runs without them keep the bytes of their `run.json`."""
+        """Leave wrappers and a server out unless there are some: runs without keep the bytes of their `run.json`."""
         values: dict[str, Any] = handler(self)
         if not self.wrappers:
             values.pop("wrappers", None)
+        if not self.id.startswith(SOCKET):
+            for name in _OF_A_SERVER:
+                values.pop(name, None)
         return values
 
     @model_validator(mode="after")
@@ -159,6 +180,12 @@ class EnvironmentSettings(Settings):
             raise ValueError(
                 f"num_envs = {self.num_envs} is not a multiple of envs_per_tile = {self.envs_per_tile}; "
                 f"choose a multiple"
+            )
+        given = [name for name in _OF_A_SERVER if getattr(self, name) != type(self).model_fields[name].default]
+        if given and not self.id.startswith(SOCKET):
+            raise ValueError(
+                f"{given[0]} = {getattr(self, given[0])}: found id = '{self.id}', expected the environment of a "
+                f"server, such as id = 'socket/CartPole-v1'; leave {given[0]} out, or name that"
             )
         if self.blocks and self.id != FLOORPLAN:
             raise ValueError(f"blocks: found {len(self.blocks)} for id = '{self.id}', expected id = '{FLOORPLAN}'")
@@ -184,10 +211,10 @@ class EnvironmentSettings(Settings):
         """Return the settings that are part of a run's identity: of a header its digest, whatever its path.
 
         Without blocks or a header, they are omitted, as in old runs, and so are `structured` and `action_mask` at their
-        defaults.
+        defaults. A server's address and time-outs are no part: no episode depends on them.
         """
         unset = {name for name in ("blocks", "structured", "action_mask") if not getattr(self, name)}
-        found = self.model_dump(mode="json", exclude={"header", "header_text", *unset})
+        found = self.model_dump(mode="json", exclude={"header", "header_text", *_OF_A_SERVER, *unset})
         return found if self.header_text is None else {**found, "header": digest(self.header_text.encode())}
 
 

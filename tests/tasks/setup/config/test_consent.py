@@ -49,6 +49,22 @@ def test_code_in_the_working_directory_needs_consent(tmp_path, setting, code):
     assert "planted_module" not in sys.modules
 
 
+def test_an_address_needs_consent(tmp_path):
+    """A stored run chooses nobody to connect to; another address needs consent again."""
+    folders = []
+    for port in (7000, 7001):
+        run = RunFolder(open_store(tmp_path / "runs"), f"run-{port}")
+        config = {"algorithm": {"name": "ppo"}, "environment": {"id": "socket/X", "address": f"10.0.0.5:{port}"}}
+        run.create({"config": config, "identity": {"environment": {"id": "socket/X"}}})
+        folders.append(run)
+    with pytest.raises(ConsentError, match=r"behind a socket at 10\.0\.0\.5:7000.*Nothing is connected to.*--trust"):
+        require_consent(folders[0])
+    assert record_consent(folders[0])
+    require_consent(folders[0])
+    with pytest.raises(ConsentError, match="7001"):
+        require_consent(folders[1])
+
+
 @pytest.mark.parametrize("code", ["numpy:X", "json:X", "penstock.tasks:X", "absent_module:X", "PPO"])
 def test_installed_code_needs_no_consent(tmp_path, code):
     """Also built-in algorithms, and modules that do not exist: their import fails with an error of its own."""

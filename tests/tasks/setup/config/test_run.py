@@ -21,6 +21,8 @@ from penstock.tasks.setup.config.replay import build_stored_config
 from penstock.tasks.setup.config.run import TrainConfig
 from penstock.tasks.setup.planning.resolve import resolve
 
+from ....support.environment_server import EnvironmentProcess
+
 PPO_FIELDS = (
     "name, hidden, learning_rate, final_learning_rate, anneal_rounds, discount, trace_decay, clip_range, "
     "entropy_weight, epochs, minibatches, gradient_norm, reward_scale, initial_log_std"
@@ -353,7 +355,7 @@ def test_a_start_names_the_reason_of_its_refusal(if_exists: str, tmp_path: Path)
 
 def lacking_package(config: TrainConfig) -> str:
     """Return the reason of an adapter that can't make its environment here; empty if it can."""
-    if config.environment.id.startswith(("minigrid/", "envpool/", "dm_control/")):
+    if config.environment.id.startswith(("minigrid/", "envpool/", "dm_control/", "mjx/")):
         try:
             native.make(config.environment.id, 1, one_array=True).close()
         except ValueError as error:
@@ -361,9 +363,16 @@ def lacking_package(config: TrainConfig) -> str:
     return ""
 
 
+@pytest.fixture(name="served", scope="module")
+def _served():
+    with EnvironmentProcess() as server:
+        yield server.address
+
+
 @pytest.mark.parametrize("name", presets())
-def test_presets_load(name: str):
+def test_presets_load(name: str, served: str, monkeypatch: pytest.MonkeyPatch):
     """Each that ships is a whole, checked configuration; it ends at a return, or with its learning rate schedule."""
+    monkeypatch.setenv("PENSTOCK_ENVIRONMENT_ADDRESS", served)
     config = build_config(load_preset(name))
     if config.environment.id.startswith("ALE/"):
         pytest.importorskip("ale_py", reason="comes with penstock-rl[atari]")
