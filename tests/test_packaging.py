@@ -39,7 +39,19 @@ TASKS = (
     *("roles.reducing", "roles.learning", "setup.planning", "roles.worker", "conformance", "driver", "simulation"),
 )
 NATIVE = (
-    *("native", "pool", "adapters", "sockets", "simulators", "registry", "compile", "batch", "floorplan", "trainers"),
+    *(
+        "native",
+        "pool",
+        "adapters",
+        "teams",
+        "sockets",
+        "simulators",
+        "registry",
+        "compile",
+        "batch",
+        "floorplan",
+        "trainers",
+    ),
     "conformance",
 )
 FLOWS = (

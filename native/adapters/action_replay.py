@@ -69,9 +69,10 @@ def repeat(pool: EnvironmentPool, name: str, state: Mapping[str, NDArray[np.gene
 
 def _repeat_round(pool: EnvironmentPool, actions: NDArray[np.generic]) -> None:
     shape, observation = (len(actions), pool.num_envs), pool.environment["observation"]
+    agents = pool.environment["agents"]
     pool.begin_round(
         np.empty((*shape, *observation["shape"]), dtype=observation["dtype"]),
-        np.empty(shape, dtype=np.float32),
+        np.empty((*shape, agents) if agents else shape, dtype=np.float32),
         np.empty(shape, dtype=np.uint8),
         np.empty(shape, dtype=np.uint8),
         np.empty(shape, dtype=np.int32),

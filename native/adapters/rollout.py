@@ -60,9 +60,9 @@ class EpisodeCounts:
 class OpenRound:
     """The buffers of a round, checked, and the index of its episodes."""
 
-    def __init__(self, buffers: Mapping[str, NDArray[Any]], current: NDArray[Any]) -> None:
-        check_buffers(buffers, current)
-        self._steps, self._num_envs = buffers["reward"].shape
+    def __init__(self, buffers: Mapping[str, NDArray[Any]], current: NDArray[Any], agents: int = 0) -> None:
+        check_buffers(buffers, current, agents)
+        self._steps, self._num_envs = buffers["reward"].shape[:2]
         self._buffers = dict(buffers)
         self._next = 0
         self._rows: list[NDArray[np.int64]] = []

@@ -47,6 +47,8 @@ class WrappedSource:
     """Makes it; raises ValueError where the mode is one that it does not have."""
     max_episode_steps: int | None
     reward_threshold: float | None
+    several_agents: bool = False
+    """True if the vector environment is a `native.teams.team_vector.TeamVector`."""
     outlives_seeds: bool = False
     """True if the environments may keep something that a seed does not reset: `reset_ids` then makes new ones."""
 
@@ -84,7 +86,10 @@ class WrappedPool(EnvironmentPool):
         self.action_space = inner.action_space
         self._own_action_space = inner.single_action_space
         self._one_action = one_action
-        self._actions = self._take_actions(inner.single_action_space)
+        self._agents = len(inner.agents) if source.several_agents else 0  # type: ignore[attr-defined]
+        self._actions = (
+            inner.actions if self._agents else self._take_actions(inner.single_action_space)  # type: ignore[attr-defined]
+        )
         self._counts = EpisodeCounts(self.num_envs)
         self._over = np.zeros(self.num_envs, dtype=np.bool_)
         self._current: Any = None
@@ -122,7 +127,7 @@ class WrappedPool(EnvironmentPool):
             id=self._source.id,
             observation=observation_format(space),
             action=self._actions.spec,
-            agents=0,
+            agents=self._agents,
             max_episode_steps=self._source.max_episode_steps,
             reward_threshold=self._source.reward_threshold,
         )
@@ -173,9 +178,9 @@ class WrappedPool(EnvironmentPool):
             over = np.logical_or(terminated, truncated)
             if self._mode == AutoresetMode.NEXT_STEP:
                 self._counts.end(self._over)
-                self._counts.add(reward, ~self._over)
+                self._counts.add(self._of_team(reward), ~self._over)
             else:
-                self._counts.add(reward)
+                self._counts.add(self._of_team(reward))
             if self.records_episode_statistics and over.any():
                 infos |= {"episode": self._counts.statistics(over), "_episode": over.copy()}
             if self._mode == AutoresetMode.SAME_STEP:
@@ -239,7 +244,7 @@ class WrappedPool(EnvironmentPool):
             self._be_in(AutoresetMode.SAME_STEP)
             buffers = {"observation": observation, "reward": reward, "terminated": terminated, "truncated": truncated}
             current = np.asarray(self._current, dtype=spec["observation"]["dtype"])
-            self._round = OpenRound(buffers | {"episode_id": episode_id}, current)
+            self._round = OpenRound(buffers | {"episode_id": episode_id}, current, self._agents)
 
     def step_round(self, t: int, action: NDArray[Any]) -> None:
         """Make step t of the round: int64 [num_envs] that counts from 0, or float32 [num_envs, *action].
@@ -259,7 +264,7 @@ class WrappedPool(EnvironmentPool):
             observation, reward, terminated, truncated, infos = self._advance(self._actions.for_round(action))
             if self._record is not None:
                 self._record.add(action)
-            self._counts.add(reward)
+            self._counts.add(self._of_team(reward))
             rows.write(observation, reward, terminated, truncated, infos, self._counts)
             self._over = np.logical_or(terminated, truncated)
             self._counts.end(self._over)
@@ -314,6 +319,10 @@ class WrappedPool(EnvironmentPool):
             return WrappedActions(space, self.num_envs)
         self.single_action_space, self.action_space = actions.single_space, actions.space
         return actions
+
+    def _of_team(self, reward: NDArray[Any]) -> NDArray[Any]:
+        """Return the reward that an episode's return adds up: of several agents, their mean."""
+        return reward.sum(1) / self._agents if self._agents else reward
 
     def _action_remedy(self) -> str:
         try:

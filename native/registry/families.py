@@ -27,6 +27,7 @@ from penstock.native.registry.entry_points import load_installed
 from penstock.native.simulators.brax import brax_ids
 from penstock.native.simulators.playground import playground_ids
 from penstock.native.simulators.warp import warp_ids
+from penstock.native.teams.pettingzoo import pettingzoo_ids
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -98,6 +99,9 @@ def _all() -> tuple[Family, ...]:
         ),
         _wrapped(
             "dm_control", "dm_control", "dm-control", dm_control_ids, "needs MuJoCo 3; EnvPool has the same tasks"
+        ),
+        _wrapped(
+            "PettingZoo", "pettingzoo", "pettingzoo", pettingzoo_ids, "several agents; some need packages of their own"
         ),
         _wrapped("MJX", "mujoco_playground", "mjx", playground_ids, "MuJoCo Playground's control suite", "state"),
         _wrapped("Warp", "mujoco_warp", "warp", warp_ids, "on Warp's CPU device, slowly: for trying", "state"),

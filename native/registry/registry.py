@@ -35,6 +35,8 @@ from penstock.native.simulators.warp import PREFIX as WARP
 from penstock.native.simulators.warp import warp_source
 from penstock.native.sockets.source import PREFIX as SOCKET
 from penstock.native.sockets.source import socket_source
+from penstock.native.teams.pettingzoo import PREFIX as PETTINGZOO
+from penstock.native.teams.pettingzoo import pettingzoo_source, pettingzoo_types
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
     from penstock.native.adapters.one_array import MaskSource
     from penstock.native.interface import EnvironmentPool
 
-_WRAPPED = (ATARI, MINATAR, MINIGRID, ENVPOOL, DM_CONTROL, SOCKET, BRAX, MJX, WARP, GYMNASIUM)
+_WRAPPED = (ATARI, MINATAR, MINIGRID, ENVPOOL, DM_CONTROL, PETTINGZOO, SOCKET, BRAX, MJX, WARP, GYMNASIUM)
 """Beginnings of ids that other libraries step, Gymnasium last."""
 
 _SIMULATED = (BRAX, MJX, WARP)
@@ -81,7 +83,8 @@ def make(
         id: One of `environment_ids()`; an Atari game as `ALE/Pong-v5` (needs ale-py), a smaller one as
             `MinAtar/Breakout-v1` (needs MinAtar), a maze as `minigrid/MiniGrid-DoorKey-5x5-v0` (needs MiniGrid), one
             of EnvPool's as `envpool/CartpoleBalance-v1` (needs EnvPool), a task of dm_control's suite as
-            `dm_control/cartpole-balance` (needs dm_control and MuJoCo 3); the environment of a server as `socket/Name`
+            `dm_control/cartpole-balance` (needs dm_control and MuJoCo 3); an environment of several agents as
+            `pettingzoo/mpe/simple_spread_v3` (needs PettingZoo); the environment of a server as `socket/Name`
             (with `address`; `docs/socket.md`); or an id of Gymnasium's registry, as it is or after `gymnasium/`, which
             also chooses Gymnasium where both know the id. `penstock envs` lists them.
         num_envs: How many; row b of every array is environment b.
@@ -149,6 +152,8 @@ def make(
         source = envpool_source(id, num_envs, num_threads, max_episode_steps, config, one_array=one_array)
     elif id.startswith(DM_CONTROL):
         source = dm_control_source(id, num_envs, num_threads, max_episode_steps, config)
+    elif id.startswith(PETTINGZOO):
+        source = pettingzoo_source(id, num_envs, max_episode_steps, config)
     elif id.startswith(SOCKET):
         source = socket_source(id, num_envs, num_threads, max_episode_steps, config)
     elif id.startswith(BRAX):
@@ -251,7 +256,9 @@ def is_native(environment_id: str) -> bool:
 
 def takes_wrappers(environment_id: str) -> bool:
     """Return whether Gymnasium steps the environment, so that its wrappers can be put around each."""
-    return not is_native(environment_id) and not environment_id.startswith((ATARI, ENVPOOL, SOCKET, *_SIMULATED))
+    return not is_native(environment_id) and not environment_id.startswith(
+        (ATARI, ENVPOOL, PETTINGZOO, SOCKET, *_SIMULATED)
+    )
 
 
 def setting_types(environment_id: str) -> dict[str, type | None]:
@@ -274,6 +281,8 @@ def setting_types(environment_id: str) -> dict[str, type | None]:
         return envpool_types(environment_id)
     if environment_id.startswith(DM_CONTROL):
         return dm_control_types(environment_id)
+    if environment_id.startswith(PETTINGZOO):
+        return pettingzoo_types(environment_id)
     if environment_id.startswith((SOCKET, WARP)):
         return {}
     if environment_id.startswith(BRAX):

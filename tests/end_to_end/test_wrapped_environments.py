@@ -25,6 +25,8 @@ FAMILIES = {
     "minigrid": ("minigrid/MiniGrid-Empty-5x5-v0", "--algorithm.network", "small"),
     "envpool": ("envpool/CartPole-v1",),
     "dm-control": ("dm_control/cartpole-balance",),
+    "pettingzoo": ("pettingzoo/mpe/simple_speaker_listener_v4", "--algorithm.name", "mappo"),
+    "turns": ("pettingzoo/classic/connect_four_v3", "--algorithm.name", "ippo"),
     "structured": (f"{structured_environments.__name__}:{SCENE}", *STRUCTURED),
     "mjx": ("mjx/CartpoleBalance", "--environment.max-episode-steps", "150"),
     "brax": ("brax/inverted_pendulum",),

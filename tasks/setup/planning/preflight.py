@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from math import prod
 from typing import TYPE_CHECKING
 
 from penstock import native
@@ -239,9 +240,13 @@ def _try_one_step(config: RunConfig, pool: EnvironmentPool) -> None:
         ConfigError: it fails.
     """
     try:
-        pool.reset(seed=0)
+        observed, _ = pool.reset(seed=0)
         pool.action_space.seed(0)
-        pool.step(pool.action_space.sample())
+        action, described = pool.action_space.sample(), pool.environment
+        if "behind_mask" in described["observation"]:
+            shape = (pool.num_envs, *described["action"]["shape"], described["action"]["n"])
+            action = observed[:, : prod(shape[1:])].reshape(shape).argmax(-1)
+        pool.step(action)
     except Exception as error:
         cause = error.__cause__ or error
         raise ConfigError(

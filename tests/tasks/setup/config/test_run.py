@@ -286,8 +286,9 @@ def test_a_flag_of_an_environment_can_be_set():
     assert make_pool(again, 1).config["sutton_barto_reward"].tolist() == [True]
 
 
-def test_a_start_is_refused_before_anything_is_made(tmp_path: Path):
+def test_a_start_is_refused_before_anything_is_made(tmp_path: Path, served: str, monkeypatch: pytest.MonkeyPatch):
     """Policy and environment are checked before the store is touched; presets pass."""
+    monkeypatch.setenv("PENSTOCK_ENVIRONMENT_ADDRESS", served)
     store = tmp_path / "runs"
     for change, said in (
         (

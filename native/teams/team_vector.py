@@ -1,0 +1,169 @@
+"""Several environments of several agents as one vector environment, stepped one after the other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from gymnasium.spaces import Box, MultiDiscrete
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+from penstock.native.adapters.envpool import envpool_seed
+from penstock.native.adapters.one_array import OneArray
+from penstock.native.teams.formats import TeamActions, TeamObservations
+from penstock.native.teams.team_env import MASK, TeamEnv, TeamStep
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from penstock.native.interface import Infos
+
+
+class TeamVector(VectorEnv[Any, Any, Any]):
+    """Environments of several agents; in `NextStep` and `SameStep` mode as Gymnasium's vectorisers reset them.
+
+    An observation is `[agents, ...]`. Where choices are masked, it is one row that begins with the masks of all agents:
+    an agent that is not to move may only choose 0, and one that has left may choose nothing.
+
+    Args:
+        environment_id: For messages.
+        make: Makes one environment.
+        num_envs: How many.
+        mode: The autoreset mode.
+        limit: Steps after which an episode is truncated; None leaves that to the environment.
+        masked: Whether to show masks even if spaces ask for none; agents may then leave before the episode's end.
+
+    Raises:
+        ValueError: The mode is `Disabled`, or spaces that no pool can hold.
+    """
+
+    def __init__(
+        self,
+        environment_id: str,
+        make: Callable[[], tuple[TeamEnv, Mapping[str, Any], Mapping[str, Any]]],
+        num_envs: int,
+        mode: AutoresetMode,
+        *,
+        limit: int | None,
+        masked: bool,
+    ) -> None:
+        if mode == AutoresetMode.DISABLED:
+            raise ValueError(f"{environment_id}: autoreset_mode is NextStep or SameStep, got Disabled")
+        made = [make() for _ in range(num_envs)]
+        self._envs = [env for env, _, _ in made]
+        _, observations, actions = made[0]
+        self._id, self._mode, self._limit = environment_id, mode, limit
+        self.num_envs, self.metadata, self.render_mode = num_envs, {"autoreset_mode": mode}, None
+        self.agents = list(self._envs[0].agents)
+        self._observe = TeamObservations(environment_id, observations)
+        self.actions = TeamActions(environment_id, actions, num_envs)
+        """The actions of all environments, checked and converted."""
+        choices = self.actions.choices
+        self._masks = bool(choices) and (masked or bool(self._observe.in_observation) or len(set(choices)) > 1)
+        if masked and not choices:
+            raise ValueError(
+                f"{environment_id}: agents_leave = true is about agents with choices, and these have numbers; leave it "
+                f"out, or choose settings with Discrete actions"
+            )
+        low, high, self._dtype = self._observe.low, self._observe.high, self._observe.dtype
+        behind = None
+        if self._masks:
+            self._dtype = np.dtype(np.float64 if self._dtype == np.float64 else np.float32)
+            behind, bits = self._observe.shape, len(self.agents) * max(choices)
+            low = np.concatenate([np.zeros(bits), low.reshape(-1)]).astype(self._dtype)
+            high = np.concatenate([np.ones(bits), high.reshape(-1)]).astype(self._dtype)
+        self.single_observation_space = OneArray(low, high, self._dtype, behind_mask=behind)
+        if choices:
+            self.single_action_space: Any = MultiDiscrete(np.full(len(self.agents), max(choices)))
+        else:
+            low, high = (np.array(self.actions.spec[side], np.float32) for side in ("low", "high"))
+            self.single_action_space = Box(low, high, dtype=np.float32)
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        self._elapsed = np.zeros(num_envs, np.int64)
+        self._over = np.zeros(num_envs, np.bool_)
+
+    def reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[NDArray[Any], Infos]:
+        """Start episodes in all environments; seeds of more than 31 bits are folded."""
+        if options:
+            raise ValueError(f"{self._id} takes no reset options, got {sorted(options)}")
+        seeds = seed if isinstance(seed, (list, tuple)) else [None] * self.num_envs
+        rows = [self._begin(env, one) for env, one in enumerate(seeds)]
+        self._over[:] = False
+        return np.stack(rows), {}
+
+    def step(
+        self, actions: NDArray[Any]
+    ) -> tuple[NDArray[Any], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], Infos]:
+        """Step with checked actions `[num_envs, agents, ...]`; rewards are float64 `[num_envs, agents]`."""
+        reward = np.zeros((self.num_envs, len(self.agents)))
+        terminated, truncated = np.zeros(self.num_envs, np.bool_), np.zeros(self.num_envs, np.bool_)
+        rows, final = [], np.full(self.num_envs, None, dtype=object)
+        for index, env in enumerate(self._envs):
+            if self._over[index]:  # in next-step mode
+                rows.append(self._begin(index, None))
+                continue
+            acting = env.acting()
+            step = env.step(self.actions.own(actions[index], acting))
+            self._elapsed[index] += 1
+            for column, name in enumerate(self.agents):
+                reward[index, column] = step.reward.get(name, 0.0)
+            at_limit = self._limit is not None and self._elapsed[index] >= self._limit
+            terminated[index], truncated[index] = step.terminated, step.truncated or at_limit
+            row = self._row(index, step, over=bool(terminated[index] or truncated[index]))
+            if self._mode == AutoresetMode.SAME_STEP and (terminated[index] or truncated[index]):
+                final[index], row = row, self._begin(index, None)
+            rows.append(row)
+        over = terminated | truncated
+        self._over = over if self._mode == AutoresetMode.NEXT_STEP else self._over
+        infos: Infos = {}
+        if self._mode == AutoresetMode.SAME_STEP and over.any():
+            infos = {"final_obs": final, "_final_obs": over.copy()}
+        return np.stack(rows), reward, terminated, truncated, infos
+
+    def close_extras(self, **_: Any) -> None:
+        """Close all environments."""
+        for env in self._envs:
+            env.close()
+
+    def _begin(self, index: int, seed: int | None) -> NDArray[Any]:
+        self._elapsed[index] = 0
+        folded = None if seed is None else envpool_seed(seed)  # some games seed generators of 32 bits
+        return self._row(index, self._envs[index].reset(folded), over=False)
+
+    def _row(self, index: int, step: TeamStep, *, over: bool) -> NDArray[Any]:
+        """Return what is observed, behind the masks if there are any."""
+        env, shown = self._envs[index], self._observe(step.observation)
+        if not self._masks:
+            if not over and len(env.present()) < len(self.agents):
+                left = sorted(set(self.agents) - set(env.present()))
+                raise ValueError(
+                    f"{', '.join(left)} left before the episode's end, and no mask can show that: set "
+                    f"environment.settings.agents_leave = true (agents_leave=True in Python)"
+                )
+            return shown
+        choices = self.actions.choices
+        allowed = np.zeros((len(self.agents), max(choices)), self._dtype)
+        present, acting = set(env.present()), set(env.acting())
+        for row, name in enumerate(self.agents):
+            if over:
+                allowed[row, : choices[row]] = 1
+            elif name in acting and name in present:
+                allowed[row, : choices[row]] = self._mask_of(name, step, choices[row])
+            elif name in present:
+                allowed[row, 0] = 1
+        return np.concatenate([allowed.reshape(-1), shown.reshape(-1).astype(self._dtype)])
+
+    def _mask_of(self, name: str, step: TeamStep, count: int) -> Any:
+        source: Any = step.observation.get(name) if name in self._observe.in_observation else step.infos.get(name, {})
+        mask = source.get(MASK) if source is not None else None
+        if mask is None:
+            return 1
+        if np.shape(mask) != (count,) or not np.any(mask):
+            raise ValueError(f"the mask of {name} is {mask!r}, expected {count} numbers, not all of them 0")
+        return np.asarray(mask) != 0
