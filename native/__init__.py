@@ -46,7 +46,13 @@ for _id in environment_ids():
 
 
 def __getattr__(name: str) -> Any:
-    """Import `make_dm` on first use, as it alone needs dm_env."""
+    """Import `make_dm` and `make_pettingzoo` on first use, as they alone need dm_env and PettingZoo."""
+    if name == "make_pettingzoo":
+        try:
+            from penstock.native.registry.team_env import make_pettingzoo  # noqa: PLC0415
+        except ModuleNotFoundError as error:
+            raise ImportError("native.make_pettingzoo needs PettingZoo: install penstock-rl[pettingzoo]") from error
+        return make_pettingzoo
     if name != "make_dm":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from rich.cells import cell_len
 from rich.console import Console, ConsoleDimensions
 from rich.live import Live
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -195,7 +196,7 @@ def print_table(rows: Sequence[Mapping[str, object]], console: Console | None = 
         table.add_row(*(Text("" if row[column] is None else str(row[column])) for column in columns))
     console.print(table)
     if left_out := [" ".join(_words(column)) for column in rows[0] if column not in columns]:
-        console.print(f"[dim]not shown in {console.width} columns: {', '.join(left_out)}[/]", highlight=False)
+        console.print(f"[dim]not shown in {console.width} columns: {escape(', '.join(left_out))}[/]", highlight=False)
 
 
 def _longest_word(rows: Sequence[Mapping[str, object]], column: str) -> int:

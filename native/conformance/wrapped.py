@@ -29,7 +29,7 @@ _SEEDS = np.arange(1, _NUM_ENVS + 1, dtype=np.uint64)
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """A round's buffers, [T, B, ...], and the rest of its result."""
+    """A round's buffers, [T, B, ...], rewards [T, B, agents] where there are any, and the rest of its result."""
 
     observation: NDArray[Any]
     reward: NDArray[np.float32]
@@ -89,13 +89,18 @@ class CheckedWrapped:
         return np.asarray(action - self.action_space.start, np.int64)
 
     def play(self, pool: EnvironmentPool, actions: Sequence[NDArray[Any]]) -> Round:
-        """Make a round of these actions."""
+        """Make a round of these actions; of agents' choices that a mask forbids, of others in their place."""
+        agents = pool.environment["agents"]
         shape, described = (len(actions), pool.num_envs), pool.environment["observation"]
         observation = np.zeros((*shape, *described["shape"]), described["dtype"])
-        reward = np.zeros(shape, np.float32)
+        reward = np.zeros((*shape, agents) if agents else shape, np.float32)
         terminated, truncated = np.zeros(shape, np.uint8), np.zeros(shape, np.uint8)
         pool.begin_round(observation, reward, terminated, truncated, np.zeros(shape, np.int32))
         for t, action in enumerate(actions):
+            if agents and "behind_mask" in described:
+                n = pool.environment["action"]["n"]
+                masks = observation[t, :, : agents * n] != 0
+                action = _allowed(masks.reshape(pool.num_envs, agents, n), action)  # noqa: PLW2901
             pool.step_round(t, action)
         return Round(observation, reward, terminated, truncated, pool.end_round())
 
@@ -193,6 +198,16 @@ class CheckedWrapped:
                 self.play(pool, self.actions())
                 best = min(best, (time.perf_counter_ns() - started) / len(self.actions()) / _NUM_ENVS)
         return {"ns_per_step": round(best, 1)}
+
+
+def _allowed(masks: NDArray[np.bool_], action: NDArray[Any]) -> NDArray[Any]:
+    """Return choices int64 [B, agents] of which the masks [B, agents, n] forbid none, or 0 where they forbid all."""
+    choices = action.copy()
+    for place in np.ndindex(*action.shape):
+        allowed = np.flatnonzero(masks[place])
+        if action[place] not in allowed:
+            choices[place] = allowed[action[place] % len(allowed)] if len(allowed) else 0
+    return choices
 
 
 def _require_equal(wanted: Round, got: Round, where: str) -> None:

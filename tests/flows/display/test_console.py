@@ -46,3 +46,11 @@ def test_square_brackets_are_text():
     file = io.StringIO()
     print_table([{"setting [bold]": "[64, 64]", "value": "penstock-rl[mujoco]"}], Console(file=file, width=80))
     assert file.getvalue().split() == ["setting", "[bold]", "value", "[64,", "64]", "penstock-rl[mujoco]"]
+
+
+def test_square_brackets_are_text_in_names_of_columns_that_do_not_fit():
+    """The line below a narrow table names columns with their brackets."""
+    file = io.StringIO()
+    rows = [{"first": "x" * 18, "[bold]second": "y" * 18}]
+    print_table(rows, Console(file=file, width=20, force_terminal=True, color_system=None))
+    assert "[bold]second" in " ".join(file.getvalue().split())
