@@ -137,7 +137,9 @@ def _of_gymnasium(native: set[str]) -> list[Family]:
             continue
         needs = _needs(spec)
         if needs is not None:
-            groups.setdefault(needs, []).append(f"{GYMNASIUM}{name}" if name in native else name)
+            # only the listing has imported the package: `make` does it where the id names it
+            prefix = GYMNASIUM if name in native else "" if needs in ("", *_NEEDS.values()) else f"{needs}:"
+            groups.setdefault(needs, []).append(f"{prefix}{name}")
     return [
         _group("Gymnasium", groups.pop(""), (), "", "other packages' ids too, as module:Id-v0"),
         _group("Gymnasium, MuJoCo", groups.pop("mujoco"), ("mujoco", "imageio"), "gymnasium[mujoco]"),

@@ -51,3 +51,12 @@ def test_a_missing_package_is_no_error():
     lines = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.splitlines()
     assert "MinAtar;False;0;pip install 'penstock-rl[minatar]'" in lines
     assert "Atari;False;0;pip install 'penstock-rl[atari]'" in lines
+
+
+def test_ids_that_a_package_registers_can_be_made_in_a_process_that_has_not_listed_them():
+    """Listing imports packages, which register ids; `make` alone must do the same by the id."""
+    pytest.importorskip("ale_py")
+    name = next(family for family in families() if family.name == "Gymnasium, ale_py").ids[0]
+    code = f"from penstock import native; native.make({name!r}, 1, one_array=True).close()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
