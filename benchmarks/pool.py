@@ -43,13 +43,13 @@ class Task:
 CHEAPER = "envpool, bilinear resize"
 ATARI_PEERS: dict[str, float | None] = {"envpool": 1.05, CHEAPER: None}
 TASKS = {
-    "cartpole-1024": Task("CartPole-v1", 1024, "discrete:2", {"envpool": 60, "ocean": 1.5, "bare": 0.6}),
+    "cartpole-1024": Task("CartPole-v1", 1024, "discrete:2", {"envpool": 80, "ocean": 1.5, "bare": 0.6}),
     "cartpole-64": Task("CartPole-v1", 64, "discrete:2", {"envpool": 25, "ocean": 0.5}),
-    "pendulum-1024": Task("Pendulum-v1", 1024, "box:1:2", {"envpool": 20}),
-    "acrobot-1024": Task("Acrobot-v1", 1024, "discrete:3", {"envpool": 10}),
+    "pendulum-1024": Task("Pendulum-v1", 1024, "box:1:2", {"envpool": 25}),
+    "acrobot-1024": Task("Acrobot-v1", 1024, "discrete:3", {"envpool": 12}),
     "doorkey-64": Task("MiniGrid-DoorKey-8x8-v0", 64, "discrete:7", {"envpool": 1.0}),
-    "ant-64": Task("Ant-v5", 64, "box:8:1", {"envpool": 1.3, "bare": 0.9}, threads=(2,)),
-    "halfcheetah-64": Task("HalfCheetah-v5", 64, "box:6:1", {"envpool": 1.6, "bare": 0.9}, threads=(2,)),
+    "ant-64": Task("Ant-v5", 64, "box:8:1", {"envpool": 1.35, "bare": 0.9}, threads=(2,)),
+    "halfcheetah-64": Task("HalfCheetah-v5", 64, "box:6:1", {"envpool": 1.4, "bare": 0.9}, threads=(2,)),
     "pong-64": Task("ALE/Pong-v5", 64, "discrete:6", ATARI_PEERS, their_id="Pong-v5", threads=(2,)),
     "breakout-64": Task("ALE/Breakout-v5", 64, "discrete:4", ATARI_PEERS, their_id="Breakout-v5", threads=(2,)),
 }
