@@ -137,12 +137,9 @@ inline void Pool<E>::each_step(std::size_t first, std::size_t last, ThreadStats&
       std::array<StepOf<E>, group_size> steps;
       Group<E> group;
       for (; first + group_size <= last; first += group_size) {
-        bool made = true;
-        for (std::size_t i = 0; i < group_size; ++i) {
-          group[i] = &slots_[first + i].env;
-          made = made && !slots_[first + i].ended;
-        }
-        made = made && group_stepper_(group, static_cast<const std::int64_t*>(actions) + first, steps);
+        // With those whose episode has ended: a reset, which follows, leaves nothing of what they are stepped to.
+        for (std::size_t i = 0; i < group_size; ++i) group[i] = &slots_[first + i].env;
+        const bool made = group_stepper_(group, static_cast<const std::int64_t*>(actions) + first, steps);
         each_environment(first, first + group_size, stats,
                          [&](std::size_t env) { body(env, made ? &steps[env - first] : nullptr); });
       }
