@@ -103,7 +103,7 @@ template <std::size_t N>
     const double shifted = angle * 0x1.45f306dc9c883p-1 + 0x1.8p52, quarters = shifted - 0x1.8p52;
     const auto quadrant = std::bit_cast<std::int64_t>(shifted);
     const Split reduced = exact_sum(angle - quarters * 0x1.921fb544p+0, -(quarters * 0x4.2d18469p-36));
-    const Split rest = fast_sum(reduced.high, reduced.low - quarters * 0x8.98cc51701b839p-68);
+    const Split rest = fast_sum(reduced.high, reduced.low - quarters * 0x8.98cc51701b838p-68);
     const double r = rest.high;
     Split square = exact_product(r, r);
     square.low += 2 * r * rest.low;

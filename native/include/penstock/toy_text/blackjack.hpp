@@ -28,7 +28,7 @@ struct Blackjack {
     PENSTOCK_FIELDS(State, sum, count, dealer_sum, dealer_count, dealer_card, ace, dealer_ace)
   } state;
 
-  void reset(Rng& rng) {
+  PENSTOCK_HOST_DEVICE void reset(Rng& rng) {
     state = {};
     state.dealer_card = deal_dealer(rng);
     deal_dealer(rng);
@@ -37,7 +37,7 @@ struct Blackjack {
     if (state.dealer_card == 10) rng.integers(0, 3);
   }
 
-  Step step(std::int64_t hits, Rng& rng) {
+  PENSTOCK_HOST_DEVICE Step step(std::int64_t hits, Rng& rng) {
     if (hits != 0) {
       deal(rng);
       const bool bust = best(state.sum, state.ace) > 21;
@@ -53,27 +53,31 @@ struct Blackjack {
     return {.reward = reward, .terminated = true};
   }
 
-  void observe(std::span<float, sums + cards + aces> out) const {
+  PENSTOCK_HOST_DEVICE void observe(std::span<float, sums + cards + aces> out) const {
     toy_text::show(best(state.sum, state.ace), out.first<sums>());
     toy_text::show(state.dealer_card, out.subspan<sums, cards>());
     toy_text::show(usable(state.sum, state.ace) ? 1 : 0, out.last<aces>());
   }
 
  private:
-  static bool usable(std::int64_t sum, bool ace) { return ace && sum + 10 <= 21; }
-  static std::int64_t best(std::int64_t sum, bool ace) { return usable(sum, ace) ? sum + 10 : sum; }
-  static std::int64_t score(std::int64_t sum, bool ace) {
+  PENSTOCK_HOST_DEVICE static bool usable(std::int64_t sum, bool ace) { return ace && sum + 10 <= 21; }
+  PENSTOCK_HOST_DEVICE static std::int64_t best(std::int64_t sum, bool ace) {
+    return usable(sum, ace) ? sum + 10 : sum;
+  }
+  PENSTOCK_HOST_DEVICE static std::int64_t score(std::int64_t sum, bool ace) {
     const std::int64_t reached = best(sum, ace);
     return reached > 21 ? 0 : reached;
   }
   /// An ace is 1; ten, jack, queen and king are 10.
-  static std::int64_t draw_card(Rng& rng) { return std::min<std::int64_t>(rng.integers(0, 13) + 1, 10); }
+  PENSTOCK_HOST_DEVICE static std::int64_t draw_card(Rng& rng) {
+    return std::min<std::int64_t>(rng.integers(0, 13) + 1, 10);
+  }
 
-  void deal(Rng& rng) {
+  PENSTOCK_HOST_DEVICE void deal(Rng& rng) {
     const std::int64_t card = draw_card(rng);
     state.sum += card, ++state.count, state.ace = state.ace || card == 1;
   }
-  std::int64_t deal_dealer(Rng& rng) {
+  PENSTOCK_HOST_DEVICE std::int64_t deal_dealer(Rng& rng) {
     const std::int64_t card = draw_card(rng);
     state.dealer_sum += card, ++state.dealer_count, state.dealer_ace = state.dealer_ace || card == 1;
     return card;
