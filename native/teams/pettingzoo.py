@@ -96,12 +96,12 @@ def pettingzoo_source(
         team = ParallelTeam(env) if at_once else TurnTeam(env)
         return team, observations, actions
 
+    limit = max_episode_steps if max_episode_steps != -1 else None
+
     def build(mode: AutoresetMode) -> VectorEnv[Any, Any, Any]:
-        limit = max_episode_steps if max_episode_steps != -1 else None
         masked = bool(settings.get("agents_leave", False))
         return TeamVector(env_id, make, num_envs, mode, limit=limit, masked=masked)
 
-    limit = max_episode_steps if max_episode_steps != -1 else None
     return WrappedSource(env_id, build, limit, None, outlives_seeds=True, several_agents=True)
 
 

@@ -15,7 +15,7 @@ from penstock.native.pool.generators import seeded_words
 DRIFT = Path(__file__).parent / "drift.hpp"
 BUILT_IN = (
     "Acrobot-v1", "CartPole-v1", "ConnectFour-v0", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1",
-    "PositionOnlyCartPole-v0", "simple_spread_continuous_v3", "simple_spread_v3",
+    "PositionOnlyCartPole-v0", "simple_spread_continuous_v3", "simple_spread_v3", "toy/Blackjack-v1",
 )  # fmt: skip
 
 
