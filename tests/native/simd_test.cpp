@@ -1,11 +1,14 @@
-// Compares what group compute with the C library. Run by test_simd.py with a number of angles; prints what differs.
+// Compares what groups compute with the C library. Run by test_simd.py with a number of angles, and of numbers of each kind
+// of noise; prints what differs.
 #include <bit>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <random>
+#include <vector>
 
 #include "penstock/simd/group.hpp"
+#include "penstock/simd/group_noise.hpp"
 #include "penstock/simd/powers.hpp"
 #include "penstock/simd/sine_cosine.hpp"
 
@@ -50,6 +53,28 @@ void compare(const GroupValues& values, const Results& out) {
   }
 }
 
+// Noise of some counters by each instruction set and one by one.
+#if PENSTOCK_HAS_SIMD
+template <penstock::Noise kind>
+void compare_noise(const char* what, long count) {
+  for (long done = 0, round = 0; done < count; ++round) {
+    const std::size_t envs = round % 2 ? 7 : 200, width = std::size_t(round % 6) + 1, steps = 16;
+    std::vector<std::uint32_t> ids(envs);
+    for (std::size_t i = 0; i < envs; ++i) ids[i] = std::uint32_t(i * 7919 + std::size_t(round));
+    const penstock::Philox stream(std::uint64_t(round) * 12345, 1);
+    std::vector<float> expected(envs * width * steps), found(expected.size());
+    penstock::fill<kind>(stream, ids, 5, steps, width, expected);
+    done += long(expected.size());
+    const auto check_all = [&](penstock::NoiseFiller fill) {
+      fill(stream, ids, 5, steps, width, found);
+      for (std::size_t i = 0; i < found.size(); ++i) check(what, double(i), double(found[i]), double(expected[i]));
+    };
+    if (penstock::runs_avx2()) check_all(penstock::fill_avx2<kind>);
+    if (penstock::runs_avx512()) check_all(penstock::fill_avx512<kind>);
+  }
+}
+#endif
+
 }  // namespace
 
 int main(int, char** arguments) {
@@ -63,10 +88,12 @@ int main(int, char** arguments) {
     const double range = ranges[std::size_t(done / long(penstock::group_size)) % std::size(ranges)];
     std::uniform_real_distribution<double> draw(-range, range);
     for (double& value : values) value = draw(generator);
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) by_avx2(values, out), compare(values, out);
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
-      by_avx512(values, out), compare(values, out);
+    if (penstock::runs_avx2()) by_avx2(values, out), compare(values, out);
+    if (penstock::runs_avx512()) by_avx512(values, out), compare(values, out);
   }
+  compare_noise<penstock::Noise::uniform>("uniform noise", count);
+  compare_noise<penstock::Noise::gumbel>("Gumbel noise", count);
+  compare_noise<penstock::Noise::normal>("normal noise", count);
 #endif
   return failures != 0;
 }

@@ -6,6 +6,7 @@
 #include "bindings.hpp"
 #include "penstock/random/counter_noise.hpp"
 #include "penstock/random/numpy_random.hpp"
+#include "penstock/simd/group_noise.hpp"
 
 namespace penstock {
 namespace {
@@ -28,8 +29,9 @@ std::uint64_t checked_word(const py::handle& object, const char* name, std::uint
 template <Noise kind>
 void fill_released(const Philox& stream, const std::vector<std::uint32_t>& environments, std::uint32_t round,
                    std::size_t steps, std::size_t width, std::span<float> out) {
+  static const NoiseFiller filler = noise_filler<kind>();
   const py::gil_scoped_release released;
-  fill<kind>(stream, environments, round, steps, width, out);
+  filler(stream, environments, round, steps, width, out);
 }
 
 void fill_noise(const std::string& kind, const py::object& seed, const py::object& purpose, const py::array& env_ids,

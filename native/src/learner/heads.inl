@@ -42,15 +42,49 @@ inline float log_of(float x) {
   return static_cast<float>(2.0 * t * sum + exponent * 0.69314718055994531);
 }
 
+constexpr Size kBlock = 64;
+
+// Logits [rows, n] of at most kBlock rows -> the logarithms of the sums of their exponentials [rows]. Sampling and learning
+// share it as one function that is not inlined: the compiler might contract two copies of it differently.
+[[gnu::noinline]] void log_sums(const float* logits, Size rows, Size n, float* found) {
+  float most[kBlock], total[kBlock];
+  for (Size row = 0; row < rows; ++row) most[row] = logits[row * n], total[row] = 0.0f;
+  for (Size i = 1; i < n; ++i)
+    for (Size row = 0; row < rows; ++row) {
+      const float value = logits[row * n + i];
+      most[row] = value > most[row] || value != value ? value : most[row];
+    }
+  for (Size i = 0; i < n; ++i)
+    for (Size row = 0; row < rows; ++row) total[row] += exp_of(logits[row * n + i] - most[row]);
+  for (Size row = 0; row < rows; ++row) found[row] = most[row] + log_of(total[row]);
+}
+
+void sample(const float* logits, const float* noise, Size rows, Size n, std::int64_t* action, float* chosen) {
+  float shifts[kBlock];
+  for (Size first = 0; first < rows; first += kBlock) {
+    const Size count = rows - first < kBlock ? rows - first : kBlock;
+    log_sums(logits + first * n, count, n, shifts);
+    for (Size row = first; row < first + count; ++row) {
+      const float *own = logits + row * n, *drawn = noise + row * n;
+      Size best = 0;
+      float most = own[0] + drawn[0];
+      for (Size i = 1; i < n && most == most; ++i) {
+        const float value = own[i] + drawn[i];
+        if (value > most || value != value) most = value, best = i;
+      }
+      action[row] = static_cast<std::int64_t>(best);
+      chosen[row] = own[best] - shifts[row - first];
+    }
+  }
+}
+
 bool choice(const float* logits, const std::int64_t* action, Size rows, Size n, float* log_probabilities,
             float* chosen, float* entropy) {
+  float shifts[kBlock];
   for (Size row = 0; row < rows; ++row, logits += n, log_probabilities += n) {
     if (action[row] < 0 || static_cast<Size>(action[row]) >= n) return false;
-    float most = logits[0];
-    for (Size i = 1; i < n; ++i) most = logits[i] > most || logits[i] != logits[i] ? logits[i] : most;
-    float total = 0.0f;
-    for (Size i = 0; i < n; ++i) total += exp_of(logits[i] - most);
-    const float shift = most + log_of(total);
+    if (row % kBlock == 0) log_sums(logits, rows - row < kBlock ? rows - row : kBlock, n, shifts);
+    const float shift = shifts[row % kBlock];
     float sum = 0.0f;
     for (Size i = 0; i < n; ++i) {
       const float value = logits[i] - shift;

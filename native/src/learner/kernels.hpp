@@ -39,6 +39,10 @@ struct Kernels {
   // A step of Adam in place. The corrections are those of its moments' bias.
   void (*adam)(float* params, const float* gradient, float* mean, float* square, std::size_t n, float rate,
                float first_decay, float second_decay, float first_correction, float second_correction_root, float epsilon);
+  // logits and Gumbel noise [rows, n] -> the action that has the largest sum [rows], and its log-probability [rows], to the
+  // bit as `choice` computes it.
+  void (*sample)(const float* logits, const float* noise, std::size_t rows, std::size_t n, std::int64_t* action,
+                 float* chosen);
   // logits [rows, n], action [rows] -> log_probabilities [rows, n], that of the action `chosen` [rows], entropy [rows].
   // False: an action is none of n.
   bool (*choice)(const float* logits, const std::int64_t* action, std::size_t rows, std::size_t n,

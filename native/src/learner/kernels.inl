@@ -320,7 +320,7 @@ void adam(float* params, const float* gradient, float* mean, float* square, Size
 
 }  // namespace
 
-extern const Kernels TABLE = {NAME,        scratch_floats, saved_floats, forward,      backward,  square_sum, adam,
-                              choice,      choice_back,    density,      density_back, surrogate, squash,     squash_back};
+extern const Kernels TABLE = {NAME,   scratch_floats, saved_floats, forward, backward,     square_sum, adam,       sample,
+                              choice, choice_back,    density,      density_back, surrogate,  squash,     squash_back};
 
 }  // namespace penstock::learner

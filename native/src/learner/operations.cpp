@@ -238,6 +238,11 @@ Size fill(const Kernels&, Given a) {
   return 0;
 }
 
+Size sample(const Kernels& kernels, Given a) {
+  kernels.sample(a.floats(0), a.floats(1), a.sizes[0], a.sizes[1], a.integers(2), a.floats(3));
+  return 0;
+}
+
 Size choice(const Kernels& kernels, Given a) {
   const bool valid =
       kernels.choice(a.floats(0), a.integers(1), a.sizes[0], a.sizes[1], a.floats(2), a.floats(3), a.floats(4));
@@ -386,6 +391,7 @@ const std::vector<Operation>& operations() {
       {"shift", 2, 1, 1, false, shift},
       {"magnitude", 2, 1, 0, false, magnitude},
       {"fill", 1, 1, 1, false, fill},
+      {"sample", 4, 2, 0, false, sample},
       {"choice", 5, 2, 0, false, choice},
       {"choice_back", 6, 2, 0, false, choice_back},
       {"density", 6, 2, 0, false, density},

@@ -60,6 +60,8 @@ def choose(logits: Tensor, noise: Tensor, allowed: Tensor | None = None) -> tupl
     Raises:
         ValueError: as `require_choice`.
     """
+    if allowed is None and (found := kernels.sample(logits, noise)) is not None:
+        return found
     require_choice(allowed)
     logits = restrict(logits, allowed)
     action = (logits + noise).argmax(-1)

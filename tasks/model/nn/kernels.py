@@ -70,6 +70,27 @@ def perceptron(inputs: Tensor, parameters: Sequence[Tensor], *, relu: bool) -> T
     return outputs if inputs.dim() == 2 else outputs.reshape(*inputs.shape[:-1], network.outputs)
 
 
+def sample(logits: Tensor, noise: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Return the choice `[...]`, int64, whose logit plus noise is largest, and its log-probability `[...]`.
+
+    The log-probability has the bits that `choice` computes for it.
+
+    Args:
+        logits: `[..., n]`.
+        noise: `[..., n]`.
+
+    Returns:
+        None where torch has to compute it.
+    """
+    number = level_number(logits)
+    if number is None or not plain(noise) or noise.shape != logits.shape or not logits.numel() or _is_torchs(logits):
+        return None
+    values = logits.contiguous()
+    action, chosen = torch.empty(logits.shape[:-1], dtype=torch.int64), torch.empty(logits.shape[:-1])
+    call(number, "sample", (values, noise, action, chosen), (action.numel(), logits.shape[-1]))
+    return action, chosen
+
+
 def choice(logits: Tensor, action: Tensor) -> tuple[Tensor, Tensor] | None:
     """Return the log-probability `[...]` of choices `[...]`, int64, under logits `[..., n]`, and the entropy `[...]`.
 

@@ -114,8 +114,8 @@ def test_an_environment_that_diverges_fails_in_the_same_step():
 
 
 @pytest.mark.parametrize("count", [2_000_000, pytest.param(400_000_000, marks=pytest.mark.slow)])
-def test_sines_and_cosines_are_those_of_the_c_library(tmp_path: Path, count: int):
-    """Angles of every size, drawn at random, by each instruction set that this processor has."""
+def test_functions_and_noise_are_those_of_the_c_library(tmp_path: Path, count: int):
+    """Angles of every size, drawn at random, and noise, by each instruction set that this processor has."""
     compiler = os.environ.get("CXX") or shutil.which("c++")
     assert compiler, "the package is built from C++; so is this test: install a compiler or set CXX"
     program, include = tmp_path / "group", ROOT / "native" / "include"

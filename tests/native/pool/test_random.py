@@ -146,6 +146,39 @@ def noise(
 KINDS = ["uniform", "normal", "gumbel"]
 
 
+def words_of(env_id: int, step: int, column: int) -> list[float]:
+    """Return the numbers in (0, 1) of a block of `noise` with its defaults."""
+    key = _core.philox([9, 0, 1, 0x70656E73], [0x746F636B, 0x6E6F6973])[:2]
+    return [(word + 0.5) * 2.0**-32 for word in _core.philox([column, step, 3, env_id], key)]
+
+
+def expected_noise(kind: str, unit: list[float]) -> list[float]:
+    """Compute a block by the C library's functions, which Python calls."""
+    if kind == "gumbel":
+        return [-math.log(-math.log(each)) for each in unit]
+    radii = [math.sqrt(-2.0 * math.log(each)) for each in unit[::2]]
+    angles = [2.0 * math.pi * each for each in unit[1::2]]
+    return [
+        radius * function(angle)
+        for radius, angle in zip(radii, angles, strict=True)
+        for function in (math.cos, math.sin)
+    ]
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 6])
+@pytest.mark.parametrize("kind", ["normal", "gumbel"])
+def test_noise_has_the_bits_of_the_c_library(kind: str, width: int):
+    """Values of many counters at once are those that a loop computes, also where the last group is not full."""
+    env_ids = [0, 5, *range(100, 171)]
+
+    found = noise(kind, env_ids, steps=7, shape=(width,))
+
+    for step in range(7):
+        for place, env_id in enumerate(env_ids):
+            blocks = [expected_noise(kind, words_of(env_id, step, column)) for column in range((width + 3) // 4)]
+            assert found[step, place].tolist() == np.float32(sum(blocks, [])[:width]).tolist()
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_noise_does_not_depend_on_the_batch(kind: str):
     """An environment's values do not depend on the rest of the batch or its order.

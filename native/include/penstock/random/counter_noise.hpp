@@ -27,6 +27,8 @@ class Philox {
     key_ = {mixed[0], mixed[1]};
   }
 
+  [[nodiscard]] std::array<std::uint32_t, 2> key() const noexcept { return key_; }
+
   [[nodiscard]] Block operator()(const Block& counter) const noexcept { return rounds(counter, key_); }
 
   /// The bare function, for comparison with the published known answers.

@@ -40,6 +40,12 @@ template <class E>
 using GroupStepper = bool (*)(const Group<E>&, const std::int64_t* actions, std::array<StepOf<E>, group_size>&);
 
 #if PENSTOCK_HAS_SIMD
+[[nodiscard]] inline bool runs_avx2() noexcept { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
+
+[[nodiscard]] inline bool runs_avx512() noexcept {
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+}
+
 template <StepsInGroups E>
 [[gnu::target("avx2,fma")]] bool step_group_avx2(const Group<E>& group, const std::int64_t* actions,
                                                  std::array<StepOf<E>, group_size>& steps) {
@@ -58,9 +64,8 @@ template <StepsInGroups E>
 template <StepsInGroups E>
 [[nodiscard]] GroupStepper<E> group_stepper() {
 #if PENSTOCK_HAS_SIMD
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
-    return step_group_avx512<E>;
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return step_group_avx2<E>;
+  if (runs_avx512()) return step_group_avx512<E>;
+  if (runs_avx2()) return step_group_avx2<E>;
 #endif
   return nullptr;
 }

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from penstock.native.kernel_level import LEVELS, use_level
 from penstock.tasks.model.nn import kernels
-from penstock.tasks.model.nn.distributions import choice_probability, vector_probability
+from penstock.tasks.model.nn.distributions import choice_probability, choose, vector_probability
 from penstock.tasks.model.nn.layers import init_mlp, mlp
 from penstock.tasks.model.nn.optimizers import clip_norm, init_adam, step_adam
 from penstock.tasks.model.nn.squashed import squashed_sample
@@ -137,6 +137,34 @@ def test_a_choices_probability_is_torchs(shape):
             differentiated(group, lambda: loss(group, inputs)),
             in_float64(group, lambda exact: loss(exact, inputs.double())),
         )
+
+
+@pytest.mark.usefixtures("_level")
+@pytest.mark.parametrize("shape", [(64, 2), (1, 7), (257, 6), (3, 5, 4), (9, 1)])
+def test_sampling_has_the_bits_of_learning(shape: tuple[int, ...]):
+    """The choice is torch's, its log-probability is to the bit what learning computes for it, whatever the other rows."""
+    logits, noise = 3 * numbers(*shape), numbers(*shape, seed=2)
+    with torch.no_grad():
+        action, log_probability = choose(logits, noise)
+        learned, _ = choice_probability(logits, action)
+        last = choose(logits[-1:], noise[-1:])
+
+    assert torch.equal(action, (logits + noise).argmax(-1))
+    assert torch.equal(log_probability, learned)
+    assert torch.equal(last[0], action[-1:])
+    assert torch.equal(last[1], log_probability[-1:])
+
+
+@pytest.mark.usefixtures("_level")
+@pytest.mark.parametrize(
+    ("logits", "action"), [([0.0, 0.0], 0), ([-1.0, math.inf], 1), ([math.nan, 1.0], 0), ([1.0, math.nan, 5.0], 1)]
+)
+def test_sampling_takes_the_first_of_equals_and_a_nan_as_torch_does(logits: list[float], action: int):
+    """Numbers that diverge give what torch gives, so that the error is found where it would have been."""
+    found, log_probability = choose(torch.tensor([logits]), torch.zeros(1, len(logits)))
+
+    assert found.tolist() == [action] == torch.tensor([logits]).argmax(-1).tolist()
+    assert bool(log_probability.isnan()) == bool(torch.log_softmax(torch.tensor([logits]), -1)[0, action].isnan())
 
 
 @pytest.mark.usefixtures("_level")
