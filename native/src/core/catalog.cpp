@@ -21,8 +21,8 @@ Catalog& catalog() {
   static Catalog entries = [] {
     Catalog built_in;
     const auto add = [&]<class... E>(std::type_identity<std::tuple<E...>>) {
-      for (const auto& entries : {catalog_entries<E>()...})
-        for (const CatalogEntry& entry : entries) built_in.emplace(entry.description.id, Registered{entry, "", ""});
+      for (const auto& of_one : {catalog_entries<E>()...})
+        for (const CatalogEntry& entry : of_one) built_in.emplace(entry.description.id, Registered{entry, "", ""});
     };
     add(std::type_identity<std::tuple<PENSTOCK_BUILT_IN>>{});
     return built_in;
