@@ -30,20 +30,21 @@ inline void Pool<E>::step_round(std::int64_t t, const void* actions) {
   require_started();
   require_step(t, next_step_, round_.steps);
   check_actions<Action>(actions, slots_.size());
-  const std::size_t first_row = static_cast<std::size_t>(t) * slots_.size();
+  const std::size_t environments = slots_.size(), first_row = static_cast<std::size_t>(t) * environments;
   const bool is_last = t + 1 == round_.steps;
-  each_block([&](std::size_t first, std::size_t last, ThreadStats& stats, BlockLog& log) {
+  each_block([=, this](std::size_t first, std::size_t last, ThreadStats& stats, BlockLog& log) {
+    const RoundBuffers round = round_;  // a local copy, which the compiler knows that no environment writes to
     each_step(first, last, stats, actions, [&](std::size_t env, const StepOf<E>* made) {
       Slot<E>& slot = slots_[env];
       const std::size_t row = first_row + env;
       const StepOf<E> step = made != nullptr ? slot.count(*made, max_episode_steps_)
                                              : slot.step(action_of<Action>(actions, env), max_episode_steps_);
-      put_reward<E>(step, round_.reward, row);
-      round_.terminated[row] = step.terminated;
-      round_.truncated[row] = step.truncated;
-      round_.episode_id[row] = static_cast<std::int32_t>(slot.episode_id);
+      put_reward<E>(step, round.reward, row);
+      round.terminated[row] = step.terminated;
+      round.truncated[row] = step.truncated;
+      round.episode_id[row] = static_cast<std::int32_t>(slot.episode_id);
       if (step.terminated || step.truncated) log_episode(slot, log, row, env, step);
-      if (!is_last) slot.observe(round_.observation, row + slots_.size());
+      if (!is_last) slot.observe(round.observation, row + environments);
     });
   });
   ++next_step_;
