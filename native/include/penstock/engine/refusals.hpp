@@ -1,4 +1,4 @@
-/// What a pool refuses, whichever environments it has: apart from its template, so that there is one text of each.
+/// Throws the refusals of a pool, whichever environments it has: apart from its template, so that each is compiled once.
 #pragma once
 
 #include <cstddef>

@@ -17,6 +17,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "penstock/threads/job.hpp"
 #include "penstock/threads/team_sizing.hpp"
 #include "penstock/threads/spin_wait.hpp"
 #include "penstock/threads/system.hpp"
@@ -62,28 +63,6 @@ class ThreadTeam {
   }
 
  private:
-  /// Refers to a job of any type. The job is compiled once, apart: it is called from several places here.
-  struct JobRef {
-    const void* context = nullptr;
-    void (*call)(const void* context, std::size_t member, std::size_t first, std::size_t last) noexcept = nullptr;
-
-    void operator()(std::size_t member, std::size_t first, std::size_t last) const noexcept {
-      call(context, member, first, last);
-    }
-  };
-  struct PollRef {
-    const void* context;
-    void (*call)(const void* context);
-
-    void operator()() const { call(context); }
-  };
-
-  template <class Job>
-  [[gnu::noinline]] static void call_job(const void* context, std::size_t member, std::size_t first,
-                                         std::size_t last) noexcept {
-    (*static_cast<Job*>(const_cast<void*>(context)))(member, first, last);
-  }
-
   void run_erased(const JobRef& job, const PollRef& poll) {
     if (size_ > 1 && fork_generation().load(std::memory_order_relaxed) != generation_)
       throw std::runtime_error("a pool's threads do not survive a fork: make it in the process that uses it");
