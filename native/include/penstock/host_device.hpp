@@ -13,6 +13,14 @@
 #define PENSTOCK_HOST_DEVICE
 #endif
 
+/// Marks a function of once an episode: inlined into each kind of step, it costs the host's compiler most of its time. On a
+/// GPU a call would cost registers.
+#if defined(__CUDACC__)
+#define PENSTOCK_APART_ON_HOST
+#else
+#define PENSTOCK_APART_ON_HOST [[gnu::noinline]]
+#endif
+
 /// Gives a reset or a step up: throws std::runtime_error(message). A GPU has no exceptions: there it stops the kernel, and
 /// the process gets an error of CUDA's without the message, at the latest when it waits for the device.
 #if defined(__CUDA_ARCH__)

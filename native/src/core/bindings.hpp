@@ -24,6 +24,9 @@ struct Registered {
   std::string resources;  ///< folder that its pools are given
 };
 
+/// Returns the environments of penstock/envs/built_in.hpp.
+std::vector<CatalogEntry> built_in_entries();
+
 /// The environment of that id, or ValueError that lists those that exist.
 const Registered& registered(const std::string& id);
 

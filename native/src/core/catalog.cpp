@@ -1,14 +1,11 @@
-/// The environments that there are: those built in (penstock/envs/built_in.hpp), and those of libraries that were loaded.
+/// The environments that there are: those built in (built_in.cpp), and those of libraries that were loaded.
 #include <dlfcn.h>
 #include <pybind11/stl.h>
 
 #include <cstdint>
 #include <map>
-#include <tuple>
-#include <type_traits>
 
 #include "bindings.hpp"
-#include "penstock/envs/built_in.hpp"
 #include "penstock/library.hpp"
 #include "penstock/engine/catalog_entry.hpp"
 
@@ -20,11 +17,8 @@ using Catalog = std::map<std::string, Registered>;
 Catalog& catalog() {
   static Catalog entries = [] {
     Catalog built_in;
-    const auto add = [&]<class... E>(std::type_identity<std::tuple<E...>>) {
-      for (const auto& entries : {catalog_entries<E>()...})
-        for (const CatalogEntry& entry : entries) built_in.emplace(entry.description.id, Registered{entry, "", ""});
-    };
-    add(std::type_identity<std::tuple<PENSTOCK_BUILT_IN>>{});
+    for (const CatalogEntry& entry : built_in_entries())
+      built_in.emplace(entry.description.id, Registered{entry, "", ""});
     return built_in;
   }();
   return entries;

@@ -21,24 +21,20 @@ struct BatchKernels {
   const char* (*observe)(const BatchArrays* batch, void* observation, void* stream);
 };
 
-template <class T>
-inline constexpr const char* element_name = std::same_as<T, double> ? "float64" : std::same_as<T, bool> ? "bool" : "int64";
-template <class T, std::size_t Size>
-inline constexpr const char* element_name<std::array<T, Size>> = element_name<T>;
+/// Adds a line for each member.
+inline void add_layout(std::string& lines, const char* prefix, std::span<const Member> members) {
+  for (const Member& member : members) {
+    const char* type = member.kind == FieldKind::real ? "float64" : member.kind == FieldKind::boolean ? "bool" : "int64";
+    lines += std::string(prefix) + member.name + " " + type + " " + std::to_string(member.width) + "\n";
+  }
+}
 
 /// Describes E's columns, as BatchKernels::layout.
 template <Batchable E>
 std::string batch_layout() {
   std::string lines;
-  const auto add = [&]<HasFields S>(std::type_identity<S>, const char* prefix) {
-    for_each_field<S>([&](const auto& field) {
-      using T = typename std::remove_cvref_t<decltype(field)>::Type;
-      const std::size_t length = is_field_array<T> ? scalars_of<T> : 0;
-      lines += std::string(prefix) + field.name + " " + element_name<T> + " " + std::to_string(length) + "\n";
-    });
-  };
-  add(std::type_identity<typename E::Config>{}, "config.");
-  add(std::type_identity<typename E::State>{}, "state.");
+  add_layout(lines, "config.", member_table<typename E::Config>);
+  add_layout(lines, "state.", member_table<typename E::State>);
   return lines;
 }
 

@@ -39,7 +39,7 @@ PENSTOCK_HOST_DEVICE StepOf<E> step_slot(Slot<E>& slot, const BatchArrays& batch
 }
 
 template <Batchable E>
-PENSTOCK_HOST_DEVICE void begin_slot(Slot<E>& slot, const BatchArrays& batch, std::size_t env) {
+PENSTOCK_APART_ON_HOST PENSTOCK_HOST_DEVICE void begin_slot(Slot<E>& slot, const BatchArrays& batch, std::size_t env) {
   slot.rng = load_generator<E>(batch, env);
   slot.begin_episode(slot.episode_id + 1);
   store_generator<E>(slot.rng, batch, env);

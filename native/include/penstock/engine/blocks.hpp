@@ -6,9 +6,12 @@
 #include <cstdint>
 #include <cstring>
 #include <exception>
+#include <stdexcept>
+#include <string>
+#include <utility>
 #include <vector>
 
-#include "penstock/engine/slot.hpp"
+#include "penstock/engine/any_pool.hpp"
 
 namespace penstock {
 
@@ -23,51 +26,69 @@ struct alignas(64) ThreadStats {
   }
 };
 
+/// Returns the error of an environment with its name in front; `id` is the environment's.
+[[gnu::cold]] inline std::exception_ptr explained(const char* id, std::size_t env, const std::exception_ptr& error) noexcept {
+  const std::string who = "environment " + std::to_string(env) + " of " + id + " failed: ";
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& reason) {
+    return std::make_exception_ptr(std::runtime_error(who + reason.what()));
+  } catch (...) {
+    return std::make_exception_ptr(std::runtime_error(who + "it threw something that is not a std::exception"));
+  }
+}
+
+/// Returns the error of the first environment that failed; one did.
+[[gnu::cold]] inline std::exception_ptr first_failure(const char* id, const std::vector<ThreadStats>& all) noexcept {
+  const ThreadStats* first = nullptr;
+  for (const ThreadStats& stats : all)
+    if (stats.error && (first == nullptr || stats.failed < first->failed)) first = &stats;
+  return explained(id, first->failed, first->error);
+}
+
 /// Ended episodes of one block of environments in a round, whichever thread steps it. Cleared, never shrunk: after the
 /// first rounds nothing is allocated.
-template <Environment E>
 struct alignas(64) BlockLog {
   std::vector<Episode> episodes;
-  std::vector<ObservationValue<E>> final_observations;
+  std::vector<std::byte> final_observations;
 
   void clear() {
     episodes.clear();
     final_observations.clear();
   }
-  void add(const Slot<E>& slot, std::int64_t row, std::int64_t environment, bool terminated, bool truncated) {
-    final_observations.resize(final_observations.size() + slot.width());
-    slot.observe(final_observations.data(), episodes.size());
-    episodes.push_back(
-        {row, environment, slot.episode_id, slot.elapsed_steps, slot.total_reward, terminated, truncated});
+  /// Returns where the episode's last observation, of so many bytes, has to be written.
+  [[gnu::noinline]] void* add(const Episode& episode, std::size_t bytes) {
+    episodes.push_back(episode);
+    final_observations.resize(final_observations.size() + bytes);
+    return final_observations.data() + final_observations.size() - bytes;
   }
 };
 
-/// Merges the blocks' logs in row order, with the current observation of environments that continue after the last row.
-template <Environment E>
-RoundResult merge(const std::vector<BlockLog<E>>& blocks, const std::vector<Slot<E>>& slots, const RoundBuffers& round) {
-  using Value = ObservationValue<E>;
-  const std::size_t width = slots.front().width(), bytes = width * sizeof(Value);
-  struct Source {
-    const Episode* episode;
-    const Value* observation;
-  };
-  std::vector<Source> ended;
-  for (const BlockLog<E>& log : blocks)
-    for (std::size_t i = 0; i < log.episodes.size(); ++i)
-      ended.push_back({&log.episodes[i], log.final_observations.data() + i * width});
-  std::sort(ended.begin(), ended.end(),
-            [](const Source& a, const Source& b) { return a.episode->row < b.episode->row; });
+/// A row of RoundResult::bootstrap_observation that its environment still has to write.
+struct RunningRow {
+  std::size_t environment, row;
+};
 
-  RoundResult result;
+/// Merges the blocks' logs in row order, with rows for the environments that continue after the last one: those are for the
+/// caller to fill. An observation has so many bytes.
+inline std::vector<RunningRow> merge(const std::vector<BlockLog>& blocks, std::size_t environments, std::size_t bytes,
+                                     std::int64_t steps, RoundResult& result) {
+  std::vector<std::pair<const Episode*, const std::byte*>> ended;
+  for (const BlockLog& log : blocks)
+    for (std::size_t i = 0; i < log.episodes.size(); ++i)
+      ended.emplace_back(&log.episodes[i], log.final_observations.data() + i * bytes);
+  std::sort(ended.begin(), ended.end(), [](const auto& a, const auto& b) { return a.first->row < b.first->row; });
+
   result.episodes.reserve(ended.size());
-  const std::size_t most = ended.size() + slots.size();
+  const std::size_t most = ended.size() + environments;
   result.bootstrap_rows.reserve(most);
   result.bootstrap_observation.resize(most * bytes);
-  const auto last_row = (round.steps - 1) * static_cast<std::int64_t>(slots.size());
+  const auto last_row = (steps - 1) * static_cast<std::int64_t>(environments);
+  std::vector<RunningRow> running;
   std::size_t next_env = 0;
   const auto add_running = [&](std::size_t until) {
     for (; next_env < until; ++next_env) {
-      slots[next_env].observe(result.bootstrap_observation.data(), result.bootstrap_rows.size());
+      running.push_back({next_env, result.bootstrap_rows.size()});
       result.bootstrap_rows.push_back(last_row + static_cast<std::int64_t>(next_env));
     }
   };
@@ -80,9 +101,9 @@ RoundResult merge(const std::vector<BlockLog<E>>& blocks, const std::vector<Slot
     std::memcpy(result.bootstrap_observation.data() + result.bootstrap_rows.size() * bytes, observation, bytes);
     result.bootstrap_rows.push_back(episode->row);
   }
-  add_running(slots.size());
+  add_running(environments);
   result.bootstrap_observation.resize(result.bootstrap_rows.size() * bytes);
-  return result;
+  return running;
 }
 
 }  // namespace penstock

@@ -13,7 +13,7 @@
 namespace penstock {
 
 template <Environment E>
-CatalogEntry catalog_entry() {
+[[gnu::cold]] CatalogEntry catalog_entry() {
   CatalogEntry entry{describe<E>(), [](const PoolSettings& settings) -> std::unique_ptr<AnyPool> {
                        return std::make_unique<Pool<E>>(settings);
                      }};
@@ -26,7 +26,7 @@ CatalogEntry catalog_entry() {
 
 /// Returns one entry, or one for each of an environment's ids.
 template <Environment E>
-std::vector<CatalogEntry> catalog_entries() {
+[[gnu::cold]] std::vector<CatalogEntry> catalog_entries() {
   std::vector<CatalogEntry> entries{catalog_entry<E>()};
   if constexpr (HasVariants<E>) {
     const auto variants = E::variants();
@@ -37,10 +37,8 @@ std::vector<CatalogEntry> catalog_entries() {
       described.id = variant.info.id;
       described.max_episode_steps = variant.info.max_episode_steps;
       described.reward_threshold = variant.info.reward_threshold;
-      std::size_t column = 0;
-      for_each_field<typename E::Config>([&](const auto& field) {
-        described.config[column++].preset = static_cast<double>(variant.config.*field.member);
-      });
+      described.config.clear();
+      add_fields(described.config, member_table<typename E::Config>, &variant.config);
     }
   }
   return entries;

@@ -13,6 +13,7 @@
 #include "penstock/env/actions.hpp"
 #include "penstock/engine/any_pool.hpp"
 #include "penstock/engine/blocks.hpp"
+#include "penstock/engine/refusals.hpp"
 #include "penstock/engine/state.hpp"
 #include "penstock/simd/group.hpp"
 #include "penstock/threads/team.hpp"
@@ -112,13 +113,11 @@ class Pool final : public AnyPool {
     save_slots<E>(slots_, columns);
   }
   void restore(std::span<const void* const> columns) override {
-    check_state<E>(slots_, columns);
     restore_slots<E>(slots_, columns);
     next_step_ = no_round;
   }
 
  private:
-  using BlockLog = penstock::BlockLog<E>;
   static constexpr std::int64_t no_round = -1;
 
   static auto share(const std::string& resources) {
@@ -147,15 +146,18 @@ class Pool final : public AnyPool {
 
   static void require_width(const typename E::Config& config, std::size_t env, std::size_t width) {
     if constexpr (SizedByConfig<E>) {
-      if (E::observed_values(config) != width)
-        throw std::invalid_argument("environment " + std::to_string(env) + " would observe " +
-                                    std::to_string(E::observed_values(config)) + " values, expected the pool's " +
-                                    std::to_string(width) + ": what is observed is the same for a whole pool, and for all "
-                                    "its time");
+      if (const std::size_t observed = E::observed_values(config); observed != width) refuse_width(env, observed, width);
     }
   }
 
-  void reset_row(Slot<E>& slot, std::size_t row, const StepBuffers& out);
+  // Functions of once an episode are apart: inlined into each kind of step, they cost the compiler most of its time.
+
+  [[gnu::noinline]] static void begin_next_episode(Slot<E>& slot) { slot.begin_episode(slot.episode_id + 1); }
+  [[gnu::noinline]] static void reset_row(Slot<E>& slot, std::size_t row, const StepBuffers& out);
+  /// Hands over what there is to say of an episode that ended in this step, and with Autoreset::same_step begins the next.
+  [[gnu::noinline]] void end_row(Slot<E>& slot, std::size_t row, const StepBuffers& out) const;
+  [[gnu::noinline]] static void log_episode(Slot<E>& slot, BlockLog& log, std::size_t row, std::size_t env,
+                                            const StepOf<E>& step);
 
   /// Steps one environment, or resets it in place of the step; returns whether an episode ended. `made`: the step, where
   /// the environment has made it already.
@@ -167,10 +169,7 @@ class Pool final : public AnyPool {
     if constexpr (StepsInGroups<E>) {
       const auto& first = slots_.front().env.config;
       const bool alike = std::all_of(slots_.begin(), slots_.end(), [&](const Slot<E>& slot) {
-        bool same = true;
-        for_each_field<typename E::Config>(
-            [&](const auto& field) { same = same && first.*field.member == slot.env.config.*field.member; });
-        return same;
+        return are_alike(&first, &slot.env.config, member_table<typename E::Config>);
       });
       return alike && E::can_step_group(first) ? group_stepper<E>() : nullptr;
     } else {
@@ -183,22 +182,17 @@ class Pool final : public AnyPool {
   std::size_t each_row(std::span<const std::int32_t> environments, std::exception_ptr& error, Body&& body) noexcept;
 
   void require_generator(std::size_t env, const std::uint64_t* seed) const {
-    if (seed == nullptr && !slots_[env].seeded)
-      throw std::invalid_argument("environment " + std::to_string(env) + " has no generator yet: give a seed");
+    if (seed == nullptr && !slots_[env].seeded) refuse_unseeded(env);
   }
 
   void require_going(std::size_t env) const {
-    if (slots_[env].ended) [[unlikely]]
-      throw std::logic_error("the episode of environment " + std::to_string(env) +
-                             " has ended and nothing resets it: reset it with options={'reset_mask': ...}, or make the "
-                             "pool with another autoreset_mode");
+    if (slots_[env].ended) [[unlikely]] refuse_ended(env);
   }
 
   void require_started() const {
     if (!ready_) [[unlikely]]
       ready_ = std::all_of(slots_.begin(), slots_.end(), [](const Slot<E>& slot) { return slot.started; });
-    if (!ready_) [[unlikely]]
-      throw std::logic_error("not every environment is ready: reset(), reset_ids() or restore() first");
+    if (!ready_) [[unlikely]] refuse_unready_pool();
   }
 
   /// Returns the number of environments in a block, which depends on the settings alone. Several blocks a thread let
@@ -219,9 +213,8 @@ class Pool final : public AnyPool {
   template <class Body>
   void each_environment(std::size_t first, std::size_t last, ThreadStats& stats, Body&& body) noexcept;
 
-  [[noreturn]] void fail();
-  void forget_step() noexcept;
-  static std::exception_ptr explained(std::size_t env, const std::exception_ptr& error) noexcept;
+  [[noreturn, gnu::cold]] void fail();
+  [[gnu::cold]] void forget_step() noexcept;
 
   const std::int64_t max_episode_steps_;
   const Autoreset autoreset_;

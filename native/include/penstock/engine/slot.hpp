@@ -86,7 +86,10 @@ struct alignas(64) Slot {
   void report(double* rows, std::size_t row) const {
     if constexpr (Reports<E>) {
       double* out = rows + row * std::tuple_size_v<decltype(E::Report::fields())>;
-      for_each_field<typename E::Report>([&](const auto& field) { *out++ = env.report.*field.member; });
+      for_each_field<typename E::Report>([&](const auto& field) {
+        static_assert(std::same_as<typename std::remove_cvref_t<decltype(field)>::Type, double>, "reports are doubles");
+        *out++ = env.report.*field.member;
+      });
     }
   }
 };
@@ -101,24 +104,30 @@ PENSTOCK_HOST_DEVICE void put_reward(const StepOf<E>& step, T* rows, std::size_t
     rows[row] = static_cast<T>(step.reward);
 }
 
+/// Sets the members of a configuration; `presets` is one of the same type with its defaults.
+inline void put_fields(void* config, const void* presets, std::span<const Member> members, std::size_t env,
+                       std::span<const std::vector<double>> values) {
+  for (std::size_t index = 0; index < members.size(); ++index) {
+    const Member& member = members[index];
+    const double value = values[index][env];
+    if (std::isnan(value) || (std::isinf(value) && std::isfinite(number_at(member.in(presets), member.kind))))
+      throw std::invalid_argument(std::string(member.name) + " of environment " + std::to_string(env) +
+                                  " is not finite: got " + std::to_string(value));
+    put_number(member.in(config), member.kind, value);
+  }
+}
+[[noreturn]] inline void refuse_configuration(std::size_t env, const char* problem) {
+  throw std::invalid_argument("configuration of environment " + std::to_string(env) + ": " + problem);
+}
+
 /// Sets the fields of a configuration from one double each and refuses what the environment cannot run with. Infinite
 /// is only a field that is by default: a limit that is none.
 template <HasFields Config>
 void configure(Config& config, std::size_t env, std::span<const std::vector<double>> values) {
-  std::size_t index = 0;
-  for_each_field<Config>([&](const auto& field) {
-    using T = typename std::remove_cvref_t<decltype(field)>::Type;
-    const double value = values[index++][env];
-    const auto preset = static_cast<double>(Config{}.*field.member);
-    if (std::isnan(value) || (std::isinf(value) && std::isfinite(preset)))
-      throw std::invalid_argument(std::string(field.name) + " of environment " + std::to_string(env) +
-                                  " is not finite: got " + std::to_string(value));
-    static_assert(FieldType<T>, "a configuration holds single values");
-    config.*field.member = static_cast<T>(value);
-  });
+  static const Config presets{};
+  put_fields(&config, &presets, member_table<Config>, env, values);
   if constexpr (ChecksItself<Config>)
-    if (const char* problem = config.problem())
-      throw std::invalid_argument("configuration of environment " + std::to_string(env) + ": " + problem);
+    if (const char* problem = config.problem()) refuse_configuration(env, problem);
 }
 
 /// Returns how many values the first environment of a configuration observes.

@@ -11,106 +11,171 @@
 
 namespace penstock {
 
-template <FieldType T>
-inline constexpr Column::Type column_type = std::same_as<T, double> ? Column::Type::real
-    : std::same_as<T, bool>                                        ? Column::Type::boolean
-                                                                   : Column::Type::integer;
+/// The slots of a pool without their type: rows of bytes, and where in each of them the columns are.
+class SlotRows {
+ public:
+  /// `slots` are not changed except by `restore`, which those alone may call who may write to them.
+  template <Environment E>
+  explicit SlotRows(const std::vector<Slot<E>>& slots)
+      : first_(const_cast<std::byte*>(reinterpret_cast<const std::byte*>(slots.data()))), stride_(sizeof(Slot<E>)),
+        count_(slots.size()) {
+    static_assert(std::same_as<decltype(E::config), typename E::Config>);
+    const Slot<E>& slot = slots.front();
+    add("config.", member_table<typename E::Config>, &slot.env.config);
+    checked_ = columns_.size();
+    if constexpr (PlainState<E>) add("state.", member_table<typename E::State>, &slot.env.state);
+    if constexpr (Reports<E>) add("report.", member_table<typename E::Report>, &slot.env.report);
+    add("", std::array{Member{"elapsed_steps", FieldKind::integer, 0, 0}}, &slot.elapsed_steps);
+    add("", std::array{Member{"episode_id", FieldKind::integer, 0, 0}}, &slot.episode_id);
+    add("", std::array{Member{"episode_return", FieldKind::real, 0, 0}}, &slot.total_reward);
+    add("", std::array{Member{"episode_ended", FieldKind::boolean, 0, 0}}, &slot.ended);
+    generator_ = offset(&slot.rng);
+  }
 
-template <class T>
-struct Element {
-  using Type = T;
-  static constexpr std::size_t width = 0;
-};
-template <class T, std::size_t Size>
-struct Element<std::array<T, Size>> {
-  using Type = T;
-  static constexpr std::size_t width = Size;
-};
+  /// Returns the members' columns, then the generator.
+  [[nodiscard]] std::vector<Column> columns() const {
+    std::vector<Column> columns;
+    for (const Placed& placed : columns_) columns.push_back({placed.name(), type_of(placed.member.kind), placed.member.width});
+    columns.push_back({"generator", Column::Type::word, std::tuple_size_v<Rng::Words>});
+    return columns;
+  }
 
-/// Calls visit(name, access) for every column that is a member, where access(slot) refers to its value in a slot.
-template <Environment E, class Visit>
-void for_each_column(Visit&& visit) {
-  const auto fields = [&]<HasFields S>(const char* prefix, auto part) {
-    for_each_field<S>([&](const auto& field) {
-      visit(std::string(prefix) + field.name,
-            [part, member = field.member](auto& slot) -> auto& { return part(slot).*member; });
-    });
+  void save(std::span<void* const> columns) const {
+    for (std::size_t index = 0; index < columns_.size(); ++index) {
+      auto* out = static_cast<std::byte*>(columns[index]);
+      each(columns_[index].member, [&](std::byte* place, std::size_t bytes) {
+        std::memcpy(out, place, bytes);
+        out += bytes;
+      });
+    }
+    auto* words = static_cast<Rng::Words*>(columns[columns_.size()]);
+    for (std::size_t env = 0; env < count_; ++env) *words++ = at<Rng>(env, generator_).words();
+  }
+
+  /// Throws unless the columns are a state that these slots can take.
+  void check(std::span<const void* const> columns) const {
+    for (std::size_t index = 0; index < columns_.size(); ++index) check_column(index, columns[index]);
+    const auto* words = static_cast<const Rng::Words*>(columns[columns_.size()]);
+    for (std::size_t env = 0; env < count_; ++env)
+      if (!Rng::are_words(words[env]))
+        refuse("generator", env, "is not one of PCG64: its increment is even, or its kept half is not one");
+  }
+
+  /// Loads a state that was checked.
+  void restore(std::span<const void* const> columns) const {
+    for (std::size_t index = 0; index < columns_.size(); ++index) {
+      const auto* in = static_cast<const std::byte*>(columns[index]);
+      each(columns_[index].member, [&](std::byte* place, std::size_t bytes) {
+        std::memcpy(place, in, bytes);
+        in += bytes;
+      });
+    }
+    const auto* words = static_cast<const Rng::Words*>(columns[columns_.size()]);
+    for (std::size_t env = 0; env < count_; ++env) at<Rng>(env, generator_) = Rng::from_words(*words++);
+  }
+
+  [[noreturn]] static void refuse(const std::string& name, std::size_t env, const std::string& why) {
+    throw std::invalid_argument("the state's " + name + " of environment " + std::to_string(env) + " " + why);
+  }
+
+ private:
+  /// A member whose offset is from the beginning of its slot.
+  struct Placed {
+    const char* prefix;
+    Member member;
+
+    [[nodiscard]] std::string name() const { return std::string(prefix) + member.name; }
   };
-  fields.template operator()<typename E::Config>("config.", [](auto& slot) -> auto& { return slot.env.config; });
-  if constexpr (PlainState<E>)
-    fields.template operator()<typename E::State>("state.", [](auto& slot) -> auto& { return slot.env.state; });
-  if constexpr (Reports<E>)
-    fields.template operator()<typename E::Report>("report.", [](auto& slot) -> auto& { return slot.env.report; });
-  visit("elapsed_steps", [](auto& slot) -> auto& { return slot.elapsed_steps; });
-  visit("episode_id", [](auto& slot) -> auto& { return slot.episode_id; });
-  visit("episode_return", [](auto& slot) -> auto& { return slot.total_reward; });
-  visit("episode_ended", [](auto& slot) -> auto& { return slot.ended; });
-}
 
-/// The members' columns, then the generator and, if the environment saves itself, its state.
+  static Column::Type type_of(FieldKind kind) {
+    if (kind == FieldKind::boolean) return Column::Type::boolean;
+    return kind == FieldKind::integer ? Column::Type::integer : Column::Type::real;
+  }
+
+  [[nodiscard]] std::size_t offset(const void* part) const {
+    return static_cast<std::size_t>(static_cast<const std::byte*>(part) - first_);
+  }
+  void add(const char* prefix, std::span<const Member> members, const void* object) {
+    for (Member member : members) {
+      member.offset += offset(object);
+      columns_.push_back({prefix, member});
+    }
+  }
+  template <class T>
+  [[nodiscard]] T& at(std::size_t env, std::size_t offset) const {
+    return *reinterpret_cast<T*>(first_ + env * stride_ + offset);
+  }
+
+  /// Calls body(place, bytes) for every slot's member; with a constant number of bytes where it is a single one.
+  template <class Body>
+  void each(const Member& member, Body&& body) const {
+    std::byte* place = first_ + member.offset;
+    const std::size_t bytes = member.bytes();
+    if (bytes == sizeof(double))
+      for (std::size_t env = 0; env < count_; ++env, place += stride_) body(place, sizeof(double));
+    else
+      for (std::size_t env = 0; env < count_; ++env, place += stride_) body(place, bytes);
+  }
+
+  void check_column(std::size_t index, const void* column) const {
+    const Member& member = columns_[index].member;
+    const std::string name = columns_[index].name();
+    if (index < checked_) {
+      for (std::size_t env = 0; env < count_; ++env) {
+        const void* own = &at<std::byte>(env, member.offset);
+        const void* given = static_cast<const std::byte*>(column) + env * member.bytes();
+        const Member value{member.name, member.kind, 0, 0};
+        if (!are_alike(own, given, {&value, 1}))
+          refuse(name, env, "is " + text_of(given, member.kind) + " but this pool has " + text_of(own, member.kind) +
+                                ": make the pool with the configuration of the run that saved it");
+      }
+    }
+    if (name != "elapsed_steps" && name != "episode_id") return;
+    const auto* counts = static_cast<const std::int64_t*>(column);
+    for (std::size_t env = 0; env < count_; ++env) {
+      if (name == "elapsed_steps" && counts[env] < 0) refuse(name, env, "is negative");
+      if (name == "episode_id" && (counts[env] < 0 || counts[env] > std::numeric_limits<std::int32_t>::max()))
+        refuse(name, env, "is not in the range of int32");
+    }
+  }
+
+  static std::string text_of(const void* value, FieldKind kind) {
+    if (kind == FieldKind::real) return std::to_string(*static_cast<const double*>(value));
+    if (kind == FieldKind::integer) return std::to_string(*static_cast<const std::int64_t*>(value));
+    return std::to_string(*static_cast<const bool*>(value));
+  }
+
+  std::byte* first_;
+  std::size_t stride_, count_;
+  std::vector<Placed> columns_;
+  std::size_t checked_ = 0;  ///< the first columns, those of the configuration, must be equal
+  std::size_t generator_ = 0;
+};
+
+/// Returns the members' columns, the generator and, if the environment saves itself, its state.
 template <Environment E>
 std::vector<Column> state_columns(const std::vector<Slot<E>>& slots) {
-  std::vector<Column> columns;
-  for_each_column<E>([&](std::string name, auto access) {
-    using Of = Element<std::remove_cvref_t<decltype(access(slots.front()))>>;
-    columns.push_back({std::move(name), column_type<typename Of::Type>, Of::width});
-  });
-  columns.push_back({"generator", Column::Type::word, std::tuple_size_v<Rng::Words>});
+  std::vector<Column> columns = SlotRows(slots).columns();
   if constexpr (SavesItself<E>) columns.push_back({"state", Column::Type::real, slots.front().env.state_size()});
   return columns;
 }
 
 template <Environment E>
 void save_slots(const std::vector<Slot<E>>& slots, std::span<void* const> columns) {
-  std::size_t index = 0;
-  for_each_column<E>([&](const std::string&, auto access) {
-    using T = std::remove_cvref_t<decltype(access(slots.front()))>;
-    T* out = static_cast<T*>(columns[index++]);
-    for (const Slot<E>& slot : slots) *out++ = access(slot);
-  });
-  auto* words = static_cast<Rng::Words*>(columns[index++]);
-  for (const Slot<E>& slot : slots) *words++ = slot.rng.words();
+  SlotRows(slots).save(columns);
   if constexpr (SavesItself<E>) {
     const std::size_t width = slots.front().env.state_size();
-    auto* rows = static_cast<double*>(columns[index]);
+    auto* rows = static_cast<double*>(columns.back());
     for (const Slot<E>& slot : slots) slot.env.save(std::span(rows, width)), rows += width;
   }
 }
 
-[[noreturn]] inline void refuse_state(const std::string& name, std::size_t env, const std::string& why) {
-  throw std::invalid_argument("the state's " + name + " of environment " + std::to_string(env) + " " + why);
-}
-
-/// Throws unless the columns are a state that these slots can take.
-template <Environment E>
-void check_state(const std::vector<Slot<E>>& slots, std::span<const void* const> columns) {
-  std::size_t index = 0;
-  for_each_column<E>([&](const std::string& name, auto access) {
-    using T = std::remove_cvref_t<decltype(access(slots.front()))>;
-    const T* in = static_cast<const T*>(columns[index++]);
-    for (std::size_t env = 0; env < slots.size(); ++env) {
-      if constexpr (FieldType<T>) {
-        if (name.starts_with("config.") && in[env] != access(slots[env]))
-          refuse_state(name, env,
-                       "is " + std::to_string(in[env]) + " but this pool has " + std::to_string(access(slots[env])) +
-                           ": make the pool with the configuration of the run that saved it");
-      }
-      if constexpr (std::same_as<T, std::int64_t>) {
-        if (name == "elapsed_steps" && in[env] < 0) refuse_state(name, env, "is negative");
-        if (name == "episode_id" && (in[env] < 0 || in[env] > std::numeric_limits<std::int32_t>::max()))
-          refuse_state(name, env, "is not in the range of int32");
-      }
-    }
-  });
-  const auto* words = static_cast<const Rng::Words*>(columns[index]);
-  for (std::size_t env = 0; env < slots.size(); ++env)
-    if (!Rng::are_words(words[env]))
-      refuse_state("generator", env, "is not one of PCG64: its increment is even, or its kept half is not one");
-}
-
-/// Loads a state that was checked. If an environment refuses to load its own, all are left as they were.
+/// Loads a state, or throws and leaves all as they were: if it is none for these slots, or if an environment refuses to
+/// load its own.
 template <Environment E>
 void restore_slots(std::vector<Slot<E>>& slots, std::span<const void* const> columns) {
+  const SlotRows rows_of_slots(slots);
+  rows_of_slots.check(columns);
   if constexpr (SavesItself<E>) {
     const std::size_t width = slots.front().env.state_size();
     const auto* rows = static_cast<const double*>(columns.back());
@@ -123,21 +188,12 @@ void restore_slots(std::vector<Slot<E>>& slots, std::span<const void* const> col
       } catch (const std::exception& error) {
         for (std::size_t done = 0; done <= env; ++done)
           slots[done].env.load(std::span<const double>(before).subspan(done * width, width));
-        refuse_state("state", env, std::string("cannot be loaded: ") + error.what());
+        SlotRows::refuse("state", env, std::string("cannot be loaded: ") + error.what());
       }
     }
   }
-  std::size_t index = 0;
-  for_each_column<E>([&](const std::string&, auto access) {
-    using T = std::remove_cvref_t<decltype(access(slots.front()))>;
-    const T* in = static_cast<const T*>(columns[index++]);
-    for (Slot<E>& slot : slots) access(slot) = *in++;
-  });
-  const auto* words = static_cast<const Rng::Words*>(columns[index]);
-  for (Slot<E>& slot : slots) {
-    slot.rng = Rng::from_words(*words++);
-    slot.seeded = slot.started = true;
-  }
+  rows_of_slots.restore(columns);
+  for (Slot<E>& slot : slots) slot.seeded = slot.started = true;
 }
 
 }  // namespace penstock

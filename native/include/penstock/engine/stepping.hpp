@@ -8,12 +8,12 @@ namespace penstock {
 template <Environment E>
 inline std::size_t Pool<E>::step(const void* actions, const StepBuffers& out) {
   require_started();
-  if (next_step_ != no_round) throw std::logic_error("a round is open: end_round() or reset before step()");
+  require_no_round(next_step_ != no_round, "step()");
   check_actions<Action>(actions, slots_.size());
   if (autoreset_ == Autoreset::disabled)
     for (std::size_t env = 0; env < slots_.size(); ++env) require_going(env);
-  const StepBuffers rows = out;  // a local copy, which the compiler knows that no environment writes to
-  each_block([&, rows](std::size_t first, std::size_t last, ThreadStats& stats, BlockLog&) {
+  each_block([&](std::size_t first, std::size_t last, ThreadStats& stats, BlockLog&) {
+    const StepBuffers rows = out;  // a local copy, which the compiler knows that no environment writes to
     std::size_t ended = 0;
     each_step(first, last, stats, actions, [&](std::size_t env, const StepOf<E>* made) {
       ended += step_row(slots_[env], actions, env, env, rows, made);
@@ -27,10 +27,9 @@ inline std::size_t Pool<E>::step(const void* actions, const StepBuffers& out) {
 
 template <Environment E>
 inline void Pool<E>::check_rows(const void* actions, std::span<const std::int32_t> environments) {
-  if (next_step_ != no_round) throw std::logic_error("a round is open: end_round() or reset before send()");
+  require_no_round(next_step_ != no_round, "send()");
   for (const std::int32_t env : environments)
-    if (!slots_[static_cast<std::size_t>(env)].started) [[unlikely]]
-      throw std::logic_error("environment " + std::to_string(env) + " is not ready: reset it first");
+    if (!slots_[static_cast<std::size_t>(env)].started) [[unlikely]] refuse_unready(static_cast<std::size_t>(env));
   check_actions<Action>(actions, environments.size(), environments.data());
   if (autoreset_ == Autoreset::disabled)
     for (const std::int32_t env : environments) require_going(static_cast<std::size_t>(env));
@@ -47,13 +46,26 @@ inline std::size_t Pool<E>::block_size(const PoolSettings& settings) {
 }
 
 template <Environment E>
-inline void Pool<E>::reset_row(Slot<E>& slot, std::size_t row, const StepBuffers& out) {
-  slot.begin_episode(slot.episode_id + 1);
+void Pool<E>::reset_row(Slot<E>& slot, std::size_t row, const StepBuffers& out) {
+  begin_next_episode(slot);
   for (std::size_t i = 0; i < reward_size<E>; ++i) out.reward[row * reward_size<E> + i] = 0.0;
   out.terminated[row] = out.truncated[row] = false;
   out.fresh[row] = true;
   slot.observe(out.observation, row);
   slot.report(out.report, row);
+}
+
+template <Environment E>
+void Pool<E>::end_row(Slot<E>& slot, std::size_t row, const StepBuffers& out) const {
+  out.episode_return[row] = slot.total_reward;
+  out.episode_length[row] = slot.elapsed_steps;
+  if (autoreset_ == Autoreset::same_step) {
+    slot.observe(out.final_observation, row);
+    slot.report(out.final_report, row);
+    begin_next_episode(slot);
+  } else {
+    slot.ended = true;
+  }
 }
 
 template <Environment E>
@@ -69,19 +81,8 @@ inline bool Pool<E>::step_row(Slot<E>& slot, const void* actions, std::size_t ac
   out.terminated[row] = step.terminated;
   out.truncated[row] = step.truncated;
   const bool ended = step.terminated || step.truncated;
-  const bool resets = ended && autoreset_ == Autoreset::same_step;
-  out.fresh[row] = resets;
-  if (ended) {
-    out.episode_return[row] = slot.total_reward;
-    out.episode_length[row] = slot.elapsed_steps;
-    if (resets) {
-      slot.observe(out.final_observation, row);
-      slot.report(out.final_report, row);
-      slot.begin_episode(slot.episode_id + 1);
-    } else {
-      slot.ended = true;
-    }
-  }
+  out.fresh[row] = ended && autoreset_ == Autoreset::same_step;
+  if (ended) end_row(slot, row, out);
   slot.observe(out.observation, row);
   slot.report(out.report, row);
   return ended;
@@ -97,7 +98,7 @@ inline std::size_t Pool<E>::each_row(std::span<const std::int32_t> environments,
       body(env, index);
     } catch (...) {
       slots_[env].started = false;
-      error = explained(env, std::current_exception());
+      error = explained(E::info.id, env, std::current_exception());
       return index;
     }
   }
@@ -163,10 +164,7 @@ inline void Pool<E>::each_environment(std::size_t first, std::size_t last, Threa
 
 template <Environment E>
 inline void Pool<E>::fail() {
-  const ThreadStats* first = nullptr;
-  for (const ThreadStats& stats : stats_)
-    if (stats.error && (first == nullptr || stats.failed < first->failed)) first = &stats;
-  const std::exception_ptr error = explained(first->failed, first->error);
+  const std::exception_ptr error = first_failure(E::info.id, stats_);
   forget_step();
   std::rethrow_exception(error);
 }
@@ -176,18 +174,6 @@ inline void Pool<E>::forget_step() noexcept {
   for (ThreadStats& stats : stats_) stats = ThreadStats();
   next_step_ = no_round;
   ready_ = false;
-}
-
-template <Environment E>
-inline std::exception_ptr Pool<E>::explained(std::size_t env, const std::exception_ptr& error) noexcept {
-  const std::string who = "environment " + std::to_string(env) + " of " + E::info.id + " failed: ";
-  try {
-    std::rethrow_exception(error);
-  } catch (const std::exception& reason) {
-    return std::make_exception_ptr(std::runtime_error(who + reason.what()));
-  } catch (...) {
-    return std::make_exception_ptr(std::runtime_error(who + "it threw something that is not a std::exception"));
-  }
 }
 
 }  // namespace penstock

@@ -11,10 +11,9 @@
 #include <vector>
 
 #include "penstock/env/environment.hpp"
+#include "penstock/env/members.hpp"
 
 namespace penstock {
-
-enum class FieldKind { real, boolean, integer };
 
 struct FieldInfo {
   std::string name;
@@ -82,13 +81,14 @@ inline void resize_observation(Description& d, std::size_t values) {
   d.observation_high.resize(values, d.observation_high.front());
 }
 
-template <FieldType T>
-inline constexpr FieldKind kind_of = std::same_as<T, double> ? FieldKind::real
-    : std::same_as<T, bool>                                  ? FieldKind::boolean
-                                                             : FieldKind::integer;
+/// Adds the fields of a configuration, with the values of `presets` as their defaults.
+inline void add_fields(std::vector<FieldInfo>& config, std::span<const Member> members, const void* presets) {
+  for (const Member& member : members)
+    config.push_back({member.name, member.kind, number_at(member.in(presets), member.kind)});
+}
 
 template <Environment E>
-Description describe() {
+[[gnu::cold]] Description describe() {
   const auto& seen = E::observation;
   Description d;
   d.id = E::info.id;
@@ -116,15 +116,9 @@ Description describe() {
   d.agents = agents_of<E>;
   if constexpr (Draws<E>) d.frame_height = E::frame.height, d.frame_width = E::frame.width;
   const typename E::Config defaults{};
-  for_each_field<typename E::Config>([&](const auto& field) {
-    using T = typename std::remove_cvref_t<decltype(field)>::Type;
-    d.config.push_back({field.name, kind_of<T>, static_cast<double>(defaults.*field.member)});
-  });
+  add_fields(d.config, member_table<typename E::Config>, &defaults);
   if constexpr (Reports<E>) {
-    for_each_field<typename E::Report>([&](const auto& field) {
-      static_assert(std::same_as<typename std::remove_cvref_t<decltype(field)>::Type, double>, "reports are doubles");
-      d.reports.emplace_back(field.name);
-    });
+    for (const Member& member : member_table<typename E::Report>) d.reports.emplace_back(member.name);
     d.reset_reports = E::reset_reports;
   }
   return d;

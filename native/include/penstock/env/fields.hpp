@@ -31,6 +31,7 @@ struct Field {
   using Type = T;
   const char* name;
   T Struct::*member;
+  std::size_t offset;  ///< in bytes from the struct's beginning
 };
 
 template <class S>
@@ -50,7 +51,7 @@ constexpr void for_each_field(Visit&& visit) {
 #define PENSTOCK_EXPAND2(...) PENSTOCK_EXPAND1(PENSTOCK_EXPAND1(PENSTOCK_EXPAND1(__VA_ARGS__)))
 #define PENSTOCK_EXPAND1(...) PENSTOCK_EXPAND0(PENSTOCK_EXPAND0(PENSTOCK_EXPAND0(__VA_ARGS__)))
 #define PENSTOCK_EXPAND0(...) __VA_ARGS__
-#define PENSTOCK_FIELD(Struct, name) ::penstock::Field<Struct, decltype(Struct::name)>{#name, &Struct::name}
+#define PENSTOCK_FIELD(Struct, name) ::penstock::Field<Struct, decltype(Struct::name)>{#name, &Struct::name, offsetof(Struct, name)}
 #define PENSTOCK_FIELD_LIST(Struct, name, ...) \
   PENSTOCK_FIELD(Struct, name) __VA_OPT__(, PENSTOCK_FIELD_LIST_AGAIN PENSTOCK_PARENS(Struct, __VA_ARGS__))
 #define PENSTOCK_FIELD_LIST_AGAIN() PENSTOCK_FIELD_LIST

@@ -17,6 +17,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "penstock/threads/job.hpp"
 #include "penstock/threads/team_sizing.hpp"
 #include "penstock/threads/spin_wait.hpp"
 #include "penstock/threads/system.hpp"
@@ -55,6 +56,14 @@ class ThreadTeam {
   void run(Job&& job, Poll&& poll) {
     static_assert(std::is_nothrow_invocable_v<Job&, std::size_t, std::size_t, std::size_t>,
                   "catch inside: no caller receives a worker's exception");
+    run_erased({std::addressof(job), call_job<std::remove_reference_t<Job>>},
+               {std::addressof(poll), [](const void* context) {
+                  (*static_cast<std::remove_reference_t<Poll>*>(const_cast<void*>(context)))();
+                }});
+  }
+
+ private:
+  void run_erased(const JobRef& job, const PollRef& poll) {
     if (size_ > 1 && fork_generation().load(std::memory_order_relaxed) != generation_)
       throw std::runtime_error("a pool's threads do not survive a fork: make it in the process that uses it");
     sizer_.begin();
@@ -73,7 +82,6 @@ class ThreadTeam {
     sizer_.end(done_here, blocks_);
   }
 
- private:
   /// `claim` packs the job's ticket, the next block to take and the lane's last one, so that a thread that comes late
   /// can never take a block of another job than the one that it was called for.
   struct alignas(128) Lane {
@@ -99,12 +107,8 @@ class ThreadTeam {
     return true;
   }
 
-  template <class Job, class Poll>
-  std::size_t share(Job& job, Poll& poll, std::size_t team) {
-    context_ = std::addressof(job);
-    call_ = [](const void* context, std::size_t member, std::size_t block) noexcept {
-      (*static_cast<std::remove_reference_t<Job>*>(const_cast<void*>(context)))(member, block, block + 1);
-    };
+  std::size_t share(const JobRef& job, const PollRef& poll, std::size_t team) {
+    job_ = job;
     const std::uint32_t ticket = ++ticket_;
     for (std::size_t member = 0; member < team; ++member) {
       const std::uint64_t first = blocks_ * member / team, last = blocks_ * (member + 1) / team;
@@ -146,7 +150,7 @@ class ThreadTeam {
       for (std::size_t other = 0; other < lanes_.size(); ++other) {
         Lane& lane = lanes_[(member + other) % lanes_.size()];
         for (std::size_t block = 0; take(lane, seen, block);) {
-          call_(context_, member, block);
+          job_(member, block, block + 1);
           mine.done.store(mine.done.load(std::memory_order_relaxed) + 1, std::memory_order_release);
         }
       }
@@ -184,8 +188,7 @@ class ThreadTeam {
   const int size_;
   const std::size_t blocks_;
   const std::uint32_t generation_ = fork_generation().load(std::memory_order_relaxed);
-  const void* context_ = nullptr;  ///< this and call_: read only after a block was taken, which orders it
-  void (*call_)(const void*, std::size_t, std::size_t) noexcept = nullptr;
+  JobRef job_;  ///< read only after a block was taken, which orders it
   std::uint32_t ticket_ = 0;
   std::uint32_t done_elsewhere_ = 0;
   std::atomic<bool> stopping_{false};
