@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from difflib import get_close_matches
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gymnasium.vector import AutoresetMode
@@ -26,6 +27,7 @@ from penstock.native.pool import mujoco_library
 from penstock.native.pool.arguments import configuration
 from penstock.native.pool.pool import Pool
 from penstock.native.pool.rendering_pool import RenderingPool
+from penstock.native.pool.resources import resource_types, without_resources
 from penstock.native.simulators.brax import PREFIX as BRAX
 from penstock.native.simulators.brax import brax_source, brax_types
 from penstock.native.simulators.playground import PREFIX as MJX
@@ -214,30 +216,18 @@ def make_native(
         if batch_size > num_envs or (deterministic and num_envs % batch_size):
             divides = " that divides it" if deterministic else ""
             raise ValueError(f"batch_size is {batch_size}, expected at most num_envs{divides}, {num_envs}")
-    values = configuration(id, config, _core.describe(id)["config"], num_envs)
-    mode = _autoreset_mode(autoreset_mode)
-    if render_mode is None:
-        return Pool(
-            id,
-            num_envs,
-            num_threads,
-            max_episode_steps,
-            mode,
-            values,
-            record_episode_statistics=record_episode_statistics,
-            thread_affinity=thread_affinity,
-            batch_size=batch_size,
-            deterministic=deterministic,
-        )
-    return RenderingPool(
+    fields, resources = without_resources(id, config)
+    numbered = mujoco_library.with_body_numbers(id, fields, config.get("xml_file"))
+    values = configuration(id, numbered, _core.describe(id)["config"], num_envs)
+    kind = Pool if render_mode is None else partial(RenderingPool, render_mode=render_mode)
+    return kind(
         id,
         num_envs,
         num_threads,
         max_episode_steps,
-        mode,
+        _autoreset_mode(autoreset_mode),
         values,
         record_episode_statistics=record_episode_statistics,
-        render_mode=render_mode,
         thread_affinity=thread_affinity,
         batch_size=batch_size,
         deterministic=deterministic,
@@ -266,6 +256,7 @@ def setting_types(environment_id: str) -> dict[str, type | None]:
 
     What an environment accepts beyond that only it knows.
 
+        resources=resources,
     Raises:
         ValueError: No such id, or what it needs is not installed.
     """

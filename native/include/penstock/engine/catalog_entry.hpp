@@ -29,18 +29,10 @@ template <Environment E>
 std::vector<CatalogEntry> catalog_entries() {
   std::vector<CatalogEntry> entries{catalog_entry<E>()};
   if constexpr (HasVariants<E>) {
-    const auto variants = E::variants();
-    entries.resize(variants.size(), entries.front());
+    entries.resize(E::variants().size(), entries.front());
     for (std::size_t i = 0; i < entries.size(); ++i) {
-      const auto& variant = variants[i];
-      Description& described = entries[i].description;
-      described.id = variant.info.id;
-      described.max_episode_steps = variant.info.max_episode_steps;
-      described.reward_threshold = variant.info.reward_threshold;
-      std::size_t column = 0;
-      for_each_field<typename E::Config>([&](const auto& field) {
-        described.config[column++].preset = static_cast<double>(variant.config.*field.member);
-      });
+      entries[i].variant = i;
+      describe_variant<E>(entries[i].description, i);
     }
   }
   return entries;

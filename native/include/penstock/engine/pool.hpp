@@ -14,6 +14,7 @@
 #include "penstock/engine/any_pool.hpp"
 #include "penstock/engine/blocks.hpp"
 #include "penstock/engine/state.hpp"
+#include "penstock/env/variants.hpp"
 #include "penstock/simd/group.hpp"
 #include "penstock/threads/team.hpp"
 
@@ -128,6 +129,8 @@ class Pool final : public AnyPool {
 
   [[nodiscard]] Description described(const PoolSettings& settings) const {
     Description d = describe<E>();
+    if constexpr (HasVariants<E>) describe_variant<E>(d, settings.variant);
+    if (!settings.id.empty()) d.id = settings.id;
     if constexpr (SizedByConfig<E>) resize_observation(d, observed_values<E>(settings.config));
     if constexpr (SizesItself<E>) shared_->describe(d);
     return d;
@@ -139,6 +142,7 @@ class Pool final : public AnyPool {
     for (std::size_t env = 0; env < settings.size; ++env) {
       if constexpr (SharesSomething<E>) slots.emplace_back(E(*shared_));
       else slots.emplace_back(E{});
+      if constexpr (NumbersItsVariants<E>) slots.back().env.variant = std::int64_t(settings.variant);
       penstock::configure(slots.back().env.config, env, settings.config);
       require_width(slots.back().env.config, env, slots.front().width());
     }
@@ -221,7 +225,7 @@ class Pool final : public AnyPool {
 
   [[noreturn]] void fail();
   void forget_step() noexcept;
-  static std::exception_ptr explained(std::size_t env, const std::exception_ptr& error) noexcept;
+  std::exception_ptr explained(std::size_t env, const std::exception_ptr& error) const noexcept;
 
   const std::int64_t max_episode_steps_;
   const Autoreset autoreset_;

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "penstock/engine/slot.hpp"
+#include "penstock/env/variants.hpp"
 
 namespace penstock {
 
@@ -41,6 +42,7 @@ void for_each_column(Visit&& visit) {
     fields.template operator()<typename E::State>("state.", [](auto& slot) -> auto& { return slot.env.state; });
   if constexpr (Reports<E>)
     fields.template operator()<typename E::Report>("report.", [](auto& slot) -> auto& { return slot.env.report; });
+  if constexpr (NumbersItsVariants<E>) visit("variant", [](auto& slot) -> auto& { return slot.env.variant; });
   visit("elapsed_steps", [](auto& slot) -> auto& { return slot.elapsed_steps; });
   visit("episode_id", [](auto& slot) -> auto& { return slot.episode_id; });
   visit("episode_return", [](auto& slot) -> auto& { return slot.total_reward; });
@@ -96,6 +98,10 @@ void check_state(const std::vector<Slot<E>>& slots, std::span<const void* const>
                            ": make the pool with the configuration of the run that saved it");
       }
       if constexpr (std::same_as<T, std::int64_t>) {
+        if (name == "variant" && in[env] != access(slots[env]))
+          refuse_state(name, env,
+                       "is " + std::to_string(in[env]) + " but this pool's is " + std::to_string(access(slots[env])) +
+                           ": it was saved by a pool of another id");
         if (name == "elapsed_steps" && in[env] < 0) refuse_state(name, env, "is negative");
         if (name == "episode_id" && (in[env] < 0 || in[env] > std::numeric_limits<std::int32_t>::max()))
           refuse_state(name, env, "is not in the range of int32");
@@ -106,6 +112,18 @@ void check_state(const std::vector<Slot<E>>& slots, std::span<const void* const>
   for (std::size_t env = 0; env < slots.size(); ++env)
     if (!Rng::are_words(words[env]))
       refuse_state("generator", env, "is not one of PCG64: its increment is even, or its kept half is not one");
+  if constexpr (ChecksState<E>) {
+    for (std::size_t env = 0; env < slots.size(); ++env) {
+      Slot<E> tried = slots[env];
+      index = 0;
+      for_each_column<E>([&](const std::string&, auto access) {
+        using T = std::remove_cvref_t<decltype(access(tried))>;
+        access(tried) = static_cast<const T*>(columns[index++])[env];
+      });
+      if (const char* why = tried.env.state_problem())
+        throw std::invalid_argument("the state of environment " + std::to_string(env) + " " + why);
+    }
+  }
 }
 
 /// Loads a state that was checked. If an environment refuses to load its own, all are left as they were.

@@ -179,8 +179,8 @@ inline void Pool<E>::forget_step() noexcept {
 }
 
 template <Environment E>
-inline std::exception_ptr Pool<E>::explained(std::size_t env, const std::exception_ptr& error) noexcept {
-  const std::string who = "environment " + std::to_string(env) + " of " + E::info.id + " failed: ";
+inline std::exception_ptr Pool<E>::explained(std::size_t env, const std::exception_ptr& error) const noexcept {
+  const std::string who = "environment " + std::to_string(env) + " of " + description_.id + " failed: ";
   try {
     std::rethrow_exception(error);
   } catch (const std::exception& reason) {
