@@ -52,7 +52,7 @@ def shared_from(environment_id: str, resources: Resources) -> str | None:
 
 def _checked(name: str, value: Any) -> str | list[str]:
     if name == "desc":
-        if not isinstance(value, (list, tuple)) or not value or not all(isinstance(row, str) for row in value):
+        if not isinstance(value, (list, tuple)) or not value or not all(isinstance(row, str) and row for row in value):
             raise ValueError(f"desc must be a list of rows, such as ['SFF', 'FHG'], got {value!r}")
         return list(value)
     if name == "map_name" and value not in _MAPS:

@@ -140,7 +140,7 @@ struct PoolSettings {
   std::int64_t max_episode_steps = 0;
   Autoreset autoreset = Autoreset::next_step;
   std::vector<std::vector<double>> config;
-  std::string resources;  ///< what `Shared` is made from: the folder that the library was loaded with, or a setting
+  std::string resources;  ///< source of `Shared`: the folder that the library was loaded with, or a setting
   bool thread_affinity = false;  ///< each thread but the caller's stays on one CPU
   /// Asked now and then, in the calling thread, while a step takes long: whether to give it up. May be nullptr.
   bool (*interrupted)() = nullptr;

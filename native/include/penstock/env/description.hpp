@@ -40,7 +40,7 @@ struct Fact {
 struct ReportInfo {
   std::string name;
   std::size_t width = 0;
-  bool is_mask = false;  ///< of bool
+  bool is_mask = false;  ///< an array of bool
 
   [[nodiscard]] std::size_t size() const { return width > 0 ? width : 1; }
 };
