@@ -120,15 +120,13 @@ for mode in ("rgb_array", "depth_array"):
 
 # Each environment of a pool has a camera of its own, which stays where its first frame put it.
 from gymnasium.vector import SyncVectorEnv
-pool = native.make("Hopper-v5", 2, render_mode="rgb_array")
-sync = SyncVectorEnv([lambda: gymnasium.make("Hopper-v5", render_mode="rgb_array")] * 2)
-for env in (pool, sync):
-    env.reset(seed=[1, 2])
+pool = native.make("Ant-v5", 2, render_mode="rgb_array")
+sync = SyncVectorEnv([lambda: gymnasium.make("Ant-v5", render_mode="rgb_array")] * 2)
 same = []
-for _ in range(4):
-    same += [np.array_equal(*pair) for pair in zip(pool.render(), sync.render())]
+for seeds in ([1, 2], [3, 4]):
     for env in (pool, sync):
-        env.step(np.full((2, 3), 0.4, np.float32))
+        env.reset(seed=seeds)
+    same += [np.array_equal(*pair) for pair in zip(pool.render(), sync.render())]
 print(all(same))
 """
 
