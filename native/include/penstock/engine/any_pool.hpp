@@ -133,7 +133,7 @@ class AnyPool {
 
 /// Settings of a pool; `config[i]` belongs to the i-th field of the description, one value an environment.
 struct PoolSettings {
-  std::string id;           ///< the id that was asked for; empty: that of the environment's `info`
+  std::string id = {};      ///< the id that was asked for; empty: that of the environment's `info`
   std::size_t variant = 0;  ///< its place among the environment's variants
   std::size_t size = 1;
   int num_threads = 1;
