@@ -103,7 +103,7 @@ def test_right_settings_pass_the_check_and_reach_the_environment(env_id: str, se
         ("Ant-v5", {"main_body": 1.5}, "main_body must be int, got 1.5"),
         ("CartPole-v1", {"gravity": "low"}, "gravity must be float, got 'low'"),
         ("CartPole-v1", {"gravitee": 1.0}, "no configuration field 'gravitee'.*did you mean gravity"),
-        ("Hopper-v5", {"xml_file": "mine.xml"}, "no configuration field 'xml_file'.*'gymnasium/Hopper-v5', takes"),
+        ("Hopper-v5", {"camera_name": "side"}, "no configuration field 'camera_name'.*'gymnasium/Hopper-v5', takes"),
         ("CartPole-v1", {"gravity": [9.0, 10.0, 11.0]}, "3 values, and envs_per_tile = 64 is not a multiple"),
         ("CartPole-v1", {"gravity": [9.0, True]}, "expected values of one type"),
         ("CartPole-v1", {"num_envs": 3}, "a run chooses it itself"),
