@@ -21,7 +21,8 @@ class Description(TypedDict):
     action_low: NDArray[np.float32]
     action_high: NDArray[np.float32]
     agents: int
-    reports: tuple[str, ...]
+    step_limit: NotRequired[str]
+    reports: tuple[tuple[str, int, bool], ...]  # name; values, 0 for a single one; is it of bool
     reset_reports: int
     frame: NotRequired[tuple[int, int]]
     config: dict[str, float | int | bool]
@@ -29,7 +30,7 @@ class Description(TypedDict):
 
 def environment_ids() -> tuple[str, ...]: ...
 def load_library(path: str, resources: str = "", id: str = "") -> list[str]: ...  # noqa: A002
-def describe(id: str, config: Mapping[str, float] = ...) -> Description: ...  # noqa: A002
+def describe(id: str, config: Mapping[str, float] = ..., resources: str | None = None) -> Description: ...  # noqa: A002
 def batch_kernels(id: str) -> int: ...  # noqa: A002  (address of a table, native/include/penstock/batch/kernels.hpp; 0: none)
 def fill_noise(
     kind: Literal["uniform", "normal", "gumbel"],
@@ -64,6 +65,7 @@ class Pool:
         *,
         statistics: bool = False,
         thread_affinity: bool = False,
+        resources: str | None = None,
     ) -> None: ...
     @property
     def num_envs(self) -> int: ...

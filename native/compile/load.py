@@ -188,6 +188,7 @@ class Build:
             [
                 self.source.read_bytes(),
                 repr((str(self.source), self.environments, self.arguments, self.link, self.program)).encode(),
+                str(include_dir().resolve()).encode(),  # another Penstock of this user has headers of its own
                 repr((self.compiler, [os.environ.get(name) for name in _SEARCH_PATHS], platform.machine())).encode(),
                 # `native` means another instruction set on another machine.
                 platform.node().encode() if any("native" in flag for flag in self.arguments) else b"",

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from penstock.native.interface import EnvironmentPool
-from penstock.native.pool.arguments import configuration, core_values, one_each
+from penstock.native.pool import mujoco_library
+from penstock.native.pool.arguments import configuration, core_values
 from penstock.native.pool.generators import generator_of, words_of
 from penstock.native.pool.spaces import single_spec, vector_spec
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from penstock.native import _core
+    from penstock.native.pool.resources import Resources
 
 
 _SAVED = ("elapsed_steps", "episode_id", "episode_return")
@@ -48,7 +50,10 @@ def get_attribute(pool: AttributesMixin, name: str) -> tuple[Any, ...]:
         value = getattr(pool, _POOL_ATTRIBUTES[name])
         return value if name.startswith("np_random") else (value,) * pool.num_envs
     if name == "spec":
-        return tuple(single_spec(pool.environment, _configuration_of(pool, row)) for row in range(pool.num_envs))
+        return tuple(
+            single_spec(pool.environment, pool.time_limit, {**_configuration_of(pool, row), **pool.resources})
+            for row in range(pool.num_envs)
+        )
     column = _column(name, pool.saved_names)
     if column is None and name != "state":
         raise AttributeError(
@@ -74,8 +79,7 @@ def set_attribute(pool: AttributesMixin, name: str, values: Any) -> None:
             f"{pool.num_envs} environments"
         )
     if name in pool.config:
-        default = pool.config[name].dtype.type(0).item()
-        pool.configure(**{name: one_each(name, values, default, pool.num_envs)})
+        pool.configure(**{name: values})
         return
     column = _column(name, pool.saved_names)
     if name not in {"np_random", "state"} and (column is None or column.startswith("report.")):
@@ -149,6 +153,10 @@ class AttributesMixin(EnvironmentPool):
 
     config: dict[str, NDArray[Any]]
     """Every field of the configuration, one value an environment."""
+    resources: Resources
+    """The settings of the whole pool that are text."""
+    time_limit: int | None
+    """Steps after which the pool truncates; an environment may do so earlier."""
     num_threads: int
     _core: _core.Pool
     _seeded: NDArray[np.bool_]
@@ -208,7 +216,9 @@ class AttributesMixin(EnvironmentPool):
             ValueError: As `native.make`; nothing has then changed.
         """
         defaults = {name: values.dtype.type(0).item() for name, values in self.config.items()}
-        given = configuration(self.environment["id"], fields, defaults, self.num_envs)
+        environment_id, model = self.environment["id"], self.resources.get("xml_file")
+        numbered = mujoco_library.with_body_numbers(environment_id, fields, None if model is None else str(model))
+        given = configuration(environment_id, numbered, defaults, self.num_envs)
         changed = {name: given[name] if name in fields else values for name, values in self.config.items()}
         self._core.configure(core_values(changed))
         self.config = changed
@@ -242,7 +252,8 @@ class AttributesMixin(EnvironmentPool):
         config = {name: _plain(values) for name, values in self.config.items()}
         return vector_spec(
             self.environment,
-            config,
+            self.time_limit,
+            {**config, **self.resources},
             num_envs=self.num_envs,
             num_threads=self.num_threads,
             autoreset_mode=self.autoreset_mode.value,

@@ -20,6 +20,10 @@ ArrayInfos: TypeAlias = "dict[str, NDArray[Any] | ArrayInfos]"
 """Infos of a pool in C++: arrays with a row for each environment, final infos and statistics nested once."""
 
 
+_Report: TypeAlias = "tuple[str, slice | int, type[np.generic]]"
+"""A member of the report: its name, its columns, and its dtype in infos."""
+
+
 class StepExtras(Protocol):
     """The extras of a step: reports, and statistics of ended episodes."""
 
@@ -39,12 +43,18 @@ class PoolInfos:
     def __init__(
         self,
         num_envs: int,
-        reports: Sequence[str],
+        reports: Sequence[tuple[str, int, bool]],
         reset_reports: int,
         autoreset_mode: AutoresetMode,
         record_episode_statistics: bool,
     ) -> None:
-        self._reports = tuple(reports)
+        # Gymnasium's masks are int8; `width` 0 is a single number.
+        ends = np.cumsum([max(width, 1) for _, width, _ in reports], dtype=int).tolist()
+        self._reports = tuple(
+            (name, slice(end - width, end) if width else end - 1, np.int8 if is_mask else np.float64)
+            for (name, width, is_mask), end in zip(reports, ends, strict=True)
+        )
+        self._report_size = ends[-1] if ends else 0
         self._reset_reports = reset_reports
         self._same_step = autoreset_mode == AutoresetMode.SAME_STEP
         self._statistics = record_episode_statistics
@@ -83,7 +93,7 @@ class PoolInfos:
             report = core.report
             self._put(infos, self._reports[: self._reset_reports], report, np.ones_like(fresh))
             if not fresh.all():
-                self._put(infos, self._reports[self._reset_reports :], report, ~fresh, first=self._reset_reports)
+                self._put(infos, self._reports[self._reset_reports :], report, ~fresh)
         if ended and self._same_step:
             self._put_final(infos, rows, over, final_observation, final_report)
         if ended and self._statistics:
@@ -110,10 +120,11 @@ class PoolInfos:
         return infos
 
     def _put(
-        self, infos: ArrayInfos, names: Sequence[str], report: NDArray[Any], mask: NDArray[np.bool_], first: int = 0
+        self, infos: ArrayInfos, reports: Sequence[_Report], report: NDArray[Any], mask: NDArray[np.bool_]
     ) -> None:
-        for column, name in enumerate(names, first):
-            infos[name] = np.where(mask, report[:, column], 0.0)
+        for name, columns, dtype in reports:
+            shown = mask[:, None] if isinstance(columns, slice) else mask
+            infos[name] = np.where(shown, report[:, columns], 0.0).astype(dtype, copy=False)
             infos[f"_{name}"] = mask.copy()
 
     def _episode(
@@ -143,7 +154,7 @@ class PoolInfos:
         for row, last in zip(rows.tolist(), observation, strict=True):
             final_obs[row] = last
         final_info: ArrayInfos = {}
-        everything = np.zeros((len(over), len(self._reports)))
+        everything = np.zeros((len(over), self._report_size))
         everything[rows] = report
         self._put(final_info, self._reports, everything, over)
         infos |= {"final_obs": final_obs, "_final_obs": over, "final_info": final_info, "_final_info": over.copy()}

@@ -16,6 +16,8 @@ import numpy as np
 from penstock.native.pool.attributes import get_attribute, set_attribute
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import ArrayLike, NDArray
 
     from penstock.native.pool.attributes import AttributesMixin
@@ -52,17 +54,21 @@ FRAMES_PER_SECOND = {
 RENDER_MODES = ("rgb_array", "depth_array")
 
 
-def bare_environment(environment_id: str, render_mode: str | None = None) -> Any:
+def bare_environment(
+    environment_id: str, render_mode: str | None = None, resources: Mapping[str, Any] | None = None, **camera: Any
+) -> Any:
     """Return Gymnasium's environment, without wrappers, which would demand to be reset and stepped.
 
     Args:
         environment_id: One of `SAVED_ARRAYS`.
         render_mode: One of Gymnasium's modes, to draw with it. Without a display and the variable MUJOCO_GL, frames are
             drawn by EGL, which needs no window.
+        resources: The pool's settings that are text: another model, with `xml_file`.
+        camera: Gymnasium's `width` and `height` of frames in pixels, and `camera_name`.
     """
     if render_mode not in (None, "human") and sys.platform == "linux" and not os.environ.get("DISPLAY"):
         os.environ.setdefault("MUJOCO_GL", "egl")
-    return gymnasium.make(environment_id, render_mode=render_mode).unwrapped
+    return gymnasium.make(environment_id, render_mode=render_mode, **(resources or {}), **camera).unwrapped
 
 
 def load_state(environment: Any, state: NDArray[np.float64]) -> None:
@@ -104,7 +110,7 @@ class MujocoView:
         if environment_id not in SAVED_ARRAYS:
             raise ValueError(f"{environment_id} has no MuJoCo model, expected one of {', '.join(SAVED_ARRAYS)}")
         self._pool = pool
-        self._environment = bare_environment(environment_id)
+        self._environment = bare_environment(environment_id, resources=pool.resources)
 
     @property
     def model(self) -> Any:

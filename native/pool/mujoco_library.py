@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -47,7 +48,7 @@ def load() -> None:
     # imported as well, shares it.
     ctypes.CDLL(str(mujoco))
     ctypes.CDLL(str(library)).penstock_mujoco_dot_is_fused(ctypes.c_bool(_dot_is_fused()))
-    _core.load_library(str(library), str(_package_folder("gymnasium") / "envs" / "mujoco" / "assets"))
+    _core.load_library(str(library), str(_assets()))
 
 
 def available() -> bool:
@@ -56,6 +57,65 @@ def available() -> bool:
         return _is_loaded() or bool(_found())
     except ImportError:
         return False
+
+
+def model_path(xml_file: str) -> Path:
+    """Return the path of a model: as Gymnasium takes it, a bare name is one of Gymnasium's own files.
+
+    Raises:
+        ValueError: There is no such file, or its name does not end in `.xml`.
+    """
+    path = Path(xml_file).expanduser()
+    found = path.resolve() if xml_file.startswith((".", "/", "~")) else _assets() / path
+    if found.suffix != ".xml" or not found.is_file():
+        raise ValueError(
+            f"xml_file = {xml_file!r}: found no file {str(found)!r} that ends in .xml, expected a path that begins "
+            f"with . or / or ~, or the name of one of Gymnasium's models, such as 'ant.xml'"
+        )
+    return found
+
+
+def with_body_numbers(environment_id: str, fields: dict[str, Any], xml_file: str | None) -> dict[str, Any]:
+    """Return the fields with names of bodies as their numbers, where an environment takes a body (`main_body`).
+
+    Raises:
+        ValueError: The model has no body of that name; the message lists the names.
+    """
+    value = fields.get("main_body")
+    several = isinstance(value, (list, tuple, np.ndarray))
+    given = list(value) if isinstance(value, (list, tuple, np.ndarray)) else [value]
+    if environment_id not in IDS or not any(isinstance(one, str) for one in given):
+        return fields
+    load()
+    names = body_names(model_path(xml_file or "ant.xml"))
+    unknown = [one for one in given if isinstance(one, str) and (one not in names or not one)]
+    if unknown:
+        raise ValueError(
+            f"main_body = {unknown[0]!r}: expected a number, or one of the model's bodies: "
+            f"{', '.join(filter(None, names))}"
+        )
+    numbers = [names.index(one) if isinstance(one, str) else one for one in given]
+    return {**fields, "main_body": numbers if several else numbers[0]}
+
+
+def body_names(path: Path) -> list[str]:
+    """Return the names of a model's bodies in MuJoCo's order, the first is the world; empty where one has none.
+
+    Raises:
+        ValueError: MuJoCo cannot load it.
+    """
+    library, _ = _found()
+    text = ctypes.create_string_buffer(1 << 20)
+    ask = ctypes.CDLL(str(library)).penstock_mujoco_body_names
+    ask.restype = ctypes.c_bool
+    found = ask(str(path).encode(), text, ctypes.c_size_t(len(text)))
+    if not found:
+        raise ValueError(text.value.decode(errors="replace"))
+    return text.value.decode().split("\n")
+
+
+def _assets() -> Path:
+    return _package_folder("gymnasium") / "envs" / "mujoco" / "assets"
 
 
 def _is_loaded() -> bool:

@@ -20,6 +20,7 @@ from penstock.native.pool.arguments import checked_seed, core_values, one_seed_e
 from penstock.native.pool.asynchronous import Asynchronous
 from penstock.native.pool.infos import PoolInfos
 from penstock.native.pool.rendering import metadata_of
+from penstock.native.pool.resources import shared_from
 from penstock.native.pool.spaces import action_space_of, observation_space_of
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from penstock.native.interface import Infos
+    from penstock.native.pool.resources import Resources
 
 
 class Pool(Asynchronous):
@@ -49,9 +51,16 @@ class Pool(Asynchronous):
         thread_affinity: bool = False,
         batch_size: int | None = None,
         deterministic: bool = False,
+        resources: Resources | None = None,
     ) -> None:
-        described = _core.describe(environment_id, {name: float(values[0]) for name, values in config.items()})
-        limit = described["max_episode_steps"] if max_episode_steps is None else max(max_episode_steps, 0) or None
+        self.resources = resources or {}
+        self._shared_from = shared_from(environment_id, self.resources)
+        first = {name: float(values[0]) for name, values in config.items()}
+        described = _core.describe(environment_id, first, self._shared_from)
+        self.time_limit = (
+            described["max_episode_steps"] if max_episode_steps is None else max(max_episode_steps, 0) or None
+        )
+        self._step_limit = described.get("step_limit")
         self.num_envs = num_envs
         self.num_threads = num_threads
         self.autoreset_mode = autoreset_mode
@@ -72,7 +81,7 @@ class Pool(Asynchronous):
             observation=observation,
             action=action,
             agents=described["agents"],
-            max_episode_steps=limit,
+            max_episode_steps=None,
             reward_threshold=described["reward_threshold"],
         )
         if "facts" in described:
@@ -91,8 +100,13 @@ class Pool(Asynchronous):
 
     @property
     def environment(self) -> EnvironmentSpec:
-        """Return the action and observation format of one environment, as plain data."""
-        return self._environment
+        """Return the action and observation format of one environment, as plain data.
+
+        `max_episode_steps` is the pool's limit or the environment's own, the smaller; of several, the longest.
+        """
+        own = None if self._step_limit is None else int(self.config[self._step_limit].max())
+        limits = [limit for limit in (self.time_limit, own) if limit is not None]
+        return {**self._environment, "max_episode_steps": min(limits, default=None)}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.environment['id']}, num_envs={self.num_envs})"
@@ -257,7 +271,7 @@ class Pool(Asynchronous):
             self._core.restore(saved)
 
     def _new_core(self) -> _core.Pool:
-        limit = self.environment["max_episode_steps"] or 0
+        limit = self.time_limit or 0
         mode, values = self.autoreset_mode.value, core_values(self.config)
         if self.environment["id"] in mujoco_library.IDS:  # a copy in a process that has not made one yet
             mujoco_library.load()
@@ -270,6 +284,7 @@ class Pool(Asynchronous):
             values,
             statistics=self.records_episode_statistics,
             thread_affinity=self._thread_affinity,
+            resources=self._shared_from,
         )
         core.set_batch(self.batch_size, self._deterministic)
         return core

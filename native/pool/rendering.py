@@ -80,17 +80,22 @@ def checked_render_mode(described: Description, render_mode: str | None, *modes:
 class Renderer:
     """Draws one environment at a time; with `human` into a window, otherwise into an array."""
 
-    def __init__(self, environment_id: str, render_mode: str) -> None:
+    def __init__(self, environment_id: str, render_mode: str, resources: Mapping[str, Any]) -> None:
         self._simulates = environment_id in SAVED_ARRAYS
+        self._looks_at: dict[int, NDArray[np.float64]] = {}
         # Bare, for it is never reset or stepped, which the wrappers would demand.
         self._canvas: Any = (
-            bare_environment(environment_id, render_mode)
+            bare_environment(environment_id, render_mode, resources)
             if self._simulates
             else gymnasium.make(environment_id, render_mode=render_mode).unwrapped
         )
 
     def draw(
-        self, state: NDArray[np.float64], config: Mapping[str, float], action: NDArray[np.float32] | None
+        self,
+        state: NDArray[np.float64],
+        config: Mapping[str, float],
+        action: NDArray[np.float32] | None,
+        environment: int = 0,
     ) -> NDArray[Any] | None:
         """Return the frame, uint8 [height, width, 3] (float32 [height, width] of depths), or None in a window.
 
@@ -98,11 +103,17 @@ class Renderer:
             state: The environment's state as one row.
             config: Its configuration; lengths change the picture.
             action: The episode's latest action, None before the first.
+            environment: Its number: each has a camera of its own, which stays where the environment's first frame put
+                it, as in Gymnasium.
         """
         frame: NDArray[Any] | None
         if self._simulates:
             load_state(self._canvas, state)
+            if self._looks_at:
+                looks_at = self._looks_at.setdefault(environment, _center_of(self._canvas))
+                self._canvas.mujoco_renderer.viewer.cam.lookat[:] = looks_at
             frame = self._canvas.render()
+            self._looks_at.setdefault(environment, self._canvas.mujoco_renderer.viewer.cam.lookat.copy())
             return frame
         for name, value in config.items():
             if hasattr(self._canvas, name):
@@ -117,3 +128,10 @@ class Renderer:
     def close(self) -> None:
         """Close the window, if there is one."""
         self._canvas.close()
+
+
+def _center_of(canvas: Any) -> NDArray[np.float64]:
+    """Return the point at which Gymnasium's camera looks when its first frame is of the data of the moment."""
+    fixed = (canvas.mujoco_renderer.default_cam_config or {}).get("lookat")
+    center: NDArray[np.float64] = np.median(canvas.data.geom_xpos, axis=0) if fixed is None else np.array(fixed)
+    return center

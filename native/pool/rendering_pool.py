@@ -41,12 +41,12 @@ class RenderingPool(Pool):
             return tuple(self.picture(row) for row in range(self.num_envs))
         states = get_attribute(self, "state")
         if self._renderer is None:
-            self._renderer = Renderer(self.environment["id"], str(self.render_mode))
+            self._renderer = Renderer(self.environment["id"], str(self.render_mode), self.resources)
         frames = []
         for row, elapsed_steps in enumerate(get_attribute(self, "elapsed_steps")):
             config = {name: values[row].item() for name, values in self.config.items()}
             action = self._actions[row] if elapsed_steps > 0 and self._actions is not None else None
-            frames.append(self._renderer.draw(states[row], config, action))
+            frames.append(self._renderer.draw(states[row], config, action, row))
         return tuple(frames)
 
     def close_extras(self, **kwargs: Any) -> None:

@@ -46,15 +46,17 @@ def gymnasium_id(environment_id: str) -> str:
     return environment_id if "/" in environment_id else f"penstock/{environment_id}"
 
 
-def single_spec(environment: EnvironmentSpec, config: Mapping[str, object], **kwargs: Any) -> EnvSpec | None:
+def single_spec(
+    environment: EnvironmentSpec, limit: int | None, config: Mapping[str, object], **kwargs: Any
+) -> EnvSpec | None:
     """Return the spec of one environment. Gymnasium's `make` wraps its time limit around an unlimited environment."""
-    limit = environment["max_episode_steps"]
     return _spec(environment, limit, {**config, **kwargs})
 
 
-def vector_spec(environment: EnvironmentSpec, config: Mapping[str, object], **kwargs: Any) -> EnvSpec | None:
+def vector_spec(
+    environment: EnvironmentSpec, limit: int | None, config: Mapping[str, object], **kwargs: Any
+) -> EnvSpec | None:
     """Return the JSON-able spec of a pool, from which `gymnasium.make_vec` makes it again."""
-    limit = environment["max_episode_steps"]
     unlimited = {} if limit is not None else {"max_episode_steps": -1}
     return _spec(environment, limit, {**config, **kwargs, **unlimited, "vectorization_mode": "vector_entry_point"})
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from difflib import get_close_matches
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gymnasium.vector import AutoresetMode
@@ -26,8 +27,10 @@ from penstock.native.pool import mujoco_library
 from penstock.native.pool.arguments import configuration
 from penstock.native.pool.pool import Pool
 from penstock.native.pool.rendering_pool import RenderingPool
+from penstock.native.pool.resources import resource_types, without_resources
 from penstock.native.simulators.brax import PREFIX as BRAX
 from penstock.native.simulators.brax import brax_source, brax_types
+from penstock.native.simulators.mujoco_pixels import PIXEL_TYPES, View, pixels_source, without_view
 from penstock.native.simulators.playground import PREFIX as MJX
 from penstock.native.simulators.playground import playground_source, playground_types
 from penstock.native.simulators.state_pool import StatePool
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.native.adapters.one_array import MaskSource
+    from penstock.native.adapters.vector_env import WrappedSource
     from penstock.native.interface import EnvironmentPool
 
 _WRAPPED = (ATARI, MINATAR, MINIGRID, ENVPOOL, DM_CONTROL, PETTINGZOO, SOCKET, BRAX, MJX, WARP, GYMNASIUM)
@@ -117,6 +121,14 @@ def make(
         ImportError: The environment needs a package that is not installed; the message says which.
     """
     _check_encoding(id, one_array=one_array, structured=structured, action_mask=action_mask)
+    if id in mujoco_library.IDS:
+        config, view = without_view(config)
+        if view is not None:
+            options = {"num_threads": num_threads, "max_episode_steps": max_episode_steps}
+            given = {"batch_size": batch_size, "deterministic": deterministic or None, "render_mode": render_mode}
+            source = _seen_as_pixels(id, view, num_envs, given, **options, thread_affinity=thread_affinity, **config)
+            mode = _autoreset_mode(autoreset_mode)
+            return StatePool(source, mode, record_episode_statistics=record_episode_statistics)
     if is_native(id):
         return make_native(
             id,
@@ -180,6 +192,21 @@ def make(
     return kind(source, mode, record_episode_statistics=record_episode_statistics, one_action=one_action)
 
 
+def _seen_as_pixels(
+    environment_id: str, view: View, num_envs: int, given: dict[str, Any], **options: Any
+) -> WrappedSource:
+    """Return one of MuJoCo's tasks whose observations are pictures; raises ValueError as `make`."""
+    unfit = [name for name, value in given.items() if value not in (None, "rgb_array")]
+    if unfit:
+        raise ValueError(
+            f"{unfit[0]} = {given[unfit[0]]!r}: with observation = 'pixels' a pool steps synchronously and renders "
+            f"what is observed ('rgb_array'); leave it out"
+        )
+    return pixels_source(
+        environment_id, view, lambda mode: make_native(environment_id, num_envs, autoreset_mode=mode, **options)
+    )
+
+
 def _check_encoding(id: str, *, one_array: bool, structured: bool, action_mask: str | None) -> None:  # noqa: A002
     """Refuse options of an encoded observation where nothing is encoded; raises ValueError."""
     if action_mask not in (None, "info", "observation"):
@@ -214,33 +241,22 @@ def make_native(
         if batch_size > num_envs or (deterministic and num_envs % batch_size):
             divides = " that divides it" if deterministic else ""
             raise ValueError(f"batch_size is {batch_size}, expected at most num_envs{divides}, {num_envs}")
-    values = configuration(id, config, _core.describe(id)["config"], num_envs)
-    mode = _autoreset_mode(autoreset_mode)
-    if render_mode is None:
-        return Pool(
-            id,
-            num_envs,
-            num_threads,
-            max_episode_steps,
-            mode,
-            values,
-            record_episode_statistics=record_episode_statistics,
-            thread_affinity=thread_affinity,
-            batch_size=batch_size,
-            deterministic=deterministic,
-        )
-    return RenderingPool(
+    fields, resources = without_resources(id, config)
+    numbered = mujoco_library.with_body_numbers(id, fields, config.get("xml_file"))
+    values = configuration(id, numbered, _core.describe(id)["config"], num_envs)
+    kind = Pool if render_mode is None else partial(RenderingPool, render_mode=render_mode)
+    return kind(
         id,
         num_envs,
         num_threads,
         max_episode_steps,
-        mode,
+        _autoreset_mode(autoreset_mode),
         values,
         record_episode_statistics=record_episode_statistics,
-        render_mode=render_mode,
         thread_affinity=thread_affinity,
         batch_size=batch_size,
         deterministic=deterministic,
+        resources=resources,
     )
 
 
@@ -270,7 +286,9 @@ def setting_types(environment_id: str) -> dict[str, type | None]:
         ValueError: No such id, or what it needs is not installed.
     """
     if is_native(environment_id):
-        return {name: type(default) for name, default in _core.describe(environment_id)["config"].items()}
+        fields = {name: type(default) for name, default in _core.describe(environment_id)["config"].items()}
+        pixels = PIXEL_TYPES if environment_id in mujoco_library.IDS else {}
+        return {**fields, **resource_types(environment_id), **pixels}
     if environment_id.startswith(ATARI):
         return atari_types(environment_id)
     if environment_id.startswith(MINATAR):

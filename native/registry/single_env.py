@@ -55,7 +55,8 @@ class SingleEnv(gymnasium.Env[Any, Any]):
         self.action_space = self._pool.single_action_space
         self.metadata = metadata_of(described)
         rendering = {} if render_mode is None else {"render_mode": render_mode}
-        self.spec = single_spec(self._pool.environment, self._configuration(), **rendering)
+        settings = {**self._configuration(), **self._pool.resources}
+        self.spec = single_spec(self._pool.environment, self._pool.time_limit, settings, **rendering)
         self._going = False
         self._action: Any = None
         self._renderer: Renderer | None = None
@@ -113,7 +114,7 @@ class SingleEnv(gymnasium.Env[Any, Any]):
         if self._draws_itself:
             return self._pool.picture(0) if self._going or self._action is not None else None
         if self._renderer is None:
-            self._renderer = Renderer(self._pool.environment["id"], self.render_mode)
+            self._renderer = Renderer(self._pool.environment["id"], self.render_mode, self._pool.resources)
         return self._renderer.draw(get_attribute(self._pool, "state")[0], self._configuration(), self._action)
 
     def close(self) -> None:

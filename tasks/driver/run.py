@@ -35,6 +35,7 @@ from penstock.tasks.driver.worker_slots import read_slots
 from penstock.tasks.environments.factory import make_pool
 from penstock.tasks.environments.floorplan_blocks import with_digests
 from penstock.tasks.environments.header import header_compiler
+from penstock.tasks.environments.model_files import with_model_digest
 from penstock.tasks.environments.typed_settings import with_typed_settings
 from penstock.tasks.model.algorithms.custom_probe import custom_files, custom_source, with_custom_defaults
 from penstock.tasks.runtime.assignment import Assignment
@@ -222,15 +223,16 @@ def open_run(resolved: ResolvedRun, choice: Choice | None = None) -> ResolvedRun
     run, config = resolved.run, resolved.config
     if resolved.exists:
         require_known_code(run, config)
-        # This refuses blocks whose files have other bytes.
-        return resolved.with_config(with_digests(_stored_config(run, config)))
+        # This refuses blocks and models whose files have other bytes.
+        return resolved.with_config(with_model_digest(with_digests(_stored_config(run, config))))
     if isinstance(config, ReplayConfig):
         with claimed(resolved.root, config):
             config, reads = pin(resolved.root, run, config)
             config = with_custom_defaults(config)
             run.create({**describe_run(config), **reads})
     else:
-        config, origin = keep_initial(run, with_digests(with_custom_defaults(with_typed_settings(config))))
+        typed = with_typed_settings(config)
+        config, origin = keep_initial(run, with_digests(with_model_digest(with_custom_defaults(typed))))
         run.create({**describe_run(config), **origin, **({"chosen": choice.to_json()} if choice else {})})
     with suppress(ConfigError):  # without a place to keep it, another command asks for it
         record_consent(run)

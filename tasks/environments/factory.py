@@ -10,6 +10,7 @@ from gymnasium.vector import AutoresetMode
 from penstock import native
 from penstock.storage.errors import ConfigError
 from penstock.tasks.environments.header import loaded_header
+from penstock.tasks.environments.model_files import check_model
 from penstock.tasks.environments.typed_settings import arguments_of
 from penstock.tasks.environments.wrappers import wrappers_of
 from penstock.tasks.setup.config.environment import FLOORPLAN, SOCKET
@@ -36,6 +37,7 @@ def make_pool(
     fixed: dict[str, Any] = {"one_array": True, "one_action": True, **encoding}
     with loaded_header(settings) as loaded_id:
         environment_id = loaded_id
+        check_model(settings)
         if settings.id == FLOORPLAN:
             from penstock.tasks.environments.floorplan_blocks import blocks_of, load_blocks  # noqa: PLC0415  (others need none of it)
 

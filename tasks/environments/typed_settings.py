@@ -70,8 +70,9 @@ def arguments_of(settings: EnvironmentSettings, environment_id: str, num_envs: i
     given = dict[str, Any](settings.settings)
     if not native.is_native(environment_id):
         return given
+    types = native.setting_types(environment_id) if given else {}
     for name, values in given.items():
-        if not isinstance(values, list):
+        if not isinstance(values, list) or types.get(name) is list:  # such a list is one value, of the whole pool
             continue
         if settings.id == FLOORPLAN:
             raise ConfigError(f"environment.settings.{name} = {values!r}: expected one value, which all blocks have")

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 
 #include "bindings.hpp"
 #include "penstock/library.hpp"
@@ -17,8 +18,10 @@ using Catalog = std::map<std::string, Registered>;
 Catalog& catalog() {
   static Catalog entries = [] {
     Catalog built_in;
-    for (const CatalogEntry& entry : built_in_entries())
+    for (CatalogEntry entry : built_in_entries()) {
+      if (entry.complete != nullptr) entry.complete(entry.description, "");
       built_in.emplace(entry.description.id, Registered{entry, "", ""});
+    }
     return built_in;
   }();
   return entries;
@@ -58,9 +61,11 @@ std::vector<std::string> load_library(const std::string& path, const std::string
   return ids;
 }
 
-py::dict describe_entry(const std::string& id, const std::map<std::string, double>& given) {
+py::dict describe_entry(const std::string& id, const std::map<std::string, double>& given,
+                        const std::optional<std::string>& resources) {
   const CatalogEntry& entry = registered(id).entry;
   Description d = entry.description;
+  if (resources && entry.complete != nullptr) entry.complete(d, *resources);
   if (entry.observed_values != nullptr) {
     std::vector<std::vector<double>> columns;
     for (const FieldInfo& field : d.config) {
@@ -90,7 +95,11 @@ py::dict describe_entry(const std::string& id, const std::map<std::string, doubl
   out["action_high"] = to_array(d.action_high, is_box ? d.action_shape : std::vector<std::int64_t>{0});
   out["agents"] = d.agents;
   out["config"] = config;
-  out["reports"] = py::tuple(py::cast(d.reports));
+  if (!d.step_limit.empty()) out["step_limit"] = d.step_limit;
+  py::tuple reports(d.reports.size());
+  for (std::size_t i = 0; i < d.reports.size(); ++i)
+    reports[i] = py::make_tuple(d.reports[i].name, d.reports[i].width, d.reports[i].is_mask);
+  out["reports"] = reports;
   out["reset_reports"] = d.reset_reports;
   if (d.frame_height > 0) out["frame"] = py::make_tuple(d.frame_height, d.frame_width);
   py::dict facts;
@@ -115,7 +124,8 @@ void bind_catalog(py::module_& module) {
     for (const auto& [id, entry] : catalog()) ids.push_back(id);
     return py::tuple(py::cast(ids));
   });
-  module.def("describe", &describe_entry, py::arg("id"), py::arg("config") = std::map<std::string, double>());
+  module.def("describe", &describe_entry, py::arg("id"), py::arg("config") = std::map<std::string, double>(),
+             py::arg("resources") = py::none());
   module.def("batch_kernels", [](const std::string& id) {
     return reinterpret_cast<std::uintptr_t>(registered(id).entry.batch);
   }, py::arg("id"));

@@ -33,20 +33,23 @@ bool interrupted() {
 
 PoolBinding::PoolBinding(const std::string& id, std::int64_t num_envs, int num_threads, std::int64_t max_episode_steps,
                          const std::string& autoreset, const std::map<std::string, py::array>& config, bool statistics,
-                         bool thread_affinity)
+                         bool thread_affinity, const std::optional<std::string>& resources)
     : size_(num_envs) {
   const Registered& found_entry = registered(id);
   Description d = found_entry.entry.description;
+  if (resources && found_entry.entry.complete != nullptr) found_entry.entry.complete(d, *resources);
   if (num_envs < 1) throw py::value_error("num_envs is " + std::to_string(num_envs) + ", expected at least 1");
   if (num_threads < 1)
     throw py::value_error("num_threads is " + std::to_string(num_threads) + ", expected at least 1");
   if (max_episode_steps < 0) throw py::value_error("max_episode_steps is negative");
-  PoolSettings settings{.size = static_cast<std::size_t>(num_envs),
+  PoolSettings settings{.id = d.id,
+                        .variant = found_entry.entry.variant,
+                        .size = static_cast<std::size_t>(num_envs),
                         .num_threads = static_cast<int>(std::min<std::int64_t>(num_threads, num_envs)),
                         .max_episode_steps = max_episode_steps,
                         .autoreset = autoreset_of(autoreset),
                         .config = columns_of(d, config),
-                        .resources = found_entry.resources,
+                        .resources = resources.value_or(found_entry.resources),
                         .thread_affinity = thread_affinity,
                         .interrupted = &interrupted};
   if (found_entry.entry.observed_values != nullptr)
@@ -219,10 +222,10 @@ std::vector<std::vector<double>> PoolBinding::columns_of(const Description& d,
 void bind_pool(py::module_& module) {
   py::class_<PoolBinding>(module, "Pool")
       .def(py::init<const std::string&, std::int64_t, int, std::int64_t, const std::string&,
-                    const std::map<std::string, py::array>&, bool, bool>(),
+                    const std::map<std::string, py::array>&, bool, bool, const std::optional<std::string>&>(),
            py::arg("id"), py::arg("num_envs"), py::arg("num_threads"), py::arg("max_episode_steps"),
            py::arg("autoreset"), py::arg("config"), py::kw_only(), py::arg("statistics") = false,
-           py::arg("thread_affinity") = false)
+           py::arg("thread_affinity") = false, py::arg("resources") = py::none())
       .def_property_readonly("num_envs", &PoolBinding::size)
       .def_property_readonly("observation", &PoolBinding::observation)
       .def("configure", &PoolBinding::configure, py::arg("config"))

@@ -22,7 +22,7 @@ class PoolBinding {
  public:
   PoolBinding(const std::string& id, std::int64_t num_envs, int num_threads, std::int64_t max_episode_steps,
               const std::string& autoreset, const std::map<std::string, py::array>& config, bool statistics,
-              bool thread_affinity);
+              bool thread_affinity, const std::optional<std::string>& resources);
 
   /// Changes the configuration; fields that are not given get their presets, as in the constructor.
   void configure(const std::map<std::string, py::array>& config);
@@ -143,7 +143,7 @@ class PoolBinding {
   [[nodiscard]] const void* action_data(const py::object& actions, const Shape& shape) const;
   [[nodiscard]] void* observation_data(const py::array& array, const Shape& shape) const;
   [[nodiscard]] py::ssize_t report_width() const {
-    return static_cast<py::ssize_t>(pool_->description().reports.size());
+    return static_cast<py::ssize_t>(pool_->description().report_size());
   }
   [[nodiscard]] Shape column_shape(const Column& column) const {
     return column.width > 0 ? Shape{size_, static_cast<py::ssize_t>(column.width)} : Shape{size_};

@@ -125,6 +125,11 @@ class EnvironmentSettings(Settings):
         description="Settings of the environment, such as gravity, each of the type that it has there. A list is one "
         "value for each environment, repeated as often as needed; where a library steps the environment, one argument.",
     )
+    model_digest: str | None = Field(
+        None,
+        description="Digest of the MuJoCo model that settings.xml_file names and of the files that it includes, stored "
+        "when a run begins; files with another digest are refused.",
+    )
     blocks: tuple[BlockSettings, ...] = Field(
         (),
         description=f"Blocks of {FLOORPLAN}, each with netlist and placement; environment i has block i modulo their "
@@ -165,10 +170,11 @@ class EnvironmentSettings(Settings):
 
     @model_serializer(mode="wrap")
     def _without_unset(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave wrappers and a server out unless there are some: runs without keep the bytes of their `run.json`."""
+        """Leave wrappers, a model and a server out where there are none: such runs keep the bytes of `run.json`."""
         values: dict[str, Any] = handler(self)
-        if not self.wrappers:
-            values.pop("wrappers", None)
+        for name in ("wrappers", "model_digest"):
+            if not getattr(self, name):
+                values.pop(name, None)
         if not self.id.startswith(SOCKET):
             for name in _OF_A_SERVER:
                 values.pop(name, None)

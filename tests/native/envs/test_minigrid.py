@@ -78,7 +78,7 @@ def test_a_preset_can_switch(wrappers):
     del wrappers
     wrapped = native.make("minigrid/MiniGrid-DoorKey-5x5-v0", 3, autoreset_mode="SameStep")
     own = native.make("MiniGrid-DoorKey-5x5-v0", 3, autoreset_mode="SameStep")
-    for part in ("observation", "action"):
+    for part in ("observation", "action", "max_episode_steps", "reward_threshold"):
         assert own.environment[part] == wrapped.environment[part]
     np.testing.assert_array_equal(own.reset(seed=5)[0], wrapped.reset(seed=5)[0])
     generator = np.random.default_rng(0)
@@ -96,12 +96,25 @@ def test_solving_a_task_pays_what_minigrid_pays():
     assert rewards == [0, 0, 0, 0, 1 - 0.9 * (5 / 100)]
 
 
-def test_a_setting_that_no_task_has_is_refused():
-    """The number of the task is no setting of a user's, and an episode has at least one step."""
-    with pytest.raises(ValueError, match="task is the number of an id: leave it out"):
+def test_a_task_has_one_setting():
+    """The steps of an episode, at least one, which are also its limit."""
+    assert native.setting_types("MiniGrid-DoorKey-5x5-v0") == {"max_steps": int}
+    assert native.make("MiniGrid-DoorKey-5x5-v0", 1).environment["max_episode_steps"] == 250
+    assert native.make("MiniGrid-DoorKey-5x5-v0", 1, max_steps=30).environment["max_episode_steps"] == 30
+    with pytest.raises(ValueError, match="no configuration field 'task'; its fields: max_steps=100"):
         native.make("MiniGrid-Empty-5x5-v0", 1, task=99)
     with pytest.raises(ValueError, match="max_steps must be at least 1"):
         native.make("MiniGrid-Empty-5x5-v0", 1, max_steps=0)
+
+
+def test_a_state_of_another_task_is_refused():
+    """Before it could lead out of the grid."""
+    pool, other = (native.make(f"MiniGrid-{name}-v0", 1, max_steps=9) for name in ("Empty-5x5", "FourRooms"))
+    pool.reset(seed=0)
+    with pytest.raises(ValueError, match="it was saved by a pool of another id"):
+        other.restore(pool.save())
+    with pytest.raises(ValueError, match="has an agent or an obstacle outside of its grid"):
+        pool.set_attr("x", 30)
 
 
 def test_a_restored_pool_goes_on_bit_for_bit():

@@ -374,8 +374,59 @@ def test_wrong_configuration_is_refused():
         native.make("Ant-v5", 1, main_body=14)
     with pytest.raises(ValueError, match="reset_noise_scale must be >= 0"):
         native.make("Swimmer-v5", 1, reset_noise_scale=-0.1)
-    with pytest.raises(ValueError, match="no configuration field 'xml_file'; its fields: forward_reward_weight"):
-        native.make("HalfCheetah-v5", 1, xml_file="mine.xml")
+
+
+def heavier(tmp_path: Path, name: str = "ant") -> Path:
+    """Return a model of the same structure, each of whose parts weighs 0.3 kg at least."""
+    path = tmp_path / f"heavy_{name}.xml"
+    text = mujoco_library.model_path(f"{name}.xml").read_text()
+    path.write_text(text.replace("<option", '<compiler boundmass="0.3"/><option', 1))
+    return path
+
+
+@pytest.mark.parametrize(("env_id", "name"), [("Ant-v5", "ant"), ("Hopper-v5", "hopper"), ("Reacher-v5", "reacher")])
+def test_another_model_equals_gymnasium(env_id: str, name: str, tmp_path: Path):
+    """A file of the same structure: steps, limits and infos are those of Gymnasium with that file, also from a copy."""
+    settings = {"xml_file": str(heavier(tmp_path, name))}
+    play_both(env_id, [1, 2], actions_of(env_id, 2, 40), 25, settings, settings)
+    pool = native.make(env_id, 1, **settings)
+    pool.reset(seed=0)
+    copy = pickle.loads(pickle.dumps(pool))
+    action = actions_of(env_id, 1, 1)[0]
+    assert np.array_equal(pool.step(action)[0], copy.step(action)[0])
+    assert pool.spec is not None
+    assert pool.spec.kwargs["xml_file"] == settings["xml_file"]
+
+
+def test_a_model_of_another_structure_is_refused(tmp_path: Path):
+    """With what it has and what was expected; and so is no model, before anything starts."""
+    broken = tmp_path / "broken.xml"
+    broken.write_text("<mujoco><worldbody><body></mujoco>")
+    with pytest.raises(
+        ValueError, match=r"found a model with 6 positions.*expected the structure of Gymnasium's ant.xml"
+    ):
+        native.make("Ant-v5", 1, xml_file="hopper.xml")
+    with pytest.raises(ValueError, match=r"cannot load .*broken.xml: XML"):
+        native.make("Ant-v5", 1, xml_file=str(broken))
+    with pytest.raises(ValueError, match=r"found no file .*absent.xml' that ends in .xml"):
+        native.make("Ant-v5", 1, xml_file="absent.xml")
+    with pytest.raises(ValueError, match="xml_file must be text, one for the whole pool"):
+        native.make("Ant-v5", 2, xml_file=["ant.xml", "ant.xml"])
+
+
+def test_a_main_body_has_a_name(tmp_path: Path):
+    """As in Gymnasium; one for each environment, set later, and of another model too."""
+    named, numbered = {"main_body": "front_left_leg"}, {"main_body": 2}
+    play_both("Ant-v5", [1, 2], actions_of("Ant-v5", 2, 40), 25, named, named)
+    play_both("Ant-v5", [1, 2], actions_of("Ant-v5", 2, 40), 25, named, numbered)
+    pool = native.make("Ant-v5", 2, main_body=["torso", "right_back_leg"], xml_file=str(heavier(tmp_path)))
+    assert pool.config["main_body"].tolist() == [1, 11]
+    pool.set_attr("main_body", "front_right_leg")
+    assert pool.config["main_body"].tolist() == [5, 5]
+    with pytest.raises(
+        ValueError, match="main_body = 'head': expected a number, or one of the model's bodies: world, torso"
+    ):
+        native.make("Ant-v5", 1, main_body="head")
 
 
 def run_alone(program: str) -> str:
@@ -496,7 +547,7 @@ for threads in (1, 3):
             print(step, str(error).splitlines()[0])
 try:
     native.make("Pusher-v5", 1)
-except RuntimeError as error:
+except ValueError as error:
     print(str(error).splitlines()[0])
 for _ in range(20):
     observation = good.step(np.zeros((2, 8), np.float32))[0]

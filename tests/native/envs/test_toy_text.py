@@ -1,5 +1,6 @@
 """Toy text in C++ equals Gymnasium's, seed for seed: states one-hot, rewards, ends, probabilities and masks."""
 
+import pickle
 from typing import Any
 
 import gymnasium
@@ -14,6 +15,8 @@ TASKS: list[tuple[str, dict[str, Any]]] = [
     ("FrozenLake-v1", {"is_slippery": False}),
     ("FrozenLake-v1", {"success_rate": 0.7}),
     ("FrozenLake8x8-v1", {}),
+    ("FrozenLake-v1", {"map_name": "8x8"}),
+    ("FrozenLake-v1", {"desc": ["SFFHS", "FFFFF", "HFSFG"]}),
     ("CliffWalking-v1", {}),
     ("CliffWalkingSlippery-v1", {}),
     ("Taxi-v4", {}),
@@ -35,9 +38,12 @@ def play(name: str, settings: dict[str, Any], seeds: int, steps: int, prefix: st
         return np.concatenate([info["action_mask"], seen]) if prefix else seen
 
     given = [11 * seed for seed in range(seeds)]
-    seen, _ = pool.reset(seed=given)
+    seen, infos = pool.reset(seed=given)
     for row, env in enumerate(singles):
-        np.testing.assert_array_equal(seen[row], row_of(*env.reset(seed=given[row])))
+        observation, info = env.reset(seed=given[row])
+        np.testing.assert_array_equal(seen[row], row_of(observation, info))
+        for told in info:
+            np.testing.assert_array_equal(infos[told][row], info[told])
     generator, terminations = np.random.default_rng(1), 0
     for _ in range(steps):
         actions = generator.integers(0, pool.single_action_space.n, seeds)
@@ -47,8 +53,9 @@ def play(name: str, settings: dict[str, Any], seeds: int, steps: int, prefix: st
             observation, *outcome, info = env.step(int(actions[row]))
             assert [rewards[row], terminated[row], truncated[row]] == outcome
             np.testing.assert_array_equal(seen[row], row_of(observation, info))
-            if "prob" in info:
-                assert infos["prob"][row] == info["prob"]
+            for told in info:
+                np.testing.assert_array_equal(infos[told][row], info[told])
+                assert infos[f"_{told}"][row]
         terminations += int(terminated.sum())
         if over.any():
             seen, _ = pool.reset(options={"reset_mask": over})
@@ -97,6 +104,79 @@ def test_rewards_are_settings():
     pool.reset(seed=2), env.reset(seed=2)
     for action in (1, 1, 2, 0):
         assert pool.step(np.array([action]))[1][0] == env.step(action)[1]
+
+
+def test_the_mask_of_taxi_is_told_as_by_gymnasium():
+    """The infos of a pool are those of Gymnasium's SyncVectorEnv, types included."""
+    pool = native.make("toy/Taxi-v4", 3)
+    theirs = gymnasium.make_vec("Taxi-v4", 3, vectorization_mode="sync")
+    ours, expected = pool.reset(seed=1)[1], theirs.reset(seed=1)[1]
+    for actions in ([0, 1, 2], [3, 4, 5]):
+        assert ours.keys() == expected.keys()
+        assert ours["action_mask"].dtype == expected["action_mask"].dtype
+        np.testing.assert_array_equal(ours["action_mask"], expected["action_mask"])
+        ours, expected = pool.step(np.array(actions))[4], theirs.step(np.array(actions))[4]
+    theirs.close()
+
+
+def test_maps_of_ones_own_are_part_of_a_pool():
+    """Its space, its copies, its spec, and what it draws; a state on another map is refused."""
+    rows = ["SFF", "FHG"]
+    pool = native.make("toy/FrozenLake-v1", 2, desc=rows, render_mode="rgb_array")
+    assert pool.single_observation_space.shape == (6,)
+    pool.reset(seed=0)
+    pool.step(np.array([1, 2]))
+    copy = pickle.loads(pickle.dumps(pool))
+    assert np.array_equal(copy.observation, pool.observation)
+    assert np.array_equal(copy.render()[0], pool.render()[0])
+    assert pool.spec is not None
+    assert pool.spec.kwargs["desc"] == rows
+    again = gymnasium.make_vec(pool.spec)
+    assert again.single_observation_space.shape == (6,)
+    other = native.make("toy/FrozenLake-v1", 2)
+    other.reset(seed=0)
+    other.set_attr("square", 15)
+    with pytest.raises(ValueError, match="has a square that is not on this pool's map"):
+        pool.restore(other.save())
+    one = gymnasium.make("penstock.native:toy/FrozenLake-v1", map_name="8x8")
+    assert one.observation_space.shape == (64,)
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"desc": ["SF", "FHG"]}, "desc: row 1 has 3 letters, expected 2, as row 0"),
+        ({"desc": ["SX"]}, "desc: found the letter 'X', expected S, F, H and G"),
+        ({"desc": ["FG"]}, "desc: found no S, expected a square to begin on"),
+        ({"desc": ["S" * 5000]}, "desc: found 5000 squares, expected at most 4096"),
+        ({"desc": [""]}, "desc must be a list of rows"),
+        ({"desc": "SFG"}, r"desc must be a list of rows, such as \['SFF', 'FHG'\], got 'SFG'"),
+        ({"map_name": "9x9"}, "map_name is '9x9', expected '4x4' or '8x8'; desc takes any map"),
+        ({"map_name": "4x4", "desc": ["SG"]}, "map_name and desc say the same; give one of them"),
+    ],
+)
+def test_what_is_no_map_is_refused(settings, reason):
+    """By row and letter, before anything starts."""
+    with pytest.raises(ValueError, match=reason):
+        native.make("toy/FrozenLake-v1", 1, **settings)
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("toy/CliffWalking-v1", {"square": 48}),
+        ("toy/Taxi-v4", {"row": 5}),
+        ("toy/Blackjack-v1", {"sum": 40}),
+        ("toy/FrozenLake8x8-v1", {"square": -1}),
+    ],
+)
+def test_a_state_beyond_the_tables_is_refused(name, fields):
+    """Nothing is read or written where there is nothing."""
+    pool = native.make(name, 1)
+    pool.reset(seed=0)
+    for field, value in fields.items():
+        with pytest.raises(ValueError, match="the state of environment 0 has a"):
+            pool.set_attr(field, value)
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,7 @@ def test_a_value_has_one_type_from_options_toml_and_python(option: str, line: st
         ("Ant-v5", {"main_body": 1, "healthy_z_min": 0}, {"main_body": 1, "healthy_z_min": 0.0}),
         ("gymnasium/Hopper-v5", {"frame_skip": 2, "healthy_reward": 2}, {"frame_skip": 2, "healthy_reward": 2.0}),
         ("ALE/Pong-v5", {"frameskip": 4}, {"frameskip": 4}),
+        ("toy/FrozenLake-v1", {"desc": ["SFF", "FHG"], "goal_reward": 2}, {"desc": ["SFF", "FHG"], "goal_reward": 2.0}),
         ("Floorplan-v0", {"wirelength_weight": 2}, {"wirelength_weight": 2.0}),
         (MAPS, {"map_name": "8x8"}, {"map_name": "8x8"}),
     ],
@@ -102,7 +103,7 @@ def test_right_settings_pass_the_check_and_reach_the_environment(env_id: str, se
         ("Ant-v5", {"main_body": 1.5}, "main_body must be int, got 1.5"),
         ("CartPole-v1", {"gravity": "low"}, "gravity must be float, got 'low'"),
         ("CartPole-v1", {"gravitee": 1.0}, "no configuration field 'gravitee'.*did you mean gravity"),
-        ("Hopper-v5", {"xml_file": "mine.xml"}, "no configuration field 'xml_file'.*'gymnasium/Hopper-v5', takes"),
+        ("Hopper-v5", {"camera_name": "side"}, "no configuration field 'camera_name'.*'gymnasium/Hopper-v5', takes"),
         ("CartPole-v1", {"gravity": [9.0, 10.0, 11.0]}, "3 values, and envs_per_tile = 64 is not a multiple"),
         ("CartPole-v1", {"gravity": [9.0, True]}, "expected values of one type"),
         ("CartPole-v1", {"num_envs": 3}, "a run chooses it itself"),
@@ -181,3 +182,13 @@ class Lame(gymnasium.Env):
         if not isinstance(self._legs, int):
             raise TypeError(f"legs is {self._legs!r}")
         return np.zeros(2, np.float32), 0.0, False, False, {}
+
+
+def test_a_map_is_one_value_of_a_whole_pool():
+    """A list of rows is not one value for each environment."""
+    config = configured("toy/FrozenLake-v1", {"desc": ["SFF", "FHG", "FFF"]}, num_envs=4, envs_per_tile=4)
+    pool = make_pool(config, 4)
+    assert pool.environment["observation"]["shape"] == (9,)
+    pool.close()
+    with pytest.raises(ConfigError, match="environment: desc: row 1 has 1 letters, expected 3, as row 0"):
+        make_pool(configured("toy/FrozenLake-v1", {"desc": ["SFF", "F"]}), 1)

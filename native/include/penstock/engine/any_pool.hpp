@@ -133,12 +133,14 @@ class AnyPool {
 
 /// Settings of a pool; `config[i]` belongs to the i-th field of the description, one value an environment.
 struct PoolSettings {
+  std::string id = {};      ///< the id that was asked for; empty: that of the environment's `info`
+  std::size_t variant = 0;  ///< its place among the environment's variants
   std::size_t size = 1;
   int num_threads = 1;
   std::int64_t max_episode_steps = 0;
   Autoreset autoreset = Autoreset::next_step;
   std::vector<std::vector<double>> config;
-  std::string resources;  ///< the folder that the environment's library was loaded with
+  std::string resources;  ///< source of `Shared`: the folder that the library was loaded with, or a setting
   bool thread_affinity = false;  ///< each thread but the caller's stays on one CPU
   /// Asked now and then, in the calling thread, while a step takes long: whether to give it up. May be nullptr.
   bool (*interrupted)() = nullptr;
@@ -151,6 +153,7 @@ struct BatchKernels;
 struct CatalogEntry {
   Description description;
   Factory make;
+  std::size_t variant = 0;  ///< for PoolSettings
   /// Completes the description for a folder of resources, if the environment sizes itself. Else nullptr.
   void (*complete)(Description& description, const std::string& resources) = nullptr;
   /// Returns how many values are observed under a configuration, if that decides it. Else nullptr.

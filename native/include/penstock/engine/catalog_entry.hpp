@@ -29,16 +29,10 @@ template <Environment E>
 [[gnu::cold]] std::vector<CatalogEntry> catalog_entries() {
   std::vector<CatalogEntry> entries{catalog_entry<E>()};
   if constexpr (HasVariants<E>) {
-    const auto variants = E::variants();
-    entries.resize(variants.size(), entries.front());
+    entries.resize(E::variants().size(), entries.front());
     for (std::size_t i = 0; i < entries.size(); ++i) {
-      const auto& variant = variants[i];
-      Description& described = entries[i].description;
-      described.id = variant.info.id;
-      described.max_episode_steps = variant.info.max_episode_steps;
-      described.reward_threshold = variant.info.reward_threshold;
-      described.config.clear();
-      add_fields(described.config, member_table<typename E::Config>, &variant.config);
+      entries[i].variant = i;
+      describe_variant<E>(entries[i].description, i);
     }
   }
   return entries;

@@ -15,6 +15,7 @@
 #include "penstock/engine/blocks.hpp"
 #include "penstock/engine/refusals.hpp"
 #include "penstock/engine/state.hpp"
+#include "penstock/env/variants.hpp"
 #include "penstock/simd/group.hpp"
 #include "penstock/threads/team.hpp"
 
@@ -127,6 +128,8 @@ class Pool final : public AnyPool {
 
   [[nodiscard]] Description described(const PoolSettings& settings) const {
     Description d = describe<E>();
+    if constexpr (HasVariants<E>) describe_variant<E>(d, settings.variant);
+    if (!settings.id.empty()) d.id = settings.id;
     if constexpr (SizedByConfig<E>) resize_observation(d, observed_values<E>(settings.config));
     if constexpr (SizesItself<E>) shared_->describe(d);
     return d;
@@ -138,6 +141,7 @@ class Pool final : public AnyPool {
     for (std::size_t env = 0; env < settings.size; ++env) {
       if constexpr (SharesSomething<E>) slots.emplace_back(E(*shared_));
       else slots.emplace_back(E{});
+      if constexpr (NumbersItsVariants<E>) slots.back().env.variant = std::int64_t(settings.variant);
       penstock::configure(slots.back().env.config, env, settings.config);
       require_width(slots.back().env.config, env, slots.front().width());
     }

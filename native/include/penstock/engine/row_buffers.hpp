@@ -24,7 +24,7 @@ struct RowBytes {
     observation = value;
     for (const std::int64_t extent : description.observation_shape) observation *= static_cast<std::size_t>(extent);
     reward = sizeof(double) * std::max<std::size_t>(description.agents, 1);
-    report = sizeof(double) * description.reports.size();
+    report = sizeof(double) * description.report_size();
     action = description.action_count > 0 ? sizeof(std::int64_t) : sizeof(float);
     for (const std::int64_t extent : description.action_shape) action *= static_cast<std::size_t>(extent);
   }

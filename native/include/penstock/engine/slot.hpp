@@ -18,6 +18,18 @@
 
 namespace penstock {
 
+/// Numbers of a report.
+template <Reports E>
+inline constexpr std::size_t report_size = [] {
+  std::size_t size = 0;
+  for_each_field<typename E::Report>([&](const auto& field) {
+    using T = typename std::remove_cvref_t<decltype(field)>::Type;
+    if constexpr (is_field_array<T>) size += std::tuple_size_v<T>;
+    else ++size;
+  });
+  return size;
+}();
+
 /// Padded to cache lines, so that two threads never write to the same one. What only a reset needs stands last, where a
 /// step does not load it.
 template <Environment E>
@@ -85,10 +97,13 @@ struct alignas(64) Slot {
 
   void report(double* rows, std::size_t row) const {
     if constexpr (Reports<E>) {
-      double* out = rows + row * std::tuple_size_v<decltype(E::Report::fields())>;
+      double* out = rows + row * report_size<E>;
       for_each_field<typename E::Report>([&](const auto& field) {
-        static_assert(std::same_as<typename std::remove_cvref_t<decltype(field)>::Type, double>, "reports are doubles");
-        *out++ = env.report.*field.member;
+        const auto& value = env.report.*field.member;
+        if constexpr (is_field_array<std::remove_cvref_t<decltype(value)>>)
+          out = std::copy(value.begin(), value.end(), out);
+        else
+          *out++ = value;
       });
     }
   }

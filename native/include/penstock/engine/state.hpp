@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "penstock/engine/slot.hpp"
+#include "penstock/env/variants.hpp"
 
 namespace penstock {
 
@@ -25,6 +26,7 @@ class SlotRows {
     checked_ = columns_.size();
     if constexpr (PlainState<E>) add("state.", member_table<typename E::State>, &slot.env.state);
     if constexpr (Reports<E>) add("report.", member_table<typename E::Report>, &slot.env.report);
+    if constexpr (NumbersItsVariants<E>) add("", std::array{Member{"variant", FieldKind::integer, 0, 0}}, &slot.env.variant);
     add("", std::array{Member{"elapsed_steps", FieldKind::integer, 0, 0}}, &slot.elapsed_steps);
     add("", std::array{Member{"episode_id", FieldKind::integer, 0, 0}}, &slot.episode_id);
     add("", std::array{Member{"episode_return", FieldKind::real, 0, 0}}, &slot.total_reward);
@@ -130,9 +132,12 @@ class SlotRows {
                                 ": make the pool with the configuration of the run that saved it");
       }
     }
-    if (name != "elapsed_steps" && name != "episode_id") return;
+    if (name != "elapsed_steps" && name != "episode_id" && name != "variant") return;
     const auto* counts = static_cast<const std::int64_t*>(column);
     for (std::size_t env = 0; env < count_; ++env) {
+      if (const std::int64_t own = at<std::int64_t>(env, member.offset); name == "variant" && counts[env] != own)
+        refuse(name, env, "is " + std::to_string(counts[env]) + " but this pool's is " + std::to_string(own) +
+                              ": it was saved by a pool of another id");
       if (name == "elapsed_steps" && counts[env] < 0) refuse(name, env, "is negative");
       if (name == "episode_id" && (counts[env] < 0 || counts[env] > std::numeric_limits<std::int32_t>::max()))
         refuse(name, env, "is not in the range of int32");
@@ -176,6 +181,13 @@ template <Environment E>
 void restore_slots(std::vector<Slot<E>>& slots, std::span<const void* const> columns) {
   const SlotRows rows_of_slots(slots);
   rows_of_slots.check(columns);
+  if constexpr (ChecksState<E>) {
+    std::vector<Slot<E>> tried = slots;
+    SlotRows(tried).restore(columns);
+    for (std::size_t env = 0; env < tried.size(); ++env)
+      if (const char* why = tried[env].env.state_problem())
+        throw std::invalid_argument("the state of environment " + std::to_string(env) + " " + why);
+  }
   if constexpr (SavesItself<E>) {
     const std::size_t width = slots.front().env.state_size();
     const auto* rows = static_cast<const double*>(columns.back());

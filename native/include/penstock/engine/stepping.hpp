@@ -98,7 +98,7 @@ inline std::size_t Pool<E>::each_row(std::span<const std::int32_t> environments,
       body(env, index);
     } catch (...) {
       slots_[env].started = false;
-      error = explained(E::info.id, env, std::current_exception());
+      error = explained(description_.id.c_str(), env, std::current_exception());
       return index;
     }
   }
@@ -164,7 +164,7 @@ inline void Pool<E>::each_environment(std::size_t first, std::size_t last, Threa
 
 template <Environment E>
 inline void Pool<E>::fail() {
-  const std::exception_ptr error = first_failure(E::info.id, stats_);
+  const std::exception_ptr error = first_failure(description_.id.c_str(), stats_);
   forget_step();
   std::rethrow_exception(error);
 }

@@ -2,6 +2,7 @@
 /// sentence instead of a page about templates; the word before its colon is the member that it is about.
 #pragma once
 
+#include <string_view>
 #include <tuple>
 #include <type_traits>
 
@@ -76,6 +77,17 @@ consteval bool holds_arrays() {
   return holds;
 }
 
+/// Returns whether the field that `step_limit` names is one of the configuration, of whole numbers.
+template <class E>
+consteval bool names_its_limit() {
+  bool found = false;
+  for_each_field<typename E::Config>([&](const auto& field) {
+    using T = typename std::remove_cvref_t<decltype(field)>::Type;
+    found = found || (std::same_as<T, std::int64_t> && std::string_view(field.name) == E::step_limit);
+  });
+  return found;
+}
+
 /// Bounds that are in order, and not both 0: which is what is left of those that symmetric() was not given.
 template <class B>
 consteval bool has_bounds(const B& box) {
@@ -110,6 +122,9 @@ consteval void check_environment() {
     static_assert(!holds_arrays<typename E::Config>(),
                   "penstock: Config: a configuration holds single values, double, bool or std::int64_t; arrays belong "
                   "into State");
+    if constexpr (LimitsItself<E>)
+      static_assert(names_its_limit<E>(), "penstock: step_limit: must be the name of a field of Config that is a "
+                                          "std::int64_t, after whose steps `step` truncates");
   }
   if constexpr (PlainState<E>)
     static_assert(lists_all_members<typename E::State>(),

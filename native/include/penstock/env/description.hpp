@@ -35,6 +35,15 @@ struct Fact {
   std::vector<double> values;  ///< in row-major order
 };
 
+/// A member of an environment's report; `width` 0 means one number.
+struct ReportInfo {
+  std::string name;
+  std::size_t width = 0;
+  bool is_mask = false;  ///< an array of bool
+
+  [[nodiscard]] std::size_t size() const { return width > 0 ? width : 1; }
+};
+
 struct Description {
   std::string id;
   std::int64_t max_episode_steps = 0;
@@ -49,8 +58,16 @@ struct Description {
   std::vector<float> action_low, action_high;
   std::size_t agents = 0;  ///< 0 without an agent axis
   std::vector<FieldInfo> config;
-  std::vector<std::string> reports;
+  std::string step_limit;  ///< field of the configuration after whose steps the environment truncates; empty: none
+  std::vector<ReportInfo> reports;
   std::size_t reset_reports = 0;
+
+  /// Numbers of a report.
+  [[nodiscard]] std::size_t report_size() const {
+    std::size_t size = 0;
+    for (const ReportInfo& report : reports) size += report.size();
+    return size;
+  }
   std::vector<Fact> facts;
   std::int64_t frame_height = 0, frame_width = 0;  ///< pixels; 0 if the environment does not draw itself
 };
@@ -114,11 +131,22 @@ template <Environment E>
     d.action_high.assign(E::action.high.begin(), E::action.high.end());
   }
   d.agents = agents_of<E>;
+  if constexpr (LimitsItself<E>) d.step_limit = E::step_limit;
   if constexpr (Draws<E>) d.frame_height = E::frame.height, d.frame_width = E::frame.width;
   const typename E::Config defaults{};
   add_fields(d.config, member_table<typename E::Config>, &defaults);
   if constexpr (Reports<E>) {
-    for (const Member& member : member_table<typename E::Report>) d.reports.emplace_back(member.name);
+    for_each_field<typename E::Report>([&](const auto& field) {
+      using T = typename std::remove_cvref_t<decltype(field)>::Type;
+      ReportInfo& report = d.reports.emplace_back(ReportInfo{.name = field.name});
+      if constexpr (is_field_array<T>) {
+        report.width = std::tuple_size_v<T>;
+        report.is_mask = std::same_as<typename T::value_type, bool>;
+        static_assert(!std::same_as<typename T::value_type, std::int64_t>, "arrays of reports are of double or bool");
+      } else {
+        static_assert(std::same_as<T, double>, "reports are doubles, and arrays of double or bool");
+      }
+    });
     d.reset_reports = E::reset_reports;
   }
   return d;

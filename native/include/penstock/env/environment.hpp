@@ -118,13 +118,20 @@ concept SharesSomething = requires { typename E::Shared; } &&
     std::constructible_from<typename E::Shared, const std::string&> &&
     std::constructible_from<E, const typename E::Shared&>;
 
-/// An environment that reports numbers in addition to the observation: Gymnasium's infos. `report` is a struct of
-/// doubles whose members the environment sets in reset and step; after a reset only the first `reset_reports` of them
-/// are shown.
+/// An environment that reports numbers in addition to the observation: Gymnasium's infos. `report` is a struct whose
+/// members, a double or a std::array of double or bool, the environment sets in reset and step; after a reset only the
+/// first `reset_reports` members are shown. An array of bool is one of int8 there, as Gymnasium's masks are.
 template <class E>
 concept Reports = HasFields<typename E::Report> && requires(const E fixed) {
   { fixed.report } -> std::same_as<const typename E::Report&>;
   { E::reset_reports } -> std::convertible_to<std::size_t>;
+};
+
+/// An environment that truncates its episodes itself, after as many steps as a field of its configuration says:
+/// `static constexpr const char* step_limit = "max_steps"`. Then that is the pool's limit too, for those who ask for it.
+template <class E>
+concept LimitsItself = requires {
+  { E::step_limit } -> std::convertible_to<const char*>;
 };
 
 /// An environment that draws itself: `frame` is the picture's size, and `draw` paints the state of the moment on it.
@@ -154,6 +161,13 @@ concept Environment = HasFields<typename E::Config> && std::movable<E> && (Plain
       { e.reset(rng) } -> std::same_as<void>;
       { fixed.observe(out) } -> std::same_as<void>;
     };
+
+/// An environment may say what is wrong with its state: `const char* state_problem() const`, nullptr when it is fine. A
+/// state that is restored or set is refused by it, where it could read or write beyond its arrays.
+template <class E>
+concept ChecksState = PlainState<E> && requires(const E fixed) {
+  { fixed.state_problem() } -> std::convertible_to<const char*>;
+};
 
 /// A configuration may say what is wrong with it: `const char* problem() const`, nullptr when it is fine.
 template <class C>

@@ -20,7 +20,7 @@
 #define PENSTOCK_STRING2(x) #x
 #define PENSTOCK_STRING(x) PENSTOCK_STRING2(x)
 /// Raised with every change of what crosses the border: any_pool.hpp and env.hpp's Description.
-#define PENSTOCK_BORDER 8
+#define PENSTOCK_BORDER 9
 
 namespace penstock {
 

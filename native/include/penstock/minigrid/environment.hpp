@@ -1,6 +1,6 @@
 /// MiniGrid's tasks, equal to the package `minigrid` with its ImgObsWrapper seed for seed: grids, views, rewards and ends.
 ///
-/// One type steps every task: an id is its number in the configuration, so that all share one pool's machine code.
+/// One type steps every task: an id is the number of a variant, so that all share one pool's machine code.
 #pragma once
 
 #include <array>
@@ -25,23 +25,32 @@ struct Environment {
 
   struct Config {
     std::int64_t max_steps = Tasks[0].max_steps;
-    std::int64_t task = 0;
-    PENSTOCK_FIELDS(Config, max_steps, task)
-    [[nodiscard]] const char* problem() const {
-      if (task < 0 || task >= std::int64_t(Tasks.size())) return "task is the number of an id: leave it out";
-      return max_steps >= 1 ? nullptr : "max_steps must be at least 1";
-    }
+    PENSTOCK_FIELDS(Config, max_steps)
+    [[nodiscard]] const char* problem() const { return max_steps >= 1 ? nullptr : "max_steps must be at least 1"; }
   } config;
+  static constexpr const char* step_limit = "max_steps";
 
   using State = minigrid::State;
   State state;
 
+  [[nodiscard]] const char* state_problem() const {
+    const Task& task = current();
+    if (state.width != width_of(task) || state.height != height_of(task)) return "has a grid of another size";
+    const auto inside = [&](std::int64_t x, std::int64_t y) {
+      return x >= 0 && x < state.width && y >= 0 && y < state.height;
+    };
+    bool fits = inside(state.x, state.y) && state.direction >= 0 && state.direction < 4 && state.carried >= 0 &&
+                state.carried < 256;
+    for (const std::int64_t place : state.obstacles) fits = fits && inside(place % state.width, place / state.width);
+    return fits ? nullptr : "has an agent or an obstacle outside of its grid, or no such direction";
+  }
+
   static auto variants() {
     std::array<Variant<Config>, Tasks.size()> all{};
-    for (std::size_t i = 0; i < all.size(); ++i)
-      all[i] = {{.id = Tasks[i].id}, {.max_steps = Tasks[i].max_steps, .task = std::int64_t(i)}};
+    for (std::size_t i = 0; i < all.size(); ++i) all[i] = {{.id = Tasks[i].id}, {.max_steps = Tasks[i].max_steps}};
     return all;
   }
+  std::int64_t variant = 0;
 
   void reset(Rng& rng) {
     const Task& task = current();
@@ -90,7 +99,7 @@ struct Environment {
   void draw(Canvas& canvas) const { paint(state, canvas); }
 
  private:
-  [[nodiscard]] const Task& current() const { return Tasks[std::size_t(config.task)]; }
+  [[nodiscard]] const Task& current() const { return Tasks[std::size_t(variant)]; }
   [[nodiscard]] double success() const { return 1 - 0.9 * (double(state.steps) / double(config.max_steps)); }
 
   /// To a cell around it, or nowhere after too many tries.

@@ -39,17 +39,29 @@ struct Robot {
 /// Set by native/pool/mujoco_library.py: whether NumPy's dot product of two short vectors fuses multiply and add.
 inline std::atomic<bool> dot_is_fused{false};
 
+struct DeleteModel {
+  void operator()(mjModel* model) const noexcept { mj_deleteModel(model); }
+};
+using OwnedModel = std::unique_ptr<mjModel, DeleteModel>;
+
+/// Loads a model; MuJoCo's remarks on it are dropped. Throws std::invalid_argument.
+inline mjModel* load_model(const std::string& path) {
+  std::array<char, 1024> said{};
+  mjModel* loaded = nullptr;
+  guarded([&] { loaded = mj_loadXML(path.c_str(), nullptr, said.data(), said.size()); }, Warnings::dropped);
+  if (loaded == nullptr) throw std::invalid_argument("cannot load " + path + ": " + said.data());
+  return loaded;
+}
+
 template <const Robot& robot>
 class Model {
  public:
-  /// From the folder that holds Gymnasium's XML files. MuJoCo's remarks on those are not the user's concern.
-  explicit Model(const std::string& folder) : fused_dot(dot_is_fused) {
-    const std::string path = folder + "/" + robot.file;
-    std::array<char, 1024> said{};
-    mjModel* loaded = nullptr;
-    guarded([&] { loaded = mj_loadXML(path.c_str(), nullptr, said.data(), said.size()); }, Warnings::dropped);
-    if (loaded == nullptr) throw std::runtime_error("cannot load " + path + ": " + said.data());
-    model_.reset(loaded);
+  /// From the folder that holds Gymnasium's XML files, or from a file whose name ends in .xml. Throws
+  /// std::invalid_argument where that is not a model of this robot.
+  explicit Model(const std::string& resources) : fused_dot(dot_is_fused) {
+    const std::string path = resources.ends_with(".xml") ? resources : resources + "/" + robot.file;
+    model_.reset(load_model(path));
+    const mjModel* loaded = get();
     const auto limits = [&](int actuator, int side) { return static_cast<float>(loaded->actuator_ctrlrange[2 * actuator + side]); };
     bool fits = loaded->nq == robot.nq && loaded->nv == robot.nv && loaded->nu == robot.nu &&
                 loaded->nbody == robot.nbody && loaded->na == 0;
@@ -57,10 +69,16 @@ class Model {
       fits = limits(actuator, 0) == -robot.control_limit && limits(actuator, 1) == robot.control_limit;
     for (std::size_t i = 0; fits && i < robot.bodies.size() && robot.bodies[i] != nullptr; ++i)
       fits = (bodies[i] = mj_name2id(loaded, mjOBJ_BODY, robot.bodies[i])) >= 0;
-    if (!fits)
-      throw std::runtime_error(path + " is not the model that this was compiled for: " + std::to_string(robot.nq) +
-                               " positions, " + std::to_string(robot.nv) + " velocities, " + std::to_string(robot.nu) +
-                               " actuators; expected the file of Gymnasium 1.4");
+    if (!fits) {
+      std::string expected = numbers(robot.nq, robot.nv, robot.nu, robot.nbody) + ", controls from " +
+                             std::to_string(-robot.control_limit) + " to " + std::to_string(robot.control_limit);
+      for (const char* name : robot.bodies)
+        if (name != nullptr) expected.append(", a body ").append(name);
+      throw std::invalid_argument(path + ": found a model with " +
+                                  numbers(loaded->nq, loaded->nv, loaded->nu, loaded->nbody) +
+                                  ", expected the structure of Gymnasium's " + robot.file + " (" + expected +
+                                  ", no activations), for which this was compiled");
+    }
     integration_size = static_cast<std::size_t>(mj_stateSize(loaded, mjSTATE_INTEGRATION));
   }
 
@@ -72,10 +90,12 @@ class Model {
   std::array<int, 3> bodies{};
 
  private:
-  struct Delete {
-    void operator()(mjModel* model) const noexcept { mj_deleteModel(model); }
-  };
-  std::unique_ptr<mjModel, Delete> model_;
+  static std::string numbers(mjtSize positions, mjtSize velocities, mjtSize actuators, mjtSize all_bodies) {
+    return std::to_string(positions) + " positions, " + std::to_string(velocities) + " velocities, " +
+           std::to_string(actuators) + " actuators, " + std::to_string(all_bodies) + " bodies";
+  }
+
+  OwnedModel model_;
 };
 
 }  // namespace penstock::mujoco

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "penstock/env/canvas.hpp"
 #include "penstock/toy_text/tables.hpp"
 
 namespace penstock {
@@ -27,6 +28,12 @@ struct Blackjack {
     bool ace, dealer_ace;
     PENSTOCK_FIELDS(State, sum, count, dealer_sum, dealer_count, dealer_card, ace, dealer_ace)
   } state;
+
+  [[nodiscard]] const char* state_problem() const {
+    const bool fits = state.sum >= 0 && state.sum < std::int64_t(sums) && state.dealer_card >= 0 &&
+                      state.dealer_card < std::int64_t(cards);
+    return fits ? nullptr : "has a sum beyond 31 or a dealer's card beyond 10";
+  }
 
   PENSTOCK_HOST_DEVICE void reset(Rng& rng) {
     state = {};
@@ -57,6 +64,18 @@ struct Blackjack {
     toy_text::show(best(state.sum, state.ace), out.first<sums>());
     toy_text::show(state.dealer_card, out.subspan<sums, cards>());
     toy_text::show(usable(state.sum, state.ace) ? 1 : 0, out.last<aces>());
+  }
+
+  static constexpr FrameSize frame{.height = 96, .width = 256};
+
+  /// Draws what is seen, as bars: above the dealer's card, below one's own sum, 8 pixels a point, with a disc for a usable ace
+  /// and a line at 21.
+  void draw(Canvas& canvas) const {
+    canvas.clear({20, 110, 60});
+    canvas.rectangle(4, 16, 8 * double(state.dealer_card), 24, {215, 60, 50});
+    canvas.rectangle(4, 56, 8 * double(best(state.sum, state.ace)), 24, {240, 240, 240});
+    canvas.rectangle(4 + 8 * 21, 48, 2, 40, {240, 200, 60});
+    if (usable(state.sum, state.ace)) canvas.disc(16, 68, 8, {20, 20, 150});
   }
 
  private:

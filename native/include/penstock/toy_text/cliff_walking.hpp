@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "penstock/env/variants.hpp"
+#include "penstock/toy_text/painting.hpp"
 #include "penstock/toy_text/tables.hpp"
 
 namespace penstock {
@@ -33,6 +34,10 @@ struct CliffWalking {
     PENSTOCK_FIELDS(State, square)
   } state;
 
+  [[nodiscard]] const char* state_problem() const {
+    return std::size_t(state.square) < squares ? nullptr : "has a square beyond 47";
+  }
+
   using Report = toy_text::Report;
   Report report;
   static constexpr std::size_t reset_reports = 1;
@@ -49,7 +54,7 @@ struct CliffWalking {
     report.prob = 1.0;
     if (config.is_slippery) {
       constexpr std::array probabilities{1.0 / 3, 1.0 / 3, 1.0 / 3};
-      direction = (wanted + 3 + std::int64_t(toy_text::draw(probabilities, rng))) % 4;
+      direction = (wanted + 3 + std::int64_t(toy_text::choose(probabilities, rng))) % 4;
       report.prob = probabilities[0];
     } else {
       rng.random();
@@ -64,6 +69,19 @@ struct CliffWalking {
   }
 
   void observe(std::span<float, squares> out) const { toy_text::show(state.square, out); }
+
+  static constexpr FrameSize frame{.height = 96, .width = 288};
+
+  void draw(Canvas& canvas) const {
+    toy_text::Board board(canvas, rows, columns);
+    for (std::int64_t row = 0; row < rows; ++row)
+      for (std::int64_t column = 0; column < columns; ++column) {
+        const bool is_last = row == rows - 1, is_cliff = is_last && column > 0 && column < columns - 1;
+        board.square(row, column, is_cliff ? Rgb{90, 70, 60} : is_last && column == 0 ? toy_text::start_color : Rgb{215, 225, 200});
+      }
+    board.box(rows - 1, columns - 1, 0.6, toy_text::goal_color);
+    board.disc(state.square / columns, state.square % columns, 0.5, toy_text::player_color);
+  }
 
  private:
   static constexpr std::int64_t start = (rows - 1) * columns;

@@ -10,7 +10,7 @@
 namespace penstock::toy_text {
 
 /// Gymnasium's `categorical_sample`: the first place at which the sum exceeds a draw, 0 if it never does.
-PENSTOCK_HOST_DEVICE inline std::size_t draw(std::span<const double> probabilities, Rng& rng) {
+PENSTOCK_HOST_DEVICE inline std::size_t choose(std::span<const double> probabilities, Rng& rng) {
   const double drawn = rng.random();
   double sum = 0.0;
   for (std::size_t i = 0; i < probabilities.size(); ++i)

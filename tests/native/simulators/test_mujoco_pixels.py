@@ -1,0 +1,115 @@
+"""MuJoCo's tasks seen as pictures: frames of the states that the pool in C++ steps, saved and restored with them."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from penstock import native
+
+pytest.importorskip("mujoco", reason="comes with penstock-rl[mujoco]")
+pytest.importorskip("imageio", reason="Gymnasium's MuJoCo environments import it; it comes with penstock-rl[test]")
+
+PROBE = "from mujoco.egl import GLContext; GLContext(8, 8).free()"
+PROGRAM = """
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from penstock import native
+
+size = {"observation": "pixels", "height": 24, "width": 32}
+def made(mode="NextStep", **settings):
+    return native.make("Hopper-v5", 2, autoreset_mode=mode, max_episode_steps=4, **size, **settings)
+
+def action(seed, steps=12):
+    return np.random.default_rng(seed).uniform(-1, 1, (steps, 2, 3)).astype(np.float32)
+
+# The rewards, ends and infos of the pool that observes states; a frame is a function of the state.
+for mode in ("NextStep", "SameStep", "Disabled"):
+    pixels, states = made(mode), native.make("Hopper-v5", 2, autoreset_mode=mode, max_episode_steps=4)
+    seen, infos = pixels.reset(seed=3)
+    _, told = states.reset(seed=3)
+    same = [infos.keys() == told.keys()]
+    for row in action(0, 4 if mode == "Disabled" else 12):
+        seen, *got, infos = pixels.step(row)
+        _, *wanted, told = states.step(row)
+        same += [np.array_equal(*pair) for pair in zip(got, wanted)]
+        same += [infos.keys() == told.keys() and all(np.array_equal(infos[n], told[n]) for n in told
+                                                     if not n.startswith(("final", "_final")))]
+        if "final_obs" in told:
+            same += [np.array_equal(infos["final_info"][n], told["final_info"][n]) for n in told["final_info"]]
+            same += [infos["final_obs"][0].shape == (3, 24, 32)]
+    print(mode, all(same), seen.shape, seen.dtype, len(np.unique(seen)) > 8)
+
+# Rounds, and the same bytes from a saved state.
+def play(pool, rows):
+    shape = (len(rows), 2)
+    buffers = [np.zeros((*shape, 3, 24, 32), np.uint8), np.zeros(shape, np.float32), np.zeros(shape, np.uint8),
+               np.zeros(shape, np.uint8), np.zeros(shape, np.int32)]
+    pool.begin_round(*buffers)
+    for t, row in enumerate(rows):
+        pool.step_round(t, row)
+    end = pool.end_round()
+    return [*(buffer.tobytes() for buffer in buffers), end.bootstrap_observation.tobytes(),
+            end.episodes["length"].tolist()]
+
+pool, other = made(), made()
+pool.reset_ids(np.arange(2, dtype=np.uint64))
+print(play(pool, action(1))[-1], pool.restores_by_replay)
+saved = pool.save()
+other.restore(saved)
+print(play(pool, action(2)) == play(other, action(2)))
+
+# Cameras: the default one follows the robot, and another model has its own.
+for settings in ({}, {"camera": "track"}):
+    camera = made(**settings)
+    print(camera.reset(seed=1)[0].tobytes() == made().reset(seed=1)[0].tobytes(), end=" ")
+pusher = native.make("Reacher-v5", 1, observation="pixels", height=16, width=16)
+print(len(np.unique(pusher.reset(seed=0)[0])) > 3, pusher.environment["observation"])
+"""
+
+
+def test_pictures_are_seen_in_place_of_states():
+    """Rewards, ends and infos stay, in every mode; rounds and saved states; the default camera follows the robot."""
+    environment = {**os.environ, "MUJOCO_GL": "egl"}
+    if subprocess.run([sys.executable, "-c", PROBE], env=environment, capture_output=True, check=False).returncode:
+        pytest.skip("there is no EGL, with which frames are drawn without a window")
+    del environment["MUJOCO_GL"]
+    environment.pop("DISPLAY", None)
+    command = [sys.executable, "-W", "ignore", "-c", PROGRAM]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=600)
+    assert done.stdout.splitlines() == [
+        "NextStep True (2, 3, 24, 32) uint8 True",
+        "SameStep True (2, 3, 24, 32) uint8 True",
+        "Disabled True (2, 3, 24, 32) uint8 True",
+        "[4, 4, 4, 4, 4, 4] False",
+        "True",
+        "True True True {'dtype': 'uint8', 'shape': (3, 16, 16)}",
+    ], done.stderr
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"height": 8}, "height: expected observation = 'pixels'; set that too, or leave it out"),
+        ({"observation": "words"}, "observation is 'words', expected 'state' or 'pixels'"),
+        ({"observation": "pixels", "width": 0}, "width is 0, expected 1 to 4096 pixels"),
+        (
+            {"observation": "pixels", "camera": "side"},
+            "camera is 'side', expected one of the model's: track; leave it out",
+        ),
+        ({"observation": "pixels", "batch_size": 1}, "batch_size = 1: with observation = 'pixels' a pool steps"),
+        ({"observation": "pixels", "healthy_reward": "much"}, "healthy_reward must be float"),
+    ],
+)
+def test_settings_that_fit_no_picture_are_refused(settings, reason):
+    """When the pool is made, before anything is drawn."""
+    with pytest.raises(ValueError, match=reason):
+        native.make("Hopper-v5", 1, **settings)
+
+
+def test_states_are_what_is_observed_by_default():
+    """Said or not; and the settings of pictures have types, which a run checks."""
+    assert native.make("Hopper-v5", 1, observation="state").single_observation_space.shape == (11,)
+    types = native.setting_types("Hopper-v5")
+    assert (types["observation"], types["height"], types["camera"]) == (str, int, str)
