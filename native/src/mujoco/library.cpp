@@ -16,6 +16,6 @@ using namespace penstock::mujoco;
 PENSTOCK_LIBRARY(Ant, HalfCheetah, Hopper, Humanoid, HumanoidStandup, InvertedDoublePendulum, InvertedPendulum, Pusher,
                  Reacher, Swimmer, Walker2d)
 
-extern "C" __attribute__((visibility("default"))) void penstock_mujoco_dot_is_fused(bool fused) {
+extern "C" __attribute__((visibility("default"))) void penstock_dot_is_fused(bool fused) {
   dot_is_fused = fused;
 }
