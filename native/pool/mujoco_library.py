@@ -51,7 +51,7 @@ def load_tasks(found: tuple[Path, Path], models: Path) -> None:
     # Loaded first, by its path, so that the library finds it by name from any folder; Python's mujoco, if it is
     # imported as well, shares it.
     ctypes.CDLL(str(mujoco))
-    ctypes.CDLL(str(library)).penstock_dot_is_fused(ctypes.c_bool(_dot_is_fused()))
+    ctypes.CDLL(str(library)).penstock_mujoco_dot_is_fused(ctypes.c_bool(_dot_is_fused()))
     _core.load_library(str(library), str(models))
 
 

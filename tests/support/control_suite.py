@@ -223,7 +223,7 @@ class Reference:
         weight = -self.model.opt.gravity[2] * self.model.body("torso").subtreemass[0]
         factors.append(tolerance(force, weight, math.inf, weight, "linear", 0.9))
         if self.task == "fetch":
-            return math.prod(factors) * self._fetches()
+            return math.prod([*factors, *self._fetches()])
         speed = {"stand": 0, "walk": 1, "trot": 3, "run": 9}[self.task]
         if speed:
             factors.append(
@@ -237,7 +237,7 @@ class Reference:
         to_target = np.linalg.norm(ball - self.data.geom("target").xpos)
         bites = tolerance(to_mouth, 0, self.model.site("upper_bite").size[0], 2, "reciprocal")
         brings = tolerance(to_target, 0, size, self.model.geom("floor").size[0], "reciprocal")
-        return (1 if to_target < 2 * size else (6 * bites + 1) / 7) * ((brings + 1) / 2)
+        return (1 if to_target < 2 * size else (6 * bites + 1) / 7), (brings + 1) / 2
 
     def _from_spinner(self, name):
         return (self._sensor(name) - self._sensor("spinner"))[[0, 2]]

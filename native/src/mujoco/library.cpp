@@ -15,7 +15,3 @@ using namespace penstock::mujoco;
 
 PENSTOCK_LIBRARY(Ant, HalfCheetah, Hopper, Humanoid, HumanoidStandup, InvertedDoublePendulum, InvertedPendulum, Pusher,
                  Reacher, Swimmer, Walker2d)
-
-extern "C" __attribute__((visibility("default"))) void penstock_dot_is_fused(bool fused) {
-  dot_is_fused = fused;
-}
