@@ -33,9 +33,10 @@ RATED = ("cartpole-balance", "cheetah-run", "walker-walk", "humanoid-run")
 NUM_ENVS = 64
 NAME = "dm-control"
 NOTES = (
-    """The first rows are the largest difference from dm_control 1.0.50 itself on MuJoCo 4.0.0, of all observed values and
-all rewards, from the same state with the same random actions; of values above 1 relative to them. Where they are not equal,
-NumPy's vectorized exponential, logarithm or inverse hyperbolic sine is not the C library's in the last digit.""",
+    """The first rows are the largest difference from dm_control 1.0.50 itself on MuJoCo 4.0.0, of all observed values
+and all rewards, from the same state with the same random actions; of values above 1 relative to them. Where they are
+not equal, NumPy's vectorized exponential, logarithm or inverse hyperbolic sine is not the C library's in the last
+digit.""",
     "Rates are of one thread. EnvPool steps its own copies of the models on the MuJoCo that it brings.",
 )
 
