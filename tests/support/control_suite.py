@@ -467,7 +467,7 @@ FLOORS = {
 
 
 def _removed(domain: str, task: str) -> dict[str, list[str]]:
-    """What a task's model has not, by kind."""
+    """Return the names of what a task's model has not, by kind."""
     walls = ["wall_px", "wall_py", "wall_nx", "wall_ny"]
     if domain == "quadruped":
         alone = {"geom": walls, "body": ["ball"], "site": ["target"]} if task != "fetch" else {"geom": []}

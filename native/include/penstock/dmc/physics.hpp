@@ -87,7 +87,7 @@ int geom_of(const mjModel& model, const char* name);
 int site_of(const mjModel& model, const char* name);
 int sensor_of(const mjModel& model, const char* name);
 
-/// Of two points, the vector to the first from the second.
+/// Returns the vector from one point to another.
 Vector between(const double* to, const double* from);
 /// `np.linalg.norm`.
 double length(std::span<const double> vector);

@@ -13,8 +13,8 @@ inline constexpr double unlimited = std::numeric_limits<double>::infinity();
 
 enum class Sigmoid { gaussian, linear, quadratic, long_tail, reciprocal };
 
-/// Of a distance in margins: 1 at 0, `at_margin` at 1. NumPy squares the elements of an array by a product, and a number by
-/// the C library's pow, which differs now and then in the last bit.
+/// Returns 1 at a distance of 0, `at_margin` at one of 1 (a margin). NumPy squares the elements of an array by a product,
+/// and a number by the C library's pow, which differs now and then in the last bit.
 inline double sigmoid(Sigmoid kind, double x, double at_margin, bool in_array) {
   const auto squared = [in_array](double value) { return in_array ? value * value : square(value); };
   switch (kind) {
