@@ -1,4 +1,4 @@
-# Gymnasium's MuJoCo tasks: a library without Python, linked to the shared library that the mujoco wheel brings. The
+# Tasks that MuJoCo simulates: libraries without Python, linked to the shared library that the mujoco wheel brings. A
 # file's name says for which version it was compiled; native/pool/mujoco_library.py loads it with that one alone.
 execute_process(
   COMMAND "${Python_EXECUTABLE}" -c
@@ -12,17 +12,23 @@ endif()
 string(REGEX REPLACE ".*libmujoco\\.so\\." "" PENSTOCK_MUJOCO_VERSION "${PENSTOCK_MUJOCO_LIBRARY}")
 message(STATUS "MuJoCo ${PENSTOCK_MUJOCO_VERSION} from ${PENSTOCK_MUJOCO_FOLDER}")
 
-add_library(penstock_mujoco MODULE src/mujoco/library.cpp src/mujoco/guard.cpp)
-set_target_properties(
-  penstock_mujoco
-  PROPERTIES OUTPUT_NAME "penstock_mujoco-${PENSTOCK_MUJOCO_VERSION}"
-             CXX_VISIBILITY_PRESET hidden
-             BUILD_RPATH "${PENSTOCK_MUJOCO_FOLDER}"
-             INSTALL_RPATH "$ORIGIN/../../mujoco")
-target_compile_features(penstock_mujoco PRIVATE cxx_std_20)
-target_include_directories(penstock_mujoco PRIVATE include)
-target_include_directories(penstock_mujoco SYSTEM PRIVATE "${PENSTOCK_MUJOCO_FOLDER}/include")
-target_link_libraries(penstock_mujoco PRIVATE Threads::Threads "${PENSTOCK_MUJOCO_LIBRARY}")
-penstock_compile_options(penstock_mujoco)
+function(penstock_mujoco_library target)
+  add_library(${target} MODULE ${ARGN} src/mujoco/guard.cpp)
+  set_target_properties(
+    ${target}
+    PROPERTIES OUTPUT_NAME "${target}-${PENSTOCK_MUJOCO_VERSION}"
+               CXX_VISIBILITY_PRESET hidden
+               BUILD_RPATH "${PENSTOCK_MUJOCO_FOLDER}"
+               INSTALL_RPATH "$ORIGIN/../../mujoco")
+  target_compile_features(${target} PRIVATE cxx_std_20)
+  target_include_directories(${target} PRIVATE include)
+  target_include_directories(${target} SYSTEM PRIVATE "${PENSTOCK_MUJOCO_FOLDER}/include")
+  target_link_libraries(${target} PRIVATE Threads::Threads "${PENSTOCK_MUJOCO_LIBRARY}")
+  penstock_compile_options(${target})
+  install(TARGETS ${target} DESTINATION penstock/native)
+endfunction()
 
-install(TARGETS penstock_mujoco DESTINATION penstock/native)
+penstock_mujoco_library(penstock_mujoco src/mujoco/library.cpp)
+file(GLOB PENSTOCK_DMC_DOMAINS CONFIGURE_DEPENDS src/dmc/domains/*.cpp)
+penstock_mujoco_library(penstock_dmc src/dmc/library.cpp src/dmc/listed.cpp src/dmc/physics.cpp src/dmc/suite.cpp
+                        src/dmc/text.cpp ${PENSTOCK_DMC_DOMAINS})

@@ -2,6 +2,7 @@
 
 dm_control 1.0.50 does not run on MuJoCo 4, which Penstock's own MuJoCo tasks need: it reads a field of the model that
 is no longer there. It is an optional extra for an environment with MuJoCo 3; with MuJoCo 4 its ids are refused by name.
+`penstock.native.pool.control_suite` has the tasks on MuJoCo 4.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 
 from penstock.native.adapters.vector_env import WrappedSource
+from penstock.native.pool.control_suite import IDS as OWN_IDS
+from penstock.native.pool.control_suite import PREFIX as OWN_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -139,10 +142,12 @@ def _why(env_id: str, error: Exception) -> str:
     found = _version("mujoco")
     if int(found.partition(".")[0] or 0) < 4:
         return said
+    own = f"{OWN_PREFIX}{env_id.removeprefix(PREFIX)}"
+    stepped_here = f"'{own}', the same task stepped by Penstock, or " if own in OWN_IDS else ""
     return (
         f"{said}. dm_control {_version('dm_control')} was made for MuJoCo 3, and {found} is installed, which the tasks "
-        f"that Penstock steps need: choose environment.id = '{envpool_twin(env_id)}', the same task in EnvPool (pip "
-        f"install 'penstock-rl[envpool]'), or install penstock-rl[dm-control] in an environment of its own"
+        f"that Penstock steps need: choose environment.id = {stepped_here}'{envpool_twin(env_id)}', the same task in "
+        f"EnvPool (pip install 'penstock-rl[envpool]'), or install penstock-rl[dm-control] in an environment of its own"
     )
 
 

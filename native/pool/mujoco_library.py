@@ -43,12 +43,17 @@ def load() -> None:
     """
     if _is_loaded():
         return
-    library, mujoco = _found()
+    load_tasks(_found(), _assets())
+
+
+def load_tasks(found: tuple[Path, Path], models: Path) -> None:
+    """Load a library of tasks with its MuJoCo, as `find_library` found them; `models` is their XML files' folder."""
+    library, mujoco = found
     # Loaded first, by its path, so that the library finds it by name from any folder; Python's mujoco, if it is
     # imported as well, shares it.
     ctypes.CDLL(str(mujoco))
     ctypes.CDLL(str(library)).penstock_mujoco_dot_is_fused(ctypes.c_bool(_dot_is_fused()))
-    _core.load_library(str(library), str(_assets()))
+    _core.load_library(str(library), str(models))
 
 
 def available() -> bool:
@@ -115,7 +120,7 @@ def body_names(path: Path) -> list[str]:
 
 
 def _assets() -> Path:
-    return _package_folder("gymnasium") / "envs" / "mujoco" / "assets"
+    return package_folder("gymnasium") / "envs" / "mujoco" / "assets"
 
 
 def _is_loaded() -> bool:
@@ -123,16 +128,24 @@ def _is_loaded() -> bool:
 
 
 def _found() -> tuple[Path, Path]:
-    """Return the library and the MuJoCo for it."""
-    compiled = {path.stem.removeprefix(_PREFIX): path for path in Path(_core.__file__).parent.glob(f"{_PREFIX}*.so")}
+    return find_library(_PREFIX, _INSTEAD)
+
+
+def find_library(prefix: str, instead: str) -> tuple[Path, Path]:
+    """Return a library of tasks, whose file's name begins so, and the MuJoCo for it.
+
+    Raises:
+        ImportError: One of them is missing, or they do not fit; the message ends with `instead`.
+    """
+    compiled = {path.stem.removeprefix(prefix): path for path in Path(_core.__file__).parent.glob(f"{prefix}*.so")}
     if not compiled:
         raise ImportError(
             "this Penstock was compiled without the MuJoCo tasks: install a wheel of it, or install mujoco before you "
-            "compile it" + _INSTEAD
+            "compile it" + instead
         )
     wanted = " or ".join(sorted(compiled))
     try:
-        folder = _package_folder("mujoco")
+        folder = package_folder("mujoco")
     except ModuleNotFoundError:
         raise ModuleNotFoundError(f"the MuJoCo tasks need mujoco {wanted}, and none is installed; {_INSTALL}") from None
     there = {path.name.removeprefix(_MUJOCO_PREFIX): path for path in folder.glob(f"{_MUJOCO_PREFIX}*")}
@@ -142,11 +155,12 @@ def _found() -> tuple[Path, Path]:
     installed = " or ".join(sorted(there)) or "none"
     raise ImportError(
         f"the MuJoCo tasks were compiled for mujoco {wanted}, but {installed} is installed in {folder}; {_INSTALL}"
-        + _INSTEAD
+        + instead
     )
 
 
-def _package_folder(name: str) -> Path:
+def package_folder(name: str) -> Path:
+    """Return the folder of an installed package, without importing it; raises ModuleNotFoundError if there is none."""
     try:
         spec = importlib.util.find_spec(name)
     except ValueError:  # sys.modules says None: the import is forbidden

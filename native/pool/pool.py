@@ -15,7 +15,7 @@ from gymnasium.vector.utils import batch_space
 
 from penstock.native import _core
 from penstock.native.interface import EnvironmentSpec, ObservationFormat, RoundEnd
-from penstock.native.pool import mujoco_library
+from penstock.native.pool import task_libraries
 from penstock.native.pool.arguments import checked_seed, core_values, one_seed_each, reset_mask
 from penstock.native.pool.asynchronous import Asynchronous
 from penstock.native.pool.infos import PoolInfos
@@ -273,8 +273,7 @@ class Pool(Asynchronous):
     def _new_core(self) -> _core.Pool:
         limit = self.time_limit or 0
         mode, values = self.autoreset_mode.value, core_values(self.config)
-        if self.environment["id"] in mujoco_library.IDS:  # a copy in a process that has not made one yet
-            mujoco_library.load()
+        task_libraries.load_for(self.environment["id"])  # a copy in a process that has not made one yet
         core = _core.Pool(
             self.environment["id"],
             self.num_envs,

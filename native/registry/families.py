@@ -21,7 +21,7 @@ from penstock.native.adapters.gymnasium import PREFIX as GYMNASIUM
 from penstock.native.adapters.minatar import PREFIX as MINATAR
 from penstock.native.adapters.minatar import minatar_ids
 from penstock.native.adapters.minigrid import minigrid_ids
-from penstock.native.pool import mujoco_library
+from penstock.native.pool import control_suite, mujoco_library, task_libraries
 from penstock.native.pool.spaces import VECTOR_ENTRY_POINT
 from penstock.native.registry.entry_points import load_installed
 from penstock.native.simulators.brax import brax_ids
@@ -80,6 +80,7 @@ def extra(name: str) -> str:
 
 
 _IN_RUNS = "in runs also Floorplan-v0, and the environments of a header (environment.header)"
+_SUITE = "dm_control's suite on MuJoCo 4, stepped by Penstock"
 _BEHIND_SOCKETS = "socket/<name> with environment.address: the environment of a server, such as `penstock serve-env`"
 _LISTED_ELSEWHERE = {"minatar", "minigrid"}
 """Packages whose ids in Gymnasium's registry are another family's."""
@@ -87,10 +88,12 @@ _LISTED_ELSEWHERE = {"minatar", "minigrid"}
 
 def _all() -> tuple[Family, ...]:
     load_installed()
-    mujoco, own = mujoco_library.available(), {*_core.environment_ids()} - {*mujoco_library.IDS}
+    mujoco, suite = mujoco_library.available(), control_suite.available()
+    own = {*_core.environment_ids()} - task_libraries.IDS
     return (
         Family("Penstock", tuple(sorted(own)), installed=True, install=None, restored="state", note=_IN_RUNS),
         Family("MuJoCo", mujoco_library.IDS if mujoco else (), mujoco, extra("mujoco"), "state"),
+        Family("Control suite", control_suite.IDS if suite else (), suite, extra("mujoco,dm"), "state", _SUITE),
         _wrapped("Atari", "ale_py", "atari", atari_ids),
         _wrapped("MinAtar", "minatar", "minatar", minatar_ids),
         _wrapped("MiniGrid", "minigrid", "minigrid", minigrid_ids, "observes the view, without the mission's words"),
@@ -98,7 +101,11 @@ def _all() -> tuple[Family, ...]:
             "EnvPool", "envpool", "envpool", envpool_ids, "those of several players are refused; Procgen needs Qt 5"
         ),
         _wrapped(
-            "dm_control", "dm_control", "dm-control", dm_control_ids, "needs MuJoCo 3; EnvPool has the same tasks"
+            "dm_control",
+            "dm_control",
+            "dm-control",
+            dm_control_ids,
+            "needs MuJoCo 3; dmc/ and EnvPool have the same tasks",
         ),
         _wrapped(
             "PettingZoo", "pettingzoo", "pettingzoo", pettingzoo_ids, "several agents; some need packages of their own"
@@ -107,7 +114,7 @@ def _all() -> tuple[Family, ...]:
         _wrapped("Warp", "mujoco_warp", "warp", warp_ids, "on Warp's CPU device, slowly: for trying", "state"),
         _wrapped("Brax", "brax", "brax", brax_ids, "no longer maintained by its authors: prefer MJX", "state"),
         Family("Socket", (), installed=True, install=None, restored="replay", note=_BEHIND_SOCKETS),
-        *_of_gymnasium({*own, *mujoco_library.IDS}),
+        *_of_gymnasium({*own, *task_libraries.IDS}),
     )
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import gymnasium
 
 from penstock.native import _core
-from penstock.native.pool import mujoco_library
+from penstock.native.pool import control_suite, mujoco_library
 from penstock.native.pool.spaces import SINGLE_ENTRY_POINT, VECTOR_ENTRY_POINT, gymnasium_id
 from penstock.native.registry.registry import make_native
 from penstock.native.registry.single_env import SingleEnv
@@ -50,9 +50,10 @@ def register(environment_id: str) -> str:
 
 def _limits(environment_id: str) -> tuple[int, float | None, int | None]:
     """Agents, reward threshold and time limit."""
-    if (
-        environment_id in mujoco_library.IDS
-    ):  # Gymnasium has them under the same id: MuJoCo need not be loaded to register them
+    # MuJoCo need not be loaded to register its tasks.
+    if environment_id in control_suite.IDS:
+        return 0, None, control_suite.MAX_EPISODE_STEPS
+    if environment_id in mujoco_library.IDS:  # Gymnasium has them under the same id
         theirs = gymnasium.spec(environment_id)
         return 0, theirs.reward_threshold, theirs.max_episode_steps
     described = _core.describe(environment_id)

@@ -23,7 +23,7 @@ from penstock.native.adapters.minatar import minatar_source, minatar_types
 from penstock.native.adapters.minigrid import PREFIX as MINIGRID
 from penstock.native.adapters.minigrid import minigrid_source, minigrid_types
 from penstock.native.adapters.vector_env import WrappedPool
-from penstock.native.pool import mujoco_library
+from penstock.native.pool import task_libraries
 from penstock.native.pool.arguments import configuration
 from penstock.native.pool.pool import Pool
 from penstock.native.pool.rendering_pool import RenderingPool
@@ -60,7 +60,7 @@ unknown_id_hooks: list[Callable[[], object]] = []
 
 def environment_ids() -> tuple[str, ...]:
     """Return every id that `make` takes here; those that need a package are among them where it is installed."""
-    return tuple(sorted({*_core.environment_ids(), *(mujoco_library.IDS if mujoco_library.available() else ())}))
+    return tuple(sorted({*_core.environment_ids(), *task_libraries.available_ids()}))
 
 
 def make(
@@ -87,7 +87,8 @@ def make(
         id: One of `environment_ids()`; an Atari game as `ALE/Pong-v5` (needs ale-py), a smaller one as
             `MinAtar/Breakout-v1` (needs MinAtar), a maze as `minigrid/MiniGrid-DoorKey-5x5-v0` (needs MiniGrid), one
             of EnvPool's as `envpool/CartpoleBalance-v1` (needs EnvPool), a task of dm_control's suite as
-            `dm_control/cartpole-balance` (needs dm_control and MuJoCo 3); an environment of several agents as
+            `dmc/cartpole-balance`, stepped by this package (needs dm_control's files), or as
+            `dm_control/cartpole-balance`, stepped by dm_control (needs MuJoCo 3); an environment of several agents as
             `pettingzoo/mpe/simple_spread_v3` (needs PettingZoo); the environment of a server as `socket/Name`
             (with `address`; `docs/socket.md`); or an id of Gymnasium's registry, as it is or after `gymnasium/`, which
             also chooses Gymnasium where both know the id. `penstock envs` lists them.
@@ -262,8 +263,7 @@ def make_native(
 
 def is_native(environment_id: str) -> bool:
     """Return whether this package steps the environment itself; an installed package may bring it only now."""
-    if environment_id in mujoco_library.IDS:
-        mujoco_library.load()
+    task_libraries.load_for(environment_id)
     if environment_id not in _core.environment_ids() and not environment_id.startswith(_WRAPPED):
         for bring_more in unknown_id_hooks:
             bring_more()

@@ -7,6 +7,8 @@ from penstock import native
 from penstock.storage.shards.specs import Spec
 from penstock.tasks.specs import ActionSpec, EnvironmentSpec, ParameterGroup
 
+from ..support.own_ids import OWN_IDS
+
 
 def test_a_groups_tensors_are_its_vector():
     """In the order of the names; writing to the vector changes the tensors, which are leaves for gradients."""
@@ -34,7 +36,7 @@ def test_a_group_owns_its_memory():
     assert copy.flat.tolist() == [1.0, 2.0]
 
 
-@pytest.mark.parametrize("name", native.environment_ids())
+@pytest.mark.parametrize("name", OWN_IDS)
 def test_every_environment_of_the_pool_can_be_described(name: str):
     """Algorithms get the pool's description as plain Python numbers."""
     pool = native.make(name, 2, max_episode_steps=9)

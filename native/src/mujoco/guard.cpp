@@ -7,6 +7,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "penstock/mujoco/numpy_array.hpp"
+
 // MuJoCo's own Python module uses these. The public mju_setLogHandler sets one handler for the whole process, which
 // belongs to the user. The library is loaded with the one version of MuJoCo that it was compiled for.
 extern "C" mjfLogHandler _mjPRIVATE_setTlsLogHandler(mjfLogHandler handler);
@@ -46,3 +48,7 @@ void guarded(void (*call)(void*), void* context, Warnings warnings) {
 }
 
 }  // namespace penstock::mujoco
+
+extern "C" __attribute__((visibility("default"))) void penstock_mujoco_dot_is_fused(bool fused) {
+  penstock::mujoco::dot_is_fused = fused;
+}

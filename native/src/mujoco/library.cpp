@@ -19,10 +19,6 @@ using namespace penstock::mujoco;
 PENSTOCK_LIBRARY(Ant, HalfCheetah, Hopper, Humanoid, HumanoidStandup, InvertedDoublePendulum, InvertedPendulum, Pusher,
                  Reacher, Swimmer, Walker2d)
 
-extern "C" __attribute__((visibility("default"))) void penstock_mujoco_dot_is_fused(bool fused) {
-  dot_is_fused = fused;
-}
-
 /// Writes the names of a model's bodies in MuJoCo's order, a line each, which is empty for a body without a name; or why
 /// there is no such model, and returns false. Cut off at `size` bytes.
 extern "C" __attribute__((visibility("default"))) bool penstock_mujoco_body_names(const char* path, char* out,

@@ -95,10 +95,11 @@ make("dm_control/cartpole-balance", 1)
 
 
 def test_with_mujoco_4_the_error_says_what_to_do():
-    """The same task in EnvPool, or an environment with MuJoCo 3; here a stand-in fails as dm_control 1.0.50 does."""
+    """The same task, stepped here or in EnvPool, or MuJoCo 3; a stand-in fails as dm_control 1.0.50 does."""
     result = subprocess.run([sys.executable, "-c", STAND_IN], capture_output=True, text=True, check=False)
     assert "dm_control 1.0.50 was made for MuJoCo 3, and 4.0.0 is installed" in result.stderr
-    assert "choose environment.id = 'envpool/CartpoleBalance-v1', the same task in EnvPool" in result.stderr
+    assert "choose environment.id = 'dmc/cartpole-balance', the same task stepped by Penstock" in result.stderr
+    assert "or 'envpool/CartpoleBalance-v1', the same task in EnvPool" in result.stderr
 
 
 def test_a_missing_package_is_named_with_its_extra():

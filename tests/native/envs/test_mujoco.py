@@ -529,7 +529,7 @@ import numpy as np
 from penstock import native
 from penstock.native.pool import mujoco_library
 mujoco_library.load()
-assets = mujoco_library._package_folder("gymnasium") / "envs" / "mujoco" / "assets"
+assets = mujoco_library.package_folder("gymnasium") / "envs" / "mujoco" / "assets"
 small = (assets / "ant.xml").read_text().replace("<worldbody>", '<size memory="14000"/><worldbody>', 1)
 (Path({str(tmp_path)!r}) / "ant.xml").write_text(small)
 good = native.make("Ant-v5", 2, 2)

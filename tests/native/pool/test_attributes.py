@@ -16,7 +16,7 @@ from penstock.native.pool import mujoco_library
 
 MODES = list(AutoresetMode)
 # The MuJoCo tasks have another state than Gymnasium's, and are held against those where they are tested.
-OTHERS = {env_id for env_id in native.environment_ids() if env_id.startswith(("toy/", "MiniGrid-"))}
+OTHERS = {env_id for env_id in native.environment_ids() if env_id.startswith(("toy/", "MiniGrid-", "dmc/"))}
 """Those that observe arrays where Gymnasium's of that name observe something else."""
 SHARED = [
     env_id

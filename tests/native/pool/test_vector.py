@@ -14,7 +14,7 @@ from penstock.native.pool import mujoco_library
 
 MODES = list(AutoresetMode)
 # The MuJoCo tasks are held against Gymnasium where they are tested: their infos are not all float64 there.
-OTHERS = {env_id for env_id in native.environment_ids() if env_id.startswith(("toy/", "MiniGrid-"))}
+OTHERS = {env_id for env_id in native.environment_ids() if env_id.startswith(("toy/", "MiniGrid-", "dmc/"))}
 """Those that observe arrays where Gymnasium's of that name observe something else."""
 SHARED = [
     env_id

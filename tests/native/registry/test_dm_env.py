@@ -9,11 +9,13 @@ import pytest
 
 from penstock import native
 
+from ...support.own_ids import OWN_IDS
+
 pytest.importorskip("dm_env", reason="comes with penstock-rl[dm]")
 
 from dm_env import Environment, StepType, specs, test_utils
 
-SINGLE = [env_id for env_id in native.environment_ids() if not native.make(env_id, 1).environment["agents"]]
+SINGLE = [env_id for env_id in OWN_IDS if not native.make(env_id, 1).environment["agents"]]
 
 
 class Contract(test_utils.EnvironmentTestMixin):
@@ -100,7 +102,7 @@ def test_seeds_go_to_the_first_reset():
         assert np.array_equal(pool.reset().observation, gym.reset(seed=seed)[0])
 
 
-@pytest.mark.parametrize("env_id", native.environment_ids())
+@pytest.mark.parametrize("env_id", OWN_IDS)
 def test_specs_are_the_spaces(env_id: str):
     """Types, shapes and bounds of one environment's observation and action; actions of the spec can be played."""
     pool = native.make_dm(env_id, 2, seed=0)

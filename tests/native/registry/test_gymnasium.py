@@ -20,9 +20,12 @@ from gymnasium.wrappers import TransformReward
 from penstock import native
 from penstock.native.pool import mujoco_library
 
-SINGLE = [env_id for env_id in native.environment_ids() if not native.make(env_id, 1).environment["agents"]]
-TEAMS = [env_id for env_id in native.environment_ids() if env_id not in SINGLE]
-SHARED = [env_id for env_id in SINGLE if env_id in gymnasium.registry and not env_id.startswith(("toy/", "MiniGrid-"))]
+from ...support.own_ids import OWN_IDS
+
+SINGLE = [env_id for env_id in OWN_IDS if not native.make(env_id, 1).environment["agents"]]
+TEAMS = [env_id for env_id in OWN_IDS if env_id not in SINGLE]
+OTHERS = ("toy/", "MiniGrid-", "dmc/")
+SHARED = [env_id for env_id in SINGLE if env_id in gymnasium.registry and not env_id.startswith(OTHERS)]
 
 
 @pytest.mark.parametrize("env_id", SINGLE)

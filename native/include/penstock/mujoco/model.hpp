@@ -4,13 +4,13 @@
 #include <mujoco/mujoco.h>
 
 #include <array>
-#include <atomic>
 #include <cstddef>
 #include <memory>
 #include <stdexcept>
 #include <string>
 
 #include "penstock/mujoco/guard.hpp"
+#include "penstock/mujoco/numpy_array.hpp"
 
 namespace penstock::mujoco {
 
@@ -35,9 +35,6 @@ struct Robot {
   unsigned derived = 0;
   std::array<const char*, 3> bodies{};  ///< names that the task looks up
 };
-
-/// Set by native/pool/mujoco_library.py: whether NumPy's dot product of two short vectors fuses multiply and add.
-inline std::atomic<bool> dot_is_fused{false};
 
 struct DeleteModel {
   void operator()(mjModel* model) const noexcept { mj_deleteModel(model); }

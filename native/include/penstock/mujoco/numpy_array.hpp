@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cmath>
 #include <cstddef>
 #include <span>
@@ -47,5 +48,12 @@ double norm(const std::array<double, Size>& vector, bool fused) noexcept {
   for (const double value : vector) sum = fused ? std::fma(value, value, sum) : sum + value * value;
   return std::sqrt(sum);
 }
+
+namespace mujoco {
+
+/// Set by native/pool/mujoco_library.py: whether NumPy's dot product of two short vectors fuses multiply and add.
+inline std::atomic<bool> dot_is_fused{false};
+
+}  // namespace mujoco
 
 }  // namespace penstock

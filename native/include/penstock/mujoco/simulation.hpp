@@ -11,6 +11,7 @@
 #include "penstock/env.hpp"
 #include "penstock/mujoco/model.hpp"
 #include "penstock/mujoco/numpy_array.hpp"
+#include "penstock/mujoco/writer.hpp"
 #include "penstock/random/numpy_math.hpp"
 
 namespace penstock::mujoco {
@@ -163,27 +164,6 @@ class Simulation {
 
  protected:
   std::unique_ptr<mjData, Delete> data;
-};
-
-/// Writes values one after the other.
-class Writer {
- public:
-  explicit Writer(std::span<double> out) : next_(out.data()) {}
-  Writer& put(std::span<const double> values) {
-    next_ = std::copy(values.begin(), values.end(), next_);
-    return *this;
-  }
-  Writer& put_clipped(std::span<const double> values, double low, double high) {
-    next_ = std::transform(values.begin(), values.end(), next_, [=](double value) { return clip(value, low, high); });
-    return *this;
-  }
-  Writer& put(double value) {
-    *next_++ = value;
-    return *this;
-  }
-
- private:
-  double* next_;
 };
 
 }  // namespace penstock::mujoco
