@@ -112,7 +112,9 @@ class World final : public b2ContactListener {
     body->CreateFixture(&fixture);
   }
 
-  void add_joint(const b2RevoluteJointDef& joint) {
+  /// Adds a joint. As in the Python binding, its angle counts from the one that the bodies have now.
+  void add_joint(b2RevoluteJointDef joint) {
+    joint.referenceAngle = joint.bodyB->GetAngle() - joint.bodyA->GetAngle();
     joints.push_back(static_cast<b2RevoluteJoint*>(engine.CreateJoint(&joint)));
   }
 
