@@ -2,9 +2,9 @@
 
     python benchmarks/box2d_equality.py [--steps 5000] [--sdist box2d-py-2.3.8.tar.gz]
 
-needs g++ and `pip install box2d==2.3.10`. It builds the same random worlds twice: hilly ground of edges, polygons that fall on
-it and on each other, walkers of three bodies whose joints have motors and limits, and pushes; and compares position,
-angle and velocities of all bodies with == after every step.
+needs g++ and `pip install box2d==2.3.10`. It builds the same random worlds twice: hilly ground of edges, polygons
+that fall on it and on each other, walkers of three bodies whose joints have motors and limits, and pushes; and compares
+position, angle and velocities of all bodies with == after every step.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 import Box2D
 import numpy as np
-from Box2D.b2 import edgeShape, fixtureDef, polygonShape, revoluteJointDef
+from Box2D.b2 import fixtureDef, polygonShape, revoluteJointDef
 
 HERE = Path(__file__).resolve().parent
 SOURCES = HERE.parent / "native" / "packages" / "box2d" / "box2d_sources.py"

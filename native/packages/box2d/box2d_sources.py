@@ -2,8 +2,8 @@
 
     python box2d_sources.py FOLDER [SDIST]
 
-writes the library below FOLDER, with FOLDER/box2d.cpp, which compiles all of it as one unit. Without SDIST pip fetches the
-archive from the package index that it is configured for. The results of a step are the same bits as those of the
+writes the library below FOLDER, with FOLDER/box2d.cpp, which compiles all of it as one unit. Without SDIST pip fetches
+the archive from the package index that it is configured for. The results of a step are the same bits as those of the
 sources as they were; each change below says what it is for.
 """
 
@@ -15,9 +15,7 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-REQUIREMENT = (
-    "box2d-py==2.3.8 --hash=sha256:bdacfbbc56079bb317548efe49d3d5a86646885cc27f4a2ee97e4b2960921ab7"
-)
+REQUIREMENT = "box2d-py==2.3.8 --hash=sha256:bdacfbbc56079bb317548efe49d3d5a86646885cc27f4a2ee97e4b2960921ab7"
 LEFT_OUT = "b2Timer.cpp"
 """Not needed: a timer that asks the system for the time several times a step."""
 
@@ -101,7 +99,9 @@ def _changed(path: Path) -> str:
 
 def _replaced(path: Path, text: str, old: str, new: str) -> str:
     if text.count(old) != 1:
-        raise ValueError(f"{path.name} has {text.count(old)} times {old!r}, expected it once; are these the sources of 2.3.8?")
+        raise ValueError(
+            f"{path.name} has {text.count(old)} times {old!r}, expected it once; are these the sources of 2.3.8?"
+        )
     return text.replace(old, new)
 
 

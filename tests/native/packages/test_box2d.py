@@ -1,4 +1,4 @@
-"""The distribution penstock-box2d: its tasks are Gymnasium's bit for bit, and a saved state continues with the same bits."""
+"""The distribution penstock-box2d: its tasks are Gymnasium's bit for bit, and saved states continue as they were."""
 
 import subprocess
 import sys
