@@ -29,7 +29,18 @@ def build(folder: Path, sdist: str | None) -> ctypes.CDLL:
     """Compile the prepared sources, and the functions that drive them, as a pool's library is compiled."""
     subprocess.run([sys.executable, SOURCES, folder, *([sdist] if sdist else [])], check=True)
     library = folder / "world.so"
-    flags = ["-std=c++20", "-O3", "-DNDEBUG", "-ffp-contract=off", "-fPIC", "-shared", "-I", folder, "-I", SOURCES.parent]
+    flags = [
+        "-std=c++20",
+        "-O3",
+        "-DNDEBUG",
+        "-ffp-contract=off",
+        "-fPIC",
+        "-shared",
+        "-I",
+        folder,
+        "-I",
+        SOURCES.parent,
+    ]
     subprocess.run(["g++", *flags, HERE / "bare" / "box2d_world.cpp", folder / "box2d.cpp", "-o", library], check=True)
     loaded = ctypes.CDLL(str(library))
     loaded.world_new.restype = ctypes.c_void_p

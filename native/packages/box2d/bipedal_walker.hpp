@@ -12,7 +12,7 @@
 
 namespace penstock_box2d {
 
-/// What the world of a walker is built from besides the generator.
+/// All that the world of a walker is built from besides the generator.
 struct WalkerBuilt {
   bool hardcore = false;
   static constexpr std::size_t count = 1;

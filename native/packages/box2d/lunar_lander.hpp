@@ -9,7 +9,7 @@
 
 namespace penstock_box2d {
 
-/// What the world of a lander is built from besides the generator.
+/// All that the world of a lander is built from besides the generator.
 struct LanderBuilt {
   double gravity = -10.0;
   bool wind = false;

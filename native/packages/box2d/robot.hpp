@@ -1,4 +1,4 @@
-/// What both robots share: a world that is built from the generator, and saved with what it was built from.
+/// The base of both robots: a world that is built from the generator, and saved with what it was built from.
 #pragma once
 
 #include <memory>

@@ -32,7 +32,7 @@ struct JointIteration {
     if (inverse33 != 0.0f) inverse33 = 1.0f / inverse33;
   }
 
-  /// Whether this can stand for the joint's own solver.
+  /// Returns whether this can stand for the joint's own solver.
   static bool can_be(const b2Joint& joint) {
     if (joint.m_type != e_revoluteJoint) return false;
     const auto& revolute = static_cast<const b2RevoluteJoint&>(joint);

@@ -70,7 +70,7 @@ class Reader {
   std::size_t used_ = 0;
 };
 
-/// What a body touches the world with.
+/// The surface that a body touches the world with.
 struct Surface {
   double density, friction;
   std::uint16_t category, mask;
@@ -86,8 +86,8 @@ class World final : public b2ContactListener {
   b2World engine;
   std::vector<b2Body*> bodies;  ///< Moving ones, the hull first.
   std::vector<b2RevoluteJoint*> joints;
-  bool crashed = false;                         ///< Whether the hull ever touched anything.
-  std::array<bool, most_bodies> on_ground{};  ///< Of each body: whether its last contact to change began.
+  bool crashed = false;                         ///< True once the hull has touched anything.
+  std::array<bool, most_bodies> on_ground{};  ///< Each body's: true if its last contact to change began.
 
   void BeginContact(b2Contact* contact) override { note(contact, true); }
   void EndContact(b2Contact* contact) override { note(contact, false); }
