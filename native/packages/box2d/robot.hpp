@@ -16,7 +16,7 @@ template <class Derived, class Built, std::size_t Bodies, std::size_t Joints>
 class Robot {
  public:
   [[nodiscard]] std::size_t state_size() const {
-    return 1 + 2 * std::tuple_size_v<penstock::Rng::Words> + Built::count + 3 + Derived::contact_room + 15 * Bodies +
+    return 1 + 2 * std::tuple_size_v<penstock::Rng::Words> + Built::count + 3 + Derived::contact_room + 16 * Bodies +
            7 * Joints + Derived::extras;
   }
   void save(std::span<double> row) const {
