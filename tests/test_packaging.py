@@ -53,6 +53,7 @@ NATIVE = (
         "trainers",
     ),
     "conformance",
+    "packages",
 )
 FLOWS = (
     *("settings", "observers.callbacks", "display", "report", "observers.telemetry", "observers.tracking"),
