@@ -29,17 +29,23 @@ class ActionRecord:
 
     def __init__(self, seeds: NDArray[np.uint64]) -> None:
         self._seeds = seeds.copy()
-        self._actions: list[NDArray[np.generic]] = []
+        self._actions: NDArray[np.generic] | None = None
+        """[steps that there is room for, num_envs, ...]."""
+        self._steps = 0
 
     def add(self, action: NDArray[np.generic]) -> None:
         """Append a copy of one step's actions, `[num_envs, ...]`."""
-        self._actions.append(action.copy())
+        if self._actions is None or self._steps == len(self._actions):
+            more = np.empty((max(self._steps, _ROUND_STEPS), *action.shape), dtype=action.dtype)
+            self._actions = more if self._actions is None else np.concatenate([self._actions, more])
+        self._actions[self._steps] = action
+        self._steps += 1
 
     def state(self, observation: NDArray[np.generic]) -> dict[str, NDArray[np.generic]]:
         """Return uint64 seeds `[num_envs]`, actions `[num_envs, T, ...]`, digests uint8 `[num_envs, 16]`."""
         state: dict[str, NDArray[np.generic]] = {SEED: self._seeds.copy(), SHOWN: _digests(observation)}
-        if self._actions:
-            state[ACTION] = np.stack(self._actions, 1)
+        if self._actions is not None:
+            state[ACTION] = np.swapaxes(self._actions[: self._steps], 0, 1).copy()
         return state
 
 

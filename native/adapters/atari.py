@@ -15,6 +15,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 
 from penstock.native.adapters.vector_env import WrappedSource
+from penstock.native.pool.arguments import folded_seed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -86,18 +87,6 @@ def atari_types(env_id: str) -> dict[str, type | None]:
     return {name: type(default) for name, default in _offered(_vector_class(env_id)).items()}
 
 
-def atari_seed(seed: int) -> int:
-    """Fold a seed of up to 64 bits into the 31 that ale-py takes; seeds below 2**31 stay the same.
-
-    Two of n environments get the same with a probability of about n**2 / 2**32.
-    """
-    folded = 0
-    while seed:
-        folded ^= seed & ((1 << _SEED_BITS) - 1)
-        seed >>= _SEED_BITS
-    return folded
-
-
 class AtariVector(VectorWrapper[Any, Any, Any]):
     """AtariVectorEnv with seeds as `SyncVectorEnv` takes them and a mask for its final observations."""
 
@@ -111,7 +100,7 @@ class AtariVector(VectorWrapper[Any, Any, Any]):
         """Start episodes; `seed` is one, or None, an environment, masked out or not."""
         if seed is None:
             return self.env.reset(options=options)
-        seeds = np.array([-1 if value is None else atari_seed(value) for value in seed])
+        seeds = np.array([-1 if value is None else folded_seed(value, _SEED_BITS) for value in seed])
         mask = (options or {}).get("reset_mask")
         return self.env.reset(seed=seeds if mask is None else seeds[mask], options=options)  # type: ignore[arg-type]
 

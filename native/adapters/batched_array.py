@@ -20,6 +20,9 @@ class BatchedArray:
         low, high = (None, None) if self._is_plain else (flat.low.astype(self._dtype), flat.high.astype(self._dtype))
         self.space: Any = flat if low is None or high is None else Box(low, high, dtype=self._dtype.type)
         """The space of one row."""
+        of_vectors = isinstance(space, Dict) and all(_is_vector(part) for part in space.spaces.values())
+        self._names = [*space.spaces] if isinstance(space, Dict) and of_vectors else None
+        """The parts, if each is a vector as it is."""
 
     @staticmethod
     def can_encode(space: Space[Any]) -> bool:
@@ -28,11 +31,18 @@ class BatchedArray:
             return all(BatchedArray.can_encode(part) for part in space.spaces.values())
         return isinstance(space, (Box, Discrete, MultiBinary))
 
-    def __call__(self, batch: Any) -> Any:
-        """Encode a batch: `[num_envs, ...]` arrays, or dictionaries of these."""
-        if self._is_plain:
+    def __call__(self, batch: Any, out: Any = None) -> Any:
+        """Encode a batch: `[num_envs, ...]` arrays, or dictionaries of these; into `out` if it is given."""
+        if not self._is_plain:
+            named = self._names
+            parts = _parts(self._observed, batch) if named is None else [batch[name] for name in named]
+            if out is None:
+                return np.concatenate(parts, axis=1, dtype=self._dtype, casting="unsafe")
+            return np.concatenate(parts, axis=1, out=out, casting="unsafe")
+        if out is None:
             return batch
-        return np.concatenate([part.astype(self._dtype) for part in _parts(self._observed, batch)], axis=1)
+        out[...] = batch
+        return out
 
 
 def with_true_bounds(space: Space[Any]) -> Space[Any]:
@@ -47,6 +57,10 @@ def with_true_bounds(space: Space[Any]) -> Space[Any]:
         return space
     low, high = np.where(wrong, -np.inf, space.low), np.where(wrong, np.inf, space.high)
     return Box(low.astype(space.dtype), high.astype(space.dtype), dtype=space.dtype.type)
+
+
+def _is_vector(space: Space[Any]) -> bool:
+    return isinstance(space, (Box, MultiBinary)) and len(space.shape) == 1
 
 
 def _parts(space: Space[Any], batch: Any) -> list[Any]:

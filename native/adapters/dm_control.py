@@ -22,6 +22,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 
 from penstock.native.adapters.vector_env import WrappedSource
+from penstock.native.pool.arguments import folded_seed
 from penstock.native.pool.control_suite import IDS as OWN_IDS
 from penstock.native.pool.control_suite import PREFIX as OWN_PREFIX
 
@@ -89,6 +90,7 @@ class SuiteTask(gymnasium.Env[Any, Any]):
         self._id = env_id
         self._env = self._loaded(0)
         action, observed = self._env.action_spec(), self._env.observation_spec()
+        self._axis = 0 if all(len(spec.shape) == 1 for spec in observed.values()) else None  # None flattens each
         size = int(sum(np.prod(spec.shape) for spec in observed.values()))
         self.observation_space = Box(-np.inf, np.inf, (size,), np.float64)
         self.action_space = Box(action.minimum, action.maximum, dtype=np.float64)
@@ -107,10 +109,11 @@ class SuiteTask(gymnasium.Env[Any, Any]):
 
     def step(self, action: Any) -> tuple[NDArray[np.float64], float, bool, bool, dict[str, Any]]:
         """Step: observation, reward, terminated where the discount is 0, truncated at the time limit, no infos."""
-        moment = self._env.step(np.clip(action, *self._bounds))
-        terminated = bool(moment.last() and moment.discount == 0.0)
-        truncated = bool(moment.last() and not terminated)
-        return self._shown(moment.observation), float(moment.reward or 0.0), terminated, truncated, {}
+        low, high = self._bounds
+        moment = self._env.step(np.minimum(np.maximum(action, low), high))  # `np.clip` takes several times as long
+        is_last = moment.last()
+        terminated = is_last and moment.discount == 0.0
+        return self._shown(moment.observation), float(moment.reward or 0.0), terminated, is_last and not terminated, {}
 
     def _loaded(self, seed: int) -> Any:
         suite = _suite(self._id)
@@ -119,16 +122,14 @@ class SuiteTask(gymnasium.Env[Any, Any]):
         if f"{domain}-{task}" not in tasks:
             near = ", ".join(f"{PREFIX}{name}" for name in get_close_matches(f"{domain}-{task}", tasks, n=3))
             raise ValueError(f"dm_control has no task {self._id!r}; similar: {near or 'none'}")
-        folded = (seed ^ (seed >> _SEED_BITS)) & ((1 << _SEED_BITS) - 1)
         try:
             with _kept_quiet():
-                return suite.load(domain, task, task_kwargs={"random": folded})
+                return suite.load(domain, task, task_kwargs={"random": folded_seed(seed, _SEED_BITS)})
         except Exception as error:
             raise ValueError(_why(self._id, error)) from error
 
-    @staticmethod
-    def _shown(observation: Mapping[str, Any]) -> NDArray[np.float64]:
-        return np.concatenate([np.asarray(part, dtype=np.float64).ravel() for part in observation.values()])
+    def _shown(self, observation: Mapping[str, Any]) -> NDArray[np.float64]:
+        return np.concatenate([*observation.values()], axis=self._axis, dtype=np.float64)
 
 
 def envpool_twin(env_id: str) -> str:

@@ -13,15 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium.spaces import Discrete
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
 from penstock.native.adapters.batched_array import BatchedArray, with_true_bounds
+from penstock.native.adapters.round_steps import RoundStep, RoundVector
 from penstock.native.adapters.vector_env import WrappedSource
+from penstock.native.pool.arguments import folded_seed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from gymnasium.vector import VectorEnv
     from numpy.typing import NDArray
 
     from penstock.native.interface import Infos
@@ -101,16 +104,7 @@ def envpool_types(env_id: str) -> dict[str, type | None]:
     return {name: type(value) if type(value) in plain else None for name, value in _offered(env_id).items()}
 
 
-def envpool_seed(seed: int) -> int:
-    """Fold a seed of up to 64 bits into the 31 that EnvPool takes; seeds below 2**31 stay the same."""
-    folded = 0
-    while seed:
-        folded ^= seed & ((1 << _SEED_BITS) - 1)
-        seed >>= _SEED_BITS
-    return folded
-
-
-class EnvPoolVector(VectorEnv[Any, Any, Any]):
+class EnvPoolVector(RoundVector):
     """An EnvPool with seeds as `SyncVectorEnv` takes them, in Gymnasium's next-step or same-step mode.
 
     `make` makes an EnvPool of seeds, one for each environment. Some of its tasks ignore the time limit that they are
@@ -162,7 +156,7 @@ class EnvPoolVector(VectorEnv[Any, Any, Any]):
                 raise ValueError(
                     f"{self._id}: EnvPool seeds its environments together, when it is made; give each a seed, or none"
                 )
-            self._begin([envpool_seed(value) for value in seed if value is not None])
+            self._begin([folded_seed(value, _SEED_BITS) for value in seed if value is not None])
         elif self._env is None:
             self._begin((np.random.SeedSequence().generate_state(self.num_envs) >> 1).tolist())
         elif mask is not None:
@@ -201,6 +195,26 @@ class EnvPoolVector(VectorEnv[Any, Any, Any]):
             self._over, self._cut = over, cut
         return self._current, reward, terminated, truncated, infos
 
+    def round_step(self, actions: Any, out: NDArray[Any]) -> RoundStep:
+        """Step in same-step mode, without infos; the observations are arrays."""
+        given = np.ascontiguousarray(actions, dtype=self._action_dtype)
+        seen, reward, terminated, truncated, _ = self._running().step(given)
+        self._fill(out, seen)
+        over = terminated | truncated
+        if self._limit < _NO_LIMIT:
+            self._length += 1
+            cut = (self._length >= self._limit) & ~over
+            truncated, over = truncated | cut, over | cut
+        final: dict[int, Any] = {}
+        if over.any():
+            ended = np.flatnonzero(over)
+            final = dict(zip(ended.tolist(), out[ended], strict=True))
+            rows = np.empty((len(ended), *out.shape[1:]), dtype=out.dtype)
+            self._fill(rows, self._running().reset(ended.astype(np.int32))[0])
+            out[ended], self._length[ended] = rows, 0
+        self._current = out
+        return RoundStep(out, reward, terminated, truncated, final)
+
     def close_extras(self, **kwargs: Any) -> None:  # noqa: ARG002  (Gymnasium's signature)
         """Close the EnvPool."""
         if self._env is not None:
@@ -227,6 +241,12 @@ class EnvPoolVector(VectorEnv[Any, Any, Any]):
 
     def _encoded(self, seen: Any) -> Any:
         return seen if self._encoder is None else self._encoder(seen)
+
+    def _fill(self, out: NDArray[Any], seen: Any) -> None:
+        if self._encoder is None:
+            out[...] = seen
+        else:
+            self._encoder(seen, out)
 
 
 def _row(batch: Any, env: int) -> Any:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 
 from penstock.native.adapters.gymnasium import gymnasium_source, gymnasium_types
+from penstock.native.pool.arguments import folded_seed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,18 +47,13 @@ def minatar_types(env_id: str) -> dict[str, type | None]:
     return gymnasium_types(env_id)
 
 
-def minatar_seed(seed: int) -> int:
-    """Fold a seed of up to 64 bits into the 32 that MinAtar takes; seeds below 2**32 stay the same."""
-    return (seed ^ (seed >> _SEED_BITS)) & ((1 << _SEED_BITS) - 1)
-
-
 class SeededGame(gymnasium.Wrapper[Any, Any, Any, Any]):
     """A game whose episodes are a function of their seed: MinAtar may repeat the last action of the episode before."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode; with a seed, no action comes before it."""
         if seed is not None:
-            seed = minatar_seed(seed)
+            seed = folded_seed(seed, _SEED_BITS)
             self.env.unwrapped.game.last_action = 0  # type: ignore[attr-defined]
         return self.env.reset(seed=seed, options=options)
 

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
     from penstock.native.interface import ActionFormat
 
+_LEAST, _MOST = np.minimum.reduce, np.maximum.reduce
+"""As an array's `min` and `max`, in half the time where it is short."""
+
 
 class WrappedActions:
     """The actions of `num_envs` environments with the action space `space`.
@@ -65,7 +68,7 @@ class WrappedActions:
     def _check_values(self, array: NDArray[Any], first: int) -> None:
         if self._count:
             last = first + self._count - 1
-            if array.min() < first or array.max() > last:
+            if _LEAST(array) < first or _MOST(array) > last:
                 wrong = int(np.flatnonzero((array < first) | (array > last))[0])
                 raise ValueError(
                     f"action {array[wrong]} of environment {wrong} is out of range: expected {first} to {last}"

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from penstock.native.adapters.round_steps import RoundStep
+
 _DTYPES = {"reward": np.float32, "terminated": np.uint8, "truncated": np.uint8, "episode_id": np.int32}
 _EPISODES: dict[str, type[np.generic]] = dict.fromkeys(("row", "env", "episode_id", "length"), np.int64)
 _EPISODES |= {"return": np.float64, "terminated": np.uint8, "truncated": np.uint8}
@@ -60,15 +62,22 @@ class EpisodeCounts:
 class OpenRound:
     """The buffers of a round, checked, and the index of its episodes."""
 
-    def __init__(self, buffers: Mapping[str, NDArray[Any]], current: NDArray[Any], agents: int = 0) -> None:
+    def __init__(
+        self, buffers: Mapping[str, NDArray[Any]], current: NDArray[Any], counts: EpisodeCounts, agents: int = 0
+    ) -> None:
         check_buffers(buffers, current, agents)
         self._steps, self._num_envs = buffers["reward"].shape[:2]
-        self._buffers = dict(buffers)
         self._next = 0
-        self._rows: list[NDArray[np.int64]] = []
+        self._reward, self._episode_id = buffers["reward"], buffers["episode_id"]
+        self._flags = buffers["terminated"], buffers["truncated"]
+        self._observed: list[NDArray[Any]] = [*buffers["observation"][1:], np.empty_like(current, order="C")]
+        self._rows: list[int] = []
         self._final: list[NDArray[Any]] = []
-        self._episodes: list[tuple[NDArray[Any], ...]] = []
-        self._buffers["observation"][0] = current
+        self._episodes: list[tuple[Any, ...]] = []
+        buffers["observation"][0] = current
+        self._episode_id[:] = counts.episode_id
+        for flags in self._flags:
+            flags[:] = 0
 
     def check_turn(self, t: int) -> None:
         """Refuse a step that is not the next one."""
@@ -76,55 +85,48 @@ class OpenRound:
             expected = "end_round()" if self._next == self._steps else str(self._next)
             raise ValueError(f"step_round got t={t}, expected {expected}")
 
-    def write(
-        self,
-        observation: NDArray[Any],
-        reward: NDArray[Any],
-        terminated: NDArray[np.bool_],
-        truncated: NDArray[np.bool_],
-        infos: Mapping[str, Any],
-        counts: EpisodeCounts,
-    ) -> None:
-        """Write a step made in same-step mode; `counts` includes it and still shows the episodes that ended."""
-        t, buffers = self._next, self._buffers
-        buffers["reward"][t], buffers["episode_id"][t] = reward, counts.episode_id
-        buffers["terminated"][t], buffers["truncated"][t] = terminated, truncated
-        last = t + 1 == self._steps
-        if not last:
-            buffers["observation"][t + 1] = observation
-        ended = np.flatnonzero(terminated | truncated)
-        final = [np.asarray(infos["final_obs"][env], dtype=observation.dtype) for env in ended.tolist()]
-        if len(ended):
-            row = t * self._num_envs + ended
-            self._episodes.append(
-                (
-                    row,
-                    ended,
-                    *(values[ended] for values in (counts.episode_id, counts.length, counts.total)),
-                    *(buffers[name][t, ended] for name in ("terminated", "truncated")),
-                )
-            )
-        if last:
-            everyone = observation.copy()
-            for env, value in zip(ended.tolist(), final, strict=True):
-                everyone[env] = value
-            self._rows.append(t * self._num_envs + np.arange(self._num_envs))
-            self._final.append(everyone)
-        elif len(ended):
-            self._rows.append(row)
-            self._final.append(np.stack(final))
+    @property
+    def next_observation(self) -> NDArray[Any]:
+        """Return where the observations after the next step belong: a row of the buffer, or an array after the last."""
+        return self._observed[self._next]
+
+    def write(self, step: RoundStep, counts: EpisodeCounts) -> None:
+        """Write a step; `counts` includes it and still shows the episodes that ended."""
+        t, observed = self._next, self._observed[self._next]
+        if step.observation is not observed:
+            observed[...] = step.observation
+        self._reward[t] = step.reward
         self._next = t + 1
+        for env, value in step.final.items():
+            row = t * self._num_envs + env
+            self._rows.append(row)
+            self._final.append(np.asarray(value, dtype=observed.dtype))
+            count = (counts.episode_id[env], counts.length[env], counts.total[env])
+            flags = step.terminated[env], step.truncated[env]
+            self._episodes.append((row, env, *count, *flags))
+            self._episode_id[t + 1 :, env] = counts.episode_id[env] + 1
+            for column, flag in zip(self._flags, flags, strict=True):
+                column[t, env] = flag
 
     def end(self) -> RoundEnd:
         """Return the rest of the round's result."""
         if self._next != self._steps:
             raise RuntimeError(f"the round has {self._steps} steps, only {self._next} were made")
-        columns = zip(*self._episodes, strict=True) if self._episodes else [[np.empty(0)]] * len(_EPISODES)
+        last = (self._steps - 1) * self._num_envs
+        before = sum(row < last for row in self._rows)
+        everyone = self._observed[-1].copy()
+        for row, value in zip(self._rows[before:], self._final[before:], strict=True):
+            everyone[row - last] = value
+        columns = zip(*self._episodes, strict=True) if self._episodes else [()] * len(_EPISODES)
         episodes = {
-            name: np.concatenate(column).astype(dtype)
+            name: np.array(column, dtype=dtype)
             for (name, dtype), column in zip(_EPISODES.items(), columns, strict=True)
         }
-        return RoundEnd(np.concatenate(self._rows), np.concatenate(self._final), episodes)
+        return RoundEnd(
+            np.array([*self._rows[:before], *range(last, last + self._num_envs)]),
+            np.concatenate([*(value[np.newaxis] for value in self._final[:before]), everyone]),
+            episodes,
+        )
 
 
 def check_buffers(buffers: Mapping[str, NDArray[Any]], current: NDArray[Any], agents: int = 0) -> None:

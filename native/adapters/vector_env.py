@@ -7,9 +7,8 @@ another mode is created again in that mode, which only a reset by ids allows, as
 from __future__ import annotations
 
 import threading
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
@@ -20,6 +19,7 @@ from penstock.native.adapters.action_replay import ActionRecord, repeat
 from penstock.native.adapters.one_array import observation_format, unfit_leaf
 from penstock.native.adapters.plain_actions import WrappedActions
 from penstock.native.adapters.rollout import EpisodeCounts, OpenRound
+from penstock.native.adapters.round_steps import DirectSteps, RoundStep, steps_of
 from penstock.native.adapters.structured_actions import (
     StructuredActions,
     UnsupportedActionError,
@@ -29,13 +29,17 @@ from penstock.native.interface import EnvironmentPool, EnvironmentSpec, RoundEnd
 from penstock.native.pool.arguments import checked_seed, one_seed_each
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from gymnasium.spaces import Space
     from gymnasium.vector import VectorEnv
     from numpy.typing import NDArray
 
     from penstock.native.interface import Infos
+
+    Stepped = tuple[Any, NDArray[Any], NDArray[np.bool_], NDArray[np.bool_], Infos]
+    """A step's results by the Gymnasium API."""
+    Step = TypeVar("Step", Stepped, RoundStep)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,23 @@ class WrappedSource:
     """True if the vector environment is a `native.teams.team_vector.TeamVector`."""
     outlives_seeds: bool = False
     """True if the environments may keep something that a seed does not reset: `reset_ids` then makes new ones."""
+
+
+class _Turn:
+    """A block in which a pool is used, by one thread; a generator for it would cost a step half as much again."""
+
+    def __init__(self, pool: VectorEnv[Any, Any, Any]) -> None:
+        self._pool, self._busy = pool, threading.Lock()
+
+    def __enter__(self) -> None:
+        if not self._busy.acquire(blocking=False):
+            raise RuntimeError("this pool is being used by another thread: a pool is for one thread at a time")
+        if self._pool.closed:
+            self._busy.release()
+            raise RuntimeError("this pool is closed: make a new one")
+
+    def __exit__(self, *_: object) -> None:
+        self._busy.release()
 
 
 class WrappedPool(EnvironmentPool):
@@ -74,6 +95,7 @@ class WrappedPool(EnvironmentPool):
         self.autoreset_mode = autoreset_mode
         self.records_episode_statistics = record_episode_statistics
         self.vector_env = source.build(autoreset_mode)
+        self._steps = steps_of(self.vector_env)
         self._mode = autoreset_mode
         inner = self.vector_env
         self.num_envs = inner.num_envs
@@ -96,7 +118,7 @@ class WrappedPool(EnvironmentPool):
         self._seeds: list[int] | None = None
         self._record: ActionRecord | None = None
         self._round: OpenRound | None = None
-        self._busy = threading.Lock()
+        self._turn = _Turn(self)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._source.id}, num_envs={self.num_envs})"
@@ -174,7 +196,7 @@ class WrappedPool(EnvironmentPool):
                 raise RuntimeError("a round is open: end_round() or reset before step()")
             self._be_in(self.autoreset_mode)
             self._record = None
-            observation, reward, terminated, truncated, infos = self._advance(converted)
+            observation, reward, terminated, truncated, infos = self._advance(lambda: self.vector_env.step(converted))
             over = np.logical_or(terminated, truncated)
             if self._mode == AutoresetMode.NEXT_STEP:
                 self._counts.end(self._over)
@@ -244,7 +266,7 @@ class WrappedPool(EnvironmentPool):
             self._be_in(AutoresetMode.SAME_STEP)
             buffers = {"observation": observation, "reward": reward, "terminated": terminated, "truncated": truncated}
             current = np.asarray(self._current, dtype=spec["observation"]["dtype"])
-            self._round = OpenRound(buffers | {"episode_id": episode_id}, current, self._agents)
+            self._round = OpenRound(buffers | {"episode_id": episode_id}, current, self._counts, self._agents)
 
     def step_round(self, t: int, action: NDArray[Any]) -> None:
         """Make step t of the round: int64 [num_envs] that counts from 0, or float32 [num_envs, *action].
@@ -261,13 +283,16 @@ class WrappedPool(EnvironmentPool):
         with self._alone():
             rows = self._open_round()
             rows.check_turn(t)
-            observation, reward, terminated, truncated, infos = self._advance(self._actions.for_round(action))
+            actions = self._actions.for_round(action)
+            step = self._advance(lambda: self._steps(actions, rows.next_observation))
             if self._record is not None:
                 self._record.add(action)
-            self._counts.add(self._of_team(reward))
-            rows.write(observation, reward, terminated, truncated, infos, self._counts)
-            self._over = np.logical_or(terminated, truncated)
-            self._counts.end(self._over)
+            self._counts.add(self._of_team(step.reward))
+            rows.write(step, self._counts)
+            self._over[:] = False
+            if step.final:
+                self._over[list(step.final)] = True
+                self._counts.end(self._over)
 
     def end_round(self) -> RoundEnd:
         """Release the buffers and return the rest of the round's result. All T steps must have been made."""
@@ -337,16 +362,8 @@ class WrappedPool(EnvironmentPool):
     def _unfit(self, kind: str, space: Any, wanted: str, remedy: str) -> str:
         return f"{self._source.id} has the {kind} space {space}, and a round holds {wanted}: {remedy}"
 
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        if not self._busy.acquire(blocking=False):
-            raise RuntimeError("this pool is being used by another thread: a pool is for one thread at a time")
-        try:
-            if self.closed:
-                raise RuntimeError("this pool is closed: make a new one")
-            yield
-        finally:
-            self._busy.release()
+    def _alone(self) -> _Turn:
+        return self._turn
 
     def _be_ready(self) -> None:
         if self.closed:
@@ -377,6 +394,7 @@ class WrappedPool(EnvironmentPool):
         self._current, self._seeds = None, None
         self.vector_env.close()
         self.vector_env = self._source.build(mode)
+        self._steps = steps_of(self.vector_env)
         self._mode = mode
 
     def _reset(self, seeds: Sequence[int | None], options: Mapping[str, Any] | None) -> tuple[Any, Infos]:
@@ -384,18 +402,22 @@ class WrappedPool(EnvironmentPool):
         self._round, self._seeds, self._record = None, None, None
         mask = (options or {}).get("reset_mask")
         chosen = np.ones(self.num_envs, dtype=np.bool_) if mask is None else mask
+        before = self._current
         self._current, infos = self.vector_env.reset(
             seed=list(seeds),  # type: ignore[arg-type]
             options=None if options is None else dict(options),
         )
+        if mask is not None and before is not None and isinstance(self._steps, DirectSteps):
+            self._current[~mask] = before[~mask]
         self._counts.begin(chosen, np.array([seed is not None for seed in seeds]))
         self._over = self._over & ~chosen
         return self._current, infos
 
-    def _advance(self, actions: Any) -> tuple[Any, NDArray[Any], NDArray[np.bool_], NDArray[np.bool_], Infos]:
+    def _advance(self, step: Callable[[], Step]) -> Step:
+        """Return what a step gives, which begins with the observations."""
         self._seeds = None
         try:
-            result = self.vector_env.step(actions)
+            result = step()
         except Exception as error:
             self._current, self._round, self._record = None, None, None
             raise RuntimeError(

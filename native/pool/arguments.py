@@ -53,6 +53,18 @@ def checked_seed(seed: Any, index: int) -> int:
     return value
 
 
+def folded_seed(seed: int, bits: int) -> int:
+    """Fold a seed of up to 64 bits into as many as a library takes; every bit counts, and those that fit stay the same.
+
+    Two of n environments get the same with a probability of about n**2 / 2**(bits + 1).
+    """
+    folded, most = 0, (1 << bits) - 1
+    while seed:
+        folded ^= seed & most
+        seed >>= bits
+    return folded
+
+
 def reset_mask(options: MutableMapping[str, Any] | None, num_envs: int) -> NDArray[np.bool_]:
     """Return the mask of environments to reset: all, or `options["reset_mask"]`, which is removed from the options.
 

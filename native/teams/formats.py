@@ -59,6 +59,8 @@ class TeamObservations:
 
     def __call__(self, observation: Mapping[str, Any]) -> NDArray[Any]:
         """Return the array; zeros for an agent that observes nothing."""
+        if self._as_they_are and not self.in_observation and len(observation) == len(self._agents):
+            return np.array([observation[name] for name in self._agents], self.dtype)
         rows = np.zeros(self.shape, self.dtype)
         for row, name in enumerate(self._agents):
             if name not in observation:
@@ -141,9 +143,10 @@ class TeamActions:
     def own(self, action: NDArray[Any], acting: Sequence[str]) -> dict[str, Any]:
         """Return one environment's actions, `[agents, ...]`, as its agents take them; others than `acting` get a 0."""
         chosen: dict[str, Any] = {}
+        choices = action.tolist() if self.choices else []
         for row, (name, space) in enumerate(self._spaces.items()):
             if self.choices:
-                choice = int(action[row]) if name in acting else 0
+                choice = choices[row] if name in acting else 0
                 if choice >= self.choices[row]:
                     raise ValueError(
                         f"{name} has {self.choices[row]} choices, got {choice}: its mask forbids the others"

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -12,8 +11,7 @@ if TYPE_CHECKING:
 MASK = "action_mask"
 
 
-@dataclass(frozen=True, slots=True)
-class TeamStep:
+class TeamStep(NamedTuple):
     """A step's results by the name of the agent; those that have left are in none of the dictionaries."""
 
     observation: Mapping[str, Any]

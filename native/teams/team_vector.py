@@ -9,8 +9,8 @@ from gymnasium.spaces import Box, MultiDiscrete
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from penstock.native.adapters.envpool import envpool_seed
 from penstock.native.adapters.one_array import OneArray
+from penstock.native.pool.arguments import folded_seed
 from penstock.native.teams.formats import TeamActions, TeamObservations
 from penstock.native.teams.team_env import MASK, TeamEnv, TeamStep
 
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from penstock.native.interface import Infos
+
+_SEED_BITS = 31
+"""Some games seed generators of 32 bits."""
 
 
 class TeamVector(VectorEnv[Any, Any, Any]):
@@ -111,12 +114,12 @@ class TeamVector(VectorEnv[Any, Any, Any]):
             acting = env.acting()
             step = env.step(self.actions.own(actions[index], acting))
             self._elapsed[index] += 1
-            for column, name in enumerate(self.agents):
-                reward[index, column] = step.reward.get(name, 0.0)
-            at_limit = self._limit is not None and self._elapsed[index] >= self._limit
-            terminated[index], truncated[index] = step.terminated, step.truncated or at_limit
-            row = self._row(index, step, over=bool(terminated[index] or truncated[index]))
-            if self._mode == AutoresetMode.SAME_STEP and (terminated[index] or truncated[index]):
+            reward[index] = [step.reward.get(name, 0.0) for name in self.agents]
+            is_truncated = step.truncated or (self._limit is not None and bool(self._elapsed[index] >= self._limit))
+            terminated[index], truncated[index] = step.terminated, is_truncated
+            is_over = step.terminated or is_truncated
+            row = self._row(index, step, over=is_over)
+            if is_over and self._mode == AutoresetMode.SAME_STEP:
                 final[index], row = row, self._begin(index, None)
             rows.append(row)
         over = terminated | truncated
@@ -133,7 +136,7 @@ class TeamVector(VectorEnv[Any, Any, Any]):
 
     def _begin(self, index: int, seed: int | None) -> NDArray[Any]:
         self._elapsed[index] = 0
-        folded = None if seed is None else envpool_seed(seed)  # some games seed generators of 32 bits
+        folded = None if seed is None else folded_seed(seed, _SEED_BITS)
         return self._row(index, self._envs[index].reset(folded), over=False)
 
     def _row(self, index: int, step: TeamStep, *, over: bool) -> NDArray[Any]:

@@ -10,7 +10,6 @@ from gymnasium.spaces.utils import flatten, flatten_space
 
 from penstock import native
 from penstock.native.adapters.batched_array import BatchedArray, with_true_bounds
-from penstock.native.adapters.envpool import envpool_seed
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*precision lowered.*:UserWarning")
 NUM_ENVS, STEPS = 3, 60
@@ -153,14 +152,6 @@ def test_seeds_for_some_environments_alone_are_refused(envpool):
     again = pool.reset(options={"reset_mask": np.array([True, False])})[0]
     assert (first[1] == again[1]).all()
     assert (first[0] != again[0]).any()
-
-
-def test_seeds_are_folded_to_31_bits():
-    """Every bit counts; those that EnvPool takes stay as they are."""
-    assert [envpool_seed(value) for value in (0, 5, 2**31 - 1)] == [0, 5, 2**31 - 1]
-    folded = {envpool_seed(1 << bit) for bit in range(31)}
-    assert len(folded) == 31
-    assert all(0 <= envpool_seed(value) < 2**31 for value in (2**31, 2**63, 2**64 - 1))
 
 
 def test_a_missing_package_is_named_with_its_extra():

@@ -1,0 +1,23 @@
+"""Arguments of pools: seeds that a library's generator cannot hold."""
+
+import pytest
+
+from penstock.native.pool.arguments import folded_seed
+
+
+@pytest.mark.parametrize("bits", [31, 32])
+def test_seeds_are_folded_so_that_every_bit_counts(bits: int):
+    """A seed that fits means what it means to the library; any other bit changes the result, which fits."""
+    most = 2**bits - 1
+    assert [folded_seed(value, bits) for value in (0, 7, most)] == [0, 7, most]
+    assert len({folded_seed(1 << bit, bits) for bit in range(bits)}) == bits
+    for bit in range(bits, 64):
+        assert 0 <= folded_seed((1 << bit) | 12345, bits) <= most
+        assert folded_seed((1 << bit) | 12345, bits) != 12345
+    assert 0 <= folded_seed(2**64 - 1, bits) <= most
+
+
+def test_32_bits_are_the_two_halves():
+    """The seeds of earlier versions' runs stay: both halves, one over the other."""
+    seed = 0x0123456789ABCDEF
+    assert folded_seed(seed, 32) == (seed ^ (seed >> 32)) & 0xFFFFFFFF
