@@ -1,4 +1,4 @@
-"""Tries environments one after the other in a process that may crash or hang: steps them, or trains one stage.
+"""Tries environments one after the other in a process that may crash or hang: steps, trains or kills them.
 
 benchmarks/families.py starts it with the ids on standard input, a line each, and reads a line of JSON for each.
 """
@@ -18,13 +18,15 @@ from typing import Any
 import numpy as np
 
 STEPS, ENVS = 100, 2
+MIN_NATURE_CELLS = 36
+"""Cells a side that the network of Atari's frames needs."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("trial", choices=["step", "train"])
+    parser.add_argument("trial", choices=["step", "train", "kill"])
     args = parser.parse_args()
-    trial = step if args.trial == "step" else train
+    trial = {"step": step, "train": train, "kill": kill}[args.trial]
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # libraries print what they like
     with tempfile.TemporaryDirectory(prefix="penstock-families-") as folder:
@@ -80,30 +82,48 @@ def mismatch(pool: Any, observation: Any) -> str | None:
 def train(name: str) -> dict[str, Any]:
     """Train one stage of two rounds by PPO, as `penstock train --environment.id NAME` does; return its steps."""
     import penstock  # noqa: PLC0415  (a trial that steps needs neither torch nor Prefect)
-    from penstock import native  # noqa: PLC0415
 
-    settings: dict[str, Any] = {"environment.num_envs": 4, "environment.envs_per_tile": 4}
-    with contextlib.closing(native.make(name, 1, one_array=True, one_action=True)) as pool:
-        shape = pool.environment["observation"]["shape"]
-    if len(shape) >= 2:
-        settings["algorithm.network"] = "nature" if min(shape[-2:]) >= 36 else "small"
     run = penstock.train(
         {"store": "runs"},
         name="one",
         progress=False,
         **{
             "environment.id": name,
+            "environment.num_envs": 4,
+            "environment.envs_per_tile": 4,
             "schedule.rounds_per_stage": 2,
             "schedule.max_stages": 1,
             "schedule.evaluation_episodes": 1,
             "environment.max_episode_steps": 50,
             "schedule.target_return": None,
-            **settings,
+            **settings_for(name),
         },
     )
     steps = int(run.history.column("env_steps")[-1].as_py())
     shutil.rmtree("runs")
     return {"env_steps": steps}
+
+
+def settings_for(name: str, address: str | None = None) -> dict[str, str]:
+    """Return the settings that an id needs beside itself: the network of an image, the algorithm of several agents."""
+    from penstock import native  # noqa: PLC0415  (as in `step`)
+
+    settings: dict[str, Any] = {"address": address} if address else {}
+    with contextlib.closing(native.make(name, 1, one_array=True, one_action=True, **settings)) as pool:
+        shape, agents = pool.environment["observation"]["shape"], pool.environment.get("agents")
+    found = {}
+    if agents:
+        found["algorithm.name"] = "ippo"
+    elif len(shape) >= 2:
+        found["algorithm.network"] = "nature" if min(shape[-2:]) >= MIN_NATURE_CELLS else "small"
+    return found
+
+
+def kill(name: str) -> dict[str, Any]:
+    """Kill a run of an id, and compare every byte that it ends with."""
+    from families_kills import kill  # noqa: PLC0415  (it needs what tests need, and imports this module)
+
+    return kill(name)
 
 
 if __name__ == "__main__":

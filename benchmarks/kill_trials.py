@@ -20,6 +20,7 @@ from tests.support.processes import Command
 
 if TYPE_CHECKING:
     import random
+    from collections.abc import Mapping
 
     from penstock.storage.runs.run import RunFolder
 
@@ -57,7 +58,8 @@ class Prefect:
 class Trial:
     """Gives commands, kills at random, and counts."""
 
-    def __init__(self, folder: Path, chance: random.Random) -> None:
+    def __init__(self, folder: Path, chance: random.Random, *, disk: bool = True) -> None:
+        """Start Prefect's server; `disk=False` makes no disk to cut the power of."""
         self.folder, self.random = folder, chance
         self.prefect = Prefect()
         self.kills: Counter[str] = Counter()
@@ -67,12 +69,13 @@ class Trial:
         """Commands that were refused because Prefect's server was down when they began."""
         self.lost_seconds: list[float] = []
         self._numbers = itertools.count()
-        (folder / "disk").mkdir()
-        try:
-            self.disk: PowerDisk | None = PowerDisk(folder / "disk")
-        except NoDiskError as error:
-            print(f"no power is cut: {error}", file=sys.stderr)
-            self.disk = None
+        self.disk: PowerDisk | None = None
+        if disk:
+            (folder / "disk").mkdir()
+            try:
+                self.disk = PowerDisk(folder / "disk")
+            except NoDiskError as error:
+                print(f"no power is cut: {error}", file=sys.stderr)
 
     def close(self) -> None:
         """End the server, and unmount the disk."""
@@ -125,6 +128,33 @@ class Trial:
         if victim == "the flow":
             return [own]
         return [own, *descendants] if victim in ("everything", POWER) else []
+
+    def survive(
+        self,
+        run: RunFolder,
+        commands: Mapping[str, tuple[str, ...]],
+        seconds: float,
+        victims: tuple[str, ...],
+        most: int,
+    ) -> None:
+        """Train a run, disturb up to `most` of its commands, and give the next one until one ends by itself.
+
+        Args:
+            run: of a name that is not used yet.
+            commands: `train`, and `resume` for when there is a run.
+            seconds: what the training takes if nothing disturbs it.
+            victims: what kills are drawn from.
+            most: the most commands that are disturbed; how many are, is drawn.
+        """
+        killed_before, started, ended = sum(self.kills.values()), time.perf_counter(), False
+        for _ in range(self.random.randint(1, most)):
+            if ended := self.disturbed(commands["resume" if run.exists() else "train"], seconds, victims):
+                break
+        if not ended:
+            arguments = commands["resume" if run.exists() else "train"]
+            self.end(self.start(*arguments), arguments)
+        if kills := sum(self.kills.values()) - killed_before:
+            self.lost_seconds += [(time.perf_counter() - started - seconds) / kills] * kills
 
     def disturbed(self, arguments: tuple[str, ...], seconds: float, victims: tuple[str, ...]) -> bool:
         """Give a command and kill at random moments; return whether it ended by itself, with success."""

@@ -124,15 +124,7 @@ class Measurement:
         victims = tuple(victim for victim in self.victims if victim != POWER)
         if store == "disk" and POWER in self.victims:
             victims += (POWER,) * max(1, 2 * len(victims))
-        killed_before, started, ended = sum(trial.kills.values()), time.perf_counter(), False
-        for _ in range(trial.random.randint(1, self.args.kills_of_a_run)):
-            if ended := trial.disturbed(resume if run.exists() else train, seconds, victims):
-                break
-        if not ended:
-            arguments = resume if run.exists() else train
-            trial.end(trial.start(*arguments), arguments)
-        if kills := sum(trial.kills.values()) - killed_before:
-            trial.lost_seconds += [(time.perf_counter() - started - seconds) / kills] * kills
+        trial.survive(run, {"train": train, "resume": resume}, seconds, victims, self.args.kills_of_a_run)
         self.differences += differing(run, self.expected[policy])
         for operation in OPERATIONS if self.args.operations else ():
             self._operate(run, url, operation, policy)
