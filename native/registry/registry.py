@@ -23,7 +23,7 @@ from penstock.native.adapters.minatar import minatar_source, minatar_types
 from penstock.native.adapters.minigrid import PREFIX as MINIGRID
 from penstock.native.adapters.minigrid import minigrid_source, minigrid_types
 from penstock.native.adapters.vector_env import WrappedPool
-from penstock.native.pool import task_libraries
+from penstock.native.pool import mujoco_library, task_libraries
 from penstock.native.pool.arguments import configuration
 from penstock.native.pool.pool import Pool
 from penstock.native.pool.rendering_pool import RenderingPool

@@ -142,7 +142,7 @@ def test_a_choices_probability_is_torchs(shape):
 @pytest.mark.usefixtures("_level")
 @pytest.mark.parametrize("shape", [(64, 2), (1, 7), (257, 6), (3, 5, 4), (9, 1)])
 def test_sampling_has_the_bits_of_learning(shape: tuple[int, ...]):
-    """The choice is torch's, its log-probability is to the bit what learning computes for it, whatever the other rows."""
+    """The choice is torch's, and its log-probability to the bit what learning computes, whatever the other rows."""
     logits, noise = 3 * numbers(*shape), numbers(*shape, seed=2)
     with torch.no_grad():
         action, log_probability = choose(logits, noise)
