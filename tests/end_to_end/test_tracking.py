@@ -29,6 +29,7 @@ def test_callbacks_and_trackers_change_no_byte(bench: Bench, references: Referen
     (bench.folder / "mine.py").write_text(CALLBACK)
     logs, called = bench.folder / "logs", bench.folder / "called"
     options = ("--callback", "mine:Mine", "--track", f"tensorboard:{logs}", "--track", "mlflow:http://127.0.0.1:9")
+    options += ("--cluster.callback-seconds", "600")  # a report takes minutes where cores are busy
     where = ("--store", bench.store, "--scheduler", bench.scheduler)
     arguments = ("train", bench.preset(BRIEF), "--name", "tracked", *where, *options)
     environment = {**bench.environment, "CALLED": str(called)}

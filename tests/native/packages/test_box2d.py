@@ -25,6 +25,8 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> native.Library:
     options = ["-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", f"-DPython_EXECUTABLE={sys.executable}"]
     for command in (["cmake", "-S", PACKAGE, "-B", folder, *options], ["cmake", "--build", folder]):
         done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if "'pip', 'download'" in done.stderr:
+            pytest.skip(f"pip finds no sources of Box2D here: {done.stderr.strip().splitlines()[-1]}")
         assert done.returncode == 0, done.stdout + done.stderr
     return native.load_library(folder / "box2d.so")
 
