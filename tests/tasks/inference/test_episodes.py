@@ -43,8 +43,8 @@ def test_greedy_episodes_are_those_of_an_evaluation(make_context: MakeContext):
 
 def test_what_cannot_be_drawn_is_refused(make_context: MakeContext):
     """The message names the environment."""
-    policy = policy_of(make_context({"environment": {"id": "toy/FrozenLake-v1"}, "algorithm": {"name": "ppo"}}))
-    with pytest.raises(ConfigError, match="there is no renderer for toy/FrozenLake-v1"):
+    policy = policy_of(make_context({"environment": {"id": "PositionOnlyCartPole-v0"}, "algorithm": {"name": "ppo"}}))
+    with pytest.raises(ConfigError, match="there is no renderer for PositionOnlyCartPole-v0"):
         list(play_episodes(policy, 1, seed=0))
 
 
