@@ -59,9 +59,9 @@ MOST_IDS = 12
 """Ids that a reason lists by name."""
 NOTE = """step: a pool of two takes 100 random steps whose observations, rewards and flags match its spaces, of those
 that are not refused by name, as EnvPool's tasks of several players are, whose rows it gives in any order. trained one
-stage: two rounds by PPO, or IPPO with agents, of ids drawn by a seed. kill test: three stages of one id, killed with SIGKILL
-at random moments (the flow, a worker, several or everything, drawn by a seed) and resumed. Every commit, and the
-shards, states, snapshots and checkpoint that they name, are compared with an undisturbed run's."""
+stage: two rounds by PPO, or IPPO with agents, of ids drawn by a seed. kill test: three stages of one id, killed with
+SIGKILL at random moments (the flow, a worker, several or everything, drawn by a seed) and resumed. Every commit, and
+the shards, states, snapshots and checkpoint that they name, are compared with an undisturbed run's."""
 
 
 def write(results: Path, found: Sequence[Family], tried: Tried) -> str:

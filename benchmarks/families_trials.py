@@ -11,7 +11,6 @@ import contextlib
 import functools
 import json
 import os
-import shutil
 import sys
 import sysconfig
 import tempfile
@@ -106,12 +105,12 @@ def train(name: str) -> dict[str, Any]:
         "schedule.evaluation_episodes": 1,
         "schedule.target_return": None,
         "cluster.scheduler": shared(),
+        "cluster.gang_seconds": 600.0,
         **settings_for(name),
     }
-    run = penstock.train({"store": "runs"}, name="one", progress=False, **settings)
-    steps = int(run.history.column("env_steps")[-1].as_py())
-    shutil.rmtree("runs")
-    return {"env_steps": steps}
+    with tempfile.TemporaryDirectory() as store:
+        run = penstock.train({"store": store}, name="one", progress=False, **settings)
+        return {"env_steps": int(run.history.column("env_steps")[-1].as_py())}
 
 
 @functools.cache
