@@ -6,20 +6,21 @@ benchmarks/families.py starts it with the ids on standard input, a line each, an
 from __future__ import annotations
 
 import argparse
+import atexit
 import contextlib
+import functools
 import json
 import os
-import shutil
 import sys
+import sysconfig
 import tempfile
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 STEPS, ENVS = 100, 2
-MIN_NATURE_CELLS = 36
-"""Cells a side that the network of Atari's frames needs."""
 
 
 def main() -> None:
@@ -37,7 +38,8 @@ def main() -> None:
             try:
                 found = trial(name)
             except Exception as error:  # noqa: BLE001  (each library fails in its own way; the table says how)
-                found = {"error": f"{type(error).__name__}: {error}"[:400]}
+                said = f"{type(error).__name__}: {error}".replace(f"{sysconfig.get_path('purelib')}/", "")
+                found = {"error": said[:400]}
             found |= {"id": name, "seconds": round(time.perf_counter() - begun, 2)}
             print(json.dumps(found), file=answers, flush=True)
 
@@ -57,13 +59,23 @@ def step(name: str) -> dict[str, Any]:
                 return {"error": f"step {at}: {wrong}; the space is {space}"[:400]}
             if at == STEPS:
                 break
-            observation, reward, terminated, truncated, _ = pool.step(actions.sample())
+            observation, reward, terminated, truncated, _ = pool.step(allowed(pool, observation, actions.sample()))
             if reward.shape[0] != ENVS or not np.isfinite(reward).all():
                 return {"error": f"step {at}: rewards {reward}, expected {ENVS} that are finite"}
             if terminated.dtype != np.bool_ or truncated.dtype != np.bool_:
                 return {"error": f"step {at}: flags of {terminated.dtype} and {truncated.dtype}, expected bool"}
             ended += int((terminated | truncated).sum())
     return {"ended": ended}
+
+
+def allowed(pool: Any, observation: Any, action: Any) -> Any:
+    """Return actions of several agents with the first that its mask allows in place of each that it forbids."""
+    agents, choices = pool.environment.get("agents"), pool.environment["action"].get("n")
+    if not agents or "behind_mask" not in pool.environment["observation"]:
+        return action
+    masks = observation[:, : agents * choices].reshape(ENVS, agents, choices) != 0
+    taken = np.take_along_axis(masks, action[..., None], axis=-1)[..., 0]
+    return np.where(taken, action, masks.argmax(axis=-1))
 
 
 def mismatch(pool: Any, observation: Any) -> str | None:
@@ -83,25 +95,48 @@ def train(name: str) -> dict[str, Any]:
     """Train one stage of two rounds by PPO, as `penstock train --environment.id NAME` does; return its steps."""
     import penstock  # noqa: PLC0415  (a trial that steps needs neither torch nor Prefect)
 
-    run = penstock.train(
-        {"store": "runs"},
-        name="one",
-        progress=False,
-        **{
-            "environment.id": name,
-            "environment.num_envs": 4,
-            "environment.envs_per_tile": 4,
-            "schedule.rounds_per_stage": 2,
-            "schedule.max_stages": 1,
-            "schedule.evaluation_episodes": 1,
-            "environment.max_episode_steps": 50,
-            "schedule.target_return": None,
-            **settings_for(name),
-        },
-    )
-    steps = int(run.history.column("env_steps")[-1].as_py())
-    shutil.rmtree("runs")
-    return {"env_steps": steps}
+    settings: dict[str, Any] = {
+        "environment.id": name,
+        "environment.num_envs": 4,
+        "environment.envs_per_tile": 4,
+        "environment.max_episode_steps": 50,
+        "schedule.rounds_per_stage": 2,
+        "schedule.max_stages": 1,
+        "schedule.evaluation_episodes": 1,
+        "schedule.target_return": None,
+        "cluster.scheduler": shared(),
+        "cluster.gang_seconds": 600.0,
+        **settings_for(name),
+    }
+    with tempfile.TemporaryDirectory() as store:
+        run = penstock.train({"store": store}, name="one", progress=False, **settings)
+        return {"env_steps": int(run.history.column("env_steps")[-1].as_py())}
+
+
+@functools.cache
+def shared() -> str:
+    """Start a Prefect server and workers for all runs of this process; return the address of the workers' scheduler.
+
+    A run that starts its own spends three quarters of its CPU time on that.
+    """
+    import dask  # noqa: PLC0415  (as in `train`)
+    from distributed import Nanny, Scheduler, SpecCluster  # noqa: PLC0415
+
+    from penstock.flows.api.prefect_server import PrefectServer  # noqa: PLC0415
+    from penstock.tasks.driver.cluster import QUIET  # noqa: PLC0415
+
+    os.environ["PREFECT_HOME"] = str(Path.cwd() / "prefect")
+    server = PrefectServer(0)
+    server.wait_ready()
+    server.direct_here()
+    dask.config.set(QUIET)
+    here = {"host": "127.0.0.1", "dashboard": False, "dashboard_address": "127.0.0.1:0"}
+    options = {**here, "nthreads": 1, "memory_limit": 0}
+    workers = {name: {"cls": Nanny, "options": {**options, "resources": {name: 1}}} for name in ("actor", "learner")}
+    cluster = SpecCluster(workers, {"cls": Scheduler, "options": {**here, "port": 0}}, silence_logs=50)
+    atexit.register(server.__exit__, None, None, None)
+    atexit.register(cluster.close)
+    return str(cluster.scheduler_address)
 
 
 def settings_for(name: str, address: str | None = None) -> dict[str, str]:
@@ -111,12 +146,12 @@ def settings_for(name: str, address: str | None = None) -> dict[str, str]:
     settings: dict[str, Any] = {"address": address} if address else {}
     with contextlib.closing(native.make(name, 1, one_array=True, one_action=True, **settings)) as pool:
         shape, agents = pool.environment["observation"]["shape"], pool.environment.get("agents")
-    found = {}
     if agents:
-        found["algorithm.name"] = "ippo"
-    elif len(shape) >= 2:
-        found["algorithm.network"] = "nature" if min(shape[-2:]) >= MIN_NATURE_CELLS else "small"
-    return found
+        return {"algorithm.name": "ippo"}
+    image = len(shape) >= 2 and min(shape[-2:]) >= 36
+    if image or len(shape) < 2 or max(shape[:2]) > 64:  # pixels with their channels last are left to a perceptron
+        return {"algorithm.network": "nature"} if image else {}
+    return {"algorithm.network": "small"}
 
 
 def kill(name: str) -> dict[str, Any]:
