@@ -117,6 +117,7 @@ class Evaluator:
     def _read_plc(self, text: str, file: str) -> BlockComments: ...
     def _restore(self, text: str, file: str) -> None: ...
     def _plc_lines(self) -> str: ...
+    def _wire_map(self, macro: int) -> tuple[list[float], list[float]]: ...
     def _descend(
         self,
         passes: int,
@@ -135,7 +136,7 @@ class Evaluator:
         soft_every: int,
         points: int,
         seed: int,
-        chances: Sequence[float],
+        proposals: Sequence[float],
         weights: Sequence[float],
         on_progress: Callable[[int, int], None],
     ) -> AnnealFields: ...

@@ -16,15 +16,20 @@ from penstock.native.floorplan.placement_cost import (
     open_placement,
     read_blockages,
 )
+from penstock.native.floorplan.proposals import GUIDED, PUBLISHED, UNIFORM, Proposals
 from penstock.native.floorplan.searching import AnnealResult, anneal, descend
 from penstock.native.floorplan.synthetic import BlockSpec, generate_block
 
 __all__ = [
+    "GUIDED",
+    "PUBLISHED",
+    "UNIFORM",
     "AnnealResult",
     "BlockFileError",
     "BlockSpec",
     "Observer",
     "PlacementCost",
+    "Proposals",
     "anneal",
     "create_placement_cost",
     "descend",

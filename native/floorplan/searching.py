@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from penstock.native.floorplan.proposals import PUBLISHED, Proposals
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -13,7 +15,6 @@ if TYPE_CHECKING:
 
 DEFAULT_WEIGHTS = (1.0, 1.0, 0.5)
 """Weights of wirelength, density and congestion."""
-PUBLISHED_MOVES = {"swap": 0.24, "shift": 0.24, "flip": 0.04, "move": 0.24, "shuffle": 0.24}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,53 +67,56 @@ def anneal(
     plc: PlacementCost,
     *,
     moves: int = 1_000_000,
-    first_temperature: float = 0.0002,
-    last_temperature: float = 1e-6,
+    first_temperature: float | None = None,
+    last_temperature: float | None = None,
     soft_every: int | None = None,
     points: int = 100,
     seed: int = 0,
-    chances: dict[str, float] | None = None,
+    proposals: Proposals = PUBLISHED,
     weights: tuple[float, float, float] = DEFAULT_WEIGHTS,
     on_progress: Callable[[int, int], None] = lambda _, __: None,
 ) -> AnnealResult:
-    """Anneal the free hard macros by swap, shift, flip, move and shuffle.
+    """Anneal the free macros: by default the hard ones, by swap, shift, flip, move and shuffle.
 
     A move that would be illegal is not judged; legal means as in an episode, when soft macros are not placed yet. The
-    layout left is the best one, its soft macros placed again where that is better. The same seed gives the same result.
-    The defaults were the best of a few on a synthetic block of Ariane133's size (benchmarks/floorplan_annealing.py).
+    layout left is the best one. Soft macros are placed by forces on the way and, where that is better, at the end; or,
+    if `proposals` move them, they are annealed like hard ones. The same seed gives the same result. The defaults were
+    the best of a few on a synthetic block of Ariane133's size (benchmarks/floorplan_annealing.py).
 
     Args:
         plc: Changed in place; its free hard macros must be placed.
         moves: To be judged.
-        first_temperature: At the start, in units of the weighted cost.
-        last_temperature: At the end; between them temperatures are geometric.
+        first_temperature: At the start, in units of the weighted cost; None: 0.0002, or what proposals that move soft
+            macros say.
+        last_temperature: At the end; between them temperatures are geometric. None: 1e-6, or likewise.
         soft_every: Moves between force-directed placements of the soft macros; 0 has one, at the end; None
-            a fiftieth of all, at least 2,000.
+            a fiftieth of all, at least 2,000; none where proposals move soft macros.
         points: Of the curve.
         seed: Of the moves.
-        chances: Of each kind of move; by default the published ones.
+        proposals: How changes are drawn.
         weights: Of wirelength, density and congestion.
         on_progress: Called now and then with the numbers of moves judged and of all.
     """
     _check_weights(weights)
+    default = (0.0002, 1e-6)
+    if proposals.move_soft:
+        free = max(1, sum(not plc.is_node_fixed(macro) for macro in plc.get_macro_indices()))
+        default = proposals.hot / free, proposals.cold / free
+    first_temperature = default[0] if first_temperature is None else first_temperature
+    last_temperature = default[1] if last_temperature is None else last_temperature
     if soft_every is None:
-        soft_every = max(2000, moves // 50)
+        soft_every = 0 if proposals.move_soft else max(2000, moves // 50)
     if moves < 0 or soft_every < 0 or points < 1:
         raise ValueError(f"moves is {moves}, soft_every {soft_every} and points {points}, expected at least 0, 0 and 1")
     if not 0 < last_temperature <= first_temperature < math.inf:
         raise ValueError(
             f"temperatures go from {first_temperature} to {last_temperature}, expected above 0 and falling or the same"
         )
-    given = PUBLISHED_MOVES if chances is None else chances
-    unknown = sorted(set(given) - set(PUBLISHED_MOVES))
-    values = [given.get(kind, 0.0) for kind in PUBLISHED_MOVES]
-    if unknown or min(values) < 0 or not 0 < sum(values) < math.inf:
-        raise ValueError(f"chances are {given}, expected at least 0 each for some of {', '.join(PUBLISHED_MOVES)}")
     for macro in plc.get_macro_indices():
         if not plc.is_node_placed(macro):
             raise ValueError(f"macro {plc.get_node_name(macro)!r} is not placed; restore or legalise a placement first")
     found = plc._anneal(  # noqa: SLF001
-        moves, first_temperature, last_temperature, soft_every, points, seed, values, weights, on_progress
+        moves, first_temperature, last_temperature, soft_every, points, seed, proposals.values(), weights, on_progress
     )
     return AnnealResult(**found)
 

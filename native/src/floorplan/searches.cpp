@@ -104,6 +104,14 @@ void bind_searches(EvaluatorClass& c) {
     Forces(e.layout, e.setting.grid, default_schedule(e.setting.grid)).run();
   });
   c.def(
+      "_wire_map",
+      [](const Evaluator& e, std::int32_t macro) {
+        WireMap map(e.layout, e.setting.grid);
+        map.find(macro);
+        return std::pair(map.columns(), map.rows());
+      },
+      py::arg("macro"));
+  c.def(
       "_descend",
       [](Evaluator& e, std::int64_t passes, std::int32_t most_distance, bool only_orientations, bool place_soft,
          double least_gain, std::uint64_t seed, const std::array<double, 3>& weights) {
@@ -117,14 +125,18 @@ void bind_searches(EvaluatorClass& c) {
   c.def(
       "_anneal",
       [](Evaluator& e, std::int64_t moves, double first, double last, std::int64_t soft_every, std::int64_t points,
-         std::uint64_t seed, const std::array<double, 5>& chances, const std::array<double, 3>& weights,
+         std::uint64_t seed, const std::array<double, 13>& proposals, const std::array<double, 3>& weights,
          const py::function& on_progress) {
-        const AnnealSettings settings{moves,      first,      last,       soft_every, points,     seed,
-                                      chances[0], chances[1], chances[2], chances[3], chances[4], weights_of(weights)};
+        const auto& p = proposals;
+        const AnnealSettings settings{
+            moves,      first, last,
+            soft_every, points, seed,
+            {p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7], p[8], p[9], p[10], p[11], p[12]},
+            weights_of(weights)};
         return anneal(e, settings, on_progress);
       },
       py::arg("moves"), py::arg("first_temperature"), py::arg("last_temperature"), py::arg("soft_every"),
-      py::arg("points"), py::arg("seed"), py::arg("chances"), py::arg("weights"), py::arg("on_progress"));
+      py::arg("points"), py::arg("seed"), py::arg("proposals"), py::arg("weights"), py::arg("on_progress"));
 }
 
 }  // namespace penstock::floorplan

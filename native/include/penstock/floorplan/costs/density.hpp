@@ -29,11 +29,13 @@ inline std::vector<double> cell_density(const Layout& layout, const Grid& grid, 
   return density;
 }
 
+/// Number of cells in the densest tenth.
+inline std::int32_t densest_count(std::size_t cells) { return std::max(1, std::int32_t(0.1 * double(cells))); }
+
 /// Half the mean of the densest tenth. The one published value of a grid of fewer than ten cells is its densest cell.
 inline double density_cost(const std::vector<double>& density, Largest& largest) {
-  const auto cells = static_cast<std::int32_t>(density.size());
-  if (cells < 10) return *std::max_element(density.begin(), density.end());
-  return 0.5 * largest.mean(density, std::max(1, static_cast<std::int32_t>(std::floor(0.1 * cells))));
+  if (density.size() < 10) return *std::max_element(density.begin(), density.end());
+  return 0.5 * largest.mean(density, densest_count(density.size()));
 }
 inline double density_cost(const std::vector<double>& density) {
   Largest largest;

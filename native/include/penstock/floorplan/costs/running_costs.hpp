@@ -1,4 +1,4 @@
-/// The three costs of a layout, kept up to date while hard macros move.
+/// The three costs of a layout, kept up to date while macros move.
 #pragma once
 
 #include "penstock/floorplan/costs/congestion_bound.hpp"
@@ -47,7 +47,7 @@ class RunningCosts {
     static_cast<void>(costs()), remember_worst();
   }
 
-  /// Takes hard macros out of the sums, with what they are tied to; then the layout may change, and `drop` puts them
+  /// Takes macros out of the sums, with what they are tied to; then the layout may change, and `drop` puts them
   /// back. Changes that were reported before stand.
   void lift(std::span<const std::int32_t> macros) {
     if (changed_) route_nets(), bound_.keep();
@@ -101,6 +101,17 @@ class RunningCosts {
     Costs found = but_congestion();
     found.congestion = bound_.least();
     return found;
+  }
+  /// Estimates what one more box adds to the density cost: as if the densest cells stayed those of the last `costs`.
+  [[nodiscard]] double density_added(const Box& box) const {
+    if (density_.size() < 10) return 0;
+    const double cell_area = setting_.grid.cell_width() * setting_.grid.cell_height(), least = densest_.least();
+    double sum = 0;
+    setting_.grid.for_each_shared(box, [&](std::int32_t cell, double area) {
+      const double before = density_[std::size_t(cell)], after = before + area / cell_area;
+      sum += std::max(0.0, after - std::max(before, least));
+    });
+    return 0.5 * sum / double(densest_count(density_.size()));
   }
   /// Call after `costs` if the layout is kept: the next layouts are likely to be worst in the same cells.
   void remember_worst() {
@@ -192,6 +203,7 @@ class RunningCosts {
     setting_.grid.for_each_shared(box, [&](std::int32_t cell, double area) {
       journal_.add(density_[std::size_t(cell)], sign * area / cell_area);
     });
+    if (!layout_.netlist().is_hard(macro)) return;  // soft macros take no tracks
     boxes_.emplace_back(box, sign);
     bound_.add(sign * bound_.of_macro(box));
   }

@@ -2,8 +2,7 @@
 #pragma once
 
 #include "penstock/floorplan/search/forces.hpp"
-#include "penstock/floorplan/search/macro_moves.hpp"
-#include "penstock/random/numpy_random.hpp"
+#include "penstock/floorplan/search/proposals.hpp"
 
 namespace penstock::floorplan {
 
@@ -16,12 +15,6 @@ struct DescentSettings {
   std::uint64_t seed = 0;
   CostWeights weights;
 };
-
-/// A random order, by the generator that NumPy has too.
-inline void shuffle(std::vector<std::int32_t>& values, Rng& rng) {
-  for (std::size_t i = values.size(); i > 1; --i)
-    std::swap(values[i - 1], values[std::size_t(rng.integers(0, std::int64_t(i)))]);
-}
 
 /// A snapshot of macro and standard-cell positions, for undo.
 class Remembered {

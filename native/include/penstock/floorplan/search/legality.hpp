@@ -26,7 +26,7 @@ inline bool overlap(const Box& a, const Box& b, const Rules& rules, double acros
   return overlap(a.x0, a.x1, b.x0, b.x1, rules, across) && overlap(a.y0, a.y1, b.y0, b.y1, rules, up);
 }
 
-/// InfoLevel which cells can take a node; `density` is that of the placed nodes and blockages now.
+/// Finds the cells that can take a node; `density` is that of the placed nodes and blockages now.
 class Legality {
  public:
   Legality(const Layout& layout, const Grid& grid, const Rules& rules, std::span<const Blockage> blockages,

@@ -1,4 +1,4 @@
-/// Changes of hard macros that are tried, judged, and kept or taken back.
+/// Changes of macros that are tried, judged, and kept or taken back.
 #pragma once
 
 #include "penstock/floorplan/search/legality.hpp"
@@ -12,20 +12,26 @@ struct MacroChange {
   Orientation orientation;
 };
 
-/// A layout with its running costs, of which whole groups of macros move at once. Positions are judged by geometry
-/// alone (canvas, hard macros, blockages), as while soft macros are not placed: they give way afterwards.
+/// A layout with its running costs, of which whole groups of macros move at once. Positions of hard macros are judged by
+/// geometry alone (canvas, hard macros, blockages), as while soft macros are not placed: they give way afterwards. A soft
+/// macro may be anywhere on the canvas; where it is crowded, costs say so.
 class MacroMoves {
  public:
   MacroMoves(Layout& layout, const Setting& setting, const Rules& rules, const CostWeights& weights)
       : layout_(layout), setting_(setting), rules_(rules), weights_(weights), costs_(layout, setting) {
-    for (const std::int32_t macro : layout.netlist().macros)
-      if (layout.netlist().is_hard(macro) && layout.placed[std::size_t(macro)]) {
-        placed_.push_back(macro);
-        if (!layout.fixed[std::size_t(macro)]) movable_.push_back(macro);
-      }
+    for (const std::int32_t macro : layout.netlist().macros) {
+      if (!layout.placed[std::size_t(macro)]) continue;
+      const bool hard = layout.netlist().is_hard(macro);
+      if (hard) placed_.push_back(macro);
+      if (!layout.fixed[std::size_t(macro)]) (hard ? movable_ : movable_soft_).push_back(macro);
+    }
   }
 
+  /// Hard macros that are placed and free.
   [[nodiscard]] const std::vector<std::int32_t>& movable() const { return movable_; }
+  [[nodiscard]] const std::vector<std::int32_t>& movable_soft() const { return movable_soft_; }
+  /// Estimates what one more box adds to the density's part of the cost.
+  [[nodiscard]] double density_added(const Box& box) const { return weights_.density * costs_.density_added(box); }
   [[nodiscard]] double cost() { return costs_.costs().weighted(weights_); }
   /// Call after a change of the layout that was made elsewhere.
   void rebuild() { costs_.rebuild(); }
@@ -74,7 +80,7 @@ class MacroMoves {
   const Rules& rules_;
   CostWeights weights_;
   RunningCosts costs_;
-  std::vector<std::int32_t> placed_, movable_, moved_;
+  std::vector<std::int32_t> placed_, movable_, movable_soft_, moved_;
   std::vector<MacroChange> before_;
 
   void apply(const MacroChange& change) {
@@ -88,6 +94,7 @@ class MacroMoves {
     if (box.x0 < -edge_slack || box.y0 < -edge_slack || box.x1 > setting_.grid.width + edge_slack ||
         box.y1 > setting_.grid.height + edge_slack)
       return false;
+    if (!layout_.netlist().is_hard(macro)) return true;
     for (const std::int32_t other : placed_)
       if (other != macro && overlap(box, box_of(layout_, other), rules_, rules_.spacing_across, rules_.spacing_up))
         return false;

@@ -1,0 +1,81 @@
+"""Proposals of annealing: how the next change of a placement is drawn."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+
+
+_KINDS, _NATIVE = 10, 13  # fields that are chances, and those that the native search takes
+
+
+@dataclass(frozen=True, slots=True)
+class Proposals:
+    """Chances of each kind of change, relative to each other, and how strongly the guided kinds follow costs.
+
+    A guided kind draws a place with a chance in proportion to exp(-strength * cost / temperature): of the wirelength of
+    the macro's nets there and, for soft macros, of the density that it adds. A strength of 0 draws every place alike, 1
+    as the heat bath of that part of the cost would (Geman and Geman, 1984).
+
+    Raises:
+        ValueError: A number below 0 or not finite, or no chance above 0.
+    """
+
+    swap: float = 0.0
+    """Two hard macros exchange their places."""
+    shift: float = 0.0
+    """A hard macro moves to one of the four next cells."""
+    flip: float = 0.0
+    """A hard macro is mirrored."""
+    move: float = 0.0
+    """A hard macro moves to any cell."""
+    shuffle: float = 0.0
+    """Four hard macros exchange their places."""
+    soft_shift: float = 0.0
+    """A soft macro moves by at most two columns and rows."""
+    soft_swap: float = 0.0
+    """Two soft macros exchange their places."""
+    guided_soft: float = 0.0
+    """A soft macro moves to a cell drawn by its costs."""
+    guided_move: float = 0.0
+    """A hard macro moves to a cell drawn by its costs."""
+    guided_swap: float = 0.0
+    """A hard macro exchanges its place with one drawn by the costs of the first."""
+    soft_wire: float = 0.0
+    """Strength of the wirelength of a soft macro."""
+    hard_wire: float = 0.0
+    """Strength of the wirelength of a hard macro."""
+    soft_density: float = 0.0
+    """Strength of the density that a soft macro adds."""
+    hot: float = 0.3
+    """First temperature times the number of macros that may move: a macro's part of the cost is as much smaller."""
+    cold: float = 0.0009
+    """Last temperature, likewise."""
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that are no chances or strengths."""
+        values = self.values()
+        if not all(0 <= value < math.inf for value in values) or not sum(values[:_KINDS]) > 0:
+            raise ValueError(f"proposals are {self}, expected numbers of at least 0, and a chance above 0")
+        if not 0 < self.cold <= self.hot:
+            raise ValueError(f"temperatures go from {self.hot} to {self.cold}, expected above 0 and not rising")
+
+    @property
+    def move_soft(self) -> bool:
+        """Tell whether soft macros are moved like hard ones; else they are placed by forces."""
+        return self.soft_shift + self.soft_swap + self.guided_soft > 0
+
+    def values(self) -> list[float]:
+        """Return chances and strengths in the order of the fields, as the native search takes them."""
+        return [float(getattr(self, field.name)) for field in fields(self)[:_NATIVE]]
+
+
+PUBLISHED = Proposals(swap=0.24, shift=0.24, flip=0.04, move=0.24, shuffle=0.24)
+"""The published moves of hard macros; soft macros are placed by forces."""
+UNIFORM = Proposals(swap=0.12, shift=0.12, flip=0.02, move=0.12, shuffle=0.12, soft_shift=0.4, soft_swap=0.1)
+"""Hard and soft macros, no place drawn by what it costs."""
+GUIDED = Proposals(
+    swap=0.1, shift=0.1, flip=0.03, move=0.02, shuffle=0.05, guided_soft=0.5, guided_move=0.05, guided_swap=0.15,
+    soft_wire=1.0, hard_wire=0.3, soft_density=1.0,
+)  # fmt: skip
+"""Hard and soft macros, places drawn by costs."""
