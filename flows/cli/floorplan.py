@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -80,8 +80,16 @@ def anneal(
     placement: Placement,
     out: Annotated[Path, typer.Argument(help="The .plc file for the placement that is found.")],
     moves: Annotated[int, typer.Option(min=0, help="Moves to judge.")] = 1_000_000,
-    first_temperature: Annotated[float, typer.Option(help="In units of the weighted cost.")] = 0.0002,
-    last_temperature: Annotated[float, typer.Option(help="Temperatures between are geometric.")] = 1e-6,
+    proposals: Annotated[
+        Literal["published", "uniform", "guided"],
+        typer.Option(help="Moves of hard macros; of soft ones too; of both, their places drawn by what they cost."),
+    ] = "published",
+    first_temperature: Annotated[
+        float | None, typer.Option(help="In units of the weighted cost; default: 0.0002, or by the number of macros.")
+    ] = None,
+    last_temperature: Annotated[
+        float | None, typer.Option(help="Between the two temperatures are geometric; default: 1e-6, or likewise.")
+    ] = None,
     soft_every: Annotated[
         int | None,
         typer.Option(min=0, help="Moves between placements of soft macros; default: a fiftieth; 0: at the end."),
@@ -91,10 +99,11 @@ def anneal(
     weights: Weights = _WEIGHTS,
     as_json: AsJson = False,
 ) -> None:
-    """Search for a better placement by simulated annealing, with the published moves."""
+    """Search for a better placement by simulated annealing."""
     from penstock.flows.display.working import Working
 
     with Working(f"annealing {placement}", "moves", quiet=as_json) as working, _files():
+        from penstock.native.floorplan import GUIDED, PUBLISHED, UNIFORM
         from penstock.native.floorplan import anneal as search
 
         plc = _opened(netlist, placement)
@@ -110,6 +119,7 @@ def anneal(
             last_temperature=last_temperature,
             soft_every=soft_every,
             seed=seed,
+            proposals={"published": PUBLISHED, "uniform": UNIFORM, "guided": GUIDED}[proposals],
             weights=weights,
             on_progress=working.update,
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields
 
-
 _KINDS, _NATIVE = 10, 13  # fields that are chances, and those that the native search takes
 
 
