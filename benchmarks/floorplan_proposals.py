@@ -27,8 +27,6 @@ import numpy as np
 from cmaes import CMA
 
 from penstock.native.floorplan import (
-    GUIDED,
-    UNIFORM,
     BlockSpec,
     PlacementCost,
     Proposals,
@@ -38,31 +36,34 @@ from penstock.native.floorplan import (
 )
 
 BLOCKS_PER_GENERATION = 3
+UNINFORMED = Proposals(*[0.1] * 10, *[0.05] * 3)
+"""Every kind as often as any other, and places drawn almost without regard to their costs: where learning begins."""
 FIRST_SEED = 1000  # of generated blocks; `placing_blocks.py` has seeds below
 
 
 def block(seed: int, folder: str) -> PlacementCost:
     """Return a generated block, legalised, its soft macros placed by forces."""
     rng = np.random.default_rng(seed)
-    hard = int(np.exp(rng.uniform(np.log(10), np.log(150))))
-    soft = int(np.exp(rng.uniform(np.log(40), np.log(800))))
-    cells = int(rng.integers(12, 41))
-    spec = BlockSpec(
-        hard_macros=hard,
-        soft_macros=soft,
-        ports=int(rng.integers(16, 400)),
-        columns=cells,
-        rows=int(np.clip(cells + rng.integers(-4, 5), 10, 44)),
-        nets_per_macro=int(rng.integers(5, 15)),
-        hard_share=float(rng.uniform(0.2, 0.45)),
-        soft_share=float(rng.uniform(0.1, 0.25)),
-        side=float(rng.uniform(300, 2500)),
-        seed=seed,
-    )
-    plc = create_placement_cost(*generate_block(f"{folder}/{seed}", spec))
-    plc.legalize(only_hard=True)
-    plc.place_soft_macros()
-    return plc
+    while True:
+        spec = BlockSpec(
+            hard_macros=int(np.exp(rng.uniform(np.log(10), np.log(80)))),
+            soft_macros=int(np.exp(rng.uniform(np.log(30), np.log(300)))),
+            ports=int(rng.integers(16, 300)),
+            columns=int(rng.integers(12, 33)),
+            rows=int(rng.integers(12, 33)),
+            nets_per_macro=int(rng.integers(5, 15)),
+            hard_share=float(rng.uniform(0.2, 0.45)),
+            soft_share=float(rng.uniform(0.1, 0.25)),
+            side=float(rng.uniform(300, 2500)),
+            seed=seed,
+        )
+        try:
+            plc = create_placement_cost(*generate_block(f"{folder}/{seed}", spec))
+        except ValueError:
+            continue  # no legal placement of these macros on this grid: others are drawn
+        if plc.legalize(only_hard=True):
+            plc.place_soft_macros()
+            return plc
 
 
 def reached(start: PlacementCost, proposals: Proposals, seconds: float, seed: int) -> float:
@@ -98,10 +99,10 @@ def main() -> None:
     parser.add_argument("--uniform", action="store_true", help="Learn without guided kinds.")
     parser.add_argument("--generations", type=int, default=20)
     parser.add_argument("--population", type=int, default=12)
-    parser.add_argument("--seconds", type=float, default=1.0, help="CPU seconds of each annealing.")
+    parser.add_argument("--seconds", type=float, default=1.2, help="CPU seconds of each annealing.")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
-    space = Space(UNIFORM if given.uniform else GUIDED)
+    space = Space(Proposals(*[0.1] * 7) if given.uniform else UNINFORMED)
     optimiser = CMA(mean=space.start(), sigma=0.5, seed=1, population_size=given.population)
     known = [json.loads(line) for line in given.out.read_text().splitlines()] if given.out.exists() else []
     with tempfile.TemporaryDirectory() as folder:
