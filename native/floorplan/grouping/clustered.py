@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from penstock.native.floorplan.grouping.flat import FlatBlock
 
+    _Attributes = dict[str, str | float]
+
 
 def write_clustered(
     block: FlatBlock, groups: NDArray[np.int64], utilisation: float, folder: str | os.PathLike[str], comment: str
@@ -60,22 +62,23 @@ def _netlist(block: FlatBlock, groups: NDArray[np.int64], utilisation: float, mi
     width = block.plc.get_canvas_width_height()[0] / block.plc.get_grid_num_columns_rows()[0]
     order = cells[np.argsort(groups[cells], kind="stable")]
     for group, members in enumerate(np.split(order, np.cumsum(np.bincount(groups[cells]))[:-1])):
-        where = {"x": _single(middle[group, 0]), "y": _single(middle[group, 1])}
-        sides = {"width": _single(width), "height": _single(areas[group] / width)}
-        texts.append(node_text(f"Grp_{group}", [], {"type": "macro", **sides, **where}))
-        pin = {"type": "macro_pin", "macro_name": f"Grp_{group}", "x_offset": 0.0, "y_offset": 0.0, **where}
+        where: _Attributes = {"x": _single(middle[group, 0]), "y": _single(middle[group, 1])}
+        sides: _Attributes = {"width": _single(width), "height": _single(areas[group] / width)}
+        texts.append(node_text(f"Grp_{group}", [], {"type": "macro"} | sides | where))
+        offset: _Attributes = {"x_offset": 0.0, "y_offset": 0.0}
+        pin: _Attributes = {"type": "macro_pin", "macro_name": f"Grp_{group}"} | offset | where
         single: dict[int, float] = {}
         several = 0
         for cell in members.tolist():
-            sinks, weight = nets.get(cell, []), float(block.weights[cell])
-            if len(sinks) == 1:
-                single[sinks[0]] = single.get(sinks[0], 0.0) + weight
-            elif sinks:
+            ends, weight = nets.get(cell, []), float(block.weights[cell])
+            if len(ends) == 1:
+                single[ends[0]] = single.get(ends[0], 0.0) + weight
+            elif ends:
                 name = f"Grp_{group}/Poutput_multi_{several}"
-                texts.append(node_text(name, (names[sink] for sink in sinks), _weighed(pin, weight)))
+                texts.append(node_text(name, (names[end] for end in ends), _weighed(pin, weight)))
                 several += 1
-        for number, (sink, weight) in enumerate(sorted(single.items())):
-            texts.append(node_text(f"Grp_{group}/Poutput_single_{number}", [names[sink]], _weighed(pin, weight)))
+        for number, (end, weight) in enumerate(sorted(single.items())):
+            texts.append(node_text(f"Grp_{group}/Poutput_single_{number}", [names[end]], _weighed(pin, weight)))
         texts.append(node_text(f"Grp_{group}/Pinput", [], pin))
     return "".join(texts)
 
@@ -95,7 +98,7 @@ def _nets_between(block: FlatBlock, groups: NDArray[np.int64]) -> dict[int, list
     return nets
 
 
-def _weighed(pin: dict[str, str | float], weight: float) -> dict[str, str | float]:
+def _weighed(pin: _Attributes, weight: float) -> _Attributes:
     return pin if weight == 1.0 else {**pin, "weight": weight}
 
 

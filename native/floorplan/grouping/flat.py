@@ -32,7 +32,7 @@ class FlatBlock:
     plc: PlacementCost
     """The evaluator of the flat netlist, with the placement's settings and positions."""
     settings: BlockComments
-    """What the placement's header says, or else the netlist's comments."""
+    """Those of the placement's header, or else of the netlist's comments."""
     kinds: NDArray[np.int8]
     positions: NDArray[np.float64]
     """[nodes, 2]; nan where a node is not placed."""

@@ -11,7 +11,7 @@ import numpy as np
 from penstock.native.floorplan.grouping.clustered import write_clustered
 from penstock.native.floorplan.grouping.fixed_groups import NO_GROUP, fixed_groups
 from penstock.native.floorplan.grouping.flat import CELL, read_flat
-from penstock.native.floorplan.grouping.partitioning import partition
+from penstock.native.floorplan.grouping.partitioning import partition, require_partitioner
 from penstock.native.floorplan.grouping.spread import break_up, merge
 
 
@@ -36,19 +36,21 @@ def group_netlist(
         groups: Groups that are made beside those around macros and ports, before wide ones are broken up and small
             ones merged.
         utilisation: Share of a soft macro's area that its cells have.
-        seed: Of the partitioning.
+        seed: Of the nodes' order in the partitioning, whose algorithms are deterministic.
         threads: Of the partitioning; by default one for each core that this process may use.
 
     Raises:
         BlockFileError: A file cannot be read, the two do not belong together, or there is nothing to be grouped.
         ValueError: A setting that cannot be.
         ModuleNotFoundError: Mt-KaHyPar is not installed.
+        ChildProcessError: Mt-KaHyPar failed.
     """
     for name, value, least in (("groups", groups, 0), ("seed", seed, 0), ("threads", threads, 1)):
         if value is not None and not least <= value < 2**31:
             raise ValueError(f"{name} is {value}, expected a whole number from {least} to {2**31 - 1}")
     if not 0 < utilisation <= 1:
         raise ValueError(f"utilisation is {utilisation}, expected a share above 0 and at most 1")
+    require_partitioner()
     block = read_flat(netlist, placement)
     found = fixed_groups(block)
     around = int(found.max()) + 1

@@ -8,7 +8,7 @@ from pathlib import Path
 import mtkahypar
 import numpy as np
 
-IMBALANCE = 0.05
+IMBALANCE = 0.3
 """Share by which a part may be larger than the mean, unless its fixed nodes alone are more."""
 
 
@@ -19,13 +19,12 @@ def main(graph: str, fixed: str, out: str, *numbers: str) -> None:
         graph: The hypergraph.
         fixed: A line for each node with its part, -1 where it is free.
         out: The file for the parts.
-        numbers: Number of parts, seed, number of threads.
+        numbers: Number of parts, number of threads.
     """
-    parts, seed, threads = map(int, numbers)
+    parts, threads = map(int, numbers)
     library = mtkahypar.initialize(threads, print_warnings=False)
     context = library.context_from_preset(mtkahypar.PresetType.DETERMINISTIC)
-    context.set_partitioning_parameters(parts, IMBALANCE, mtkahypar.Objective.CUT)
-    mtkahypar.set_seed(seed)
+    context.set_partitioning_parameters(parts, IMBALANCE, mtkahypar.Objective.KM1)
     hypergraph = library.hypergraph_from_file(graph, context)
     kept = np.array(Path(fixed).read_text(encoding="ascii").split(), dtype=np.int64)
     sizes = np.bincount(kept[kept >= 0], minlength=parts)

@@ -75,7 +75,7 @@ def test_a_blockage_with_its_corners_exchanged_is_read_and_covers_nothing(tmp_pa
 
 
 def test_fixed_macros_turn(tmp_path):
-    """What is fixed are coordinates, as in the public evaluator, whose methods return True where they succeed."""
+    """Fixing is of coordinates alone, and methods return True where they succeed, as in the public evaluator."""
     plc = gridded(tmp_path, macro("A", 10, 10, 25, 25) + pin("i", "A", 2, 1))
     assert plc.fix_node_coord(0) is True
     assert plc.update_macro_orientation(0, "S") is True
