@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -65,45 +64,48 @@ def merge(block: FlatBlock, groups: NDArray[np.int64], few: int, distance: float
 def _merge_once(block: FlatBlock, groups: NDArray[np.int64], few: int, distance: float) -> bool:
     """Returns whether another pass may find more to merge."""
     middle = centres(block, groups)
-    shared = _shared_nets(block, groups)
+    ones, others, nets = _shared_nets(block, groups)
     sizes = np.bincount(groups[groups >= 0])
+    first = np.searchsorted(ones, np.arange(len(sizes) + 1))
     again = False
-    for group in np.flatnonzero(sizes <= few).tolist():
+    for group in np.flatnonzero((sizes > 0) & (sizes <= few)).tolist():
         size = int(sizes[group])
-        if size == 0 or size > few or np.isnan(middle[group, 0]):
+        if size > few:  # it was joined in this pass
             continue
-        found, most = -1, 0
-        for other, nets in sorted(shared[group].items()):
-            near = np.abs(middle[other] - middle[group]).sum() <= distance
-            if near and nets > most:
-                found, most = other, nets
-        if found >= 0:
-            groups[groups == group] = found
-            sizes[found] += size
-            sizes[group] = 0
-            again = again or bool(sizes[found] <= few)
+        tied = slice(first[group], first[group + 1])
+        # A group without cells has no centre, and nothing is near it.
+        near = np.abs(middle[others[tied]] - middle[group]).sum(axis=1) <= distance
+        shared = nets[tied] * near
+        if not shared.any():
+            continue
+        found = int(others[tied][np.argmax(shared)])
+        groups[groups == group] = found
+        sizes[found] += size
+        sizes[group] = 0
+        again = again or bool(sizes[found] <= few)
     return again
 
 
-def _shared_nets(block: FlatBlock, groups: NDArray[np.int64]) -> dict[int, Counter[int]]:
-    """Return how many nets each two groups share."""
+def _shared_nets(
+    block: FlatBlock, groups: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return each two groups that share nets, in both orders, and the number of nets; sorted by the two."""
+    count = int(groups.max()) + 1
     drivers = block.drivers()
-    pairs = np.concatenate(
-        [
-            np.stack([drivers, groups[drivers]], axis=1),
-            np.stack([drivers, groups[block.sinks]], axis=1),
-        ]
-    )
-    pairs = np.unique(pairs[(pairs[:, 1] >= 0) & (groups[pairs[:, 0]] >= 0)], axis=0)
-    shared: dict[int, Counter[int]] = {int(group): Counter() for group in np.unique(groups[groups >= 0])}
-    for net in np.split(pairs[:, 1], np.flatnonzero(np.diff(pairs[:, 0])) + 1):
-        if len(net) > 1:
-            of_net = net.tolist()
-            for group in of_net:
-                shared[group].update(of_net)
-    for group, others in shared.items():
-        del others[group]
-    return shared
+    net = np.concatenate([np.arange(len(groups)), drivers])
+    of_net = np.concatenate([groups, groups[block.sinks]])
+    both = (of_net >= 0) & (groups[net] >= 0)
+    net, of_net = np.divmod(np.unique(net[both] * count + of_net[both]), count)
+    starts = np.flatnonzero(np.diff(net, prepend=-1))
+    sizes = np.diff(starts, append=len(net))
+    pairs = [np.zeros(0, dtype=np.int64)]
+    for size in np.unique(sizes[sizes > 1]):
+        together = of_net[starts[sizes == size][:, None] + np.arange(size)]
+        pairs.append((together[:, :, None] * count + together[:, None, :]).reshape(-1))
+    found, nets = np.unique(np.concatenate(pairs), return_counts=True)
+    ones, others = np.divmod(found, count)
+    apart = ones != others
+    return ones[apart], others[apart], nets[apart]
 
 
 def _nodes_of(groups: NDArray[np.int64]) -> list[NDArray[np.int64]]:
