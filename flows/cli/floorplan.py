@@ -1,4 +1,4 @@
-"""`penstock floorplan`: evaluates, draws and anneals placements of macros, and generates and imports blocks."""
+"""`penstock floorplan`: evaluates, draws and anneals placements of macros; generates, imports and groups blocks."""
 
 from __future__ import annotations
 
@@ -167,6 +167,30 @@ def import_(
 
 
 @commands.command()
+def group(
+    netlist: Annotated[str, typer.Argument(help="Flat netlist (.pb.txt, also gzip), with standard cells.")],
+    placement: Annotated[
+        Path, typer.Argument(help="Placement (.plc) of it, or of one clustered from it; its header gives the settings.")
+    ],
+    folder: Annotated[Path, typer.Argument(help="Folder for netlist.pb.txt.gz and initial.plc.")],
+    groups: Annotated[int, typer.Option(min=0, help="Groups beside those around macros and ports, at first.")] = 500,
+    utilisation: Annotated[float, typer.Option(help="Share of a soft macro's area that its cells have.")] = 0.5,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed, the same groups.")] = 0,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Threads of the partitioning; default: one a core. They change nothing.")
+    ] = None,
+) -> None:
+    """Group a flat netlist's standard cells into soft macros (extra `floorplan`)."""
+    from penstock.native.floorplan import group_netlist
+
+    with _files():
+        for path in group_netlist(
+            netlist, placement, folder, groups=groups, utilisation=utilisation, seed=seed, threads=threads
+        ):
+            typer.echo(str(path))
+
+
+@commands.command()
 def best(
     run: Annotated[str, typer.Argument(help="Name of a run that places macros.")],
     out: Annotated[Path, typer.Argument(help="Folder for best.plc and best.png; created if it does not exist.")],
@@ -219,7 +243,7 @@ def _files() -> Iterator[None]:
     """Convert errors about files and values into the command's own."""
     try:
         yield
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, ModuleNotFoundError) as error:
         raise ConfigError(str(error)) from None
 
 

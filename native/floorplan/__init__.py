@@ -10,6 +10,7 @@ from penstock.native.floorplan.bookshelf import import_bookshelf
 from penstock.native.floorplan.drawing import draw
 from penstock.native.floorplan.environment import load_environment
 from penstock.native.floorplan.features import Observer
+from penstock.native.floorplan.grouping import group_netlist
 from penstock.native.floorplan.placement_cost import (
     PlacementCost,
     create_placement_cost,
@@ -35,6 +36,7 @@ __all__ = [
     "descend",
     "draw",
     "generate_block",
+    "group_netlist",
     "import_bookshelf",
     "load_environment",
     "open_placement",

@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from penstock.native._floorplan import BlockFileError
-from penstock.native.floorplan.files import read_text, write_text
+from penstock.native.floorplan.files import node_text, read_text, write_text
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterator
 
 _ORIENTATIONS = ("N", "FN", "S", "FS", "E", "FE", "W", "FW")
-_QUOTES = str.maketrans({"\\": "\\\\", '"': '\\"'})
 
 
 @dataclass(slots=True)
@@ -224,7 +223,7 @@ def _converted(design: _Design) -> tuple[str, str]:
         _add_net(
             nodes, lines, [(*pin, kinds[pin[0]], names[pin[0]], index_of[pin[0]]) for pin in pins], number, driving
         )
-    text = "".join(_node(*node) for node in nodes)
+    text = "".join(node_text(*node) for node in nodes)
     side = min(1024, max(1, math.isqrt(len([1 for kind in kinds.values() if kind == "hard"]) * 9)))
     header = [
         "# Imported from Bookshelf",
@@ -275,14 +274,3 @@ def _add_net(
         at = len(nodes) - 1
     driving.add(at)
     nodes[at][1].extend(nodes[member[0]][0] for member in members if member is not driver)
-
-
-def _node(name: str, inputs: list[str], attributes: dict[str, str | float]) -> str:
-    lines = [
-        f'node {{\n  name: "{name.translate(_QUOTES)}"',
-        *(f'  input: "{sink.translate(_QUOTES)}"' for sink in inputs),
-    ]
-    for key, value in attributes.items():
-        held = f'placeholder: "{value.translate(_QUOTES)}"' if isinstance(value, str) else f"f: {value!r}"
-        lines.append(f'  attr {{ key: "{key}" value {{ {held} }} }}')
-    return "\n".join([*lines, "}\n"])

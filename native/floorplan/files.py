@@ -11,8 +11,10 @@ from penstock.native._floorplan import BlockFileError
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Iterable, Mapping
 
 _GZIP = b"\x1f\x8b"
+_QUOTES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t"})
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
@@ -44,3 +46,17 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
     """Writes a file; gzip, always with the same bytes, where its name ends in .gz."""
     data = text.encode("utf-8")
     Path(path).write_bytes(gzip.compress(data, mtime=0) if str(path).endswith(".gz") else data)
+
+
+def quoted(name: str) -> str:
+    """Return a name as a netlist has it, in quotes."""
+    return f'"{name.translate(_QUOTES)}"'
+
+
+def node_text(name: str, sinks: Iterable[str], attributes: Mapping[str, str | float]) -> str:
+    """Return a node of a netlist, with the names of the nodes that it drives."""
+    lines = [f"node {{\n  name: {quoted(name)}", *(f"  input: {quoted(sink)}" for sink in sinks)]
+    for key, value in attributes.items():
+        held = f"placeholder: {quoted(value)}" if isinstance(value, str) else f"f: {value!r}"
+        lines.append(f'  attr {{ key: "{key}" value {{ {held} }} }}')
+    return "\n".join([*lines, "}\n"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from itertools import takewhile
 from typing import TYPE_CHECKING, TypedDict, cast
 
 from penstock.native._floorplan import BlockFileError, Evaluator
@@ -35,7 +36,8 @@ class PlacementCost(Evaluator):
 
     Lengths are in um. Nodes are counted from 0 in the order of the netlist's file, a node called `__metadata__` left
     out; cells are `row * columns + column`, from the lower left. `docs/chip_placement.md` defines each cost.
-    A copy (`PlacementCost(other)`) shares the netlist and nothing else. One thread at a time.
+    A copy (`PlacementCost(other)`) shares the netlist and nothing else. One thread at a time. Methods that place, fix
+    and turn nodes return True, or raise.
 
     Raises:
         ValueError: An invalid node, cell, position or setting.
@@ -93,6 +95,12 @@ class PlacementCost(Evaluator):
         """Return the settings in a placement's comments; those that are there. Nothing is changed."""
         return self._read_plc(read_text(filename), os.fspath(filename))
 
+    def header_comments(self, filename: str | os.PathLike[str]) -> BlockComments:
+        """Return the settings in the header of a placement, which may be one of another netlist."""
+        lines = read_text(filename).splitlines(keepends=True)
+        header = "".join(takewhile(lambda line: not line.strip() or line.lstrip().startswith("#"), lines))
+        return self._read_plc(header, os.fspath(filename))
+
     def apply_comments(self, comments: BlockComments) -> None:
         """Take over settings as `netlist_comments` and `placement_comments` give them; others stay."""
         if "canvas" in comments:
@@ -115,16 +123,18 @@ class PlacementCost(Evaluator):
         self.block_name = comments.get("block", self.block_name)
         self.project_name = comments.get("project", self.project_name)
 
-    def restore_placement(self, filename: str | os.PathLike[str]) -> None:
+    def restore_placement(self, filename: str | os.PathLike[str]) -> bool:
         """Put the nodes of a .plc file at its positions, fixed if it fixes them; others stay as they are.
 
-        Its settings are not taken over: `open_placement` does that.
+        Its settings are not taken over: `open_placement` does that. Returns True.
         """
         self._restore(read_text(filename), os.fspath(filename))
+        return True
 
-    def save_placement(self, filename: str | os.PathLike[str], user_comments: str = "") -> None:
-        """Write a .plc file: settings and costs as comments, then a line for each placed node."""
+    def save_placement(self, filename: str | os.PathLike[str], user_comments: str = "") -> bool:
+        """Write a .plc file: settings and costs as comments, then a line for each placed node. Returns True."""
         write_text(filename, _plc_header(self, user_comments) + self._plc_lines())
+        return True
 
     def netlist_text(self) -> str:
         """Return the netlist as it was read, in the form that `PlacementCost` reads; comments are left out."""

@@ -1,4 +1,4 @@
-"""Netlists for tests, node by node, and the folder of Ariane133."""
+"""Netlists for tests, node by node, and the folders of real ones."""
 
 import os
 from pathlib import Path
@@ -7,6 +7,10 @@ import pytest
 
 from penstock.native.floorplan import PlacementCost
 
+DATA = os.environ.get("PENSTOCK_TEST_DATA")
+needs_data = pytest.mark.skipif(
+    DATA is None, reason="PENSTOCK_TEST_DATA is not set: it names the folder with real netlists, flat ones among them"
+)
 ARIANE = os.environ.get("PENSTOCK_ARIANE133")
 needs_ariane = pytest.mark.skipif(
     ARIANE is None, reason="PENSTOCK_ARIANE133 is not set: it names the folder with Ariane133's netlist and placement"
@@ -36,6 +40,10 @@ def macro(name: str, width: float, height: float, x: float, y: float) -> str:
 
 def pin(name: str, of: str, x: float, y: float, *sinks: str, weight: float = 1.0) -> str:
     return node(name, *sinks, type="macro_pin", macro_name=of, x_offset=x, y_offset=y, weight=weight)
+
+
+def cell(name: str, area: float, x: float, y: float, *sinks: str, weight: float = 1.0) -> str:
+    return node(name, *sinks, type="stdcell", width=area, height=1.0, x=x, y=y, weight=weight)
 
 
 def read(folder: Path, text: str, name: str = "netlist.pb.txt") -> PlacementCost:

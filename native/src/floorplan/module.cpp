@@ -39,10 +39,10 @@ std::shared_ptr<Evaluator> make(const std::vector<std::pair<std::string, std::st
 }
 
 void bind_settings(EvaluatorClass& c) {
-  c.def("set_canvas_size", &Evaluator::set_canvas, py::arg("width"), py::arg("height"));
+  c.def("set_canvas_size", succeeds(&Evaluator::set_canvas), py::arg("width"), py::arg("height"));
   c.def("get_canvas_width_height",
         [](const Evaluator& e) { return Pair(e.setting.grid.width, e.setting.grid.height); });
-  c.def("set_placement_grid", &Evaluator::set_grid, py::arg("columns"), py::arg("rows"));
+  c.def("set_placement_grid", succeeds(&Evaluator::set_grid), py::arg("columns"), py::arg("rows"));
   c.def("get_grid_num_columns_rows",
         [](const Evaluator& e) { return std::pair(e.setting.grid.columns, e.setting.grid.rows); });
   c.def("set_congestion_grid", &Evaluator::set_congestion_grid, py::arg("columns"), py::arg("rows"));

@@ -138,29 +138,17 @@ void bind_places(EvaluatorClass& c) {
                    : std::string();
       },
       py::arg("node_index"));
-  c.def(
-      "fix_node_coord",
-      [](Evaluator& e, std::int64_t node) {
-        e.check_owner(node);
-        e.layout.fixed[std::size_t(node)] = 1;
-      },
-      py::arg("node_index"));
-  c.def(
-      "unfix_node_coord",
-      [](Evaluator& e, std::int64_t node) {
-        e.check_owner(node);
-        e.layout.fixed[std::size_t(node)] = 0;
-      },
-      py::arg("node_index"));
+  c.def("fix_node_coord", succeeds(&Evaluator::fix), py::arg("node_index"));
+  c.def("unfix_node_coord", succeeds(&Evaluator::unfix), py::arg("node_index"));
   c.def("fix_ports", [](Evaluator& e) {
     for (std::int32_t i = 0; i < e.count(); ++i)
       if (e.netlist().nodes[std::size_t(i)].type == NodeType::port) e.layout.fixed[std::size_t(i)] = 1;
   });
-  c.def("place_node", &Evaluator::place, py::arg("node_index"), py::arg("grid_cell_index"));
-  c.def("update_node_coords", &Evaluator::move, py::arg("node_index"), py::arg("x"), py::arg("y"));
-  c.def("unplace_node", &Evaluator::unplace, py::arg("node_index"));
+  c.def("place_node", succeeds(&Evaluator::place), py::arg("node_index"), py::arg("grid_cell_index"));
+  c.def("update_node_coords", succeeds(&Evaluator::move), py::arg("node_index"), py::arg("x"), py::arg("y"));
+  c.def("unplace_node", succeeds(&Evaluator::unplace), py::arg("node_index"));
   c.def("unplace_all_nodes", &Evaluator::unplace_all);
-  c.def("update_macro_orientation", &Evaluator::turn, py::arg("node_index"), py::arg("orientation"));
+  c.def("update_macro_orientation", succeeds(&Evaluator::turn), py::arg("node_index"), py::arg("orientation"));
   c.def("get_node_mask", &Evaluator::mask, py::arg("node_index"));
   c.def(
       "can_place_node",
@@ -172,21 +160,12 @@ void bind_places(EvaluatorClass& c) {
 }
 
 void bind_names(EvaluatorClass& c) {
-  c.def(
-      "place_node_by_name",
-      [](Evaluator& e, const std::string& name, std::int64_t cell) { e.place(e.index_of(name), cell); },
-      py::arg("node_name"), py::arg("grid_cell_index"));
-  c.def(
-      "unplace_node_by_name", [](Evaluator& e, const std::string& name) { e.unplace(e.index_of(name)); },
-      py::arg("node_name"));
-  c.def(
-      "update_node_coords_by_name",
-      [](Evaluator& e, const std::string& name, double x, double y) { e.move(e.index_of(name), x, y); },
-      py::arg("node_name"), py::arg("x"), py::arg("y"));
-  c.def(
-      "update_macro_orientation_by_name",
-      [](Evaluator& e, const std::string& name, const std::string& to) { e.turn(e.index_of(name), to); },
-      py::arg("node_name"), py::arg("orientation"));
+  c.def("place_node_by_name", succeeds_by_name(&Evaluator::place), py::arg("node_name"), py::arg("grid_cell_index"));
+  c.def("unplace_node_by_name", succeeds_by_name(&Evaluator::unplace), py::arg("node_name"));
+  c.def("update_node_coords_by_name", succeeds_by_name(&Evaluator::move), py::arg("node_name"), py::arg("x"),
+        py::arg("y"));
+  c.def("update_macro_orientation_by_name", succeeds_by_name(&Evaluator::turn), py::arg("node_name"),
+        py::arg("orientation"));
   c.def(
       "get_node_mask_by_name", [](const Evaluator& e, const std::string& name) { return e.mask(e.index_of(name)); },
       py::arg("node_name"));

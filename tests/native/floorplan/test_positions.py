@@ -47,6 +47,49 @@ def test_hard_macros_keep_off_each_other_the_edge_and_blockages(tmp_path):
     assert not plc.can_place_node(1, 0)
 
 
+def test_the_overlap_threshold_lets_no_hard_macro_into_a_blockage(tmp_path):
+    """Neither a mask nor annealing lets one in; hard macros among themselves may share that length."""
+    text = macro("A", 20, 20, 20, 20) + pin("o", "A", 0, 0, "i") + macro("B", 20, 20, 40, 40) + pin("i", "B", 0, 0)
+    plc = gridded(tmp_path, text)
+    plc.create_blockage(0, 0, 60, 18, 0.1)
+    plc.set_overlap_threshold(5)
+    plc.unplace_node(0)
+    # On row 2 it would stand 3 um in the blockage.
+    assert [row for row in range(6) if plc.can_place_node(0, 6 * row + 1)] == [3, 4]
+    assert plc.legalize(only_hard=True)
+    anneal(plc, moves=2000, seed=1)
+    for hard in (0, 2):
+        assert plc.get_node_location(hard)[1] >= 28 - 1e-5
+
+
+def test_a_blockage_with_its_corners_exchanged_is_read_and_covers_nothing(tmp_path):
+    """The header's blockages stay as they are, and such a one keeps nothing off, and adds to no density."""
+    plc = gridded(tmp_path, macro("A", 20, 20, 30, 30))
+    plc.save_placement(tmp_path / "a.plc")
+    plain = plc.evaluate(), plc.get_node_mask(0)
+    text = (tmp_path / "a.plc").read_text()
+    (tmp_path / "b.plc").write_text("# Blockage : 50 10 10 50 0.5\n" + text)
+    found = open_placement(tmp_path / "netlist.pb.txt", tmp_path / "b.plc")
+    assert found.get_blockages() == [[50, 10, 10, 50, 0.5]]
+    assert (found.evaluate(), found.get_node_mask(0)) == plain
+
+
+def test_fixed_macros_turn(tmp_path):
+    """Fixing is of coordinates alone, and methods return True where they succeed, as in the public evaluator."""
+    plc = gridded(tmp_path, macro("A", 10, 10, 25, 25) + pin("i", "A", 2, 1))
+    assert plc.fix_node_coord(0) is True
+    assert plc.update_macro_orientation(0, "S") is True
+    assert plc.get_macro_orientation(0) == "S"
+    assert plc.get_node_location(1) == (23, 24)
+    assert plc.update_macro_orientation_by_name("A", "FN") is True
+    with pytest.raises(ValueError, match="orientation"):
+        plc.update_macro_orientation(0, "E")
+    assert plc.unfix_node_coord(0) is True
+    assert plc.update_node_coords(0, 30, 30) is True
+    assert plc.unplace_node(0) is True
+    assert plc.place_node(0, 14) is True
+
+
 def test_soft_macros_fill_cells_up_to_the_limit(tmp_path):
     """A cell takes what leaves it at most 1.001 full; while a node is placed it stands in its own way."""
     plc = gridded(tmp_path, macro("A", 20, 20, 30, 30) + macro("Grp_1", 10, 10, 5, 5))
@@ -143,7 +186,7 @@ def test_fixed_nodes_and_wrong_requests_are_refused(tmp_path):
         (lambda: plc.update_macro_orientation(2, "E"), "orientation"),
         (lambda: plc.get_node_index("B"), "no node"),
         (lambda: plc.set_placement_grid(0, 4), "columns"),
-        (lambda: plc.create_blockage(1, 0, 0, 1, 0.5), "blockage"),
+        (lambda: plc.create_blockage(0, 0, 1, 1, 1.5), "blockage"),
     ):
         with pytest.raises(ValueError, match=message):
             wrong()

@@ -46,10 +46,11 @@ class Evaluator {
     own_congestion_grid_ = true;
     follow(setting.congestion_grid, columns, rows);
   }
+  /// One whose first corner is not the lower left is kept, as the public evaluator keeps it, and covers nothing.
   void add_blockage(const Blockage& b) {
     const bool finite = std::isfinite(b.x0) && std::isfinite(b.y0) && std::isfinite(b.x1) && std::isfinite(b.y1);
-    if (!finite || b.x0 > b.x1 || b.y0 > b.y1 || !(b.rate >= 0 && b.rate <= 1))
-      throw std::invalid_argument("a blockage needs x0 <= x1, y0 <= y1 and a rate from 0 to 1");
+    if (!finite || !(b.rate >= 0 && b.rate <= 1))
+      throw std::invalid_argument("a blockage needs four finite coordinates and a rate from 0 to 1");
     setting.blockages.push_back(b);
   }
   void make_soft_macros_square() {
@@ -128,12 +129,21 @@ class Evaluator {
     check_free(node);
     layout.placed[std::size_t(node)] = 0;
   }
+  void fix(std::int64_t node) {
+    check_owner(node);
+    layout.fixed[std::size_t(node)] = 1;
+  }
+  void unfix(std::int64_t node) {
+    check_owner(node);
+    layout.fixed[std::size_t(node)] = 0;
+  }
   void unplace_all() {
     for (std::int32_t i = 0; i < count(); ++i)
       if (!layout.fixed[std::size_t(i)]) layout.placed[std::size_t(i)] = 0;
   }
+  /// A fixed macro turns too: what is fixed are its coordinates.
   void turn(std::int64_t macro, std::string_view name) {
-    check_macro(macro), check_free(macro);
+    check_macro(macro);
     const auto to = orientation_of(name);
     if (!to || !same_group(*to, began_[std::size_t(macro)]) || !netlist_->is_hard(std::int32_t(macro)))
       throw std::invalid_argument("orientation '" + shown(name) +

@@ -112,7 +112,6 @@ class CommentReader {
     std::array<double, 5> v{};
     for (std::size_t i = 0; i < v.size(); ++i)
       if (!parse_number(words[i + 1], v[i])) return;
-    if (v[0] > v[2] || v[1] > v[3]) wrong("blockage", "x0 <= x1 and y0 <= y1");
     if (v[4] < 0 || v[4] > 1) wrong("blockage", "a rate from 0 to 1");
     found_.blockages.push_back({v[0], v[1], v[2], v[3], v[4]});
   }

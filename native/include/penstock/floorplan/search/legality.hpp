@@ -9,7 +9,7 @@ namespace penstock::floorplan {
 
 /// Limits of positions; lengths in um.
 struct Rules {
-  double overlap_threshold = 0;               ///< shared lengths up to it are no overlap
+  double overlap_threshold = 0;               ///< lengths that two hard macros may share
   double spacing_across = 0, spacing_up = 0;  ///< between hard macros
   bool hard_over_cells = false;               ///< hard macros need not obey the limit of density
 };
@@ -17,13 +17,23 @@ struct Rules {
 inline constexpr double edge_slack = 1e-5;  ///< um that a node may stand out of the canvas, and the least overlap
 inline constexpr double most_density = 1.001;
 
-/// Returns whether two intervals overlap by more than the rules allow.
-inline bool overlap(double low, double high, double other_low, double other_high, const Rules& rules, double spacing) {
-  return std::min(high, other_high) - std::max(low, other_low) + spacing >
-         std::max(rules.overlap_threshold, edge_slack);
+/// The lengths that a hard macro may share with something that stands in its way, and the gap that both need.
+struct Clearance {
+  double allowed = edge_slack;
+  double across = 0, up = 0;
+};
+inline Clearance from_macros(const Rules& rules) {
+  return {std::max(rules.overlap_threshold, edge_slack), rules.spacing_across, rules.spacing_up};
 }
-inline bool overlap(const Box& a, const Box& b, const Rules& rules, double across, double up) {
-  return overlap(a.x0, a.x1, b.x0, b.x1, rules, across) && overlap(a.y0, a.y1, b.y0, b.y1, rules, up);
+/// The threshold and the spacing are of hard macros among themselves: a blockage has neither.
+inline constexpr Clearance from_blockages{};
+
+/// Returns whether two intervals overlap by more than is allowed.
+inline bool overlap(double low, double high, double other_low, double other_high, double spacing, double allowed) {
+  return std::min(high, other_high) - std::max(low, other_low) + spacing > allowed;
+}
+inline bool overlap(const Box& a, const Box& b, const Clearance& c) {
+  return overlap(a.x0, a.x1, b.x0, b.x1, c.across, c.allowed) && overlap(a.y0, a.y1, b.y0, b.y1, c.up, c.allowed);
 }
 
 /// Finds the cells that can take a node; `density` is that of the placed nodes and blockages now.
@@ -47,8 +57,8 @@ class Legality {
     if (hard) {
       for (const std::int32_t other : layout_.netlist().macros)
         if (layout_.netlist().is_hard(other) && layout_.placed[std::size_t(other)])
-          block(out, box_of(layout_, other), width, height, rules_.spacing_across, rules_.spacing_up);
-      for (const Blockage& b : blockages_) block(out, {b.x0, b.y0, b.x1, b.y1}, width, height, 0, 0);
+          block(out, box_of(layout_, other), width, height, from_macros(rules_));
+      for (const Blockage& b : blockages_) block(out, {b.x0, b.y0, b.x1, b.y1}, width, height, from_blockages);
     }
     if (!hard || !rules_.hard_over_cells) limit(out, width, height);
   }
@@ -80,23 +90,23 @@ class Legality {
   /// Clears the cells where the node would overlap a box. An overlap is one in x and one in y, so the cells are a
   /// rectangle.
   template <class T>
-  void block(std::span<T> out, const Box& other, double width, double height, double across, double up) const {
+  void block(std::span<T> out, const Box& other, double width, double height, const Clearance& c) const {
     Span columns{grid_.columns, -1}, rows{grid_.rows, -1};
     // A cell more on each side than can be reached.
     const Span near_columns =
-        touched(other.x0 - width / 2 - across - grid_.cell_width(), other.x1 + width / 2 + across + grid_.cell_width(),
-                grid_.cell_width(), grid_.columns);
-    const Span near_rows = touched(other.y0 - height / 2 - up - grid_.cell_height(),
-                                   other.y1 + height / 2 + up + grid_.cell_height(), grid_.cell_height(), grid_.rows);
+        touched(other.x0 - width / 2 - c.across - grid_.cell_width(),
+                other.x1 + width / 2 + c.across + grid_.cell_width(), grid_.cell_width(), grid_.columns);
+    const Span near_rows = touched(other.y0 - height / 2 - c.up - grid_.cell_height(),
+                                   other.y1 + height / 2 + c.up + grid_.cell_height(), grid_.cell_height(), grid_.rows);
     for (std::int32_t column = near_columns.first; column <= near_columns.last; ++column) {
       const Box box = at(column, 0, width, height);
-      if (overlap(box.x0, box.x1, other.x0, other.x1, rules_, across))
+      if (overlap(box.x0, box.x1, other.x0, other.x1, c.across, c.allowed))
         columns = {std::min(columns.first, column), column};
     }
     if (columns.empty()) return;
     for (std::int32_t row = near_rows.first; row <= near_rows.last; ++row) {
       const Box box = at(0, row, width, height);
-      if (overlap(box.y0, box.y1, other.y0, other.y1, rules_, up)) rows = {std::min(rows.first, row), row};
+      if (overlap(box.y0, box.y1, other.y0, other.y1, c.up, c.allowed)) rows = {std::min(rows.first, row), row};
     }
     for (std::int32_t row = rows.first; row <= rows.last; ++row)
       std::fill_n(out.begin() + row * grid_.columns + columns.first, columns.last - columns.first + 1, T{0});

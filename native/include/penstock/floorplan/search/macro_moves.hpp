@@ -96,10 +96,9 @@ class MacroMoves {
       return false;
     if (!layout_.netlist().is_hard(macro)) return true;
     for (const std::int32_t other : placed_)
-      if (other != macro && overlap(box, box_of(layout_, other), rules_, rules_.spacing_across, rules_.spacing_up))
-        return false;
+      if (other != macro && overlap(box, box_of(layout_, other), from_macros(rules_))) return false;
     for (const Blockage& b : setting_.blockages)
-      if (overlap(box, {b.x0, b.y0, b.x1, b.y1}, rules_, 0, 0)) return false;
+      if (overlap(box, {b.x0, b.y0, b.x1, b.y1}, from_blockages)) return false;
     return true;
   }
 };
