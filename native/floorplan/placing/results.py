@@ -21,8 +21,8 @@ BEST = "best.plc"
 class PlaceResult:
     """The result of a search.
 
-    Costs are those of the written .plc, read again, or without a folder those of the exact positions. They differ in the
-    sixth digit, since a .plc has no more.
+    Costs are those of the written .plc, read again, or without a folder those of the exact positions. They differ in
+    the sixth digit, since a .plc has no more.
     """
 
     cost: float

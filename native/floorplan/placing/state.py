@@ -170,8 +170,8 @@ class OutFolder:
             found = state.identity.get(name)
             if found != expected:
                 raise ValueError(
-                    f"{self.path}: was begun with {name} {_short(found)}, expected {_short(expected)}; give what it "
-                    f"was begun with, {_ADVICE}"
+                    f"{self.path}: was begun with {name} {_short(found)}, and is asked for {_short(expected)}; give "
+                    f"what it was begun with, {_ADVICE}"
                 )
         return state
 
@@ -211,4 +211,6 @@ def _sync(path: Path) -> None:
 
 def _short(value: object) -> str:
     """Return a value as a message has it: the first digits of a digest."""
+    if value is None:
+        return "none"
     return f"{value[:12]}…" if isinstance(value, str) and len(value) == 64 else repr(value)
