@@ -163,7 +163,7 @@ class OutFolder:
         """
         try:
             data = (self.path / STATE).read_bytes()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         state = State.decode(data, str(self.path / STATE))
         for name, expected in json.loads(json.dumps(identity)).items():
