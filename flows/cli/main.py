@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 
 import penstock
-from penstock.flows.cli import floorplan
+from penstock.flows.cli import floorplans
 from penstock.flows.cli.environments.envs import envs, serve_env
 from penstock.flows.cli.environments.new_env import new_env
 from penstock.flows.cli.exchange import copy, fork, import_
@@ -44,7 +44,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-floorplan.add_to(app)
+floorplans.add_to(app)
 app.command()(copy)
 app.command()(envs)
 app.command()(fork)
@@ -69,11 +69,11 @@ _NOTHING_LEFT = "; nothing of it is left"
 _NOTHING_CHANGED = "; nothing was changed"
 _AFTER_STOP = {
     **dict.fromkeys(("train", "replay", "resume", "extend"), _RUN_STOPPED),
-    **dict.fromkeys(("copy", "fork", "gc", "import"), _REPEATED),
+    **dict.fromkeys(("copy", "fork", "gc", "import", "floorplan place"), _REPEATED),
     **dict.fromkeys(("export", "report", "floorplan", "play"), _NOTHING_LEFT),
     **dict.fromkeys(("verify", "evaluate", "simulate"), _NOTHING_CHANGED),
 }
-"""By command, the end of the message after Ctrl-C."""
+"""By command, or by its first two words, the end of the message after Ctrl-C."""
 
 _OVERRIDES = {"allow_extra_args": True, "ignore_unknown_options": True}
 app.command(context_settings=_OVERRIDES)(scale)
@@ -414,8 +414,9 @@ def main() -> None:
         sys.exit(1)
     except SystemExit as end:
         if end.code == _INTERRUPTED:
-            command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
-            typer.secho(f"stopped{_AFTER_STOP.get(command, '')}", err=True)
+            words = [word for word in sys.argv[1:] if not word.startswith("-")]
+            after = _AFTER_STOP.get(" ".join(words[:2]), _AFTER_STOP.get("".join(words[:1]), ""))
+            typer.secho(f"stopped{after}", err=True)
         raise
 
 

@@ -1,8 +1,9 @@
 """Macro placement on a chip's canvas: netlists and placements read, costs evaluated, positions searched.
 
 `PlacementCost` is the evaluator; `open_placement` reads a finished placement with the settings in its header, and
-`create_placement_cost` makes the evaluator that episodes are played on. `generate_block` makes a synthetic block. The
-word here is floorplan, since a placement in `tasks` is that of fragments on workers.
+`create_placement_cost` makes the evaluator that episodes are played on. `place` is the placer, which is resumed after a
+kill. `generate_block` makes a synthetic block. The word here is floorplan, since a placement in `tasks` is that of
+fragments on workers.
 """
 
 from penstock.native._floorplan import BlockFileError
@@ -17,6 +18,7 @@ from penstock.native.floorplan.placement_cost import (
     open_placement,
     read_blockages,
 )
+from penstock.native.floorplan.placing import PlaceProgress, PlaceResult, place
 from penstock.native.floorplan.proposals import GUIDED, PUBLISHED, UNIFORM, Proposals
 from penstock.native.floorplan.searching import AnnealResult, anneal, descend
 from penstock.native.floorplan.synthetic import BlockSpec, generate_block
@@ -29,6 +31,8 @@ __all__ = [
     "BlockFileError",
     "BlockSpec",
     "Observer",
+    "PlaceProgress",
+    "PlaceResult",
     "PlacementCost",
     "Proposals",
     "anneal",
@@ -40,5 +44,6 @@ __all__ = [
     "import_bookshelf",
     "load_environment",
     "open_placement",
+    "place",
     "read_blockages",
 ]

@@ -6,7 +6,7 @@ import sys
 
 from typer.testing import CliRunner
 
-from penstock.flows.cli.floorplan import commands
+from penstock.flows.cli.floorplans import commands
 
 
 def run(*arguments):

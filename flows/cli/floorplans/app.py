@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path  # noqa: TC003  (typer reads annotations)
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from penstock.flows.cli.floorplans.place import place
+from penstock.flows.cli.floorplans.shared import WEIGHTS, AsJson, Netlist, Placement, Weights, file_errors, opened
 from penstock.storage.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from penstock.native.floorplan import PlacementCost
 
 commands = typer.Typer(
@@ -22,6 +21,7 @@ commands = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
+commands.command()(place)
 
 
 def add_to(app: typer.Typer) -> None:
@@ -34,22 +34,11 @@ def _renamed() -> None:
     typer.echo("note: `penstock placement` was renamed to `penstock floorplan`; the next version drops it", err=True)
 
 
-Netlist = Annotated[str, typer.Argument(help="Netlist (.pb.txt, also gzip); several with commas between them.")]
-Placement = Annotated[Path, typer.Argument(help="Placement (.plc); its header gives canvas, grid, routes, smoothing.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
-Weights = Annotated[
-    tuple[float, float, float],
-    typer.Option("--weights", help="Weights of wirelength, density and congestion in the cost."),
-]
-
-_WEIGHTS = (1.0, 1.0, 0.5)
-
-
 @commands.command()
-def cost(netlist: Netlist, placement: Placement, weights: Weights = _WEIGHTS, as_json: AsJson = False) -> None:
+def cost(netlist: Netlist, placement: Placement, weights: Weights = WEIGHTS, as_json: AsJson = False) -> None:
     """Print the costs of a placement, with the settings that they were computed with."""
-    with _files():
-        plc = _opened(netlist, placement)
+    with file_errors():
+        plc = opened(netlist, placement)
         found = _costs(plc, weights)
     if as_json:
         typer.echo(json.dumps({**found, "settings": _settings(plc), "counts": _counts(plc)}, indent=2))
@@ -70,8 +59,8 @@ def draw(
     """Draw a placement: congestion red, soft macros green, hard macros blue, ports black, heavy ties as lines."""
     from penstock.native.floorplan import draw as draw_to
 
-    with _files():
-        draw_to(_opened(netlist, placement), out, width)
+    with file_errors():
+        draw_to(opened(netlist, placement), out, width)
 
 
 @commands.command()
@@ -96,17 +85,17 @@ def anneal(
     ] = None,
     legalise: Annotated[bool, typer.Option(help="Make the hard macros legal first, soft ones placed anew.")] = True,
     seed: Annotated[int, typer.Option(min=0, help="The same seed, the same placement.")] = 0,
-    weights: Weights = _WEIGHTS,
+    weights: Weights = WEIGHTS,
     as_json: AsJson = False,
 ) -> None:
     """Search for a better placement by simulated annealing."""
     from penstock.flows.display.working import Working
 
-    with Working(f"annealing {placement}", "moves", quiet=as_json) as working, _files():
+    with Working(f"annealing {placement}", "moves", quiet=as_json) as working, file_errors():
         from penstock.native.floorplan import GUIDED, PUBLISHED, UNIFORM
         from penstock.native.floorplan import anneal as search
 
-        plc = _opened(netlist, placement)
+        plc = opened(netlist, placement)
         if legalise:
             if not plc.legalize(only_hard=True):
                 raise ConfigError(f"{placement}: no legal placement was found near it; start from another")
@@ -147,7 +136,7 @@ def generate(
     """Generate a small synthetic block."""
     from penstock.native.floorplan import BlockSpec, generate_block
 
-    with _files():
+    with file_errors():
         spec = BlockSpec(hard_macros, soft_macros, ports, columns, rows, seed=seed)
         for path in generate_block(folder, spec):
             typer.echo(str(path))
@@ -161,7 +150,7 @@ def import_(
     """Import a block from Bookshelf files."""
     from penstock.native.floorplan import import_bookshelf
 
-    with _files():
+    with file_errors():
         for path in import_bookshelf(bookshelf, folder):
             typer.echo(str(path))
 
@@ -183,7 +172,7 @@ def group(
     """Group a flat netlist's standard cells into soft macros (extra `floorplan`)."""
     from penstock.native.floorplan import group_netlist
 
-    with _files():
+    with file_errors():
         for path in group_netlist(
             netlist, placement, folder, groups=groups, utilisation=utilisation, seed=seed, threads=threads
         ):
@@ -221,7 +210,7 @@ def best(
         placements = [max(of_block, key=lambda one: one.episode_return) for of_block in both]
     several = len({placement.block for placement in placements}) > 1
     found = []
-    with _files():
+    with file_errors():
         out.mkdir(parents=True, exist_ok=True)
         for placement in placements:
             plc = placed_again(folder, placement)
@@ -236,21 +225,6 @@ def best(
         return
     for one in found:
         typer.echo(f"stage {one['stage']}  weighted cost {one['weighted_cost']:.6f}  {one['placement']}")
-
-
-@contextmanager
-def _files() -> Iterator[None]:
-    """Convert errors about files and values into the command's own."""
-    try:
-        yield
-    except (ValueError, OSError, ModuleNotFoundError) as error:
-        raise ConfigError(str(error)) from None
-
-
-def _opened(netlist: str, placement: Path) -> PlacementCost:
-    from penstock.native.floorplan import open_placement
-
-    return open_placement(netlist, placement)
 
 
 def _costs(plc: PlacementCost, weights: tuple[float, float, float]) -> dict[str, float | list[float]]:

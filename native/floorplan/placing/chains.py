@@ -1,0 +1,165 @@
+"""Chains of annealing in parallel threads, and how many moves they judge in a time."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.native.floorplan.placement_cost import PlacementCost
+from penstock.native.floorplan.placing.positions import positions_of, put_at, weighted_cost
+from penstock.native.floorplan.searching import anneal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from penstock.native.floorplan.placing.positions import Positions
+
+SEGMENTS = 60
+"""Parts of a search: so often chains are compared, soft macros placed, and the state is kept."""
+_POLL_SECONDS = 0.25
+_SOFT_SHARE = 0.25
+"""Share of the time that placing soft macros may take; blocks where it takes more get fewer segments."""
+_TRIAL_SHARE = 0.01
+"""Share of the time that the last trial takes, which measures the speed."""
+_FEWEST_TRIAL_MOVES, _MOST_TRIAL_MOVES = 1 << 10, 1 << 22
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What all segments of a search share."""
+
+    base: PlacementCost
+    """Settings, ports and fixed nodes; only read."""
+    weights: tuple[float, float, float]
+    first_temperature: float
+    last_temperature: float
+    seed: int
+
+    def temperature(self, share: float) -> float:
+        """Return the temperature after a share of the moves, from 0 to 1."""
+        return self.first_temperature * math.pow(self.last_temperature / self.first_temperature, share)
+
+    def chain_seed(self, segment: int, chain: int) -> int:
+        """Return the seed of a chain's segment: 63 bits that follow from all three numbers."""
+        text = f"{self.seed} {segment} {chain}"
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The result of a chain's segment."""
+
+    positions: Positions
+    cost: float
+    judged: int
+
+
+class _StoppedError(RuntimeError):
+    """Raised within a chain whose search was interrupted."""
+
+
+def run_chains(
+    job: Job,
+    starts: Sequence[Positions],
+    moves: int,
+    temperatures: tuple[float, float],
+    segment: int,
+    on_poll: Callable[[float], None],
+) -> list[Found]:
+    """Anneal from each start in a thread of its own; the result depends on the arguments alone.
+
+    Args:
+        job: What segments share.
+        starts: A placement a chain.
+        moves: Of each chain.
+        temperatures: The first and the last.
+        segment: Its number, for the seeds.
+        on_poll: Called a few times a second with the moves so far, on average over the chains. Where it raises, or
+            Ctrl-C does, all chains end first.
+    """
+    judged = [0] * len(starts)
+    stop = threading.Event()
+
+    def run(chain: int) -> Found:
+        def watch(done: int, _: int) -> None:
+            judged[chain] = done
+            if stop.is_set():
+                raise _StoppedError
+
+        # Always from exact positions: a chain that was stored and one that was not have the same state.
+        plc = PlacementCost(job.base)
+        put_at(plc, starts[chain])
+        found = anneal(
+            plc,
+            moves=moves,
+            first_temperature=temperatures[0],
+            last_temperature=temperatures[1],
+            soft_every=0,
+            seed=job.chain_seed(segment, chain),
+            weights=job.weights,
+            on_progress=watch,
+        )
+        return Found(positions_of(plc), weighted_cost(plc, job.weights), found.judged)
+
+    with ThreadPoolExecutor(len(starts), thread_name_prefix="chain") as executor:
+        futures = [executor.submit(run, chain) for chain in range(len(starts))]
+        try:
+            while wait(futures, _POLL_SECONDS).not_done:
+                on_poll(sum(judged) / len(judged))
+        except BaseException:
+            stop.set()
+            raise
+        return [future.result() for future in futures]
+
+
+def measure_moves(
+    job: Job,
+    start: Positions,
+    threads: int,
+    segments: int | None,
+    seconds: float,
+    on_poll: Callable[[float], None],
+) -> tuple[int, int]:
+    """Return the moves of each chain and the segments that fill a time, this measurement included.
+
+    Args:
+        job: What segments share.
+        start: Where the search starts.
+        threads: Chains.
+        segments: Their number if it is given, or None.
+        seconds: The time.
+        on_poll: As of `run_chains`.
+    """
+    began = time.monotonic()
+
+    def trial(moves: int) -> tuple[float, int]:
+        at = time.monotonic()
+        temperatures = job.first_temperature, job.last_temperature
+        found = run_chains(job, [start] * threads, moves, temperatures, -1, on_poll)
+        return time.monotonic() - at, min(one.judged for one in found)
+
+    fixed_seconds, _ = trial(0)
+    if segments is None:
+        segments = max(1, min(SEGMENTS, int(_SOFT_SHARE * seconds / max(fixed_seconds, 1e-9))))
+    moves = _FEWEST_TRIAL_MOVES
+    while True:
+        took, judged = trial(moves)
+        if judged == 0:
+            return 1, 1  # no hard macro is free, or none has a legal move
+        spent = took - fixed_seconds
+        if spent >= _TRIAL_SHARE * seconds or judged < moves or moves >= _MOST_TRIAL_MOVES:
+            break
+        moves *= 2
+    left = seconds - (time.monotonic() - began) - segments * fixed_seconds
+    return max(1, int(left * judged / max(spent, 1e-6))), segments
+
+
+def available_cpus() -> int:
+    """Return the CPUs that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
