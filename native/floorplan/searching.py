@@ -98,20 +98,11 @@ def anneal(
         on_progress: Called now and then with the numbers of moves judged and of all.
     """
     _check_weights(weights)
-    default = (0.0002, 1e-6)
-    if proposals.move_soft:
-        free = max(1, sum(not plc.is_node_fixed(macro) for macro in plc.get_macro_indices()))
-        default = proposals.hot / free, proposals.cold / free
-    first_temperature = default[0] if first_temperature is None else first_temperature
-    last_temperature = default[1] if last_temperature is None else last_temperature
+    first_temperature, last_temperature = temperatures_of(plc, proposals, first_temperature, last_temperature)
     if soft_every is None:
         soft_every = 0 if proposals.move_soft else max(2000, moves // 50)
     if moves < 0 or soft_every < 0 or points < 1:
         raise ValueError(f"moves is {moves}, soft_every {soft_every} and points {points}, expected at least 0, 0 and 1")
-    if not 0 < last_temperature <= first_temperature < math.inf:
-        raise ValueError(
-            f"temperatures go from {first_temperature} to {last_temperature}, expected above 0 and falling or the same"
-        )
     for macro in plc.get_macro_indices():
         if not plc.is_node_placed(macro):
             raise ValueError(f"macro {plc.get_node_name(macro)!r} is not placed; restore or legalise a placement first")
@@ -119,6 +110,25 @@ def anneal(
         moves, first_temperature, last_temperature, soft_every, points, seed, proposals.values(), weights, on_progress
     )
     return AnnealResult(**found)
+
+
+def temperatures_of(
+    plc: PlacementCost, proposals: Proposals, first_temperature: float | None, last_temperature: float | None
+) -> tuple[float, float]:
+    """Return the temperatures given, or for None those that `proposals` have on this block.
+
+    Raises:
+        ValueError: They are not above 0, or rise.
+    """
+    first, last = 0.0002, 1e-6
+    if proposals.move_soft:
+        free = max(1, sum(not plc.is_node_fixed(macro) for macro in plc.get_macro_indices()))
+        first, last = proposals.hot / free, proposals.cold / free
+    first = first if first_temperature is None else first_temperature
+    last = last if last_temperature is None else last_temperature
+    if not 0 < last <= first < math.inf:
+        raise ValueError(f"temperatures go from {first} to {last}, expected above 0 and falling or the same")
+    return first, last
 
 
 def _check_weights(weights: tuple[float, float, float]) -> None:

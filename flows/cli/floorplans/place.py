@@ -88,7 +88,7 @@ def _notes(found: PlaceResult) -> list[str]:
     if found.unplaced_ports:
         notes.append(f"{found.unplaced_ports} ports have no position; nets are measured and routed without them")
     if not found.judged:
-        notes.append("no hard macro is free to move, or none has a legal move: the soft macros alone were placed")
+        notes.append("no macro is free to move, or none has a legal move")
     return notes
 
 

@@ -19,12 +19,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from penstock.native.floorplan.placing.positions import Positions
+    from penstock.native.floorplan.proposals import Proposals
 
 SEGMENTS = 60
-"""Parts of a search: so often chains are compared, soft macros placed, and the state is kept."""
+"""Parts of a search: so often chains are compared, and the state is kept."""
 _POLL_SECONDS = 0.25
-_SOFT_SHARE = 0.25
-"""Share of the time that placing soft macros may take; blocks where it takes more get fewer segments."""
+_ENDS_SHARE = 0.25
+"""Share of the time that begins and ends of segments may take; blocks where they take more get fewer segments."""
 _TRIAL_SHARE = 0.01
 """Share of the time that the last trial takes, which measures the speed."""
 _FEWEST_TRIAL_MOVES, _MOST_TRIAL_MOVES = 1 << 10, 1 << 22
@@ -32,11 +33,12 @@ _FEWEST_TRIAL_MOVES, _MOST_TRIAL_MOVES = 1 << 10, 1 << 22
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What all segments of a search share."""
+    """The block and the settings that all segments of a search share."""
 
     base: PlacementCost
     """Settings, ports and fixed nodes; only read."""
     weights: tuple[float, float, float]
+    proposals: Proposals
     first_temperature: float
     last_temperature: float
     seed: int
@@ -102,6 +104,7 @@ def run_chains(
             last_temperature=temperatures[1],
             soft_every=0,
             seed=job.chain_seed(segment, chain),
+            proposals=job.proposals,
             weights=job.weights,
             on_progress=watch,
         )
@@ -146,12 +149,12 @@ def measure_moves(
 
     fixed_seconds, _ = trial(0)
     if segments is None:
-        segments = max(1, min(SEGMENTS, int(_SOFT_SHARE * seconds / max(fixed_seconds, 1e-9))))
+        segments = max(1, min(SEGMENTS, int(_ENDS_SHARE * seconds / max(fixed_seconds, 1e-9))))
     moves = _FEWEST_TRIAL_MOVES
     while True:
         took, judged = trial(moves)
         if judged == 0:
-            return 1, 1  # no hard macro is free, or none has a legal move
+            return 1, 1  # no macro is free, or none has a legal move
         spent = took - fixed_seconds
         if spent >= _TRIAL_SHARE * seconds or judged < moves or moves >= _MOST_TRIAL_MOVES:
             break

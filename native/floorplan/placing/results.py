@@ -36,13 +36,13 @@ class PlaceResult:
     start_cost: float
     """Weighted, of the legal placement that the search started from."""
     legalised: bool
-    """Whether the given placement had to be made legal first."""
+    """True where the given placement had to be made legal first."""
     legal: bool
     problems: tuple[str, ...]
     """The first reasons why it is not legal; fixed macros are not judged against each other."""
     unplaced_ports: int
     moves: int
-    """Of each chain."""
+    """Legal moves of each chain."""
     judged: int
     """Legal moves of all chains."""
     seconds: float

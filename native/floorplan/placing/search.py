@@ -15,7 +15,8 @@ from penstock.native.floorplan.placing.positions import positions_of, put_at, we
 from penstock.native.floorplan.placing.results import PlaceResult, write_best, write_results
 from penstock.native.floorplan.placing.starting import make_legal
 from penstock.native.floorplan.placing.state import OutFolder, State, describe_block
-from penstock.native.floorplan.searching import DEFAULT_WEIGHTS
+from penstock.native.floorplan.proposals import GUIDED, Proposals
+from penstock.native.floorplan.searching import DEFAULT_WEIGHTS, temperatures_of
 
 if TYPE_CHECKING:
     import os
@@ -32,7 +33,7 @@ class PlaceProgress:
     segments: int
     """0 while the speed is measured."""
     moves_done: int
-    """Of each chain, on average."""
+    """Legal moves of each chain, on average."""
     moves: int
     cost: float
     """Weighted, of the best chain when they were last compared."""
@@ -56,8 +57,9 @@ def place(
     threads: int | None = None,
     segments: int | None = None,
     weights: tuple[float, float, float] = DEFAULT_WEIGHTS,
-    first_temperature: float = 0.0002,
-    last_temperature: float = 1e-6,
+    proposals: Proposals = GUIDED,
+    first_temperature: float | None = None,
+    last_temperature: float | None = None,
     out: str | os.PathLike[str] | None = None,
     again: bool = False,
     on_progress: Callable[[PlaceProgress], None] = lambda _: None,
@@ -76,8 +78,9 @@ def place(
         threads: Chains, each in a thread; by default the CPUs that there are, or those that the search began with.
         segments: Parts of the search; by default 60, or fewer where placing the soft macros would take the time.
         weights: Of wirelength, density and congestion.
-        first_temperature: In units of the weighted cost.
-        last_temperature: Temperatures between are geometric.
+        proposals: How changes are drawn; by default soft macros move too, and places are drawn by what they cost.
+        first_temperature: In units of the weighted cost; by default as `anneal` has it.
+        last_temperature: Likewise; temperatures between are geometric.
         out: Folder for the result, and for the state after each segment. A search that is there is continued, to the
             same bytes as if it had not been stopped; a finished one gives its result again.
         again: Begin anew, whatever search the folder holds.
@@ -86,7 +89,8 @@ def place(
     Raises:
         ValueError: An argument is invalid, no legal start was found, or the folder can't be used.
     """
-    _check(minutes, moves, seed, threads, segments, weights, first_temperature, last_temperature)
+    first_temperature, last_temperature = temperatures_of(plc, proposals, first_temperature, last_temperature)
+    _check(minutes, moves, seed, threads, segments, weights)
     if minutes is None and moves is None:
         minutes = _MINUTES
     asked = {"minutes": minutes, "moves": moves, "threads": threads, "segments": segments}
@@ -95,6 +99,7 @@ def place(
         **{name: value for name, value in asked.items() if value is not None},
         "seed": seed,
         "weights": list(weights),
+        "proposals": proposals.values(),
         "temperatures": [first_temperature, last_temperature],
         **describe_block(plc),
     }
@@ -103,7 +108,8 @@ def place(
     if folder is not None and not again:
         folder.load(identity)  # another search is refused before the work begins
     legalised = make_legal(plc)
-    search = _Search(Job(PlacementCost(plc), weights, first_temperature, last_temperature, seed), on_progress)
+    job = Job(PlacementCost(plc), weights, proposals, first_temperature, last_temperature, seed)
+    search = _Search(job, on_progress)
     with contextlib.nullcontext() if folder is None else folder.held():
         state = None if folder is None or again else folder.load(identity)
         if state is None:
@@ -241,8 +247,6 @@ def _check(
     threads: int | None,
     segments: int | None,
     weights: tuple[float, float, float],
-    first_temperature: float,
-    last_temperature: float,
 ) -> None:
     if minutes is not None and moves is not None:
         raise ValueError(f"minutes is {minutes} and moves {moves}, expected one of them; leave the other out")
@@ -255,7 +259,3 @@ def _check(
         raise ValueError(f"seed is {seed}, expected at least 0")
     if len(weights) != 3 or not all(0 <= weight < math.inf for weight in weights):
         raise ValueError(f"weights are {weights}, expected three numbers of at least 0")
-    if not 0 < last_temperature <= first_temperature < math.inf:
-        raise ValueError(
-            f"temperatures go from {first_temperature} to {last_temperature}, expected above 0 and falling or the same"
-        )

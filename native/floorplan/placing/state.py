@@ -30,9 +30,9 @@ class State:
     """Everything that the rest of a search depends on, besides the block."""
 
     identity: dict[str, Any]
-    """What was asked for: digests of the block, settings of the evaluator, weights, seed, and so on."""
+    """The request: digests of the block, settings of the evaluator, weights, seed, and so on."""
     moves: int
-    """Of each chain, over all segments."""
+    """Legal moves of each chain, over all segments."""
     segments: int
     threads: int
     done: int

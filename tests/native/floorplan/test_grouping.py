@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from penstock.flows.cli.floorplan import commands
+from penstock.flows.cli.floorplans.app import commands
 from penstock.native.floorplan import BlockFileError, PlacementCost, group_netlist, open_placement
 from penstock.native.floorplan.grouping.clustered import write_clustered
 from penstock.native.floorplan.grouping.fixed_groups import fixed_groups
