@@ -10,7 +10,7 @@ from penstock.storage.runs.gc import collect
 from penstock.storage.runs.reader_claims import reading
 from penstock.storage.runs.run import RunFolder
 from penstock.tasks.simulation.cluster import RUN
-from penstock.tasks.simulation.payloads import check_once
+from penstock.tasks.simulation.memory import check_once
 
 if TYPE_CHECKING:
     from penstock.storage.stores.protocol import Store

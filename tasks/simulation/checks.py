@@ -6,10 +6,10 @@ import re
 from typing import TYPE_CHECKING
 
 from penstock.storage.digest import digest
-from penstock.storage.runs.commit_schema import decode_commit
 from penstock.storage.runs.commits import parse_commit_name
 from penstock.tasks.simulation import payloads
 from penstock.tasks.simulation.cluster import RUN
+from penstock.tasks.simulation.memory import check_once, decode_once
 
 if TYPE_CHECKING:
     from penstock.storage.refs import Ref
@@ -126,7 +126,7 @@ class RunChecks:
         found = self.bucket.objects.get(_PREFIX + ref.name)
         if found is None:
             raise ViolationError(f"a commit names '{ref.name}', which does not exist")
-        payloads.check_once(found.content, ref)
+        check_once(found.content, ref)
         if found.durable != found.content:
             raise ViolationError(f"a commit names '{ref.name}', which would not survive a power cut")
 
@@ -147,7 +147,7 @@ class RunChecks:
             raise ViolationError(f"stage {commit.stage} has states of {[state.tile for state in commit.states]}")
 
     def _decode(self, stage: int, data: bytes) -> Commit:
-        return decode_commit(data, f"commits/{stage:08d}.json", stage)
+        return decode_once(data, f"commits/{stage:08d}.json", stage)
 
 
 def _is_right(name: str, content: bytes) -> bool:

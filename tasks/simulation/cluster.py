@@ -10,7 +10,7 @@ from penstock.storage.cache.node_cache import make_content
 from penstock.storage.runs.run import RunFolder
 from penstock.tasks.runtime.run_context import RunContext
 from penstock.tasks.setup.config.replay import build_stored_config
-from penstock.tasks.simulation.payloads import check_once
+from penstock.tasks.simulation.memory import check_once
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,7 +11,6 @@ from penstock.storage.refs import Ref, checkpoint_name
 from penstock.storage.runs.commits import read_commit
 from penstock.storage.runs.lease import LeaseWatcher
 from penstock.storage.runs.timings import ActTimes, LearnTimes
-from penstock.storage.shards.verify import check_content
 from penstock.tasks.data.snapshots.exchange import SnapshotPublisher, SnapshotReader
 from penstock.tasks.roles.acting.resuming import find_starts
 from penstock.tasks.roles.acting.round_storage import RoundStorage
@@ -22,6 +21,7 @@ from penstock.tasks.runtime.results import ActResult, LearnResult, MemberResult,
 from penstock.tasks.runtime.waiting import wait_for_object
 from penstock.tasks.setup.distribution.dataflow import tiles_of
 from penstock.tasks.simulation import payloads
+from penstock.tasks.simulation.memory import check_once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -133,7 +133,7 @@ def _act(world: World, assignment: Assignment, context: RunContext, membership: 
         if start is None or buffer is None:
             actors.append(_Tile(tile, payloads.first_state(tile), rounds.start))
         else:
-            check_content(buffer, start[0], context.run.store.url)
+            check_once(buffer, start[0], context.run.store.url)
             actors.append(_Tile(tile, digest(buffer), start[1]))
     snapshots = SnapshotReader(assignment, context, membership, found.before)
     storage = RoundStorage(assignment, context, membership, found.shards, found.states)
@@ -149,7 +149,7 @@ def _act(world: World, assignment: Assignment, context: RunContext, membership: 
             if not due:
                 continue
             ref, content, _ = snapshots.find(context.acting_version(round_))
-            check_content(content, ref, context.run.store.url)
+            check_once(content, ref, context.run.store.url)
             params = payloads.params_of(content)
             world.sleep(world.rng.random() * _ACT_SECONDS)
             for actor in due:
@@ -176,7 +176,7 @@ def _learn(world: World, assignment: Assignment, context: RunContext, membership
     params = payloads.first_params()
     if before is not None:
         content = store.view(before.checkpoint.name)
-        check_content(content, before.checkpoint, store.url)
+        check_once(content, before.checkpoint, store.url)
         params = payloads.params_of(content)
     shards: list[ShardRef] = []
     with SnapshotPublisher(assignment, context, membership, published[-1] if published else None) as publisher:
@@ -227,7 +227,7 @@ def _read(context: RunContext, ref: ShardRef, cached: memoryview | None) -> Shar
     store = context.run.store
     content = cached if cached is not None else context.cache.get_buffer(store, ref)
     try:
-        payloads.check_once(bytes(content), ref)
+        check_once(content, ref)
     except CorruptObjectError:
         store.delete([ref.name])
         raise

@@ -14,14 +14,11 @@ from penstock.storage.digest import digest
 from penstock.storage.shards.codec import ShardColumns, ShardInfo, encode_shard
 from penstock.storage.shards.episode_index import Episodes
 from penstock.storage.shards.specs import Spec
-from penstock.storage.shards.verify import check_content
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from numpy.typing import NDArray
-
-    from penstock.storage.refs import Ref
 
 _COLUMNS = {"observation": Spec("uint8", (16,)), "reward": Spec("float32")}
 _NOTHING = np.zeros(0, np.int64)
@@ -85,9 +82,3 @@ def checkpoint_file(stage: int, params: str) -> bytes:
 def params_of(content: bytes | memoryview) -> str:
     """Return the parameters that a snapshot or checkpoint has."""
     return bytes(content).rsplit(b" ", 1)[1].decode()
-
-
-@lru_cache(maxsize=4096)
-def check_once(content: bytes, ref: Ref) -> None:
-    """Verify a content as `check_content` does, but once: the same ones come in many schedules."""
-    check_content(content, ref, "the simulated store")

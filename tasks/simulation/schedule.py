@@ -16,6 +16,7 @@ from penstock.tasks.simulation.checks import RunChecks, ViolationError
 from penstock.tasks.simulation.cluster import Network, SimulatedCluster, make_config
 from penstock.tasks.simulation.faults import KINDS_OF_FOLDER, KINDS_OF_SERVICE, FaultPlan
 from penstock.tasks.simulation.flow import drive
+from penstock.tasks.simulation.memory import remembering
 from penstock.tasks.simulation.store import Bucket, SimulatedStore
 from penstock.tasks.simulation.system import SimulatedSystem
 from penstock.tasks.simulation.world import Host, SimulatedProcess, World
@@ -146,7 +147,7 @@ class _Schedule:
         quiet_seconds = 0.0
         bystanders = _BYSTANDERS if self.plan.faults else 0
         try:
-            with system.replaced(SimulatedSystem(world)):
+            with system.replaced(SimulatedSystem(world)), remembering():
                 self._operate(0.0)
                 if self.plan.second_flow:
                     self._operate(rng.uniform(0.0, 60.0))

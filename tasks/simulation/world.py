@@ -1,7 +1,7 @@
 """The simulated world: hosts and processes whose threads take turns in one thread, under a virtual clock.
 
-A thread is a greenlet. It gives way where it would block: in a store's operation, a wait or a sleep. What happens next
-is decided by the time of its event and by random numbers of one seed, so a seed replays to the last byte.
+A thread runs in a greenlet. It gives way where it would block: in a store's operation, a wait or a sleep. What happens
+next is decided by the time of its event and by random numbers of one seed, so a seed replays to the last byte.
 """
 
 from __future__ import annotations
@@ -25,22 +25,28 @@ class Killed(BaseException):
     """The simulated process has ended; raised in each of its threads, which can do nothing more."""
 
 
-class SimulatedThread(greenlet):
+class SimulatedThread:
     """A thread of a simulated process."""
 
+    __slots__ = ("_work", "carrier", "dead", "joiners", "name", "process", "wakes", "world")
+
     def __init__(self, world: World, process: SimulatedProcess, work: Callable[[], object], name: str) -> None:
-        super().__init__(self._main, parent=world.hub)
         self.world = world
         self.process = process
         self.name = name
-        self._work: Callable[[], object] | None = work
-        self._wakes = 0
+        self.dead = False
+        """Whether it has ended."""
+        self.wakes = 0
+        """How often it was resumed; a wake that was meant for an earlier wait is stale."""
         self.joiners: list[SimulatedThread] = []
+        self.carrier: _Carrier | None = None
+        """The greenlet in which it runs; None before it does."""
+        self._work: Callable[[], object] | None = work
 
     def start(self) -> None:
         """Begin to run, in the order of virtual time."""
         self.process.threads.append(self)
-        self.world.after(0.0, self._resume, self._wakes)
+        self.wake()
 
     def join(self, timeout: float | None = None) -> None:
         """Wait until the thread has ended."""
@@ -49,19 +55,10 @@ class SimulatedThread(greenlet):
 
     def wake(self, seconds: float = 0.0) -> None:
         """Resume after a while; later wakes of the same wait are ignored."""
-        self.world.after(seconds, self._resume, self._wakes)
+        self.world.push(seconds, self, self.wakes)
 
-    def _resume(self, wakes: int) -> None:
-        process = self.process
-        if wakes != self._wakes or process.dead:
-            return
-        if process.paused_until > self.world.now:
-            self.world.after(process.paused_until - self.world.now, self._resume, wakes)
-            return
-        self._wakes += 1
-        self.switch()
-
-    def _main(self) -> None:
+    def run(self) -> None:
+        """Do the work; called in the thread's greenlet."""
         work, self._work = self._work, None
         try:
             assert work is not None
@@ -70,8 +67,33 @@ class SimulatedThread(greenlet):
             return
         except BaseException as error:  # noqa: BLE001  (the world decides what the end of a thread means)
             self.process.thread_failed(self, error)
+        finally:
+            self.dead = True
         for thread in self.joiners:
             thread.wake()
+
+
+class _Carrier(greenlet):
+    """A greenlet that runs one thread after the other: most are short, and a greenlet has a stack to be made."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(parent=world.hub)
+        self.thread: SimulatedThread
+        self._world = world
+
+    def run(self) -> None:
+        """Run the threads that are assigned, until the world is closed."""
+        world = self._world
+        while True:
+            self.thread.run()
+            # Whoever ended the thread's process may wait in the hub for the end of the thread.
+            following = None if self.thread.process.dead else world.next_thread()
+            if following is None or following.carrier is not None:
+                world.idle.append(self)
+                world.switch_to(following)
+            else:
+                self.thread = world.running = following
+                following.carrier = self
 
 
 def _ignore(_: BaseException | None) -> None:
@@ -143,8 +165,9 @@ class SimulatedProcess:
 
     def _unwind(self) -> None:
         for thread in self.threads:
-            if thread and not thread.dead:
-                thread.throw(Killed)
+            if thread.carrier is not None and not thread.dead:
+                self.world.running = thread
+                thread.carrier.throw(Killed)
 
 
 class World:
@@ -162,11 +185,16 @@ class World:
         self.now = 0.0
         """Seconds since the schedule began."""
         self.hub = getcurrent()
+        """The greenlet that runs all events but the turns of threads."""
+        self.running: SimulatedThread | None = None
+        """None in the hub."""
+        self.idle: list[_Carrier] = []
         self.processes: list[SimulatedProcess] = []
         self.steps = 0
         self.coverage: Counter[tuple[str, str]] = Counter()
         self.trace: list[str] | None = [] if traced else None
-        self._queue: list[tuple[float, int, Callable[..., object], tuple[object, ...]]] = []
+        self._queue: list[tuple[float, int, Callable[..., object] | SimulatedThread, Any]] = []
+        """Events: their time, their number, and a call with its arguments, or a thread with the wake that it is."""
         self._events = 0
         self.until = 0.0
         """Virtual time at which `run` returns."""
@@ -174,8 +202,12 @@ class World:
 
     def after(self, seconds: float, call: Callable[..., object], *arguments: object) -> None:
         """Call something later, outside of all simulated threads."""
+        self.push(seconds, call, arguments)
+
+    def push(self, seconds: float, what: Callable[..., object] | SimulatedThread, how: Any) -> None:
+        """Queue a call with its arguments, or a thread with the wake that it is."""
         self._events += 1
-        heappush(self._queue, (self.now + seconds, self._events, call, arguments))
+        heappush(self._queue, (self.now + seconds, self._events, what, how))
 
     def run(self, until: float) -> None:
         """Run events in their order until `stop` is called, none is left, or the time `until` is reached.
@@ -184,13 +216,52 @@ class World:
         """
         queue, self.until, self._stopped = self._queue, until, False
         while queue and queue[0][0] <= self.until and not self._stopped:
-            self.now, _, call, arguments = heappop(queue)
-            call(*arguments)
+            thread = self.next_thread()
+            if thread is not None:
+                self.switch_to(thread)
+            elif queue and queue[0][0] <= self.until:
+                self.now, _, call, arguments = heappop(queue)
+                call(*arguments)  # type: ignore[operator]
+
+    def next_thread(self) -> SimulatedThread | None:
+        """Take the next event off the queue if a thread is resumed by it, and return that; None if not.
+
+        So the threads pass the turn on to each other, and one that nothing comes before just continues.
+        """
+        queue = self._queue
+        while queue and not self._stopped:
+            at, _, thread, wakes = queue[0]
+            if at > self.until or type(thread) is not SimulatedThread:
+                return None
+            heappop(queue)
+            self.now, process = at, thread.process
+            if wakes != thread.wakes or process.dead:
+                continue
+            if process.paused_until <= at:
+                thread.wakes += 1
+                return thread
+            thread.wake(process.paused_until - at)
+        return None
+
+    def switch_to(self, thread: SimulatedThread | None) -> None:
+        """Continue with a thread, or with the hub; returns when it is the caller's turn again."""
+        self.running = thread
+        if thread is None:
+            self.hub.switch()
+            return
+        carrier = thread.carrier
+        if carrier is None:
+            carrier = self.idle.pop() if self.idle else _Carrier(self)
+            carrier.thread, thread.carrier = thread, carrier
+        carrier.switch()
 
     def close(self) -> None:
         """End all processes, and break the cycles of references, which collecting would cost a sixth of all time."""
         for process in self.processes:
             process.close()
+        for carrier in self.idle:
+            carrier.throw()
+        self.idle.clear()
         self.processes.clear()
         self._queue.clear()
 
@@ -201,23 +272,28 @@ class World:
     @property
     def thread(self) -> SimulatedThread:
         """Return the running thread."""
-        thread: SimulatedThread = getcurrent()  # type: ignore[assignment]
+        thread = self.running
+        assert thread is not None
         if thread.process.dead:
             raise Killed
         return thread
 
     def sleep(self, seconds: float) -> None:
         """Block the running thread."""
-        thread, then = self.thread, self.now + seconds
-        if then <= self.until and not self._stopped and not (self._queue and self._queue[0][0] <= then):
+        thread, then, queue = self.thread, self.now + seconds, self._queue
+        if then <= self.until and not self._stopped and not (queue and queue[0][0] <= then):
             self.now = then  # nothing else happens before
             return
-        thread.wake(seconds)
+        self.push(seconds, thread, thread.wakes)
         self.block(thread)
 
     def block(self, thread: SimulatedThread) -> None:
         """Give way until the thread is woken."""
-        self.hub.switch()
+        following = self.next_thread()
+        if following is thread:
+            return
+        self.switch_to(following)
+        self.running = thread
         if thread.process.dead:
             raise Killed
 
@@ -226,7 +302,7 @@ class World:
         thread = self.thread
         waiting.append(thread)
         if timeout is not None:
-            thread.wake(max(0.0, timeout))
+            self.push(max(0.0, timeout), thread, thread.wakes)
         try:
             self.block(thread)
         finally:
@@ -241,6 +317,5 @@ class World:
     def note(self, text: str) -> None:
         """Add a line to the trace, if there is one."""
         if self.trace is not None:
-            current = getcurrent()
-            who = current.process.name if isinstance(current, SimulatedThread) else "world"
+            who = self.running.process.name if self.running else "world"
             self.trace.append(f"{self.now:10.3f}  {who:<10} {text}")
