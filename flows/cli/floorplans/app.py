@@ -166,17 +166,20 @@ def group(
     utilisation: Annotated[float, typer.Option(help="Share of a soft macro's area that its cells have.")] = 0.5,
     seed: Annotated[int, typer.Option(min=0, help="The same seed, the same groups.")] = 0,
     threads: Annotated[
-        int | None, typer.Option(min=1, help="Threads of the partitioning; default: one a core. They change nothing.")
+        int | None,
+        typer.Option(min=1, help="Threads of the partitioning, one a core by default; the groups are the same."),
     ] = None,
 ) -> None:
     """Group a flat netlist's standard cells into soft macros (extra `floorplan`)."""
+    from penstock.flows.display.working import Working
     from penstock.native.floorplan import group_netlist
 
-    with file_errors():
-        for path in group_netlist(
+    with Working(f"grouping {netlist}"), file_errors():
+        paths = group_netlist(
             netlist, placement, folder, groups=groups, utilisation=utilisation, seed=seed, threads=threads
-        ):
-            typer.echo(str(path))
+        )
+    for path in paths:
+        typer.echo(str(path))
 
 
 @commands.command()
