@@ -32,7 +32,7 @@ _FEWEST_TRIAL_MOVES, _MOST_TRIAL_MOVES = 1 << 10, 1 << 22
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What all segments of a search share."""
+    """Everything that all segments of a search share."""
 
     base: PlacementCost
     """Settings, ports and fixed nodes; only read."""
@@ -75,7 +75,7 @@ def run_chains(
     """Anneal from each start in a thread of its own; the result depends on the arguments alone.
 
     Args:
-        job: What segments share.
+        job: The search.
         starts: A placement a chain.
         moves: Of each chain.
         temperatures: The first and the last.
@@ -129,7 +129,7 @@ def measure_moves(
     """Return the moves of each chain and the segments that fill a time, this measurement included.
 
     Args:
-        job: What segments share.
+        job: The search.
         start: Where the search starts.
         threads: Chains.
         segments: Their number if it is given, or None.

@@ -42,7 +42,7 @@ class PlaceResult:
     """The first reasons why it is not legal; fixed macros are not judged against each other."""
     unplaced_ports: int
     moves: int
-    """Of each chain."""
+    """Moves of each chain."""
     judged: int
     """Legal moves of all chains."""
     seconds: float

@@ -32,7 +32,7 @@ class PlaceProgress:
     segments: int
     """0 while the speed is measured."""
     moves_done: int
-    """Of each chain, on average."""
+    """Moves of each chain, on average."""
     moves: int
     cost: float
     """Weighted, of the best chain when they were last compared."""

@@ -30,9 +30,9 @@ class State:
     """Everything that the rest of a search depends on, besides the block."""
 
     identity: dict[str, Any]
-    """What was asked for: digests of the block, settings of the evaluator, weights, seed, and so on."""
+    """The request: digests of the block, settings of the evaluator, weights, seed, and so on."""
     moves: int
-    """Of each chain, over all segments."""
+    """Moves of each chain, over all segments."""
     segments: int
     threads: int
     done: int
@@ -64,12 +64,16 @@ class State:
         try:
             fields = json.loads(data)
             form, digest = fields.pop("format"), fields.pop("digest")
+            found = _digest(fields)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise ValueError(f"{where}: found no state of a placement; {_ADVICE}") from None
         if form != FORMAT:
-            raise ValueError(f"{where}: found format {form!r}, expected {FORMAT}: another version wrote it; {_ADVICE}")
-        if digest != (found := _digest(fields)):
-            raise ValueError(f"{where}: is damaged (its digest is {found}, expected {digest!r}); {_ADVICE}")
+            shown = form if isinstance(form, int) else "none"
+            raise ValueError(f"{where}: found format {shown}, expected {FORMAT}: another version wrote it; {_ADVICE}")
+        if digest != found:
+            raise ValueError(
+                f"{where}: is damaged: the digest of its content is {found}, not the one it has; {_ADVICE}"
+            )
         fields |= {"costs": tuple(fields["costs"]), "curve": tuple(fields["curve"])}
         fields |= {"chains": tuple(map(_exact, fields["chains"])), "best": _exact(fields["best"])}
         return cls(**fields)

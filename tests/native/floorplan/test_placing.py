@@ -281,7 +281,7 @@ def test_a_fixed_macro_stays_and_is_marked(block, tmp_path):
 
 
 def test_a_legal_start_stays_and_another_is_legalised(block):
-    """What overlaps or has no place is made legal first; a legal placement keeps every position."""
+    """Overlaps and missing places are made legal first; a legal placement keeps every position."""
     plc = create_placement_cost(*block)
     before = positions_of(plc)
     assert not make_legal(plc)
