@@ -95,8 +95,9 @@ def page(found: list[dict[str, Any]]) -> str:
     lines = [
         "# Placing macros: methods at equal CPU time",
         "",
-        "`python benchmarks/placing.py`; weighted costs, lower is better; budgets are CPU seconds of one core. The last",
-        "two columns are differences of means, in standard errors of the difference: below 0 is better than that method.",
+        "`python benchmarks/placing.py`; weighted costs, lower is better; budgets are CPU seconds of one core. The",
+        "last two columns are differences of means in standard errors of the difference: below 0, it is better than",
+        "that method.",
     ]
     for name in NAMES:
         for budget in sorted({one["budget_seconds"] for one in found if one["block"] == name}):
@@ -123,7 +124,8 @@ def line(method: str, ones: list[dict[str, Any]], peers: list[dict[str, Any]], r
     spread = f"{stdev(costs):.4f}" if len(costs) > 1 else ""
     cpu = fmean(one["cpu_seconds"] for one in ones)
     both = [apart(costs, [one["cost"] for one in others]) for others in (peers, randoms)]
-    return f"| {method} | {fmean(costs):.4f} | {spread} | {min(costs):.4f} | {len(costs)} | {cpu:.1f} | {both[0]} | {both[1]} |"
+    cells = [method, f"{fmean(costs):.4f}", spread, f"{min(costs):.4f}", str(len(costs)), f"{cpu:.1f}", *both]
+    return f"| {' | '.join(cells)} |"
 
 
 def apart(costs: list[float], others: list[float]) -> str:

@@ -11,9 +11,11 @@ from penstock.native._floorplan import BlockFileError
 from penstock.native.floorplan import PlacementCost
 from penstock.native.floorplan.bookshelf import import_bookshelf
 from penstock.native.floorplan.placement_cost import open_placement
+from penstock.native.floorplan.placing import place
+from penstock.native.floorplan.placing.state import State
 from penstock.native.floorplan.synthetic import BlockSpec, generate_block
 
-from .mutators import mutate_text
+from .mutators import mutate_json, mutate_text
 from .target import Target
 
 FOLDER = Path(tempfile.mkdtemp(prefix="penstock-fuzzing-"))
@@ -103,9 +105,21 @@ def bookshelf_of(data: bytes) -> PlacementCost:
         raise AssertionError(f"the import wrote a block that is refused: {error}") from error
 
 
+def state_of(data: bytes) -> State:
+    return State.decode(data, "state.json")
+
+
+def check_state(state: State, data: bytes) -> None:
+    assert State.decode(state.encode(), "again") == state
+
+
+place(open_placement(NETLIST, INITIAL), moves=8, threads=2, segments=2, out=FOLDER / "placed")
+PLACING = (FOLDER / "placed" / "state.json").read_bytes()
+
 REFUSED = (BlockFileError,)
 BLOCK_TARGETS = (
     Target("netlist", netlist_of, (NETLIST.read_bytes(),), REFUSED, check_netlist, mutate_text),
     Target("placement", placement_of, (INITIAL.read_bytes(),), REFUSED, check_placement, mutate_text),
+    Target("placing", state_of, (PLACING,), (ValueError,), check_state, mutate_json),
     Target("bookshelf", bookshelf_of, (BOOKSHELF,), REFUSED, mutate=mutate_text),
 )

@@ -77,7 +77,7 @@ def run_chains(
     """Anneal from each start in a thread of its own; the result depends on the arguments alone.
 
     Args:
-        job: What segments share.
+        job: The search.
         starts: A placement a chain.
         moves: Of each chain.
         temperatures: The first and the last.
@@ -132,7 +132,7 @@ def measure_moves(
     """Return the moves of each chain and the segments that fill a time, this measurement included.
 
     Args:
-        job: What segments share.
+        job: The search.
         start: Where the search starts.
         threads: Chains.
         segments: Their number if it is given, or None.

@@ -64,12 +64,16 @@ class State:
         try:
             fields = json.loads(data)
             form, digest = fields.pop("format"), fields.pop("digest")
+            found = _digest(fields)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise ValueError(f"{where}: found no state of a placement; {_ADVICE}") from None
         if form != FORMAT:
-            raise ValueError(f"{where}: found format {form!r}, expected {FORMAT}: another version wrote it; {_ADVICE}")
-        if digest != (found := _digest(fields)):
-            raise ValueError(f"{where}: is damaged (its digest is {found}, expected {digest!r}); {_ADVICE}")
+            shown = form if isinstance(form, int) else "none"
+            raise ValueError(f"{where}: found format {shown}, expected {FORMAT}: another version wrote it; {_ADVICE}")
+        if digest != found:
+            raise ValueError(
+                f"{where}: is damaged: the digest of its content is {found}, not the one it has; {_ADVICE}"
+            )
         fields |= {"costs": tuple(fields["costs"]), "curve": tuple(fields["curve"])}
         fields |= {"chains": tuple(map(_exact, fields["chains"])), "best": _exact(fields["best"])}
         return cls(**fields)
