@@ -25,6 +25,7 @@ from penstock.native.floorplan import (
     load_environment,
 )
 from penstock.tasks.model.nn.placement_network import floorplan, init_floorplan
+from penstock.tasks.specs import Facts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -112,7 +113,7 @@ def best_of_rule(
     torch.set_num_threads(1)
     begun, best = time.process_time(), start
     pool = native.make(load_environment(start).environment_ids[0], 1, num_threads=1)
-    facts = pool.environment["facts"]
+    facts = Facts(pool.environment["facts"])
     columns, rows = (int(number) for number in facts["grid"])
     cells = columns * rows
     generator = torch.Generator().manual_seed(seed)
