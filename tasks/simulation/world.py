@@ -35,9 +35,9 @@ class SimulatedThread:
         self.process = process
         self.name = name
         self.dead = False
-        """Whether it has ended."""
+        """True once it has ended."""
         self.wakes = 0
-        """How often it was resumed; a wake that was meant for an earlier wait is stale."""
+        """Count of its resumptions; a wake that was meant for an earlier wait is stale."""
         self.joiners: list[SimulatedThread] = []
         self.carrier: _Carrier | None = None
         """The greenlet in which it runs; None before it does."""
