@@ -26,10 +26,11 @@ TASKS: dict[str, tuple[str, ...]] = {
     "hopper": ("stand", "hop"),
     "humanoid": ("stand", "walk", "run", "run_pure_state"),
     "humanoid_CMU": ("stand", "walk", "run"),
+    "lqr": ("lqr_2_1", "lqr_6_2"),
     "manipulator": ("bring_ball", "bring_peg", "insert_ball", "insert_peg"),
     "pendulum": ("swingup",),
     "point_mass": ("easy", "hard"),
-    "quadruped": ("walk", "run", "fetch"),
+    "quadruped": ("walk", "run", "escape", "fetch"),
     "reacher": ("easy", "hard"),
     "stacker": ("stack_2", "stack_4"),
     "swimmer": ("swimmer6", "swimmer15"),
@@ -37,8 +38,8 @@ TASKS: dict[str, tuple[str, ...]] = {
 }
 """By domain."""
 IDS = tuple(sorted(f"{PREFIX}{domain}-{task}" for domain, tasks in TASKS.items() for task in tasks))
-MAX_EPISODE_STEPS = 1000
-"""The time limit of every task."""
+MAX_EPISODE_STEPS = {name: None if name.startswith(f"{PREFIX}lqr-") else 1000 for name in IDS}
+"""By id, the time limit; None: there is none."""
 
 _LIBRARY_PREFIX = "libpenstock_dmc-"
 _INSTEAD = "; until then, EnvPool has the same tasks under ids such as 'envpool/CartpoleBalance-v1'"

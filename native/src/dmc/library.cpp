@@ -5,4 +5,5 @@
 using namespace penstock::dmc;
 
 PENSTOCK_LIBRARY(Environment<1>, Environment<2>, Environment<4>, Environment<5>, Environment<6>, Environment<12>,
-                 Environment<14>, Environment<21>, Environment<38>, Environment<56>)
+                 Environment<14>, Environment<21>, Environment<38>, Environment<56>, Environment<1, true>,
+                 Environment<2, true>)
