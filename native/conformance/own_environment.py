@@ -90,7 +90,7 @@ class OwnEnvironment:
 
     def _without_mask(self) -> Any:
         """Return the space of the rest; a Dict sorts its keys, as in runs."""
-        if isinstance(self.space, Dict) and MASK in self.space.spaces:
+        if self.mask == "observation":
             return Dict({key: part for key, part in self.space.spaces.items() if key != MASK})
         return self.space
 

@@ -56,10 +56,11 @@ class CheckedWrapped:
         """
         self.id = environment_id
         own = OwnEnvironment(environment_id) if gymnasium_knows(environment_id.removeprefix(PREFIX)) else None
-        self.own = None if own is None or own.is_plain else own
-        if own is not None and self.own is None:
+        if own is not None and own.is_plain:
             own.close()
-        self._settings = {"structured": own.structured, "action_mask": own.mask} if self.own and own else {}
+            own = None
+        self.own = own
+        self._settings = {} if own is None else {"structured": own.structured, "action_mask": own.mask}
         with self.pool() as pool:
             self.space: Any = pool.single_observation_space
             self.action_space: Any = pool.own_action_space
