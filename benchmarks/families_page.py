@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 TYPICAL = {
     "Penstock": "CartPole-v1",
     "MuJoCo": "InvertedPendulum-v5",
+    "Control suite": "dmc/reacher-easy",
     "Atari": "ALE/Pong-v5",
     "MinAtar": "MinAtar/Breakout-v1",
     "MiniGrid": "minigrid/MiniGrid-DoorKey-5x5-v0",
