@@ -123,7 +123,8 @@ def killed(family: Family, tried: Tried) -> str:
         return ""
     if "error" in answer:
         return f"`{name}`: failed"
-    return f"`{name}`: {sum(answer['kills'].values())} kills, {answer['files']} files the same"
+    kills = sum(answer["kills"].values())
+    return f"`{name}`: {kills} kill{'s' * (kills > 1)}, {answer['files']} files the same"
 
 
 def reasons(tried: Tried) -> list[str]:
