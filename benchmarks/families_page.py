@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 TYPICAL = {
     "Penstock": "CartPole-v1",
     "MuJoCo": "InvertedPendulum-v5",
+    "Control suite": "dmc/reacher-easy",
     "Atari": "ALE/Pong-v5",
     "MinAtar": "MinAtar/Breakout-v1",
     "MiniGrid": "minigrid/MiniGrid-DoorKey-5x5-v0",
@@ -122,7 +123,8 @@ def killed(family: Family, tried: Tried) -> str:
         return ""
     if "error" in answer:
         return f"`{name}`: failed"
-    return f"`{name}`: {sum(answer['kills'].values())} kills, {answer['files']} files the same"
+    kills = sum(answer["kills"].values())
+    return f"`{name}`: {kills} kill{'s' * (kills > 1)}, {answer['files']} files the same"
 
 
 def reasons(tried: Tried) -> list[str]:

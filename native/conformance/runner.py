@@ -11,13 +11,10 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from penstock.native.adapters.gymnasium import PREFIX as GYMNASIUM
-from penstock.native.adapters.gymnasium import gymnasium_knows
 from penstock.native.compile.compiler import CompileError
 from penstock.native.compile.load import BuildOptions, load
 from penstock.native.conformance.environment_under_test import CheckedEnvironment, CheckFailedError, SkippedError
 from penstock.native.conformance.sanitizers import run_sanitized
-from penstock.native.conformance.structured import StructuredUnderTest
 from penstock.native.conformance.wrapped import CheckedWrapped
 from penstock.native.registry.registry import is_native, make_native
 
@@ -89,7 +86,7 @@ def check_id(environment_id: str) -> Report:
     """Check an environment by its id; one that another library steps has fewer checks.
 
     Raises:
-        ValueError: There is none of that id, or a run could not be made of it.
+        ValueError: There is none of that id, or it cannot be made.
     """
     if not is_native(environment_id):
         return _check_wrapped(environment_id)
@@ -113,16 +110,12 @@ def check_id(environment_id: str) -> Report:
 
 
 def _check_wrapped(environment_id: str) -> Report:
-    """Check one that another library steps; of Gymnasium's those with leaves or a mask as a run with these settings."""
-    if gymnasium_knows(environment_id.removeprefix(GYMNASIUM)):
-        with closing(StructuredUnderTest(environment_id)) as structured, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Gymnasium's, of what the checks report
-            if structured.applies:
-                return Report(environment_id, tuple(_outcome(name, check) for name, check in structured.checks()))
-    wrapped = CheckedWrapped(environment_id)
-    found = tuple(_outcome(name, check) for name, check in wrapped.checks())
-    failed = any(check.outcome == "fail" for check in found)
-    return Report(environment_id, found, {} if failed else wrapped.measure())
+    """Check one that another library steps, as a run with the settings that it needs."""
+    with closing(CheckedWrapped(environment_id)) as wrapped, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Gymnasium's, of what the checks report
+        found = tuple(_outcome(name, check) for name, check in wrapped.checks())
+        failed = any(check.outcome == "fail" for check in found)
+        return Report(environment_id, found, {} if failed else wrapped.measure())
 
 
 def _outcome(name: str, check: Callable[[], str]) -> Check:

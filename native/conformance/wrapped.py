@@ -1,26 +1,33 @@
-"""Checks one environment that another library steps: as a run makes it, with its observations as one array."""
+"""Checks one environment that another library steps: as a run makes it, with its observations as one array.
+
+Whether one of Gymnasium's has structured observations, and where its mask of allowed choices is, is found out; the
+report says which settings of a run that means.
+"""
 
 from __future__ import annotations
 
 import time
 from contextlib import closing
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from penstock.native.adapters.gymnasium import PREFIX, gymnasium_knows
 from penstock.native.adapters.structured_actions import stored_action
 from penstock.native.conformance.environment_under_test import CheckFailedError, SkippedError, require_equal_parts
+from penstock.native.conformance.own_environment import OwnEnvironment
 from penstock.native.registry.registry import make
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
-    from penstock.native.interface import EnvironmentPool, RoundEnd
+    from penstock.native.interface import EnvironmentPool, EnvironmentSpec, RoundEnd
 
-_NUM_ENVS = 4
+_NUM_ENVS, _OWN_STEPS = 4, 64
 _MIN_STEPS, _MAX_STEPS = 20, 300
 # Time limit of one rollout's steps: slow environments are stepped less often.
 _ROLLOUT_SECONDS = 0.4
@@ -42,28 +49,53 @@ class CheckedWrapped:
     """The checks of one environment. Each returns a remark, or raises."""
 
     def __init__(self, environment_id: str) -> None:
+        """Make it.
+
+        Raises:
+            ValueError: there is none of that id, or it can't be made.
+        """
         self.id = environment_id
+        own = OwnEnvironment(environment_id) if gymnasium_knows(environment_id.removeprefix(PREFIX)) else None
+        if own is not None and own.is_plain:
+            own.close()
+            own = None
+        self.own = own
+        self._settings = {} if own is None else {"structured": own.structured, "action_mask": own.mask}
         with self.pool() as pool:
             self.space: Any = pool.single_observation_space
             self.action_space: Any = pool.own_action_space
-            self.kind = pool.environment["action"]["kind"]
-            self.limit = pool.environment["max_episode_steps"]
         self._actions: list[Any] = []
+
+    def close(self) -> None:
+        """Close what was made."""
+        if self.own is not None:
+            self.own.close()
 
     def pool(self, num_envs: int = _NUM_ENVS, **options: Any) -> closing[EnvironmentPool]:
         """Make a pool as a run does."""
-        return closing(make(self.id, num_envs, one_array=True, one_action=True, **options))
+        return closing(make(self.id, num_envs, one_array=True, one_action=True, **self._settings, **options))
 
-    def checks(self) -> Sequence[tuple[str, Callable[[], str]]]:
-        """Return the checks by name."""
-        return (
-            ("spaces contain what is observed", self.check_spaces),
-            ("every number is finite", self.check_finite),
-            ("the same seed, the same episodes", self.check_same_seed),
-            ("other seeds, other episodes", self.check_other_seeds),
-            ("repeated actions restore it, bit for bit", self.check_restore),
-            ("the time limit truncates", self.check_time_limit),
-        )
+    @cached_property
+    def environment(self) -> EnvironmentSpec:
+        """Return the formats of observations and actions; ValueError where rounds can't hold them."""
+        with self.pool() as pool:
+            return pool.environment
+
+    def checks(self) -> Iterator[tuple[str, Callable[[], str]]]:
+        """Yield the checks that apply, by name."""
+        yield "rounds can hold observations and actions", self.check_formats
+        yield "spaces contain what is observed", self.check_spaces
+        if self.own is not None and self.own.structured:
+            yield "the array holds every leaf exactly", self.check_array
+        yield "every number is finite", self.check_finite
+        if self.own is not None and self.own.mask:
+            yield "the mask allows a choice in every step", self.check_mask
+        yield "the same seed, the same episodes", self.check_same_seed
+        yield "other seeds, other episodes", self.check_other_seeds
+        yield "repeated actions restore it, bit for bit", self.check_restore
+        yield "the time limit truncates", self.check_time_limit
+        if self.own is not None and not self.own.mask:  # it takes actions that a mask forbids
+            yield "gymnasium.utils.env_checker", self.own.check
 
     def actions(self) -> list[NDArray[Any]]:
         """Return the actions of every rollout, the same each time, as rounds take them."""
@@ -81,15 +113,16 @@ class CheckedWrapped:
 
     def _stored(self, action: Any) -> NDArray[Any]:
         """Return an action as rounds hold it."""
-        if self.kind == "structured":
+        kind = self.environment["action"]["kind"]
+        if kind == "structured":
             stored: NDArray[Any] = stored_action(self.action_space, action)
             return stored
-        if self.kind == "box":
+        if kind == "box":
             return np.asarray(action, np.float32)
         return np.asarray(action - self.action_space.start, np.int64)
 
     def play(self, pool: EnvironmentPool, actions: Sequence[NDArray[Any]]) -> Round:
-        """Make a round of these actions; of agents' choices that a mask forbids, of others in their place."""
+        """Make a round of these actions; of choices that a mask forbids, of others in their place."""
         agents = pool.environment["agents"]
         shape, described = (len(actions), pool.num_envs), pool.environment["observation"]
         observation = np.zeros((*shape, *described["shape"]), described["dtype"])
@@ -97,10 +130,10 @@ class CheckedWrapped:
         terminated, truncated = np.zeros(shape, np.uint8), np.zeros(shape, np.uint8)
         pool.begin_round(observation, reward, terminated, truncated, np.zeros(shape, np.int32))
         for t, action in enumerate(actions):
-            if agents and "behind_mask" in described:
-                n = pool.environment["action"]["n"]
-                masks = observation[t, :, : agents * n] != 0
-                action = _allowed(masks.reshape(pool.num_envs, agents, n), action)  # noqa: PLW2901
+            if "behind_mask" in described:
+                choosers, n = agents or 1, pool.environment["action"]["n"]
+                masks = observation[t, :, : choosers * n] != 0
+                action = _allowed(masks.reshape(*action.shape, n), action)  # noqa: PLW2901
             pool.step_round(t, action)
         return Round(observation, reward, terminated, truncated, pool.end_round())
 
@@ -110,8 +143,27 @@ class CheckedWrapped:
             pool.reset_ids(seeds)
             return self.play(pool, self.actions())
 
+    def check_formats(self) -> str:
+        """Name the leaves, and the settings of a run."""
+        observed = self.environment["observation"]
+        leaves = ", ".join(f"{leaf['name']} ({leaf['kind']})" for leaf in observed.get("leaves", ()))
+        options = {name: value for name, value in self._settings.items() if value}
+        said = ", ".join(
+            f"environment.{name} = {'true' if value is True else repr(value)}" for name, value in options.items()
+        )
+        settings = f"; settings of a run: {said}" if said else ""
+        return f"{observed['dtype']} of shape {list(observed['shape'])}{': ' if leaves else ''}{leaves}{settings}"
+
     def check_spaces(self) -> str:
-        """Shape and bounds of all that is observed, in arrays of numbers."""
+        """Type, shape and bounds of all that is observed: of every leaf, or in arrays of numbers."""
+        if self.own is not None:
+            for step, observation in enumerate(self.own.observed(_OWN_STEPS)):
+                if not self.own.space.contains(observation):
+                    raise CheckFailedError(
+                        f"after {step} steps the observation is {observation!r}, expected one of {self.own.space}: "
+                        f"correct its type, shape or bounds"
+                    )
+            return f"{_OWN_STEPS} steps"
         seen = self.seeded().observation
         low, high = getattr(self.space, "low", None), getattr(self.space, "high", None)
         if low is None or high is None:
@@ -124,6 +176,24 @@ class CheckedWrapped:
                 f"[{low[at[2:]]:g}, {high[at[2:]]:g}] ({int(wrong.sum())} of {wrong.size} values are)"
             )
         return f"{len(seen)} steps of {_NUM_ENVS} environments, {seen.dtype} {seen.shape[2:]}"
+
+    def check_array(self) -> str:
+        """Compare the array with the observation's own numbers."""
+        assert self.own is not None
+        with self.pool(1) as pool:
+            pool.reset_ids(np.zeros(1, np.uint64))
+            found = self.play(pool, [action[:1] for action in self.actions()[:1]]).observation[0, 0]
+        if not np.array_equal(found, self.own.first_array()):
+            raise CheckFailedError("the first observation has other numbers in the array, expected the same")
+        return ""
+
+    def check_mask(self) -> str:
+        """Check that every observation of an episode allows something."""
+        allowed = self.seeded().observation[..., : self.environment["action"]["n"]] != 0
+        if not allowed.any(-1).all():
+            step, env = np.argwhere(~allowed.any(-1))[0]
+            raise CheckFailedError(f"nothing is allowed in environment {env} in step {step}, expected one choice")
+        return f"{allowed.mean():.0%} of the choices are allowed"
 
     def check_finite(self) -> str:
         """Check that there is no NaN and no infinity anywhere."""
@@ -186,7 +256,7 @@ class CheckedWrapped:
             raise CheckFailedError(
                 f"a limit of 5 steps does not end the episode of environment {int(np.argmin(ended))}"
             )
-        return f"its own: {self.limit or 'none'}"
+        return f"its own: {self.environment['max_episode_steps'] or 'none'}"
 
     def measure(self) -> dict[str, float]:
         """Measure nanoseconds of a step of one of several environments, the call included."""
@@ -200,8 +270,12 @@ class CheckedWrapped:
         return {"ns_per_step": round(best, 1)}
 
 
+def _toml(value: object) -> str:
+    return "true" if value is True else repr(value)
+
+
 def _allowed(masks: NDArray[np.bool_], action: NDArray[Any]) -> NDArray[Any]:
-    """Return choices int64 [B, agents] of which the masks [B, agents, n] forbid none, or 0 where they forbid all."""
+    """Return choices int64 [...] of which the masks [..., n] forbid none, or 0 where they forbid all."""
     choices = action.copy()
     for place in np.ndindex(*action.shape):
         allowed = np.flatnonzero(masks[place])

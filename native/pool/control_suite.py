@@ -6,13 +6,18 @@ located: nothing of it is imported.
 
 from __future__ import annotations
 
+import ctypes
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from penstock.native import _core
 from penstock.native.pool.mujoco_library import find_library, load_tasks, package_folder
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from numpy.typing import NDArray
 
 PREFIX = "dmc/"
 TASKS: dict[str, tuple[str, ...]] = {
@@ -26,10 +31,11 @@ TASKS: dict[str, tuple[str, ...]] = {
     "hopper": ("stand", "hop"),
     "humanoid": ("stand", "walk", "run", "run_pure_state"),
     "humanoid_CMU": ("stand", "walk", "run"),
+    "lqr": ("lqr_2_1", "lqr_6_2"),
     "manipulator": ("bring_ball", "bring_peg", "insert_ball", "insert_peg"),
     "pendulum": ("swingup",),
     "point_mass": ("easy", "hard"),
-    "quadruped": ("walk", "run", "fetch"),
+    "quadruped": ("walk", "run", "escape", "fetch"),
     "reacher": ("easy", "hard"),
     "stacker": ("stack_2", "stack_4"),
     "swimmer": ("swimmer6", "swimmer15"),
@@ -37,8 +43,23 @@ TASKS: dict[str, tuple[str, ...]] = {
 }
 """By domain."""
 IDS = tuple(sorted(f"{PREFIX}{domain}-{task}" for domain, tasks in TASKS.items() for task in tasks))
-MAX_EPISODE_STEPS = 1000
-"""The time limit of every task."""
+MAX_EPISODE_STEPS = {name: None if name.startswith(f"{PREFIX}lqr-") else 1000 for name in IDS}
+"""By id, the time limit; None: there is none."""
+_CONTROL_SECONDS = {
+    "acrobot": 0.01,
+    "cartpole": 0.01,
+    "cheetah": 0.01,
+    "dog": 0.015,
+    "fish": 0.04,
+    "humanoid": 0.025,
+    "lqr": 0.03,
+    "manipulator": 0.01,
+    "stacker": 0.01,
+    "swimmer": 0.03,
+    "walker": 0.025,
+}
+FRAMES_PER_SECOND = {name: round(1 / _CONTROL_SECONDS.get(name[len(PREFIX) :].split("-")[0], 0.02)) for name in IDS}
+"""By id, the rate at which frames of each step show real time."""
 
 _LIBRARY_PREFIX = "libpenstock_dmc-"
 _INSTEAD = "; until then, EnvPool has the same tasks under ids such as 'envpool/CartpoleBalance-v1'"
@@ -61,6 +82,24 @@ def available() -> bool:
         return _is_loaded() or bool(find_library(_LIBRARY_PREFIX, _INSTEAD) and _models())
     except ImportError:
         return False
+
+
+def save_model(environment_id: str, state: NDArray[np.float64], path: Path) -> None:
+    """Write the model of an environment with that saved state, one row, as a binary file of MuJoCo's.
+
+    It has the environment's own arrays: targets, springs, the ground.
+
+    Raises:
+        ValueError: the state is none of that task.
+    """
+    library, _ = find_library(_LIBRARY_PREFIX, _INSTEAD)
+    save = ctypes.CDLL(str(library)).penstock_dmc_save_model
+    save.restype = ctypes.c_bool
+    said, row = ctypes.create_string_buffer(1 << 12), np.ascontiguousarray(state, np.float64)
+    values = row.ctypes.data_as(ctypes.c_void_p), ctypes.c_size_t(row.size)
+    folder, name, file = (str(text).encode() for text in (_models(), environment_id, path))
+    if not save(folder, name, *values, file, said, ctypes.c_size_t(len(said))):
+        raise ValueError(f"{environment_id}: {said.value.decode(errors='replace')}")
 
 
 def _is_loaded() -> bool:

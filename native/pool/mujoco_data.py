@@ -54,6 +54,12 @@ FRAMES_PER_SECOND = {
 RENDER_MODES = ("rgb_array", "depth_array")
 
 
+def use_egl_without_display() -> None:
+    """Let MuJoCo draw by EGL, which needs no window, where there is no display; the variable MUJOCO_GL is kept."""
+    if sys.platform == "linux" and not os.environ.get("DISPLAY"):
+        os.environ.setdefault("MUJOCO_GL", "egl")
+
+
 def bare_environment(
     environment_id: str, render_mode: str | None = None, resources: Mapping[str, Any] | None = None, **camera: Any
 ) -> Any:
@@ -66,8 +72,8 @@ def bare_environment(
         resources: The pool's settings that are text: another model, with `xml_file`.
         camera: Gymnasium's `width` and `height` of frames in pixels, and `camera_name`.
     """
-    if render_mode not in (None, "human") and sys.platform == "linux" and not os.environ.get("DISPLAY"):
-        os.environ.setdefault("MUJOCO_GL", "egl")
+    if render_mode not in (None, "human"):
+        use_egl_without_display()
     return gymnasium.make(environment_id, render_mode=render_mode, **(resources or {}), **camera).unwrapped
 
 

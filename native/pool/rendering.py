@@ -1,8 +1,8 @@
 """Says which environments can be drawn, and draws frames of those that Gymnasium draws: it is given the state.
 
 Classic control needs `gymnasium[classic-control]`, which brings pygame, and MuJoCo's tasks need `gymnasium[mujoco]` and
-OpenGL; Gymnasium says so where that is missing. Environments with a `draw` of their own need nothing: the pool in C++
-paints them.
+OpenGL; Gymnasium says so where that is missing. The control suite's need OpenGL. Environments with a `draw` of their
+own need nothing: the pool in C++ paints them.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import gymnasium
 import numpy as np
 from gymnasium.envs.registration import load_env_creator
 
+from penstock.native.pool import control_suite
 from penstock.native.pool.mujoco_data import (
     FRAMES_PER_SECOND,
     RENDER_MODES,
@@ -20,6 +21,7 @@ from penstock.native.pool.mujoco_data import (
     bare_environment,
     load_state,
 )
+from penstock.native.pool.suite_scene import SuiteScene
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,6 +45,8 @@ def metadata_of(described: Description) -> dict[str, object]:
         return {"render_modes": ["rgb_array"], "render_fps": _FRAMES_PER_SECOND}
     if environment_id in SAVED_ARRAYS:  # Gymnasium's class would import Python's mujoco
         return {"render_modes": ["human", *RENDER_MODES], "render_fps": FRAMES_PER_SECOND[environment_id]}
+    if environment_id in control_suite.IDS:
+        return {"render_modes": ["rgb_array"], "render_fps": control_suite.FRAMES_PER_SECOND[environment_id]}
     if environment_id not in _DRAWN:
         return {"render_modes": []}
     creator: Any = load_env_creator(str(gymnasium.spec(environment_id).entry_point))
@@ -55,7 +59,7 @@ def draws_itself(described: Description) -> bool:
 
 
 def checked_render_mode(described: Description, render_mode: str | None, *modes: str) -> str | None:
-    """Return the mode, if the environment can be drawn and it is one of these; into arrays alone if it draws itself.
+    """Return the mode, if the environment can be drawn so; where Gymnasium does not draw it, into arrays alone.
 
     Raises:
         ValueError: It is not.
@@ -63,7 +67,7 @@ def checked_render_mode(described: Description, render_mode: str | None, *modes:
     if render_mode is None:
         return None
     environment_id = described["id"]
-    if draws_itself(described):
+    if draws_itself(described) or environment_id in control_suite.IDS:
         modes = ("rgb_array",)
     elif environment_id in SAVED_ARRAYS:
         modes = tuple(dict.fromkeys((*modes, *RENDER_MODES)))
@@ -83,6 +87,9 @@ class Renderer:
     def __init__(self, environment_id: str, render_mode: str, resources: Mapping[str, Any]) -> None:
         self._simulates = environment_id in SAVED_ARRAYS
         self._looks_at: dict[int, NDArray[np.float64]] = {}
+        self._scene = SuiteScene(environment_id) if environment_id in control_suite.IDS else None
+        if self._scene is not None:
+            return
         # Bare, for it is never reset or stepped, which the wrappers would demand.
         self._canvas: Any = (
             bare_environment(environment_id, render_mode, resources)
@@ -107,6 +114,8 @@ class Renderer:
                 it, as in Gymnasium.
         """
         frame: NDArray[Any] | None
+        if self._scene is not None:
+            return self._scene.draw(state)
         if self._simulates:
             load_state(self._canvas, state)
             if self._looks_at:
@@ -127,7 +136,7 @@ class Renderer:
 
     def close(self) -> None:
         """Close the window, if there is one."""
-        self._canvas.close()
+        (self._scene or self._canvas).close()
 
 
 def _center_of(canvas: Any) -> NDArray[np.float64]:

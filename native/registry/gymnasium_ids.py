@@ -52,7 +52,7 @@ def _limits(environment_id: str) -> tuple[int, float | None, int | None]:
     """Agents, reward threshold and time limit."""
     # MuJoCo need not be loaded to register its tasks.
     if environment_id in control_suite.IDS:
-        return 0, None, control_suite.MAX_EPISODE_STEPS
+        return 0, None, control_suite.MAX_EPISODE_STEPS[environment_id]
     if environment_id in mujoco_library.IDS:  # Gymnasium has them under the same id
         theirs = gymnasium.spec(environment_id)
         return 0, theirs.reward_threshold, theirs.max_episode_steps

@@ -25,11 +25,14 @@ OWN_ARRAYS: dict[str, tuple[str, ...]] = {
     "fish-swim": ("geom_pos",),
     "finger-spin": ("dof_damping",),
     "finger-turn": ("site_pos",),
+    "lqr": ("jnt_stiffness",),
     "manipulator": ("body_pos", "body_quat"),
     "point_mass-hard": ("wrap_prm",),
+    "quadruped-escape": ("bumps",),
     "stacker": ("body_pos",),
 }
-"""By the beginning of a task's name, the arrays of the model that each environment has for itself."""
+"""By the beginning of a task's name, the arrays of the model that each environment has for itself; `bumps` are the
+numbers of which its height field is made."""
 CONTROL_SECONDS = {
     "ball_in_cup": 0.02,
     "dog": 0.015,
@@ -79,7 +82,12 @@ class Reference:
         self.domain, self.task = name.split("-")
         self.model = model_of(self.domain, self.task)
         self.data = mujoco.MjData(self.model)
-        self.own = next((arrays for start, arrays in OWN_ARRAYS.items() if name.startswith(start)), ())
+        own = next((arrays for start, arrays in OWN_ARRAYS.items() if name.startswith(start)), ())
+        self.own = {array: np.empty((30, 30)) if array == "bumps" else getattr(self.model, array) for array in own}
+        self.own_size = sum(array.size for array in self.own.values())
+        low, high = self.model.actuator_ctrlrange.T
+        limited = self.model.actuator_ctrllimited.astype(bool)
+        self.bounds = [np.where(limited, low, -np.inf), np.where(limited, high, np.inf)]
         self.steps = round(CONTROL_SECONDS.get(self.domain, self.model.opt.timestep) / self.model.opt.timestep)
 
     def load(self, state: np.ndarray) -> None:
@@ -94,11 +102,12 @@ class Reference:
 
     def load_own(self, values: np.ndarray) -> None:
         """The environment's own arrays of the model, one after the other."""
-        for name in self.own:
-            array = getattr(self.model, name)
+        for array in self.own.values():
             array[...] = values[: array.size].reshape(array.shape)
             values = values[array.size :]
         assert not values.size
+        if "bumps" in self.own:
+            self.model.hfield_data[:] = terrain(self.own["bumps"], self.model.hfield_nrow[0])
 
     def begin(self, qpos: np.ndarray, qvel: np.ndarray) -> None:
         """An episode at that place: the forward dynamics without actuators, before and after it is set."""
@@ -112,8 +121,7 @@ class Reference:
 
     def step(self, action: np.ndarray) -> None:
         """`mj_step` for the length of a control, and what follows from the new positions and velocities."""
-        low, high = self.model.actuator_ctrlrange.astype(np.float32).T
-        self.data.ctrl[:] = np.clip(action, low, high)
+        self.data.ctrl[:] = np.clip(action, *np.float32(self.bounds))
         for _ in range(self.steps):
             mujoco.mj_step(self.model, self.data)
         mujoco.mj_step1(self.model, self.data)
@@ -316,6 +324,10 @@ class Reference:
         moves = tolerance(np.linalg.norm(horizontal), speed, math.inf, speed, "linear", 0)
         return self._small_control() * stands * ((5 * moves + 1) / 6)
 
+    def _reward_lqr(self):
+        position, control = self.data.qpos, self.data.ctrl
+        return 1 - (0.5 * np.dot(position, position) + 0.5 * np.dot(control, control) * 0.1)
+
     def _observe_pendulum(self):
         return [self._at("pole", "zz"), self._at("pole", "xz"), self.data.qvel]
 
@@ -341,9 +353,14 @@ class Reference:
             self._sensor("imu_gyro"),
             [math.asinh(value) for toe in toes for value in self._sensor(toe)],
         ]
+        torso = self.data.body("torso")
+        if self.task == "escape":
+            rays = [self._sensor(f"rf_{row}{column}")[0] for row in range(4) for column in range(5)]
+            distances = [1 if distance == -1 else math.tanh(distance) for distance in rays]
+            return [*seen, -(torso.xpos @ torso.xmat.reshape(3, 3)), distances]
         if self.task != "fetch":
             return seen
-        torso, ball = self.data.body("torso"), self.data.joint("ball_root").qvel
+        ball = self.data.joint("ball_root").qvel
         ways = [self.data.body("ball").xpos - torso.xpos, ball[:3] - self.data.joint("root").qvel[:3], ball[3:]]
         ways.append(self.data.site("target").xpos - torso.xpos)
         return [*seen, *(way @ torso.xmat.reshape(3, 3) for way in ways)]
@@ -351,6 +368,11 @@ class Reference:
     def _reward_quadruped(self):
         if self.task == "fetch":
             return tolerance(self._at("torso", "zz"), 1, math.inf, 2, "linear", 0) * self._brings_ball()
+        if self.task == "escape":
+            cosine, radius = np.cos(np.deg2rad(20)), self.model.hfield_size[0, 0]
+            upright = tolerance(self._at("torso", "zz"), cosine, math.inf, 1 + cosine, "linear", 0)
+            distance = np.linalg.norm(self.data.site("workspace").xpos)
+            return upright * tolerance(distance, radius, math.inf, radius, "linear", 0)
         speed = {"walk": 0.5, "run": 5}[self.task]
         moves = tolerance(self._sensor("velocimeter")[0], speed, math.inf, speed, "linear", 0.5)
         return tolerance(self._at("torso", "zz"), 1, math.inf, 2, "linear", 0) * moves
@@ -435,6 +457,8 @@ def model_of(domain: str, task: str) -> mujoco.MjModel:
     path = package_folder("dm_control") / "suite" / f"{domain}.xml"
     if domain == "swimmer":
         return _with_links(path, int(re.findall(r"\d+", task)[0]))
+    if domain == "lqr":
+        return _with_masses(path, *map(int, re.findall(r"\d+", task)))
     spec = mujoco.MjSpec.from_file(str(path))
     if domain == "cartpole":
         parent = spec.body("pole_1")
@@ -445,7 +469,7 @@ def model_of(domain: str, task: str) -> mujoco.MjModel:
     for kind, names in _removed(domain, task).items():
         for name in names:
             spec.delete(getattr(spec, kind)(name))
-    if domain == "quadruped":
+    if domain == "quadruped" and task != "escape":
         for sensor in list(spec.sensors):
             if sensor.type == mujoco.mjtSensor.mjSENS_RANGEFINDER:
                 spec.delete(sensor)
@@ -459,6 +483,7 @@ def model_of(domain: str, task: str) -> mujoco.MjModel:
 FLOORS = {
     "quadruped-walk": 10,
     "quadruped-run": 100,
+    "quadruped-escape": 40,
     "dog-stand": 15,
     "dog-walk": 15,
     "dog-trot": 45,
@@ -471,7 +496,7 @@ def _removed(domain: str, task: str) -> dict[str, list[str]]:
     walls = ["wall_px", "wall_py", "wall_nx", "wall_ny"]
     if domain == "quadruped":
         alone = {"geom": walls, "body": ["ball"], "site": ["target"]} if task != "fetch" else {"geom": []}
-        return {**alone, "geom": [*alone["geom"], "terrain"]}
+        return alone if task == "escape" else {**alone, "geom": [*alone["geom"], "terrain"]}
     if domain == "dog" and task != "fetch":
         return {"camera": ["ball", "head"], "geom": [*walls, "target"], "body": ["ball"]}
     if domain == "manipulator":
@@ -479,6 +504,25 @@ def _removed(domain: str, task: str) -> dict[str, list[str]]:
         other = "ball" if "peg" in task else "peg"
         return {"body": [other, f"target_{other}", *(name for name in ("cup", "slot") if name != kept)]}
     return {"body": [f"box{number}" for number in range(int(task[-1]), 4)]} if domain == "stacker" else {}
+
+
+def terrain(bumps: np.ndarray, width: int) -> np.ndarray:
+    """Return the heights of `quadruped-escape`: a bowl, times a spline through the bumps."""
+    from scipy import ndimage
+
+    row, column = np.ogrid[-1 : 1 : width * 1j, -1 : 1 : width * 1j]
+    bowl = 0.5 - np.cos(2 * np.pi * np.clip(np.sqrt(column**2 + row**2), 0.04, 1)) / 2
+    return (bowl * ndimage.zoom(bumps, width / len(bumps))).ravel()
+
+
+def _with_masses(path: Path, masses: int, motors: int) -> mujoco.MjModel:
+    bodies = "".join(
+        f'<body pos=".25 0 {0 if mass else 0.1}"><joint name="{mass}" stiffness="20"/><geom/>' for mass in range(masses)
+    )
+    actuator = "".join(f'<motor joint="{mass}"/>' for mass in range(motors))
+    text = path.read_text().replace("</worldbody>", f"{bodies}{'</body>' * masses}</worldbody>")
+    text = text.replace("</mujoco>", f"<actuator>{actuator}</actuator></mujoco>")
+    return mujoco.MjModel.from_xml_string(text.replace("./common", str(path.parent / "common")))
 
 
 def _with_links(path: Path, links: int) -> mujoco.MjModel:

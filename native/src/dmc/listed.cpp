@@ -13,7 +13,8 @@ const std::vector<Listed>& listed() {
     std::vector<Listed> tasks;
     for (std::vector<Listed> domain :
          {cartpole(), pendulum(), acrobot(), ball_in_cup(), point_mass(), reacher(), finger(), cheetah(), hopper(), walker(),
-          swimmer(), fish(), humanoid(), humanoid_cmu(), quadruped(), manipulator(), stacker(), dog()})
+          swimmer(), fish(), humanoid(), humanoid_cmu(), quadruped(), manipulator(), stacker(), dog(), lqr(),
+          quadruped_escape()})
       std::move(domain.begin(), domain.end(), std::back_inserter(tasks));
     return tasks;
   }();

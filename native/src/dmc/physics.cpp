@@ -26,6 +26,11 @@ void Physics::own(mjtNum* mjModel::*array, std::size_t size) {
   model.*array = own_.back().data();  // a vector that moves keeps its memory
 }
 
+void Physics::own_heights() {
+  heights_.assign(model.hfield_data, model.hfield_data + model.nhfielddata);
+  model.hfield_data = heights_.data();
+}
+
 void Physics::reset() {
   guarded([&] { mj_resetData(&model, data_.get()); });
   forward_without_actuators();
@@ -57,13 +62,14 @@ void Physics::step(std::int64_t count) {
 std::size_t Physics::state_size() const {
   std::size_t size = integration_size_ + static_cast<std::size_t>(model.nsensordata);
   for (const auto& values : own_) size += values.size();
-  return size;
+  return size + drawn.size();
 }
 
 void Physics::save(std::span<double> out) const {
   mj_getState(&model, data_.get(), out.data(), mjSTATE_INTEGRATION);
   double* next = std::copy_n(data_->sensordata, model.nsensordata, out.data() + integration_size_);
   for (const auto& values : own_) next = std::copy(values.begin(), values.end(), next);
+  std::copy(drawn.begin(), drawn.end(), next);
 }
 
 void Physics::load(std::span<const double> in) {
@@ -73,6 +79,8 @@ void Physics::load(std::span<const double> in) {
     std::copy_n(next, values.size(), values.begin());
     next += values.size();
   }
+  std::copy_n(next, drawn.size(), drawn.begin());
+  if (apply_drawn) apply_drawn(*this);
   guarded([&] {
     mj_resetData(&model, data_.get());
     mj_setState(&model, data_.get(), in.data(), mjSTATE_INTEGRATION);
@@ -138,12 +146,14 @@ int sensor_of(const mjModel& model, const char* name) { return found(model, mjOB
 
 Vector between(const double* to, const double* from) { return {to[0] - from[0], to[1] - from[1], to[2] - from[2]}; }
 
-double length(std::span<const double> vector) {
+double squared_length(std::span<const double> vector) {
   const bool fused = mujoco::dot_is_fused;
   double sum = 0.0;
   for (const double value : vector) sum = fused ? std::fma(value, value, sum) : sum + value * value;
-  return std::sqrt(sum);
+  return sum;
 }
+
+double length(std::span<const double> vector) { return std::sqrt(squared_length(vector)); }
 
 Vector in_frame(const Vector& vector, const double* rotation) {
   const bool fused = mujoco::dot_is_fused;

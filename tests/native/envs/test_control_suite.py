@@ -23,12 +23,12 @@ from ...support.control_suite import Reference
 SIMPLE = [
     name
     for name in control_suite.IDS
-    if name.split("/")[1].split("-")[0] in ("acrobot", "cartpole", "fish", "hopper", "pendulum", "walker")
+    if name.split("/")[1].split("-")[0] in ("acrobot", "cartpole", "fish", "hopper", "lqr", "pendulum", "walker")
 ]
 """Tasks whose episodes begin without a search for a place, so that it can be made again."""
 KINDS = [
     *(f"dmc/{domain}-{tasks[0]}" for domain, tasks in control_suite.TASKS.items()),
-    *("dmc/finger-turn_easy", "dmc/fish-swim", "dmc/point_mass-hard", "dmc/quadruped-fetch"),
+    *("dmc/finger-turn_easy", "dmc/fish-swim", "dmc/point_mass-hard", "dmc/quadruped-fetch", "dmc/quadruped-escape"),
 ]
 """One task for each kind of state."""
 STEPS = int(os.environ.get("PENSTOCK_EQUALITY_STEPS", "100"))
@@ -80,7 +80,7 @@ def test_an_episode_begins_with_the_forward_dynamics_without_actuators(env_id: s
     pool, reference = native.make(env_id, 1), Reference(env_id.removeprefix("dmc/"))
     observation, _ = pool.reset(seed=3)
     state, model = pool.save()["state"][0], reference.model
-    reference.load_own(state[len(state) - sum(getattr(model, name).size for name in reference.own) :])
+    reference.load_own(state[len(state) - reference.own_size :])
     reference.begin(state[1 : 1 + model.nq], state[1 + model.nq : 1 + model.nq + model.nv])
     assert np.array_equal(observation[0], reference.observe())
     for action in actions_of(pool, 20):
@@ -92,14 +92,15 @@ def test_an_episode_begins_with_the_forward_dynamics_without_actuators(env_id: s
 
 @pytest.mark.parametrize("env_id", control_suite.IDS)
 def test_spaces_and_limits(env_id: str):
-    """Observations are unbounded float64, actions float32 between the bounds of the model's controls; 1,000 steps."""
+    """Observations are unbounded float64, actions float32 within the controls' bounds, if any; 1,000 steps."""
     pool, reference = native.make(env_id, 1), Reference(env_id.removeprefix("dmc/"))
-    action, low_high = pool.single_action_space, reference.model.actuator_ctrlrange.astype(np.float32)
-    assert np.array_equal(np.stack([action.low, action.high], axis=1), low_high)
+    action = pool.single_action_space
+    assert np.array_equal(np.stack([action.low, action.high]), np.float32(reference.bounds))
     assert pool.single_observation_space.shape == reference.observe().shape
     assert pool.single_observation_space.dtype == np.float64
     assert np.isinf(pool.single_observation_space.high).all()
-    assert pool.environment["max_episode_steps"] == 1000
+    limit = None if reference.domain == "lqr" else 1000
+    assert pool.environment["max_episode_steps"] == control_suite.MAX_EPISODE_STEPS[env_id] == limit
 
 
 def test_time_truncates_and_a_new_episode_begins():
@@ -158,12 +159,27 @@ def test_environments_have_targets_of_their_own():
         "fish-swim",
         "point_mass-hard",
         "stacker-stack_2",
+        "lqr-lqr_6_2",
+        "quadruped-escape",
     ):
         pool = native.make(f"dmc/{name}", 3)
         pool.reset(seed=1)
         state, reference = pool.save()["state"], Reference(name)
-        own = state[:, -sum(getattr(reference.model, array).size for array in reference.own) :]
+        own = state[:, -reference.own_size :]
         assert len({row.tobytes() for row in own}) == 3, name
+
+
+def test_a_linear_system_at_rest_terminates():
+    """As dm_control's: where positions and velocities are smaller than a millionth, and one step before it does not."""
+    pool = native.make("dmc/lqr-lqr_2_1", 2, autoreset_mode="Disabled")
+    pool.reset(seed=0)
+    saved = pool.save()
+    saved["state"][:, 1:5] = [[1e-5, 0, 0, 0], [1e-7, 0, 0, 0]]
+    pool.restore(saved)
+    _, reward, terminated, truncated, _ = pool.step(np.zeros((2, 1), np.float32))
+    assert terminated.tolist() == [False, True]
+    assert not truncated.any()
+    assert (reward > 1 - 1e-9).all()
 
 
 def test_initial_states_are_within_the_suites_ranges():

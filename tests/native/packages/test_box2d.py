@@ -55,7 +55,7 @@ def same_as_gymnasium(name: str, num_envs: int, steps: int, *, lands: bool = Fal
     Each episode of Gymnasium's is the first of a new environment, which goes on with the generator of the one before:
     its walker keeps the world, and with it an order of contacts that no seed determines.
     """
-    pytest.importorskip("Box2D")
+    pytest.importorskip("Box2D", reason="comes with penstock-rl[test] where it has wheels")
     pool = native.make(name, num_envs, autoreset_mode="Disabled", **settings)
     theirs = [gymnasium.make(name, **settings) for _ in range(num_envs)]
     observation, _ = pool.reset(seed=list(range(num_envs)))

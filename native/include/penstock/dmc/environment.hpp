@@ -21,11 +21,12 @@ template <>
 inline constexpr auto bounds<12> = Box<12>::between({-1, -1, -.8, -1, -1, -.8, -1, -1, -.8, -1, -1, -.8},
                                                     {1, 1.1, .8, 1, 1.1, .8, 1, 1.1, .8, 1, 1.1, .8});
 
-template <std::size_t Controls>
+/// `Endless`: tasks without a time limit, whose controls have no bounds.
+template <std::size_t Controls, bool Endless = false>
 struct Environment {
   using Shared = Suite;
   static constexpr Info info{.id = "dmc"};  // of no task: see variants()
-  static constexpr auto action = bounds<Controls>;
+  static constexpr auto action = Endless ? Box<Controls>::filled(-unlimited, unlimited) : bounds<Controls>;
   static constexpr auto observation = BoxOf<double, 256>::filled(-unlimited, unlimited);
 
   struct Config {
@@ -33,8 +34,8 @@ struct Environment {
     PENSTOCK_FIELDS(Config, task)
     [[nodiscard]] const char* problem() const {
       const auto& all = listed();
-      const bool fits = task >= 0 && task < std::int64_t(all.size()) && all[std::size_t(task)].controls == Controls;
-      return fits ? nullptr : "task is the number of an id: leave it out";
+      const bool known = task >= 0 && task < std::int64_t(all.size());
+      return known && fits(all[std::size_t(task)]) ? nullptr : "task is the number of an id: leave it out";
     }
   } config;
 
@@ -44,10 +45,11 @@ struct Environment {
     std::vector<Variant<Config>> found;
     const auto& all = listed();
     for (std::size_t i = 0; i < all.size(); ++i)
-      if (all[i].controls == Controls)
-        found.push_back({{.id = all[i].id, .max_episode_steps = 1000}, {.task = std::int64_t(i)}});
+      if (fits(all[i]))
+        found.push_back({{.id = all[i].id, .max_episode_steps = Endless ? 0 : 1000}, {.task = std::int64_t(i)}});
     return found;
   }
+  static bool fits(const Listed& listed) { return listed.controls == Controls && listed.endless == Endless; }
   /// 1 for the configuration that no id has.
   static std::size_t observed_values(const Config& config) {
     return config.problem() == nullptr ? listed()[std::size_t(config.task)].observed : 1;
@@ -64,7 +66,7 @@ struct Environment {
     Physics& now = physics();
     for (std::size_t i = 0; i < Controls; ++i) now.data().ctrl[i] = std::clamp(control[i], action.low[i], action.high[i]);
     now.step();
-    return {.reward = task_->reward(now)};
+    return {.reward = task_->reward(now), .terminated = task_->ends(now)};
   }
 
   void observe(std::span<double> out) const {

@@ -7,6 +7,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -39,6 +40,11 @@ class Physics {
 
   /// Gives the environment its own copy of one of the model's arrays, which is then saved with the state.
   void own(mjtNum* mjModel::*array, std::size_t size);
+  /// Gives it height fields of its own, which follow from `drawn` and are not saved.
+  void own_heights();
+  /// Numbers that a task draws in an episode, and of which `apply_drawn` makes a part of the model: these are saved.
+  std::vector<double> drawn;
+  std::function<void(Physics&)> apply_drawn;
 
   /// To the initial state; then, as at every reset, the forward dynamics without actuators.
   void reset();
@@ -75,6 +81,7 @@ class Physics {
   std::int64_t substeps_;
   std::size_t integration_size_;
   std::vector<std::vector<double>> own_;
+  std::vector<float> heights_;
 };
 
 /// Places of a body's rotation matrix that tasks read.
@@ -89,6 +96,8 @@ int sensor_of(const mjModel& model, const char* name);
 
 /// Returns the vector from one point to another.
 Vector between(const double* to, const double* from);
+/// `np.dot(vector, vector)`, of a few values.
+double squared_length(std::span<const double> vector);
 /// `np.linalg.norm`.
 double length(std::span<const double> vector);
 /// A vector of the world in the frame of a rotation: `vector.dot(rotation)`.

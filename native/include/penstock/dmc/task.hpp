@@ -28,6 +28,8 @@ class Task {
   virtual void begin(Physics& physics, Rng& rng) const = 0;
   virtual void observe(const Physics& physics, Writer& out) const = 0;
   [[nodiscard]] virtual double reward(const Physics& physics) const = 0;
+  /// Returns whether the state terminates the episode.
+  [[nodiscard]] virtual bool ends(const Physics&) const { return false; }
 };
 
 using TaskPointer = std::unique_ptr<const Task>;
@@ -40,6 +42,7 @@ struct Listed {
   double control_seconds;  ///< 0: a step of the model
   TaskPointer (*make)(const mjModel& model);
   std::string (*edit)(std::string xml) = nullptr;  ///< makes the model's text of the file's, where they differ
+  bool endless = false;                            ///< no time limit, and controls without bounds
 };
 
 /// Every task. The order is for good: a task's place is its number in saved configurations.
@@ -59,10 +62,12 @@ std::vector<Listed> fish();
 std::vector<Listed> hopper();
 std::vector<Listed> humanoid();
 std::vector<Listed> humanoid_cmu();
+std::vector<Listed> lqr();
 std::vector<Listed> manipulator();
 std::vector<Listed> pendulum();
 std::vector<Listed> point_mass();
 std::vector<Listed> quadruped();
+std::vector<Listed> quadruped_escape();
 std::vector<Listed> reacher();
 std::vector<Listed> stacker();
 std::vector<Listed> swimmer();

@@ -1,73 +1,13 @@
-/// The quadruped, of whose file the parts are taken out that a task does not have.
-#include <algorithm>
-#include <array>
+/// The quadruped on a plane, and where it fetches a ball.
 #include <cmath>
 #include <numbers>
 #include <span>
-#include <stdexcept>
 #include <string>
 
-#include "penstock/dmc/task.hpp"
-#include "penstock/dmc/text.hpp"
+#include "penstock/dmc/quadruped.hpp"
 
 namespace penstock::dmc {
 namespace {
-
-class Quadruped : public Task {
- public:
-  Quadruped(const mjModel& model, double speed)
-      : speed_(speed), torso_(body_of(model, "torso")), velocity_(sensor_of(model, "velocimeter")),
-        acceleration_(sensor_of(model, "imu_accel")), gyro_(sensor_of(model, "imu_gyro")),
-        first_toe_(sensor_of(model, "force_toe_front_left")) {}
-
-  void begin(Physics& physics, Rng& rng) const override {
-    std::array<double, 4> orientation;
-    rng.standard_normal(orientation);
-    const double norm = length(orientation);
-    for (double& value : orientation) value /= norm;
-    place(physics, 0.0, 0.0, orientation);
-  }
-
-  void observe(const Physics& physics, Writer& out) const override {
-    const mjModel& model = physics.model;
-    const mjData& data = physics.data();
-    for (int joint = 0; joint < model.njnt; ++joint)
-      if (model.jnt_type[joint] == mjJNT_HINGE) out.put(data.qpos[model.jnt_qposadr[joint]]);
-    for (int joint = 0; joint < model.njnt; ++joint)
-      if (model.jnt_type[joint] == mjJNT_HINGE) out.put(data.qvel[model.jnt_dofadr[joint]]);
-    out.put(std::span<const double>(data.act, std::size_t(model.na))).put(physics.sensor(velocity_));
-    out.put(physics.body_rotation(torso_)[zz]).put(physics.sensor(acceleration_)).put(physics.sensor(gyro_));
-    for (int toe = first_toe_; toe < first_toe_ + 8; ++toe)  // four forces, then four torques
-      for (const double value : physics.sensor(toe)) out.put(std::asinh(value));
-  }
-
-  double reward(const Physics& physics) const override {
-    const Tolerance fast{.low = speed_, .high = unlimited, .margin = speed_, .kind = Sigmoid::linear, .at_margin = 0.5};
-    return upright(physics) * fast(physics.sensor_value(velocity_));
-  }
-
- protected:
-  /// Puts it as high above that place as there is no contact.
-  static void place(Physics& physics, double x, double y, const std::array<double, 4>& orientation) {
-    double height = 0.0;
-    for (int attempt = 0; attempt < 10'000; ++attempt, height += 0.01) {
-      physics.reset();
-      double* root = physics.data().qpos;
-      root[0] = x, root[1] = y, root[2] = height;
-      std::copy(orientation.begin(), orientation.end(), root + 3);
-      physics.forward_without_actuators();
-      if (physics.data().ncon == 0) return;
-    }
-    throw std::runtime_error("no height without a contact in 10000 attempts");
-  }
-  double upright(const Physics& physics) const {
-    const Tolerance up{.low = 1.0, .high = unlimited, .margin = 2.0, .kind = Sigmoid::linear, .at_margin = 0.0};
-    return up(physics.body_rotation(torso_)[zz]);
-  }
-
-  double speed_;
-  int torso_, velocity_, acceleration_, gyro_, first_toe_;
-};
 
 /// A ball is to be brought to the middle of a walled floor.
 class Fetch final : public Quadruped {
@@ -131,18 +71,14 @@ struct Run {
 
 template <class Move>
 std::string on_a_plane(std::string xml) {
-  for (const char* wall : {"px", "py", "nx", "ny"}) remove_element(xml, "geom", "wall_" + std::string(wall));
-  remove_element(xml, "body", "ball");
-  remove_element(xml, "site", "target");
-  remove_element(xml, "geom", "terrain");
-  remove_all(xml, "rangefinder");
-  replace(xml, "size=\"15 15 .5\"", "size=\"" + std::string(Move::floor) + "\"");
+  remove_arena(xml);
+  remove_terrain(xml);
+  resize_floor(xml, Move::floor);
   return xml;
 }
 
 std::string in_an_arena(std::string xml) {
-  remove_element(xml, "geom", "terrain");
-  remove_all(xml, "rangefinder");
+  remove_terrain(xml);
   return xml;
 }
 

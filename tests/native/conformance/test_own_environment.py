@@ -60,7 +60,7 @@ def outcomes(report: Any) -> dict[str, tuple[str, str]]:
 
 @pytest.mark.parametrize("masked", ["", "info", "observation"])
 def test_a_sound_environment_passes(masked: str):
-    """Leaves and settings are named; what does not apply is skipped."""
+    """Leaves and settings are named; Gymnasium's checker, which ignores masks, is left out where there is one."""
     gymnasium.register("test/Sound-v0", lambda: Explorer(masked=masked))
     (report,) = check("test/Sound-v0", resources="", sanitize=False)
     del gymnasium.registry["test/Sound-v0"]
@@ -70,8 +70,9 @@ def test_a_sound_environment_passes(masked: str):
     assert "camera (image)" in detail
     assert "environment.structured = true" in detail
     assert (f"environment.action_mask = '{masked}'" in detail) == bool(masked)
-    skipped = {name for name, (outcome, _) in found.items() if outcome == "skip"}
-    assert skipped == {"gymnasium.utils.env_checker" if masked else "the mask allows a choice in every step"}
+    assert {outcome for outcome, _ in found.values()} == {"pass"}
+    assert ("the mask allows a choice in every step" in found) == bool(masked)
+    assert ("gymnasium.utils.env_checker" in found) == (not masked)
 
 
 class Unsorted(gymnasium.Env[Any, Any]):
@@ -108,12 +109,12 @@ def test_ignored_seeds_are_said():
     del gymnasium.registry["test/Unseeded-v0"]
     outcome, detail = outcomes(report)["other seeds, other episodes"]
     assert outcome == "skip"
-    assert "self.np_random" in detail
+    assert "seeds are ignored" in detail
 
 
 FOUND = {
-    "global": ("the same seed, the same episodes", "the observation differs with the same seeds and actions"),
-    "nan": ("every number is finite", "the observation of environment 0 is not finite in step 0"),
+    "global": ("the same seed, the same episodes", "the observation of environment 0 differs at step 0"),
+    "nan": ("every number is finite", "the observation of environment 0 is nan at step 0"),
     "bounds": ("spaces contain what is observed", "correct its type, shape or bounds"),
     "forbidden": ("the mask allows a choice in every step", "nothing is allowed in environment"),
     "varying": ("rounds can hold observations and actions", "its leaf 'items' is Sequence(Discrete(3)"),

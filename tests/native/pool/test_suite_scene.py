@@ -1,0 +1,85 @@
+"""Frames of the control suite's tasks are those of its own models, with each environment's own targets and ground."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from penstock import native
+from penstock.native.pool import control_suite
+
+pytest.importorskip("mujoco", reason="comes with penstock-rl[mujoco]")
+if not control_suite.available():
+    pytest.skip("the suite's models come with penstock-rl[dm]", allow_module_level=True)
+
+from ...support.control_suite import Reference
+
+ROOT = Path(__file__).resolve().parents[3]
+PROBE = "from mujoco.egl import GLContext; GLContext(8, 8).free()"
+FRAMES = """
+import numpy as np
+from penstock import native
+single = native.SingleEnv("dmc/walker-walk", render_mode="rgb_array")
+single.reset(seed=0)
+print(single.render().shape)
+single.close()
+
+import mujoco
+from tests.support.control_suite import Reference
+
+for name in ("cartpole-balance", "reacher-easy", "quadruped-escape"):
+    pool = native.make(f"dmc/{name}", 2, render_mode="rgb_array")
+    pool.reset(seed=1)
+    pool.step(np.zeros((2, *pool.single_action_space.shape), np.float32))
+    same = []
+    for frame, state in zip(pool.render(), pool.save()["state"]):
+        reference = Reference(name)
+        reference.load(state)
+        mujoco.mj_forward(reference.model, reference.data)
+        with mujoco.Renderer(reference.model, 240, 320) as renderer:
+            renderer.update_scene(reference.data, camera=0)
+            same.append(np.array_equal(frame, renderer.render()))
+    print(name, same, frame.shape, frame.dtype, pool.metadata["render_fps"], frame.std() > 5)
+    pool.close()
+"""
+
+
+def test_frames_equal_those_of_the_suites_models():
+    """Pixel for pixel, of each environment of a pool; of one alone too."""
+    environment = {**os.environ, "MUJOCO_GL": "egl"}
+    if subprocess.run([sys.executable, "-c", PROBE], env=environment, capture_output=True, check=False).returncode:
+        pytest.skip("there is no EGL, with which frames are drawn without a window")
+    del environment["MUJOCO_GL"]
+    environment.pop("DISPLAY", None)
+    command = [sys.executable, "-W", "ignore", "-c", FRAMES]
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
+    assert done.stdout.splitlines() == [
+        "(240, 320, 3)",
+        "cartpole-balance [True, True] (240, 320, 3) uint8 100 True",
+        "reacher-easy [True, True] (240, 320, 3) uint8 50 True",
+        "quadruped-escape [True, True] (240, 320, 3) uint8 50 True",
+    ], done.stderr
+
+
+@pytest.mark.parametrize("env_id", control_suite.IDS)
+def test_frames_of_each_step_show_real_time(env_id: str):
+    """At the rate of the suite's controls."""
+    reference = Reference(env_id.removeprefix("dmc/"))
+    seconds = reference.steps * reference.model.opt.timestep
+    assert native.make(env_id, 1).metadata["render_fps"] == round(1 / seconds)
+
+
+def test_a_state_of_another_task_is_refused(tmp_path: Path):
+    """Before a file is written."""
+    with pytest.raises(ValueError, match="dmc/cartpole-balance: a state of 3 values, expected"):
+        control_suite.save_model("dmc/cartpole-balance", np.zeros(3), tmp_path / "model.mjb")
+    assert not list(tmp_path.iterdir())
+
+
+def test_there_are_no_windows():
+    """A window of MuJoCo's own is not offered."""
+    with pytest.raises(ValueError, match="render_mode is 'human', expected 'rgb_array'"):
+        native.SingleEnv("dmc/cartpole-balance", render_mode="human")
