@@ -36,7 +36,7 @@ class PlaceResult:
     start_cost: float
     """Weighted, of the legal placement that the search started from."""
     legalised: bool
-    """Whether the given placement had to be made legal first."""
+    """True if the given placement had to be made legal first."""
     legal: bool
     problems: tuple[str, ...]
     """The first reasons why it is not legal; fixed macros are not judged against each other."""
