@@ -71,14 +71,15 @@ def start_alone(start: PlacementCost, _seconds: float, _seed: int) -> PlacementC
 
 
 def annealing_with_restarts(start: PlacementCost, seconds: float, seed: int) -> PlacementCost:
-    """Anneal with the published moves again and again; the best of the runs that fit counts."""
-    begun, best, run = time.process_time(), start, 0
-    while True:
+    """Anneal with the published moves again and again, the best counts; the last run has the moves that are left."""
+    begun, best, run, moves, speed = time.process_time(), start, 0, 20_000, 0.0
+    while moves >= 20_000:
         at, plc = time.process_time(), PlacementCost(start)
-        anneal(plc, moves=RESTART_MOVES, seed=1000 * seed + run)
+        anneal(plc, moves=moves, seed=1000 * seed + run)
         best, run, now = cheaper(plc, best), run + 1, time.process_time()
-        if now - begun + (now - at) > 1.1 * seconds:
-            return best
+        speed = max(speed, moves / (now - at))  # the first run is a short one, which measures it
+        moves = min(RESTART_MOVES, int((seconds - (now - begun)) * speed))
+    return best
 
 
 def long_annealing(start: PlacementCost, seconds: float, seed: int) -> PlacementCost:
@@ -172,6 +173,8 @@ def wire_mask_search(start: PlacementCost, seconds: float, seed: int) -> Placeme
             child[i], child[j] = child[j], child[i]
         plc = decoded(start, macros, child)
         if plc is None or (found := weighted(plc)) > cost:
+            if cost == float("inf"):
+                rng.shuffle(genome)  # the first one that can be decoded is the parent
             continue
         genome, cost, best = child, found, plc
     return cheaper(best, start)

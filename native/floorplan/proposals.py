@@ -71,10 +71,14 @@ class Proposals:
 
 PUBLISHED = Proposals(swap=0.24, shift=0.24, flip=0.04, move=0.24, shuffle=0.24)
 """The published moves of hard macros; soft macros are placed by forces."""
-UNIFORM = Proposals(swap=0.12, shift=0.12, flip=0.02, move=0.12, shuffle=0.12, soft_shift=0.4, soft_swap=0.1)
-"""Hard and soft macros, no place drawn by what it costs."""
-GUIDED = Proposals(
-    swap=0.1, shift=0.1, flip=0.03, move=0.02, shuffle=0.05, guided_soft=0.5, guided_move=0.05, guided_swap=0.15,
-    soft_wire=1.0, hard_wire=0.3, soft_density=1.0,
+UNIFORM = Proposals(
+    swap=0.0278, shift=0.0189, flip=0.00349, move=0.406, shuffle=0.083, soft_shift=0.17, soft_swap=0.291,
+    hot=0.0604, cold=0.00144,
 )  # fmt: skip
-"""Hard and soft macros, places drawn by costs."""
+"""Hard and soft macros, no place drawn by what it costs; learned like `GUIDED`, without the guided kinds."""
+GUIDED = Proposals(
+    swap=0.0236, shift=0.0454, flip=0.0149, move=0.0202, shuffle=0.0418, soft_shift=0.091, soft_swap=0.174,
+    guided_soft=0.158, guided_move=0.367, guided_swap=0.0635, soft_wire=0.238, hard_wire=0.0521,
+    soft_density=0.0555, hot=0.0672, cold=0.00118,
+)  # fmt: skip
+"""Hard and soft macros, places drawn by costs: learned on generated blocks (benchmarks/floorplan_proposals.py)."""
