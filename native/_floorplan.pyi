@@ -138,5 +138,6 @@ class Evaluator:
         seed: int,
         proposals: Sequence[float],
         weights: Sequence[float],
+        leave_last: bool,
         on_progress: Callable[[int, int], None],
     ) -> AnnealFields: ...

@@ -74,6 +74,7 @@ def anneal(
     seed: int = 0,
     proposals: Proposals = PUBLISHED,
     weights: tuple[float, float, float] = DEFAULT_WEIGHTS,
+    leave_last: bool = False,
     on_progress: Callable[[int, int], None] = lambda _, __: None,
 ) -> AnnealResult:
     """Anneal the free macros: by default the hard ones, by swap, shift, flip, move and shuffle.
@@ -95,6 +96,8 @@ def anneal(
         seed: Of the moves.
         proposals: How changes are drawn.
         weights: Of wirelength, density and congestion.
+        leave_last: Whether the layout left is the last one in place of the best: another annealing continues it at the
+            temperature at which this one ends.
         on_progress: Called now and then with the numbers of moves judged and of all.
     """
     _check_weights(weights)
@@ -107,7 +110,16 @@ def anneal(
         if not plc.is_node_placed(macro):
             raise ValueError(f"macro {plc.get_node_name(macro)!r} is not placed; restore or legalise a placement first")
     found = plc._anneal(  # noqa: SLF001
-        moves, first_temperature, last_temperature, soft_every, points, seed, proposals.values(), weights, on_progress
+        moves,
+        first_temperature,
+        last_temperature,
+        soft_every,
+        points,
+        seed,
+        proposals.values(),
+        weights,
+        leave_last,
+        on_progress,
     )
     return AnnealResult(**found)
 

@@ -73,6 +73,8 @@ def run_chains(
     temperatures: tuple[float, float],
     segment: int,
     on_poll: Callable[[float], None],
+    *,
+    last: bool = False,
 ) -> list[Found]:
     """Anneal from each start in a thread of its own; the result depends on the arguments alone.
 
@@ -84,6 +86,8 @@ def run_chains(
         segment: Its number, for the seeds.
         on_poll: Called a few times a second with the moves so far, on average over the chains. Where it raises, or
             Ctrl-C does, all chains end first.
+        last: Whether no segment follows: then a chain ends with its best placement, and else with its last one, which
+            is as hot as the segment's end. Starting from the best again and again would be searching cold.
     """
     judged = [0] * len(starts)
     stop = threading.Event()
@@ -106,6 +110,7 @@ def run_chains(
             seed=job.chain_seed(segment, chain),
             proposals=job.proposals,
             weights=job.weights,
+            leave_last=not last,
             on_progress=watch,
         )
         return Found(positions_of(plc), weighted_cost(plc, job.weights), found.judged)

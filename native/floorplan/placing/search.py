@@ -187,7 +187,13 @@ class _Search:
         first, until = _moves_until(state, number), _moves_until(state, number + 1)
         temperatures = job.temperature(number / state.segments), job.temperature((number + 1) / state.segments)
         found = run_chains(
-            job, state.chains, until - first, temperatures, number, lambda moves: self._show(state, moves)
+            job,
+            state.chains,
+            until - first,
+            temperatures,
+            number,
+            lambda moves: self._show(state, moves),
+            last=number + 1 == state.segments,
         )
         chains, costs = [one.positions for one in found], [one.cost for one in found]
         order = sorted(range(state.threads), key=lambda chain: (costs[chain], chain))

@@ -126,17 +126,17 @@ void bind_searches(EvaluatorClass& c) {
       "_anneal",
       [](Evaluator& e, std::int64_t moves, double first, double last, std::int64_t soft_every, std::int64_t points,
          std::uint64_t seed, const std::array<double, 13>& proposals, const std::array<double, 3>& weights,
-         const py::function& on_progress) {
+         bool leave_last, const py::function& on_progress) {
         const auto& p = proposals;
         const AnnealSettings settings{
             moves,      first, last,
             soft_every, points, seed,
             {p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7], p[8], p[9], p[10], p[11], p[12]},
-            weights_of(weights)};
+            leave_last, weights_of(weights)};
         return anneal(e, settings, on_progress);
       },
       py::arg("moves"), py::arg("first_temperature"), py::arg("last_temperature"), py::arg("soft_every"),
-      py::arg("points"), py::arg("seed"), py::arg("proposals"), py::arg("weights"), py::arg("on_progress"));
+      py::arg("points"), py::arg("seed"), py::arg("proposals"), py::arg("weights"), py::arg("leave_last"), py::arg("on_progress"));
 }
 
 }  // namespace penstock::floorplan

@@ -12,6 +12,7 @@ struct AnnealSettings {
   std::int64_t points = 100;    ///< number of points of the curve
   std::uint64_t seed = 0;
   ProposalSettings proposals;
+  bool leave_last = false;  ///< the layout left is the last one: that of an annealing which others continue
   CostWeights weights;
 };
 
@@ -99,6 +100,12 @@ class Annealer {
   }
   /// Leaves the best layout as it is; or, where soft macros were not annealed, with them placed anew if that is better.
   void finish(Annealed& out) {
+    if (settings_.leave_last) {
+      moves_.rebuild();
+      out.cost = moves_.cost();
+      out.curve.push_back({out.judged, settings_.last_temperature, out.cost, best_cost_});
+      return;
+    }
     best_.put_back(layout_);
     moves_.rebuild();
     const double as_it_is = moves_.cost();
