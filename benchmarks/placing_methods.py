@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-Method = "Callable[[PlacementCost, float, int], PlacementCost]"
+    Method = Callable[[PlacementCost, float, int], PlacementCost]
+
 RESTART_MOVES = 400_000
 NOISE = 0.05  # of the rule's sampling, next to its logits
 TRIAL_SHARES = (0.1, 1.0)  # of the budget, for which each trial finds the number of moves
