@@ -149,7 +149,7 @@ def settings_for(name: str, address: str | None = None) -> dict[str, str]:
     if agents:
         return {"algorithm.name": "ippo"}
     image = len(shape) >= 2 and min(shape[-2:]) >= 36
-    if image or len(shape) < 2 or max(shape[:2]) > 64:  # pixels with their channels last are left to a perceptron
+    if image or len(shape) < 3 or max(shape[:2]) > 64:  # tables, and pixels with their channels last: a perceptron
         return {"algorithm.network": "nature"} if image else {}
     return {"algorithm.network": "small"}
 
