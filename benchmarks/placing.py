@@ -20,7 +20,8 @@ from statistics import fmean, stdev
 from typing import Any
 
 from placing_blocks import NAMES, block
-from placing_methods import METHODS, weighted
+from placing_layouts import weighted
+from placing_methods import METHODS
 
 from penstock.native.floorplan import PlacementCost, create_placement_cost
 from penstock.native.floorplan.placing.starting import legality_problems

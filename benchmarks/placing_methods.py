@@ -6,53 +6,28 @@ is annealing asks for as many moves as its budget had at the speed of a short tr
 
 from __future__ import annotations
 
-import random
 import time
 from typing import TYPE_CHECKING
 
-import numpy as np
-import torch
-
-from penstock import native
-from penstock.native.floorplan import (
-    GUIDED,
-    PUBLISHED,
-    UNIFORM,
-    PlacementCost,
-    Proposals,
-    anneal,
-    descend,
-    load_environment,
+from placing_layouts import cheaper, hard_macros, put
+from placing_rule import RulePolicy
+from placing_searches import (
+    efficient_place_search,
+    polished,
+    tuned_efficient_place_search,
+    tuned_wire_mask_search,
+    wire_mask_search,
 )
-from penstock.tasks.model.nn.placement_network import floorplan, init_floorplan
-from penstock.tasks.specs import Facts
+
+from penstock.native.floorplan import GUIDED, PUBLISHED, UNIFORM, PlacementCost, Proposals, anneal, descend
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from numpy.typing import NDArray
-
     Method = Callable[[PlacementCost, float, int], PlacementCost]
 
 RESTART_MOVES = 400_000
-NOISE = 0.05  # of the rule's sampling, next to its logits
 TRIAL_SHARES = (0.1, 1.0)  # of the budget, for which each trial finds the number of moves
-
-
-def weighted(plc: PlacementCost) -> float:
-    """Return the weighted cost of episodes, from scratch."""
-    return float(np.dot((1.0, 1.0, 0.5), plc.get_costs()))
-
-
-def cheaper(one: PlacementCost, other: PlacementCost) -> PlacementCost:
-    """Return the one that costs less."""
-    return one if weighted(one) <= weighted(other) else other
-
-
-def hard_macros(plc: PlacementCost) -> list[int]:
-    """Return the free hard macros, the largest first, as episodes place them."""
-    free = [m for m in plc.get_macro_indices() if not plc.is_node_soft_macro(m) and not plc.is_node_fixed(m)]
-    return sorted(free, key=lambda macro: -float(np.prod(plc.get_node_width_height(macro))))
 
 
 def annealed(start: PlacementCost, seconds: float, seed: int, proposals: Proposals) -> PlacementCost:
@@ -109,103 +84,27 @@ def rule_and_annealing(start: PlacementCost, seconds: float, seed: int) -> Place
     return annealed(rule(start, 0.2 * seconds, seed), 0.8 * seconds, seed, PUBLISHED)
 
 
+def rule_and_polish(start: PlacementCost, seconds: float, seed: int) -> PlacementCost:
+    """Sample the rule once and do what tuned searches end with: it shows what their search adds."""
+    begun = time.process_time()
+    with RulePolicy(start, seed) as policy:
+        cells = policy()
+    plc = start if cells is None else put(start, hard_macros(start), cells)
+    return polished(plc, seconds - (time.process_time() - begun), seed)
+
+
 def best_of_rule(
     start: PlacementCost, seconds: float, seed: int, refine: Callable[[PlacementCost], PlacementCost]
 ) -> PlacementCost:
     """Return the best of the rule's placements, each refined."""
-    torch.set_num_threads(1)
-    begun, best = time.process_time(), start
-    pool = native.make(load_environment(start).environment_ids[0], 1, num_threads=1)
-    facts = Facts(pool.environment["facts"])
-    columns, rows = (int(number) for number in facts["grid"])
-    cells = columns * rows
-    generator = torch.Generator().manual_seed(seed)
-    params = init_floorplan(facts, 16, (64,), cells + 1, 0.01, generator)
-    macros = hard_macros(start)
-    with torch.inference_mode():
+    begun, best, macros = time.process_time(), start, hard_macros(start)
+    with RulePolicy(start, seed) as policy:
         while True:
-            observation, _ = pool.reset(seed=seed)
-            actions: list[int] = []
-            for _ in macros:
-                seen = torch.from_numpy(observation)
-                logits = floorplan(params, facts, seen[:, cells:])[:, :cells]
-                uniform = torch.rand(1, cells, generator=generator).clamp_min(1e-12)
-                logits = logits - NOISE * torch.log(-torch.log(uniform))
-                action = int(logits.masked_fill(seen[:, :cells] == 0, -torch.inf).argmax())
-                actions.append(action)
-                observation, _, terminated, *_ = pool.step(np.array([action]))
-                if terminated[0]:
-                    break
-            plc = put(start, macros, actions)
-            if plc is not None:
-                best = cheaper(refine(plc), best)
+            cells = policy()
+            if cells is not None:
+                best = cheaper(refine(put(start, macros, cells)), best)
             if time.process_time() - begun >= seconds:
-                pool.close()
                 return best
-
-
-def put(start: PlacementCost, macros: list[int], cells: list[int]) -> PlacementCost | None:
-    """Return the placement with macros on cells and soft macros placed by forces; None where some have no cell."""
-    if len(cells) < len(macros):
-        return None
-    plc = PlacementCost(start)
-    plc.unplace_all_nodes()
-    for macro, cell in zip(macros, cells, strict=True):
-        plc.place_node(macro, cell)
-    plc.place_soft_macros()
-    return plc
-
-
-def wire_mask_search(start: PlacementCost, seconds: float, seed: int) -> PlacementCost:
-    """Search as WireMask-BBO's (1+1) evolutionary variant does (Shi et al., 2023), on these costs.
-
-    A genome is a point for each hard macro. It is decoded greedily, macro by macro: of the legal cells with the least
-    increase of wirelength the one nearest to the macro's point. A mutation exchanges two points. Soft macros are
-    placed by forces, and the weighted cost decides, where the paper has wirelength alone.
-    """
-    begun, rng = time.process_time(), random.Random(seed)
-    macros = hard_macros(start)
-    genome = [start.get_node_location(macro) for macro in macros]
-    rng.shuffle(genome)
-    best, cost = start, float("inf")
-    while time.process_time() - begun < seconds:
-        child = list(genome)
-        if cost < float("inf"):
-            i, j = rng.sample(range(len(child)), 2)
-            child[i], child[j] = child[j], child[i]
-        plc = decoded(start, macros, child)
-        if plc is None or (found := weighted(plc)) > cost:
-            if cost == float("inf"):
-                rng.shuffle(genome)  # the first one that can be decoded is the parent
-            continue
-        genome, cost, best = child, found, plc
-    return best
-
-
-def decoded(start: PlacementCost, macros: list[int], genome: list[tuple[float, float]]) -> PlacementCost | None:
-    """Place macros greedily by the wire mask; None where one finds no legal cell."""
-    plc = PlacementCost(start)
-    plc.unplace_all_nodes()
-    columns, rows = plc.get_grid_num_columns_rows()
-    width, height = plc.get_canvas_width_height()
-    x = (np.arange(columns) + 0.5) * width / columns
-    y = (np.arange(rows) + 0.5) * height / rows
-    for macro, (gene_x, gene_y) in zip(macros, genome, strict=True):
-        legal = np.array(plc.get_node_mask(macro), bool)
-        if not legal.any():
-            return None
-        lengths = np.where(legal, wire_map(plc, macro), np.inf)
-        far = np.add.outer((y - gene_y) ** 2, (x - gene_x) ** 2).ravel()
-        least = lengths <= lengths.min() + 1e-9
-        plc.place_node(macro, int(np.where(least, far, np.inf).argmin()))
-    plc.place_soft_macros()
-    return plc
-
-
-def wire_map(plc: PlacementCost, macro: int) -> NDArray[np.float64]:
-    """Return the wirelength of a macro's nets for each cell, up to a constant, in um."""
-    across, up = plc._wire_map(macro)  # noqa: SLF001  (a figure of searches, not of placements)
-    return np.add.outer(up, across).ravel()
 
 
 def random_proposals(start: PlacementCost, seconds: float, seed: int) -> PlacementCost:
@@ -222,7 +121,11 @@ METHODS: dict[str, Method] = {
     "start": start_alone,
     "rule": rule,
     "rule, descent": rule_and_descent,
+    "rule once, polished as tuned searches are": rule_and_polish,
     "wire-mask search": wire_mask_search,
+    "wire-mask search, tuned for these costs": tuned_wire_mask_search,
+    "efficient-place search": efficient_place_search,
+    "efficient-place search, tuned for these costs": tuned_efficient_place_search,
     "annealing from the rule": rule_and_annealing,
     "one annealing": long_annealing,
     "annealing with restarts": annealing_with_restarts,
