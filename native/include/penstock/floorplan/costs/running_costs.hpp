@@ -155,8 +155,8 @@ class RunningCosts {
   Lines tracks_of_nets_, tracks_of_macros_, congestion_;
   Largest densest_, worst_;
   Journal journal_;
-  bool changed_ = false;  ///< of a change that was dropped:
-  bool left_out_ = false, celled_ = false, routed_ = false;  ///< its nets are out of the bound, and in it again; routed
+  bool changed_ = false;                                     ///< a change was dropped, and is not taken back
+  bool left_out_ = false, celled_ = false, routed_ = false;  ///< its nets are out of the bound; in it again; routed
   std::vector<std::size_t> lifted_nets_, rerouted_lines_;
   std::vector<std::uint8_t> lifted_, rerouted_;
   std::vector<PinPlace> kept_places_;
