@@ -1,7 +1,7 @@
 """Methods that `placing.py` compares: each takes a legal start and a budget of CPU seconds, and returns a placement.
 
 All use the same evaluator, one thread, and their own CPU time (`time.process_time`) to know when to stop. A search that
-is annealing asks for as many moves as its budget had at the speed of a short trial.
+is one annealing asks for as many moves as follow from shorter trials, as `place` does.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from placing_searches import (
 )
 
 from penstock.native.floorplan import GUIDED, PUBLISHED, UNIFORM, PlacementCost, Proposals, anneal, descend
+from penstock.native.floorplan.placing.chains import moves_within
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,18 +28,34 @@ if TYPE_CHECKING:
     Method = Callable[[PlacementCost, float, int], PlacementCost]
 
 RESTART_MOVES = 400_000
-TRIAL_SHARES = (0.1, 1.0)  # of the budget, for which each trial finds the number of moves
+TRIAL_SHARE = 0.015  # of the budget, which the last trial but one takes at least; the last has four times its moves
+SOFT_PLACEMENTS = 50  # on the way of an annealing with the published moves, as `anneal` has them by default
 
 
 def annealed(start: PlacementCost, seconds: float, seed: int, proposals: Proposals) -> PlacementCost:
-    """Anneal once, over the budget, of which two shorter trials take a part: long annealings are faster."""
-    begun, moves = time.process_time(), 2000
-    for share in TRIAL_SHARES:
-        at, trial = time.process_time(), PlacementCost(start)
-        anneal(trial, moves=moves, proposals=proposals, seed=seed)
-        moves = max(2000, int(share * seconds * moves / (time.process_time() - at)))
-    plc, moves = PlacementCost(start), int(moves * (1 - (time.process_time() - begun) / seconds))
-    anneal(plc, moves=max(2000, moves), proposals=proposals, seed=seed)
+    """Anneal once, over the budget, of which shorter trials take a part."""
+    begun = time.process_time()
+
+    def took(moves: int) -> float:
+        at = time.process_time()
+        anneal(PlacementCost(start), moves=moves, soft_every=0, proposals=proposals, seed=seed)
+        return time.process_time() - at
+
+    soft = 0.0
+    if not proposals.move_soft:
+        at = time.process_time()
+        PlacementCost(start).place_soft_macros()
+        soft = time.process_time() - at
+    fixed, moves = min(took(0), took(0)), 1024
+    while (spent := max(took(moves) - fixed, 1e-6)) < TRIAL_SHARE * seconds:
+        moves *= 2
+    trials = [(moves, spent), (4 * moves, max(took(4 * moves) - fixed, 1e-6))]
+    left = seconds - (time.process_time() - begun) - fixed
+    moves = moves_within(max(0.0, left - SOFT_PLACEMENTS * soft), trials)
+    if moves < 2000 * SOFT_PLACEMENTS:  # then there is one each 2000 moves
+        moves = moves_within(left, [(done, spent + done / 2000 * soft) for done, spent in trials])
+    plc = PlacementCost(start)
+    anneal(plc, moves=moves, proposals=proposals, seed=seed)
     return plc
 
 

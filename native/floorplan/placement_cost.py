@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _EDGES = ("minx", "miny", "maxx", "maxy")
+_HEADER_COST = re.compile(r"#\s*(Wirelength|Density|Congestion) cost\s*:\s*(\d+(?:\.\d+)?)")
 
 
 class BlockComments(TypedDict, total=False):
@@ -26,6 +27,8 @@ class BlockComments(TypedDict, total=False):
     macro_routes: list[float]
     smoothing: float
     overlap_threshold: float
+    macro_spacing: list[float]
+    square_soft_macros: bool
     blockages: list[list[float]]
     block: str
     project: str
@@ -101,6 +104,12 @@ class PlacementCost(Evaluator):
         header = "".join(takewhile(lambda line: not line.strip() or line.lstrip().startswith("#"), lines))
         return self._read_plc(header, os.fspath(filename))
 
+    def header_costs(self, filename: str | os.PathLike[str]) -> dict[str, float]:
+        """Return the costs in the header of a placement, as they were when it was saved; those that are there."""
+        header = takewhile(lambda line: line.split() != ["#", "User", "comments:"], read_text(filename).splitlines())
+        costs = (_HEADER_COST.fullmatch(line.strip()) for line in header)
+        return {cost[1].lower(): float(cost[2]) for cost in costs if cost}
+
     def apply_comments(self, comments: BlockComments) -> None:
         """Take over settings as `netlist_comments` and `placement_comments` give them; others stay."""
         if "canvas" in comments:
@@ -117,6 +126,10 @@ class PlacementCost(Evaluator):
             self.set_congestion_smooth_range(comments["smoothing"])
         if "overlap_threshold" in comments:
             self.set_overlap_threshold(comments["overlap_threshold"])
+        if "macro_spacing" in comments:
+            self.set_macro_macro_spacing(*comments["macro_spacing"])
+        if comments.get("square_soft_macros"):
+            self.make_soft_macros_square()
         if not self.get_blockages():
             for blockage in comments.get("blockages", []):
                 self.create_blockage(*blockage)
@@ -250,6 +263,8 @@ def _plc_header(plc: PlacementCost, user_comments: str) -> str:
     across, up = plc.get_routes_per_micron()
     macro_across, macro_up = plc.get_macro_routing_allocation()
     wirelength_cost, density_cost, congestion_cost = plc.get_costs()
+    sizes = [plc.get_node_width_height(m) for m in plc.get_macro_indices() if plc.is_node_soft_macro(m)]
+    spacing = plc.get_macro_macro_spacing()
     hard, soft = plc.get_hard_macros_count(), plc.get_soft_macros_count()
     hard_pins, soft_pins = plc.get_hard_macro_pins_count(), plc.get_soft_macro_pins_count()
     lines = [
@@ -270,6 +285,9 @@ def _plc_header(plc: PlacementCost, user_comments: str) -> str:
         f"Routes used by macros, hor : {macro_across:.3f}  ver : {macro_up:.3f}",
         f"Smoothing factor : {_shortest(plc.get_congestion_smooth_range())}",
         f"Overlap threshold : {_shortest(plc.get_overlap_threshold())}",
+        # Ours alone: other tools take them for comments.
+        *([f"Macro spacing, hor : {_shortest(spacing[0])}  ver : {_shortest(spacing[1])}"] if any(spacing) else []),
+        *(["Soft macros : square"] if sizes and all(width == height for width, height in sizes) else []),
         *(f"Blockage : {' '.join(map(_shortest, blockage))}" for blockage in plc.get_blockages()),
         "",
         "Counts of node types:",

@@ -40,6 +40,9 @@ def cost(netlist: Netlist, placement: Placement, weights: Weights = WEIGHTS, as_
     with file_errors():
         plc = opened(netlist, placement)
         found = _costs(plc, weights)
+        note = _unlike_header(plc, placement)
+    if note:
+        typer.echo(f"note: {note}", err=True)
     if as_json:
         typer.echo(json.dumps({**found, "settings": _settings(plc), "counts": _counts(plc)}, indent=2))
         return
@@ -235,6 +238,22 @@ def _costs(plc: PlacementCost, weights: tuple[float, float, float]) -> dict[str,
     parts = (found["wirelength_cost"], found["density_cost"], found["congestion_cost"])
     weighted = sum(weight * part for weight, part in zip(weights, parts, strict=True))
     return {**found, "weighted_cost": weighted, "weights": list(weights)}
+
+
+def _unlike_header(plc: PlacementCost, placement: Path) -> str:
+    """Return what to say where a placement's header has other costs than the evaluator; it has four digits of them."""
+    found = plc.evaluate()
+    unlike = [
+        f"{name} cost {printed}, where it is {found[f'{name}_cost']:.4f}"
+        for name, printed in plc.header_costs(placement).items()
+        if abs(printed - found[f"{name}_cost"]) > 2e-4
+    ]
+    return (
+        f"the header says {', '.join(unlike)} here: it was saved with settings that it does not have, such as soft "
+        "macros of other sizes (placements of earlier versions), or for another netlist"
+        if unlike
+        else ""
+    )
 
 
 def _settings(plc: PlacementCost) -> dict[str, object]:

@@ -26,9 +26,13 @@ SEGMENTS = 60
 _POLL_SECONDS = 0.25
 _ENDS_SHARE = 0.25
 """Share of the time that begins and ends of segments may take; blocks where they take more get fewer segments."""
-_TRIAL_SHARE = 0.01
-"""Share of the time that the last trial takes, which measures the speed."""
+_TRIAL_SHARE = 0.0075
+"""Share of the time that the last trial but one takes at least; these two measure the speed."""
+_LAST_TRIAL = 4
+"""Moves of the last trial for each of the one before."""
 _FEWEST_TRIAL_MOVES, _MOST_TRIAL_MOVES = 1 << 10, 1 << 22
+_APPROACH = 0.25
+"""Power of the number of moves by which the logarithm of the speed nears its limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,20 +156,46 @@ def measure_moves(
         found = run_chains(job, [start] * threads, moves, temperatures, -1, on_poll)
         return time.monotonic() - at, min(one.judged for one in found)
 
-    fixed_seconds, _ = trial(0)
+    fixed_seconds = min(trial(0)[0] for _ in range(2))
     if segments is None:
         segments = max(1, min(SEGMENTS, int(_ENDS_SHARE * seconds / max(fixed_seconds, 1e-9))))
-    moves = _FEWEST_TRIAL_MOVES
+    moves, trials = _FEWEST_TRIAL_MOVES, list[tuple[int, float]]()
     while True:
         took, judged = trial(moves)
         if judged == 0:
             return 1, 1  # no macro is free, or none has a legal move
-        spent = took - fixed_seconds
-        if spent >= _TRIAL_SHARE * seconds or judged < moves or moves >= _MOST_TRIAL_MOVES:
+        trials.append((judged, max(took - fixed_seconds, 1e-6)))
+        if judged < moves or moves >= _MOST_TRIAL_MOVES or len(trials) == 2:
             break
-        moves *= 2
+        if trials[0][1] >= _TRIAL_SHARE * seconds:
+            moves *= _LAST_TRIAL
+        else:
+            trials.clear()
+            moves *= 2
     left = seconds - (time.monotonic() - began) - segments * fixed_seconds
-    return max(1, int(left * judged / max(spent, 1e-6))), segments
+    return moves_within(left, trials), segments
+
+
+def moves_within(seconds: float, trials: Sequence[tuple[int, float]]) -> int:
+    """Return the moves of an annealing that takes a time, at least 1.
+
+    A longer annealing is faster, since it accepts less of what it judges: the speed is that of the longest trial, and
+    what is gained from there follows from what was gained since the one before.
+
+    Args:
+        seconds: The time.
+        trials: Moves and seconds of whole annealings, each with more moves than the one before.
+    """
+    most, longest = trials[-1]
+    fewer, shorter = trials[-2:][0]
+    speed = most / longest
+    # More than this has not been seen: the machine had other work during the shorter one.
+    gained = min(max(1.0, speed * shorter / fewer), 1.5)
+    moves = speed * seconds
+    for _ in range(20 if most > fewer else 0):  # the speed depends on the moves, and they on the speed
+        ahead = max(0.0, 1 - (most / max(moves, 1.0)) ** _APPROACH)
+        moves = seconds * speed * gained ** (ahead / ((most / fewer) ** _APPROACH - 1))
+    return max(1, int(moves))
 
 
 def available_cpus() -> int:

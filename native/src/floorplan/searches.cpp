@@ -15,6 +15,8 @@ py::dict as_dict(const Comments& c) {
   if (c.macro_routes) out["macro_routes"] = *c.macro_routes;
   if (c.smoothing) out["smoothing"] = *c.smoothing;
   if (c.overlap_threshold) out["overlap_threshold"] = *c.overlap_threshold;
+  if (c.spacing) out["macro_spacing"] = *c.spacing;
+  if (c.square_soft_macros) out["square_soft_macros"] = true;
   if (c.block) out["block"] = *c.block;
   if (c.project) out["project"] = *c.project;
   std::vector<std::array<double, 5>> blockages;

@@ -115,6 +115,26 @@ def test_saved_placement_opens_under_the_same_settings(tmp_path):
     assert again.get_block_name() == "some-block"
 
 
+@pytest.mark.parametrize("square", [True, False])
+def test_saved_placement_says_whether_soft_macros_are_square(tmp_path, square):
+    """And which gap hard macros need: a placement has no sizes, so its header does."""
+    netlist = macro("M0", 4, 4, 5, 5) + macro("Grp_0", 8, 2, 15, 15) + port("P", 0, 0, "Grp_0")
+    plc = read(tmp_path, netlist)
+    plc.set_canvas_size(20, 20)
+    plc.set_placement_grid(10, 10)
+    if square:
+        plc.make_soft_macros_square()
+        plc.set_macro_macro_spacing(0.1, 0.25)
+    plc.save_placement(tmp_path / "saved.plc")
+    again = open_placement(tmp_path / "netlist.pb.txt", tmp_path / "saved.plc")
+    assert again.get_node_width_height(again.get_node_index("Grp_0")) == ((4, 4) if square else (8, 2))
+    assert again.get_macro_macro_spacing() == ((0.1, 0.25) if square else (0, 0))
+    assert again.evaluate() == plc.evaluate()
+    assert ("Soft macros : square" in (tmp_path / "saved.plc").read_text()) == square
+    costs = {name: plc.evaluate()[f"{name}_cost"] for name in ("wirelength", "density", "congestion")}
+    assert again.header_costs(tmp_path / "saved.plc") == pytest.approx(costs, abs=5e-5)
+
+
 def test_comments_that_look_like_settings_are_none(tmp_path):
     """Users' text, in names and below their heading, and comments between nodes change no setting."""
     plc = open_placement(*generate_block(tmp_path, SMALL))

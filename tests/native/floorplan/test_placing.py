@@ -247,6 +247,15 @@ def test_costs_are_those_of_the_written_file(block, undisturbed):
     assert legality_problems(plc, 1e-3) == []
 
 
+def test_the_header_of_the_best_placement_gives_the_same_costs(block, undisturbed):
+    """As `penstock floorplan cost` opens it: soft macros are squares there too, and hard ones need the same gap."""
+    result = json.loads((undisturbed / "result.json").read_text())
+    plc = open_placement(block[0], undisturbed / "best.plc")
+    assert plc.evaluate() == {name: result[name] for name in plc.evaluate()}
+    assert plc.get_macro_macro_spacing() == (0.1, 0.1)
+    assert "# Soft macros : square\n" in (undisturbed / "best.plc").read_text()
+
+
 def test_positions_are_kept_to_the_last_bit(block):
     """Through JSON, too; what was fixed stays fixed."""
     plc = create_placement_cost(*block)

@@ -16,7 +16,7 @@ inline double add_nets(const Layout& layout, const Grid& grid, Lines& steps) {
   for (std::size_t net = 0; net < netlist.nets.size(); ++net) {
     Extent extent;
     const double weight = netlist.net_weights[net];
-    const auto add = [&](std::size_t index, double more) { steps.both[index] += more; };
+    const auto add = [&](std::size_t, std::size_t index, double more) { steps.both[index] += more; };
     cells.resize(netlist.sinks_of(netlist.nets[net]).size() + 1);
     const std::size_t found = net_cells.of(places, net, cells.data(), extent);
     route(std::span<const Cell>(cells).first(found), Steps(steps, weight, add));

@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <span>
+#include <type_traits>
 #include <vector>
 
 #include "penstock/floorplan/layout.hpp"
@@ -87,20 +89,28 @@ struct Grid {
   }
 };
 
+/// Numbers that one instruction adds or compares, on every processor that is compiled for. What is as wide on some is
+/// slower on others.
+using Wide [[gnu::vector_size(16)]] = double;
+
 /// Finds the mean of the `count` largest values, again and again of values that change little: where the least of them
-/// was last time selects the candidates. The result does not depend on it.
+/// was last time, and how far it moves, selects the candidates. The result does not depend on it.
 class Largest {
  public:
   double mean(std::span<const double> values, std::int32_t count) {
     taken_.resize(values.size()), order_.resize(values.size());
-    std::span<const double> taken = collect(values, least_ - margin * std::abs(least_));
-    if (taken.size() < std::size_t(count)) taken = collect(values, -std::numeric_limits<double>::infinity());
+    std::span<const double> taken = collect(values, least_ - margin_);
+    for (; taken.size() < std::size_t(count); taken = collect(values, least_ - margin_))
+      margin_ = margin_ > 0 && margin_ < widest * std::abs(least_) ? 8 * margin_ : infinity;
     // Those far above are among the largest, in whatever order; if they alone are too many, all have to be ordered.
-    std::span<double> order = up_to(least_ + margin * std::abs(least_), taken);
+    std::span<double> order = up_to(least_ + margin_, taken);
     if (taken.size() - order.size() >= std::size_t(count))
-      order = up_to(std::numeric_limits<double>::infinity(), taken);
+      order = up_to(infinity, taken);
     const auto nth = order.begin() + (count - std::ptrdiff_t(taken.size() - order.size()) - 1);
     std::nth_element(order.begin(), nth, order.end(), std::greater<>());
+    // The narrower the margin is, the fewer are ordered, and the likelier it is that the next least is beyond it.
+    const double moved = 4 * std::abs(*nth - least_), narrowest = 1e-6 * std::abs(*nth);
+    margin_ = std::max({narrowest, moved, std::min(0.9 * margin_, widest * std::abs(*nth))});
     least_ = *nth;
     double sum = 0;
     std::int32_t larger = 0;
@@ -111,26 +121,41 @@ class Largest {
   [[nodiscard]] double least() const { return least_; }
 
  private:
-  static constexpr double margin = 0.002;
-  double least_ = std::numeric_limits<double>::lowest();
+  static constexpr double widest = 0.002, infinity = std::numeric_limits<double>::infinity();
+  double least_ = 0, margin_ = infinity;  ///< `widest`: relative
   std::vector<double> taken_, order_;
 
   /// Returns the values of at least `least`, in order. Most are far below: many are checked together.
   std::span<const double> collect(std::span<const double> values, double least) {
-    constexpr std::size_t lanes = 8, together = 4 * lanes;
+    constexpr std::size_t few = 8, many = 4 * few;
     std::size_t found = 0, i = 0;
     const auto take = [&](std::size_t end) {
       for (; i < end; ++i) taken_[found] = values[i], found += values[i] >= least;
     };
-    while (i + together <= values.size()) {
-      std::array<double, lanes> most;
-      std::copy_n(values.data() + i, lanes, most.begin());
-      for (std::size_t j = i + lanes; j < i + together; j += lanes)
-        for (std::size_t lane = 0; lane < lanes; ++lane) most[lane] = std::max(most[lane], values[j + lane]);
-      for (std::size_t half = lanes / 2; half > 0; half /= 2)
-        for (std::size_t lane = 0; lane < half; ++lane) most[lane] = std::max(most[lane], most[lane + half]);
-      if (most[0] >= least) take(i + together);
-      else i += together;
+    const auto any = [&]<std::size_t count>(std::integral_constant<std::size_t, count>) {
+      const double* const from = values.data() + i;
+      const auto larger = [](Wide& to, const double* at) {
+        Wide other;
+        std::memcpy(&other, at, sizeof other);
+        to = to > other ? to : other;
+      };
+      Wide a, b, c, d;
+      std::memcpy(&a, from, sizeof a), std::memcpy(&b, from + 2, sizeof b);
+      std::memcpy(&c, from + 4, sizeof c), std::memcpy(&d, from + 6, sizeof d);
+      for (std::size_t j = 8; j < count; j += 8)
+        larger(a, from + j), larger(b, from + j + 2), larger(c, from + j + 4), larger(d, from + j + 6);
+      a = a > b ? a : b, c = c > d ? c : d, a = a > c ? a : c;
+      return std::max(a[0], a[1]) >= least;
+    };
+    while (i + many <= values.size()) {
+      const std::size_t end = i + many;
+      if (any(std::integral_constant<std::size_t, many>())) {
+        while (i < end) {
+          if (any(std::integral_constant<std::size_t, few>())) take(i + few);
+          else i += few;
+        }
+      }
+      i = end;
     }
     take(values.size());
     return std::span(taken_).first(found);

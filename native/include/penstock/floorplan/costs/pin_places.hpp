@@ -47,6 +47,17 @@ class PinPlaces {
   std::vector<PinPlace> places_;
 };
 
+/// Returns the unweighted length of one net in um, as `net_length` of the layout.
+inline double net_length(const PinPlaces& places, const Netlist& netlist, std::int32_t driver) {
+  Extent extent;
+  const auto add = [&](const PinPlace& place) {
+    if (place.is_placed()) extent.add(place.at);
+  };
+  add(places[driver]);
+  for (const std::int32_t sink : netlist.sinks_of(driver)) add(places[sink]);
+  return extent.half_perimeter();
+}
+
 /// The nets of each node that owns pins, ascending.
 inline std::vector<std::vector<std::int32_t>> nets_of_owners(const Layout& layout) {
   const Netlist& netlist = layout.netlist();

@@ -67,14 +67,14 @@ void route(std::span<const Cell> cells, Wires&& wires) {
 template <class Add>
 class Steps {
  public:
-  /// `add(index of a number of `lines`, weight)`.
+  /// `add(line, index of a number of `lines`, weight)`; a column's line is its number and that of the rows.
   Steps(const Lines& lines, double weight, Add add) : lines_(lines), weight_(weight), add_(std::move(add)) {}
 
   void across(std::int32_t row, std::int32_t from, std::int32_t to) {
-    put(lines_.across(row, std::min(from, to)), std::size_t(std::abs(to - from)));
+    put(std::size_t(row), lines_.across(row, std::min(from, to)), std::size_t(std::abs(to - from)));
   }
   void up(std::int32_t column, std::int32_t from, std::int32_t to) {
-    put(lines_.up(std::min(from, to), column), std::size_t(std::abs(to - from)));
+    put(std::size_t(lines_.rows + column), lines_.up(std::min(from, to), column), std::size_t(std::abs(to - from)));
   }
 
  private:
@@ -82,8 +82,8 @@ class Steps {
   double weight_;
   Add add_;
 
-  void put(std::size_t first, std::size_t count) {
-    if (count > 0) add_(first, weight_), add_(first + count, -weight_);
+  void put(std::size_t line, std::size_t first, std::size_t count) {
+    if (count > 0) add_(line, first, weight_), add_(line, first + count, -weight_);
   }
 };
 

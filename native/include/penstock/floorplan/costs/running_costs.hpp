@@ -8,7 +8,8 @@
 namespace penstock::floorplan {
 
 /// Costs of a layout that changes a few macros at a time: lift them, change the layout, drop them. Then `least_costs`
-/// is cheap, `costs` is exact, and `take_back` undoes the change to the last bit. Nets are routed for `costs` alone.
+/// is cheap, `costs` is exact, and `take_back` undoes the change to the last bit. Cells of the nets that changed are
+/// found where the bound without them is not enough, and nets are routed for `costs` alone.
 class RunningCosts {
  public:
   RunningCosts(const Layout& layout, const Setting& setting)
@@ -26,13 +27,14 @@ class RunningCosts {
     }
     cells_.resize(room), other_cells_.resize(room);
     lifted_.assign(nets_.size(), 0);
+    rerouted_.assign(std::size_t(setting.congestion_grid.rows + setting.congestion_grid.columns), 0);
     rebuild();
   }
 
   /// Recomputes everything, as after a change that was not reported.
   void rebuild() {
     tracks_of_nets_ = tracks_of_macros_ = Lines(setting_.congestion_grid);
-    length_ = 0, changed_ = routed_ = false, lifted_nets_.clear();
+    length_ = 0, changed_ = left_out_ = celled_ = routed_ = false, lifted_nets_.clear();
     places_ = PinPlaces(layout_, setting_.congestion_grid);
     for (std::size_t net = 0; net < nets_.size(); ++net) {
       nets_[net].now = found(net, cells_);
@@ -44,6 +46,7 @@ class RunningCosts {
       if (layout_.netlist().is_hard(macro) && layout_.placed[std::size_t(macro)])
         add_tracks(box_of(layout_, macro), 1.0);
     journal_.keep();
+    rerouted_lines_.clear(), std::ranges::fill(rerouted_, 0), smoothing_.all_changed();
     static_cast<void>(costs()), remember_worst();
   }
 
@@ -52,8 +55,8 @@ class RunningCosts {
   void lift(std::span<const std::int32_t> macros) {
     if (changed_) route_nets(), bound_.keep();
     journal_.keep(), bound_.begin();
-    changed_ = routed_ = false, length_before_ = length_;
-    lifted_nets_.clear(), boxes_.clear(), kept_places_.clear();
+    changed_ = left_out_ = celled_ = routed_ = false, length_before_ = length_;
+    lifted_nets_.clear(), boxes_.clear(), kept_places_.clear(), rerouted_lines_.clear();
     for (const std::int32_t macro : macros) {
       add_box(macro, -1.0);
       for (const std::int32_t pin : layout_.pins[std::size_t(macro)]) kept_places_.push_back(places_[pin]);
@@ -68,10 +71,8 @@ class RunningCosts {
   void drop(std::span<const std::int32_t> macros) {
     for (const std::int32_t macro : macros) add_box(macro, 1.0), places_.update_macro(layout_, macro);
     for (const std::size_t net : lifted_nets_) {
-      nets_[net].other = found(net, other_cells_);
+      nets_[net].other.length = net_length(places_, layout_.netlist(), layout_.netlist().nets[net]);
       length_ += nets_[net].other.length * weight(net);
-      bound_.add(-weight(net) * part(nets_[net].now, cells_of(net)));
-      bound_.add(weight(net) * part(nets_[net].other, other_cells_of(net)));
       lifted_[net] = 0;
     }
     changed_ = true;
@@ -84,9 +85,11 @@ class RunningCosts {
       places_.update(layout_, macro);
       for (const std::int32_t pin : layout_.pins[std::size_t(macro)]) places_[pin] = *place++;
     }
-    if (routed_)
+    if (routed_) {
       for (const std::size_t net : lifted_nets_) exchange(net);
-    changed_ = routed_ = false;
+      for (const std::size_t line : rerouted_lines_) smoothing_.changed(line);
+    }
+    changed_ = left_out_ = celled_ = routed_ = false;
   }
 
   [[nodiscard]] Costs costs() {
@@ -96,9 +99,16 @@ class RunningCosts {
     found.congestion = congestion_cost(congestion_, worst_);
     return found;
   }
-  /// Returns a lower bound of `costs`, which costs much less to compute.
-  [[nodiscard]] Costs least_costs() {
+  /// Returns a lower bound of `costs`, which costs much less to compute; a lower one where that is enough.
+  template <class IsEnough>
+  [[nodiscard]] Costs least_costs(IsEnough&& is_enough) {
     Costs found = but_congestion();
+    if (changed_) {
+      leave_out();
+      found.congestion = bound_.least();
+      if (!celled_ && is_enough(found)) return found;
+      find_cells();
+    }
     found.congestion = bound_.least();
     return found;
   }
@@ -145,9 +155,10 @@ class RunningCosts {
   Lines tracks_of_nets_, tracks_of_macros_, congestion_;
   Largest densest_, worst_;
   Journal journal_;
-  bool changed_ = false, routed_ = false;
-  std::vector<std::size_t> lifted_nets_;
-  std::vector<std::uint8_t> lifted_;
+  bool changed_ = false;                                     ///< a change was dropped, and is not taken back
+  bool left_out_ = false, celled_ = false, routed_ = false;  ///< its nets are out of the bound; in it again; routed
+  std::vector<std::size_t> lifted_nets_, rerouted_lines_;
+  std::vector<std::uint8_t> lifted_, rerouted_;
   std::vector<PinPlace> kept_places_;
   std::vector<std::pair<Box, double>> boxes_;
 
@@ -160,6 +171,20 @@ class RunningCosts {
   }
   [[nodiscard]] Costs but_congestion() {
     return {wirelength_cost(length_, layout_.netlist(), setting_.grid), density_cost(density_, densest_), 0};
+  }
+  /// Takes the changed nets out of the bound: no wire lowers it.
+  void leave_out() {
+    if (std::exchange(left_out_, true)) return;
+    for (const std::size_t net : lifted_nets_) bound_.add(-weight(net) * part(nets_[net].now, cells_of(net)));
+  }
+  /// Puts the changed nets into the bound again, where they are now.
+  void find_cells() {
+    if (std::exchange(celled_, true)) return;
+    leave_out();
+    for (const std::size_t net : lifted_nets_) {
+      nets_[net].other = found(net, other_cells_);
+      bound_.add(weight(net) * part(nets_[net].other, other_cells_of(net)));
+    }
   }
   Found found(std::size_t net, std::vector<Cell>& cells) {
     Extent extent;
@@ -178,6 +203,7 @@ class RunningCosts {
   }
   void route_nets() {
     if (routed_) return;
+    find_cells();
     for (const auto& [box, sign] : boxes_) add_tracks(box, sign);
     for (const std::size_t net : lifted_nets_) {
       if (!std::ranges::equal(cells_of(net), other_cells_of(net))) {
@@ -186,10 +212,14 @@ class RunningCosts {
       }
       exchange(net);
     }
+    for (const std::size_t line : rerouted_lines_) smoothing_.changed(line), rerouted_[line] = 0;
     routed_ = true;
   }
   void add_tracks(std::span<const Cell> cells, double weight) {
-    const auto add = [&](std::size_t index, double more) { journal_.add(tracks_of_nets_.both[index], more); };
+    const auto add = [&](std::size_t line, std::size_t index, double more) {
+      journal_.add(tracks_of_nets_.both[index], more);
+      if (!std::exchange(rerouted_[line], std::uint8_t{1})) rerouted_lines_.push_back(line);
+    };
     route(cells, Steps(tracks_of_nets_, weight, add));
   }
   void add_tracks(const Box& box, double sign) {

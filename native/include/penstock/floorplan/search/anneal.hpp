@@ -58,7 +58,7 @@ class Annealer {
       moves_.make(changes);
       // Metropolis's rule, with its chance drawn first: then most moves are refused by what they cost at least.
       const double most = cost_ - now * std::log(rng_.random());
-      const double found = moves_.least_cost() > most ? most + 1.0 : moves_.cost();
+      const double found = moves_.least_cost(most) > most ? most + 1.0 : moves_.cost();
       if (found <= most) {
         ++out.accepted;
         cost_ = found;

@@ -68,7 +68,7 @@ inline std::vector<double> descend(Layout& layout, const Setting& setting, const
           const MacroChange change{macro, centre, orientation};
           if (!same_group(orientation, own.orientation)) continue;
           moves.make(std::span(&change, 1));
-          if (moves.least_cost() < cost)
+          if (moves.least_cost(cost) < cost)
             if (const double found = moves.cost(); found < cost) cost = found, best = change;
           moves.undo();
         }

@@ -47,10 +47,12 @@ class MacroMoves {
     for (const MacroChange& change : before_) layout_.move(change.macro, change.centre);
     return fine;
   }
-  /// Returns a lower bound of `cost` in a fraction of its time: a move whose bound is too high needs no cost.
-  [[nodiscard]] double least_cost() {
+  /// Returns a lower bound of `cost` in a fraction of its time: a move whose bound is too high needs no cost. It may be
+  /// lower, and take less time, where it is more than `enough` all the same.
+  [[nodiscard]] double least_cost(double enough = std::numeric_limits<double>::infinity()) {
     if (weights_.congestion < 0) return -std::numeric_limits<double>::infinity();
-    return costs_.least_costs().weighted(weights_);
+    return costs_.least_costs([&](const Costs& found) { return found.weighted(weights_) > enough; })
+        .weighted(weights_);
   }
   /// Call after `cost` if the layout is kept: the next layouts are likely to be worst in the same cells.
   void keep() { costs_.remember_worst(); }

@@ -1,0 +1,42 @@
+"""The placers that benchmarks/placing.py compares: each returns a legal placement, whatever its budget."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock.native.floorplan import BlockSpec, create_placement_cost, generate_block
+from penstock.native.floorplan.placing.chains import moves_within
+from penstock.native.floorplan.placing.positions import positions_of
+from penstock.native.floorplan.placing.starting import legality_problems
+
+PROGRAM = Path(__file__).resolve().parents[3] / "benchmarks" / "placing_methods.py"
+sys.path.append(str(PROGRAM.parent))  # the methods import their neighbours
+SPEC = importlib.util.spec_from_file_location("placing_methods", PROGRAM)
+methods = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(methods)
+
+
+@pytest.mark.parametrize("name", methods.METHODS)
+def test_each_method_returns_a_legal_placement_of_its_own(name, tmp_path, monkeypatch):
+    """All macros are placed, the hard ones legally, and the start stays as it was."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    start = create_placement_cost(*generate_block(tmp_path, BlockSpec(hard_macros=5, soft_macros=8, columns=8, rows=8)))
+    assert start.legalize(only_hard=True)
+    start.place_soft_macros()
+    before = positions_of(start)
+    found = methods.METHODS[name](start, 0.05, 1)
+    assert found is not start or name not in {"start", "one annealing"}
+    assert positions_of(start) == before
+    assert all(map(found.is_node_placed, found.get_macro_indices()))
+    assert legality_problems(found) == []
+
+
+def test_moves_follow_from_the_speed_and_from_what_longer_trials_gain():
+    """In proportion where the speed is the same, more where it grew, and as many where the shorter trial was faster."""
+    assert moves_within(5.0, [(1000, 1.0)]) == 5000
+    assert moves_within(10.0, [(1000, 1.0), (4000, 4.0)]) == 10_000
+    assert moves_within(10.0, [(1000, 0.5), (4000, 4.0)]) == 10_000
+    assert 10_000 < moves_within(10.0, [(1000, 1.2), (4000, 4.0)]) < 12_000
+    assert moves_within(0.0, [(1000, 1.0), (4000, 3.0)]) == 1
