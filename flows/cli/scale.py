@@ -18,8 +18,15 @@ def scale(
         str, typer.Option(help="Numbers of actors, separated by commas; one row each.")
     ] = "1,8,64,512,4096",
     learners: Annotated[int, typer.Option(help="Learners that share the learning.")] = 1,
+    enough_learners: Annotated[
+        bool, typer.Option("--enough-learners", help="As few learners in each row as keep up with its actors.")
+    ] = False,
     actors_per_node: Annotated[int, typer.Option(help="Actors that share a node, and its cache.")] = 8,
     schedulers: Annotated[int, typer.Option(help="Dask schedulers that share the nodes of actors.")] = 1,
+    hours: Annotated[
+        float | None,
+        typer.Option(help="Hours that a training takes in the first row; the others say what they become."),
+    ] = None,
     assume: Annotated[list[str] | None, typer.Option(help="Replace a constant or a price: NAME=VALUE.")] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Print every number that the prediction uses, and its source.")
@@ -40,9 +47,10 @@ def scale(
     found = predicted(
         config,
         actors,
-        learners=learners,
+        learners=None if enough_learners else learners,
         actors_per_node=actors_per_node,
         schedulers=schedulers,
+        hours=hours,
         assumed=assume or (),
     )
     if as_json:
@@ -50,10 +58,13 @@ def scale(
         return
     console = Console()
     shown = (
-        "actors", "nodes", "env steps/s", "stage seconds", "first bottleneck", "requests/s", "written MB/s",
-        "read MB/s", "scheduler messages/s", "Prefect calls/s", "money/hour", "money/1e6 steps",
+        "actors", "nodes", "learners", "env steps/s", "stage seconds", "first bottleneck", "requests/s",
+        "written MB/s", "read MB/s", "scheduler messages/s", "Prefect calls/s", "money/hour", "money/1e6 steps",
+        *(["hours"] if hours else []),
     )  # fmt: skip
     print_table([{name: _format_cell(row[name]) for name in shown} for row in found["rows"]], console)
+    console.print("actors that saturate a part, were all others fast; nothing: a million do not", highlight=False)
+    print_table([{name: _format_cell(value) for name, value in row.items()} for row in found["limits"]], console)
     for bottleneck in dict.fromkeys(row["first bottleneck"] for row in found["rows"]):
         remedy = next(row["remedy"] for row in found["rows"] if row["first bottleneck"] == bottleneck)
         console.print(f"{bottleneck}: {remedy}", highlight=False)
@@ -65,5 +76,5 @@ def scale(
 
 def _format_cell(value: object) -> str:
     if not isinstance(value, int | float):
-        return str(value)
+        return "" if value is None else str(value)
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from penstock.flows.support.capacity_limits import MOST_ACTORS, enough_learners, limits_of
 from penstock.storage.errors import ConfigError
 from penstock.tasks.setup.distribution.policies import single_learner_coarse
 from penstock.tasks.setup.planning.capacity_model import REMEDIES, predict
@@ -21,9 +22,8 @@ if TYPE_CHECKING:
     from penstock.tasks.setup.planning.capacity_model import Prediction
     from penstock.tasks.setup.planning.traffic import Sizes
 
-_TRIED_TILES = 8
+_TRIED_TILES, _TRIED_ROWS = 8, 2048
 _POLICY = single_learner_coarse(1).name
-MOST_ACTORS = 1_000_000
 
 Row = dict[str, object]
 
@@ -33,6 +33,8 @@ class CapacityTable(TypedDict):
 
     rows: list[Row]
     """One per number of actors: see `as_row`."""
+    limits: list[Row]
+    """One per part that acting may have to wait for: see `capacity_limits.Limit`."""
     measured: list[Row]
     """Sizes and times of the trial rounds: see `facts`."""
     constants: list[Row]
@@ -42,9 +44,10 @@ def scale(
     config: RunConfig,
     actors: str,
     *,
-    learners: int = 1,
+    learners: int | None = 1,
     actors_per_node: int = 8,
     schedulers: int = 1,
+    hours: float | None = None,
     assumed: Iterable[str] = (),
 ) -> CapacityTable:
     """Predict the throughput of a configuration for each number of actors.
@@ -54,9 +57,10 @@ def scale(
     Args:
         config: its policy must be single_learner_coarse.
         actors: numbers of actors, such as `1,8,64`.
-        learners: number of learners that share the learning.
+        learners: number of learners that share the learning; None takes for each number of actors as few as keep up.
         actors_per_node: number of actors that share a node, and its cache.
         schedulers: number of Dask schedulers that share the actors' nodes.
+        hours: that a training takes with the first number of actors; rows say what they become for as many steps.
         assumed: `NAME=VALUE` each; replaces a constant, or the measured time of a part of a round.
 
     Returns:
@@ -67,11 +71,13 @@ def scale(
     """
     counts, assumed = _counts(actors), list(assumed)
     with_assumptions(assumed, [_part(field.name, 1.0) for field in fields(PartSeconds)])
-    if learners < 1 or actors_per_node < 1 or schedulers < 1:
+    if (learners is not None and learners < 1) or actors_per_node < 1 or schedulers < 1:
         raise ConfigError(
             f"--learners {learners}, --actors-per-node {actors_per_node}, --schedulers {schedulers}: expected whole "
             f"numbers of 1 or more"
         )
+    if hours is not None and not hours > 0:
+        raise ConfigError(f"--hours {hours:g}: expected a number above 0, as in --hours 8.6")
     _check(config)
     sizes, parts = measure_parts(tried_config(config), None)
     of_parts = {name: _part(name, value) for name, value in parts.to_json().items() if value is not None}
@@ -79,12 +85,36 @@ def scale(
     of_parts = {name: constants.pop(name) for name in of_parts}
     assumed_parts: dict[str, Any] = {**parts.to_json(), **values(of_parts)}
     parts = PartSeconds(**assumed_parts)
-    rows = []
-    for count in counts:
-        deployment = deployment_of(config, count, learners, actors_per_node, schedulers)
-        rows.append(as_row(predict(deployment, sizes, parts, values(constants)), sizes, values(constants)))
+    given = values(constants)
+
+    def deployment(actors: int) -> Deployment:
+        alone = deployment_of(config, actors, learners or 1, actors_per_node, schedulers)
+        if learners is not None:
+            return alone
+        enough = enough_learners(lambda count: replace(alone, learners=count), sizes, parts, given)
+        return replace(alone, learners=enough)
+
+    predictions = [predict(deployment(count), sizes, parts, given) for count in counts]
+    rows = [as_row(prediction, sizes, given) for prediction in predictions]
+    for row, prediction in zip(rows, predictions, strict=True):
+        if hours is not None:
+            row["hours"] = hours * predictions[0].steps_per_second / prediction.steps_per_second
+    limits: list[Row] = [
+        {
+            "part": name,
+            "actors": limit.actors if limit else None,
+            "learners": limit.learners if limit else None,
+            "capable of env steps/s": limit.steps_per_second if limit else None,
+        }
+        for name, limit in limits_of(deployment, sizes, parts, given).items()
+    ]
     measured = [facts(item) for item in (*_sizes(sizes), *of_parts.values())]
-    return {"rows": rows, "measured": measured, "constants": [facts(item) for item in constants.values()]}
+    return {
+        "rows": rows,
+        "limits": limits,
+        "measured": measured,
+        "constants": [facts(item) for item in constants.values()],
+    }
 
 
 def values(constants: Mapping[str, Constant]) -> dict[str, float]:
@@ -113,8 +143,16 @@ def _sizes(sizes: Sizes) -> list[Constant]:
     ]
 
 
-def tried_config(config: ConfigT, tiles: int = _TRIED_TILES) -> ConfigT:
-    """Return the configuration with enough tiles to separate the cost of a row from the cost of a round."""
+def tried_config(config: ConfigT, tiles: int | None = None) -> ConfigT:
+    """Return the configuration with enough tiles to separate the cost of a row from the cost of a round.
+
+    Args:
+        config: of the run.
+        tiles: to be tried; None is eight, or two at least where eight have more rows than are learned in a few seconds.
+    """
+    if tiles is None:
+        of_tile = config.environment.envs_per_tile * config.schedule.round_steps
+        tiles = max(2, min(_TRIED_TILES, _TRIED_ROWS // of_tile))
     envs = config.environment.envs_per_tile * max(tiles, _tiles_per_actor(config))
     environment = config.environment.model_copy(update={"num_envs": envs})
     distribution = config.distribution.model_copy(update={"act_tasks": 1})

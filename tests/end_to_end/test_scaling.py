@@ -37,6 +37,7 @@ PERIODIC = {"log-event", "event", "heartbeat-client", "adjust-heartbeat-interval
         ({"actors": "8", "learners": 0}, "--learners 0"),
         ({"actors": "8", "actors_per_node": 0}, "--actors-per-node 0"),
         ({"actors": "8", "schedulers": 0}, "--schedulers 0"),
+        ({"actors": "8", "hours": 0.0}, "--hours 0: expected a number above 0"),
         ({"actors": "8", "assumed": ["vcpu_hour=1"]}, "did you mean vcpu_hour_price"),
     ],
 )
@@ -80,12 +81,17 @@ def test_the_command_prints_rows_constants_and_measurements(bench):
         "kept_months=3",
         "--assume",
         "update=2",
+        "--enough-learners",
+        "--hours",
+        "8.6",
     )
     found = json.loads(command.succeed())
     assert [row["actors"] for row in found["rows"]] == [1, 10_000]
     for row in found["rows"]:
         assert row["parts"][row["first bottleneck"]] == max(row["parts"].values())
         assert row["env steps/s"] > 0
+    assert found["rows"][0]["hours"] == 8.6
+    assert {"learner", "bandwidth"} < {row["part"] for row in found["limits"]}
     assert {row["name"]: row["source"] for row in found["constants"]}["kept_months"] == "given by --assume"
     assert {row["name"]: row["value"] for row in found["measured"]}["update"] == 2.0
     assert found["rows"][0]["parts"]["learner"] >= Settings().rounds * 2.0

@@ -40,6 +40,7 @@ REMEDIES = {
     "stepping": "nothing holds the actors up: more actors give more steps",
     "inference": "a smaller network, larger tiles (environment.envs_per_tile), --snapshot-dtype bfloat16",
     "shard writing": "larger shards: more environments a tile, more steps a round",
+    "snapshot reading": "a smaller network, --snapshot-dtype bfloat16, more steps a round",
     "learner": "more learners, a GPU, fewer epochs, larger minibatches",
     "learner input": "fewer and larger shards (environment.envs_per_tile, schedule.round_steps), more learners, "
     "--store s3+obstore://",
@@ -52,6 +53,10 @@ REMEDIES = {
     "Prefect": "more rounds a stage; Prefect's server on Postgres",
 }
 """The parts of the system, and what to do about each when it is the first bottleneck."""
+ACTING = ("stepping", "inference", "shard writing", "snapshot reading")
+"""Parts that an actor does in turn."""
+LEARNING = ("learner", "learner input")
+"""Parts that a learner does in turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,19 +112,21 @@ def predict(deployment: Deployment, sizes: Sizes, parts: PartSeconds, constants:
     if d.clusters > 1:  # a version is found by polls, and so is the last shard, for which there was little to wait
         announced += poll_delay_seconds(learn + fan_out, -(-d.act_processes // d.clusters))
         announced += poll_delay_seconds(0.0, d.learners)
-    ends = _ends(d, parts, constants)
+    ends, filling = _ends(d, parts, constants), 0.0
     if d.lag == 0:
         round_seconds, wait = act + learn + fan_out + announced, learn + fan_out
     else:
         round_seconds = max(act, learn, fan_out, _shared(d, parts, learn, constants)) + announced / (d.lag + 1)
         wait = round_seconds - act
-    alone = rounds * round_seconds + sum(ends.values())
+        # Nothing overlaps with a stage's first acting and its last learning.
+        filling = act + learn + fan_out - max(act, learn, fan_out)
+    alone = rounds * round_seconds + filling + sum(ends.values())
     # Polls of the lease, and of storage by waiters, delay nothing: a busy store answers them later.
     needed = store_requests(d, sizes, StageSeconds(0.0, 0.0, 0.0))
     concurrent = _concurrent(d, sizes, needed, constants)
     concurrent["Prefect"] = _prefect_seconds(d, alone, constants)
     round_seconds = max(round_seconds, concurrent["object store requests"] / rounds, concurrent["bandwidth"] / rounds)
-    stage_seconds = max(rounds * round_seconds + sum(ends.values()), concurrent["Prefect"])
+    stage_seconds = max(rounds * round_seconds + filling + sum(ends.values()), concurrent["Prefect"])
     found = {name: rounds * seconds for name, seconds in (*acting.items(), *learning.items())}
     reads, downloads = node_reads(d)
     return Prediction(
@@ -142,7 +149,7 @@ def actor_cpu_seconds(deployment: Deployment, parts: PartSeconds, constants: Map
     begins = d.actors * _begin_seconds(d, constants)
     begins += d.act_processes * d.tiles * rounds * constants["read_ref_seconds"]
     received = hints(d)[1] * constants["hint_seconds"]
-    return begins + rounds * (d.tiles * _tile_cpu_seconds(d, parts, constants) + received)
+    return begins + rounds * (_actors_cpu_seconds(d, parts, constants) + received)
 
 
 def learner_cpu_seconds(
@@ -168,10 +175,11 @@ def _acting(d: Deployment, parts: PartSeconds, constants: Mapping[str, float]) -
         (0.0, queue * infer, queue * write),
         key=sum,
     )
-    return {
+    found = {
         name: d.tiles_per_actor * seconds
         for name, seconds in zip(("stepping", "inference", "shard writing"), most, strict=True)
     }
+    return found | {"snapshot reading": max(1.0, cores) * parts.fetch}
 
 
 def _writing(d: Deployment, parts: PartSeconds, constants: Mapping[str, float]) -> float:
@@ -193,7 +201,7 @@ def _shared(d: Deployment, parts: PartSeconds, learn: float, constants: Mapping[
     """Return the seconds of a round on one node that acts and learns with all of its cores."""
     if d.apart:
         return 0.0
-    return (d.tiles * _tile_cpu_seconds(d, parts, constants) + d.learners * learn) / _cores(parts, constants)
+    return (_actors_cpu_seconds(d, parts, constants) + d.learners * learn) / _cores(parts, constants)
 
 
 def _cores(parts: PartSeconds, constants: Mapping[str, float]) -> float:
@@ -202,9 +210,10 @@ def _cores(parts: PartSeconds, constants: Mapping[str, float]) -> float:
     return cores if cores <= 1 else max(1.0, cores * parts.busy_core_speed)
 
 
-def _tile_cpu_seconds(d: Deployment, parts: PartSeconds, constants: Mapping[str, float]) -> float:
-    """Return the processor seconds to step, infer and write a round of a tile."""
-    return d.round_steps * (parts.step_cpu + parts.infer) + _writing(d, parts, constants)
+def _actors_cpu_seconds(d: Deployment, parts: PartSeconds, constants: Mapping[str, float]) -> float:
+    """Return the processor seconds in which all actors read a version, and step, infer and write a round."""
+    of_tile = d.round_steps * (parts.step_cpu + parts.infer) + _writing(d, parts, constants)
+    return d.tiles * of_tile + d.actors * parts.fetch
 
 
 def _fan_out(d: Deployment, sizes: Sizes, constants: Mapping[str, float]) -> float:

@@ -9,14 +9,18 @@ import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.distributed import HashStore, ProcessGroupGloo  # type: ignore[attr-defined]
 
+from penstock.storage.digest import digest
 from penstock.storage.errors import ConfigError
-from penstock.storage.refs import ShardRef, parse_shard_name
+from penstock.storage.refs import ShardRef, SnapshotRef, parse_shard_name, snapshot_name
 from penstock.tasks.data.input.pipeline import ShardPipeline
+from penstock.tasks.data.snapshots.exchange import load_snapshot
+from penstock.tasks.data.snapshots.handed_versions import encode_version
 from penstock.tasks.model.algorithms.contract import window_spec
 from penstock.tasks.roles.acting.shard_writer import RoundWriter
 from penstock.tasks.roles.acting.tile import RoundBuffers, TileActor
@@ -42,9 +46,10 @@ if TYPE_CHECKING:
     from penstock.tasks.specs import Batch, State
 
 _TRIES = 3
-_LONG_SECONDS = 1.0
+_LONG_SECONDS, _SHORT_SECONDS = 1.0, 1e-3
 _PINGS, _SUMS, _TAKEN = 200, 30, 32
 _PRODUCTS, _PRODUCT_SIZE = 20, 384
+_SCHEDULED = Path("/proc/thread-self/schedstat")
 
 
 def seconds_of(
@@ -62,7 +67,7 @@ def seconds_of(
     steps = context.config.schedule.round_steps
     torch.set_num_threads(context.config.distribution.torch_threads)
     batch = training_rows(context, state, acted[-1])
-    learned = _learning(context, state, batch, time.perf_counter)
+    learned = _learning(context, state, batch, undisturbed_seconds)
     with _on_one_core():
         busy = _learning(context, state, batch, time.thread_time)
     collective, collective_cpu = _sum(sizes.gradient_bytes // max(1, sizes.updates))
@@ -72,6 +77,7 @@ def seconds_of(
         infer=max(0.0, acting - stepping) / steps,
         write=_best(lambda: _write(assignment, context, acted[-1])),
         take=_take(context, state),
+        fetch=_fetch(context, state),
         torch_round=_torch_round(context, state, buffers, device),
         update=learned.update,
         update_row=learned.update_row,
@@ -86,7 +92,24 @@ def seconds_of(
     )
 
 
-def _best(work: Callable[[], Any], clock: Callable[[], float] = time.perf_counter) -> float:
+def undisturbed_seconds() -> float:
+    """Return a clock's seconds, without those in which this thread was ready to run and its cores were given to others.
+
+    Linux counts the latter; elsewhere they are part of it. What waits for another thread of this process that has no
+    core still seems longer.
+    """
+    while True:
+        before = time.perf_counter()
+        try:
+            waited = int(_SCHEDULED.read_text(encoding="ascii").split()[1])
+        except OSError:
+            waited = 0
+        after = time.perf_counter()
+        if after - before < _SHORT_SECONDS:  # else the core was given away between the two readings
+            return after - waited / 1e9
+
+
+def _best(work: Callable[[], Any], clock: Callable[[], float] = undisturbed_seconds) -> float:
     """Return the seconds of the fastest of a few tries; of one try, if it takes long."""
     taken = []
     for _ in range(_TRIES):
@@ -150,15 +173,34 @@ def _take(context: RunContext, state: State) -> float:
     specs, columns = context.columns, learned_columns(context)
 
     @torch.no_grad()
-    def take() -> None:
-        with ShardPipeline([shard] * _TAKEN, context.run.store, expected=specs, columns=columns) as pipeline:
-            for _ in range(_TAKEN):
+    def take(shards: int) -> None:
+        with ShardPipeline([shard] * shards, context.run.store, expected=specs, columns=columns) as pipeline:
+            for _ in range(shards):
                 loaded = pipeline.take()
                 context.algorithm.post(params, loaded.trajectory)
                 loaded.release()
 
-    take()
-    return _best(take) / _TAKEN
+    # As many as take a second: a pipeline's start takes some milliseconds, and some shards a tenth of a second each.
+    first = _best(lambda: take(1))
+    shards = max(1, min(_TAKEN, int(_LONG_SECONDS / first)))
+    return _best(lambda: take(shards)) / shards
+
+
+def _fetch(context: RunContext, state: State) -> float:
+    """Return the seconds to read a stored version through the node's cache and make parameters of it."""
+    content = encode_version(
+        state.params, context.algorithm.actor_groups, context.config.distribution.snapshot_dtype, 0
+    )
+    name = digest(content)
+    ref = SnapshotRef(snapshot_name(0, name), name, len(content), 0)
+    context.run.store.write(ref.name, [content])
+
+    def fetch() -> None:
+        for _ in range(_TAKEN):
+            load_snapshot(context.cache.get_buffer(context.run.store, ref), ref)
+
+    fetch()
+    return _best(fetch) / _TAKEN
 
 
 class _Tile:
@@ -180,23 +222,22 @@ class _Learned:
 class _TimedReduction(LocalReduction):
     """Reduces for one learner, and times the optimizer's steps."""
 
-    def __init__(self, context: RunContext, clock: Callable[[], float]) -> None:
+    def __init__(self, context: RunContext) -> None:
         super().__init__(context.algorithm)
-        self._clock = clock
         self.seconds = 0.0
 
     def update(self, state: State, loss: Loss, gradient: Tensor) -> State:
         """Take the step."""
-        started = self._clock()
+        started = time.thread_time()
         state = super().update(state, loss, gradient)
-        self.seconds += self._clock() - started
+        self.seconds += time.thread_time() - started
         return state
 
     def after_minibatch(self, state: State) -> State:
         """Call the algorithm, which may change all parameters."""
-        started = self._clock()
+        started = time.thread_time()
         state = super().after_minibatch(state)
-        self.seconds += self._clock() - started
+        self.seconds += time.thread_time() - started
         return state
 
 
@@ -213,7 +254,7 @@ def _learning(context: RunContext, state: State, batch: Batch, clock: Callable[[
     steps: list[float] = []
 
     def learn(parts: list[Batch]) -> None:
-        reduction = _TimedReduction(context, clock)
+        reduction = _TimedReduction(context)
         learn_once(context, state, parts, reduction)
         steps.append(reduction.seconds)
 
@@ -244,24 +285,29 @@ def _busy_core_speed(cores: int) -> float:
 
     All cores together are never slower than one, unless other programs use them meanwhile.
     """
-    return min(1.0, max(1 / cores, _best(lambda: _products(1)) / _best(lambda: _products(cores))))
+    alone, together = (min(_products(threads) for _ in range(_TRIES)) for threads in (1, cores))
+    return min(1.0, max(1 / cores, alone / together))
 
 
-def _products(threads: int) -> None:
-    """Multiply matrices, as often in each thread as in another."""
+def _products(threads: int) -> float:
+    """Multiply matrices, as often in each thread as in another; return the seconds of the slowest."""
+    seconds = []
 
     def multiply() -> None:
+        began = undisturbed_seconds()
         torch.set_num_threads(1)  # it is set for each thread
         left = torch.ones(_PRODUCT_SIZE, _PRODUCT_SIZE)
         right, product = torch.ones_like(left), torch.empty_like(left)
         for _ in range(_PRODUCTS):
             torch.mm(left, right, out=product)
+        seconds.append(undisturbed_seconds() - began)
 
     working = [threading.Thread(target=multiply, name=f"product-{number}") for number in range(threads)]
     for thread in working:
         thread.start()
     for thread in working:
         thread.join()
+    return max(seconds)
 
 
 def _ping(context: RunContext) -> float:

@@ -21,7 +21,10 @@ _HINT_SECONDS = 0.002
 
 @dataclass(frozen=True, slots=True)
 class PartSeconds:
-    """Seconds of the parts of a round, each measured alone. CPU seconds are those of a core that no other one slows."""
+    """Seconds of the parts of a round, each measured alone. CPU seconds are those of a core that no other one slows.
+
+    Seconds in which other programs had the measuring thread's core are left out, where the kernel counts them.
+    """
 
     step: float
     """Stepping a tile's native environments once."""
@@ -33,6 +36,8 @@ class PartSeconds:
     """Encoding and storing a tile's shard and state."""
     take: float
     """Reading and verifying a tile's shard on this node, and making training rows of it."""
+    fetch: float
+    """Reading a version of the parameters from this node's cache, verified; its download is not part of it."""
     torch_round: float | None
     """A tile's whole round with environments in tensors; None if the learner's device can't step them."""
     update: float

@@ -24,9 +24,9 @@ SIZES = Sizes(
     sums=1, sums_bytes=24, priority_messages=0, priority_bytes=0, round_state_vectors=0, round_state_bytes=0,
 )  # fmt: skip
 EVEN = PartSeconds(
-    step=1e-4, step_cpu=1e-4, infer=1e-4, write=1e-3, take=1e-4, torch_round=1.0, update=0.01, update_row=1e-6,
-    update_cpu=0.01, update_row_cpu=1e-6, optimizer=4e-3, message=2e-5, collective=5e-4, collective_cpu=5e-4, cores=8,
-    busy_core_speed=1.0,
+    step=1e-4, step_cpu=1e-4, infer=1e-4, write=1e-3, take=1e-4, fetch=1e-6, torch_round=1.0, update=0.01,
+    update_row=1e-6, update_cpu=0.01, update_row_cpu=1e-6, optimizer=4e-3, message=2e-5, collective=5e-4,
+    collective_cpu=5e-4, cores=8, busy_core_speed=1.0,
 )  # fmt: skip
 
 
@@ -152,7 +152,7 @@ def test_calibration_measures_every_part():
     """Every part has a positive time, for an environment with a torch version."""
     found = calibrate(config_of(), timed=True)
     parts = PartSeconds(**(found["parts"] or {}))
-    assert min(parts.step, parts.write, parts.message, parts.collective, parts.torch_round or 0.0) > 0
+    assert min(parts.step, parts.write, parts.fetch, parts.message, parts.collective, parts.torch_round or 0.0) > 0
     assert parts.update + parts.update_row > 0
     assert 0 < parts.optimizer <= min(parts.update, parts.update_cpu)
     assert 0 < parts.busy_core_speed <= 1

@@ -60,7 +60,7 @@ def test_cpu_seconds_are_those_of_the_members_work():
     one = replace(FOUR, actors_per_node=4, client=None)
     read = 80 * GIVEN["read_ref_seconds"]
     acted = 64 * (EVEN.step_cpu + EVEN.infer) + EVEN.write
-    begun = 4 * 2 * GIVEN["begin_seconds"] + read
+    begun = 4 * 2 * GIVEN["begin_seconds"] + read + 10 * 4 * EVEN.fetch
     received = 10 * GIVEN["hint_seconds"]  # announcements of versions to the one process of all actors
     assert actor_cpu_seconds(one, EVEN, GIVEN) == pytest.approx(begun + 80 * acted + received)
     learned = EVEN.update + 8 * 8 * 64 * EVEN.update_row
@@ -163,6 +163,14 @@ def test_actors_with_waiting_environments_run_concurrently():
     assert more.steps_per_second / found.steps_per_second == pytest.approx(4.0, rel=0.01)
 
 
+def test_a_stage_begins_with_acting_and_ends_with_learning():
+    """With a lag, rounds take as long as acting, and a stage also as long as the last of them is learned and read."""
+    even = replace(SLOW, update=5.0)
+    found = predict(replace(FOUR, lag=1, rounds_per_stage=3), SIZES, even, FREE)
+    own, learned = 2 * (64 * (0.1 + 1e-6) + EVEN.write) + EVEN.fetch, 5.0 + 8 * EVEN.take
+    assert found.stage_seconds == pytest.approx(3 * own + learned, rel=1e-3)
+
+
 def test_processors_and_processes_are_shared():
     """With 64 actors on a node, eight share each of eight cores; in two processes, 32 share an interpreter."""
     busy = replace(EVEN, step=1e-3, step_cpu=1e-3, write=1e-9, update=1e-9, update_row=1e-12)
@@ -193,6 +201,7 @@ def test_busy_cores_slow_each_other():
         ({}, {"update_row": 1.0}, "learner"),
         ({}, {"take": 10.0}, "learner input"),
         ({}, {"write": 100.0}, "shard writing"),
+        ({}, {"fetch": 100.0}, "snapshot reading"),
         ({"member_seconds": 1e3}, {}, "scheduler"),
         ({"writes_per_second": 1e-3}, {}, "object store requests"),
         ({"node_bits_per_second": 1.0}, {}, "bandwidth"),
