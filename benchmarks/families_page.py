@@ -68,8 +68,8 @@ the shards, states, snapshots and checkpoint that they name, are compared with a
 
 def write(results: Path, found: Sequence[Family], tried: Tried) -> str:
     """Write the table of what was tried, and the reasons of what failed; return its text."""
-    packages = ["penstock-rl", "gymnasium", "envpool", "ale-py", "minigrid", "minatar", "mujoco", "pettingzoo"]
-    packages = [name for name in packages if any(distributions(name=name))]
+    named = ("penstock-rl", "gymnasium", "envpool", "ale-py", "minigrid", "minatar", "mujoco", "pettingzoo")
+    packages = [name for name in named if any(distributions(name=name))]
     measured, source = throughput(results)
     rows = [row(family, tried, measured) for family in found if family.ids or killed(family, tried)]
     names = [name for family in found for name in family.ids]

@@ -32,6 +32,21 @@ def test_from_a_block_to_a_picture(tmp_path):
         assert (tmp_path / f"picture{ending}").read_bytes().startswith(begins)
 
 
+def test_a_header_with_other_costs_is_noted(tmp_path):
+    """On stderr, by cost, with what the header says and what there is; nothing is said of a header that is right."""
+    netlist, initial = run("generate", tmp_path / "block", "--hard-macros", 8, "--soft-macros", 10).split()
+    right, wrong = tmp_path / "right.plc", tmp_path / "wrong.plc"
+    run("anneal", netlist, initial, right, "--moves", 10)
+    text = right.read_text()
+    line = next(line for line in text.splitlines() if "Density cost" in line)
+    wrong.write_text(text.replace(line, f"{line.rpartition(' ')[0]} 0.9876"))
+    assert CliRunner().invoke(commands, ["cost", netlist, str(right)]).stderr == ""
+    noted = CliRunner().invoke(commands, ["cost", netlist, str(wrong)])
+    assert noted.exit_code == 0
+    assert noted.stderr.startswith("note: the header says density cost 0.9876, where it is 0.")
+    assert "wirelength" not in noted.stderr
+
+
 def test_a_bad_file_is_one_message(tmp_path):
     """An unreadable file is reported by file and line, with exit code 1 and without a traceback."""
     (tmp_path / "bad.pb.txt").write_text("\nnode }")

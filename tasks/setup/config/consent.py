@@ -93,7 +93,8 @@ def local_code(config: Mapping[str, Any]) -> list[tuple[str, str, Path]]:
     for table, key in (("algorithm", "name"), ("environment", "id")):
         values = config.get(table)
         name = str(values.get(key, "")) if isinstance(values, dict) else ""
-        module, separator, _ = name.partition(":")
+        prefixed, separator, _ = name.partition(":")
+        module = prefixed.rpartition("/")[2]  # a family may come first: gymnasium/module:Id imports the module too
         if separator and (origin := _found_here(module.partition(".")[0])):
             found.append((f"{table}.{key}", name, origin))
     named = [(name, module_of_wrapper(name).partition(".")[0]) for name in _wrappers(config.get("environment"))]

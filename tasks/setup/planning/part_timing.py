@@ -98,15 +98,17 @@ def undisturbed_seconds() -> float:
     Linux counts the latter; elsewhere they are part of it. What waits for another thread of this process that has no
     core still seems longer.
     """
-    while True:
+    after, waited = 0.0, 0
+    for _ in range(_TRIES):
         before = time.perf_counter()
         try:
             waited = int(_SCHEDULED.read_text(encoding="ascii").split()[1])
-        except OSError:
+        except (OSError, IndexError):
             waited = 0
         after = time.perf_counter()
-        if after - before < _SHORT_SECONDS:  # else the core was given away between the two readings
-            return after - waited / 1e9
+        if after - before < _SHORT_SECONDS:  # else the core may have been given away between the two readings
+            break
+    return after - waited / 1e9
 
 
 def _best(work: Callable[[], Any], clock: Callable[[], float] = undisturbed_seconds) -> float:

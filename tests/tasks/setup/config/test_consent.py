@@ -32,7 +32,14 @@ def run_of(tmp_path, name="PPO", env="CartPole-v1", seed=1):
 
 
 @pytest.mark.parametrize(
-    "code", ["planted_module:X", "planted_package:X", "planted_package.inner:X", "planted_space.a:X"]
+    "code",
+    [
+        "planted_module:X",
+        "planted_package:X",
+        "planted_package.inner:X",
+        "planted_space.a:X",
+        "gymnasium/planted_module:X",
+    ],
 )
 @pytest.mark.parametrize("setting", ["name", "env"])
 def test_code_in_the_working_directory_needs_consent(tmp_path, setting, code):
@@ -65,7 +72,7 @@ def test_an_address_needs_consent(tmp_path):
         require_consent(folders[1])
 
 
-@pytest.mark.parametrize("code", ["numpy:X", "json:X", "penstock.tasks:X", "absent_module:X", "PPO"])
+@pytest.mark.parametrize("code", ["numpy:X", "gymnasium/numpy:X", "json:X", "penstock.tasks:X", "absent_module:X", "PPO"])
 def test_installed_code_needs_no_consent(tmp_path, code):
     """Also built-in algorithms, and modules that do not exist: their import fails with an error of its own."""
     run = run_of(tmp_path, name=code)

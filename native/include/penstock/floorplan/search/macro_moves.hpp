@@ -49,7 +49,7 @@ class MacroMoves {
   }
   /// Returns a lower bound of `cost` in a fraction of its time: a move whose bound is too high needs no cost. It may be
   /// lower, and take less time, where it is more than `enough` all the same.
-  [[nodiscard]] double least_cost(double enough = std::numeric_limits<double>::infinity()) {
+  [[nodiscard]] double least_cost(double enough) {
     if (weights_.congestion < 0) return -std::numeric_limits<double>::infinity();
     return costs_.least_costs([&](const Costs& found) { return found.weighted(weights_) > enough; })
         .weighted(weights_);
