@@ -72,7 +72,9 @@ def test_an_address_needs_consent(tmp_path):
         require_consent(folders[1])
 
 
-@pytest.mark.parametrize("code", ["numpy:X", "gymnasium/numpy:X", "json:X", "penstock.tasks:X", "absent_module:X", "PPO"])
+@pytest.mark.parametrize(
+    "code", ["numpy:X", "gymnasium/numpy:X", "json:X", "penstock.tasks:X", "absent_module:X", "PPO"]
+)
 def test_installed_code_needs_no_consent(tmp_path, code):
     """Also built-in algorithms, and modules that do not exist: their import fails with an error of its own."""
     run = run_of(tmp_path, name=code)
