@@ -346,6 +346,7 @@ def test_objects_for_workers_load_in_a_fresh_process(tmp_path: Path):
     functions = [
         entrypoint.run_member,
         entrypoint.run_evaluation,
+        entrypoint.dask_setup,
         entrypoint.warm_up,
         mailbox.deliver,
         worker_slots.read_slots,

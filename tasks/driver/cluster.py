@@ -21,7 +21,7 @@ from distributed import Client, Nanny, Scheduler, SpecCluster
 from distributed.security import Security
 
 from penstock.storage.errors import GangRefusedError
-from penstock.tasks.roles.worker.entrypoint import warm_up
+from penstock.tasks.roles.worker import entrypoint
 from penstock.tasks.roles.worker.fork_server import start_fork_server
 
 if TYPE_CHECKING:
@@ -172,6 +172,7 @@ def _worker(threads: int, resources: dict[str, float], security: Security) -> di
         "host": "127.0.0.1",
         "nthreads": threads,
         "resources": resources,
+        "preload": entrypoint.__name__,
         "memory_limit": 0,
         "dashboard": False,
         # Dask serves metrics in any case, on all interfaces unless configured otherwise.
@@ -246,7 +247,7 @@ def _connected_here(policy: DistributionPolicy, settings: ClusterSettings) -> It
     try:
         with Client(cluster, name="penstock", set_as_default=False) as client:
             # A worker that is lost meanwhile is restarted by its nanny, and imports when it gets a task.
-            client.run(warm_up, wait=False, on_error="ignore")
+            client.run(entrypoint.warm_up, wait=False, on_error="ignore")
             yield client
     finally:
         with _starting:

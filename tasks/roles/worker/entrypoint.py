@@ -80,13 +80,17 @@ def run_evaluation(assignment: Mapping[str, Any], snapshot: SnapshotRef, episode
     return result
 
 
-async def warm_up() -> None:
-    """Import the modules that a worker of a local cluster needs, while the rest of the system starts.
+def dask_setup(_: object) -> None:
+    """Prepare a worker of a local cluster. Dask calls this in workers that preload this module, before they join.
 
     Ctrl-C on a terminal reaches all its processes: the flow's process ends its workers, which ignore the signal.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.getLogger("distributed.worker").addFilter(is_unreported)
+
+
+async def warm_up() -> None:
+    """Import the modules that a worker of a local cluster needs, while the rest of the system starts."""
     await asyncio.to_thread(_import_all)
 
 

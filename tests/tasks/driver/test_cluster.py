@@ -60,7 +60,7 @@ class Ends:
         return os._exit, (1,)  # the worker that unpickles it
 
 if __name__ == "__main__":
-    cluster.warm_up = Ends()
+    cluster.entrypoint.warm_up = Ends()
     config = build_config(load_preset("cartpole"))
     with cluster.connected(config.make_policy(), config.cluster) as clusters:
         (client,) = (cluster.client for cluster in clusters.every)
@@ -73,6 +73,40 @@ def test_a_worker_that_is_lost_while_it_starts_is_replaced(tmp_path):
     (program := tmp_path / "losing.py").write_text(LOSING)
     done = subprocess.run([sys.executable, str(program)], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "7\n"), done.stderr
+
+
+PREPARED = """
+import logging, os, signal
+from penstock.tasks.driver import cluster
+from penstock.tasks.setup.config.loading import build_config, load_preset
+
+def found():
+    filters = [one.__name__ for one in logging.getLogger("distributed.worker").filters]
+    return filters, signal.getsignal(signal.SIGINT) == signal.SIG_IGN, os.getpid()
+
+if __name__ == "__main__":
+    cluster.entrypoint.warm_up = int
+    config = build_config(load_preset("cartpole"))
+    with cluster.connected(config.make_policy(), config.cluster) as clusters:
+        (client,) = (cluster.client for cluster in clusters.every)
+        client.wait_for_workers(2)
+        before = client.run(found)
+        pids = [pid for *_, pid in before.values()]
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        after = [client.submit(found, pure=False).result()]
+    assert len(pids) == 2
+    for filters, is_ignored, pid in [*before.values(), *after]:
+        assert (filters, is_ignored) == (["is_unreported"], True), (before, after)
+    print(after[0][2] in pids)
+"""
+
+
+def test_a_worker_is_prepared_before_it_joins_and_again_when_it_is_replaced(tmp_path):
+    """It ignores Ctrl-C and drops Dask's tracebacks from its first message on, whether or not it has warmed up."""
+    (program := tmp_path / "prepared.py").write_text(PREPARED)
+    done = subprocess.run([sys.executable, str(program)], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "False\n"), done.stderr
 
 
 STRANGERS = """
