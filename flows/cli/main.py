@@ -352,8 +352,8 @@ def plan(
 
     config = configured(preset, context.args, {})
     # Importing torch takes longest; on a busy machine everything takes longer.
-    typer.echo("running a trial of two rounds in another process: some seconds", err=True)
-    found = predict_traffic(config)
+    announce = "running a trial of two rounds in another process: some seconds"
+    found = predict_traffic(config, lambda: typer.echo(announce, err=True))
     if as_json:
         _print_json(found)
         return

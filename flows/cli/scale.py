@@ -43,7 +43,6 @@ def scale(
     from penstock.flows.support.capacity_table import scale as predicted
 
     config = configured(preset, context.args, {})
-    typer.echo("running a trial of a few rounds in another process: some seconds", err=True)
     found = predicted(
         config,
         actors,
@@ -52,6 +51,7 @@ def scale(
         schedulers=schedulers,
         hours=hours,
         assumed=assume or (),
+        on_trial=lambda: typer.echo("running a trial of a few rounds in another process: some seconds", err=True),
     )
     if as_json:
         typer.echo(json.dumps(found, indent=2))

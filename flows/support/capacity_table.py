@@ -16,7 +16,7 @@ from penstock.tasks.setup.planning.round_time import PartSeconds
 from penstock.tasks.setup.planning.run_calibration import measure_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from penstock.tasks.setup.config.run import ConfigT, RunConfig
     from penstock.tasks.setup.planning.capacity_model import Prediction
@@ -49,6 +49,7 @@ def scale(
     schedulers: int = 1,
     hours: float | None = None,
     assumed: Iterable[str] = (),
+    on_trial: Callable[[], object] = lambda: None,
 ) -> CapacityTable:
     """Predict the throughput of a configuration for each number of actors.
 
@@ -62,6 +63,7 @@ def scale(
         schedulers: number of Dask schedulers that share the actors' nodes.
         hours: that a training takes with the first number of actors; rows say what they become for as many steps.
         assumed: `NAME=VALUE` each; replaces a constant, or the measured time of a part of a round.
+        on_trial: called before the trial, when the arguments are known to be right.
 
     Returns:
         The predictions, and the numbers that they use.
@@ -79,6 +81,7 @@ def scale(
     if hours is not None and not hours > 0:
         raise ConfigError(f"--hours {hours:g}: expected a number above 0, as in --hours 8.6")
     _check(config)
+    on_trial()
     sizes, parts = measure_parts(tried_config(config), None)
     of_parts = {name: _part(name, value) for name, value in parts.to_json().items() if value is not None}
     constants = with_assumptions(assumed, of_parts.values())

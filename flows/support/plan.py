@@ -12,13 +12,19 @@ from penstock.tasks.setup.planning.run_calibration import measure_parts, measure
 from penstock.tasks.setup.planning.traffic import edge_costs
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from penstock.tasks.setup.config.run import RunConfig
 
 
-def plan(config: RunConfig) -> dict[str, Any]:
+def plan(config: RunConfig, on_trial: Callable[[], object] = lambda: None) -> dict[str, Any]:
     """Return roles, edges and predicted costs of a configuration; runs a few trial rounds in another process.
 
     `note` names costs that the trial does not cover: those of minibatches, where the first rounds only fill a window.
+
+    Args:
+        config: of the run.
+        on_trial: called before the trial, when the configuration is known to be right.
 
     Raises:
         ConfigError: the configuration is wrong, as `penstock train` says it, or its trial fails.
@@ -29,6 +35,7 @@ def plan(config: RunConfig) -> dict[str, Any]:
     chosen: dict[str, object] = {}
     if config.distribution.policy == AUTO and not config.distribution.roles:
         check_reach(config, None)
+        on_trial()
         found, parts = measure_parts(config, None)
         choice = choose(config, found, parts, lambda _: [])
         config = config.model_copy(update={"distribution": choice.candidates[0].distribution})
@@ -36,6 +43,7 @@ def plan(config: RunConfig) -> dict[str, Any]:
     else:
         policy = check_distribution(config)
         check_reach(config, policy)
+        on_trial()
         found = measure_sizes(config)
     warm_up = getattr(config.algorithm, "warm_up_rows", 0)
     filling = {

@@ -1,8 +1,11 @@
 """Every command of `penstock` has its mistakes, which the packaging tests try."""
 
+import pytest
 import typer.main
+from typer.testing import CliRunner
 
 from penstock.flows.cli.main import app
+from penstock.storage.errors import ConfigError
 
 from ...packaging.test_first_use import WRONG
 
@@ -11,3 +14,19 @@ def test_every_command_is_tried_with_mistakes():
     """A new command needs an entry in tests/packaging/test_first_use.py."""
     commands = typer.main.get_group(app).commands
     assert {name for name, command in commands.items() if not command.hidden} == WRONG.keys()
+
+
+@pytest.mark.parametrize(
+    ("command", "named"),
+    [
+        (["scale", "cartpole", "--actors", "none"], "--actors"),
+        (["scale", "cartpole", "--learners", "0"], "--learners"),
+        (["plan", "cartpole", "--policy", "gpu_only", "--act-tasks", "2"], "act_tasks"),
+    ],
+)
+def test_a_mistake_is_refused_before_a_trial_is_announced(command, named):
+    """The error is all that a user sees: no trial of some seconds was begun."""
+    found = CliRunner().invoke(app, command)
+    assert isinstance(found.exception, ConfigError)
+    assert named in str(found.exception)
+    assert "trial" not in found.output
