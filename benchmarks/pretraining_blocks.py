@@ -1,4 +1,4 @@
-"""Makes the generated blocks that `placing_pretraining.py` pretrains on, each with an annealed placement."""
+"""Makes the generated blocks that `placing_pretraining.py` pretrains on, each with two annealed placements."""
 
 from __future__ import annotations
 
@@ -7,25 +7,37 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from penstock.native.floorplan import GUIDED, BlockSpec, PlacementCost, anneal, create_placement_cost, generate_block
+from penstock.native.floorplan import (
+    GUIDED,
+    PUBLISHED,
+    BlockSpec,
+    PlacementCost,
+    anneal,
+    create_placement_cost,
+    generate_block,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 FIRST_SEED = 2000  # of generated blocks; `placing_blocks.py` and `floorplan_proposals.py` have seeds below
 GRID = (24, 21)  # of Ariane133, since the blocks of a run have one grid
-ANNEALED, LEGALISED = "best.plc", "legal.plc"
+PROPOSALS = {"published": PUBLISHED, "guided": GUIDED}
+"""The moves of annealings, by the names of their placements."""
+LEGALISED = "legal"
 
 
 def pretraining_block(folder: Path, number: int, moves: int) -> Path:
-    """Return the folder of a block, which is made unless it is there: netlist, legalised and annealed placement."""
+    """Return the folder of a block, which is made unless it is there: netlist, legalised and annealed placements."""
     made, part = folder / f"{number:04}", folder / f"{number:04}.part"
     if made.exists():
         return made
     plc = _legal(part, FIRST_SEED + number)
-    plc.save_placement(part / LEGALISED)
-    anneal(plc, moves=moves, proposals=GUIDED, seed=number)
-    plc.save_placement(part / ANNEALED)
+    plc.save_placement(part / f"{LEGALISED}.plc")
+    for name, proposals in PROPOSALS.items():
+        annealed = PlacementCost(plc)
+        anneal(annealed, moves=moves, proposals=proposals, seed=number)
+        annealed.save_placement(part / f"{name}.plc")
     part.rename(made)
     return made
 
