@@ -4,7 +4,7 @@
     python benchmarks/placing_pretraining.py --quick                               # minutes, on generated blocks
 
 Blocks are generated and annealed, with the published moves and with guided ones. `penstock floorplan record` stores
-the placements as episodes, and `penstock replay` clones them (behaviour cloning, from each kind of annealing) and learns
+the placements as episodes, and `penstock replay` clones them (behaviour cloning, of each kind of annealing) and learns
 from all of them with legalised ones (IQL). Then, on blocks that were not among them:
 
 - zero-shot: the policies and the untrained network's rule are sampled for equal CPU seconds, and the best counts;
@@ -77,7 +77,7 @@ def main() -> None:
     given.keep.mkdir(parents=True, exist_ok=True)
     found = {
         "command": " ".join(["python benchmarks/placing_pretraining.py", *sys.argv[1:]]),
-        "machine": machine(),
+        "machine": machine(["torch", "numpy"]),
         "recorded": list(recorded(given)),
         "replays": list(replayed(given)),
         "placed": list(placed(given)),
