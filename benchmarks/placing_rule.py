@@ -1,4 +1,4 @@
-"""Samples the untrained placement network, which is a hand-written rule, for the methods that `placing.py` compares."""
+"""Samples a placement network, by default the untrained one, a hand-written rule, for what `placing.py` compares."""
 
 from __future__ import annotations
 
@@ -14,20 +14,27 @@ from penstock.tasks.model.nn.placement_network import floorplan, init_floorplan
 from penstock.tasks.specs import Facts
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
+    from torch import Tensor
 
 NOISE = 0.05  # of the rule's sampling, next to its logits
 
 
 class RulePolicy:
-    """Continues partial placements by the rule, with little noise. A context manager.
+    """Continues partial placements by the rule, or by a policy learned elsewhere, with little noise. A context manager.
 
     Args:
         start: the block; its fixed macros stand.
         seed: of the network's first parameters and of the noise.
+        params: of a learned policy, whose network has 16 features; None: the untrained one's.
+        noise: of its sampling, next to its logits.
     """
 
-    def __init__(self, start: PlacementCost, seed: int) -> None:
+    def __init__(
+        self, start: PlacementCost, seed: int, params: Mapping[str, Tensor] | None = None, noise: float = NOISE
+    ) -> None:
         torch.set_num_threads(1)
         self._seed = seed
         self._macros = len(hard_macros(start))
@@ -36,7 +43,9 @@ class RulePolicy:
         columns, rows = (int(number) for number in self._facts["grid"])
         self._cells = columns * rows
         self._generator = torch.Generator().manual_seed(seed)
-        self._params = init_floorplan(self._facts, 16, (64,), self._cells + 1, 0.01, self._generator)
+        fresh = init_floorplan(self._facts, 16, (64,), self._cells + 1, 0.01, self._generator)
+        self._params = fresh if params is None else params
+        self._noise = noise
 
     def __enter__(self) -> Self:
         return self
@@ -61,5 +70,5 @@ class RulePolicy:
         seen = torch.from_numpy(observation)
         logits = floorplan(self._params, self._facts, seen[:, self._cells :])[:, : self._cells]
         uniform = torch.rand(1, self._cells, generator=self._generator).clamp_min(1e-12)
-        logits = logits - NOISE * torch.log(-torch.log(uniform))
+        logits = logits - self._noise * torch.log(-torch.log(uniform))
         return int(logits.masked_fill(seen[:, : self._cells] == 0, -torch.inf).argmax())

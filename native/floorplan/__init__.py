@@ -10,6 +10,7 @@ from penstock.native._floorplan import BlockFileError
 from penstock.native.floorplan.bookshelf import import_bookshelf
 from penstock.native.floorplan.drawing import draw
 from penstock.native.floorplan.environment import load_environment
+from penstock.native.floorplan.episode_cells import EpisodeCells, cells_of, placing_order
 from penstock.native.floorplan.features import Observer
 from penstock.native.floorplan.grouping import group_netlist
 from penstock.native.floorplan.placement_cost import (
@@ -30,12 +31,14 @@ __all__ = [
     "AnnealResult",
     "BlockFileError",
     "BlockSpec",
+    "EpisodeCells",
     "Observer",
     "PlaceProgress",
     "PlaceResult",
     "PlacementCost",
     "Proposals",
     "anneal",
+    "cells_of",
     "create_placement_cost",
     "descend",
     "draw",
@@ -45,5 +48,6 @@ __all__ = [
     "load_environment",
     "open_placement",
     "place",
+    "placing_order",
     "read_blockages",
 ]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from gymnasium.vector import AutoresetMode
 
-from penstock.native.floorplan import PlacementCost
+from penstock.native.floorplan import PlacementCost, placing_order
 from penstock.storage.errors import ConfigError, CorruptObjectError
 from penstock.storage.shards.reader import HEAD_BYTES, open_shard
 from penstock.tasks.analysis.evaluation import observer_context
@@ -115,8 +115,12 @@ def placed_again(run: RunFolder, found: FoundPlacement) -> PlacementCost:
     """
     settings = placing(run)
     plc = PlacementCost(open_blocks(settings)[found.block])
-    macros = [m for m in plc.get_macro_indices() if not plc.is_node_soft_macro(m) and not plc.is_node_fixed(m)]
-    macros.sort(key=lambda macro: -_area(plc, macro))
+    macros = placing_order(plc)
+    if netlist := blocks_of(settings)[found.block].netlist:
+        # Episodes have the netlist's orientations, and the block's placement may have others.
+        read = PlacementCost(netlist)
+        for macro in macros:
+            plc.update_macro_orientation(macro, read.get_macro_orientation(macro))
     if len(found.cells) < len(macros):
         raise ConfigError(
             f"run '{run.name}': the best episode placed {len(found.cells)} of {len(macros)} macros before no cell was "
@@ -152,11 +156,6 @@ def placing(run: RunFolder) -> EnvironmentSettings:
     if settings.id != FLOORPLAN:
         raise ConfigError(f"run '{run.name}' has the environment {settings.id}, expected {FLOORPLAN}")
     return settings
-
-
-def _area(plc: PlacementCost, macro: int) -> float:
-    width, height = plc.get_node_width_height(macro)
-    return width * height
 
 
 def greedy_placements(run: RunFolder) -> list[FoundPlacement]:

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     ConfigT = TypeVar("ConfigT", bound=RunConfig)
 
 
+_MOST_BLOCKS = 255
+"""A pool has no more, and each is opened several times while a run begins."""
+
+
 def blocks_of(settings: EnvironmentSettings) -> tuple[BlockSettings, ...]:
     """Return the configured blocks, or a synthetic one if there are none."""
     return settings.blocks or (BlockSettings(),)
@@ -118,7 +122,7 @@ def _made_up() -> tuple[PlacementCost, str]:
         return plc, _digest_of(files[:1])  # the placement is derived from the netlist, but its header names the folder
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=_MOST_BLOCKS)
 def _evaluator(netlist: str, placement: str | None, _: str) -> PlacementCost:
     """Cache an evaluator while the files' bytes are the same."""
     return create_placement_cost(netlist, placement) if netlist else _made_up()[0]

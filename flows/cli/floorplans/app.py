@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from penstock.flows.cli.floorplans.place import place
+from penstock.flows.cli.floorplans.record import record
 from penstock.flows.cli.floorplans.shared import WEIGHTS, AsJson, Netlist, Placement, Weights, file_errors, opened
 from penstock.storage.errors import ConfigError
 
@@ -22,6 +23,7 @@ commands = typer.Typer(
     rich_markup_mode=None,
 )
 commands.command()(place)
+commands.command()(record)
 
 
 def add_to(app: typer.Typer) -> None:

@@ -8,7 +8,6 @@ run stores none.
 from __future__ import annotations
 
 import contextlib
-import math
 import shutil
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -23,26 +22,22 @@ from penstock.native.adapters.structured_actions import (
     own_action,
     stored_action,
 )
-from penstock.storage.digest import digest
 from penstock.storage.errors import ConfigError, RunExistsError
-from penstock.storage.refs import Ref, ShardRef, checkpoint_name, shard_name
-from penstock.storage.runs.commit_schema import Commit
-from penstock.storage.shards.codec import ShardColumns, ShardInfo, allocate, decode_shard, encode_shard
-from penstock.storage.shards.episode_index import Episodes
-from penstock.storage.shards.specs import DTYPES, Spec
+from penstock.storage.shards.codec import decode_shard
 from penstock.storage.shards.whole_episodes import whole_episodes
-from penstock.storage.tensors import save_tensors
+from penstock.tasks.data.datasets.stored_episodes import LAST, commit_episodes, write_episodes
 from penstock.tasks.environments.factory import make_pool
 from penstock.tasks.setup.config.consent import require_consent
 from penstock.tasks.setup.config.replay import build_stored_config
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from gymnasium import Space
     from numpy.typing import NDArray
 
+    from penstock.storage.refs import ShardRef
     from penstock.storage.runs.run import RunFolder
     from penstock.storage.shards.codec import Shard
     from penstock.storage.shards.whole_episodes import WholeEpisode
@@ -174,23 +169,23 @@ def import_dataset(run: RunFolder, path: Path) -> Exported:
     if run.exists():
         raise RunExistsError(f"there is a run '{run.name}' already; choose another name for the import")
     last_infos = _last_infos(dataset)
+    environment = dataset.env_spec.id if dataset.env_spec is not None else str(dataset.id)
     refs: list[ShardRef] = []
     pending: list[dict[str, NDArray[Any]]] = []
-    cut = total = 0
+    cut = 0
     for episode in dataset.iterate_episodes():
         pending.append(_rows(episode, last_infos, dataset.action_space))
-        total += len(episode)
         cut += bool(CUT in pending[-1] and pending[-1][CUT].any())
         if sum(array.nbytes for rows in pending for array in rows.values()) >= _SHARD_BYTES:
-            refs.append(_write(run, len(refs), pending, dataset))
+            refs.append(write_episodes(run, len(refs), pending, environment))
             pending = []
     if pending:
-        refs.append(_write(run, len(refs), pending, dataset))
+        refs.append(write_episodes(run, len(refs), pending, environment))
     if not refs:
         raise ConfigError(f"the Minari dataset '{path}' has no episodes; there is nothing to import")
     run.create(_run_json(run.name, dataset))
-    _commit(run, refs, dataset.total_episodes, total)
-    return Exported(dataset.total_episodes, cut, total)
+    commit_episodes(run, refs, dataset.total_episodes, "imported from Minari")
+    return Exported(dataset.total_episodes, cut, sum(ref.rows for ref in refs))
 
 
 def spaces_of(run: RunFolder) -> tuple[Space[Any], Space[Any]]:
@@ -319,55 +314,7 @@ def _rows(episode: Any, last_infos: set[str], action_space: Space[Any]) -> dict[
     rows.setdefault("env_id", np.zeros(steps, np.int32))
     rows.setdefault("episode_id", np.full(steps, episode.id, np.int32))
     rows.setdefault("policy_version", np.zeros(steps, np.int32))
-    return {**rows, "/last": observations[-1:]}
-
-
-def _write(run: RunFolder, round_: int, episodes: list[dict[str, NDArray[Any]]], dataset: Any) -> ShardRef:
-    first = episodes[0]
-    names = [name for name in first if name != "/last"]
-    columns = {name: _spec(name, first[name]) for name in names}
-    lengths = np.array([len(rows["reward"]) for rows in episodes])
-    steps = int(lengths.sum())
-    arrays = allocate(columns, steps, 1)
-    for rows in episodes:
-        if {name: _spec(name, rows[name]) for name in rows if name != "/last"} != columns:
-            raise ConfigError(
-                f"the dataset's episodes have different columns: {sorted(rows)}, expected {sorted(first)}"
-            )
-    for name in names:
-        np.concatenate([rows[name] for rows in episodes], out=arrays[name][:, 0])
-    ends = np.cumsum(lengths) - 1
-    if not (arrays["terminated"] | arrays["truncated"])[ends, 0].all():
-        raise ConfigError("an episode of the dataset neither terminates nor is truncated; Minari requires one of them")
-    starts = ends + 1 - lengths
-    versions, rewards = arrays["policy_version"][:, 0], arrays["reward"][:, 0]
-    index = Episodes.from_flags(
-        row=ends,
-        env_id=arrays["env_id"][ends, 0].astype(np.int64),
-        episode_id=arrays["episode_id"][ends, 0].astype(np.int64),
-        length=lengths,
-        return_=np.array(
-            [math.fsum(rewards[start : end + 1].tolist()) for start, end in zip(starts, ends, strict=True)]
-        ),
-        terminated=(arrays["terminated"][ends, 0] != 0).astype(np.uint8),
-        truncated=(arrays["truncated"][ends, 0] != 0).astype(np.uint8),
-        first_policy_version=versions[starts].astype(np.int64),
-        last_policy_version=versions[ends].astype(np.int64),
-    )
-    environment = dataset.env_spec.id if dataset.env_spec is not None else str(dataset.id)
-    info = ShardInfo(0, 0, round_, 0, steps, 1, int(versions.min()), int(versions.max()), environment, {}, index)
-    shard = encode_shard(
-        ShardColumns(columns, arrays), ends, np.concatenate([rows["/last"] for rows in episodes]), info
-    )
-    name = shard_name(0, 0, round_, 0, shard.digest)
-    run.store.write(name, shard.parts)
-    return ShardRef(name, shard.digest, shard.nbytes, round_, 0, steps)
-
-
-def _spec(name: str, array: NDArray[Any]) -> Spec:
-    if array.dtype.name not in DTYPES or 0 in array.shape[1:]:
-        raise ConfigError(f"'{name}' has {array.dtype}{list(array.shape[1:])} a step, which no column can hold")
-    return Spec(array.dtype.name, array.shape[1:])
+    return {**rows, LAST: observations[-1:]}
 
 
 def _run_json(name: str, dataset: Any) -> dict[str, Any]:
@@ -387,28 +334,3 @@ def _run_json(name: str, dataset: Any) -> dict[str, Any]:
         "made_with": {},
         "promise": {"holds": False, "why": "imported from a Minari dataset", "where": "nowhere"},
     }
-
-
-def _commit(run: RunFolder, refs: Iterable[ShardRef], episodes: int, steps: int) -> None:
-    refs = list(refs)
-    checkpoint = save_tensors({}, {"stage": 0, "imported": True})
-    ref = Ref(checkpoint_name(0, digest(checkpoint)), digest(checkpoint), len(checkpoint))
-    run.store.write(ref.name, [memoryview(checkpoint)])
-    run.store.sync([ref.name, *(shard.name for shard in refs)])
-    run.log.append(
-        Commit(
-            stage=0,
-            parent=run.genesis(),
-            rounds=(0, len(refs) - 1),
-            version=0,
-            env_steps=steps,
-            episodes=episodes,
-            shards=tuple(refs),
-            states=(),
-            snapshots=(),
-            checkpoint=ref,
-            metrics={},
-            evaluation=None,
-            finished="imported from Minari",
-        )
-    )

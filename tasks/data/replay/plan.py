@@ -205,7 +205,10 @@ def _sources(root: Store, config: ReplayConfig) -> list[_Source]:
 def _environment_key(config: TrainConfig) -> list[object]:
     """Return what two environments must have in common; earlier versions stored 4 as 4.0, which is equal here."""
     environment = config.environment
-    return [environment.id, environment.max_episode_steps, environment.settings]
+    # Observations name a block by its number, so runs of other blocks, or of the same in another order, do not fit.
+    blocks = " ".join(str(block.digest) for block in environment.blocks)
+    key: list[object] = [environment.id, environment.max_episode_steps, environment.settings]
+    return [*key, f"blocks {digest(blocks.encode())}"] if blocks else key
 
 
 def in_environment_of_sources(root: Store, config: ReplayConfig) -> ReplayConfig:

@@ -108,9 +108,15 @@ class BehaviourCloning(Algorithm):
 
     @property
     def _network(self) -> Network:
-        settings = self.settings
-        relu = settings.activation == "relu"
-        return Network(settings.network, self.environment.policy_input, settings.features, settings.hidden, relu=relu)
+        settings, environment = self.settings, self.environment
+        return Network(
+            settings.network,
+            environment.policy_input,
+            settings.features,
+            settings.hidden,
+            environment.facts,
+            relu=settings.activation == "relu",
+        )
 
     def _policy(self, params: Mapping[str, Tensor], observation: Tensor) -> tuple[Tensor, Tensor | None]:
         """Compute the distribution's outputs, and the log standard deviation of numbers if there are any."""

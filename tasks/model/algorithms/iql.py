@@ -75,7 +75,7 @@ class IQL(Algorithm):
         critic = {
             f"{twin}{name}": value
             for twin in _TWINS
-            for name, value in self._network.init(outputs, 1.0, generator, joined).items()
+            for name, value in self._network.without_rule(self._network.init(outputs, 1.0, generator, joined)).items()
         }
         value = self._network.init(1, 1.0, generator)
         groups = {"value": value, "policy": policy, "critic": critic}
@@ -146,9 +146,15 @@ class IQL(Algorithm):
 
     @property
     def _network(self) -> Network:
-        settings = self.settings
-        relu = settings.activation == "relu"
-        return Network(settings.network, self.environment.policy_input, settings.features, settings.hidden, relu=relu)
+        settings, environment = self.settings, self.environment
+        return Network(
+            settings.network,
+            environment.policy_input,
+            settings.features,
+            settings.hidden,
+            environment.facts,
+            relu=settings.activation == "relu",
+        )
 
     def _policy(self, params: Mapping[str, Tensor], observation: Tensor) -> tuple[Tensor, Tensor | None]:
         """Compute the distribution's outputs, and the log standard deviation of numbers if there are any."""

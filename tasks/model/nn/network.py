@@ -115,6 +115,12 @@ class Network:
         else:
             params[f"{len(self.hidden)}.weight"][:outputs].mul_(0.01)
 
+    def without_rule(self, params: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return fresh parameters whose outputs estimate values: `floorplan` then does not begin with its rule."""
+        if "rule.weight" in params:
+            params["rule.weight"].zero_()
+        return params
+
     def prepared(self, observation: Tensor) -> Tensor:
         """Convert `[rows, ...]` to the network's input: float32 `[rows, n]`, for `floorplan` the bytes.
 

@@ -225,12 +225,16 @@ class NetworkSettings(AlgorithmSettings):
     def check_environment(self, environment: EnvironmentSpec) -> None:
         """Refuse observations that the network does not support."""
         super().check_environment(environment)
-        if self.network == "floorplan" and "edges" not in environment.get("facts", {}):
-            raise ConfigError(
-                f"algorithm.network = 'floorplan': {environment['id']} has no netlist, expected Floorplan-v0; "
-                "choose mlp"
-            )
+        check_netlist(self.network, environment)
         check_images(self.network, environment)
+
+
+def check_netlist(network: str, environment: EnvironmentSpec) -> None:
+    """Refuse a network over netlists where the environment has none; raises as `check_images`."""
+    if network == "floorplan" and "edges" not in environment.get("facts", {}):
+        raise ConfigError(
+            f"algorithm.network = 'floorplan': {environment['id']} has no netlist, expected Floorplan-v0; choose mlp"
+        )
 
 
 def check_images(network: str, environment: EnvironmentSpec) -> None:

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from penstock.tasks.setup.config.algorithm_base import (
     EncodedSettings,
     check_bounds,
+    check_netlist,
     check_pixels,
     implemented_by,
 )
@@ -45,6 +46,15 @@ class LikelihoodSettings(EncodedSettings):
         "bounded_mean",
     )
 
+    network: Literal["mlp", "nature", "residual", "small", "lines", "leaves", "floorplan"] = Field(
+        "mlp",
+        description="Encoder before the hidden layers: none (mlp), convolutions for images (nature, residual), for "
+        "grids of cells (small, or lines where lines of four count) or for the images of a structured observation "
+        "(leaves), or maps and messages over a netlist (floorplan).",
+    )
+    features: int = Field(
+        256, ge=1, description="Features of the encoder, or (floorplan) of a macro and of a cell; a plain mlp has none."
+    )
     activation: Activation = "tanh"
     adam_epsilon: AdamEpsilon = 1e-5
     bounded_mean: BoundedMean = False
@@ -52,6 +62,7 @@ class LikelihoodSettings(EncodedSettings):
     def check_environment(self, environment: EnvironmentSpec) -> None:
         """Refuse what the network does not support, and a mean within bounds where there are none."""
         super().check_environment(environment)
+        check_netlist(self.network, environment)
         if self.bounded_mean:
             check_bounds("algorithm.bounded_mean = true", environment)
 

@@ -44,8 +44,8 @@ def extend_run(run: RunFolder, change: Callable[[Limits], Limits]) -> Limits:
     Raises:
         RunNotFoundError: the run does not exist.
         RunFinishedError: it was extended to these limits before, and has reached them.
-        ConfigError: the run is not finished; the limits are the same, or `max_stages` is smaller; or it would end with
-            the same stage.
+        ConfigError: the run is not finished, or has learned nothing; the limits are the same, or `max_stages` is
+            smaller; or it would end with the same stage.
         LeaseHeldError: a flow drives the run.
         CommitConflictError: the run was extended otherwise at the same time.
     """
@@ -92,6 +92,11 @@ def with_extensions(run: RunFolder, config: ConfigT, stage: int) -> ConfigT:
 
 
 def _check(run: RunFolder, newest: Commit, current: Limits, wanted: Limits) -> None:
+    if not newest.snapshots:
+        raise ConfigError(
+            f"run '{run.name}' has episodes that it was given ({newest.finished}) and has learned nothing, so there is "
+            f"nothing to continue; `penstock replay NAME --from {run.name}` learns from them"
+        )
     if wanted.max_stages < current.max_stages:
         raise ConfigError(
             f"--max-stages {wanted.max_stages}: run '{run.name}' has the limit {current.max_stages} and has committed "

@@ -1,0 +1,304 @@
+"""Pretrains a placer on annealed placements of generated blocks, and measures what that gives on other blocks.
+
+    PENSTOCK_TEST_DATA=FOLDER python benchmarks/placing_pretraining.py             # hours; it continues
+    python benchmarks/placing_pretraining.py --quick                               # minutes, on generated blocks
+
+Blocks are generated and annealed, with the published moves and with guided ones. `penstock floorplan record` stores
+the placements as episodes, and `penstock replay` clones them (behaviour cloning, of each kind of annealing) and learns
+from all of them with legalised ones (IQL). Then, on blocks that were not among them:
+
+- zero-shot: the policies and the untrained network's rule are sampled for equal CPU seconds, and the best counts;
+- as a start: guided annealing, from what a fifth of the time sampled, and from the legalised placement; also at a
+  tenth of the first temperature, at which a start is not forgotten;
+- fine-tuning: PPO on one generated block, which starts with the policies or afresh.
+
+Every part is kept in `--keep` and never made twice, so the same command continues, and writes the tables again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING, Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent / "peers"))
+from measure import machine
+from placing import legal_start
+from placing_blocks import GENERATED, NAMES, block
+from placing_layouts import cheaper, hard_macros, put, weighted
+from placing_methods import annealed
+from placing_rule import NOISE, RulePolicy
+from pretraining_blocks import LEGALISED, pretraining_block
+
+from penstock.native.floorplan import GUIDED, PlacementCost
+from penstock.tasks.inference.loading import load_policy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from torch import Tensor
+
+RESULTS = Path(__file__).parent / "results" / "2026-11-27-placing-pretraining"
+PENSTOCK = str(Path(sys.executable).parent / "penstock")
+RULE = "the rule"
+LEARNED = {
+    "cloned, published moves": ("floorplan-bc", ("published",)),
+    "cloned, guided moves": ("floorplan-bc", ("guided",)),
+    "IQL, both and legalised": ("floorplan-iql", ("published", "guided", LEGALISED)),
+}
+"""Presets of replays, and the placements of each block that they learn from."""
+POLICIES = (RULE, *LEARNED)
+NOISES = (NOISE, 0.5)
+SAMPLED_SHARE = 0.2  # of the time, before annealing from the best sample
+COOL = replace(GUIDED, hot=0.1 * GUIDED.hot)
+TUNED, TUNED_ROUNDS, TUNED_ENVS = "generated-1", 60, 32
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=150, help="generated blocks; a run has at most 255")
+    parser.add_argument("--moves", type=int, default=20_000, help="of each block's annealings")
+    parser.add_argument("--blocks", nargs="+", choices=NAMES, default=["ariane133", "generated-2"])
+    parser.add_argument("--seconds", type=float, default=5.0, help="CPU seconds of each measurement")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2], help="of replays, samples and fine-tuning")
+    parser.add_argument("--keep", type=Path, default=Path("build/placing-pretraining"))
+    parser.add_argument("--quick", action="store_true", help="eight blocks, generated ones to judge on, one seed")
+    parser.add_argument("--write", action="store_true", help="write the result files too")
+    given = parser.parse_args()
+    if given.quick:
+        given.count, given.moves, given.seconds, given.seeds = 8, 5_000, 3.0, [1]
+        given.blocks, given.keep = ["generated-1"], given.keep.with_name(f"{given.keep.name}-quick")
+    given.keep.mkdir(parents=True, exist_ok=True)
+    found = {
+        "command": " ".join(["python benchmarks/placing_pretraining.py", *sys.argv[1:]]),
+        "machine": machine(["torch", "numpy"]),
+        "recorded": list(recorded(given)),
+        "replays": list(replayed(given)),
+        "placed": list(placed(given)),
+        "tuned": list(tuned(given)),
+    }
+    text = page(found)
+    if given.write:
+        RESULTS.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        RESULTS.with_suffix(".md").write_text(text, encoding="utf-8")
+    print(text)
+
+
+def recorded(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Make the blocks and record their placements as runs."""
+    (given.keep / "blocks").mkdir(exist_ok=True)
+    folders = [pretraining_block(given.keep / "blocks", i, given.moves) for i in range(given.count)]
+    for _, kinds in LEARNED.values():
+        name = "-".join(kinds)
+        chosen = [part for kind in kinds for part in ("--placement", f"{kind}.plc")]
+
+        def record(name: str = name, chosen: list[str] = chosen) -> dict[str, Any]:
+            episodes = penstock(given, "floorplan", "record", name, *map(str, folders), *chosen)
+            returns = [one["episode_return"] for one in episodes]
+            moved = sum(one["moved"] for one in episodes)
+            steps = sum(one["macros"] for one in episodes)
+            return {"run": name, "episodes": len(returns), "steps": steps, "moved": moved, "cost": -fmean(returns)}
+
+        yield kept(given, f"recorded-{name}", record)
+
+
+def replayed(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Learn from the recorded runs."""
+    for policy, (preset, kinds) in LEARNED.items():
+        for seed in given.seeds:
+            name = run_of(policy, seed)
+
+            def learn(name: str = name, preset: str = preset, kinds: tuple[str, ...] = kinds, seed: int = seed) -> Any:
+                options = ["--from", "-".join(kinds), "--preset", preset, "--seed", str(seed)]
+                drive(given, name, ["replay", name, *options])
+                stages = stages_of(given, name)
+                return {"run": name, "first": stages[0], "last": stages[-1]}
+
+            yield kept(given, f"replayed-{name}", learn)
+
+
+def placed(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Sample the policies, and anneal from what they sampled."""
+    for name in given.blocks:
+        start = legal_start(name, given.keep / "blocks-to-judge")
+        for seed in given.seeds:
+            for policy in POLICIES:
+                for noise in NOISES:
+                    yield kept(
+                        given,
+                        f"sampled-{name}-{slug(policy)}-{noise:g}-{seed}",
+                        lambda name=name, start=start, policy=policy, noise=noise, seed=seed: {
+                            "kind": "sampled",
+                            "block": name,
+                            "policy": policy,
+                            "noise": noise,
+                            "seed": seed,
+                            **sampled(given, start, policy, noise, given.seconds, seed)[1],
+                        },
+                    )
+            for policy in ("legalised", *POLICIES):
+                for cool in (False, True):
+                    yield kept(
+                        given,
+                        f"annealed-{name}-{slug(policy)}-{'cool' if cool else 'hot'}-{seed}",
+                        lambda name=name, start=start, policy=policy, cool=cool, seed=seed: {
+                            "kind": "annealed",
+                            "block": name,
+                            "policy": policy,
+                            "cool": cool,
+                            "seed": seed,
+                            **from_start(given, start, policy, cool, seed),
+                        },
+                    )
+
+
+def sampled(
+    given: argparse.Namespace, start: PlacementCost, policy: str, noise: float, seconds: float, seed: int
+) -> tuple[PlacementCost, dict[str, Any]]:
+    """Sample a policy for some CPU seconds; return the best placement, and the costs of all."""
+    begun, best, costs, macros = time.process_time(), start, [], hard_macros(start)
+    with RulePolicy(start, seed, parameters(given, policy, seed), noise) as act:
+        while not costs or time.process_time() - begun < seconds:
+            cells = act()
+            plc = start if cells is None else put(start, macros, cells)
+            costs.append(weighted(plc))
+            best = cheaper(plc, best)
+    spent = time.process_time() - begun
+    return best, {"cost": min(costs), "mean": fmean(costs), "episodes": len(costs), "cpu_seconds": spent}
+
+
+def from_start(given: argparse.Namespace, start: PlacementCost, policy: str, cool: bool, seed: int) -> dict[str, Any]:
+    """Anneal with guided moves, from a policy's best sample or the legalised placement, within the same CPU time."""
+    begun, seconds = time.process_time(), given.seconds
+    if policy != "legalised":
+        start, _ = sampled(given, start, policy, NOISE, SAMPLED_SHARE * seconds, seed)
+    left = seconds - (time.process_time() - begun)
+    plc = annealed(start, left, seed, COOL if cool else GUIDED)
+    return {"cost": weighted(plc), "cpu_seconds": time.process_time() - begun}
+
+
+def parameters(given: argparse.Namespace, policy: str, seed: int) -> Mapping[str, Tensor] | None:
+    """Return a learned policy's parameters; None for the rule."""
+    if policy == RULE:
+        return None
+    loaded = load_policy(run_of(policy, seed), store=str(given.keep / "runs"))
+    return dict(loaded.params["policy"])
+
+
+def tuned(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Train with PPO on one block, from the policies and afresh."""
+    netlist, placement = (path.resolve() for path in block(TUNED, given.keep / "blocks-to-judge"))
+    macros, stages = GENERATED[TUNED].hard_macros, 2 if given.quick else 6
+    options = ["--blocks", f'[{{netlist = "{netlist}", placement = "{placement}"}}]', "--round-steps", str(macros)]
+    options += ["--num-envs", str(TUNED_ENVS), "--envs-per-tile", str(TUNED_ENVS), "--max-stages", str(stages)]
+    options += ["--rounds-per-stage", str(TUNED_ROUNDS // 6), "--algorithm.anneal-rounds", str(TUNED_ROUNDS)]
+    options += ["--algorithm.shared-network", "false"]
+    for policy in ("fresh", *LEARNED):
+        for seed in given.seeds:
+            name = f"tuned-{run_of(policy, seed)}"
+
+            def train(name: str = name, policy: str = policy, seed: int = seed) -> dict[str, Any]:
+                source = ["--init-from.run", run_of(policy, seed), "--init-from.groups", '["policy"]']
+                start = [] if policy == "fresh" else source
+                drive(given, name, ["train", "floorplan", "--name", name, "--seed", str(seed), *options, *start])
+                (best,) = penstock(given, "floorplan", "best", name, str(given.keep / name))
+                stages = stages_of(given, name)
+                about = {
+                    "policy": policy,
+                    "seed": seed,
+                    "cost": best["weighted_cost"],
+                    "steps": stages[-1]["env steps"],
+                }
+                return {**about, "first_return": stages[0]["return"], "last_return": stages[-1]["return"]}
+
+            yield kept(given, name, train)
+
+
+def drive(given: argparse.Namespace, name: str, command: list[str]) -> None:
+    """Begin a run, or continue it."""
+    exists = (given.keep / "runs" / name / "run.json").exists()
+    penstock(given, *(["resume", name] if exists else command))
+
+
+def stages_of(given: argparse.Namespace, name: str) -> list[dict[str, Any]]:
+    return list(penstock(given, "show", name)["stages"])
+
+
+def penstock(given: argparse.Namespace, *arguments: str) -> Any:
+    """Run a command of Penstock and return its JSON."""
+    command = [PENSTOCK, *arguments, "--store", str(given.keep / "runs"), "--json"]
+    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+
+
+def kept(given: argparse.Namespace, name: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Return a part's figures, measured now or by an earlier run of this command."""
+    file = given.keep / f"{name}.json"
+    if not file.exists():
+        print(name, file=sys.stderr, flush=True)
+        file.write_text(json.dumps(measure()) + "\n", encoding="utf-8")
+    return dict(json.loads(file.read_text(encoding="utf-8")))
+
+
+def run_of(policy: str, seed: int) -> str:
+    return f"{slug(policy)}-{seed}"
+
+
+def slug(policy: str) -> str:
+    return policy.lower().replace(", ", "-").replace(" ", "-")
+
+
+def page(found: dict[str, Any]) -> str:
+    """Return the tables."""
+    lines = ["# Pretraining a placer on annealed placements of generated blocks", "", f"`{found['command']}`", ""]
+    lines += ["Weighted costs, lower is better; each mean is over seeds, with the standard deviation behind it."]
+    lines += ["", "## Recorded", ""]
+    lines += [
+        "| placements | episodes | steps | macros moved | mean cost in the environment |",
+        "|---|---|---|---|---|",
+    ]
+    for one in found["recorded"]:
+        lines.append(f"| {one['run']} | {one['episodes']} | {one['steps']:,} | {one['moved']} | {one['cost']:.4f} |")
+    placed = found["placed"]
+    for name in dict.fromkeys(one["block"] for one in placed):
+        lines += ["", f"## {name}, sampled", "", "| policy | noise | best | mean | episodes | CPU s |"]
+        lines += ["|---|---|---|---|---|---|"]
+        for policy in POLICIES:
+            for noise in NOISES:
+                ones = chosen(placed, kind="sampled", block=name, policy=policy, noise=noise)
+                lines.append(row([policy, f"{noise:g}"], ones, "cost", "mean", "episodes", "cpu_seconds"))
+        lines += ["", f"## {name}, guided annealing from", "", "| start | first temperature | cost | CPU s |"]
+        lines += ["|---|---|---|---|"]
+        for policy in ("legalised", *POLICIES):
+            for cool in (False, True):
+                ones = chosen(placed, kind="annealed", block=name, policy=policy, cool=cool)
+                lines.append(row([policy, "a tenth" if cool else "the usual"], ones, "cost", "cpu_seconds"))
+    lines += ["", f"## Fine-tuned on {TUNED}", ""]
+    lines += ["| start | steps | best cost | first stage's return | last stage's return |", "|---|---|---|---|---|"]
+    for policy in ("fresh", *LEARNED):
+        ones = chosen(found["tuned"], policy=policy)
+        lines.append(row([policy, f"{ones[0]['steps']:,}"], ones, "cost", "first_return", "last_return"))
+    return "\n".join([*lines, ""])
+
+
+def chosen(ones: list[dict[str, Any]], **wanted: Any) -> list[dict[str, Any]]:
+    return [one for one in ones if all(one.get(name) == value for name, value in wanted.items())]
+
+
+def row(first: list[str], ones: list[dict[str, Any]], *names: str) -> str:
+    """Return a line of a table: means over seeds."""
+    return f"| {' | '.join([*first, *(shown([one[name] for one in ones]) for name in names)])} |"
+
+
+def shown(values: list[float]) -> str:
+    spread = f" ({stdev(values):.4f})" if len(values) > 1 and max(values) < 2 else ""
+    return f"{fmean(values):.4f}{spread}" if max(values) < 2 else f"{fmean(values):.1f}"
+
+
+if __name__ == "__main__":
+    main()

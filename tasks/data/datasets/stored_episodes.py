@@ -1,0 +1,115 @@
+"""Stores whole episodes that no actor of a run played as a run of one stage, for readers and replays."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from penstock.storage.digest import digest
+from penstock.storage.errors import ConfigError
+from penstock.storage.refs import Ref, ShardRef, checkpoint_name, shard_name
+from penstock.storage.runs.commit_schema import Commit
+from penstock.storage.shards.codec import ShardColumns, ShardInfo, allocate, encode_shard
+from penstock.storage.shards.episode_index import Episodes
+from penstock.storage.shards.specs import DTYPES, Spec
+from penstock.storage.tensors import save_tensors
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from penstock.storage.runs.run import RunFolder
+
+LAST = "/last"
+"""Name, which no column has, of an episode's observation after its last step."""
+
+
+def write_episodes(
+    run: RunFolder,
+    round_: int,
+    episodes: Sequence[dict[str, NDArray[Any]]],
+    environment: str,
+    returns: Sequence[float] | None = None,
+) -> ShardRef:
+    """Write a shard with whole episodes, one after another, as the rows of one environment.
+
+    Args:
+        run: it need not exist yet.
+        round_: the shard's round, which has no other.
+        episodes: columns `[steps, ...]` by name, with the observation after the last step as `LAST` `[1, ...]`.
+        environment: its id.
+        returns: of the episodes; None: the sums of their rewards, as the column has them.
+
+    Raises:
+        ConfigError: columns differ, no column can hold one, or an episode has no end.
+    """
+    first = episodes[0]
+    names = [name for name in first if name != LAST]
+    columns = {name: _spec(name, first[name]) for name in names}
+    lengths = np.array([len(rows["reward"]) for rows in episodes])
+    steps = int(lengths.sum())
+    arrays = allocate(columns, steps, 1)
+    for rows in episodes:
+        if {name: _spec(name, rows[name]) for name in rows if name != LAST} != columns:
+            raise ConfigError(
+                f"the dataset's episodes have different columns: {sorted(rows)}, expected {sorted(first)}"
+            )
+    for name in names:
+        np.concatenate([rows[name] for rows in episodes], out=arrays[name][:, 0])
+    ends = np.cumsum(lengths) - 1
+    if not (arrays["terminated"] | arrays["truncated"])[ends, 0].all():
+        raise ConfigError("an episode of the dataset neither terminates nor is truncated; Minari requires one of them")
+    starts = ends + 1 - lengths
+    versions, rewards = arrays["policy_version"][:, 0], arrays["reward"][:, 0]
+    if returns is None:
+        returns = [math.fsum(rewards[start : end + 1].tolist()) for start, end in zip(starts, ends, strict=True)]
+    index = Episodes.from_flags(
+        row=ends,
+        env_id=arrays["env_id"][ends, 0].astype(np.int64),
+        episode_id=arrays["episode_id"][ends, 0].astype(np.int64),
+        length=lengths,
+        return_=np.array(returns),
+        terminated=(arrays["terminated"][ends, 0] != 0).astype(np.uint8),
+        truncated=(arrays["truncated"][ends, 0] != 0).astype(np.uint8),
+        first_policy_version=versions[starts].astype(np.int64),
+        last_policy_version=versions[ends].astype(np.int64),
+    )
+    info = ShardInfo(0, 0, round_, 0, steps, 1, int(versions.min()), int(versions.max()), environment, {}, index)
+    shard = encode_shard(ShardColumns(columns, arrays), ends, np.concatenate([rows[LAST] for rows in episodes]), info)
+    name = shard_name(0, 0, round_, 0, shard.digest)
+    run.store.write(name, shard.parts)
+    return ShardRef(name, shard.digest, shard.nbytes, round_, 0, steps)
+
+
+def commit_episodes(run: RunFolder, refs: Sequence[ShardRef], episodes: int, finished: str) -> None:
+    """Commit shards as the only stage of a run that was created, finished for the given reason."""
+    checkpoint = save_tensors({}, {"stage": 0, "imported": True})
+    ref = Ref(checkpoint_name(0, digest(checkpoint)), digest(checkpoint), len(checkpoint))
+    run.store.write(ref.name, [memoryview(checkpoint)])
+    run.store.sync([ref.name, *(shard.name for shard in refs)])
+    run.log.append(
+        Commit(
+            stage=0,
+            parent=run.genesis(),
+            rounds=(0, len(refs) - 1),
+            version=0,
+            env_steps=sum(shard.rows for shard in refs),
+            episodes=episodes,
+            shards=tuple(refs),
+            states=(),
+            snapshots=(),
+            checkpoint=ref,
+            metrics={},
+            evaluation=None,
+            finished=finished,
+        )
+    )
+
+
+def _spec(name: str, array: NDArray[Any]) -> Spec:
+    if array.dtype.name not in DTYPES or 0 in array.shape[1:]:
+        raise ConfigError(f"'{name}' has {array.dtype}{list(array.shape[1:])} a step, which no column can hold")
+    return Spec(array.dtype.name, array.shape[1:])
