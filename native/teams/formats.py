@@ -56,9 +56,9 @@ class TeamObservations:
         for name, space in self._spaces.items():
             if unfit := _unfit(space):
                 raise ValueError(
-                    f"{environment_id}: the observation space of {name} is {space}: {unfit}; expected choices and "
-                    f"numbers alone: name a function of yours that makes the environment and encodes it as a Box, or "
-                    f"leaves it out, as {OWN} (docs/environments.md shows one)"
+                    f"{environment_id}: what {name} observes {unfit}; expected choices and numbers alone: name a "
+                    f"function of yours that makes the environment and encodes it as a Box, or leaves it out, as {OWN} "
+                    f"(docs/environments.md shows one)"
                 )
         flat: list[Any] = [flatten_space(space) for space in self._spaces.values()]
         width = max(space.shape[0] for space in flat)
@@ -201,15 +201,11 @@ def _padded_bounds(spaces: Sequence[Any]) -> tuple[NDArray[np.float32], NDArray[
 
 
 def _unfit(space: Space[Any]) -> str:
-    """Name what no network can read, such as `its leaf 'said' is Text(...), which is text`; '' if there is nothing."""
+    """Name what no network can read, such as `has the leaf 'radio.said', a text`; '' if there is nothing."""
     for path, each in leaves_of(space):
         if isinstance(each, Text) or not each.is_np_flattenable:
-            reason = "which is text" if isinstance(each, Text) else "of no fixed size"
-            return (
-                f"its leaf '{leaf_name(path)}' is {each}, {reason}"
-                if path
-                else f"it is {reason.removeprefix('which is ')}"
-            )
+            reason = "a text" if isinstance(each, Text) else f"{each}, of no fixed size"
+            return f"has the leaf '{leaf_name(path)}', {reason}" if path else f"is {reason}"
     return ""
 
 
