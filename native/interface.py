@@ -69,18 +69,31 @@ class ActionLeafFormat(TypedDict):
     """True if vectors hold -1 for `low` and 1 for `high`; False if they hold the environment's own numbers."""
 
 
+class AgentFormat(TypedDict):
+    """An agent's part of a team's structured action: the first numbers of its row."""
+
+    name: str
+    leaves: list[ActionLeafFormat]
+
+
 class ActionFormat(TypedDict):
-    """The format of one environment's action: `discrete` has `n`, `box` has `low` and `high`, `structured` `leaves`."""
+    """The format of one environment's action: `discrete` has `n`, `box` has `low` and `high`, `structured` `leaves`.
+
+    A `structured` action of several agents has `agents` in place of `leaves`, and `n`.
+    """
 
     kind: Literal["discrete", "box", "structured"]
     dtype: str
     shape: tuple[int, ...]
-    """For `discrete` () or (agents,); for `structured` (numbers,), those of its leaves one after the other."""
+    """For `discrete` () or (agents,); for `structured` (numbers,), those of its leaves one after the other, or
+    (agents, numbers), padded to the longest."""
     n: NotRequired[int]
+    """Choices of one action, also the numbers of its mask; for `structured` those of an agent's mask."""
     low: NotRequired[list[Any]]
     """Lists nested as deep as `shape`; so is `high`."""
     high: NotRequired[list[Any]]
     leaves: NotRequired[list[ActionLeafFormat]]
+    agents: NotRequired[list[AgentFormat]]
 
 
 class EnvironmentSpec(TypedDict):

@@ -73,12 +73,15 @@ class ActionSpec:
 
     A structured action is a vector of choices and of a box's numbers: its leaves, one after the other. A choice is a
     whole number from 0. A box's number is from -1 to 1 where the environment bounds it, unless the bounds are very
-    wide; the environment gets it within its bounds.
+    wide; the environment gets it within its bounds. Of several agents it is such a vector for each, and zeros after it
+    up to the longest.
     """
 
     kind: Literal["discrete", "box", "structured"]
     n: int = 0
-    """Number of choices of a discrete action, for each agent where there are several; 0 for a box."""
+    """Number of choices of a discrete action, for each agent where there are several; 0 for a box. For the structured
+    actions of several agents, the numbers of an agent's mask: for each of its vector's numbers as many as that has
+    choices, or one for a number of a box, then zeros, and at last whether it is there."""
     shape: tuple[int, ...] = ()
     """Shape of a box; with several agents the first axis is theirs, and a discrete action has that axis alone."""
     low: tuple[float, ...] = ()
@@ -87,11 +90,26 @@ class ActionSpec:
     """Upper bounds, likewise."""
     leaves: tuple[ActionLeaf, ...] = ()
     """Parts of a structured action, whose `shape` is (numbers,)."""
+    of_agents: tuple[ActionSpec, ...] = ()
+    """Each agent's own structured action, where there are several: the first numbers of its row of `shape` (agents,
+    numbers)."""
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """For each number of a structured action's vector that number's choices, or 0 for a number of a box."""
+        """For each number of a structured action's vector that number's choices, or 0 for a number of a box.
+
+        Of several agents, those of one row after the other; a number that only fills a row up has one choice.
+        """
+        if self.of_agents:
+            return tuple(
+                size for own in self.of_agents for size in own.sizes + (1,) * (self.shape[-1] - len(own.sizes))
+            )
         return tuple(size for leaf in self.leaves for size in leaf.sizes)
+
+    @property
+    def mask_shape(self) -> tuple[int, ...]:
+        """Shape of a mask of allowed choices: (n,), or (agents, n)."""
+        return (*(self.shape[:1] if self.of_agents else self.shape), self.n)
 
     @property
     def spec(self) -> Spec:
@@ -165,7 +183,7 @@ class EnvironmentSpec:
         """
         if self.unmasked_observation is None:
             return observation, None
-        each = (*self.action.shape, self.action.n)
+        each = self.action.mask_shape
         mask, unmasked = observation.tensor_split([math.prod(each)], dim=1)
         return unmasked.unflatten(1, self.unmasked_observation.shape), (mask != 0).unflatten(1, each)
 
@@ -190,6 +208,7 @@ class EnvironmentSpec:
                 low=tuple(np.ravel(action.get("low", ())).tolist()) if action["kind"] == "box" else (),
                 high=tuple(np.ravel(action.get("high", ())).tolist()) if action["kind"] == "box" else (),
                 leaves=tuple(_leaf(leaf) for leaf in action.get("leaves", ())),
+                of_agents=tuple(_of_agent(agent) for agent in action.get("agents", ())),
             ),
             max_episode_steps=described["max_episode_steps"],
             reward_threshold=described["reward_threshold"],
@@ -205,6 +224,12 @@ class EnvironmentSpec:
 def _leaf(described: Mapping[str, Any]) -> ActionLeaf:
     """Read a leaf as `native.interface.ObservationLeafFormat` describes it."""
     return ActionLeaf(described["name"], tuple(described.get("sizes", (0,) * math.prod(described["shape"]))))
+
+
+def _of_agent(described: Mapping[str, Any]) -> ActionSpec:
+    """Read an agent's own action as `native.interface.AgentFormat` describes it."""
+    leaves = tuple(_leaf(leaf) for leaf in described["leaves"])
+    return ActionSpec("structured", shape=(sum(len(leaf.sizes) for leaf in leaves),), leaves=leaves)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,8 @@ _OF_MAKE_VEC = ("vectorization_mode", "vector_kwargs", "wrappers", "render_mode"
 
 def gymnasium_knows(env_id: str) -> bool:
     """Return whether Gymnasium's registry has the id; `module:id` imports the module first, as Gymnasium does."""
-    return ":" in env_id or env_id in gymnasium.registry
+    module, colon, _ = env_id.partition(":")
+    return (bool(colon) and "/" not in module) or env_id in gymnasium.registry
 
 
 def near_misses(env_id: str) -> list[str]:

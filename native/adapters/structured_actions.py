@@ -11,7 +11,7 @@ bounds, and integers are rounded to the nearest.
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
@@ -224,11 +224,21 @@ class ActionVectors:
         )
 
 
+class Vectors(Protocol):
+    """The vectors of actions: `ActionVectors`, or a team's."""
+
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+
+    def encode(self, actions: Any, /) -> NDArray[np.float32]:
+        """Return the vectors of one environment's action, or of a batch."""
+
+
 class VectorSpace(Box):
     """The space of vectors of an action space, from which only vectors of actions are drawn."""
 
-    def __init__(self, space: Space[Any], vectors: ActionVectors, num_envs: int | None = None) -> None:
-        shape = (vectors.count,) if num_envs is None else (num_envs, vectors.count)
+    def __init__(self, space: Space[Any], vectors: Vectors, num_envs: int | None = None) -> None:
+        shape = vectors.low.shape if num_envs is None else (num_envs, *vectors.low.shape)
         low, high = (np.broadcast_to(bound, shape).astype(np.float32) for bound in (vectors.low, vectors.high))
         super().__init__(low, high, dtype=np.float32)
         self._own = space if num_envs is None else batch_space(space, num_envs)

@@ -106,7 +106,7 @@ class WrappedPool(EnvironmentPool):
         self.single_action_space = inner.single_action_space
         self.observation_space = inner.observation_space
         self.action_space = inner.action_space
-        self._own_action_space = inner.single_action_space
+        self._own_action_space = inner.own_action_space if source.several_agents else inner.single_action_space  # type: ignore[attr-defined]
         self._one_action = one_action
         self._agents = len(inner.agents) if source.several_agents else 0  # type: ignore[attr-defined]
         self._actions = (

@@ -19,6 +19,8 @@ from penstock.native.adapters.structured_actions import stored_action
 from penstock.native.conformance.environment_under_test import CheckFailedError, SkippedError, require_equal_parts
 from penstock.native.conformance.own_environment import OwnEnvironment
 from penstock.native.registry.registry import make
+from penstock.native.teams.masks import permitted
+from penstock.native.teams.structured import TeamSpace, TeamVectors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -115,7 +117,8 @@ class CheckedWrapped:
         """Return an action as rounds hold it."""
         kind = self.environment["action"]["kind"]
         if kind == "structured":
-            stored: NDArray[Any] = stored_action(self.action_space, action)
+            space, of_team = self.action_space, isinstance(self.action_space, TeamSpace)
+            stored: NDArray[Any] = TeamVectors(space).encode(action) if of_team else stored_action(space, action)
             return stored
         if kind == "box":
             return np.asarray(action, np.float32)
@@ -131,9 +134,7 @@ class CheckedWrapped:
         pool.begin_round(observation, reward, terminated, truncated, np.zeros(shape, np.int32))
         for t, action in enumerate(actions):
             if "behind_mask" in described:
-                choosers, n = agents or 1, pool.environment["action"]["n"]
-                masks = observation[t, :, : choosers * n] != 0
-                action = _allowed(masks.reshape(*action.shape, n), action)  # noqa: PLW2901
+                action = permitted(pool.environment, observation[t], action)  # noqa: PLW2901
             pool.step_round(t, action)
         return Round(observation, reward, terminated, truncated, pool.end_round())
 
@@ -272,16 +273,6 @@ class CheckedWrapped:
 
 def _toml(value: object) -> str:
     return "true" if value is True else repr(value)
-
-
-def _allowed(masks: NDArray[np.bool_], action: NDArray[Any]) -> NDArray[Any]:
-    """Return choices int64 [...] of which the masks [..., n] forbid none, or 0 where they forbid all."""
-    choices = action.copy()
-    for place in np.ndindex(*action.shape):
-        allowed = np.flatnonzero(masks[place])
-        if action[place] not in allowed:
-            choices[place] = allowed[action[place] % len(allowed)] if len(allowed) else 0
-    return choices
 
 
 def _require_equal(wanted: Round, got: Round, where: str) -> None:

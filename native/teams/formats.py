@@ -5,9 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Text
 from gymnasium.spaces.utils import flatten, flatten_space
+from gymnasium.vector.utils import batch_space
 
+from penstock.native.adapters.one_array import leaf_name, leaves_of
+from penstock.native.adapters.structured_actions import UnsupportedActionError, VectorSpace
+from penstock.native.teams.masks import AgentMask
+from penstock.native.teams.structured import TeamSpace, TeamVectors
 from penstock.native.teams.team_env import MASK
 
 if TYPE_CHECKING:
@@ -19,6 +24,10 @@ if TYPE_CHECKING:
     from penstock.native.interface import ActionFormat
 
 
+OWN = "pettingzoo/my_module:my_function"
+"""An id of the user's own environment, for messages."""
+
+
 class TeamObservations:
     """The observations of agents as one array `[agents, *shape]`.
 
@@ -26,7 +35,7 @@ class TeamObservations:
     padded with zeros to the longest, float32. The mask in an observation is not a part of it.
 
     Raises:
-        ValueError: A space has no fixed size.
+        ValueError: A space has no fixed size, or holds text.
     """
 
     def __init__(self, environment_id: str, spaces: Mapping[str, Space[Any]]) -> None:
@@ -45,10 +54,11 @@ class TeamObservations:
             self.high = np.stack([space.high for space in self._spaces.values()])  # type: ignore[attr-defined]
             return
         for name, space in self._spaces.items():
-            if not space.is_np_flattenable:
+            if unfit := _unfit(space):
                 raise ValueError(
-                    f"{environment_id}: the observation space of {name} is {space}, of no fixed size; expected spaces "
-                    f"that Gymnasium can flatten: wrap the environment"
+                    f"{environment_id}: what {name} observes {unfit}; expected choices and numbers alone: name a "
+                    f"function of yours that makes the environment and encodes it as a Box, or leaves it out, as {OWN} "
+                    f"(docs/environments.md shows one)"
                 )
         flat: list[Any] = [flatten_space(space) for space in self._spaces.values()]
         width = max(space.shape[0] for space in flat)
@@ -79,51 +89,64 @@ class TeamObservations:
 class TeamActions:
     """The actions of agents: choices `[num_envs, agents]`, or floats `[num_envs, agents, numbers]`.
 
-    Agents with fewer choices have a mask that forbids the others; of numbers, an agent gets as many as it has.
+    Agents with fewer choices have a mask that forbids the others; of numbers, an agent gets as many as it has. Unless
+    all have one Discrete, or all a Box of floats, an agent's numbers are the vector of its action (`teams.structured`).
 
     Raises:
-        ValueError: Some agents have choices and some numbers, or a space is neither Discrete nor a float Box.
+        ValueError: A space is neither of these, nor of choices and numbers alone.
     """
 
     def __init__(self, environment_id: str, spaces: Mapping[str, Space[Any]], num_envs: int) -> None:
         self._spaces = dict(spaces)
-        self._agents, self.num_envs = list(spaces), num_envs
+        self.num_envs = num_envs
         each = list(spaces.values())
-        discrete = [isinstance(space, Discrete) for space in each]
-        floats = [isinstance(space, Box) and np.issubdtype(space.dtype, np.floating) for space in each]
-        if not all(discrete) and not all(floats):
-            listed = ", ".join(f"{name}: {space}" for name, space in spaces.items())
-            raise ValueError(
-                f"{environment_id} has the action spaces {listed}; expected Discrete for all agents, or a Box of "
-                f"floats for all: wrap the environment, or choose settings with such actions (continuous_actions, say)"
-            )
         self.spec: ActionFormat
-        if all(discrete):
-            self.choices = [int(space.n) for space in each]  # type: ignore[attr-defined]
+        self.masks: list[AgentMask] = []
+        """Each agent's part of a mask; none if they have numbers alone."""
+        self.own_space: Space[Any]
+        """One environment's actions, as it has them or, of choices and numbers alone, as arrays."""
+        self._vectors: TeamVectors | None = None
+        self._choices: list[int] = []
+        if all(isinstance(space, Discrete) for space in each):
+            self._choices = [int(space.n) for space in each]  # type: ignore[attr-defined]
             self._starts = [int(space.start) for space in each]  # type: ignore[attr-defined]
-            count = max(self.choices)
+            count = max(self._choices)
+            self.masks = [AgentMask.of_choice(own, count) for own in self._choices]
             self.spec = {"kind": "discrete", "dtype": "int64", "shape": (len(each),), "n": count}
-            return
-        self.choices = []
-        widths = [int(np.prod(space.shape)) for space in each]  # type: ignore[arg-type]
-        low, high = -np.ones((len(each), max(widths)), np.float32), np.ones((len(each), max(widths)), np.float32)
-        for row, (space, width) in enumerate(zip(each, widths, strict=True)):
-            box: Any = space
-            low[row, :width], high[row, :width] = box.low.reshape(-1), box.high.reshape(-1)
-        self.spec = {
-            "kind": "box",
-            "dtype": "float32",
-            "shape": low.shape,
-            "low": low.tolist(),
-            "high": high.tolist(),
-        }
+            self.own_space = MultiDiscrete(np.full(len(each), count))
+        elif all(isinstance(space, Box) and np.issubdtype(space.dtype, np.floating) for space in each):
+            low, high = _padded_bounds(each)
+            limits = {"low": low.tolist(), "high": high.tolist()}
+            self.spec = {"kind": "box", "dtype": "float32", "shape": low.shape, **limits}  # type: ignore[typeddict-item]
+            self.own_space = Box(low, high, dtype=np.float32)
+        else:
+            space = TeamSpace(spaces)
+            try:
+                self._vectors = TeamVectors(space)
+            except UnsupportedActionError as error:
+                raise ValueError(
+                    f"{environment_id}: {error}; name a function of yours that wraps the environment and makes other "
+                    f"actions of these, as {OWN}"
+                ) from None
+            self.spec, self.masks, self.own_space = self._vectors.format, self._vectors.masks, space
+        self.single_space, self.space = self.own_space, batch_space(self.own_space, num_envs)
+        """The actions of `step`: arrays of one environment, and of all."""
+        if self._vectors is not None:
+            self.single_space, self.space = (
+                VectorSpace(self.own_space, self._vectors, count) for count in (None, num_envs)
+            )
+
+    @property
+    def need_masks(self) -> bool:
+        """Return whether agents have unequally many choices, of which only a mask can forbid some."""
+        return len(set(self._choices)) > 1
 
     def for_step(self, actions: Any) -> Any:
         """Check and convert the actions of `step`."""
         array = np.asarray(actions)
-        kinds, dtype = ("iu", np.int64) if self.choices else ("fiu", np.float32)
+        kinds, dtype = ("iu", np.int64) if self._choices else ("fiub" if self._vectors else "fiu", np.float32)
         if array.dtype.kind not in kinds:
-            raise ValueError(f"expected {'integers' if self.choices else 'floats'} as actions, got {array.dtype}")
+            raise ValueError(f"expected {'integers' if self._choices else 'floats'} as actions, got {array.dtype}")
         return self.for_round(np.ascontiguousarray(array, dtype=dtype))
 
     def for_round(self, action: NDArray[Any]) -> NDArray[Any]:
@@ -133,23 +156,31 @@ class TeamActions:
             raise ValueError(
                 f"actions: expected a C-contiguous {dtype} array of shape {shape}, got {action.dtype} {action.shape}"
             )
-        wrong = (action < 0) | (action >= self.spec["n"]) if self.choices else ~np.isfinite(action)
+        if self._vectors is not None:
+            self._vectors.check(action)
+            return action
+        wrong = (action < 0) | (action >= self.spec["n"]) if self._choices else ~np.isfinite(action)
         if wrong.any():
             at = np.argwhere(wrong)[0].tolist()
-            expected = f"0 to {self.spec['n'] - 1}" if self.choices else "finite numbers"
+            expected = f"0 to {self.spec['n'] - 1}" if self._choices else "finite numbers"
             raise ValueError(f"action {action[tuple(at)]} of agent {at[1]} of environment {at[0]}: expected {expected}")
         return action
 
     def own(self, action: NDArray[Any], acting: Sequence[str]) -> dict[str, Any]:
-        """Return one environment's actions, `[agents, ...]`, as its agents take them; others than `acting` get a 0."""
+        """Return one environment's actions, `[agents, ...]`, as its agents take them.
+
+        Of choices, others than `acting` get a 0; all else is as it is given.
+        """
+        if self._vectors is not None:
+            return self._vectors.decode(action)
         chosen: dict[str, Any] = {}
-        choices = action.tolist() if self.choices else []
+        choices = action.tolist() if self._choices else []
         for row, (name, space) in enumerate(self._spaces.items()):
-            if self.choices:
+            if self._choices:
                 choice = choices[row] if name in acting else 0
-                if choice >= self.choices[row]:
+                if choice >= self._choices[row]:
                     raise ValueError(
-                        f"{name} has {self.choices[row]} choices, got {choice}: its mask forbids the others"
+                        f"{name} has {self._choices[row]} choices, got {choice}: its mask forbids the others"
                     )
                 chosen[name] = choice + self._starts[row]
             else:
@@ -157,6 +188,25 @@ class TeamActions:
                 numbers = action[row, : int(np.prod(box.shape))].reshape(box.shape)
                 chosen[name] = np.clip(numbers.astype(box.dtype), box.low, box.high)
         return chosen
+
+
+def _padded_bounds(spaces: Sequence[Any]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Return the bounds of Boxes, `[agents, numbers]` each, padded with -1 and 1."""
+    widths = [int(np.prod(space.shape)) for space in spaces]
+    shape = (len(spaces), max(widths))
+    low, high = -np.ones(shape, np.float32), np.ones(shape, np.float32)
+    for row, (space, width) in enumerate(zip(spaces, widths, strict=True)):
+        low[row, :width], high[row, :width] = space.low.reshape(-1), space.high.reshape(-1)
+    return low, high
+
+
+def _unfit(space: Space[Any]) -> str:
+    """Name what no network can read, such as `has the leaf 'radio.said', a text`; '' if there is nothing."""
+    for path, each in leaves_of(space):
+        if isinstance(each, Text) or not each.is_np_flattenable:
+            reason = "a text" if isinstance(each, Text) else f"{each}, of no fixed size"
+            return f"has the leaf '{leaf_name(path)}', {reason}" if path else f"is {reason}"
+    return ""
 
 
 def _has_mask(space: Space[Any]) -> bool:

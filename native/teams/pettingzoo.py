@@ -1,5 +1,7 @@
 """PettingZoo's environments (Terry et al. 2021, arXiv 2009.14471) by family and name, MPE's from the package mpe2.
 
+One of the user's own with PettingZoo's interface is `pettingzoo/module:function`, whose function or class makes it.
+
 Agents that act at the same time are stepped so; games of turns, which have no such interface, are stepped turn by turn.
 """
 
@@ -57,15 +59,15 @@ _VERSIONED = re.compile(r"\w+_v\d+")
 def pettingzoo_source(
     env_id: str, num_envs: int, max_episode_steps: int | None, settings: Mapping[str, Any]
 ) -> WrappedSource:
-    """Return an environment as `pettingzoo/mpe/simple_spread_v3`, with the settings of its constructor.
+    """Return an environment as `pettingzoo/mpe/simple_spread_v3` or `pettingzoo/my_module:my_function`.
 
-    `agents_leave = True` shows masks of choices, so that agents may leave before the episode's end.
+    Its settings are those of its constructor, or of the function. `agents_leave = True` shows masks of choices, so that
+    agents may leave before the episode's end.
 
     Raises:
         ValueError: PettingZoo or what the environment needs is not installed, or no such environment or setting.
     """
-    module = _module(env_id)
-    offered = pettingzoo_types(env_id)
+    made_by, offered = _maker(env_id), pettingzoo_types(env_id)
     unknown = sorted(set(settings) - set(offered))
     if unknown:
         near = [match for name in unknown for match in get_close_matches(name, offered, n=1)]
@@ -80,20 +82,21 @@ def pettingzoo_source(
     values = {name: value for name, value in settings.items() if name not in _OURS}
 
     def make() -> tuple[TeamEnv, Mapping[str, Any], Mapping[str, Any]]:
-        at_once = getattr(module, "parallel_env", None)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeprecationWarning)  # of constructors that all versions have
-                env = (at_once or module.env)(**values)
+                env = made_by(**values)
         except ImportError as error:
             raise ValueError(f"{env_id} needs more than PettingZoo: {error}") from error
         except Exception as error:
             raise ValueError(f"{env_id} can't be made: {type(error).__name__}: {error}") from error
+        if not getattr(env, "possible_agents", None):
+            raise ValueError(f"{env_id} is a {type(env).__name__}, expected PettingZoo's ParallelEnv or AECEnv")
         observations, actions = (
             {name: space_of(name) for name in env.possible_agents}
             for space_of in (env.observation_space, env.action_space)
         )
-        team = ParallelTeam(env) if at_once else TurnTeam(env)
+        team = TurnTeam(env) if hasattr(type(env), "agent_iter") else ParallelTeam(env)
         return team, observations, actions
 
     limit = max_episode_steps if max_episode_steps != -1 else None
@@ -124,7 +127,7 @@ def pettingzoo_types(env_id: str) -> dict[str, type | None]:
     Raises:
         ValueError: As `pettingzoo_source`.
     """
-    made = getattr(_module(env_id), "raw_env", None)
+    made = _maker(env_id) if _is_own(env_id) else getattr(_module(env_id), "raw_env", None)
     names = [] if made is None else [*inspect.signature(made).parameters.values()]
     plain = [one.name for one in names if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)]
     return {**dict.fromkeys(name for name in plain if name != "render_mode"), "agents_leave": bool}
@@ -142,10 +145,38 @@ def _is_there(package: str) -> bool:
     return importlib.util.find_spec(package.partition(".")[0]) is not None
 
 
+def _is_own(env_id: str) -> bool:
+    return ":" in env_id
+
+
+def _maker(env_id: str) -> Any:
+    """Return the function or class that makes the environment."""
+    if not _is_own(env_id):
+        module = _module(env_id)
+        return getattr(module, "parallel_env", None) or module.env
+    name, _, function = env_id.removeprefix(PREFIX).partition(":")
+    try:
+        module = importlib.import_module(name)
+    except ImportError as error:
+        raise ValueError(
+            f"{env_id}: the module {name!r} can't be imported ({error}); install it, or name its folder in PYTHONPATH, "
+            f"here and where the workers start"
+        ) from error
+    found = getattr(module, function, None)
+    if not callable(found):
+        raise ValueError(  # noqa: TRY004  (as all mistakes in ids)
+            f"{env_id}: {name} has no function or class {function!r} that makes an environment"
+        )
+    return found
+
+
 def _module(env_id: str) -> Any:
     family, _, name = env_id.removeprefix(PREFIX).partition("/")
     if family not in _PACKAGES:
-        raise ValueError(f"{env_id}: expected {PREFIX}<family>/<name>, with a family of {', '.join(_PACKAGES)}")
+        raise ValueError(
+            f"{env_id}: expected {PREFIX}<family>/<name>, with a family of {', '.join(_PACKAGES)}, or "
+            f"{PREFIX}<module>:<function> for one of yours"
+        )
     if not _is_there(_PACKAGES[family]):
         package = _PACKAGES[family].partition(".")[0]
         raise ValueError(f"{env_id} needs {package}, which is not installed: pip install 'penstock-rl[pettingzoo]'")

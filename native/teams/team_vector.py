@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from gymnasium.spaces import Box, MultiDiscrete
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from penstock.native.interface import Infos
+    from penstock.native.teams.masks import AgentMask
 
 _SEED_BITS = 31
 """Some games seed generators of 32 bits."""
@@ -59,14 +59,15 @@ class TeamVector(VectorEnv[Any, Any, Any]):
         self._envs = [env for env, _, _ in made]
         _, observations, actions = made[0]
         self._id, self._mode, self._limit = environment_id, mode, limit
+        self.single_action_space: Any
         self.num_envs, self.metadata, self.render_mode = num_envs, {"autoreset_mode": mode}, None
         self.agents = list(self._envs[0].agents)
         self._observe = TeamObservations(environment_id, observations)
         self.actions = TeamActions(environment_id, actions, num_envs)
         """The actions of all environments, checked and converted."""
-        choices = self.actions.choices
-        self._masks = bool(choices) and (masked or bool(self._observe.in_observation) or len(set(choices)) > 1)
-        if masked and not choices:
+        masks = self.actions.masks
+        self._masks = bool(masks) and (masked or bool(self._observe.in_observation) or self.actions.need_masks)
+        if masked and not masks:
             raise ValueError(
                 f"{environment_id}: agents_leave = true is about agents with choices, and these have numbers; leave it "
                 f"out, or choose settings with Discrete actions"
@@ -75,17 +76,13 @@ class TeamVector(VectorEnv[Any, Any, Any]):
         behind = None
         if self._masks:
             self._dtype = np.dtype(np.float64 if self._dtype == np.float64 else np.float32)
-            behind, bits = self._observe.shape, len(self.agents) * max(choices)
+            behind, bits = self._observe.shape, len(self.agents) * self.actions.spec["n"]
             low = np.concatenate([np.zeros(bits), low.reshape(-1)]).astype(self._dtype)
             high = np.concatenate([np.ones(bits), high.reshape(-1)]).astype(self._dtype)
         self.single_observation_space = OneArray(low, high, self._dtype, behind_mask=behind)
-        if choices:
-            self.single_action_space: Any = MultiDiscrete(np.full(len(self.agents), max(choices)))
-        else:
-            low, high = (np.array(self.actions.spec[side], np.float32) for side in ("low", "high"))
-            self.single_action_space = Box(low, high, dtype=np.float32)
+        self.single_action_space, self.action_space = self.actions.single_space, self.actions.space
+        self.own_action_space = self.actions.own_space
         self.observation_space = batch_space(self.single_observation_space, num_envs)
-        self.action_space = batch_space(self.single_action_space, num_envs)
         self._elapsed = np.zeros(num_envs, np.int64)
         self._over = np.zeros(num_envs, np.bool_)
 
@@ -150,23 +147,18 @@ class TeamVector(VectorEnv[Any, Any, Any]):
                     f"environment.settings.agents_leave = true (agents_leave=True in Python)"
                 )
             return shown
-        choices = self.actions.choices
-        allowed = np.zeros((len(self.agents), max(choices)), self._dtype)
+        allowed = np.zeros((len(self.agents), self.actions.spec["n"]), self._dtype)
         present, acting = set(env.present()), set(env.acting())
-        for row, name in enumerate(self.agents):
+        for row, (name, mask) in enumerate(zip(self.agents, self.actions.masks, strict=True)):
             if over:
-                allowed[row, : choices[row]] = 1
+                allowed[row] = mask.free
             elif name in acting and name in present:
-                allowed[row, : choices[row]] = self._mask_of(name, step, choices[row])
+                allowed[row] = self._mask_of(name, step, mask)
             elif name in present:
-                allowed[row, 0] = 1
+                allowed[row] = mask.waiting
         return np.concatenate([allowed.reshape(-1), shown.reshape(-1).astype(self._dtype)])
 
-    def _mask_of(self, name: str, step: TeamStep, count: int) -> Any:
+    def _mask_of(self, name: str, step: TeamStep, mask: AgentMask) -> NDArray[np.bool_]:
         source: Any = step.observation.get(name) if name in self._observe.in_observation else step.infos.get(name, {})
-        mask = source.get(MASK) if source is not None else None
-        if mask is None:
-            return 1
-        if np.shape(mask) != (count,) or not np.any(mask):
-            raise ValueError(f"the mask of {name} is {mask!r}, expected {count} numbers, not all of them 0")
-        return np.asarray(mask) != 0
+        given = source.get(MASK) if source is not None else None
+        return mask.free if given is None else mask.given(name, given)

@@ -134,7 +134,7 @@ class ActingChecks:
         sizes = spec.sizes if spec.kind == "structured" else (0,) * math.prod(spec.shape)
         for number, size in enumerate(sizes):
             if size:
-                _require_likeliest(actions[..., number], greedy["action"][..., number], size)
+                _require_likeliest(actions.flatten(2)[..., number], greedy["action"].flatten(1)[..., number], size)
         numbers = [number for number, size in enumerate(sizes) if not size]
         if not numbers:
             return ""

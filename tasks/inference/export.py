@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from penstock.native.adapters.structured_actions import leaf_formats
+from penstock.native.teams.structured import TeamSpace
 from penstock.storage.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -99,7 +100,13 @@ def describe_program(policy: Policy) -> dict[str, Any]:
         {"name": "noise", "dtype": "float32", "shape": ["B", *noise.shape], "kind": noise.kind, "greedy": 0.0},
     ]
     outputs: list[dict[str, Any]] = [{"name": "action", "dtype": str(action.dtype), "shape": ["B", *action.shape]}]
-    if environment.action.kind == "structured":
+    if isinstance(policy.action_space, TeamSpace):
+        # The agents' own actions are `penstock.native.teams.structured.team_action(space, action)`.
+        outputs[0]["agents"] = [
+            {"name": name, "leaves": [_without_infinities(leaf) for leaf in leaf_formats(policy.action_space[name])]}
+            for name in policy.action_space.agents
+        ]
+    elif environment.action.kind == "structured":
         # The environment's own action is `penstock.native.adapters.structured_actions.own_action(space, action)`.
         outputs[0]["leaves"] = [_without_infinities(leaf) for leaf in leaf_formats(policy.action_space)]
     if memory is not None:

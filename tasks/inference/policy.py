@@ -11,6 +11,7 @@ from gymnasium.spaces import Discrete
 
 from penstock.native import fill_noise
 from penstock.native.adapters.structured_actions import ActionVectors, own_action
+from penstock.native.teams.structured import TeamSpace, TeamVectors
 from penstock.tasks.seeds import Purpose
 
 if TYPE_CHECKING:
@@ -78,7 +79,10 @@ class Policy:
             group: {name: value.detach().to(self.device) for name, value in named.items()}
             for group, named in params.items()
         }
-        self._vectors = ActionVectors(action_space) if environment.action.kind == "structured" else None
+        self._vectors: ActionVectors | TeamVectors | None = None
+        if environment.action.kind == "structured":
+            of_team = isinstance(action_space, TeamSpace)
+            self._vectors = TeamVectors(action_space) if of_team else ActionVectors(action_space)
         self._seed = seed
         self._draws = 0
         self._memory: Tensor | None = None
@@ -106,7 +110,7 @@ class Policy:
 
         Returns:
             int64 for discrete actions and float32 for vectors, `[*action]` or `[B, *action]`; structured actions as
-            `action_space` has them, and for a batch their arrays `[B, ...]`.
+            `action_space` has them, and for a batch their arrays `[B, ...]`; of several agents by the agent's name.
 
         Raises:
             ValueError: the observation has another shape or type, or the memory is that of another number of rows.

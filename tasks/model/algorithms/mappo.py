@@ -36,6 +36,7 @@ from torch import Tensor
 from penstock.tasks.model.algorithms.contract import Algorithm, Loss
 from penstock.tasks.model.nn.agent_networks import (
     AgentNetwork,
+    TeamDistribution,
     agent_inputs,
     agent_means,
     axis_of,
@@ -44,14 +45,7 @@ from penstock.tasks.model.nn.agent_networks import (
     memory_of,
     present_agents,
 )
-from penstock.tasks.model.nn.distributions import (
-    choice_probability,
-    choose,
-    displace,
-    require_choice,
-    vector_probability,
-    with_fixed_choice,
-)
+from penstock.tasks.model.nn.distributions import require_choice
 from penstock.tasks.model.nn.network import Network
 from penstock.tasks.model.nn.normalizers import Normalizers
 from penstock.tasks.model.nn.optimizers import annealed, clip_norm, init_adam, step_adam
@@ -90,10 +84,7 @@ class MAPPO(Algorithm):
     @property
     def noise(self) -> NoiseSpec:
         """Gumbel noise samples a choice (Gumbel-max), normal noise displaces a mean; zero noise is greedy."""
-        action = self.environment.action
-        if self._discrete:
-            return NoiseSpec("gumbel", (self.environment.agents, action.n))
-        return NoiseSpec("normal", action.shape)
+        return self._team.noise
 
     @property
     def losses(self) -> tuple[Loss, ...]:
@@ -120,12 +111,12 @@ class MAPPO(Algorithm):
     def init(self, seed: int) -> State:
         """Return orthogonal weights; the policy's last layer is small, so that it starts near uniform."""
         generator = torch.Generator().manual_seed(seed)
-        outputs = self.environment.action.n if self._discrete else math.prod(self.environment.action.shape[1:])
         params: dict[str, ParameterGroup] = {}
-        for suffix, _ in self._shares:
-            policy = self._policies.network.init(outputs, 0.01, generator)
-            if not self._discrete:
-                policy["log_std"] = torch.full((outputs,), self.settings.initial_log_std)
+        for suffix, agents in self._shares:
+            distribution = self._actions_of(agents)
+            policy = self._policies.network.init(distribution.outputs, 0.01, generator)
+            if numbers := distribution.numbers:
+                policy["log_std"] = torch.full((numbers,), self.settings.initial_log_std)
             value = self._critics.network.init(1, 1.0, generator)
             params |= {f"policy{suffix}": ParameterGroup(policy), f"value{suffix}": ParameterGroup(value)}
         state = State(params=params, optimizer={name: init_adam(group.flat) for name, group in params.items()})
@@ -145,23 +136,19 @@ class MAPPO(Algorithm):
         features, present = self._normalizers.normalized(params, flat_features(unmasked)), present_agents(allowed)
         if allowed is not None:
             require_choice(allowed.flatten(1))
-            allowed = with_fixed_choice(allowed)
+            allowed = self._team.with_fixed_choices(allowed)
         acted, memories = [], []
         for suffix, agents in self._shares:
             policy, own = params[f"policy{suffix}"], axis_of(agents)
             seen = self._seen(features, agents, present)
             output, memory = self._policies.step(policy, memory_of(carry, 0, agents), seen)
-            if self._discrete:
-                acted.append(choose(output, noise[:, own], None if allowed is None else allowed[:, own]))
-            else:
-                acted.append(displace(output, policy["log_std"], noise[:, own].flatten(2)))
+            of_agents = None if allowed is None else allowed[:, own]
+            acted.append(self._actions_of(agents).sample(output, policy.get("log_std"), noise[:, own], of_agents))
             if memory is not None:
                 inputs, before = self._judged(features, agents, present), memory_of(carry, 1, agents)
                 _, of_critic = self._critics.step(params[f"value{suffix}"], before, inputs)
                 memories.append(torch.stack([memory, cast("Tensor", of_critic)], 1))
         action, log_probability = (join_agents(parts, 1) for parts in zip(*acted, strict=True))
-        if not self._discrete:
-            action = action.view(-1, *self.environment.action.shape)
         rows = {"action": action, "log_probability": log_probability}
         if carry is None:
             return rows, None
@@ -209,7 +196,7 @@ class MAPPO(Algorithm):
         if settings.value_clip_range:
             learned["value"] = output
         if allowed is not None and present is not None:
-            learned["allowed"] = with_fixed_choice(allowed).unflatten(0, reward.shape[:2])
+            learned["allowed"] = self._team.with_fixed_choices(allowed).unflatten(0, reward.shape[:2])
             learned["present"] = present.view_as(reward)
         return self._policies.network.training_rows(trajectory, observation, learned, settings.sequence_steps)
 
@@ -239,11 +226,10 @@ class MAPPO(Algorithm):
         memory, present = memory_of(batch.get("memory"), 0, agents), batch.get("present")
         output = self._policies.over_rows(policy, self._seen(features, agents, present), memory, batch.get("fresh"))
         action, allowed = self._own(batch["action"], agents), batch.get("allowed")
-        if self._discrete:
-            of_agents = None if allowed is None else self._own(allowed, agents)
-            log_probability, entropy = choice_probability(output, action, of_agents)
-        else:
-            log_probability, entropy = vector_probability(output, policy["log_std"], action.flatten(output.dim() - 1))
+        of_agents = None if allowed is None else self._own(allowed, agents)
+        log_probability, entropy = self._actions_of(agents).probability(
+            output, policy.get("log_std"), action, of_agents
+        )
         advantage = normalised(self._own(batch["advantage"], agents), batch.stats)
         surrogate, outputs = clipped_surrogate(
             log_probability, self._own(batch["log_probability"], agents), advantage, settings.clip_range
@@ -284,10 +270,13 @@ class MAPPO(Algorithm):
         self._value_normalizer.update(state, stats)
         return state
 
+    def _actions_of(self, agents: range) -> TeamDistribution:
+        """Return the distribution over some agents' actions, by one network's outputs."""
+        return TeamDistribution(self.environment.action, agents)
+
     @property
-    def _discrete(self) -> bool:
-        """Return whether an agent's actions are choices; otherwise they are vectors."""
-        return self.environment.action.kind == "discrete"
+    def _team(self) -> TeamDistribution:
+        return self._actions_of(range(self.environment.agents))
 
     @property
     def _shares(self) -> tuple[tuple[str, range], ...]:

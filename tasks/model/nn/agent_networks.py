@@ -1,4 +1,4 @@
-"""Networks of several agents: what each agent's network gets, and a memory for each. Pure torch.
+"""Networks of several agents: what each agent's network gets, a memory for each, and their actions. Pure torch.
 
 An algorithm may import this. Agents are an axis after the row's, `[rows, agents, ...]`, or after the step's in training
 sequences, `[rows, steps, agents, ...]`. To a network, agents are rows of their own.
@@ -9,13 +9,25 @@ others' networks get zeros in its place, and its own gets zeros and its id.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from itertools import groupby
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor
 
 from penstock.tasks.model.nn import kernels
+from penstock.tasks.model.nn.distributions import (
+    ActionDistribution,
+    choice_probability,
+    choose,
+    displace,
+    vector_probability,
+    with_fixed_choice,
+)
+from penstock.tasks.specs import ActionSpec, NoiseSpec
 from penstock.tasks.tape.operations import call
 
 if TYPE_CHECKING:
@@ -104,6 +116,156 @@ def memory_of(memories: Tensor | None, network: int, agents: range) -> Tensor | 
 def join_agents(parts: Sequence[Tensor], axis: int) -> Tensor:
     """Join tensors of several agents."""
     return torch.cat(list(parts), axis) if len(parts) > 1 else parts[0]
+
+
+@dataclass(frozen=True, slots=True)
+class _Alike:
+    """Neighbours among agents whose actions have one structure."""
+
+    agents: slice
+    """Their places."""
+    distribution: ActionDistribution
+    output: int
+    """The first of the network's outputs for them; those of agents that are alike are the same."""
+    number: int
+    """The first of their numbers in `log_std`."""
+
+
+@lru_cache(maxsize=64)
+def _alike(action: ActionSpec, agents: range) -> tuple[_Alike, ...]:
+    places: dict[ActionSpec, tuple[int, int]] = {}
+    found, output, number, first = [], 0, 0, 0
+    for own, group in groupby(action.of_agents[axis_of(agents)]):
+        distribution, count = ActionDistribution(own), len([*group])
+        if own not in places:
+            places[own] = (output, number)
+            output, number = output + distribution.outputs, number + distribution.numbers
+        found.append(_Alike(slice(first, first + count), distribution, *places[own]))
+        first += count
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class TeamDistribution:
+    """One network's distribution over the actions of agents, whatever their kind.
+
+    Structured actions may differ between agents: those of one structure share the network's outputs and deviations,
+    those of another have their own.
+
+    Attributes:
+        action: of the whole team.
+        agents: those that act.
+    """
+
+    action: ActionSpec
+    agents: range
+
+    @property
+    def outputs(self) -> int:
+        """Outputs of the network for one agent."""
+        if self.action.kind == "structured":
+            return sum(one.outputs for one in self._kinds)
+        return self.action.n if self.action.kind == "discrete" else math.prod(self.action.shape[1:])
+
+    @property
+    def numbers(self) -> int:
+        """Numbers with a deviation: the length of `log_std`; 0 where there are choices alone."""
+        if self.action.kind == "structured":
+            return sum(one.numbers for one in self._kinds)
+        return 0 if self.action.kind == "discrete" else self.outputs
+
+    @property
+    def noise(self) -> NoiseSpec:
+        """Random numbers of a row, for all agents of the team; zero noise is greedy. As `ActionDistribution.noise`."""
+        if self.action.kind == "structured":
+            widest = max(ActionDistribution(own).outputs for own in self.action.of_agents)
+            return NoiseSpec("normal", (len(self.action.of_agents), widest))
+        if self.action.kind == "discrete":
+            return NoiseSpec("gumbel", (*self.action.shape, self.action.n))
+        return NoiseSpec("normal", self.action.shape)
+
+    def sample(
+        self, output: Tensor, log_std: Tensor | None, noise: Tensor, allowed: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Sample actions `[B, agents, ...]`, as columns store them, and their log-probabilities `[B, agents]`.
+
+        Args:
+            output: `[B, agents, outputs]`, of the network.
+            log_std: `[numbers]`; None if there are none.
+            noise: `[B, agents, ...]`, these agents' part of `noise`.
+            allowed: bool `[B, agents, n]`; None allows all.
+        """
+        if self.action.kind == "discrete":
+            return choose(output, noise, allowed)
+        if self.action.kind == "box":
+            vector, log_probability = displace(output, cast("Tensor", log_std), noise.flatten(2))
+            return vector.view(*vector.shape[:2], *self.action.shape[1:]), log_probability
+        found = []
+        for one in _alike(self.action, self.agents):
+            distribution = one.distribution
+            action, log_probability = distribution.sample(
+                self._outputs_of(one, output),
+                self._numbers_of(one, log_std),
+                noise[:, one.agents, : distribution.outputs],
+                None if allowed is None else allowed[:, one.agents, : distribution.outputs],
+            )
+            padding = self.action.shape[-1] - action.shape[-1]
+            found.append((torch.nn.functional.pad(action, (0, padding)), log_probability))
+        actions, log_probabilities = (join_agents(parts, 1) for parts in zip(*found, strict=True))
+        return actions, log_probabilities
+
+    def probability(
+        self, output: Tensor, log_std: Tensor | None, action: Tensor, allowed: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Compute the log-probability or log-density `[..., agents]` of actions, and the entropy `[..., agents]`.
+
+        Args:
+            output: `[..., agents, outputs]`, of the network.
+            log_std: `[numbers]`; None if there are none.
+            action: `[..., agents, *shape]`, as columns store it.
+            allowed: bool `[..., agents, n]`; None allows all.
+        """
+        if self.action.kind == "discrete":
+            return choice_probability(output, action, allowed)
+        if self.action.kind == "box":
+            return vector_probability(output, cast("Tensor", log_std), action.flatten(output.dim() - 1))
+        found = []
+        for one in _alike(self.action, self.agents):
+            outputs, numbers = one.distribution.outputs, one.distribution.action.shape[0]
+            found.append(
+                one.distribution.probability(
+                    self._outputs_of(one, output),
+                    self._numbers_of(one, log_std),
+                    action[..., one.agents, :numbers],
+                    None if allowed is None else allowed[..., one.agents, :outputs],
+                )
+            )
+        log_probabilities, entropies = (join_agents(parts, -1) for parts in zip(*found, strict=True))
+        return log_probabilities, entropies
+
+    def with_fixed_choices(self, allowed: Tensor) -> Tensor:
+        """Let agents that have left take choice 0 alone, and 0 for numbers: masks `[..., agents, n]` that say that.
+
+        Such an agent's action has a log-probability and an entropy of exactly 0, and no gradient.
+        """
+        if self.action.kind != "structured":
+            return with_fixed_choice(allowed)
+        rows = []
+        for one in _alike(self.action, self.agents):
+            own, rest = allowed[..., one.agents, :].tensor_split([one.distribution.outputs], -1)
+            rows.append(torch.cat([one.distribution.with_fixed_choices(own), rest], -1))
+        return join_agents(rows, -2)
+
+    @property
+    def _kinds(self) -> tuple[ActionDistribution, ...]:
+        return tuple(dict.fromkeys(one.distribution for one in _alike(self.action, self.agents)))
+
+    def _outputs_of(self, one: _Alike, output: Tensor) -> Tensor:
+        own: Tensor = output[..., one.agents, one.output : one.output + one.distribution.outputs]
+        return own
+
+    def _numbers_of(self, one: _Alike, log_std: Tensor | None) -> Tensor | None:
+        return None if log_std is None else log_std.narrow(0, one.number, one.distribution.numbers)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor
@@ -114,19 +114,23 @@ def choice_probability(logits: Tensor, action: Tensor, allowed: Tensor | None = 
     return log_probability, -(log_probabilities.exp() * log_probabilities).sum(-1)
 
 
-def displace(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+def displace(mean: Tensor, log_std: Tensor, noise: Tensor, taken: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Displace a mean by normal noise; zero noise gives the mean.
 
     Args:
         mean: `[..., n]`.
         log_std: `[n]`, of a normal distribution whose numbers are independent.
         noise: `[..., n]`.
+        taken: bool `[..., n]`; other numbers are 0, with a log-density of 0. None takes all.
 
     Returns:
         The vector `[..., n]` and its log-density `[...]`.
     """
     action = torch.addcmul(mean, noise, log_std.exp())
-    return action, (-0.5 * noise.square() - log_std - 0.5 * _LOG_2PI).sum(-1)
+    log_density = -0.5 * noise.square() - log_std - 0.5 * _LOG_2PI
+    if taken is not None:
+        action, log_density = (torch.where(taken, values, 0.0) for values in (action, log_density))
+    return action, log_density.sum(-1)
 
 
 def clipped_within(vector: Tensor, low: Sequence[float], high: Sequence[float]) -> Tensor:
@@ -160,14 +164,22 @@ def _like(vector: Tensor, values: Sequence[float]) -> Tensor:
     return torch.tensor(values, dtype=vector.dtype, device=vector.device)
 
 
-def vector_probability(mean: Tensor, log_std: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute the log-density of the vector `action` `[..., n]`, and the distribution's entropy: `[...]` each."""
-    found = kernels.density(mean, log_std, action)
-    if found is not None:
+def vector_probability(
+    mean: Tensor, log_std: Tensor, action: Tensor, taken: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Compute the log-density of the vector `action` `[..., n]`, and the distribution's entropy: `[...]` each.
+
+    Both are over the numbers that `taken` (bool `[..., n]`) has; None has all.
+    """
+    if taken is None and (found := kernels.density(mean, log_std, action)) is not None:
         return found
     standardised = (action - mean) * (-log_std).exp()
-    log_probability = (-0.5 * standardised.square() - log_std - 0.5 * _LOG_2PI).sum(-1)
-    return log_probability, (log_std + 0.5 * (1.0 + _LOG_2PI)).sum().expand_as(log_probability)
+    log_density = -0.5 * standardised.square() - log_std - 0.5 * _LOG_2PI
+    of_each = log_std + 0.5 * (1.0 + _LOG_2PI)
+    if taken is not None:
+        return torch.where(taken, log_density, 0.0).sum(-1), torch.where(taken, of_each, 0.0).sum(-1)
+    log_probability = log_density.sum(-1)
+    return log_probability, of_each.sum().expand_as(log_probability)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +198,13 @@ class _Run:
     @property
     def outputs(self) -> int:
         return self.count * (self.size or 1)
+
+    def part_of(self, allowed: Tensor | None) -> Tensor | None:
+        """Take its own of `[..., outputs]`: `[..., count]` of numbers, `[..., count, size]` of choices."""
+        if allowed is None:
+            return None
+        own = allowed.narrow(-1, self.output, self.outputs)
+        return own.unflatten(-1, (self.count, self.size)) if self.size else own
 
 
 @lru_cache(maxsize=64)
@@ -246,7 +265,8 @@ class ActionDistribution:
             output: `[B, outputs]`, of the network.
             log_std: `[numbers]`; None if there are none.
             noise: `[B, ...]`, as `noise` declares it.
-            allowed: bool `[B, n]` of a single choice; None allows all.
+            allowed: bool `[B, n]` of a single choice, or `[B, outputs]` of a structured action: its choices, and for
+                each number whether it is taken, or else 0. None allows all.
 
         Returns:
             Actions as columns store them, `[B, ...]`, and their log-probabilities or log-densities `[B]`.
@@ -262,13 +282,14 @@ class ActionDistribution:
         pieces, log_probabilities = [], []
         for run in _runs(self.action):
             own, drawn = (values.narrow(-1, run.output, run.outputs) for values in (output, noise))
+            taken = run.part_of(allowed)
             if run.size:
                 each = (run.count, run.size)
-                chosen, of_each = choose(own.unflatten(-1, each), gumbel_noise(drawn).unflatten(-1, each))
+                chosen, of_each = choose(own.unflatten(-1, each), gumbel_noise(drawn).unflatten(-1, each), taken)
                 pieces.append(chosen.to(output.dtype))
                 log_probabilities.append(of_each.sum(-1))
             else:
-                vector, of_run = displace(own, _given(log_std).narrow(0, run.number, run.count), drawn)
+                vector, of_run = displace(own, _given(log_std).narrow(0, run.number, run.count), drawn, taken)
                 pieces.append(vector)
                 log_probabilities.append(of_run)
         return torch.cat(pieces, -1), _total(log_probabilities)
@@ -282,7 +303,7 @@ class ActionDistribution:
             output: `[..., outputs]`, of the network.
             log_std: `[numbers]`; None if there are none.
             action: `[..., *shape]`, as columns store it.
-            allowed: bool `[..., n]` of a single choice; None allows all.
+            allowed: bool `[..., n]` of a single choice, or `[..., outputs]`, as `sample` takes it; None allows all.
         """
         if self.action.kind == "discrete":
             return choice_probability(output, action, allowed)
@@ -290,15 +311,27 @@ class ActionDistribution:
             return vector_probability(output, _given(log_std), action.flatten(output.dim() - 1))
         log_probabilities, entropies = [], []
         for run in _runs(self.action):
-            own, taken = output.narrow(-1, run.output, run.outputs), action.narrow(-1, run.first, run.count)
+            own, value = output.narrow(-1, run.output, run.outputs), action.narrow(-1, run.first, run.count)
+            taken = run.part_of(allowed)
             if run.size:
-                of_each, entropy_of_each = choice_probability(own.unflatten(-1, (run.count, run.size)), taken.long())
+                of_each, entropy_of_each = choice_probability(
+                    own.unflatten(-1, (run.count, run.size)), value.long(), taken
+                )
                 found = of_each.sum(-1), entropy_of_each.sum(-1)
             else:
-                found = vector_probability(own, _given(log_std).narrow(0, run.number, run.count), taken.contiguous())
+                numbers = _given(log_std).narrow(0, run.number, run.count)
+                found = vector_probability(own, numbers, value.contiguous(), taken)
             log_probabilities.append(found[0])
             entropies.append(found[1])
         return _total(log_probabilities), _total(entropies)
+
+    def with_fixed_choices(self, allowed: Tensor) -> Tensor:
+        """Let each choice of a structured action be 0 alone where `allowed`, `[..., outputs]`, allows it nothing."""
+        pieces = []
+        for run in _runs(self.action):
+            own = cast("Tensor", run.part_of(allowed))
+            pieces.append(with_fixed_choice(own).flatten(-2) if run.size else own)
+        return torch.cat(pieces, -1)
 
     def parts(self, action: Tensor) -> tuple[Tensor, Tensor]:
         """Split structured actions `[..., count]` into choices `[..., c]`, int64, and numbers `[..., numbers]`."""

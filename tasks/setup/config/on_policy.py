@@ -158,7 +158,6 @@ class MultiAgentSettings(AlgorithmSettings):
 
     row_columns: ClassVar[tuple[str, ...]] = ("action", "log_probability")
     several_agents: ClassVar[bool | None] = True
-    action_kinds: ClassVar[tuple[str, ...]] = ("discrete", "box")
     central_critic: ClassVar[bool]
     """True if the critic gets all agents' observations (MAPPO), False if it gets one agent's (IPPO)."""
     omitted_when_default: ClassVar[tuple[str, ...]] = (

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from contextlib import closing
-from math import prod
 from typing import TYPE_CHECKING
 
 from penstock import native
 from penstock.native.kernel_level import UnknownLevelError, level
+from penstock.native.teams.masks import permitted
 from penstock.storage.errors import ConfigError
 from penstock.tasks.data.replay.plan import in_environment_of_sources
 from penstock.tasks.environments.factory import make_pool
@@ -242,11 +242,7 @@ def _try_one_step(config: RunConfig, pool: EnvironmentPool) -> None:
     try:
         observed, _ = pool.reset(seed=0)
         pool.action_space.seed(0)
-        action, described = pool.action_space.sample(), pool.environment
-        if "behind_mask" in described["observation"]:
-            shape = (pool.num_envs, *described["action"]["shape"], described["action"]["n"])
-            action = observed[:, : prod(shape[1:])].reshape(shape).argmax(-1)
-        pool.step(action)
+        pool.step(permitted(pool.environment, observed, pool.action_space.sample()))
     except Exception as error:
         cause = error.__cause__ or error
         raise ConfigError(

@@ -9,6 +9,7 @@ import pytest
 from gymnasium.vector import AutoresetMode
 
 from penstock import native
+from penstock.native.teams.masks import permitted
 from penstock.native.teams.pettingzoo import pettingzoo_ids
 
 pytest.importorskip("pettingzoo", reason="comes with penstock-rl[pettingzoo]")
@@ -28,6 +29,9 @@ def random_actions(pool: Any, observation: np.ndarray, generator: np.random.Gene
     action, shape = described["action"], (pool.num_envs, *described["action"]["shape"])
     if action["kind"] == "box":
         return generator.uniform(action["low"], action["high"], shape).astype(np.float32)
+    if action["kind"] == "structured":
+        pool.action_space.seed(int(generator.integers(1 << 31)))
+        return permitted(described, observation, pool.action_space.sample())
     ease = generator.random((*shape, action["n"]))
     if "behind_mask" in described["observation"]:
         ease *= observation[:, : shape[1] * action["n"]].reshape(ease.shape) != 0
