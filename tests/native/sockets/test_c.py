@@ -132,7 +132,7 @@ def test_a_killed_c_server_leaves_no_trace(cartpole):
         (hello(name=b"Ant-v5"), b"ask for socket/CartPole-v1"),
         (hello(num_envs=0), b"out of range"),
         (hello(num_envs=1 << 31), b"out of range"),
-        (hello(version=3), b"version 1"),
+        (hello(version=3), b"versions 1 and 2"),
         (hello(settings=b'{"g": 1}'), b"no settings"),
     ],
 )
