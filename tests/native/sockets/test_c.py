@@ -59,11 +59,11 @@ int main(int count, char **arguments) {
 """
 
 
-def compiled(source: Path, target: Path) -> str:
+def compiled(source: Path, target: Path, headers: Path = FOLDER) -> str:
     compiler = os.environ.get("CC") or shutil.which("cc")
     if compiler is None:
         pytest.skip("needs a C compiler")
-    flags = ["-std=c11", "-D_DEFAULT_SOURCE", "-O1", "-Wall", "-Wextra", "-Werror", "-Wpedantic", f"-I{FOLDER}"]
+    flags = ["-std=c11", "-D_DEFAULT_SOURCE", "-O1", "-Wall", "-Wextra", "-Werror", "-Wpedantic", f"-I{headers}"]
     subprocess.run([compiler, *flags, str(source), "-o", str(target), "-lm"], check=True)
     return str(target)
 

@@ -52,7 +52,7 @@ class Drifting:
         pass
 
 
-def play_rounds(pool, rounds=2, steps=40, between=lambda index: None):
+def play_rounds(pool, rounds=2, steps=40, between=lambda index: None, draw=None):
     """Play rounds of one policy; returns their columns and episodes."""
     pool.reset_ids(np.arange(5, 5 + pool.num_envs, dtype=np.uint64))
     spec, rng = pool.environment, np.random.default_rng(0)
@@ -66,7 +66,7 @@ def play_rounds(pool, rounds=2, steps=40, between=lambda index: None):
         pool.begin_round(*columns)
         for t in range(steps):
             between(index * steps + t)
-            pool.step_round(t, rng.integers(2, size=pool.num_envs))
+            pool.step_round(t, rng.integers(2, size=pool.num_envs) if draw is None else draw(rng))
         end = pool.end_round()
         played.append([*columns, end.bootstrap_observation, *end.episodes.values()])
     return played

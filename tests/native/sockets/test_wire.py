@@ -115,8 +115,8 @@ def with_observation(text):
     return json.dumps({**GOOD, "observation": 0}).replace('"observation": 0', f'"observation": {text}').encode()
 
 
-def answering(described, sizes=(2, 1, 8, 8), kind=wire.WELCOME):
-    """Return a socket that answers one HELLO."""
+def answering(described, sizes=(2, 1, 8, 8), kind=wire.WELCOME, then=()):
+    """Return a socket that answers one HELLO, and then each frame with one of these kinds and bodies."""
     listening = socket.create_server(("127.0.0.1", 0))
 
     def answer():
@@ -125,6 +125,9 @@ def answering(described, sizes=(2, 1, 8, 8), kind=wire.WELCOME):
             wire.receive_frame(connection, 1 << 20, 5)
             text = described if isinstance(described, bytes) else json.dumps(described).encode()
             wire.send_frame(connection, kind, wire.WELCOME_HEAD.pack(*sizes), text)
+            for answer in then:
+                wire.receive_frame(connection, 1 << 20, 5)
+                wire.send_frame(connection, *answer)
             connection.recv(1)
 
     threading.Thread(target=answer, daemon=True).start()
@@ -236,3 +239,22 @@ def test_a_client_ends_its_environments():
     assert closed.wait(10)
     server.close()
     thread.join()
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ((wire.OBSERVED, bytes(15)), "sent 15 bytes, expected 16"),
+        ((wire.OBSERVED, bytes(8) + (2).to_bytes(8, "little")), r"'b' of environment 0 is 2, expected 0 to 1"),
+        ((wire.STEPPED, bytes(16)), "were lost"),
+    ],
+)
+def test_a_client_takes_no_observation_of_another_size_or_value(answer, said):
+    """A row that is cut short, a choice that there is not, and another frame than was asked for."""
+    described = {**GOOD, "observation": {"kind": "dict", "parts": [["a", BOX], ["b", CHOICE]]}}
+    with answering(described, (2, 1, 16, 8), then=[answer]) as listening:
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
+        pool = native.make("socket/Fake", 1, address=address, reconnect_seconds=0.1, reply_seconds=1)
+        with pytest.raises(RuntimeError, match=said if said != "were lost" else "no environment answers|were lost"):
+            pool.reset(seed=0)
+        pool.close()
