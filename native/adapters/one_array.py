@@ -127,7 +127,7 @@ def as_one_array(
     if not space.is_np_flattenable:
         return env
     if not action_mask:
-        encode, encoded = _encoding(space, structured=structured)
+        encode, encoded = encoding(space, structured=structured)
         return TransformObservation(env, encode, encoded)
     return MaskedArray(env, action_mask, structured=structured)
 
@@ -137,26 +137,10 @@ class MaskedArray(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def __init__(self, env: gymnasium.Env[Any, Any], source: MaskSource, *, structured: bool) -> None:
         super().__init__(env)
-        rest, actions = env.observation_space, env.action_space
-        if not isinstance(actions, Discrete):
-            raise ValueError(f"action_mask: the actions are {actions}, expected Discrete ones; leave it out")  # noqa: TRY004
-        self._choices = int(actions.n)
         self._from_infos = source == "info"
-        key: str | None = None
-        if not self._from_infos:
-            rest, key = self._without_mask(rest)
-        encode, encoded = _encoding(rest, structured=structured)
-        self._encoder = MaskedEncoder(env.observation_space, encode, key)
-        mask = _leaf(MASK, "bits", "int8", (self._choices,))
-        low, high = np.zeros(self._choices), np.ones(self._choices)
-        self.observation_space = OneArray(
-            np.concatenate([low, encoded.low.ravel()]),
-            np.concatenate([high, encoded.high.ravel()]),
-            encoded.dtype,
-            (mask, *encoded.leaves) if encoded.leaves else (),
-            encoded.shape,
-            None if self._from_infos else self._encoder,
-        )
+        spaces = env.observation_space, env.action_space
+        self._encoder, self.observation_space = masked_encoding(*spaces, source, structured=structured)
+        self._choices = flatdim(env.action_space)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset, and put the mask in front."""
@@ -168,18 +152,6 @@ class MaskedArray(gymnasium.Wrapper[Any, Any, Any, Any]):
         observation, reward, terminated, truncated, info = self.env.step(action)
         masked = self._masked(observation, info, ended=terminated or truncated)
         return masked, reward, terminated, truncated, info
-
-    def _without_mask(self, space: Space[Any]) -> tuple[Space[Any], str | None]:
-        """Return the space of the rest: a Dict, or the only array that is left, and its key."""
-        mask = space.spaces.get(MASK) if isinstance(space, Dict) else None
-        if not isinstance(space, Dict) or mask is None or flatdim(mask) != self._choices:
-            raise ValueError(
-                f"action_mask = 'observation': the observation space is {space}, expected a Dict whose '{MASK}' has a "
-                f"number for each of the {self._choices} choices; correct it, or choose 'info'"
-            )
-        rest = {key: part for key, part in space.spaces.items() if key != MASK}
-        key = next(iter(rest)) if len(rest) == 1 and is_one_array(next(iter(rest.values()))) else None
-        return (Dict(rest), None) if key is None else (rest[key], key)
 
     def _masked(self, observation: Any, info: Mapping[str, Any], *, ended: bool) -> NDArray[Any]:
         source = info if self._from_infos else observation
@@ -194,7 +166,45 @@ class MaskedArray(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self._encoder.join(mask, observation)
 
 
-def _encoding(space: Space[Any], *, structured: bool) -> tuple[Encoder, OneArray]:
+def masked_encoding(
+    space: Space[Any], actions: Space[Any], source: MaskSource, *, structured: bool
+) -> tuple[MaskedEncoder, OneArray]:
+    """Return how observations are encoded as one array that begins with the mask, and the space of the result.
+
+    Raises:
+        ValueError: the actions are no choice, or the observations have no such mask.
+    """
+    if not isinstance(actions, Discrete):
+        raise ValueError(f"action_mask: the actions are {actions}, expected Discrete ones; leave it out")  # noqa: TRY004
+    choices = int(actions.n)
+    rest, key = (space, None) if source == "info" else _without_mask(space, choices)
+    encode, encoded = encoding(rest, structured=structured)
+    encoder = MaskedEncoder(space, encode, key)
+    mask = _leaf(MASK, "bits", "int8", (choices,))
+    return encoder, OneArray(
+        np.concatenate([np.zeros(choices), encoded.low.ravel()]),
+        np.concatenate([np.ones(choices), encoded.high.ravel()]),
+        encoded.dtype,
+        (mask, *encoded.leaves) if encoded.leaves else (),
+        encoded.shape,
+        None if source == "info" else encoder,
+    )
+
+
+def _without_mask(space: Space[Any], choices: int) -> tuple[Space[Any], str | None]:
+    """Return the space of the rest: a Dict, or the only array that is left, and its key."""
+    mask = space.spaces.get(MASK) if isinstance(space, Dict) else None
+    if not isinstance(space, Dict) or mask is None or flatdim(mask) != choices:
+        raise ValueError(
+            f"action_mask = 'observation': the observation space is {space}, expected a Dict whose '{MASK}' has a "
+            f"number for each of the {choices} choices; correct it, or choose 'info'"
+        )
+    rest = {key: part for key, part in space.spaces.items() if key != MASK}
+    key = next(iter(rest)) if len(rest) == 1 and is_one_array(next(iter(rest.values()))) else None
+    return (Dict(rest), None) if key is None else (rest[key], key)
+
+
+def encoding(space: Space[Any], *, structured: bool) -> tuple[Encoder, OneArray]:
     """Return how observations are encoded as one array, and the space of the result; arrays stay as they are."""
     leaves: list[ObservationLeafFormat] = []
     if isinstance(space, Box) and space.shape:

@@ -36,6 +36,7 @@ from penstock.native.simulators.playground import playground_source, playground_
 from penstock.native.simulators.state_pool import StatePool
 from penstock.native.simulators.warp import PREFIX as WARP
 from penstock.native.simulators.warp import warp_source
+from penstock.native.sockets.observing import Encoding
 from penstock.native.sockets.source import PREFIX as SOCKET
 from penstock.native.sockets.source import socket_source
 from penstock.native.teams.pettingzoo import PREFIX as PETTINGZOO
@@ -103,15 +104,16 @@ def make(
         batch_size: How many environments `recv` gives at a time, if the pool is stepped asynchronously; None takes all.
         deterministic: Whether `recv` gives batches in a fixed rotation instead of whichever are done first;
             `batch_size` must then divide `num_envs`.
-        one_array: Whether Gymnasium's environments that observe Discrete, Tuple or Dict are made to observe one float
-            array, as by its wrapper FlattenObservation: a choice is one-hot. All others observe one anyway.
+        one_array: Whether environments of Gymnasium and of servers that observe Discrete, Tuple or Dict are made to
+            observe one float array, as by the wrapper FlattenObservation: a choice is one-hot. All others observe one
+            anyway.
         one_action: Whether environments of other libraries take one array as every action: choices from 0, and
             structured actions (MultiDiscrete, MultiBinary, a Box of integers, Dict, Tuple) as vectors of float32, as
             `environment["action"]` then lists their leaves. All others take one anyway.
         structured: With `one_array`, whether `EnvironmentPool.environment` describes the leaves of that array, each of
             which it then holds exactly: it is float32, or float64 if a leaf needs that.
-        action_mask: With `one_array`, where Gymnasium's environments give the mask of allowed choices, under the key
-            `action_mask`: in the 'info' of every reset and step, or as part of a Dict 'observation'. The array begins
+        action_mask: With `one_array`, where environments of Gymnasium and of servers give the mask of allowed choices, under
+            the key `action_mask`: in the 'info' of every reset and step, or as part of a Dict 'observation'. The array begins
             with it then, as that of `ConnectFour-v0` does. None: nowhere.
         config: Fields of the environment's configuration, as one value or one for each environment. For Atari the
             settings of ale-py's AtariVectorEnv; for Gymnasium's the arguments of `gymnasium.make_vec`, of which
@@ -168,7 +170,8 @@ def make(
     elif id.startswith(PETTINGZOO):
         source = pettingzoo_source(id, num_envs, max_episode_steps, config)
     elif id.startswith(SOCKET):
-        source = socket_source(id, num_envs, num_threads, max_episode_steps, config)
+        encoding = Encoding(one_array, structured, action_mask)
+        source = socket_source(id, num_envs, num_threads, max_episode_steps, config, encoding)
     elif id.startswith(BRAX):
         source = brax_source(id, num_envs, num_threads, max_episode_steps, config)
     elif id.startswith(WARP):
@@ -215,7 +218,8 @@ def _check_encoding(id: str, *, one_array: bool, structured: bool, action_mask: 
     given = "structured = True" if structured else f"action_mask = {action_mask!r}" if action_mask else ""
     if given and not one_array:
         raise ValueError(f"{given} is about one array of numbers, expected one_array = True; set that too")
-    if given and (is_native(id) or id.startswith(_WRAPPED[:-1])):
+    encodes = id.startswith((SOCKET, GYMNASIUM)) or not (is_native(id) or id.startswith(_WRAPPED))
+    if given and not encodes:
         raise ValueError(f"{given}: {id} observes one array as it is, expected an id of Gymnasium's; leave it out")
 
 

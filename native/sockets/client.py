@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import socket
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from gymnasium.spaces import Box, Discrete
-
 from penstock.native.sockets import wire
+from penstock.native.sockets.agreement import Agreement, read_welcome
 from penstock.native.sockets.server import TOKEN_VARIABLE
 
 if TYPE_CHECKING:
@@ -24,11 +21,16 @@ ADDRESS_VARIABLE = "PENSTOCK_ENVIRONMENT_ADDRESS"
 """Environment variable that, where it is set, replaces the address of every environment behind a socket."""
 
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.05, 2.0
-_DTYPES = ("float32", "float64", "float16", "uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64")
+_OLDER = ("the server speaks version 1 of the protocol", "of the protocol, the server 1")
+"""Ends of the texts with which servers of version 1 alone refuse a later one, in C and in Python."""
 
 
 class RefusedError(RuntimeError):
     """The server answered with a failure: connecting again would not help."""
+
+
+class OlderServerError(RefusedError):
+    """The server speaks an older version of the protocol."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,8 @@ class Request:
     """Longest wait for one answer."""
     reconnect_seconds: float
     """Time for which connecting is tried again after a loss."""
+    masks: bool = False
+    """Whether the server puts the mask of allowed choices among its infos in front of each observation."""
 
     @property
     def where(self) -> str:
@@ -55,24 +59,17 @@ class Request:
         return ", ".join(self.addresses)
 
 
-@dataclass(frozen=True, slots=True)
-class Agreement:
-    """The server's description of one environment."""
-
-    observation_space: Box
-    action_space: Discrete | Box
-    max_episode_steps: int | None
-    reward_threshold: float | None
-
-
 class Connection:
     """One connection whose environments exist: `ask` sends a request and returns the answer's body."""
 
-    def __init__(self, connection: socket.socket, request: Request, address: str) -> None:
+    def __init__(
+        self, connection: socket.socket, request: Request, address: str, version: int = wire.VERSION
+    ) -> None:
         """Say hello over a connected socket, which is closed if that fails.
 
         Raises:
             WireError: The server is gone, or speaks another protocol.
+            OlderServerError: It speaks an older version than this one.
             RefusedError: It refuses the environments, or its description is none.
         """
         self._socket, self._seconds, self.address = connection, request.reply_seconds, address
@@ -80,7 +77,7 @@ class Connection:
             self._socket.settimeout(self._seconds)
             if connection.family != socket.AF_UNIX:
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self.agreement = self._greet(request)
+            self.agreement = self._greet(request, version)
         except BaseException:
             self.close()
             raise
@@ -108,48 +105,32 @@ class Connection:
             wire.send_frame(self._socket, wire.CLOSE)
         self._socket.close()
 
-    def _greet(self, request: Request) -> Agreement:
+    def _greet(self, request: Request, version: int) -> Agreement:
         limit = request.max_episode_steps or 0
         token, name = os.environ.get(TOKEN_VARIABLE, "").encode(), request.name.encode()
         settings = json.dumps(dict(request.settings), allow_nan=False).encode()
-        head = wire.HELLO_HEAD.pack(
-            wire.MAGIC, wire.VERSION, request.num_envs, limit, len(token), len(name), len(settings)
-        )
-        body = self.ask(wire.HELLO, wire.WELCOME, wire.MAX_TEXT_BYTES, head, token, name, settings)
+        wishes, sizes = wire.MASKS if request.masks else 0, (len(token), len(name), len(settings))
+        head = wire.HELLO_HEAD.pack(wire.MAGIC, version, wishes, request.num_envs, limit, *sizes)
+        try:
+            body = self.ask(wire.HELLO, wire.WELCOME, wire.MAX_TEXT_BYTES, head, token, name, settings)
+        except RefusedError as error:
+            if version != wire.PLAIN_VERSION and str(error).endswith(_OLDER):
+                raise OlderServerError(str(error)) from error
+            raise
         if len(body) < wire.WELCOME_HEAD.size:
             raise wire.WireError("the answer to HELLO is too short")
-        version, num_envs, *sizes = wire.WELCOME_HEAD.unpack(body[: wire.WELCOME_HEAD.size])
         try:
-            described = json.loads(bytes(body[wire.WELCOME_HEAD.size :]))
-            agreement = _agreement(described)
-            name = described["name"]
-        except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
-            raise RefusedError(
-                f"the server at {self.address} describes its environment otherwise than the protocol does "
-                f"({type(error).__name__}: {error})"
-            ) from error
-        if version != wire.VERSION or num_envs != request.num_envs or name != request.name:
-            raise RefusedError(
-                f"the server at {self.address} gives {num_envs} environments {name!r} in version {version} of the "
-                f"protocol, expected {request.num_envs} of {request.name!r} in version {wire.VERSION}"
+            return read_welcome(
+                body, request.name, request.num_envs, request.max_episode_steps, version, masks=request.masks
             )
-        expected = [_row_bytes(agreement.observation_space), _row_bytes(agreement.action_space)]
-        if sizes != expected:
-            raise RefusedError(
-                f"the server at {self.address} announces rows of {sizes} bytes, and describes rows of {expected}"
-            )
-        if request.num_envs * (2 * expected[0] + expected[1] + 16) > wire.MAX_FRAME_BYTES:
-            raise RefusedError(f"{request.num_envs} observations of {expected[0]} bytes are too many for one frame")
-        asked = None if request.max_episode_steps == -1 else request.max_episode_steps
-        if request.max_episode_steps is not None and agreement.max_episode_steps != asked:
-            raise RefusedError(
-                f"the server at {self.address} limits episodes to {agreement.max_episode_steps} steps, expected {asked}"
-            )
-        return agreement
+        except ValueError as error:
+            raise RefusedError(f"the server at {self.address} {error}") from error
 
 
-def connect(request: Request, seconds: float) -> Connection:
+def connect(request: Request, seconds: float, version: int | None = None) -> Connection:
     """Connect to the first address that answers; tries again for so many seconds.
+
+    `version` is the protocol's; None takes the newest that the server speaks.
 
     Raises:
         WireError: None answered in that time; says what each last said.
@@ -162,7 +143,7 @@ def connect(request: Request, seconds: float) -> Connection:
     while True:
         for address in (*request.addresses[start:], *request.addresses[:start]):
             try:
-                return Connection(_connected(address, request.reply_seconds), request, address)
+                return _greeted(address, request, version)
             except (OSError, wire.WireError) as error:
                 said[address] = str(error)
         tries += 1
@@ -171,6 +152,23 @@ def connect(request: Request, seconds: float) -> Connection:
             raise wire.WireError(f"no environment answers ({reasons}) in {tries} tries within {seconds:g} s")
         time.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+
+def _greeted(address: str, request: Request, version: int | None) -> Connection:
+    """Return a connection in a version of the protocol, or in the newest that the server speaks."""
+    try:
+        return Connection(_connected(address, request.reply_seconds), request, address, version or wire.VERSION)
+    except OlderServerError as error:
+        if version is not None:
+            raise
+        older = f"the server at {address} speaks version {wire.PLAIN_VERSION} of the protocol"
+        update = "update its copy of Penstock's files (docs/socket.md)"
+        if request.masks:
+            raise RefusedError(f"{older}, which has no masks: {update}, or leave environment.action_mask out") from error
+        try:
+            return Connection(_connected(address, request.reply_seconds), request, address, wire.PLAIN_VERSION)
+        except RefusedError as refusal:
+            raise RefusedError(f"{refusal}; {older}, so if that is about its spaces {update}") from refusal
 
 
 def _connected(address: str, seconds: float) -> socket.socket:
@@ -185,45 +183,3 @@ def _connected(address: str, seconds: float) -> socket.socket:
         connection.close()
         raise
     return connection
-
-
-def _agreement(described: Any) -> Agreement:
-    """Return the spaces of a description; raises KeyError, TypeError or ValueError where it is none."""
-    observation, action = described["observation"], described["action"]
-    limit, threshold = described.get("max_episode_steps"), described.get("reward_threshold")
-    if limit is not None and (type(limit) is not int or limit < 1):
-        raise ValueError(f"max_episode_steps is {limit!r}")
-    actions: Discrete | Box
-    if action["kind"] == "discrete":
-        if type(action["n"]) is not int or not 1 <= action["n"] < 1 << 31:
-            raise ValueError(f"n is {action['n']!r}")
-        actions = Discrete(action["n"])
-    else:
-        actions = _box(action)
-        if actions.dtype.kind != "f":
-            raise ValueError(f"actions are {actions.dtype}")
-    return Agreement(_box(observation), actions, limit, None if threshold is None else float(threshold))
-
-
-def _box(described: Any) -> Box:
-    shape, dtype = tuple(described["shape"]), described["dtype"]
-    if dtype not in _DTYPES or not shape or any(type(size) is not int or size < 1 for size in shape):
-        raise ValueError(f"a space of {dtype!r} with the shape {shape!r}")
-    if math.prod(shape) * np.dtype(dtype).itemsize > wire.MAX_FRAME_BYTES:
-        raise ValueError(f"a space of {dtype!r} with the shape {shape!r} is too large")
-    kind = np.dtype(dtype)
-    least, most = (-np.inf, np.inf) if kind.kind == "f" else (np.iinfo(kind).min, np.iinfo(kind).max)
-    low, high = (
-        np.asarray(
-            [unbounded if part is None else part for part in (given if isinstance(given, list) else [given])]
-        ).astype(kind)
-        for given, unbounded in ((described.get("low"), least), (described.get("high"), most))
-    )
-    full = [
-        np.broadcast_to(part if part.size > 1 else part[0], math.prod(shape)).reshape(shape) for part in (low, high)
-    ]
-    return Box(full[0], full[1], dtype=kind.type)
-
-
-def _row_bytes(space: Box | Discrete) -> int:
-    return 8 if isinstance(space, Discrete) else math.prod(space.shape) * np.dtype(space.dtype).itemsize

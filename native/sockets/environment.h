@@ -1,7 +1,8 @@
-/* Penstock's environment protocol, version 1, for C and C++: one header, no library. docs/socket.md describes it.
+/* Penstock's environment protocol for C and C++: one header, no library. docs/socket.md describes it.
  *
  * A server describes its environment in a penstock_environment, and calls penstock_listen and penstock_serve, which forks a
  * process for each connection. A client calls penstock_connect, penstock_reset and penstock_step. POSIX, little-endian.
+ * The server speaks versions 1 and 2 of the protocol, the client version 1.
  * Define PENSTOCK_TOKEN_VARIABLE differently to read the secret from another environment variable. */
 #ifndef PENSTOCK_ENVIRONMENT_H
 #define PENSTOCK_ENVIRONMENT_H
@@ -28,7 +29,7 @@
 #define PENSTOCK_TOKEN_VARIABLE "PENSTOCK_ENVIRONMENT_TOKEN"
 #endif
 
-enum { PENSTOCK_VERSION = 1, PENSTOCK_HELLO_BYTES = 36, PENSTOCK_TEXT_BYTES = 1 << 20, PENSTOCK_ENVS = 1 << 16 };
+enum { PENSTOCK_PLAIN_VERSION = 1, PENSTOCK_VERSION = 2, PENSTOCK_MASKS = 1, PENSTOCK_HELLO_BYTES = 36, PENSTOCK_TEXT_BYTES = 1 << 20, PENSTOCK_ENVS = 1 << 16 };
 enum {
   PENSTOCK_HELLO = 1,
   PENSTOCK_WELCOME,
@@ -59,6 +60,9 @@ typedef struct {
   void (*reset)(void *state, uint64_t seed);
   penstock_result (*step)(void *state, const void *action);
   void (*observe)(const void *state, float *observation);
+  /* NULL, or with action_count: writes 1 for each choice that is allowed now, into bytes that are 0. A run asks for it by
+   * environment.action_mask = "info". No step gets another choice. Not called once an episode has ended. */
+  void (*action_mask)(const void *state, unsigned char *allowed);
 } penstock_environment;
 
 static inline int penstock_send_all(int fd, const void *data, size_t size) {
@@ -118,6 +122,7 @@ static inline void penstock_limit_waits(int fd, double seconds) {
 typedef struct {
   const penstock_environment *environment;
   size_t count, action_bytes, row_bytes;
+  size_t mask_bytes; /* at the beginning of a row; 0 if the client did not ask for masks */
   long limit;
   unsigned char *states;
   long *steps;
@@ -133,8 +138,24 @@ static inline void penstock_begin(const penstock_batch *batch, size_t index, uin
   batch->steps[index] = 0, batch->ready[index] = 1;
 }
 
-static inline void penstock_observe(const penstock_batch *batch, size_t index, unsigned char *out) {
-  batch->environment->observe(penstock_state(batch, index), (float *)(void *)out);
+/* Writes a row, whose floats lie at no alignment behind a mask: `row` is room for them. */
+static inline void penstock_observe(const penstock_batch *batch, size_t index, int ended, float *row, unsigned char *out) {
+  size_t choice;
+  batch->environment->observe(penstock_state(batch, index), row);
+  memcpy(out + batch->mask_bytes, row, batch->row_bytes - batch->mask_bytes);
+  if (!batch->mask_bytes) return;
+  memset(out, ended != 0, batch->mask_bytes);
+  if (ended) return;
+  batch->environment->action_mask(penstock_state(batch, index), out);
+  for (choice = 0; choice < batch->mask_bytes; ++choice) out[choice] = out[choice] != 0;
+}
+
+/* Whether the environment's mask allows a choice; `room` is for the mask. */
+static inline int penstock_allows(const penstock_batch *batch, size_t index, int64_t choice, unsigned char *room) {
+  if (!batch->environment->action_mask || !batch->environment->action_count) return 1;
+  memset(room, 0, (size_t)batch->environment->action_count);
+  batch->environment->action_mask(penstock_state(batch, index), room);
+  return room[choice] != 0;
 }
 
 static inline int penstock_fail(int fd, const char *text) {
@@ -156,15 +177,22 @@ static inline int penstock_welcome(int fd, penstock_batch *batch, unsigned char 
   const penstock_environment *environment = batch->environment;
   char answer[1024], action[160], limit[32] = "null", threshold[40] = "null";
   uint32_t numbers[2], lengths[3], head[4];
+  uint16_t version, wishes;
   int64_t asked;
   size_t size;
   int written;
   if (penstock_receive_frame(fd, text, PENSTOCK_TEXT_BYTES, &size) != PENSTOCK_HELLO || size < PENSTOCK_HELLO_BYTES) return -1;
   memcpy(numbers, text + 8, 8), memcpy(&asked, text + 16, 8), memcpy(lengths, text + 24, 12);
+  memcpy(&version, text + 8, 2), memcpy(&wishes, text + 10, 2);
   if (memcmp(text, "PENSTOCK", 8) || size != PENSTOCK_HELLO_BYTES + (size_t)lengths[0] + lengths[1] + lengths[2]) return -1;
   text += PENSTOCK_HELLO_BYTES;
   if (!penstock_same_token(text, lengths[0])) return penstock_fail(fd, "the token is wrong");
-  if (numbers[0] != PENSTOCK_VERSION) return penstock_fail(fd, "the server speaks version 1 of the protocol");
+  if (version != PENSTOCK_PLAIN_VERSION && version != PENSTOCK_VERSION)
+    return penstock_fail(fd, "the server speaks versions 1 and 2 of the protocol: update the older side");
+  if (wishes && (wishes != PENSTOCK_MASKS || version == PENSTOCK_PLAIN_VERSION))
+    return penstock_fail(fd, "the client has wishes that the server does not know: update the server");
+  if (wishes && !(environment->action_mask && environment->action_count))
+    return penstock_fail(fd, "the environment has no action_mask: leave environment.action_mask out");
   text += lengths[0];
   if (lengths[1] && (lengths[1] != strlen(environment->name) || memcmp(text, environment->name, lengths[1]))) {
     snprintf(answer, sizeof answer, "the server has '%s': ask for socket/%s", environment->name, environment->name);
@@ -173,6 +201,8 @@ static inline int penstock_welcome(int fd, penstock_batch *batch, unsigned char 
   text += lengths[1];
   if (lengths[2] > 2 || (lengths[2] == 2 && memcmp(text, "{}", 2))) return penstock_fail(fd, "the environment has no settings");
   batch->count = numbers[1];
+  batch->mask_bytes = wishes ? (size_t)environment->action_count : 0;
+  batch->row_bytes += batch->mask_bytes;
   batch->limit = asked == 0 ? environment->max_episode_steps : asked < 0 ? 0 : (long)asked;
   if (!batch->count || batch->count > PENSTOCK_ENVS || asked < -1 || batch->count * (10 + 2 * batch->row_bytes) > PENSTOCK_FRAME_BYTES ||
       batch->count * (9 + batch->action_bytes) > PENSTOCK_FRAME_BYTES)
@@ -188,13 +218,14 @@ static inline int penstock_welcome(int fd, penstock_batch *batch, unsigned char 
              environment->action_size, (double)environment->action_low, (double)environment->action_high);
   if (batch->limit) snprintf(limit, sizeof limit, "%ld", batch->limit);
   if (!isnan(environment->reward_threshold)) snprintf(threshold, sizeof threshold, "%.17g", environment->reward_threshold);
-  head[0] = PENSTOCK_VERSION, head[1] = (uint32_t)batch->count;
+  head[0] = version, head[1] = (uint32_t)batch->count;
   head[2] = (uint32_t)batch->row_bytes, head[3] = (uint32_t)batch->action_bytes;
   memcpy(answer, head, sizeof head);
   written = snprintf(answer + sizeof head, sizeof answer - sizeof head,
-                     "{\"name\":\"%s\",\"observation\":{\"dtype\":\"float32\",\"shape\":[%zu],\"low\":null,\"high\":null},"
-                     "\"action\":%s,\"max_episode_steps\":%s,\"reward_threshold\":%s}",
-                     environment->name, environment->observation_size, action, limit, threshold);
+                     "{\"name\":\"%s\","
+                     "\"observation\":{\"kind\":\"box\",\"dtype\":\"float32\",\"shape\":[%zu],\"low\":null,\"high\":null},"
+                     "\"action\":%s,\"action_mask\":%s,\"max_episode_steps\":%s,\"reward_threshold\":%s}",
+                     environment->name, environment->observation_size, action, wishes ? "true" : "false", limit, threshold);
   if (written < 0 || (size_t)written >= sizeof answer - sizeof head) return -1;
   return penstock_send_frame(fd, PENSTOCK_WELCOME, answer, sizeof head + (size_t)written);
 }
@@ -205,8 +236,9 @@ static inline size_t penstock_step_batch(penstock_batch *batch, const unsigned c
   const unsigned char *actions = in + 8 * count, *chosen = actions + batch->action_bytes * count;
   unsigned char *shown = out + 10 * count, *final = shown + batch->row_bytes * count;
   float *row = (float *)malloc(batch->row_bytes);
+  unsigned char *room = (unsigned char *)malloc((size_t)batch->environment->action_count + 1);
   memset(out, 0, 10 * count);
-  for (index = 0; row && index < count; ++index) {
+  for (index = 0; row && room && index < count; ++index) {
     const unsigned char *action = actions + index * batch->action_bytes;
     int64_t choice = 0;
     penstock_result result;
@@ -215,6 +247,7 @@ static inline size_t penstock_step_batch(penstock_batch *batch, const unsigned c
       if (!batch->ready[index]) break;
       if (batch->environment->action_count) memcpy(&choice, action, sizeof choice);
       if (choice < 0 || (batch->environment->action_count && choice >= batch->environment->action_count)) break;
+      if (!penstock_allows(batch, index, choice, room)) break;
       /* Rows of choices are copied; those of floats lie on their alignment, behind seeds of 8 bytes. */
       result = batch->environment->step(penstock_state(batch, index),
                                         batch->environment->action_count ? (const void *)&choice : (const void *)action);
@@ -222,17 +255,15 @@ static inline size_t penstock_step_batch(penstock_batch *batch, const unsigned c
       memcpy(out + 8 * index, &result.reward, 8);
       out[8 * count + index] = result.terminated != 0, out[9 * count + index] = result.truncated != 0;
       if (result.terminated || result.truncated) {
-        penstock_observe(batch, index, (unsigned char *)row);
-        memcpy(final + batch->row_bytes * ended++, row, batch->row_bytes);
+        penstock_observe(batch, index, 1, row, final + batch->row_bytes * ended++);
         memcpy(&seed, in + 8 * index, 8);
         penstock_begin(batch, index, seed);
       }
     }
-    penstock_observe(batch, index, (unsigned char *)row);
-    memcpy(shown + batch->row_bytes * index, row, batch->row_bytes);
+    penstock_observe(batch, index, 0, row, shown + batch->row_bytes * index);
   }
-  free(row);
-  if (row && index == count) return 10 * count + batch->row_bytes * (count + ended);
+  free(row), free(room);
+  if (row && room && index == count) return 10 * count + batch->row_bytes * (count + ended);
   return 0;
 }
 
@@ -248,14 +279,13 @@ static inline void penstock_answer_all(int fd, penstock_batch *batch) {
         uint64_t seed;
         memcpy(&seed, in + 8 * index, 8);
         if (in[8 * count + index]) penstock_begin(batch, index, seed);
-        penstock_observe(batch, index, (unsigned char *)row);
-        memcpy(out + batch->row_bytes * index, row, batch->row_bytes);
+        penstock_observe(batch, index, 0, row, out + batch->row_bytes * index);
       }
       if (penstock_send_frame(fd, PENSTOCK_OBSERVED, out, batch->row_bytes * count)) break;
     } else if (kind == PENSTOCK_STEP && size == most) {
       size_t bytes = penstock_step_batch(batch, in, out);
       if (!bytes) {
-        penstock_fail(fd, "an action is none of the environment's, or came before the first reset");
+        penstock_fail(fd, "an action is none of the environment's, is forbidden by its action_mask, or came before the first reset");
         break;
       }
       if (penstock_send_frame(fd, PENSTOCK_STEPPED, out, bytes)) break;
@@ -348,7 +378,7 @@ static inline int penstock_connect(penstock_client *client, const char *host, in
   static const char magic[8] = {'P', 'E', 'N', 'S', 'T', 'O', 'C', 'K'};
   const char *token = getenv(PENSTOCK_TOKEN_VARIABLE);
   size_t token_bytes = token ? strlen(token) : 0, name_bytes = strlen(name), size;
-  uint32_t numbers[2] = {PENSTOCK_VERSION, (uint32_t)count}, lengths[3] = {(uint32_t)token_bytes, (uint32_t)name_bytes, 2};
+  uint32_t numbers[2] = {PENSTOCK_PLAIN_VERSION, (uint32_t)count}, lengths[3] = {(uint32_t)token_bytes, (uint32_t)name_bytes, 2};
   uint32_t head[4];
   int64_t limit64 = limit;
   struct sockaddr_in where;
@@ -381,7 +411,7 @@ static inline int penstock_connect(penstock_client *client, const char *host, in
   }
   memcpy(head, text, sizeof head);
   client->count = count, client->observation_bytes = head[2], client->action_bytes = head[3];
-  if (head[0] != PENSTOCK_VERSION || head[1] != count || !head[2] || !head[3] ||
+  if (head[0] != PENSTOCK_PLAIN_VERSION || head[1] != count || !head[2] || !head[3] ||
       (uint64_t)count * (26 + 2 * (uint64_t)head[2] + head[3]) > PENSTOCK_FRAME_BYTES) {
     free(text);
     return penstock_client_fail(client, "WELCOME has sizes out of range", 255);

@@ -1,8 +1,8 @@
-"""Serves environments to Penstock over a socket. Needs Python and NumPy; Gymnasium only to make an id or to flatten.
+"""Serves environments to Penstock over a socket. Needs Python and NumPy; Gymnasium only to make an id.
 
-Beside an environment that can't have Penstock (another Python, a container, a robot's computer), copy this file and
-`wire.py`, and call `EnvironmentServer`, or run `python server.py CartPole-v1 --port 7000`. A connection owns its
-environments, which end with it; each has a thread.
+Beside an environment that can't have Penstock (another Python, a container, a robot's computer), copy this file,
+`batch.py`, `rows.py` and `wire.py`, and call `EnvironmentServer`, or run `python server.py CartPole-v1 --port 7000`. A
+connection owns its environments, which end with it; each has a thread.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ import contextlib
 import hmac
 import json
 import logging
-import math
 import os
 import socket
 import stat
 import threading
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 try:
     from penstock.native.sockets import wire
+    from penstock.native.sockets.batch import Batch, RefusedError
 except ImportError:  # copied without Penstock
     import wire  # type: ignore[import-not-found, no-redef]
+    from batch import Batch, RefusedError  # type: ignore[import-not-found, no-redef]
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,13 +37,22 @@ _SENDING_SECONDS = 60.0
 _PAUSE_SECONDS = 0.1
 _CONNECTIONS = 256
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
-_NUMBERS = "biuf"
 
 logger = logging.getLogger(__name__)
 
 
-class RefusedError(ValueError):
-    """A client asked for what is not served; it gets the text."""
+@dataclass(frozen=True)
+class Hello:
+    """A client's first frame."""
+
+    version: int
+    num_envs: int
+    limit: int
+    """Steps of an episode; 0 for the environment's own limit, -1 for none."""
+    token: bytes
+    name: str
+    settings: Any
+    masks: bool
 
 
 class EnvironmentServer:
@@ -164,149 +173,72 @@ class EnvironmentServer:
 
     def _welcome(self, connection: socket.socket) -> Batch:
         kind, body = wire.receive_frame(connection, wire.MAX_TEXT_BYTES, _HELLO_SECONDS)
-        head = wire.HELLO_HEAD
-        if kind != wire.HELLO or len(body) < head.size:
+        if kind != wire.HELLO:
             raise wire.WireError("the first frame is no HELLO")
-        magic, version, num_envs, limit, token_bytes, name_bytes, settings_bytes = head.unpack(body[: head.size])
-        if magic != wire.MAGIC or len(body) != head.size + token_bytes + name_bytes + settings_bytes:
-            raise wire.WireError("the first frame is no HELLO of this protocol")
-        texts = bytes(body[head.size :])
-        token, name = texts[:token_bytes], texts[token_bytes : token_bytes + name_bytes].decode()
-        if not hmac.compare_digest(token, self._token):
-            raise RefusedError(f"the token is wrong: expected the text of {TOKEN_VARIABLE} that the server has")
-        if version != wire.VERSION:
-            raise RefusedError(f"the client speaks version {version} of the protocol, the server {wire.VERSION}")
-        if name not in {"", self.name}:
-            raise RefusedError(f"the server has {self.name!r}, expected {name!r}; ask for socket/{self.name}")
-        if not 1 <= num_envs <= wire.MAX_ENVS or limit < -1:
-            raise RefusedError(f"num_envs {num_envs} with max_episode_steps {limit} is out of range")
+        hello = read_hello(body, self._token)
+        if hello.name not in {"", self.name}:
+            raise RefusedError(f"the server has {self.name!r}, expected {hello.name!r}; ask for socket/{self.name}")
+        batch = Batch(
+            self._make,
+            hello.settings,
+            hello.num_envs,
+            hello.limit,
+            takes_limit=self._takes_limit,
+            seed_bits=self._seed_bits,
+            version=hello.version,
+            masks=hello.masks,
+        )
         try:
-            settings = json.loads(texts[token_bytes + name_bytes :] or b"{}")
-        except ValueError as error:
-            raise RefusedError(f"the settings are no JSON: {error}") from error
-        if not isinstance(settings, dict):
-            raise RefusedError(f"the settings are {settings!r}, expected an object")
-        batch = Batch(self._make, settings, num_envs, limit, takes_limit=self._takes_limit, seed_bits=self._seed_bits)
-        sizes = wire.WELCOME_HEAD.pack(wire.VERSION, num_envs, batch.observation_bytes, batch.action_bytes)
-        described = {"name": self.name, **batch.description}
-        connection.settimeout(_SENDING_SECONDS)
-        wire.send_frame(connection, wire.WELCOME, sizes, json.dumps(described, allow_nan=False).encode())
+            sizes = wire.WELCOME_HEAD.pack(
+                hello.version, hello.num_envs, batch.observations.bytes, batch.actions.bytes
+            )
+            described = json.dumps({"name": self.name, **batch.description}, allow_nan=False).encode()
+            if len(sizes) + len(described) > wire.MAX_TEXT_BYTES:
+                raise RefusedError(
+                    f"the spaces take {len(described)} bytes to describe, expected at most {wire.MAX_TEXT_BYTES}; give "
+                    f"the numbers of a large Box the same bounds"
+                )
+            connection.settimeout(_SENDING_SECONDS)
+            wire.send_frame(connection, wire.WELCOME, sizes, described)
+        except BaseException:
+            batch.close()
+            raise
         return batch
 
 
-class Batch:
-    """The environments of one connection."""
+def read_hello(body: memoryview, token: bytes = b"") -> Hello:
+    """Return what a HELLO says, which has this token.
 
-    def __init__(
-        self,
-        make: Callable[..., Any],
-        settings: dict[str, Any],
-        num_envs: int,
-        limit: int,
-        *,
-        takes_limit: bool,
-        seed_bits: int,
-    ) -> None:
-        self._seed_bits = seed_bits
-        self._counted = 0 if takes_limit or limit < 0 else limit
-        given = {**settings, "max_episode_steps": limit} if takes_limit and limit else settings
-        self._envs: list[Any] = []
-        try:
-            for _ in range(num_envs):
-                try:
-                    made = make(**given)
-                except Exception as error:
-                    raise RefusedError(f"the environment can't be made with {given}: {error}") from error
-                self._envs.append(made)
-                self._envs[-1] = _one_array(made)
-            self._describe(self._envs[0], limit)
-        except BaseException:
-            self.close()
-            raise
-        self._steps = np.zeros(num_envs, dtype=np.int64)
-        self._seen = np.zeros((num_envs, *self._shape), dtype=self._dtype)
-        self._ready = np.zeros(num_envs, dtype=np.bool_)
-
-    def _describe(self, env: Any, limit: int) -> None:
-        observed, action = env.observation_space, env.action_space
-        dtype, self._shape = np.dtype(observed.dtype), tuple(observed.shape)
-        # Whole numbers but bytes are floats, as in runs: a network reads nothing else.
-        self._dtype = dtype if dtype.kind == "f" or dtype == np.uint8 else np.dtype(np.float32)
-        is_choice = hasattr(action, "n") and not action.shape
-        if not is_choice and not (hasattr(action, "low") and np.dtype(action.dtype).kind == "f" and action.shape):
-            raise RefusedError(
-                f"the action space is {action}, expected Discrete or a Box of floats; wrap the environment with "
-                f"gymnasium.wrappers.TransformAction before it is served"
-            )
-        self._first, self._count = (int(getattr(action, "start", 0)), int(action.n)) if is_choice else (0, 0)
-        self._action_dtype = np.dtype(np.int64 if is_choice else action.dtype)
-        self._action_shape: tuple[int, ...] = tuple(action.shape)
-        described: dict[str, Any] = {"kind": "discrete", "n": self._count}
-        if not is_choice:
-            described = {"kind": "box", "dtype": self._action_dtype.name, "shape": self._action_shape}
-            described |= _bounds(action)
-        spec = getattr(env, "spec", None)
-        own = getattr(spec, "max_episode_steps", None)
-        self.observation_bytes = self._dtype.itemsize * math.prod(self._shape)
-        self.action_bytes = self._action_dtype.itemsize * math.prod(self._action_shape)
-        if self.observation_bytes * 2 * len(self._envs) + 16 * len(self._envs) > wire.MAX_FRAME_BYTES:
-            raise RefusedError(f"{len(self._envs)} observations of {self.observation_bytes} bytes are too many")
-        self.description = {
-            "observation": {"dtype": self._dtype.name, "shape": self._shape, **_bounds(observed)},
-            "action": described,
-            "max_episode_steps": None if limit == -1 else limit or own,
-            "reward_threshold": getattr(spec, "reward_threshold", None),
-        }
-
-    @property
-    def num_envs(self) -> int:
-        """Return the number of environments."""
-        return len(self._envs)
-
-    def reset(self, body: memoryview) -> bytes:
-        """Start episodes: u64 seeds `[N]`, u8 `[N]` that is 1 for those to start; returns all observations."""
-        seeds = np.frombuffer(body, "<u8", self.num_envs)
-        for env in np.flatnonzero(np.frombuffer(body, np.uint8, self.num_envs, 8 * self.num_envs)).tolist():
-            self._begin(env, int(seeds[env]))
-        return self._seen.tobytes()
-
-    def step(self, body: memoryview) -> list[bytes]:
-        """Step: u64 seeds of next episodes `[N]`, actions `[N, ...]`, u8 `[N]` that is 1 for those to step."""
-        count = self.num_envs
-        seeds = np.frombuffer(body, "<u8", count)
-        actions = np.frombuffer(body, self._action_dtype, count * math.prod(self._action_shape), 8 * count)
-        actions = actions.reshape(count, *self._action_shape)
-        chosen = np.frombuffer(body, np.uint8, count, (8 + self.action_bytes) * count)
-        reward = np.zeros(count, dtype=np.float64)
-        terminated, truncated = np.zeros(count, dtype=np.uint8), np.zeros(count, dtype=np.uint8)
-        final: list[bytes] = []
-        for env in np.flatnonzero(chosen).tolist():
-            if not self._ready[env]:
-                raise RefusedError(f"environment {env} was stepped before its first reset")
-            if self._count and not 0 <= actions[env] < self._count:
-                raise RefusedError(f"action {actions[env]} of environment {env}: expected 0 to {self._count - 1}")
-            given = int(actions[env]) + self._first if self._count else actions[env].copy()
-            seen, reward[env], is_terminated, is_truncated, _ = self._envs[env].step(given)
-            self._steps[env] += 1
-            terminated[env] = bool(is_terminated)
-            truncated[env] = bool(is_truncated) or (0 < self._counted <= self._steps[env])
-            self._seen[env] = seen
-            if terminated[env] or truncated[env]:
-                final.append(self._seen[env].tobytes())
-                self._begin(env, int(seeds[env]))
-        return [reward.tobytes(), terminated.tobytes(), truncated.tobytes(), self._seen.tobytes(), *final]
-
-    def close(self) -> None:
-        """Close the environments."""
-        for env in self._envs:
-            with contextlib.suppress(Exception):
-                env.close()
-
-    def _begin(self, env: int, seed: int) -> None:
-        while seed >> self._seed_bits:
-            seed = (seed & ((1 << self._seed_bits) - 1)) ^ (seed >> self._seed_bits)
-        self._seen[env], _ = self._envs[env].reset(seed=seed)
-        self._steps[env], self._ready[env] = 0, True
+    Raises:
+        WireError: It is none of this protocol.
+        RefusedError: It has another version or token, or a part that is none.
+    """
+    head = wire.HELLO_HEAD
+    if len(body) < head.size or bytes(body[:8]) != wire.MAGIC:
+        raise wire.WireError("the first frame is no HELLO of this protocol")
+    _, version, wishes, num_envs, limit, *sizes = head.unpack(body[: head.size])
+    if version not in (wire.PLAIN_VERSION, wire.VERSION):
+        raise RefusedError(
+            f"the client speaks version {version} of the protocol, the server {wire.PLAIN_VERSION} and {wire.VERSION}: "
+            f"update the older side"
+        )
+    if len(body) != head.size + sum(sizes):
+        raise wire.WireError("the first frame is no HELLO of this protocol")
+    texts, token_bytes, name_bytes = bytes(body[head.size :]), sizes[0], sizes[1]
+    if not hmac.compare_digest(texts[:token_bytes], token):
+        raise RefusedError(f"the token is wrong: expected the text of {TOKEN_VARIABLE} that the server has")
+    name = texts[token_bytes : token_bytes + name_bytes].decode()
+    if wishes not in ((0, wire.MASKS) if version == wire.VERSION else (0,)):
+        raise RefusedError(f"the client has the wishes {wishes}, the server knows {wire.MASKS}: update the server")
+    if not 1 <= num_envs <= wire.MAX_ENVS or limit < -1:
+        raise RefusedError(f"num_envs {num_envs} with max_episode_steps {limit} is out of range")
+    try:
+        settings = json.loads(texts[token_bytes + name_bytes :] or b"{}")
+    except (RecursionError, ValueError) as error:
+        raise RefusedError(f"the settings are no JSON: {error}") from error
+    if not isinstance(settings, dict):
+        raise RefusedError(f"the settings are {settings!r}, expected an object")
+    return Hello(version, num_envs, limit, texts[:token_bytes], name, settings, wishes == wire.MASKS)
 
 
 def serve_id(env_id: str, address: str, seed_bits: int = 64) -> EnvironmentServer:
@@ -331,7 +263,7 @@ def serve_id(env_id: str, address: str, seed_bits: int = 64) -> EnvironmentServe
 
 def _answer(connection: socket.socket, batch: Batch) -> bool:
     """Answer one frame; returns whether the connection goes on."""
-    most = (9 + batch.action_bytes) * batch.num_envs
+    most = (9 + batch.actions.bytes) * batch.num_envs
     kind, body = wire.receive_frame(connection, most, None)
     if kind == wire.CLOSE:
         return False
@@ -341,28 +273,6 @@ def _answer(connection: socket.socket, batch: Batch) -> bool:
     answer = (wire.OBSERVED, [batch.reset(body)]) if kind == wire.RESET else (wire.STEPPED, batch.step(body))
     wire.send_frame(connection, answer[0], *answer[1])
     return True
-
-
-def _one_array(env: Any) -> Any:
-    """Return an environment that observes a Box, encoded as by Gymnasium's FlattenObservation if it does not."""
-    space = env.observation_space
-    if hasattr(space, "low") and space.shape and np.dtype(space.dtype).kind in _NUMBERS:
-        return env
-    if not getattr(space, "is_np_flattenable", False):
-        raise RefusedError(f"the observation space is {space}, expected a Box, or a space that can be flattened")
-    from gymnasium.wrappers import FlattenObservation  # noqa: PLC0415  (plain environments need none)
-
-    return FlattenObservation(env)
-
-
-def _bounds(space: Any) -> dict[str, Any]:
-    return {"low": _bound(space.low), "high": _bound(space.high)}
-
-
-def _bound(values: Any) -> Any:
-    """Return one number if all are equal, otherwise all in row-major order; None for one that is infinite."""
-    flat = [value if math.isfinite(value) else None for value in np.asarray(values).ravel().tolist()]
-    return flat[0] if flat and all(value == flat[0] for value in flat) else flat
 
 
 def _remove_stale(path: str) -> None:

@@ -11,6 +11,7 @@ from gymnasium.vector import AutoresetMode
 from penstock.native.adapters.vector_env import WrappedSource
 from penstock.native.sockets import wire
 from penstock.native.sockets.client import ADDRESS_VARIABLE, RefusedError, Request, connect
+from penstock.native.sockets.observing import PLAIN, Encoding, Observing
 from penstock.native.sockets.vector import SocketVector
 
 if TYPE_CHECKING:
@@ -30,17 +31,22 @@ OF_THE_CLIENT = ("address", "reply_seconds", "reconnect_seconds")
 
 
 def socket_source(
-    env_id: str, num_envs: int, num_threads: int, max_episode_steps: int | None, settings: Mapping[str, Any]
+    env_id: str,
+    num_envs: int,
+    num_threads: int,
+    max_episode_steps: int | None,
+    settings: Mapping[str, Any],
+    encoding: Encoding = PLAIN,
 ) -> WrappedSource:
     """Return the environments of a server, to which this connects.
 
     Of the settings `address` is its host and port (several are separated by commas), replaced by the variable
     `PENSTOCK_ENVIRONMENT_ADDRESS` if that is set; `reply_seconds` and `reconnect_seconds` are time-outs. The others go
-    to the server, which makes its environments with them.
+    to the server, which makes its environments with them. `encoding` says whether observations are one array.
 
     Raises:
-        ValueError: No address, or one that is none; a time-out below 0; nothing answers there; or the server refuses
-            the name, a setting or a limit.
+        ValueError: No address, or one that is none; a time-out below 0; nothing answers there; the server refuses
+            the name, a setting or a limit; or there can be no such array.
     """
     if num_threads != 1:
         raise ValueError(f"{env_id} is stepped by its server, which chooses its threads: leave num_threads at 1")
@@ -57,6 +63,7 @@ def socket_source(
         reply_seconds=_seconds("reply_seconds", values.pop("reply_seconds", None), REPLY_SECONDS),
         reconnect_seconds=_seconds("reconnect_seconds", values.pop("reconnect_seconds", None), RECONNECT_SECONDS),
         settings=values,
+        masks=encoding.action_mask == "info",
     )
     if num_envs > wire.MAX_ENVS:
         raise ValueError(f"num_envs is {num_envs}, and a connection has at most {wire.MAX_ENVS}; choose fewer")
@@ -72,15 +79,25 @@ def socket_source(
             raise ValueError(f"{env_id}: {error}") from error
 
     ready = [connected()]
+    agreed = ready[0].agreement
+    try:
+        if encoding.structured and agreed.version == wire.PLAIN_VERSION:
+            raise ValueError(
+                "structured = True: the server speaks version 1 of the protocol, which has one array alone: update the "
+                "server's copy of Penstock's files (docs/socket.md), or leave structured out"
+            )
+        Observing(agreed, num_envs, encoding)
+    except ValueError as error:
+        ready.pop().close()
+        raise ValueError(f"{env_id}: {error}") from error
 
     def build(mode: AutoresetMode) -> VectorEnv[Any, Any, Any]:
         if mode == AutoresetMode.DISABLED:
             while ready:
                 ready.pop().close()
             raise ValueError(f"{env_id}: its server resets by itself; autoreset_mode is NextStep or SameStep")
-        return SocketVector(request, ready.pop() if ready else connected(), mode)
+        return SocketVector(request, ready.pop() if ready else connected(), mode, encoding)
 
-    agreed = ready[0].agreement
     return WrappedSource(env_id, build, agreed.max_episode_steps, agreed.reward_threshold)
 
 

@@ -13,12 +13,12 @@ import secrets
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from gymnasium.spaces import Discrete
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from penstock.native.sockets import wire
 from penstock.native.sockets.client import RefusedError, connect
+from penstock.native.sockets.observing import PLAIN, Encoding, Observing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -45,30 +45,29 @@ def episode_seed(seed: int, episode: int) -> int:
 class SocketVector(VectorEnv[Any, Any, Any]):
     """Environments of one connection, in Gymnasium's next-step or same-step mode."""
 
-    def __init__(self, request: Request, connection: Connection, mode: AutoresetMode) -> None:
+    def __init__(
+        self, request: Request, connection: Connection, mode: AutoresetMode, encoding: Encoding = PLAIN
+    ) -> None:
         self._request, self._connection = request, connection
         self._agreement = connection.agreement
         self._same_step = mode == AutoresetMode.SAME_STEP
         count = self.num_envs = request.num_envs
         self.metadata = {"autoreset_mode": mode, "render_modes": []}
-        self.single_observation_space = self._agreement.observation_space
+        self._observing = Observing(self._agreement, count, encoding)
+        self.single_observation_space, self.observation_space = self._observing.space, self._observing.batch
         self.single_action_space = self._agreement.action_space
-        self.observation_space = batch_space(self.single_observation_space, count)
         self.action_space = batch_space(self.single_action_space, count)
-        action = self.single_action_space
-        self._action_dtype = np.dtype(np.int64) if isinstance(action, Discrete) else np.dtype(action.dtype)
-        self._dtype = np.dtype(self.single_observation_space.dtype)
-        self._row_shape = self.single_observation_space.shape
+        self._rows, self._action_rows = self._agreement.observations, self._agreement.actions
         self._seeds: list[int | None] = [None] * count
         self._episode = np.zeros(count, dtype=np.int64)
         self._seed_now = np.zeros(count, dtype=np.uint64)
         self._next_seed = np.zeros(count, dtype=np.uint64)
         self._length = np.zeros(count, dtype=np.int64)
         self._return = np.zeros(count, dtype=np.float64)
-        self._shown = np.zeros((count, *self._row_shape), dtype=self._dtype)
-        """Observations of the episodes under way, which new environments must show after the same actions."""
+        self._shown = np.zeros(count, dtype=self._rows.dtype)
+        """Rows of the episodes under way, which new environments must show after the same actions."""
         self._played: list[NDArray[Any]] = []
-        """Actions of the last steps, as far back as the longest episode under way goes."""
+        """Rows of actions of the last steps, as far back as the longest episode under way goes."""
         self._over = np.zeros(count, dtype=np.bool_)
         self._begun = False
 
@@ -105,7 +104,7 @@ class SocketVector(VectorEnv[Any, Any, Any]):
         self._begin(chosen, shown)
         self._over &= ~chosen
         self._begun = True
-        return self._shown.copy(), {}
+        return self._observing(self._shown), {}
 
     def step(self, actions: Any) -> tuple[Any, NDArray[Any], NDArray[np.bool_], NDArray[np.bool_], Infos]:
         """Step; in same-step mode `final_obs` has the last observations of the episodes that ended.
@@ -113,7 +112,8 @@ class SocketVector(VectorEnv[Any, Any, Any]):
         Raises:
             RuntimeError: The server is lost, fails, or plays otherwise than before.
         """
-        given = np.ascontiguousarray(actions, dtype=self._action_dtype).copy()
+        given = np.zeros(self.num_envs, dtype=self._action_rows.dtype)
+        self._action_rows.write(given, slice(None), actions)
         moving = ~self._over
         answer = self._persistently(lambda: self._asked_step(given, moving))
         reward, terminated, truncated, shown, final = answer
@@ -127,7 +127,7 @@ class SocketVector(VectorEnv[Any, Any, Any]):
             if self._same_step:
                 rows = np.full(self.num_envs, None, dtype=object)
                 for row, env in enumerate(np.flatnonzero(over).tolist()):
-                    rows[env] = final[row]
+                    rows[env] = self._observing.of_one(final[row])
                 infos = {"final_obs": rows, "_final_obs": over.copy()}
             else:
                 seen = shown.copy()
@@ -135,7 +135,7 @@ class SocketVector(VectorEnv[Any, Any, Any]):
             self._episode += over
         self._begin(over, shown)
         self._over = np.zeros_like(over) if self._same_step else over
-        return seen.copy(), reward, terminated, truncated, infos
+        return self._observing(seen), reward, terminated, truncated, infos
 
     def close_extras(self, **kwargs: Any) -> None:  # noqa: ARG002  (Gymnasium's signature)
         """End the connection."""
@@ -174,13 +174,14 @@ class SocketVector(VectorEnv[Any, Any, Any]):
     def _recover(self) -> None:
         self._connection.close()
         try:
-            self._connection = connect(self._request, self._request.reconnect_seconds)
+            self._connection = connect(self._request, self._request.reconnect_seconds, self._agreement.version)
         except wire.WireError as error:
             raise RuntimeError(f"{error}; start the server again, then resume") from error
-        if self._connection.agreement != self._agreement:
+        found, expected = self._connection.agreement.compared, self._agreement.compared
+        if found != expected:
             raise RuntimeError(
-                f"the server at {self._connection.address} describes another environment than before: "
-                f"{self._connection.agreement}, expected {self._agreement}; start the same one"
+                f"the server at {self._connection.address} describes another environment than before: {found}, expected "
+                f"{expected}; start the same one"
             )
         if not self._begun:
             return
@@ -194,7 +195,9 @@ class SocketVector(VectorEnv[Any, Any, Any]):
             total += reward
             if (ended := np.flatnonzero(terminated | truncated)).size:
                 raise self._otherwise(int(ended[0]), f"ended after {index + 1} steps")
-        same = _same(shown, self._shown).reshape(self.num_envs, -1).all(1) & _same(total, self._return)
+        same = _same(total, self._return)
+        for field in self._rows.dtype.names:
+            same &= _same(shown[field], self._shown[field]).reshape(self.num_envs, -1).all(1)
         if not same.all():
             raise self._otherwise(int(np.flatnonzero(~same)[0]), "has other observations or rewards")
         logger.warning("environments at %s continue after the same seeds and %d steps", self._connection.address, steps)
@@ -211,7 +214,7 @@ class SocketVector(VectorEnv[Any, Any, Any]):
         body = self._connection.ask(wire.RESET, wire.OBSERVED, size, seeds.tobytes(), chosen.astype(np.uint8).tobytes())
         if len(body) != size:
             raise RefusedError(f"the server at {self._connection.address} sent {len(body)} bytes, expected {size}")
-        return self._rows(body, 0, self.num_envs)
+        return self._read(body, 0, self.num_envs)
 
     def _asked_step(self, actions: NDArray[Any], moving: NDArray[np.bool_]) -> tuple[Any, ...]:
         """Return reward, terminated, truncated, observations and the final ones of the episodes that ended."""
@@ -224,14 +227,17 @@ class SocketVector(VectorEnv[Any, Any, Any]):
             truncated = np.frombuffer(body, np.uint8, count, 9 * count) != 0
             ended = int((terminated | truncated).sum())
             if len(body) == count * (10 + row) + ended * row and not ((terminated | truncated) & ~moving).any():
-                shown = self._rows(body, 10 * count, count)
-                return reward, terminated, truncated, shown, self._rows(body, count * (10 + row), ended)
+                shown = self._read(body, 10 * count, count)
+                return reward, terminated, truncated, shown, self._read(body, count * (10 + row), ended)
         raise RefusedError(f"the server at {self._connection.address} answered with {len(body)} bytes, not as agreed")
 
-    def _rows(self, body: memoryview, offset: int, count: int) -> NDArray[Any]:
-        row = self._shown.nbytes // self.num_envs
-        part = np.frombuffer(body, np.uint8, count * row, offset)
-        return np.frombuffer(part.tobytes(), self._dtype).reshape(count, *self._row_shape).copy()
+    def _read(self, body: memoryview, offset: int, count: int) -> NDArray[Any]:
+        rows = np.frombuffer(body, self._rows.dtype, count, offset).copy()
+        try:
+            self._observing.check(rows)
+        except ValueError as error:
+            raise RefusedError(f"the server at {self._connection.address} sent what is no observation: {error}") from error
+        return rows
 
 
 def _same(one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:

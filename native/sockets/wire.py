@@ -1,4 +1,4 @@
-"""The frames of the environment protocol, version 1, for both ends; needs Python and NumPy alone, as `server.py` does.
+"""The frames of the environment protocol, version 2, for both ends; needs Python and NumPy alone, as `server.py` does.
 
 A frame is a header of 8 bytes, little-endian (u32 bytes of the body, u16 kind, u16 zero), and its body. A receiver
 knows the largest body that it may get, and allocates nothing for a larger one. docs/socket.md describes every body.
@@ -11,11 +11,16 @@ import struct
 import time
 from typing import Any
 
-VERSION = 1
+VERSION = 2
+PLAIN_VERSION = 1
+"""The version without structured spaces and masks, which both ends still speak."""
 MAGIC = b"PENSTOCK"
 HEADER = struct.Struct("<IHH")
-HELLO_HEAD = struct.Struct("<8sIIqIII")
-"""Magic, version, num_envs, max_episode_steps (0: the environment's own, -1: none), bytes of token, name, settings."""
+HELLO_HEAD = struct.Struct("<8sHHIqIII")
+"""Magic, version, wishes (0 in version 1), num_envs, max_episode_steps (0: the environment's own, -1: none), bytes of
+token, name, settings. Servers of version 1 read version and wishes as one number, and refuse what is not 1."""
+MASKS = 1
+"""The client asks for the mask of allowed choices that infos have, in front of each observation."""
 WELCOME_HEAD = struct.Struct("<IIII")
 """Version, num_envs, bytes of one observation, bytes of one action; JSON follows."""
 HELLO, WELCOME, RESET, OBSERVED, STEP, STEPPED, FAILED, CLOSE = range(1, 9)

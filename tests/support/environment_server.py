@@ -6,9 +6,12 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from typing import Self
 
 from penstock.native.sockets import server
+
+ROOT = Path(__file__).parents[2]
 
 
 class EnvironmentProcess:
@@ -24,7 +27,11 @@ class EnvironmentProcess:
         """Start the server, at the address of the one before if there was one."""
         port = self.address.rpartition(":")[2]
         self._process = subprocess.Popen(
-            [*self._command, port], stdout=subprocess.PIPE, text=True, start_new_session=True
+            [*self._command, port],
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},  # ids may name modules of the tests
         )
         assert self._process.stdout is not None
         said = self._process.stdout.readline()

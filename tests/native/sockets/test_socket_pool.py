@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.spaces import Box, Dict, Discrete, Graph, OneOf, Sequence, Text, Tuple
 
 from penstock import native
 from penstock.native.sockets.server import EnvironmentServer, serve_id
@@ -52,7 +52,7 @@ class Drifting:
         pass
 
 
-def play_rounds(pool, rounds=2, steps=40, between=lambda index: None):
+def play_rounds(pool, rounds=2, steps=40, between=lambda index: None, draw=None):
     """Play rounds of one policy; returns their columns and episodes."""
     pool.reset_ids(np.arange(5, 5 + pool.num_envs, dtype=np.uint64))
     spec, rng = pool.environment, np.random.default_rng(0)
@@ -66,7 +66,7 @@ def play_rounds(pool, rounds=2, steps=40, between=lambda index: None):
         pool.begin_round(*columns)
         for t in range(steps):
             between(index * steps + t)
-            pool.step_round(t, rng.integers(2, size=pool.num_envs))
+            pool.step_round(t, rng.integers(2, size=pool.num_envs) if draw is None else draw(rng))
         end = pool.end_round()
         played.append([*columns, end.bootstrap_observation, *end.episodes.values()])
     return played
@@ -100,9 +100,9 @@ def test_steps_are_gymnasiums_seed_for_seed():
     ("env_id", "observation", "action"), [("Pendulum-v1", (3,), "box"), ("FrozenLake-v1", (16,), "discrete")]
 )
 def test_spaces_cross_the_socket(env_id, observation, action):
-    """Actions of floats, and observations that are encoded as one array by the server; bounds too."""
+    """Actions of floats, and observations that are encoded as one array; bounds too."""
     with served(env_id) as server:
-        pool = native.make(f"socket/{env_id}", 2, address=server.address)
+        pool = native.make(f"socket/{env_id}", 2, address=server.address, one_array=True)
         assert pool.environment["observation"] == {"dtype": "float32", "shape": observation}
         assert pool.environment["action"]["kind"] == action
         pool.reset(seed=0)
@@ -309,16 +309,29 @@ def test_large_seeds_are_folded_where_a_server_asks_for_it():
     assert max(seen) < 2**31
 
 
-def test_what_does_not_fit_the_protocol_is_named():
-    """Actions of several parts: the server says what to wrap."""
-
-    class Structured(Drifting):
-        action_space = Dict({"a": Discrete(2)})
-
+@pytest.mark.parametrize(
+    ("which", "space", "said"),
+    [
+        ("observation", Text(5), r"observation space is Text.*it is Text.*TransformObservation before it is served"),
+        ("observation", Sequence(Discrete(3)), r"it is Sequence.*TransformObservation"),
+        ("observation", Dict(a=Tuple([Discrete(2), Text(5)])), r"its part 'a.1' is Text"),
+        ("observation", Box(0, 1, (0,)), r"it is Box\(\[\], \[\], \(0,\), float32\), expected Box"),
+        ("observation", Dict(), r"it is Dict\(\), expected Box"),
+        ("action", Graph(Discrete(2), None), r"action space is Graph.*it is Graph.*TransformAction"),
+        ("action", Dict(one=OneOf([Discrete(2), Discrete(3)])), r"its part 'one' is OneOf.*TransformAction"),
+    ],
+)
+def test_what_does_not_fit_the_protocol_is_named(which, space, said):
+    """Before anything starts: the server names the part, and what to wrap."""
+    kind = type("Other", (Drifting,), {f"{which}_space": space})
     with (
-        serving(EnvironmentServer(Structured, "Structured", "127.0.0.1:0")) as server,
-        pytest.raises(ValueError, match=r"action space is Dict.*TransformAction"),
+        serving(EnvironmentServer(kind, "Other", "127.0.0.1:0")) as server,
+        pytest.raises(ValueError, match=said),
     ):
-        native.make("socket/Structured", 1, address=server.address)
+        native.make("socket/Other", 1, address=server.address)
+
+
+def test_an_id_that_is_none_is_not_served():
+    """Nothing is listened on."""
     with pytest.raises(ValueError, match=r"Nothing-v0 can't be served"):
         serve_id("Nothing-v0", "127.0.0.1:0")
