@@ -112,9 +112,9 @@ def make(
             `environment["action"]` then lists their leaves. All others take one anyway.
         structured: With `one_array`, whether `EnvironmentPool.environment` describes the leaves of that array, each of
             which it then holds exactly: it is float32, or float64 if a leaf needs that.
-        action_mask: With `one_array`, where environments of Gymnasium and of servers give the mask of allowed choices, under
-            the key `action_mask`: in the 'info' of every reset and step, or as part of a Dict 'observation'. The array begins
-            with it then, as that of `ConnectFour-v0` does. None: nowhere.
+        action_mask: With `one_array`, where environments of Gymnasium and of servers give the mask of allowed choices,
+            under the key `action_mask`: in the 'info' of every reset and step, or as part of a Dict 'observation'. The
+            array begins with it then, as that of `ConnectFour-v0` does. None: nowhere.
         config: Fields of the environment's configuration, as one value or one for each environment. For Atari the
             settings of ale-py's AtariVectorEnv; for Gymnasium's the arguments of `gymnasium.make_vec`, of which
             `vectorization_mode` is 'sync', 'async' or 'vector_entry_point'.

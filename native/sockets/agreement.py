@@ -60,7 +60,7 @@ def read_welcome(
         given_name = described["name"]
         found = answered, given_envs, given_name
         if found != (version, num_envs, name):
-            raise _OtherError(
+            raise _OtherError(  # noqa: TRY301  (handled with the errors of the calls)
                 f"gives {given_envs} environments {given_name!r} in version {answered} of the protocol, expected "
                 f"{num_envs} of {name!r} in version {version}"
             )
@@ -103,7 +103,9 @@ def _agreement(described: Any, version: int, num_envs: int, sizes: list[int], *,
     if sizes != expected:
         raise _OtherError(f"announces rows of {sizes} bytes, and describes rows of {expected}")
     if num_envs * (2 * observations.bytes + actions.bytes + 16) > wire.MAX_FRAME_BYTES:
-        raise _OtherError(f"has observations of {observations.bytes} bytes, of which {num_envs} are too many for a frame")
+        raise _OtherError(
+            f"has observations of {observations.bytes} bytes, of which {num_envs} are too many for a frame"
+        )
     spaces = _space(observation), _space(action)
     threshold = None if threshold is None else float(threshold)
     return Agreement(version, *spaces, limit, threshold, observations, actions)
@@ -124,7 +126,9 @@ def _space(described: Any) -> Space[Any]:
         return Discrete(described["n"], start=described.get("start", 0), dtype=dtype.type)
     if kind == "multi_discrete":
         shape, count = described["shape"], math.prod(described["shape"])
-        numbers = [np.array(part, dtype).reshape(shape) for part in (described["nvec"], described.get("start", [0] * count))]
+        numbers = [
+            np.array(part, dtype).reshape(shape) for part in (described["nvec"], described.get("start", [0] * count))
+        ]
         return MultiDiscrete(numbers[0], dtype=dtype.type, start=numbers[1])
     low, high = (_bound(described.get(name), described["shape"], dtype, name) for name in ("low", "high"))
     if not (low <= high).all():

@@ -198,8 +198,8 @@ def _plain_action(space: Any) -> dict[str, Any]:
         return described_space(space)
     raise RefusedError(
         f"the action space is {space}, and the client speaks version 1 of the protocol, which has Discrete and a Box "
-        f"of floats alone: update the client, or wrap the environment with gymnasium.wrappers.TransformAction before it "
-        f"is served"
+        f"of floats alone: update the client, or wrap the environment with gymnasium.wrappers.TransformAction before "
+        f"it is served"
     )
 
 

@@ -62,9 +62,7 @@ class Request:
 class Connection:
     """One connection whose environments exist: `ask` sends a request and returns the answer's body."""
 
-    def __init__(
-        self, connection: socket.socket, request: Request, address: str, version: int = wire.VERSION
-    ) -> None:
+    def __init__(self, connection: socket.socket, request: Request, address: str, version: int = wire.VERSION) -> None:
         """Say hello over a connected socket, which is closed if that fails.
 
         Raises:
@@ -164,7 +162,9 @@ def _greeted(address: str, request: Request, version: int | None) -> Connection:
         older = f"the server at {address} speaks version {wire.PLAIN_VERSION} of the protocol"
         update = "update its copy of Penstock's files (docs/socket.md)"
         if request.masks:
-            raise RefusedError(f"{older}, which has no masks: {update}, or leave environment.action_mask out") from error
+            raise RefusedError(
+                f"{older}, which has no masks: {update}, or leave environment.action_mask out"
+            ) from error
         try:
             return Connection(_connected(address, request.reply_seconds), request, address, wire.PLAIN_VERSION)
         except RefusedError as refusal:

@@ -1,4 +1,4 @@
-"""Makes observations of rows: the environment's own, or one array as `adapters/one_array.py` makes it, of all at once."""
+"""Makes observations of rows: the environment's own, or one array of all, as `adapters/one_array.py` makes it."""
 
 from __future__ import annotations
 

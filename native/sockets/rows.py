@@ -150,7 +150,8 @@ class Rows:
             self.bytes += leaf.count * leaf.dtype.itemsize
             if self.bytes > wire.MAX_FRAME_BYTES or len(self.leaves) == MOST_LEAVES:
                 raise ValueError(
-                    f"{_where(path)} is too large: rows have at most {wire.MAX_FRAME_BYTES} bytes in {MOST_LEAVES} parts"
+                    f"{_where(path)} is too large: rows have at most {wire.MAX_FRAME_BYTES} bytes in {MOST_LEAVES} "
+                    f"parts"
                 )
             self.leaves.append(leaf)
             return len(self.leaves) - 1

@@ -189,12 +189,10 @@ class EnvironmentServer:
             masks=hello.masks,
         )
         try:
-            sizes = wire.WELCOME_HEAD.pack(
-                hello.version, hello.num_envs, batch.observations.bytes, batch.actions.bytes
-            )
+            sizes = wire.WELCOME_HEAD.pack(hello.version, hello.num_envs, batch.observations.bytes, batch.actions.bytes)
             described = json.dumps({"name": self.name, **batch.description}, allow_nan=False).encode()
             if len(sizes) + len(described) > wire.MAX_TEXT_BYTES:
-                raise RefusedError(
+                raise RefusedError(  # noqa: TRY301  (sent to the client below)
                     f"the spaces take {len(described)} bytes to describe, expected at most {wire.MAX_TEXT_BYTES}; give "
                     f"the numbers of a large Box the same bounds"
                 )

@@ -180,8 +180,8 @@ class SocketVector(VectorEnv[Any, Any, Any]):
         found, expected = self._connection.agreement.compared, self._agreement.compared
         if found != expected:
             raise RuntimeError(
-                f"the server at {self._connection.address} describes another environment than before: {found}, expected "
-                f"{expected}; start the same one"
+                f"the server at {self._connection.address} describes another environment than before: {found}, "
+                f"expected {expected}; start the same one"
             )
         if not self._begun:
             return
@@ -236,7 +236,9 @@ class SocketVector(VectorEnv[Any, Any, Any]):
         try:
             self._observing.check(rows)
         except ValueError as error:
-            raise RefusedError(f"the server at {self._connection.address} sent what is no observation: {error}") from error
+            raise RefusedError(
+                f"the server at {self._connection.address} sent what is no observation: {error}"
+            ) from error
         return rows
 
 

@@ -55,7 +55,7 @@ class Team(ParallelEnv[str, Any, Any]):
         said: What agents observe besides has a text.
     """
 
-    metadata: Mapping[str, Any] = {"name": "structured_team", "is_parallelizable": True}  # noqa: RUF012
+    metadata: Mapping[str, Any] = {"name": "structured_team", "is_parallelizable": True}
     render_mode = None
 
     def __init__(
@@ -81,7 +81,7 @@ class Team(ParallelEnv[str, Any, Any]):
         """Return the agent's own actions."""
         return SPACES[agent]
 
-    def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:  # noqa: ARG002
+    def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
         """Start an episode."""
         if seed is not None:
             self._random = np.random.default_rng(seed)

@@ -1,4 +1,4 @@
-"""Structured spaces over a socket: the pool has the served environment's, and makes of them what a wrapped pool makes."""
+"""Structured spaces over a socket: a pool has the served environment's, and makes the same of them as a wrapped one."""
 
 from collections import OrderedDict
 from copy import deepcopy
@@ -30,7 +30,9 @@ OBSERVED: dict[str, Any] = {
     "numbers": Tuple([Box(-1, 1, (), kind) for kind in (np.float16, np.float32, np.float64)]),
     "integers": Dict(a=Box(-(1 << 63), (1 << 63) - 2, (2,), np.int64), b=Box(-3, 9, (1,), np.int16)),
     "booleans": Dict(a=Box(0, 1, (4,), np.bool_), b=Box(0, 1, (1,), np.float32)),
-    "order": Dict(OrderedDict(z=Discrete(2), a=Tuple([Discrete(3), Dict(OrderedDict(y=MultiBinary(2), x=Discrete(2)))]))),
+    "order": Dict(
+        OrderedDict(z=Discrete(2), a=Tuple([Discrete(3), Dict(OrderedDict(y=MultiBinary(2), x=Discrete(2)))]))
+    ),
 }
 
 

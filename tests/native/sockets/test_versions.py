@@ -71,7 +71,9 @@ def test_what_version_1_lacks_is_said_with_what_to_do(old_c):
             native.make("socket/Echo", 1, address=old_c.address, one_array=True, **options)
     with (
         old_python("CartPole-v1") as old,
-        pytest.raises(ValueError, match=r"kind.*; the server at .* speaks version 1 .* if that is about its spaces update"),
+        pytest.raises(
+            ValueError, match=r"kind.*; the server at .* speaks version 1 .* if that is about its spaces update"
+        ),
     ):
         native.make(ID, 1, address=old.address, kind="Hybrid")
 

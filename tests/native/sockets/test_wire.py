@@ -16,9 +16,7 @@ from penstock.native.sockets.server import EnvironmentServer
 from .test_socket_pool import Drifting, served
 
 
-def hello(
-    magic=wire.MAGIC, version=2, num_envs=1, limit=0, name=b"CartPole-v1", settings=b"{}", extra=b"", wishes=0
-):
+def hello(magic=wire.MAGIC, version=2, num_envs=1, limit=0, name=b"CartPole-v1", settings=b"{}", extra=b"", wishes=0):
     head = wire.HELLO_HEAD.pack(magic, version, wishes, num_envs, limit, 0, len(name), len(settings))
     return head + name + settings + extra
 
@@ -152,11 +150,19 @@ SIZES = (2, 1, 8, 8)
         ({**GOOD, "observation": {**BOX, "shape": [1 << 20, 1 << 20, 1 << 40]}}, SIZES, "is too large"),
         ({**GOOD, "observation": {**BOX, "shape": [1] * 17}}, SIZES, "with the shape"),
         ({**GOOD, "observation": {**BOX, "shape": [-2]}}, SIZES, "a space of 'float32'"),
-        ({**GOOD, "observation": {**BOX, "low": [0, 0, 0]}}, SIZES, "low has 3 bounds, expected float32 numbers, one or 2"),
+        (
+            {**GOOD, "observation": {**BOX, "low": [0, 0, 0]}},
+            SIZES,
+            "low has 3 bounds, expected float32 numbers, one or 2",
+        ),
         ({**GOOD, "observation": {**BOX, "low": "0"}}, SIZES, "low has 1 bounds"),
         ({**GOOD, "observation": {**BOX, "low": 1, "high": 0}}, SIZES, "a lower bound is above"),
         (json.dumps({**GOOD, "observation": {**BOX, "low": float("nan")}}).encode(), SIZES, "NaN is no JSON"),
-        ({**GOOD, "observation": {**BOX, "dtype": "uint8", "high": 0.5}}, (2, 1, 2, 8), "high has 1 bounds, expected uint8"),
+        (
+            {**GOOD, "observation": {**BOX, "dtype": "uint8", "high": 0.5}},
+            (2, 1, 2, 8),
+            "high has 1 bounds, expected uint8",
+        ),
         ({**GOOD, "observation": {**BOX, "dtype": "uint8", "high": 300}}, (2, 1, 2, 8), "OverflowError"),
         ({**GOOD, "observation": {"kind": "text"}}, SIZES, "expected a space of the protocol"),
         ({**GOOD, "observation": {"kind": "dict", "parts": []}}, SIZES, "expected a list of its parts"),
