@@ -51,7 +51,7 @@ class Request:
     reconnect_seconds: float
     """Time for which connecting is tried again after a loss."""
     masks: bool = False
-    """Whether the server puts the mask of allowed choices among its infos in front of each observation."""
+    """True if the server puts the mask of allowed choices among its infos in front of each observation."""
 
     @property
     def where(self) -> str:

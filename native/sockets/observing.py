@@ -88,7 +88,9 @@ class Observing:
             parts.insert(0, rows[MASK])
         elif self._mask is not None:
             parts.insert(0, columns[self._mask].reshape(len(rows), -1))
-        return np.concatenate(parts, axis=1, dtype=self._dtype, casting="unsafe").reshape(len(rows), *self.space.shape)
+        return np.concatenate(parts, axis=1, dtype=self._dtype, casting="unsafe").reshape(
+            len(rows), *(self.space.shape or ())
+        )
 
     def _encoded(self, own: Space[Any], actions: Space[Any], asked: Encoding) -> tuple[Space[Any], Space[Any], Path]:
         """Return the space of the array, the space of what follows the mask, and the keys before that."""

@@ -129,8 +129,10 @@ class TeamActions:
                     f"actions of these, as {OWN}"
                 ) from None
             self.spec, self.masks, self.own_space = self._vectors.format, self._vectors.masks, space
-        self.single_space, self.space = self.own_space, batch_space(self.own_space, num_envs)
-        """The actions of `step`: arrays of one environment, and of all."""
+        self.single_space: Space[Any] = self.own_space
+        """The actions of `step`: arrays of one environment."""
+        self.space: Space[Any] = batch_space(self.own_space, num_envs)
+        """Those of all."""
         if self._vectors is not None:
             self.single_space, self.space = (
                 VectorSpace(self.own_space, self._vectors, count) for count in (None, num_envs)

@@ -56,7 +56,7 @@ class TeamVectors:
             self._is_choice[row, : one.count] = np.array(sizes[-1]) > 0
         width = 1 + max(sum(size or 1 for size in own) for own in sizes)
         self.masks = [AgentMask.of_structured(own, width) for own in sizes]
-        """What each agent's part of a mask may be."""
+        """Each agent's part of a mask."""
         self.format: ActionFormat = {
             "kind": "structured",
             "dtype": "float32",

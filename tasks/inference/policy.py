@@ -81,8 +81,9 @@ class Policy:
         }
         self._vectors: ActionVectors | TeamVectors | None = None
         if environment.action.kind == "structured":
-            of_team = isinstance(action_space, TeamSpace)
-            self._vectors = TeamVectors(action_space) if of_team else ActionVectors(action_space)
+            self._vectors = (
+                TeamVectors(action_space) if isinstance(action_space, TeamSpace) else ActionVectors(action_space)
+            )
         self._seed = seed
         self._draws = 0
         self._memory: Tensor | None = None

@@ -46,7 +46,7 @@ class LikelihoodSettings(EncodedSettings):
         "bounded_mean",
     )
 
-    network: Literal["mlp", "nature", "residual", "small", "lines", "leaves", "floorplan"] = Field(
+    network: Literal["mlp", "nature", "residual", "small", "lines", "leaves", "floorplan"] = Field(  # type: ignore[assignment]
         "mlp",
         description="Encoder before the hidden layers: none (mlp), convolutions for images (nature, residual), for "
         "grids of cells (small, or lines where lines of four count) or for the images of a structured observation "
