@@ -135,10 +135,11 @@ def test_a_preset_is_checked_in_its_environment(name: str):
 @pytest.mark.parametrize("name", presets(REPLAY_PRESETS_FOLDER))
 def test_a_replays_preset_is_checked_where_the_user_says(name: str):
     """Such a preset has no environment; its settings apply, and options on top, which no training run has."""
+    environment = "Floorplan-v0" if name.startswith("floorplan") else "Pendulum-v1"
     option = ["--algorithm.expectile", "0.8"] if "iql" in name else []
-    report = check_one_algorithm(name, "Pendulum-v1", ["--algorithm.hidden", "[8]", *option])
+    report = check_one_algorithm(name, environment, ["--algorithm.hidden", "[8]", *option])
     assert failures(report) == {}
-    assert report.id == f"{load_preset(name, REPLAY_PRESETS_FOLDER)['algorithm']['name']} on Pendulum-v1"
+    assert report.id == f"{load_preset(name, REPLAY_PRESETS_FOLDER)['algorithm']['name']} on {environment}"
 
 
 def test_settings_of_replays_alone_are_taken():
