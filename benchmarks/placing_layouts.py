@@ -17,12 +17,6 @@ def cheaper(one: PlacementCost, other: PlacementCost) -> PlacementCost:
     return one if weighted(one) <= weighted(other) else other
 
 
-def hard_macros(plc: PlacementCost) -> list[int]:
-    """Return the free hard macros, the largest first, as episodes place them."""
-    free = [m for m in plc.get_macro_indices() if not plc.is_node_soft_macro(m) and not plc.is_node_fixed(m)]
-    return sorted(free, key=lambda macro: -float(np.prod(plc.get_node_width_height(macro))))
-
-
 def put(start: PlacementCost, macros: list[int], cells: list[int]) -> PlacementCost:
     """Return the placement with macros on cells and soft macros placed by forces."""
     plc = PlacementCost(start)

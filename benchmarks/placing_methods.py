@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from placing_layouts import cheaper, hard_macros, put
+from placing_layouts import cheaper, put
 from placing_rule import RulePolicy
 from placing_searches import (
     efficient_place_search,
@@ -19,7 +19,16 @@ from placing_searches import (
     wire_mask_search,
 )
 
-from penstock.native.floorplan import GUIDED, PUBLISHED, UNIFORM, PlacementCost, Proposals, anneal, descend
+from penstock.native.floorplan import (
+    GUIDED,
+    PUBLISHED,
+    UNIFORM,
+    PlacementCost,
+    Proposals,
+    anneal,
+    descend,
+    placing_order,
+)
 from penstock.native.floorplan.placing.chains import moves_within
 
 if TYPE_CHECKING:
@@ -106,7 +115,7 @@ def rule_and_polish(start: PlacementCost, seconds: float, seed: int) -> Placemen
     begun = time.process_time()
     with RulePolicy(start, seed) as policy:
         cells = policy()
-    plc = start if cells is None else put(start, hard_macros(start), cells)
+    plc = start if cells is None else put(start, placing_order(start), cells)
     return polished(plc, seconds - (time.process_time() - begun), seed)
 
 
@@ -114,7 +123,7 @@ def best_of_rule(
     start: PlacementCost, seconds: float, seed: int, refine: Callable[[PlacementCost], PlacementCost]
 ) -> PlacementCost:
     """Return the best of the rule's placements, each refined."""
-    begun, best, macros = time.process_time(), start, hard_macros(start)
+    begun, best, macros = time.process_time(), start, placing_order(start)
     with RulePolicy(start, seed) as policy:
         while True:
             cells = policy()

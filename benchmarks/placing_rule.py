@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
-from placing_layouts import hard_macros
 
 from penstock import native
-from penstock.native.floorplan import PlacementCost, load_environment
+from penstock.native.floorplan import PlacementCost, load_environment, placing_order
 from penstock.tasks.model.nn.placement_network import floorplan, init_floorplan
 from penstock.tasks.specs import Facts
 
@@ -37,7 +36,7 @@ class RulePolicy:
     ) -> None:
         torch.set_num_threads(1)
         self._seed = seed
-        self._macros = len(hard_macros(start))
+        self._macros = len(placing_order(start))
         self._pool = native.make(load_environment(start).environment_ids[0], 1, num_threads=1)
         self._facts = Facts(self._pool.environment["facts"])
         columns, rows = (int(number) for number in self._facts["grid"])

@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
-from placing_layouts import cheaper, hard_macros, put, weighted
+from placing_layouts import cheaper, put, weighted
 from placing_rule import RulePolicy
 
-from penstock.native.floorplan import GUIDED, PlacementCost, Proposals, anneal, descend
+from penstock.native.floorplan import GUIDED, PlacementCost, Proposals, anneal, descend, placing_order
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,7 +82,7 @@ def efficient_place_search(start: PlacementCost, seconds: float, seed: int) -> P
 
 def tuned_efficient_place_search(start: PlacementCost, seconds: float, seed: int) -> PlacementCost:
     """Search likewise, with soft macros annealed, and the rule that knows all nets and the canvas's edge as policy."""
-    begun, macros = time.process_time(), hard_macros(start)
+    begun, macros = time.process_time(), placing_order(start)
     judging = SoftAnnealing(start, macros, seed)
     with RulePolicy(start, seed) as policy:
         share = (1 - LAST_SHARE) * seconds
@@ -124,7 +124,7 @@ def evolve(
 
 def by_joined_area(plc: PlacementCost) -> list[int]:
     """Return the free hard macros, those first whose nets join the most area, each net counted with all its macros."""
-    areas: dict[int, float] = dict.fromkeys(hard_macros(plc), 0.0)
+    areas: dict[int, float] = dict.fromkeys(placing_order(plc), 0.0)
     sizes = {macro: float(np.prod(plc.get_node_width_height(macro))) for macro in plc.get_macro_indices()}
     for driver in range(plc.get_node_count()):
         sinks = plc.get_fan_outs_of_node(driver) if plc.get_node_type(driver) != "MACRO" else []

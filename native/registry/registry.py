@@ -218,6 +218,11 @@ def _check_encoding(id: str, *, one_array: bool, structured: bool, action_mask: 
     given = "structured = True" if structured else f"action_mask = {action_mask!r}" if action_mask else ""
     if given and not one_array:
         raise ValueError(f"{given} is about one array of numbers, expected one_array = True; set that too")
+    if given and id.startswith(PETTINGZOO):
+        raise ValueError(
+            f"{given}: what the agents of {id} observe is one array already, flattened and behind their masks; "
+            f"leave it out"
+        )
     encodes = id.startswith((SOCKET, GYMNASIUM)) or not (is_native(id) or id.startswith(_WRAPPED))
     if given and not encodes:
         raise ValueError(f"{given}: {id} observes one array as it is, expected an id of Gymnasium's; leave it out")

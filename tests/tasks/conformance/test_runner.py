@@ -11,6 +11,8 @@ from penstock.tasks.setup.config.loading import REPLAY_PRESETS_FOLDER, choices_o
 from penstock.tasks.setup.config.replay import ReplayConfig
 from penstock.tasks.setup.config.run import TrainConfig
 
+from ...support.structured_teams import TEAM
+
 FILE = Path(__file__).parents[2] / "support" / "flawed_algorithms.py"
 
 SMALL = ["--algorithm.hidden", "[8]"]
@@ -140,6 +142,15 @@ def test_a_replays_preset_is_checked_where_the_user_says(name: str):
     report = check_one_algorithm(name, environment, ["--algorithm.hidden", "[8]", *option])
     assert failures(report) == {}
     assert report.id == f"{load_preset(name, REPLAY_PRESETS_FOLDER)['algorithm']['name']} on {environment}"
+
+
+@pytest.mark.parametrize("name", ["mappo", "ippo"])
+def test_structured_actions_of_teams_are_checked(name: str):
+    """Agents have structures of their own, of choices and of numbers, with masks, and one leaves."""
+    settings = "{masked = true, leaving = true}"
+    report = check_one_algorithm(name, TEAM, ["--algorithm.hidden", "[8]", "--environment.settings", settings])
+    assert failures(report) == {}
+    assert report.id == f"{name} on {TEAM}"
 
 
 def test_settings_of_replays_alone_are_taken():
