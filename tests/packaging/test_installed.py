@@ -1,6 +1,6 @@
-"""The wheel and the source distribution work where nothing of the checkout is, next to a user's own modules.
+"""The wheel that the source distribution gives works where nothing of the checkout is, next to a user's own modules.
 
-Both are built and installed with their dependencies, which takes minutes and a package index.
+It is installed with its dependencies, which takes minutes and a package index.
 """
 
 from __future__ import annotations
@@ -42,12 +42,10 @@ with Client(sys.argv[1], timeout=120) as client:
 """
 
 
-@pytest.fixture(scope="module", params=["wheel", "sdist"])
-def installed(
-    request: pytest.FixtureRequest, distributions: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
-) -> Installed:
+@pytest.fixture(scope="module")
+def installed(distributions: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Installed:
     """A fresh environment, and a folder with modules of the user's that must not be imported."""
-    place = tmp_path_factory.mktemp(request.param)
+    place = tmp_path_factory.mktemp("installed")
     venv.create(place / "venv", with_pip=True)
     folder = place / "work"
     for name in ("storage", "flows", "native"):
@@ -55,7 +53,7 @@ def installed(
         (folder / name / "__init__.py").write_text(f"raise ImportError('the {name} of the user was imported')\n")
     (folder / "tasks.py").write_text("raise ImportError('the tasks of the user were imported')\n")
     there = Installed(place / "venv" / "bin", folder)
-    there.run("python", "-m", "pip", "install", "--quiet", str(distributions[request.param]))
+    there.run("python", "-m", "pip", "install", "--quiet", str(distributions["wheel"]))
     return there
 
 

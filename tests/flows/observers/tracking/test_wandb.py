@@ -6,7 +6,6 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
-from wandb.proto.wandb_internal_pb2 import Record
 
 from penstock.flows.observers.callbacks.records import run_start
 from penstock.flows.observers.tracking.outcome import OutcomeMaker
@@ -17,6 +16,8 @@ from ....support.processes import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from wandb.proto.wandb_internal_pb2 import Record
 
     from ....support.committed_run import CommittedRun
 
@@ -30,6 +31,8 @@ def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def written(folder: Path) -> list[Record]:
+    from wandb.proto.wandb_internal_pb2 import Record  # five seconds of imports, which each of pytest's processes makes
+
     files = sorted((folder / "wandb").glob("offline-run-*/*.wandb"))
     return [Record.FromString(data) for file in files for data in records(file)]
 
