@@ -98,6 +98,7 @@ def test_an_interrupted_flow_prints_how_to_resume_and_releases_its_lease(bench, 
     assert b'"released":true' in run.store.read("lease.json")
 
 
+@pytest.mark.slow
 def test_an_interrupt_of_flow_and_workers_prints_no_traceback(bench):
     """On a terminal Ctrl-C also reaches the flow's own workers: there is one message, and no traceback."""
     flow, run = bench.train_alone("laptop", ENDLESS), bench.run("laptop")

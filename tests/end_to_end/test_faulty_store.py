@@ -30,6 +30,7 @@ def proxy(bench, s3_server, s3_proxy):
     s3_proxy.start()
 
 
+@pytest.mark.slow
 def test_transient_faults_of_the_store_change_no_byte(bench, references, proxy, s3_url):
     """Every request is delayed, and some are dropped, unanswered, throttled, repeated or cut: nothing is lost."""
     proxy.met.clear()

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from ..support.processes import Command
 from ..support.stored_run import assert_same
 from .conftest import BRIEF
 from .test_finished_run import ask
 
 
+@pytest.mark.slow
 def test_following_evaluates_each_commit_and_changes_no_byte(bench, references, prefect_api):
     """It starts during the run and ends with it, with one stored result per commit; the run has the same bytes.
 

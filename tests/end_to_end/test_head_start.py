@@ -105,6 +105,7 @@ def test_the_first_stage_does_not_wait_for_prefect(late, references):
     assert sorted(task_runs) == sorted((name, "COMPLETED") for name in expected)
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_before_prefect_answers_resumes(late, references):
     """It learns from what was stored, and has the bytes of a run that was never killed."""
     flow, run = late.train(rounds=2), late.bench.run("early")
@@ -134,6 +135,7 @@ def test_a_server_that_does_not_start_ends_the_run(late, references):
     assert_same(run, references.content(BRIEF))
 
 
+@pytest.mark.slow
 def test_a_run_that_is_terminated_before_prefect_answers_resumes(late, references):
     """After SIGTERM no process is left, and the run resumes at once: a lease of a process that ended is free."""
     flow, run = late.train(rounds=2), late.bench.run("early")

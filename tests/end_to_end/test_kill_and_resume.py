@@ -71,6 +71,7 @@ def test_a_killed_flow_is_resumed(bench, references, settings, rounds):
     assert_undisturbed(run, references, settings)
 
 
+@pytest.mark.slow
 def test_run_with_stored_placement_settings_is_resumed(bench, references):
     """A killed run whose run.json has the old name of `distribution`, `placement`, ends with the same bytes."""
     flow, run = bench.train("killed", SYNCHRONOUS), bench.run("killed")
@@ -117,6 +118,7 @@ def test_at_most_one_round_of_a_tile_is_acted_again(bench, cluster):
     assert_whole(run, settings.all_rounds, settings.tiles, settings.rows)
 
 
+@pytest.mark.slow
 def test_a_policys_memory_survives_a_kill(bench, cluster):
     """A recurrent network's memory is stored with the environments: a killed act task continues with the same bytes."""
     memory = ("--algorithm.network", "recurrent", "--algorithm.features", "8", "--algorithm.sequence-steps", "8")
@@ -154,6 +156,7 @@ def test_bytes_do_not_depend_on_act_tasks(bench, references, act_tasks):
     assert_same(bench.run("placed"), references.content(SYNCHRONOUS))
 
 
+@pytest.mark.slow
 def test_a_run_with_its_own_workers_survives_kills(bench, references):
     """A killed member restarts, a killed flow ends its workers, and a resume completes the run.
 
@@ -171,6 +174,7 @@ def test_a_run_with_its_own_workers_survives_kills(bench, references):
     assert_undisturbed(run, references, OVERLAPPED)
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_repeatedly_is_named(bench, cluster):
     """When Dask gives a task up, the run ends with an error that names the member, and it can be resumed."""
 

@@ -63,6 +63,7 @@ def test_mistakes_are_one_line(
     assert not (tmp_path / "file").exists()
 
 
+@pytest.mark.slow
 def test_a_served_policy_answers(bench: Bench, references: References):
     """`penstock serve-policy` says where it listens, acts as `load_policy` does, and ends with SIGTERM."""
     run = references.run(BRIEF)
@@ -83,6 +84,7 @@ def test_a_served_policy_answers(bench: Bench, references: References):
     assert server.wait(30) in {0, -signal.SIGTERM, 128 + signal.SIGTERM}
 
 
+@pytest.mark.slow
 def test_played_episodes_are_those_of_an_evaluation(bench: Bench, references: References, tmp_path: Path):
     """`penstock play --video` writes them, a picture a step, and changes nothing in the run."""
     run = references.run(BRIEF)

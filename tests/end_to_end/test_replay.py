@@ -159,6 +159,7 @@ def test_sources_that_do_not_fit_are_refused_by_name(references):
         plan(source.url, ["cloned"])
 
 
+@pytest.mark.slow
 def test_a_tight_memory_budget_is_reported_once_and_changes_no_byte(bench, references):
     """A replay whose rounds exceed its memory budget ends as one with enough memory; the timings record both."""
     source = references.run(BRIEF)
@@ -177,6 +178,7 @@ def test_a_tight_memory_budget_is_reported_once_and_changes_no_byte(bench, refer
             assert learned["cache"]["misses"] == 0
 
 
+@pytest.mark.slow
 def test_a_damaged_shard_is_named_and_stays(bench, references):
     """The shard belongs to another run, so it is not removed; with its bytes restored, the replay resumes."""
     source = references.run(BRIEF)

@@ -98,6 +98,7 @@ def test_the_command_prints_rows_constants_and_measurements(bench):
     assert all(row["source"] for row in (*found["constants"], *found["measured"]))
 
 
+@pytest.mark.slow
 def test_a_run_makes_the_predicted_requests_and_messages(bench, cluster, s3_server, s3_url: str):
     """Writes, removals and reads on a real S3 server, and messages of a real scheduler, are equal to the prediction.
 

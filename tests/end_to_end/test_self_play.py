@@ -43,6 +43,7 @@ def names(refs: list[dict[str, object]]) -> list[object]:
     return [ref["name"] for ref in refs]
 
 
+@pytest.mark.slow
 def test_a_league_gives_the_same_bytes_wherever_environments_are_stepped(bench: Bench, references: References):
     """Opponents that play in the processes of environments make the moves that they make in those of actors."""
     bench.train("apart", SETTINGS, "--policy", "single_learner_fine", "--env-tasks", "2").succeed()
@@ -103,6 +104,7 @@ def test_a_killed_worker_plays_the_same_opponents(
     assert_same(run, references.content(SETTINGS))
 
 
+@pytest.mark.slow
 def test_a_forked_and_copied_league_ends_with_the_bytes_of_its_source(bench: Bench, references: References):
     """A fork has the opponents of the next stage and no other version, and a copy of it continues in another store."""
     source, afar = references.run(SETTINGS), str(bench.folder / "afar")
@@ -119,6 +121,7 @@ def test_a_forked_and_copied_league_ends_with_the_bytes_of_its_source(bench: Ben
     bench.penstock("verify", "forked", "--store", afar).succeed()
 
 
+@pytest.mark.slow
 def test_a_run_is_resumed_after_its_older_versions_were_collected(bench: Bench, references: References):
     """Garbage collection leaves the opponents of the next stage, and takes versions that nobody plays against."""
     flow, run = bench.train("killed", SETTINGS), bench.run("killed")

@@ -61,6 +61,7 @@ def test_every_built_in_environment_compiles_for_a_gpu(cache: Path):
 
 
 @needs_nvcc
+@pytest.mark.slow
 def test_a_marked_header_compiles_for_a_gpu():
     """A header with PENSTOCK_HOST_DEVICE before what a step needs is compiled twice from one text."""
     own = native.load(HERE / "drift.hpp", flags=["-O0"])

@@ -154,6 +154,7 @@ def test_changed_file_is_compiled_again_under_the_same_id(tmp_path: Path):
     assert back.step(action[:1])[1].tolist() == [1]
 
 
+@pytest.mark.slow
 def test_processes_that_load_at_once_compile_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """One of three processes compiles and the others wait for it; all can step, and nothing is left behind."""
     folder = tmp_path / "cache"

@@ -125,6 +125,7 @@ def test_library_is_checked_before_it_is_loaded(package: Path, tmp_path: Path):
     assert not library.compiled
 
 
+@pytest.mark.slow
 def test_rebuilt_library_is_reloaded(package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The dynamic loader knows files by path; the file that is there now is loaded nevertheless."""
     monkeypatch.setenv("PENSTOCK_CACHE_DIR", str(tmp_path / "cache"))

@@ -51,6 +51,7 @@ def failures(report: Report) -> dict[str, str]:
     return {check.name: check.detail for check in report.checks if check.outcome == "fail"}
 
 
+@pytest.mark.slow
 def test_a_member_outside_the_state_is_found(flawed: dict[str, Report]):
     """It survives a reset and is lost by a restore: both are said, with the step and what to do."""
     found = failures(flawed["Forgetful-v0"])

@@ -69,6 +69,7 @@ print(len(np.unique(pusher.reset(seed=0)[0])) > 3, pusher.environment["observati
 """
 
 
+@pytest.mark.slow
 def test_pictures_are_seen_in_place_of_states():
     """Rewards, ends and infos stay, in every mode; rounds and saved states; the default camera follows the robot."""
     environment = {**os.environ, "MUJOCO_GL": "egl"}
