@@ -238,7 +238,8 @@ def _leaf(described: Any, kind: Any, path: tuple[Any, ...]) -> Leaf:
     if kind == "multi_binary":
         return Leaf(path, kind, leaf.dtype, leaf.shape, (2,), (0,))
     sizes = [described.get("n")] if kind == "discrete" else described.get("nvec")
-    start = [described.get("start", 0)] if kind == "discrete" else described.get("start", [0] * count)
+    zeros = [0] * len(sizes) if isinstance(sizes, list) else None  # as many as were sent, whatever the shape claims
+    start = [described.get("start", 0)] if kind == "discrete" else described.get("start", zeros)
     if not isinstance(sizes, list) or not isinstance(start, list) or not len(sizes) == len(start) == count:
         raise ValueError(f"{_where(path)} has nvec {_short(sizes)} and start {_short(start)}, expected {count} numbers")
     info = np.iinfo(dtype)

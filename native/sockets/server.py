@@ -225,7 +225,10 @@ def read_hello(body: memoryview, token: bytes = b"") -> Hello:
     texts, token_bytes, name_bytes = bytes(body[head.size :]), sizes[0], sizes[1]
     if not hmac.compare_digest(texts[:token_bytes], token):
         raise RefusedError(f"the token is wrong: expected the text of {TOKEN_VARIABLE} that the server has")
-    name = texts[token_bytes : token_bytes + name_bytes].decode()
+    try:
+        name = texts[token_bytes : token_bytes + name_bytes].decode()
+    except UnicodeDecodeError as error:
+        raise RefusedError(f"the name of the environment is no UTF-8: {error}") from error
     if wishes not in ((0, wire.MASKS) if version == wire.VERSION else (0,)):
         raise RefusedError(f"the client has the wishes {wishes}, the server knows {wire.MASKS}: update the server")
     if not 1 <= num_envs <= wire.MAX_ENVS or limit < -1:

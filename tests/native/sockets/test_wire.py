@@ -5,12 +5,14 @@ import json
 import socket
 import struct
 import threading
+import tracemalloc
 
 import numpy as np
 import pytest
 
 from penstock import native
 from penstock.native.sockets import wire
+from penstock.native.sockets.rows import Rows
 from penstock.native.sockets.server import EnvironmentServer
 
 from .test_socket_pool import Drifting, served
@@ -55,7 +57,7 @@ def exchanged(address, *frames):
         (hello(settings=b"{"), b"no JSON"),
         (hello(settings=b"[1]"), b"expected an object"),
         (hello(settings=b"[" * 100_000), b"no JSON"),
-        (hello(name=b"\xff\xfe"), b"UnicodeDecodeError"),
+        (hello(name=b"\xff\xfe"), b"no UTF-8"),
     ],
 )
 def test_a_server_survives_every_greeting(body, said):
@@ -188,6 +190,18 @@ def test_a_client_refuses_descriptions_that_are_none(described, sizes, said):
     """With the reason; nothing is allocated by sizes that a server claims."""
     with answering(described, sizes) as listening, pytest.raises(ValueError, match=said):
         native.make("socket/Fake", 1, address=f"127.0.0.1:{listening.getsockname()[1]}")
+
+
+def test_zeros_are_made_for_numbers_that_were_sent():
+    """A few bytes may claim half a billion of them, which would be lists of gigabytes."""
+    described = {"kind": "multi_discrete", "shape": [1 << 29], "nvec": [2]}
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match="expected 536870912 numbers"):
+            Rows(described)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_client_makes_no_array_of_more_choices_than_a_frame_has():
