@@ -38,5 +38,6 @@ class Installed(NamedTuple):
 def run(command: list[str | Path], cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run a program without this process's Python path and Prefect settings."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PREFECT_"))}
-    environment = {**kept, "PIP_CONSTRAINT": str(CONSTRAINTS), "PIP_DISABLE_PIP_VERSION_CHECK": "1", **variables}
+    pip = {"PIP_CONSTRAINT": str(CONSTRAINTS), "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_COMPILE": "1"}
+    environment = {**kept, **pip, **variables}
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
