@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 RUNS, CUTS = 4, 5
-LONG = Settings(stages=2, rounds=500, tiles=2, act_tasks=1)
+LONG = Settings(stages=2, rounds=300, tiles=2, act_tasks=1)
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def test_power_cuts_are_survived_without_help(bench, references, disk, seed, req
     request.addfinalizer(bench.close)  # before the disk is unmounted
     run = StoredRun(str(disk.mounted / "runs"), "cut")
     flow = bench.penstock("train", bench.preset(LONG), "--name", "cut", *where)
-    round_ = LONG.rounds * stage + chance.randrange(20, 200)
+    round_ = LONG.rounds * stage + chance.randrange(20, 100)
     for _ in range(CUTS):
         run.wait_for_round(round_, flow)
         disk.cut()
@@ -49,6 +49,6 @@ def test_power_cuts_are_survived_without_help(bench, references, disk, seed, req
         assert len(run.commits()) == stage
         flow = bench.penstock("resume", "cut", *where)
         # Beyond all names that the cut has left, with or without content: so there was progress before the next.
-        round_ = max([round_, *(stored for stored, _ in run.stored_rounds())]) + chance.randrange(1, 50)
+        round_ = max([round_, *(stored for stored, _ in run.stored_rounds())]) + chance.randrange(1, 25)
     flow.succeed()
     assert_same(run, expected)
