@@ -53,8 +53,9 @@ class ServedEnvironment(gymnasium.Env[Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Step; at an episode's end the mask is already that of the next one."""
-        batch = concatenate(self.action_space, [action], create_empty_array(self.action_space, 1))
-        seen, reward, terminated, truncated, _ = self._vector.step(batch)
+        room: Any = create_empty_array(self.action_space, 1)
+        actions = concatenate(self.action_space, [action], room)
+        seen, reward, terminated, truncated, _ = self._vector.step(actions)
         observation, info = self._shown(seen)
         return observation, float(reward[0]), bool(terminated[0]), bool(truncated[0]), info
 

@@ -57,7 +57,7 @@ def test_rows_are_those_of_a_plain_connection_also_after_a_killed_server(own):
 
 
 def test_an_authoritys_certificate_is_trusted_and_the_servers_own(folder, own):
-    """Of a server whose certificate another has signed, either may be named."""
+    """Either may be named where another certificate has signed the server's."""
     leaf = signed(folder, "leaf", own)
     with served(tls=leaf.tls) as server:
         for trusted in (own, leaf):
@@ -159,7 +159,7 @@ def test_files_that_are_none_are_named(folder, own, other):
 
 
 def test_a_unix_socket_has_no_certificate(tmp_path, own):
-    """What never leaves the machine is not encrypted, and is refused rather than left plain."""
+    """Such a connection never leaves the machine; it is refused rather than left plain."""
     address = f"unix:{tmp_path}/socket"
     with pytest.raises(ValueError, match="never leaves this machine: leave the certificate"):
         serve_id("CartPole-v1", address, tls=own.tls)
