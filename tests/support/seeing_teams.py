@@ -1,7 +1,7 @@
 """A small team with PettingZoo's interface whose agents have structured observations, and what each is paid for.
 
-In each step a guide sees a bright band of a picture and a shift, and is paid for the band's number plus the shift,
-modulo 3; a pilot has no picture, and is paid for its shift.
+In each step a guide sees a picture with a bright band, and is paid for the band's number; a pilot has no picture, and is
+paid for its shift. All see a shift and two numbers.
 """
 
 from __future__ import annotations
@@ -105,10 +105,9 @@ class Seeing(ParallelEnv[str, Any, Any]):
         seen: dict[str, Any] = {"shift": shift + 1, "arm": {"position": position.astype(np.float32)}, "camera": camera}
         if agent.startswith("pilot"):
             del seen["camera"]
-            band = 0
             if self._other:
                 seen["shift"] = np.zeros(2, np.float32)
-        self._right[agent] = (band + shift) % CHOICES
+        self._right[agent] = shift if agent.startswith("pilot") else band
         self._forbidden[agent] = (self._right[agent] + 1) % CHOICES
         if self._masked:
             seen["action_mask"] = (np.arange(CHOICES) != self._forbidden[agent]).astype(np.int8)
