@@ -12,7 +12,6 @@ from penstock.storage.errors import ConfigError
 from penstock.tasks.conformance.runner import check_algorithm
 from penstock.tasks.model.algorithms.custom import name_in_file
 from penstock.tasks.setup.config.custom_algorithm import CUSTOM
-from penstock.tasks.setup.config.environment import EnvironmentSettings
 from penstock.tasks.setup.config.loading import (
     REPLAY_PRESETS_FOLDER,
     build_config,
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from penstock.native.conformance.runner import Report
+    from penstock.tasks.setup.config.environment import EnvironmentSettings
 
 
 _ENVIRONMENT = "CartPole-v1"

@@ -1,18 +1,20 @@
 """A small team with PettingZoo's interface whose agents have structured observations, and what each is paid for.
 
-In each step a guide sees a picture with a bright band, and is paid for the band's number; a pilot has no picture, and is
-paid for its shift. All see a shift and two numbers.
+In each step a guide sees a picture with a bright band, and is paid for the band's number; a pilot has no picture, and
+is paid for its shift. All see a shift and two numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, Space
 from pettingzoo import AECEnv, ParallelEnv
 from pettingzoo.utils.conversions import parallel_to_aec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 CHOICES, SIDE, STEPS = 3, 6, 6
 CAMERA = Box(0, 255, (SIDE, SIDE, 3), np.uint8)

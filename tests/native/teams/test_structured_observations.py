@@ -20,9 +20,7 @@ NUMBERS = 2 + SIDE * SIDE * 3 + CHOICES
 
 
 def made(environment_id: str = SEEING, num_envs: int = 2, **settings: Any) -> Any:
-    pool = native.make(
-        environment_id, num_envs, autoreset_mode="SameStep", one_array=True, structured=True, **settings
-    )
+    pool = native.make(environment_id, num_envs, autoreset_mode="SameStep", one_array=True, structured=True, **settings)
     pool.action_space.seed(0)
     return pool
 

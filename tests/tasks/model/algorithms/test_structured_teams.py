@@ -201,7 +201,7 @@ def test_masks_hold_and_shards_have_a_column_for_each_leaf(make_context: MakeCon
 
 @pytest.mark.parametrize("name", ["mappo", "ippo"])
 def test_a_team_learns_what_only_its_pictures_show(make_context: MakeContext, name: str):
-    """A guide's reward depends on its picture alone, a pilot's on its choice; both share networks, and chance is 1/3."""
+    """A guide is paid by its picture alone, a pilot by its shift; both share networks, and chance is 1/3."""
     torch.set_num_threads(1)
     learning = {"learning_rate": 5e-3, "discount": 0.1, "epochs": 8, "minibatches": 2, "team_reward": False}
     context = make_context(settings(name, environment={"members": "guide,pilot"}, **learning))
@@ -237,7 +237,9 @@ def test_a_team_learns_what_only_its_pictures_show(make_context: MakeContext, na
 )
 def test_what_has_no_leaves_is_refused(environment: dict[str, Any], algorithm: dict[str, Any], message: str):
     """By name, before a run starts; the network needs the option, and the option leaves that agree."""
-    config = build_config({"environment": environment, "algorithm": {"name": "mappo", "network": "leaves", **algorithm}})
+    config = build_config(
+        {"environment": environment, "algorithm": {"name": "mappo", "network": "leaves", **algorithm}}
+    )
     with pytest.raises(ConfigError, match=message):
         make_pool(config, 1).close()
 
