@@ -1,4 +1,4 @@
-"""What a team observes, as one array: with an agent axis, or leaf by leaf where its structure is kept."""
+"""The array of a team's observations: with an agent axis, or leaf by leaf where their structure is kept."""
 
 from __future__ import annotations
 
