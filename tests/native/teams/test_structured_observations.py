@@ -16,7 +16,7 @@ from ...support.seeing_teams import CHOICES, SEEING, SEEING_TURNS, SIDE, Seeing
 from ..teams.test_pettingzoo import round_of
 
 NUMBERS = 2 + SIDE * SIDE * 3 + CHOICES
-"""Of one agent, with those of a picture also where it has none."""
+"""Numbers of one agent, with those of a picture also where it has none."""
 
 
 def made(environment_id: str = SEEING, num_envs: int = 2, **settings: Any) -> Any:

@@ -165,7 +165,7 @@ def test_structured_observations_of_teams_are_checked(name: str, shared: str):
 
 
 def test_settings_of_the_environment_are_those_of_its_rows():
-    """Of an algorithm and of a preset; one that it does not have is refused, whatever names the environment."""
+    """They apply to an algorithm and to a preset; one that the environment does not have is refused."""
     unknown = ["--environment.settings", "{unknown = 1}"]
     for target, named in (("ppo", "CartPole-v1"), ("ppo", None), ("cartpole", "Pendulum-v1")):
         with pytest.raises(ConfigError, match="unknown"):
