@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -155,12 +156,13 @@ class EnvironmentSpec:
 
     name: str
     observation: Spec
-    """Its `leaves` are the parts of a structured observation, in the order in which the flat array has them."""
+    """Its `leaves` are the parts of a structured observation, in the order in which the flat array has them; of several
+    agents each has their axis first."""
     action: ActionSpec
     max_episode_steps: int | None
     reward_threshold: float | None
     agents: int = 0
-    """Length of the agent axis, the first one of observation, action and reward; 0 where there is none."""
+    """Length of the agent axis, the first one of action, reward and `policy_input`; 0 where there is none."""
     unmasked_observation: Spec | None = None
     """The observation without the action mask, of an environment that forbids some of its choices at times. Its
     `observation` is then flat: 0 or 1 for each choice, of one agent after the other, whether it is allowed, followed by
@@ -173,8 +175,21 @@ class EnvironmentSpec:
 
     @property
     def policy_input(self) -> Spec:
-        """The part of an observation that networks take: all of it but the action mask."""
-        return self.unmasked_observation or self.observation
+        """The part of an observation that networks take: all of it but the action mask.
+
+        Of agents with structured observations `[agents, numbers]`: each agent's `agent_leaves`.
+        """
+        if leaves := self.agent_leaves:
+            return Spec(self.observation.dtype, (self.agents, sum(leaf.width for leaf in leaves)))
+        return self._unmasked
+
+    @property
+    def agent_leaves(self) -> tuple[Leaf, ...]:
+        """The parts of what one agent observes, in order; () where observations are not structured, or no agents are.
+
+        Each is a leaf of `observation` without its first axis, the agents'.
+        """
+        return _leaves_of_one(self._unmasked.leaves, self.agents) if self.agents else ()
 
     def split(self, observation: Tensor) -> tuple[Tensor, Tensor | None]:
         """Split observations `[rows, *observation]` into `[rows, *policy_input]` and the mask, bool `[rows, n]`.
@@ -182,10 +197,23 @@ class EnvironmentSpec:
         The mask is True for allowed choices, `[rows, agents, n]` with several agents, and None if nothing is masked.
         """
         if self.unmasked_observation is None:
-            return observation, None
+            return self._by_agent(observation), None
         each = self.action.mask_shape
         mask, unmasked = observation.tensor_split([math.prod(each)], dim=1)
-        return unmasked.unflatten(1, self.unmasked_observation.shape), (mask != 0).unflatten(1, each)
+        unmasked = self._by_agent(unmasked.unflatten(1, self.unmasked_observation.shape))
+        return unmasked, (mask != 0).unflatten(1, each)
+
+    @property
+    def _unmasked(self) -> Spec:
+        return self.unmasked_observation or self.observation
+
+    def _by_agent(self, unmasked: Tensor) -> Tensor:
+        """Return `[rows, agents, numbers]` of leaves that all agents have; what is not structured stays as it is."""
+        leaves = self._unmasked.leaves
+        if not self.agents or not leaves:
+            return unmasked
+        parts = unmasked.split([leaf.width for leaf in leaves], 1)
+        return torch.cat([part.unflatten(1, (self.agents, -1)) for part in parts], 2)
 
     @property
     def reward(self) -> Spec:
@@ -219,6 +247,11 @@ class EnvironmentSpec:
             facts=Facts(described["facts"]) if "facts" in described else None,
             num_envs=num_envs,
         )
+
+
+@lru_cache(maxsize=64)
+def _leaves_of_one(leaves: tuple[Leaf, ...], agents: int) -> tuple[Leaf, ...]:
+    return tuple(replace(leaf, shape=leaf.shape[1:], sizes=leaf.sizes[: len(leaf.sizes) // agents]) for leaf in leaves)
 
 
 def _leaf(described: Mapping[str, Any]) -> ActionLeaf:

@@ -13,7 +13,6 @@ from penstock.storage.errors import ConfigError
 from penstock.tasks.conformance.runner import check_algorithm
 from penstock.tasks.model.algorithms.custom import name_in_file
 from penstock.tasks.setup.config.custom_algorithm import CUSTOM
-from penstock.tasks.setup.config.environment import EnvironmentSettings
 from penstock.tasks.setup.config.loading import (
     REPLAY_PRESETS_FOLDER,
     build_config,
@@ -26,11 +25,12 @@ from penstock.tasks.setup.config.replay import ReplayConfig, build_replay_config
 from penstock.tasks.setup.config.run import TrainConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from rich.console import Console
 
     from penstock.native.conformance.runner import Report
+    from penstock.tasks.setup.config.environment import EnvironmentSettings
 
 
 _ENVIRONMENT = "CartPole-v1"
@@ -104,7 +104,7 @@ def check_one_algorithm(target: str, environment_id: str | None, options: Sequen
     Args:
         target: as typed.
         environment_id: provides the rows; None for the preset's own, and for CartPole where it has none.
-        options: settings of the algorithm; of a preset, any.
+        options: settings of the algorithm, and those of the environment; of a preset, any.
 
     Raises:
         ConfigError: it does not exist, its settings are wrong, or it can't be constructed.
@@ -112,12 +112,12 @@ def check_one_algorithm(target: str, environment_id: str | None, options: Sequen
     trained, replayed = (choices_of(kind.model_fields["algorithm"].annotation) for kind in (TrainConfig, ReplayConfig))
     if target in presets() and target not in trained | replayed:
         config = configured(target, options, {})
-        return check_algorithm(config, EnvironmentSettings(id=environment_id) if environment_id else config.environment)
-    environment = EnvironmentSettings(id=environment_id or _ENVIRONMENT)
+        given = parse_overrides(options, TrainConfig).get("environment", {})
+        return check_algorithm(config, _environment(given, environment_id) if environment_id else config.environment)
     if target in presets(REPLAY_PRESETS_FOLDER):
         base = load_preset(target, REPLAY_PRESETS_FOLDER) | {"source": {"runs": ["any"]}}
         overrides = parse_overrides(options, ReplayConfig)
-        return check_algorithm(build_replay_config(with_overrides(base, overrides)), environment)
+        return check_algorithm(build_replay_config(with_overrides(base, overrides)), _environment({}, environment_id))
     file, _, class_name = target.partition(":")
     name = name_in_file(Path(file), class_name) if Path(file).suffix == ".py" else target
     if ":" not in name and name not in trained | replayed:
@@ -129,8 +129,15 @@ def check_one_algorithm(target: str, environment_id: str | None, options: Sequen
         )
     is_replayed = name in replayed and name not in trained
     kind = ReplayConfig if is_replayed else TrainConfig
-    settings = parse_overrides(options, kind, name).get("algorithm", {})
-    values = {"algorithm": {**settings, "name": name}}
+    overrides = parse_overrides(options, kind, name)
+    environment = _environment(overrides.get("environment", {}), environment_id)
+    values = {"algorithm": {**overrides.get("algorithm", {}), "name": name}}
     if is_replayed:
         return check_algorithm(build_replay_config({"source": {"runs": ["any"]}, **values}), environment)
     return check_algorithm(build_config(values), environment)
+
+
+def _environment(given: Mapping[str, Any], environment_id: str | None) -> EnvironmentSettings:
+    """Return the settings of the environment that provides the rows, of those that the user gives."""
+    named = {"id": environment_id} if environment_id else {} if {"id", "header"} & set(given) else {"id": _ENVIRONMENT}
+    return build_config({"environment": {**given, **named}}).environment

@@ -7,7 +7,7 @@ request the array's space says which leaves it is made of, and the array begins 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import gymnasium
 import numpy as np
@@ -16,7 +16,7 @@ from gymnasium.spaces.utils import flatdim, flatten, flatten_space
 from gymnasium.wrappers import TransformObservation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from gymnasium.spaces import Space
     from numpy.typing import NDArray
@@ -81,13 +81,25 @@ class MaskedEncoder:
         return np.concatenate([np.ravel(mask), np.ravel(rest)]).astype(self.rest.dtype)
 
 
+class ArrayEncoder(Protocol):
+    """Makes the array of an observation of its space."""
+
+    @property
+    def space(self) -> Space[Any]:
+        """Return the space of the observations that it takes."""
+
+    def __call__(self, observation: Any) -> NDArray[Any]:
+        """Return the array."""
+
+
 class OneArray(Box):
     """The space of an encoded observation.
 
     Attributes:
         leaves: the parts of the array in order, the mask among them; () if it is not described.
         behind_mask: shape of what follows the mask; None if there is no mask.
-        encode: makes the array of an observation of the space `encode.space`; None if the mask is among infos.
+        encode: makes the array of an observation of the space `encode.space`; None if the mask is
+            somewhere else.
     """
 
     def __init__(
@@ -97,7 +109,7 @@ class OneArray(Box):
         dtype: np.dtype[Any],
         leaves: Sequence[ObservationLeafFormat] = (),
         behind_mask: tuple[int, ...] | None = None,
-        encode: Encoder | MaskedEncoder | None = None,
+        encode: ArrayEncoder | None = None,
     ) -> None:
         super().__init__(low.astype(dtype), high.astype(dtype), dtype=dtype.type)
         self.leaves = tuple(leaves)
@@ -260,8 +272,8 @@ def unfit_leaf(space: Space[Any]) -> str:
 def _structured(space: Space[Any]) -> tuple[np.dtype[Any], list[ObservationLeafFormat]]:
     """Return the type of an array that holds every leaf exactly, and the leaves."""
     spaces = dict(leaves_of(space))
-    dtype = np.dtype("float32" if all(_is_exact(each, "float32") for each in spaces.values()) else "float64")
-    leaves = [_described(leaf_name(path), each, dtype) for path, each in spaces.items() if flatdim(each)]
+    dtype = exact_dtype(spaces.values())
+    leaves = [leaf_format(leaf_name(path), each, dtype) for path, each in spaces.items() if flatdim(each)]
     names = [leaf["name"] for leaf in leaves]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(
@@ -271,7 +283,13 @@ def _structured(space: Space[Any]) -> tuple[np.dtype[Any], list[ObservationLeafF
     return dtype, leaves
 
 
-def _described(name: str, space: Space[Any], array: np.dtype[Any]) -> ObservationLeafFormat:
+def exact_dtype(leaves: Iterable[Space[Any]]) -> np.dtype[Any]:
+    """Return float32, or float64 if a leaf has numbers that float32 does not hold."""
+    return np.dtype("float32" if all(_is_exact(each, "float32") for each in leaves) else "float64")
+
+
+def leaf_format(name: str, space: Space[Any], array: np.dtype[Any]) -> ObservationLeafFormat:
+    """Return the format of a leaf in an array of this type."""
     if isinstance(space, (Discrete, MultiDiscrete)):
         sizes = [int(space.n)] if isinstance(space, Discrete) else space.nvec.ravel().tolist()
         return _leaf(name, "choice", "int64", space.shape or (), sizes)

@@ -111,7 +111,8 @@ def make(
             structured actions (MultiDiscrete, MultiBinary, a Box of integers, Dict, Tuple) as vectors of float32, as
             `environment["action"]` then lists their leaves. All others take one anyway.
         structured: With `one_array`, whether `EnvironmentPool.environment` describes the leaves of that array, each of
-            which it then holds exactly: it is float32, or float64 if a leaf needs that.
+            which it then holds exactly: it is float32, or float64 if a leaf needs that. Also of PettingZoo's, whose
+            array then has, leaf after leaf, those of all agents.
         action_mask: With `one_array`, where environments of Gymnasium and of servers give the mask of allowed choices,
             under the key `action_mask`: in the 'info' of every reset and step, or as part of a Dict 'observation'. The
             array begins with it then, as that of `ConnectFour-v0` does. None: nowhere.
@@ -168,7 +169,7 @@ def make(
     elif id.startswith(DM_CONTROL):
         source = dm_control_source(id, num_envs, num_threads, max_episode_steps, config)
     elif id.startswith(PETTINGZOO):
-        source = pettingzoo_source(id, num_envs, max_episode_steps, config)
+        source = pettingzoo_source(id, num_envs, max_episode_steps, config, structured=structured)
     elif id.startswith(SOCKET):
         encoding = Encoding(one_array, structured, action_mask)
         source = socket_source(id, num_envs, num_threads, max_episode_steps, config, encoding)
@@ -218,11 +219,13 @@ def _check_encoding(id: str, *, one_array: bool, structured: bool, action_mask: 
     given = "structured = True" if structured else f"action_mask = {action_mask!r}" if action_mask else ""
     if given and not one_array:
         raise ValueError(f"{given} is about one array of numbers, expected one_array = True; set that too")
-    if given and id.startswith(PETTINGZOO):
-        raise ValueError(
-            f"{given}: what the agents of {id} observe is one array already, flattened and behind their masks; "
-            f"leave it out"
-        )
+    if id.startswith(PETTINGZOO):
+        if action_mask:
+            raise ValueError(
+                f"action_mask = {action_mask!r}: the masks of {id}, in its observations or infos, are in front of the "
+                f"array anyway; leave it out"
+            )
+        return
     encodes = id.startswith((SOCKET, GYMNASIUM)) or not (is_native(id) or id.startswith(_WRAPPED))
     if given and not encodes:
         raise ValueError(f"{given}: {id} observes one array as it is, expected an id of Gymnasium's; leave it out")

@@ -57,12 +57,17 @@ _VERSIONED = re.compile(r"\w+_v\d+")
 
 
 def pettingzoo_source(
-    env_id: str, num_envs: int, max_episode_steps: int | None, settings: Mapping[str, Any]
+    env_id: str,
+    num_envs: int,
+    max_episode_steps: int | None,
+    settings: Mapping[str, Any],
+    *,
+    structured: bool = False,
 ) -> WrappedSource:
     """Return an environment as `pettingzoo/mpe/simple_spread_v3` or `pettingzoo/my_module:my_function`.
 
     Its settings are those of its constructor, or of the function. `agents_leave = True` shows masks of choices, so that
-    agents may leave before the episode's end.
+    agents may leave before the episode's end. With `structured`, observations are leaves.
 
     Raises:
         ValueError: PettingZoo or what the environment needs is not installed, or no such environment or setting.
@@ -103,7 +108,7 @@ def pettingzoo_source(
 
     def build(mode: AutoresetMode) -> VectorEnv[Any, Any, Any]:
         masked = bool(settings.get("agents_leave", False))
-        return TeamVector(env_id, make, num_envs, mode, limit=limit, masked=masked)
+        return TeamVector(env_id, make, num_envs, mode, limit=limit, masked=masked, structured=structured)
 
     return WrappedSource(env_id, build, limit, None, outlives_seeds=True, several_agents=True)
 

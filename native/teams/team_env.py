@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 MASK = "action_mask"
+OWN = "pettingzoo/my_module:my_function"
+"""An id of the user's own environment, for messages."""
 
 
 class TeamStep(NamedTuple):

@@ -10,8 +10,10 @@ from gymnasium.vector.utils import batch_space
 
 from penstock.native.adapters.one_array import OneArray
 from penstock.native.pool.arguments import folded_seed
-from penstock.native.teams.formats import TeamActions, TeamObservations
-from penstock.native.teams.team_env import MASK, TeamEnv, TeamStep
+from penstock.native.teams.actions import TeamActions
+from penstock.native.teams.observations import TeamEncoder, TeamLeaves, TeamObservations
+from penstock.native.teams.structured import TeamSpace
+from penstock.native.teams.team_env import MASK, ParallelTeam, TeamEnv, TeamStep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -28,8 +30,9 @@ _SEED_BITS = 31
 class TeamVector(VectorEnv[Any, Any, Any]):
     """Environments of several agents; in `NextStep` and `SameStep` mode as Gymnasium's vectorisers reset them.
 
-    An observation is `[agents, ...]`. Where choices are masked, it is one row that begins with the masks of all agents:
-    an agent that is not to move may only choose 0, and one that has left may choose nothing.
+    An observation is `[agents, ...]`, or structured: one row of leaves, each of all agents. Where choices are masked,
+    it is one row that begins with the masks of all agents: an agent that is not to move may only choose 0, and one that
+    has left may choose nothing.
 
     Args:
         environment_id: For messages.
@@ -38,6 +41,7 @@ class TeamVector(VectorEnv[Any, Any, Any]):
         mode: The autoreset mode.
         limit: Steps after which an episode is truncated; None leaves that to the environment.
         masked: Whether to show masks even if spaces ask for none; agents may then leave before the episode's end.
+        structured: Whether observations are leaves.
 
     Raises:
         ValueError: The mode is `Disabled`, or spaces that no pool can hold.
@@ -52,6 +56,7 @@ class TeamVector(VectorEnv[Any, Any, Any]):
         *,
         limit: int | None,
         masked: bool,
+        structured: bool = False,
     ) -> None:
         if mode == AutoresetMode.DISABLED:
             raise ValueError(f"{environment_id}: autoreset_mode is NextStep or SameStep, got Disabled")
@@ -62,7 +67,7 @@ class TeamVector(VectorEnv[Any, Any, Any]):
         self.single_action_space: Any
         self.num_envs, self.metadata, self.render_mode = num_envs, {"autoreset_mode": mode}, None
         self.agents = list(self._envs[0].agents)
-        self._observe = TeamObservations(environment_id, observations)
+        self._observe = (TeamLeaves if structured else TeamObservations)(environment_id, observations)
         self.actions = TeamActions(environment_id, actions, num_envs)
         """The actions of all environments, checked and converted."""
         masks = self.actions.masks
@@ -73,13 +78,18 @@ class TeamVector(VectorEnv[Any, Any, Any]):
                 f"out, or choose settings with Discrete actions"
             )
         low, high, self._dtype = self._observe.low, self._observe.high, self._observe.dtype
-        behind = None
+        behind, leaves = None, self._observe.leaves
         if self._masks:
             self._dtype = np.dtype(np.float64 if self._dtype == np.float64 else np.float32)
-            behind, bits = self._observe.shape, len(self.agents) * self.actions.spec["n"]
+            behind, each = self._observe.shape, (len(self.agents), self.actions.spec["n"])
+            bits = each[0] * each[1]
             low = np.concatenate([np.zeros(bits), low.reshape(-1)]).astype(self._dtype)
             high = np.concatenate([np.ones(bits), high.reshape(-1)]).astype(self._dtype)
-        self.single_observation_space = OneArray(low, high, self._dtype, behind_mask=behind)
+            if leaves:
+                leaves = ({"name": MASK, "kind": "bits", "dtype": "int8", "shape": each, "sizes": ()}, *leaves)
+        self.single_observation_space = OneArray(
+            low, high, self._dtype, leaves, behind_mask=behind, encode=self._encoder(observations)
+        )
         self.single_action_space, self.action_space = self.actions.single_space, self.actions.space
         self.own_action_space = self.actions.own_space
         self.observation_space = batch_space(self.single_observation_space, num_envs)
@@ -130,6 +140,16 @@ class TeamVector(VectorEnv[Any, Any, Any]):
         """Close all environments."""
         for env in self._envs:
             env.close()
+
+    def _encoder(self, spaces: Mapping[str, Any]) -> TeamEncoder | None:
+        """Return how arrays are made of observations alone; None if masks say more than these."""
+        if not self._masks:
+            return TeamEncoder(TeamSpace(spaces), self._observe, None, self._dtype)
+        masks = dict(zip(self.agents, self.actions.masks, strict=True))
+        shown = all(name in self._observe.in_observation or not mask.choices for name, mask in masks.items())
+        if not shown or not isinstance(self._envs[0], ParallelTeam):
+            return None
+        return TeamEncoder(TeamSpace(spaces), self._observe, masks, self._dtype)
 
     def _begin(self, index: int, seed: int | None) -> NDArray[Any]:
         self._elapsed[index] = 0

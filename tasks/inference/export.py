@@ -95,10 +95,12 @@ def describe_program(policy: Policy) -> dict[str, Any]:
     """Describe the inputs and outputs of an exported policy; `B` is the number of rows, which is free."""
     environment, memory = policy.environment, policy.algorithm.initial_carry(_ROWS)
     spec, action, noise = environment.observation, environment.action.spec, policy.algorithm.noise
-    inputs = [
+    inputs: list[dict[str, Any]] = [
         {"name": "observation", "dtype": str(spec.dtype), "shape": ["B", *spec.shape]},
         {"name": "noise", "dtype": "float32", "shape": ["B", *noise.shape], "kind": noise.kind, "greedy": 0.0},
     ]
+    if spec.leaves:
+        inputs[0]["leaves"] = [leaf.to_json() for leaf in spec.leaves]
     outputs: list[dict[str, Any]] = [{"name": "action", "dtype": str(action.dtype), "shape": ["B", *action.shape]}]
     if isinstance(policy.action_space, TeamSpace):
         # The agents' own actions are `penstock.native.teams.structured.team_action(space, action)`.

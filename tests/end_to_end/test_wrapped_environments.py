@@ -12,6 +12,7 @@ from penstock import native
 
 from ..support import structured, structured_environments
 from ..support.environment_server import EnvironmentProcess
+from ..support.seeing_teams import SEEING
 from ..support.stored_run import assert_same, assert_whole
 from ..support.structured import CHOICES, MASKED
 from ..support.structured_environments import SCENE
@@ -21,6 +22,7 @@ from .equality_runs import columns
 SETTINGS = Settings(stages=2, rounds=12, tiles=2, act_tasks=1)
 NORMALIZED = "['gymnasium.wrappers.NormalizeObservation']"
 STRUCTURED = ("--environment.structured", "true", "--algorithm.network", "leaves")
+SEEN = "{masked = true, leaving = true}"
 FAMILIES = {
     "wrappers": ("gymnasium/CartPole-v1", "--wrappers", NORMALIZED),
     "minigrid": ("minigrid/MiniGrid-Empty-5x5-v0", "--algorithm.network", "small"),
@@ -30,6 +32,7 @@ FAMILIES = {
     "pettingzoo": ("pettingzoo/mpe/simple_speaker_listener_v4", "--algorithm.name", "mappo"),
     "turns": ("pettingzoo/classic/connect_four_v3", "--algorithm.name", "ippo"),
     "structured": (f"{structured_environments.__name__}:{SCENE}", *STRUCTURED),
+    "structured team": (SEEING, "--algorithm.name", "mappo", "--environment.settings", SEEN, *STRUCTURED),
     "mjx": ("mjx/CartpoleBalance", "--environment.max-episode-steps", "150"),
     "brax": ("brax/inverted_pendulum",),
 }

@@ -37,7 +37,6 @@ from penstock.tasks.model.algorithms.contract import Algorithm, Loss
 from penstock.tasks.model.nn.agent_networks import (
     AgentNetwork,
     TeamDistribution,
-    agent_inputs,
     agent_means,
     axis_of,
     flat_features,
@@ -114,10 +113,10 @@ class MAPPO(Algorithm):
         params: dict[str, ParameterGroup] = {}
         for suffix, agents in self._shares:
             distribution = self._actions_of(agents)
-            policy = self._policies.network.init(distribution.outputs, 0.01, generator)
+            policy = self._policies.init(distribution.outputs, 0.01, generator)
             if numbers := distribution.numbers:
                 policy["log_std"] = torch.full((numbers,), self.settings.initial_log_std)
-            value = self._critics.network.init(1, 1.0, generator)
+            value = self._critics.init(1, 1.0, generator)
             params |= {f"policy{suffix}": ParameterGroup(policy), f"value{suffix}": ParameterGroup(value)}
         state = State(params=params, optimizer={name: init_adam(group.flat) for name, group in params.items()})
         self._normalizers.init(state)
@@ -140,13 +139,14 @@ class MAPPO(Algorithm):
         acted, memories = [], []
         for suffix, agents in self._shares:
             policy, own = params[f"policy{suffix}"], axis_of(agents)
-            seen = self._seen(features, agents, present)
+            seen = self._policies.inputs(policy, features, agents, present)
             output, memory = self._policies.step(policy, memory_of(carry, 0, agents), seen)
             of_agents = None if allowed is None else allowed[:, own]
             acted.append(self._actions_of(agents).sample(output, policy.get("log_std"), noise[:, own], of_agents))
             if memory is not None:
-                inputs, before = self._judged(features, agents, present), memory_of(carry, 1, agents)
-                _, of_critic = self._critics.step(params[f"value{suffix}"], before, inputs)
+                critic, before = params[f"value{suffix}"], memory_of(carry, 1, agents)
+                inputs = self._critics.inputs(critic, features, agents, present)
+                _, of_critic = self._critics.step(critic, before, inputs)
                 memories.append(torch.stack([memory, cast("Tensor", of_critic)], 1))
         action, log_probability = (join_agents(parts, 1) for parts in zip(*acted, strict=True))
         rows = {"action": action, "log_probability": log_probability}
@@ -224,7 +224,8 @@ class MAPPO(Algorithm):
         settings, policy = self.settings, params[f"policy{suffix}"]
         features = self._normalizers.normalized(params, batch["observation"])
         memory, present = memory_of(batch.get("memory"), 0, agents), batch.get("present")
-        output = self._policies.over_rows(policy, self._seen(features, agents, present), memory, batch.get("fresh"))
+        seen = self._policies.inputs(policy, features, agents, present)
+        output = self._policies.over_rows(policy, seen, memory, batch.get("fresh"))
         action, allowed = self._own(batch["action"], agents), batch.get("allowed")
         of_agents = None if allowed is None else self._own(allowed, agents)
         log_probability, entropy = self._actions_of(agents).probability(
@@ -243,10 +244,11 @@ class MAPPO(Algorithm):
 
     def _value_loss(self, suffix: str, agents: range, params: Params, batch: LossInputs) -> LossResult:
         """Half the squared error of the value, or Huber's, a mean over the agents of one critic."""
-        settings, present = self.settings, batch.get("present")
-        inputs = self._judged(self._normalizers.normalized(params, batch["observation"]), agents, present)
+        settings, present, critic = self.settings, batch.get("present"), params[f"value{suffix}"]
+        features = self._normalizers.normalized(params, batch["observation"])
+        inputs = self._critics.inputs(critic, features, agents, present)
         memory = memory_of(batch.get("memory"), 1, agents)
-        output = self._critics.over_rows(params[f"value{suffix}"], inputs, memory, batch.get("fresh"))
+        output = self._critics.over_rows(critic, inputs, memory, batch.get("fresh"))
         target = self._value_normalizer.normalized(params, self._own(batch["value_target"], agents))
         before = self._own(batch["value"], agents) if settings.value_clip_range else None
         error = limited_value_error(
@@ -309,27 +311,24 @@ class MAPPO(Algorithm):
 
     @property
     def _policies(self) -> AgentNetwork:
-        return self._network(1)
+        return self._network(central=False)
 
     @property
     def _critics(self) -> AgentNetwork:
-        return self._network(self.environment.agents if self.settings.central_critic else 1)
+        return self._network(central=self.settings.central_critic)
 
-    def _network(self, observations: int) -> AgentNetwork:
-        """Return the network that gets so many agents' observations, and maybe an id."""
-        settings, agents = self.settings, self.environment.agents
-        numbers = math.prod(self.environment.policy_input.shape[1:]) * observations
-        inputs = Spec("float32", (numbers + (agents if self._gives_id else 0),))
-        return AgentNetwork(Network(settings.network, inputs, settings.features, settings.hidden))
-
-    def _seen(self, features: Tensor, agents: range, present: Tensor | None = None) -> Tensor:
-        """Return what the policies of some agents get of `[..., all, n]`."""
-        return agent_inputs(features, agents, central=False, gives_id=self._gives_id, present=present)
-
-    def _judged(self, features: Tensor, agents: range, present: Tensor | None = None) -> Tensor:
-        """Return what the critics of some agents get of `[..., all, n]`."""
-        central = self.settings.central_critic
-        return agent_inputs(features, agents, central=central, gives_id=self._gives_id, present=present)
+    def _network(self, *, central: bool) -> AgentNetwork:
+        """Return the network that gets one agent's observation or, `central`, those of all, and maybe an id."""
+        settings, environment = self.settings, self.environment
+        name, observed = settings.network, environment.policy_input
+        numbers, encoder = math.prod(observed.shape[1:]), None
+        if name == "leaves":
+            seen = Spec(observed.dtype, (numbers,), leaves=environment.agent_leaves)
+            name, encoder = "mlp", Network("leaves", seen, settings.features, ())
+            numbers = encoder.encoded_size
+        width = numbers * (environment.agents if central else 1) + (environment.agents if self._gives_id else 0)
+        network = Network(name, Spec("float32", (width,)), settings.features, settings.hidden)
+        return AgentNetwork(network, encoder, central=central, gives_id=self._gives_id)
 
     def _own(self, column: Tensor, agents: range) -> Tensor:
         """Select some agents of a training column, `[rows, agents, ...]` or `[rows, steps, agents, ...]`."""
@@ -348,8 +347,8 @@ class MAPPO(Algorithm):
             self._critics.over_round(
                 params[f"value{suffix}"],
                 trajectory,
-                self._judged(rows[0], agents, rows[1]),
-                self._judged(ends[0], agents, ends[1]),
+                self._critics.inputs(params[f"value{suffix}"], rows[0], agents, rows[1]),
+                self._critics.inputs(params[f"value{suffix}"], ends[0], agents, ends[1]),
                 None if memories is None else memory_of(memories[0], 1, agents),
             )
             for suffix, agents in self._shares

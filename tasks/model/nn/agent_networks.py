@@ -64,19 +64,33 @@ def agent_inputs(
         call(number, "agent_inputs", (features, present, found), sizes)
         return found
     with torch.no_grad():
-        there = None if present is None else (present != 0).unsqueeze(-1)
+        return _arranged(
+            features if central else features[..., axis_of(agents), :],
+            agents,
+            every,
+            central=central,
+            gives_id=gives_id,
+            present=present,
+        )
+
+
+def _arranged(
+    features: Tensor, agents: range, every: int, *, central: bool, gives_id: bool, present: Tensor | None
+) -> Tensor:
+    """Return the inputs as `agent_inputs` does, with gradients; of `features` `[..., agents, n]` unless `central`."""
+    own = axis_of(agents)
+    there = None if present is None else (present != 0).unsqueeze(-1)
+    if there is not None:
+        features = torch.where(there if central else there[..., own, :], features, 0.0)
+    seen = features
+    if central:
+        seen = torch.stack([features.roll(-agent, -2).flatten(-2) for agent in agents], -2)
         if there is not None:
-            features = torch.where(there, features, 0.0)
-        if central:
-            seen = torch.stack([features.roll(-agent, -2).flatten(-2) for agent in agents], -2)
-        else:
-            seen = features[..., agents.start : agents.stop, :]
-        if there is not None and central:
-            seen = torch.where(there[..., agents.start : agents.stop, :], seen, 0.0)
-        if not gives_id:
-            return seen if there is None else seen.contiguous()
-        ids = torch.eye(every, device=features.device)[agents.start : agents.stop]
-        return torch.cat([seen, ids.expand(*outer, *ids.shape)], -1)
+            seen = torch.where(there[..., own, :], seen, 0.0)
+    if not gives_id:
+        return seen if there is None else seen.contiguous()
+    ids = torch.eye(every, device=features.device)[own]
+    return torch.cat([seen, ids.expand(*features.shape[:-2], *ids.shape)], -1)
 
 
 def agent_means(values: Tensor) -> Tensor:
@@ -273,6 +287,45 @@ class AgentNetwork:
     """A network that several agents apply, each to inputs and with a memory of its own."""
 
     network: Network
+    """From an agent's inputs to outputs."""
+    encoder: Network | None = None
+    """Encodes what each agent observes, before inputs are made of it; None leaves it as it is. Its perceptron is not
+    used."""
+    central: bool = False
+    """True if an agent's inputs have what all agents observe, otherwise its own alone."""
+    gives_id: bool = False
+    """True if they end with the agent's id."""
+
+    def init(self, outputs: int, gain: float, generator: torch.Generator) -> dict[str, Tensor]:
+        """Return orthogonal weights of encoder and network, as `Network.init` makes them."""
+        body = {} if self.encoder is None else self.encoder.init_body(generator)
+        return {**body, **self.network.init(outputs, gain, generator)}
+
+    def inputs(
+        self, params: Mapping[str, Tensor], features: Tensor, agents: range, present: Tensor | None = None
+    ) -> Tensor:
+        """Return the inputs of some agents' networks `[..., len(agents), n]`, from what all observe.
+
+        With an encoder, gradients pass to its parameters, and zeros stand for what it makes of agents that have left.
+
+        Args:
+            params: as `init` makes them.
+            features: `[..., all, n]`, float32.
+            agents: those whose inputs are wanted.
+            present: as for `agent_inputs`.
+        """
+        if self.encoder is None:
+            return agent_inputs(features, agents, central=self.central, gives_id=self.gives_id, present=present)
+        observed = features if self.central else features[..., axis_of(agents), :]
+        encoded = self.encoder.encoded(params, observed.flatten(0, -2))
+        return _arranged(
+            encoded.unflatten(0, (-1, *observed.shape[1:-1])),
+            agents,
+            features.shape[-2],
+            central=self.central,
+            gives_id=self.gives_id,
+            present=present,
+        )
 
     def step(self, params: Mapping[str, Tensor], memory: Tensor | None, inputs: Tensor) -> tuple[Tensor, Tensor | None]:
         """Compute outputs `[B, agents, outputs]` of inputs `[B, agents, n]`, and the memories after.

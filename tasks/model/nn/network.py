@@ -96,6 +96,14 @@ class Network:
         """
         if self.name == "floorplan":
             return init_floorplan(self._known, self.features, self.hidden, outputs, gain, generator)
+        body = self.init_body(generator)
+        sizes = (self.encoded_size + joined, *self.hidden, outputs)
+        head = init_mlp(sizes, gain, generator)
+        scales = init_noise(sizes, self.noisy_scale) if self.noisy_scale else {}
+        return {**body, **head, **scales}
+
+    def init_body(self, generator: torch.Generator) -> dict[str, Tensor]:
+        """Return the weights of what is before the perceptron, which `encoded` applies, or of the memory."""
         body: dict[str, Tensor] = {}
         if self.name == "recurrent":
             body = init_gru(math.prod(self.observation.shape), self.features, generator)
@@ -103,10 +111,7 @@ class Network:
             body = init_leaves(self.observation.leaves, self.features, generator)
         elif self.name != "mlp":
             body = _CONVOLUTIONS[self.name][0](self._channels_first, self.features, generator)
-        sizes = (self.encoded_size + joined, *self.hidden, outputs)
-        head = init_mlp(sizes, gain, generator)
-        scales = init_noise(sizes, self.noisy_scale) if self.noisy_scale else {}
-        return {**{f"{_BODY}{name}": value for name, value in body.items()}, **head, **scales}
+        return {f"{_BODY}{name}": value for name, value in body.items()}
 
     def near_uniform(self, params: Mapping[str, Tensor], outputs: int) -> None:
         """Scale down the weights of the first outputs, the policy's, made with gain 1: it then starts near uniform."""

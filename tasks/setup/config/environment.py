@@ -143,8 +143,8 @@ class EnvironmentSettings(Settings):
 
     structured: bool = Field(
         False,
-        description="Keep the parts of Discrete, Tuple and Dict observations of Gymnasium's environments apart: a "
-        "column each in shards, and an encoder each in the network 'leaves'.",
+        description="Keep the parts of Discrete, Tuple and Dict observations of Gymnasium's and PettingZoo's "
+        "environments apart: a column each in shards, and an encoder each in the network 'leaves'.",
     )
 
     action_mask: Literal["info", "observation"] | None = Field(

@@ -10,6 +10,7 @@ from penstock.tasks.setup.config.algorithm_base import (
     AlgorithmSettings,
     NetworkSettings,
     check_bounds,
+    check_images,
     check_minibatches,
     check_pixels,
     implemented_by,
@@ -214,10 +215,12 @@ class MultiAgentSettings(AlgorithmSettings):
         ge=0,
         description="Largest change of a value, in the critic's units, that lowers a round's loss; 0: any.",
     )
-    network: Literal["mlp", "recurrent"] = Field(
-        "mlp", description="Encoder before the hidden layers: none (mlp), or a memory for each agent (recurrent)."
+    network: Literal["mlp", "leaves", "recurrent"] = Field(
+        "mlp",
+        description="Encoder before the hidden layers: none (mlp), convolutions for the images of structured "
+        "observations (leaves), or a memory for each agent (recurrent).",
     )
-    features: int = Field(64, ge=1, description="Numbers of a memory; a plain mlp has none.")
+    features: int = Field(64, ge=1, description="Features of each image, or numbers of a memory; a plain mlp has none.")
     sequence_steps: int = Field(
         16,
         ge=1,
@@ -243,8 +246,14 @@ class MultiAgentSettings(AlgorithmSettings):
         """Return whether every agent has networks of its own."""
         return not self.shared_parameters
 
+    def check_environment(self, environment: EnvironmentSpec) -> None:
+        """Refuse observations that the network does not support."""
+        super().check_environment(environment)
+        check_images(self.network, environment)
+
     def check_round(self, rows: int) -> None:
-        """Refuse more minibatches than rows."""
+        """Refuse more minibatches than rows, and image networks with normalised observations."""
+        check_pixels(self.network, normalized=self.normalize_observation)
         check_minibatches(self.minibatches, rows, self.row_steps)
 
 

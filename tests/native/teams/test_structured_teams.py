@@ -155,8 +155,8 @@ def test_what_does_not_fit_is_refused_by_name():
         native.make(TEAM.replace(":Team", ":Teem"), 1)
     with pytest.raises(ValueError, match="the module 'no_such_module' can't be imported"):
         native.make("pettingzoo/no_such_module:Team", 1)
-    with pytest.raises(ValueError, match=r"structured = True: what the agents of .* observe is one array already"):
-        native.make(TEAM, 1, one_array=True, structured=True)
+    with pytest.raises(ValueError, match=r"action_mask = 'info': the masks of .* are in front of the array anyway"):
+        native.make(TEAM, 1, one_array=True, structured=True, action_mask="info")
     with pytest.raises(ValueError, match=r"no setting 'member'.*did you mean members"):
         native.make(TEAM, 1, member="left")
     with pytest.raises(ValueError, match="or pettingzoo/<module>:<function> for one of yours"):

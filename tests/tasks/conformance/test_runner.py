@@ -11,6 +11,7 @@ from penstock.tasks.setup.config.loading import REPLAY_PRESETS_FOLDER, choices_o
 from penstock.tasks.setup.config.replay import ReplayConfig
 from penstock.tasks.setup.config.run import TrainConfig
 
+from ...support.seeing_teams import SEEING
 from ...support.structured_teams import TEAM
 
 FILE = Path(__file__).parents[2] / "support" / "flawed_algorithms.py"
@@ -151,6 +152,24 @@ def test_structured_actions_of_teams_are_checked(name: str):
     report = check_one_algorithm(name, TEAM, ["--algorithm.hidden", "[8]", "--environment.settings", settings])
     assert failures(report) == {}
     assert report.id == f"{name} on {TEAM}"
+
+
+@pytest.mark.parametrize(("name", "shared"), [("mappo", "true"), ("ippo", "false")])
+def test_structured_observations_of_teams_are_checked(name: str, shared: str):
+    """With an encoder for each leaf, masks, an agent that lacks a picture, and one that leaves."""
+    environment = ["--environment.structured", "true", "--environment.settings", "{masked = true, leaving = true}"]
+    network = ["--algorithm.network", "leaves", "--algorithm.features", "4", "--algorithm.shared-parameters", shared]
+    report = check_one_algorithm(name, SEEING, ["--algorithm.hidden", "[8]", *environment, *network])
+    assert failures(report) == {}
+    assert len(report.checks) == 13
+
+
+def test_settings_of_the_environment_are_those_of_its_rows():
+    """They apply to an algorithm and to a preset; one that the environment does not have is refused."""
+    unknown = ["--environment.settings", "{unknown = 1}"]
+    for target, named in (("ppo", "CartPole-v1"), ("ppo", None), ("cartpole", "Pendulum-v1")):
+        with pytest.raises(ConfigError, match="unknown"):
+            check_one_algorithm(target, named, unknown)
 
 
 def test_settings_of_replays_alone_are_taken():

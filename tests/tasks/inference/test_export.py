@@ -38,6 +38,22 @@ def expected(policy: Policy, rows: np.ndarray, noise: np.ndarray, memory: np.nda
     return [columns["action"].numpy()] + ([] if following is None else [following.numpy()])
 
 
+def with_ties(
+    policy: Policy, inputs: list[np.ndarray], found: list[np.ndarray], wanted: list[np.ndarray]
+) -> list[np.ndarray]:
+    """Return what is wanted, and of two choices that are tied to 1e-4, between which rounding decides, the one found.
+
+    Convolutions add up in another order in another runtime.
+    """
+    rows, noise, *memory = inputs
+    if not policy.environment.observation.leaves:
+        return wanted
+    places = np.nonzero(found[0] != wanted[0])
+    nudged = noise.copy()
+    nudged[(*places, found[0][places])] += 1e-4
+    return [expected(policy, rows, nudged, memory[0] if memory else None)[0], *wanted[1:]]
+
+
 def agree(found: list[np.ndarray], wanted: list[np.ndarray], spread: float) -> None:
     """Choices are equal; numbers to 1e-5, of their range where that is wider than 1."""
     assert len(found) == len(wanted)
@@ -81,7 +97,7 @@ def test_it_acts_as_the_run(kind_context: RunContext, tmp_path: Path, kind: str)
         else:
             with torch.inference_mode():
                 found = [each.numpy() for each in program(*map(torch.from_numpy, inputs))]
-        agree(found, expected(policy, rows, noise, memory), spread)
+        agree(found, with_ties(policy, inputs, found, expected(policy, rows, noise, memory)), spread)
         one = [each[:1] for each in inputs]  # the number of rows is free
         if kind == "onnx":
             assert session.run(None, dict(zip(names, one, strict=True)))[0].shape[0] == 1

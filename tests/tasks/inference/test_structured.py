@@ -11,6 +11,7 @@ from gymnasium.spaces.utils import flatten
 
 from penstock.tasks.inference.export import export_policy
 
+from ...support.seeing_teams import SEEING, Seeing
 from ...support.structured import ID, Explorer
 from .support import commit, policy_of
 
@@ -51,6 +52,28 @@ def test_an_environments_own_observation_gives_the_action_of_its_array(make_cont
         policy.act([seen[0], {}])
 
 
+@pytest.mark.parametrize("masked", [False, True])
+def test_what_a_team_observes_gives_the_actions_of_its_array(make_context: MakeContext, masked: bool):
+    """One dictionary by the agent's name, a list of them, and their arrays; forbidden choices are not taken."""
+    environment = {"id": SEEING, "structured": True, "settings": {"masked": masked}, "max_episode_steps": None}
+    context = make_context(
+        {"environment": environment, "algorithm": {"name": "mappo", "network": "leaves", "features": 4}}
+    )
+    commit(context, None)
+    policy, theirs = policy_of(context), Seeing(masked=masked)
+    seen = [theirs.reset(seed=seed)[0] for seed in range(8)]
+    arrays = policy.as_rows(seen)[0]
+    assert arrays.shape == (8, *policy.environment.observation.shape)
+    actions = policy.act(seen)
+    assert np.array_equal(actions, policy.act(arrays))
+    assert [policy.act(each).tolist() for each in seen] == actions.tolist()
+    if masked:
+        for each, chosen in zip(seen, actions, strict=True):
+            assert all(agent["action_mask"][one] for agent, one in zip(each.values(), chosen, strict=True))
+    with pytest.raises(ValueError, match="an observation that is not in Dict"):
+        policy.act({"guide": seen[0]["guide"]})
+
+
 def test_a_choice_alone_is_taken_as_it_is(make_context: MakeContext):
     """An integer stands for its one-hot array, which is still taken, also with Gymnasium's own type."""
     for structured in (True, False):
@@ -69,7 +92,8 @@ def test_it_is_exported_with_its_encoders(make_context: MakeContext, tmp_path: P
     commit(context, None)
     policy, theirs = policy_of(context), Explorer()
     rows = policy.as_rows([theirs.reset(seed=seed)[0] for seed in range(8)])[0]
-    export_policy(policy, tmp_path / "explorer.pt2", "torch")
+    about = export_policy(policy, tmp_path / "explorer.pt2", "torch")
+    assert [leaf["name"] for leaf in about["inputs"][0]["leaves"]][:2] == ["arm.position", "camera"]
     program = torch.export.load(tmp_path / "explorer.pt2").module()
     (action,) = program(torch.from_numpy(rows), torch.zeros(8, 3))
     assert action.tolist() == policy.act(rows).tolist()

@@ -57,12 +57,14 @@ def round_of(mappo: MAPPO, state: State, seed: int = 0) -> Trajectory:
 
 def logits_of(mappo: MAPPO, policy: Mapping[str, Tensor], features: Tensor) -> Tensor:
     """Outputs of a shared policy `[..., agents, outputs]` for what all agents observe."""
-    return mappo._policies.network.step(policy, None, mappo._seen(features, range(AGENTS)))[0]
+    policies = mappo._policies
+    return policies.network.step(policy, None, policies.inputs(policy, features, range(AGENTS)))[0]
 
 
 def values_of(mappo: MAPPO, critic: Mapping[str, Tensor], features: Tensor) -> Tensor:
     """Outputs of a shared critic `[..., agents]`."""
-    return mappo._critics.network.step(critic, None, mappo._judged(features, range(AGENTS)))[0].squeeze(-1)
+    critics = mappo._critics
+    return critics.network.step(critic, None, critics.inputs(critic, features, range(AGENTS)))[0].squeeze(-1)
 
 
 def batch_of(mappo: MAPPO, state: State) -> Batch:

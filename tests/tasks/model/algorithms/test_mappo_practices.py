@@ -104,7 +104,7 @@ def test_a_normalised_critic_is_one_whose_last_layer_is_scaled(central: bool):
     value = (rows["value_target"] - mean) / deviation
     _, outputs = mappo.losses[1].function(state.params, LossInputs(rows, STEPS * ENVS, STATS))
     with torch.no_grad():
-        inputs = mappo._judged(found["observation"], range(AGENTS))
+        inputs = mappo._critics.inputs(state.params["value"], found["observation"], range(AGENTS))
         output = mappo._critics.network.step(state.params["value"], None, inputs)[0].squeeze(-1)
     torch.testing.assert_close(outputs["value_loss"], (0.5 * (output - value).square()).mean(-1), rtol=1e-4, atol=1e-4)
 

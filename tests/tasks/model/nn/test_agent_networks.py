@@ -7,7 +7,7 @@ from penstock.native.kernel_level import LEVELS, use_level
 from penstock.tasks.model.nn.agent_networks import AgentNetwork, agent_inputs, agent_means, present_agents
 from penstock.tasks.model.nn.distributions import choice_probability, choose, with_fixed_choice
 from penstock.tasks.model.nn.network import Network
-from penstock.tasks.specs import Spec, Trajectory
+from penstock.tasks.specs import Leaf, Spec, Trajectory
 
 AGENTS, NUMBERS, WIDTH = 3, 4, 5
 
@@ -113,3 +113,26 @@ def test_agents_with_memories_are_as_rows_of_one_network():
     torch.testing.assert_close(stepped, found[0])
     assert state is not None
     assert state.shape == memory.shape
+
+
+@pytest.mark.parametrize("central", [True, False])
+def test_an_encoder_is_applied_once_to_each_agent(central: bool):
+    """Inputs are made of encoded observations as of others, gradients pass, and zeros stand for agents that left."""
+    leaves = (Leaf("position", "numbers", "float32", (2,)), Leaf("camera", "image", "uint8", (4, 4)))
+    encoder = Network("leaves", Spec("float32", (18,), leaves=leaves), WIDTH, ())
+    numbers = encoder.encoded_size * (AGENTS if central else 1) + AGENTS
+    head = Network("mlp", Spec("float32", (numbers,)), WIDTH, (8,))
+    team = AgentNetwork(head, encoder, central=central, gives_id=True)
+    params = team.init(2, 1.0, torch.Generator().manual_seed(3))
+    assert {name.partition(".")[0] for name in params} == {"body", "0", "1"}
+    seen, present = random(6, AGENTS, 18), torch.tensor([1.0, 1.0, 0.0]).expand(6, AGENTS)
+    encoded = torch.stack([encoder.encoded(params, seen[:, agent]) for agent in range(AGENTS)], 1)
+    for there in (None, present):
+        inputs = team.inputs(params, seen, range(1, 3), there)
+        expected = agent_inputs(encoded, range(1, 3), central=central, gives_id=True, present=there)
+        assert inputs.shape == (6, 2, numbers)
+        torch.testing.assert_close(inputs, expected)
+    weights = {name: value.requires_grad_() for name, value in params.items()}
+    inputs = team.inputs(weights, seen, range(1, 3), present)
+    gradients = torch.autograd.grad(team.step(weights, None, inputs)[0].sum(), weights.values())
+    assert all(gradient.abs().max() > 0 for gradient in gradients)

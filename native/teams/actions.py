@@ -1,19 +1,17 @@
-"""The formats of a team: observations and actions of agents whose spaces may differ, as arrays with an agent axis."""
+"""The actions of a team, whose agents' spaces may differ, as arrays with an agent axis."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Text
-from gymnasium.spaces.utils import flatten, flatten_space
+from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from gymnasium.vector.utils import batch_space
 
-from penstock.native.adapters.one_array import leaf_name, leaves_of
 from penstock.native.adapters.structured_actions import UnsupportedActionError, VectorSpace
 from penstock.native.teams.masks import AgentMask
 from penstock.native.teams.structured import TeamSpace, TeamVectors
-from penstock.native.teams.team_env import MASK
+from penstock.native.teams.team_env import OWN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,68 +20,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from penstock.native.interface import ActionFormat
-
-
-OWN = "pettingzoo/my_module:my_function"
-"""An id of the user's own environment, for messages."""
-
-
-class TeamObservations:
-    """The observations of agents as one array `[agents, *shape]`.
-
-    Arrays of one shape and type stay as they are. Others are flattened, as by Gymnasium's FlattenObservation, and
-    padded with zeros to the longest, float32. The mask in an observation is not a part of it.
-
-    Raises:
-        ValueError: A space has no fixed size, or holds text.
-    """
-
-    def __init__(self, environment_id: str, spaces: Mapping[str, Space[Any]]) -> None:
-        self._agents = list(spaces)
-        self._spaces = {name: _without_mask(space) for name, space in spaces.items()}
-        self.in_observation = [name for name, space in spaces.items() if _has_mask(space)]
-        """Agents whose observations hold their mask."""
-        first = next(iter(self._spaces.values()))
-        self._as_they_are = all(
-            isinstance(space, Box) and space.shape and space.shape == first.shape and space.dtype == first.dtype
-            for space in self._spaces.values()
-        ) and first.dtype in (np.float32, np.float64, np.uint8)
-        if self._as_they_are:
-            self.shape, self.dtype = (len(self._agents), *(first.shape or ())), np.dtype(first.dtype)
-            self.low = np.stack([space.low for space in self._spaces.values()])  # type: ignore[attr-defined]
-            self.high = np.stack([space.high for space in self._spaces.values()])  # type: ignore[attr-defined]
-            return
-        for name, space in self._spaces.items():
-            if unfit := _unfit(space):
-                raise ValueError(
-                    f"{environment_id}: what {name} observes {unfit}; expected choices and numbers alone: name a "
-                    f"function of yours that makes the environment and encodes it as a Box, or leaves it out, as {OWN} "
-                    f"(docs/environments.md shows one)"
-                )
-        flat: list[Any] = [flatten_space(space) for space in self._spaces.values()]
-        width = max(space.shape[0] for space in flat)
-        self.shape, self.dtype = (len(self._agents), width), np.dtype(np.float32)
-        self.low, self.high = np.zeros(self.shape, np.float32), np.zeros(self.shape, np.float32)
-        for row, space in enumerate(flat):
-            self.low[row, : space.shape[0]], self.high[row, : space.shape[0]] = space.low, space.high
-
-    def __call__(self, observation: Mapping[str, Any]) -> NDArray[Any]:
-        """Return the array; zeros for an agent that observes nothing."""
-        if self._as_they_are and not self.in_observation and len(observation) == len(self._agents):
-            return np.array([observation[name] for name in self._agents], self.dtype)
-        rows = np.zeros(self.shape, self.dtype)
-        for row, name in enumerate(self._agents):
-            if name not in observation:
-                continue
-            seen = observation[name]
-            if name in self.in_observation:
-                seen = _rest(seen)
-            if self._as_they_are:
-                rows[row] = seen
-            else:
-                values = np.asarray(flatten(self._spaces[name], seen))
-                rows[row, : len(values)] = values
-        return rows
 
 
 class TeamActions:
@@ -200,28 +136,3 @@ def _padded_bounds(spaces: Sequence[Any]) -> tuple[NDArray[np.float32], NDArray[
     for row, (space, width) in enumerate(zip(spaces, widths, strict=True)):
         low[row, :width], high[row, :width] = space.low.reshape(-1), space.high.reshape(-1)
     return low, high
-
-
-def _unfit(space: Space[Any]) -> str:
-    """Name what no network can read, such as `has the leaf 'radio.said', a text`; '' if there is nothing."""
-    for path, each in leaves_of(space):
-        if isinstance(each, Text) or not each.is_np_flattenable:
-            reason = "a text" if isinstance(each, Text) else f"{each}, of no fixed size"
-            return f"has the leaf '{leaf_name(path)}', {reason}" if path else f"is {reason}"
-    return ""
-
-
-def _has_mask(space: Space[Any]) -> bool:
-    return isinstance(space, Dict) and MASK in space.spaces
-
-
-def _without_mask(space: Space[Any]) -> Space[Any]:
-    if not isinstance(space, Dict) or MASK not in space.spaces:
-        return space
-    rest = {key: part for key, part in space.spaces.items() if key != MASK}
-    return next(iter(rest.values())) if len(rest) == 1 else Dict(rest)
-
-
-def _rest(observation: Mapping[str, Any]) -> Any:
-    rest = {key: part for key, part in observation.items() if key != MASK}
-    return next(iter(rest.values())) if len(rest) == 1 else rest
