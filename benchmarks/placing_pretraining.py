@@ -5,9 +5,10 @@
 
 Blocks are generated and annealed, with the published moves and with guided ones. `penstock floorplan record` stores
 the placements as episodes, and `penstock replay` clones them (behaviour cloning, of each kind of annealing) and learns
-from all of them with legalised ones (IQL). Then, on blocks that were not among them:
+from all of them with legalised ones (IQL). The likeliest cells of the policies and of the untrained network's rule are
+put on blocks that were learned from. Then, on blocks that were not among them:
 
-- zero-shot: the policies and the untrained network's rule are sampled for equal CPU seconds, and the best counts;
+- zero-shot: the policies and the rule are sampled for equal CPU seconds, and the best counts;
 - as a start: guided annealing, from what a fifth of the time sampled, and from the legalised placement; also at a
   tenth of the first temperature, at which a start is not forgotten;
 - fine-tuning: PPO on one generated block, which starts with the policies or afresh.
@@ -23,6 +24,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
@@ -36,7 +38,7 @@ from placing_methods import annealed
 from placing_rule import NOISE, RulePolicy
 from pretraining_blocks import LEGALISED, pretraining_block
 
-from penstock.native.floorplan import GUIDED, PlacementCost, placing_order
+from penstock.native.floorplan import GUIDED, PlacementCost, create_placement_cost, placing_order
 from penstock.tasks.inference.loading import load_policy
 
 if TYPE_CHECKING:
@@ -53,7 +55,9 @@ LEARNED = {
     "IQL, both and legalised": ("floorplan-iql", ("published", "guided", LEGALISED)),
 }
 """Presets of replays, and the placements of each block that they learn from."""
-POLICIES = (RULE, *LEARNED)
+PARTS = ("sampled", "annealed", "tuned")
+IMITATED = 8
+"""Blocks on which replays are evaluated (`evaluation_episodes` of the presets): the first of those learned from."""
 NOISES = (NOISE, 0.5)
 SAMPLED_SHARE = 0.2  # of the time, before annealing from the best sample
 COOL = replace(GUIDED, hot=0.1 * GUIDED.hot)
@@ -68,6 +72,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0, help="CPU seconds of each measurement")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2], help="of replays, samples and fine-tuning")
     parser.add_argument("--keep", type=Path, default=Path("build/placing-pretraining"))
+    parser.add_argument("--learned", nargs="+", choices=LEARNED, default=list(LEARNED), help="the policies to learn")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="the measurements to make")
     parser.add_argument("--quick", action="store_true", help="eight blocks, generated ones to judge on, one seed")
     parser.add_argument("--write", action="store_true", help="write the result files too")
     given = parser.parse_args()
@@ -80,8 +86,9 @@ def main() -> None:
         "machine": machine(["torch", "numpy"]),
         "recorded": list(recorded(given)),
         "replays": list(replayed(given)),
+        "imitated": list(imitated(given)),
         "placed": list(placed(given)),
-        "tuned": list(tuned(given)),
+        "tuned": list(tuned(given)) if "tuned" in given.parts else [],
     }
     text = page(found)
     if given.write:
@@ -94,23 +101,27 @@ def recorded(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Make the blocks and record their placements as runs."""
     (given.keep / "blocks").mkdir(exist_ok=True)
     folders = [pretraining_block(given.keep / "blocks", i, given.moves) for i in range(given.count)]
-    for _, kinds in LEARNED.values():
+    for policy in given.learned:
+        kinds = LEARNED[policy][1]
         name = "-".join(kinds)
         chosen = [part for kind in kinds for part in ("--placement", f"{kind}.plc")]
 
         def record(name: str = name, chosen: list[str] = chosen) -> dict[str, Any]:
             episodes = penstock(given, "floorplan", "record", name, *map(str, folders), *chosen)
             returns = [one["episode_return"] for one in episodes]
+            first = [one["episode_return"] for one in episodes if one["block"] < IMITATED]
             moved = sum(one["moved"] for one in episodes)
             steps = sum(one["macros"] for one in episodes)
-            return {"run": name, "episodes": len(returns), "steps": steps, "moved": moved, "cost": -fmean(returns)}
+            about = {"run": name, "episodes": len(returns), "steps": steps, "moved": moved}
+            return {**about, "cost": -fmean(returns), "first_cost": -fmean(first)}
 
         yield kept(given, f"recorded-{name}", record)
 
 
 def replayed(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Learn from the recorded runs."""
-    for policy, (preset, kinds) in LEARNED.items():
+    for policy in given.learned:
+        preset, kinds = LEARNED[policy]
         for seed in given.seeds:
             name = run_of(policy, seed)
 
@@ -123,12 +134,29 @@ def replayed(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
             yield kept(given, f"replayed-{name}", learn)
 
 
+def imitated(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Put macros on the likeliest cells of the untrained network's rule, on blocks that were learned from."""
+    for number in range(min(IMITATED, given.count)):
+
+        def place(number: int = number) -> dict[str, Any]:
+            folder = given.keep / "blocks" / f"{number:04}"
+            start = create_placement_cost(folder / "netlist.pb.txt", folder / f"{LEGALISED}.plc")
+            with RulePolicy(start, 0, noise=0.0) as act:
+                cells = act()
+            return {
+                "block": number,
+                "cost": weighted(start if cells is None else put(start, placing_order(start), cells)),
+            }
+
+        yield kept(given, f"imitated-{number}", place)
+
+
 def placed(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Sample the policies, and anneal from what they sampled."""
     for name in given.blocks:
         start = legal_start(name, given.keep / "blocks-to-judge")
         for seed in given.seeds:
-            for policy in POLICIES:
+            for policy in (RULE, *given.learned) if "sampled" in given.parts else ():
                 for noise in NOISES:
                     yield kept(
                         given,
@@ -142,7 +170,7 @@ def placed(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
                             **sampled(given, start, policy, noise, given.seconds, seed)[1],
                         },
                     )
-            for policy in ("legalised", *POLICIES):
+            for policy in ("legalised", RULE, *given.learned) if "annealed" in given.parts else ():
                 for cool in (False, True):
                     yield kept(
                         given,
@@ -165,8 +193,9 @@ def sampled(
 
     A sample that finds no cell for a macro counts as `start`.
     """
+    params = parameters(given.keep, policy, seed)  # before the clock runs: it opens all blocks that were learned from
     begun, best, costs, macros = time.process_time(), None, [], placing_order(start)
-    with RulePolicy(start, seed, parameters(given, policy, seed), noise) as act:
+    with RulePolicy(start, seed, params, noise) as act:
         while not costs or time.process_time() - begun < seconds:
             cells = act()
             plc = start if cells is None else put(start, macros, cells)
@@ -182,19 +211,22 @@ def from_start(given: argparse.Namespace, start: PlacementCost, policy: str, coo
 
     Annealing has what sampling should leave of the time, also where one sample takes longer.
     """
-    begun, seconds = time.process_time(), given.seconds
+    seconds, spent = given.seconds, 0.0
     if policy != "legalised":
-        start, _ = sampled(given, start, policy, NOISE, SAMPLED_SHARE * seconds, seed)
+        start, found = sampled(given, start, policy, NOISE, SAMPLED_SHARE * seconds, seed)
         seconds *= 1.0 - SAMPLED_SHARE
+        spent = found["cpu_seconds"]
+    begun = time.process_time()
     plc = annealed(start, seconds, seed, COOL if cool else GUIDED)
-    return {"start": weighted(start), "cost": weighted(plc), "cpu_seconds": time.process_time() - begun}
+    return {"start": weighted(start), "cost": weighted(plc), "cpu_seconds": spent + time.process_time() - begun}
 
 
-def parameters(given: argparse.Namespace, policy: str, seed: int) -> Mapping[str, Tensor] | None:
+@cache
+def parameters(keep: Path, policy: str, seed: int) -> Mapping[str, Tensor] | None:
     """Return a learned policy's parameters; None for the rule."""
     if policy == RULE:
         return None
-    loaded = load_policy(run_of(policy, seed), store=str(given.keep / "runs"))
+    loaded = load_policy(run_of(policy, seed), store=str(keep / "runs"))
     return dict(loaded.params["policy"])
 
 
@@ -206,7 +238,7 @@ def tuned(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
     options += ["--num-envs", str(TUNED_ENVS), "--envs-per-tile", str(TUNED_ENVS), "--max-stages", str(stages)]
     options += ["--rounds-per-stage", str(TUNED_ROUNDS // 6), "--algorithm.anneal-rounds", str(TUNED_ROUNDS)]
     options += ["--algorithm.shared-network", "false"]
-    for policy in ("fresh", *LEARNED):
+    for policy in ("fresh", *given.learned):
         for seed in given.seeds:
             name = f"tuned-{run_of(policy, seed)}"
 
@@ -261,41 +293,51 @@ def slug(policy: str) -> str:
 
 
 def page(found: dict[str, Any]) -> str:
-    """Return the tables."""
+    """Return the tables of what was measured."""
     lines = ["# Pretraining a placer on annealed placements of generated blocks", "", f"`{found['command']}`", ""]
     lines += ["Weighted costs, lower is better; each mean is over seeds, with the standard deviation behind it."]
     lines += ["", "## Recorded", ""]
-    lines += [
-        "| placements | episodes | steps | macros moved | mean cost in the environment |",
-        "|---|---|---|---|---|",
-    ]
+    lines += ["| placements | episodes | steps | macros moved | mean cost in the environment | of the first blocks |"]
+    lines += ["|---|---|---|---|---|---|"]
     for one in found["recorded"]:
-        lines.append(f"| {one['run']} | {one['episodes']} | {one['steps']:,} | {one['moved']} | {one['cost']:.4f} |")
+        about = f"| {one['run']} | {one['episodes']} | {one['steps']:,} | {one['moved']} |"
+        lines.append(f"{about} {one['cost']:.4f} | {one['first_cost']:.4f} |")
+    lines += ["", f"## Likeliest cells on the first {len(found['imitated'])} of the blocks that were learned from", ""]
+    lines += ["| policy | cost | after the first stage | rows learned |", "|---|---|---|---|"]
+    lines.append(f"| {RULE} | {fmean(one['cost'] for one in found['imitated']):.4f} | | |")
+    for one in found["replays"]:
+        first, last = one["first"], one["last"]
+        costs = f"{-last['evaluation']:.4f} | {-first['evaluation']:.4f}"
+        lines.append(f"| {one['run']} | {costs} | {last['env steps']:,} |")
     placed = found["placed"]
     for name in dict.fromkeys(one["block"] for one in placed):
-        lines += ["", f"## {name}, sampled", "", "| policy | noise | best | mean | episodes | CPU s |"]
-        lines += ["|---|---|---|---|---|---|"]
-        for policy in POLICIES:
-            for noise in NOISES:
-                ones = chosen(placed, kind="sampled", block=name, policy=policy, noise=noise)
-                lines.append(row([policy, f"{noise:g}"], ones, "cost", "mean", "episodes", "cpu_seconds"))
-        lines += [
-            "",
-            f"## {name}, guided annealing from",
-            "",
-            "| start | first temperature | start's cost | cost | CPU s |",
-        ]
-        lines += ["|---|---|---|---|---|"]
-        for policy in ("legalised", *POLICIES):
-            for cool in (False, True):
-                ones = chosen(placed, kind="annealed", block=name, policy=policy, cool=cool)
-                lines.append(row([policy, "a tenth" if cool else "the usual"], ones, "start", "cost", "cpu_seconds"))
-    lines += ["", f"## Fine-tuned on {TUNED}", ""]
-    lines += ["| start | steps | best cost | first stage's return | last stage's return |", "|---|---|---|---|---|"]
-    for policy in ("fresh", *LEARNED):
+        lines += placed_tables(name, [one for one in placed if one["block"] == name])
+    if found["tuned"]:
+        lines += ["", f"## Fine-tuned on {TUNED}", ""]
+        lines += ["| start | steps | best cost | first stage's return | last stage's return |", "|---|---|---|---|---|"]
+    for policy in dict.fromkeys(one["policy"] for one in found["tuned"]):
         ones = chosen(found["tuned"], policy=policy)
         lines.append(row([policy, f"{ones[0]['steps']:,}"], ones, "cost", "first_return", "last_return"))
     return "\n".join([*lines, ""])
+
+
+def placed_tables(name: str, placed: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield the lines of a block's tables."""
+    sampled_ones, annealed_ones = chosen(placed, kind="sampled"), chosen(placed, kind="annealed")
+    if sampled_ones:
+        yield from ("", f"## {name}, sampled", "", "| policy | noise | best | mean | episodes | CPU s |")
+        yield "|---|---|---|---|---|---|"
+    for policy in dict.fromkeys(one["policy"] for one in sampled_ones):
+        for noise in NOISES:
+            ones = chosen(sampled_ones, policy=policy, noise=noise)
+            yield row([policy, f"{noise:g}"], ones, "cost", "mean", "episodes", "cpu_seconds")
+    if annealed_ones:
+        yield from ("", f"## {name}, guided annealing from", "")
+        yield from ("| start | first temperature | start's cost | cost | CPU s |", "|---|---|---|---|---|")
+    for policy in dict.fromkeys(one["policy"] for one in annealed_ones):
+        for cool in (False, True):
+            ones = chosen(annealed_ones, policy=policy, cool=cool)
+            yield row([policy, "a tenth" if cool else "the usual"], ones, "start", "cost", "cpu_seconds")
 
 
 def chosen(ones: list[dict[str, Any]], **wanted: Any) -> list[dict[str, Any]]:

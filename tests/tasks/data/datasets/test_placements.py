@@ -6,12 +6,21 @@ import json
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
 
+from penstock import native
 from penstock.flows.cli.main import app
-from penstock.native.floorplan import GUIDED, BlockSpec, anneal, create_placement_cost, generate_block
+from penstock.native.floorplan import (
+    GUIDED,
+    BlockSpec,
+    anneal,
+    create_placement_cost,
+    generate_block,
+    load_environment,
+)
 from penstock.storage.errors import ConfigError, RunExistsError
 from penstock.storage.runs.run import RunFolder
 from penstock.storage.runs.verification import verify_run
@@ -20,6 +29,7 @@ from penstock.storage.stores.open import open_store
 from penstock.tasks.analysis.best_placements import best_placements, placed_again
 from penstock.tasks.data.replay.plan import make_plan
 from penstock.tasks.environments.factory import make_pool
+from penstock.tasks.environments.floorplan_blocks import open_blocks
 from penstock.tasks.model.algorithms.registry import make_algorithm
 from penstock.tasks.roles.learning.gradients import minibatch_gradient
 from penstock.tasks.setup.config.replay import build_replay_config, build_stored_config
@@ -130,31 +140,63 @@ def test_what_can_not_be_recorded_is_refused(tmp_path, folders):
         make_plan(open_store(tmp_path), build_replay_config({"source": {"runs": ["one", "other"]}}))
 
 
+def test_acting_sees_what_was_recorded(tmp_path, folders):
+    """A pool of one block gives, for stored actions, the observations and reward that were stored of it among others.
+
+    They differ in the block's number, and in the places of the macros that only a larger block has.
+    """
+    record(tmp_path, folders, kinds=KINDS[:1])
+    run = RunFolder(open_store(tmp_path), "demos")
+    config = build_stored_config(run.load("config")["config"])
+    for number, (block, ref) in enumerate(zip(open_blocks(config.environment), run.log.shard_refs(), strict=True)):
+        stored = shard_of(run, ref).columns
+        with closing(native.make(load_environment(block).environment_ids[0], 1)) as pool:
+            cells = int(pool.environment["facts"]["grid"].prod())
+            seen, _ = pool.reset(seed=1)
+            actions = stored["action"].flatten()
+            for row, action in zip(stored["observation"].reshape(len(actions), -1), actions, strict=True):
+                assert row[cells] == number
+                expected = row[: seen.shape[1]].copy()
+                expected[cells] = 0
+                assert seen[0].tolist() == expected.tolist()
+                seen, reward, terminated, *_ = pool.step(np.array([action]))
+        assert terminated[0]
+        assert float(reward[0]) == pytest.approx(float(stored["reward"].sum()), abs=1e-6)
+
+
+def test_a_clone_repeats_the_placements(tmp_path, folders):
+    """Cloned to the end, the policy's likeliest cells are those of the recorded placements, block by block."""
+    record(tmp_path, folders, kinds=KINDS[:1])
+    algorithm, config, rows = cloning(tmp_path, "behaviour_cloning")
+    state = algorithm.init(0)
+    (loss,) = algorithm.losses
+    for _ in range(400):
+        gradient, outputs = minibatch_gradient(loss, state, rows, {}, 4096)
+        if outputs["agreement"].all():
+            break
+        state = algorithm.update(state, loss, gradient)
+    acted: list[list[int]] = [[] for _ in MACROS]
+    with closing(make_pool(config, len(MACROS))) as pool:
+        observation, _ = pool.reset(seed=0)
+        while left := [block for block, macros in enumerate(MACROS) if len(acted[block]) < macros]:
+            seen, noise = torch.from_numpy(observation[left]), torch.zeros(len(left), *algorithm.noise.shape)
+            chosen = observation[:, : 10 * 9].argmax(1)  # allowed, as what comes after an episode must be too
+            chosen[left] = algorithm.act(state.params, None, seen, noise)[0]["action"].numpy()
+            for block in left:
+                acted[block].append(int(chosen[block]))
+            observation, *_ = pool.step(chosen)
+    assert [cell for cells in acted for cell in cells] == rows["action"].tolist()
+
+
 @pytest.mark.parametrize("name", ["behaviour_cloning", "iql"])
 def test_learning_makes_the_stored_actions_likelier(tmp_path, folders, name):
     """Over blocks of different sizes; critics of IQL begin without the rule, whose numbers are no values."""
     record(tmp_path, folders, kinds=KINDS[:1])
-    run = RunFolder(open_store(tmp_path), "demos")
-    stored = build_stored_config(run.load("config")["config"])
-    settings = {"name": name, "network": "floorplan", "features": 4, "hidden": (8,), "learning_rate": 0.02}
-    config = build_replay_config({"source": {"runs": ["demos"]}, "algorithm": settings}).model_copy(
-        update={"environment": stored.environment}
-    )
-    with closing(make_pool(config, 1)) as pool:
-        environment = EnvironmentSpec.from_pool("Floorplan-v0", dict(pool.environment), 2)
-    algorithm = make_algorithm(config.algorithm, environment)
+    algorithm, _, rows = cloning(tmp_path, name)
     state = algorithm.init(0)
     if name == "iql":
         assert not any(tensor.any() for key, tensor in state.params["critic"].items() if key.endswith("rule.weight"))
         assert state.params["policy"]["rule.weight"].any()
-    batches = []
-    for ref in run.log.shard_refs():
-        shard = shard_of(run, ref)
-        columns = {key: torch.from_numpy(array.copy()) for key, array in shard.columns.items()}
-        after = torch.from_numpy(shard.bootstrap_observation.copy())
-        trajectory = Trajectory(columns, torch.from_numpy(shard.bootstrap_rows.copy()), after)
-        batches.append(algorithm.post(state.params, trajectory))
-    rows = {key: torch.cat([batch[key] for batch in batches]) for key in batches[0]}
     measured = []
     for _ in range(40):
         for loss in algorithm.losses:
@@ -163,3 +205,24 @@ def test_learning_makes_the_stored_actions_likelier(tmp_path, folders, name):
                 measured.append(float(outputs["negative_log_likelihood"].mean()))
             state = algorithm.update(state, loss, gradient)
     assert measured[-1] < 0.5 * measured[0]
+
+
+def cloning(store: Path, name: str) -> tuple[Any, Any, dict[str, torch.Tensor]]:
+    """Return an algorithm that learns from the run `demos`, its configuration and all rows."""
+    run = RunFolder(open_store(store), "demos")
+    stored = build_stored_config(run.load("config")["config"])
+    settings = {"name": name, "network": "floorplan", "features": 4, "hidden": (8,), "learning_rate": 0.02}
+    config = build_replay_config({"source": {"runs": ["demos"]}, "algorithm": settings}).model_copy(
+        update={"environment": stored.environment}
+    )
+    with closing(make_pool(config, 1)) as pool:
+        environment = EnvironmentSpec.from_pool("Floorplan-v0", dict(pool.environment), 2)
+    algorithm = make_algorithm(config.algorithm, environment)
+    params, batches = algorithm.init(0).params, []
+    for ref in run.log.shard_refs():
+        shard = shard_of(run, ref)
+        columns = {key: torch.from_numpy(array.copy()) for key, array in shard.columns.items()}
+        after = torch.from_numpy(shard.bootstrap_observation.copy())
+        trajectory = Trajectory(columns, torch.from_numpy(shard.bootstrap_rows.copy()), after)
+        batches.append(algorithm.post(params, trajectory))
+    return algorithm, config, {key: torch.cat([batch[key] for batch in batches]) for key in batches[0]}
