@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.flows.settings.options import configured, parse_overrides
 from penstock.native.compile.compiler import CompilerNotFoundError
 from penstock.native.conformance.runner import check_header, check_id
+from penstock.native.sockets.source import PREFIX as SOCKET
 from penstock.storage.errors import ConfigError
 from penstock.tasks.conformance.runner import check_algorithm
 from penstock.tasks.model.algorithms.custom import name_in_file
@@ -38,12 +39,17 @@ _ENVIRONMENT = "CartPole-v1"
 _MARKS = {"pass": "[green]ok  [/]", "fail": "[red]FAIL[/]", "skip": "[yellow]skip[/]"}
 
 
-def check(target: str, *, resources: str, sanitize: bool, **options: Any) -> list[Report]:
+def check(target: str, *, resources: str, sanitize: bool, address: str | None = None, **options: Any) -> list[Report]:
     """Check the environment that the user names: a file if there is one of that name, otherwise an id.
 
     Raises:
-        ConfigError: There is neither, or no compiler.
+        ConfigError: There is neither, or no compiler; or an address is given of what is behind no socket.
     """
+    if address is not None and not target.startswith(SOCKET):
+        raise ConfigError(
+            f"--address {address} is given, and {target} is behind no socket: leave it out, or name a server's "
+            f"environment as {SOCKET}NAME"
+        )
     if Path(target).is_file():
         try:
             return check_header(Path(target), resources=resources, sanitize=sanitize, **options)
@@ -52,7 +58,7 @@ def check(target: str, *, resources: str, sanitize: bool, **options: Any) -> lis
     if Path(target).suffix in {".hpp", ".h", ".hh", ".hxx"}:
         raise ConfigError(f"there is no header {target!r}")
     try:
-        return [check_id(target)]
+        return [check_id(target, address=address)]
     except ValueError as error:
         raise ConfigError(str(error)) from error
 

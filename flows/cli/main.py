@@ -282,6 +282,9 @@ def check_env(
     library: Annotated[list[str] | None, typer.Option(help="Library to link; may be repeated.")] = None,
     resources: Annotated[str, typer.Option(help="Folder that the environments' library is loaded with.")] = "",
     sanitize: Annotated[bool, typer.Option(help="Run the header's environments under sanitizers too.")] = True,
+    address: Annotated[
+        str | None, typer.Option(help="Address of the server of a socket/NAME: host:port or unix:/path.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Check an environment, or a header of one.
@@ -299,6 +302,7 @@ def check_env(
             libraries=library or (),
             resources=resources,
             sanitize=sanitize,
+            address=address,
         )
     if as_json:
         _print_json([report.as_json() for report in reports])

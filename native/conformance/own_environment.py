@@ -1,4 +1,4 @@
-"""One of Gymnasium's environments by itself, beside the pool that a run makes of it."""
+"""An environment of Gymnasium's or of a server by itself, beside the pool that a run makes of it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from gymnasium.spaces import Dict, Discrete
 from gymnasium.spaces.utils import flatten
 from gymnasium.utils.env_checker import check_env
 
-from penstock.native.adapters.gymnasium import PREFIX
+from penstock.native.adapters.gymnasium import PREFIX as GYMNASIUM
+from penstock.native.adapters.gymnasium import gymnasium_knows
 from penstock.native.adapters.one_array import MASK, is_one_array
+from penstock.native.conformance.served_environment import ServedEnvironment
+from penstock.native.sockets.source import PREFIX as SOCKET
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from numpy.typing import NDArray
 
@@ -30,14 +33,11 @@ class OwnEnvironment:
         structured: whether its observations are more than one array.
     """
 
-    def __init__(self, environment_id: str) -> None:
-        """Make it; ValueError if it can't be made."""
-        self._name = environment_id.removeprefix(PREFIX)
-        try:
-            self._env = self._made()
-            _, info = self._env.reset(seed=0)
-        except Exception as error:  # whatever the environment throws
-            raise ValueError(f"Gymnasium cannot make and reset {environment_id}: {error}") from error
+    def __init__(self, make: Callable[[], gymnasium.Env[Any, Any]]) -> None:
+        """Make it, and reset it once."""
+        self._make = make
+        self._env = make()
+        _, info = self._env.reset(seed=0)
         self.space: Any = self._env.observation_space
         self.mask: Any = None
         if isinstance(self._env.action_space, Discrete):
@@ -76,7 +76,7 @@ class OwnEnvironment:
         """Run Gymnasium's checker on it; return its remarks."""
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            with closing(self._made()) as single:
+            with closing(self._make()) as single:
                 check_env(single.unwrapped, skip_render_check=True)
         first = str(caught[0].message).removeprefix("\x1b[33mWARN: ").removesuffix("\x1b[0m") if caught else ""
         return f"{len(caught)} remark{'s' * (len(caught) > 1)}, first: {first}" if caught else ""
@@ -84,9 +84,6 @@ class OwnEnvironment:
     def close(self) -> None:
         """Close the environment."""
         self._env.close()
-
-    def _made(self) -> gymnasium.Env[Any, Any]:
-        return gymnasium.make(self._name, disable_env_checker=True)
 
     def _without_mask(self) -> Any:
         """Return the space of the rest; a Dict sorts its keys, as in runs."""
@@ -96,3 +93,23 @@ class OwnEnvironment:
 
     def _mask_of(self, observation: Any, info: Any) -> Any:
         return {"info": info, "observation": observation}[self.mask][MASK] if self.mask else None
+
+
+def own_environment(environment_id: str, settings: Mapping[str, Any]) -> OwnEnvironment | None:
+    """Return the environment of an id of Gymnasium's or of a server; None of another family.
+
+    Raises:
+        ValueError: It can't be made or reset.
+    """
+    if environment_id.startswith(SOCKET):
+        try:
+            return OwnEnvironment(lambda: ServedEnvironment(environment_id, settings))
+        except RuntimeError as error:
+            raise ValueError(f"{environment_id}: {error}") from error
+    name = environment_id.removeprefix(GYMNASIUM)
+    if not gymnasium_knows(name):
+        return None
+    try:
+        return OwnEnvironment(lambda: gymnasium.make(name, disable_env_checker=True, **settings))
+    except Exception as error:  # whatever the environment throws
+        raise ValueError(f"Gymnasium cannot make and reset {environment_id}: {error}") from error

@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from penstock.native.compile.compiler import CompileError
 from penstock.native.compile.load import BuildOptions, load
@@ -20,7 +20,7 @@ from penstock.native.registry.registry import is_native, make_native
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 Outcome = Literal["pass", "fail", "skip"]
 
@@ -82,14 +82,18 @@ def check_header(
     return reports
 
 
-def check_id(environment_id: str) -> Report:
+def check_id(environment_id: str, *, address: str | None = None) -> Report:
     """Check an environment by its id; one that another library steps has fewer checks.
+
+    Args:
+        environment_id: As `native.make` takes it.
+        address: Of the server of an id such as `socket/Name`; None takes that of `PENSTOCK_ENVIRONMENT_ADDRESS`.
 
     Raises:
         ValueError: There is none of that id, or it cannot be made.
     """
     if not is_native(environment_id):
-        return _check_wrapped(environment_id)
+        return _check_wrapped(environment_id, {} if address is None else {"address": address})
     make_native(environment_id, 1).close()
     environment = CheckedEnvironment(environment_id)
     checks: list[Check] = []
@@ -109,9 +113,9 @@ def check_id(environment_id: str) -> Report:
     return Report(environment_id, tuple(checks), {} if broken else environment.measure())
 
 
-def _check_wrapped(environment_id: str) -> Report:
-    """Check one that another library steps, as a run with the settings that it needs."""
-    with closing(CheckedWrapped(environment_id)) as wrapped, warnings.catch_warnings():
+def _check_wrapped(environment_id: str, settings: Mapping[str, Any]) -> Report:
+    """Check one that another library steps, as a run with these settings and those that it needs."""
+    with closing(CheckedWrapped(environment_id, settings)) as wrapped, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Gymnasium's, of what the checks report
         found = tuple(_outcome(name, check) for name, check in wrapped.checks())
         failed = any(check.outcome == "fail" for check in found)

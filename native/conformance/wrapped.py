@@ -1,7 +1,7 @@
 """Checks one environment that another library steps: as a run makes it, with its observations as one array.
 
-Whether one of Gymnasium's has structured observations, and where its mask of allowed choices is, is found out; the
-report says which settings of a run that means.
+Whether one of Gymnasium's or of a server has structured observations, and where its mask of allowed choices is, is
+found out; the report says which settings of a run that means.
 """
 
 from __future__ import annotations
@@ -14,16 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from penstock.native.adapters.gymnasium import PREFIX, gymnasium_knows
 from penstock.native.adapters.structured_actions import stored_action
 from penstock.native.conformance.environment_under_test import CheckFailedError, SkippedError, require_equal_parts
-from penstock.native.conformance.own_environment import OwnEnvironment
+from penstock.native.conformance.own_environment import own_environment
 from penstock.native.registry.registry import make
 from penstock.native.teams.masks import permitted
 from penstock.native.teams.structured import TeamSpace, TeamVectors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -50,19 +49,20 @@ class Round:
 class CheckedWrapped:
     """The checks of one environment. Each returns a remark, or raises."""
 
-    def __init__(self, environment_id: str) -> None:
+    def __init__(self, environment_id: str, settings: Mapping[str, Any]) -> None:
         """Make it.
 
         Raises:
             ValueError: there is none of that id, or it can't be made.
         """
-        self.id = environment_id
-        own = OwnEnvironment(environment_id) if gymnasium_knows(environment_id.removeprefix(PREFIX)) else None
+        self.id, self._settings = environment_id, dict(settings)
+        own = own_environment(environment_id, settings)
         if own is not None and own.is_plain:
             own.close()
             own = None
         self.own = own
-        self._settings = {} if own is None else {"structured": own.structured, "action_mask": own.mask}
+        if own is not None:
+            self._settings |= {"structured": own.structured, "action_mask": own.mask}
         with self.pool() as pool:
             self.space: Any = pool.single_observation_space
             self.action_space: Any = pool.own_action_space
@@ -269,10 +269,6 @@ class CheckedWrapped:
                 self.play(pool, self.actions())
                 best = min(best, (time.perf_counter_ns() - started) / len(self.actions()) / _NUM_ENVS)
         return {"ns_per_step": round(best, 1)}
-
-
-def _toml(value: object) -> str:
-    return "true" if value is True else repr(value)
 
 
 def _require_equal(wanted: Round, got: Round, where: str) -> None:

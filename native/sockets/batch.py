@@ -17,6 +17,8 @@ except ImportError:  # copied without Penstock
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+MISSING_MASK = f"'{MASK}' is missing"
+"""Beginning of the text for an environment whose infos have no mask."""
 _NUMBERS = "biuf"
 
 
@@ -163,9 +165,10 @@ class Batch:
         if mask is None and ended:
             mask = np.ones(room.shape)  # nothing is chosen after the end, and many environments leave it out
         if mask is None or np.shape(mask) != room.shape or not np.isin(mask, (0, 1)).all():
+            found = MISSING_MASK if mask is None else f"'{MASK}' is {mask!r}"
             raise RefusedError(
-                f"'{MASK}' {'is missing' if mask is None else f'is {mask!r}'} in the info of environment {env}, "
-                f"expected 0 or 1 for each of the {room.size} choices, in every reset and step"
+                f"{found} in the info of environment {env}, expected 0 or 1 for each of the {room.size} choices, in "
+                f"every reset and step"
             )
         room[:] = mask
 

@@ -19,6 +19,7 @@ from gymnasium.vector.utils import batch_space
 from penstock.native.sockets import wire
 from penstock.native.sockets.client import RefusedError, connect
 from penstock.native.sockets.observing import PLAIN, Encoding, Observing
+from penstock.native.sockets.rows import MASK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -136,6 +137,11 @@ class SocketVector(VectorEnv[Any, Any, Any]):
         self._begin(over, shown)
         self._over = np.zeros_like(over) if self._same_step else over
         return self._observing(seen), reward, terminated, truncated, infos
+
+    @property
+    def allowed(self) -> NDArray[np.uint8] | None:
+        """Return the masks `[N, choices]` of what was reset and stepped last, if they were asked for; a copy."""
+        return np.array(self._shown[MASK]) if self._rows.choices else None
 
     def close_extras(self, **kwargs: Any) -> None:  # noqa: ARG002  (Gymnasium's signature)
         """End the connection."""

@@ -7,6 +7,8 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
 ID = "test/Explorer-v0"
+MASKED = "test/MaskedExplorer-v0"
+"""The same with `masked="info"`."""
 CHOICES = 3
 
 
@@ -67,3 +69,5 @@ class Explorer(gymnasium.Env[Any, Any]):
 
 if ID not in gymnasium.registry:
     gymnasium.register(ID, Explorer)
+if MASKED not in gymnasium.registry:
+    gymnasium.register(MASKED, Explorer, kwargs={"masked": "info"})
