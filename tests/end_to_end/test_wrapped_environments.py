@@ -10,11 +10,12 @@ import pytest
 
 from penstock import native
 
-from ..support import structured_environments
+from ..support import structured, structured_environments
 from ..support.environment_server import EnvironmentProcess
 from ..support.stored_run import assert_same, assert_whole
+from ..support.structured import CHOICES, MASKED
 from ..support.structured_environments import SCENE
-from .conftest import Settings
+from .conftest import BRIEF, Settings
 from .equality_runs import columns
 
 SETTINGS = Settings(stages=2, rounds=12, tiles=2, act_tasks=1)
@@ -73,6 +74,28 @@ def test_a_run_behind_a_socket_ends_with_the_same_bytes_without_its_server_for_a
 
         address = ("--environment.address", server.address)
         killed_and_resumed(bench, cluster, "--environment.id", "socket/CartPole-v1", *address, meanwhile=restarted)
+
+
+@pytest.mark.slow
+def test_a_run_of_a_served_environment_with_a_mask_ends_with_the_same_bytes_without_flow_and_server(bench):
+    """Both are killed in the second stage. Its observations are structured, and it refuses what its mask forbids."""
+    options = ("--environment.id", f"socket/{MASKED}", *STRUCTURED, "--environment.action-mask", "info")
+    with EnvironmentProcess(f"{structured.__name__}:{MASKED}") as server:
+        options = (*options, "--environment.address", server.address)
+        bench.train("undisturbed", BRIEF, *options).succeed()
+        flow, run = bench.train("killed", BRIEF, *options), bench.run("killed")
+        run.wait_for_round(BRIEF.rounds + 1, flow)
+        flow.kill()
+        server.kill()
+        assert len(run.commits()) == 1
+        server.start()
+        bench.resume("killed").succeed()
+    assert_whole(run, BRIEF.all_rounds, BRIEF.tiles, BRIEF.rows)
+    assert_same(run, bench.run("undisturbed").content())
+    for shard in columns(run).values():
+        allowed = shard["observation"][..., :CHOICES]
+        assert (allowed.sum(-1) == CHOICES - 1).all()
+        assert np.take_along_axis(allowed, shard["action"][..., None], -1).all()
 
 
 @pytest.mark.slow
