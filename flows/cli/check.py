@@ -39,16 +39,28 @@ _ENVIRONMENT = "CartPole-v1"
 _MARKS = {"pass": "[green]ok  [/]", "fail": "[red]FAIL[/]", "skip": "[yellow]skip[/]"}
 
 
-def check(target: str, *, resources: str, sanitize: bool, address: str | None = None, **options: Any) -> list[Report]:
+def check(
+    target: str,
+    *,
+    resources: str,
+    sanitize: bool,
+    address: str | None = None,
+    tls_certificate: str | None = None,
+    **options: Any,
+) -> list[Report]:
     """Check the environment that the user names: a file if there is one of that name, otherwise an id.
 
     Raises:
-        ConfigError: There is neither, or no compiler; or an address is given of what is behind no socket.
+        ConfigError: There is neither, or no compiler; or a server's address or certificate is given of what is behind
+            no socket.
     """
-    if address is not None and not target.startswith(SOCKET):
+    server = {"address": address, "tls_certificate": tls_certificate}
+    given = {name: value for name, value in server.items() if value is not None}
+    if given and not target.startswith(SOCKET):
+        name, value = next(iter(given.items()))
         raise ConfigError(
-            f"--address {address} is given, and {target} is behind no socket: leave it out, or name a server's "
-            f"environment as {SOCKET}NAME"
+            f"--{name.replace('_', '-')} {value} is given, and {target} is behind no socket: leave it out, or name a "
+            f"server's environment as {SOCKET}NAME"
         )
     if Path(target).is_file():
         try:
@@ -58,7 +70,7 @@ def check(target: str, *, resources: str, sanitize: bool, address: str | None = 
     if Path(target).suffix in {".hpp", ".h", ".hh", ".hxx"}:
         raise ConfigError(f"there is no header {target!r}")
     try:
-        return [check_id(target, address=address)]
+        return [check_id(target, given)]
     except ValueError as error:
         raise ConfigError(str(error)) from error
 

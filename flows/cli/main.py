@@ -285,6 +285,7 @@ def check_env(
     address: Annotated[
         str | None, typer.Option(help="Address of the server of a socket/NAME: host:port or unix:/path.")
     ] = None,
+    tls_certificate: Annotated[str | None, typer.Option(help="PEM file of that server's certificate.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Check an environment, or a header of one.
@@ -303,6 +304,7 @@ def check_env(
             resources=resources,
             sanitize=sanitize,
             address=address,
+            tls_certificate=tls_certificate,
         )
     if as_json:
         _print_json([report.as_json() for report in reports])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from penstock.native.compile.compiler import CompileError
@@ -82,18 +83,19 @@ def check_header(
     return reports
 
 
-def check_id(environment_id: str, *, address: str | None = None) -> Report:
+def check_id(environment_id: str, server: Mapping[str, str] = MappingProxyType({})) -> Report:
     """Check an environment by its id; one that another library steps has fewer checks.
 
     Args:
         environment_id: As `native.make` takes it.
-        address: Of the server of an id such as `socket/Name`; None takes that of `PENSTOCK_ENVIRONMENT_ADDRESS`.
+        server: `address` and `tls_certificate` of the server of an id such as `socket/Name`, as `native.make` takes
+            them.
 
     Raises:
         ValueError: There is none of that id, or it cannot be made.
     """
     if not is_native(environment_id):
-        return _check_wrapped(environment_id, {} if address is None else {"address": address})
+        return _check_wrapped(environment_id, server)
     make_native(environment_id, 1).close()
     environment = CheckedEnvironment(environment_id)
     checks: list[Check] = []

@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING, Any
 from penstock.native.sockets import wire
 from penstock.native.sockets.agreement import Agreement, read_welcome
 from penstock.native.sockets.server import TOKEN_VARIABLE
+from penstock.native.sockets.tls import UntrustedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from penstock.native.sockets.tls import Trust
 
 ADDRESS_VARIABLE = "PENSTOCK_ENVIRONMENT_ADDRESS"
 """Environment variable that, where it is set, replaces the address of every environment behind a socket."""
@@ -52,6 +55,8 @@ class Request:
     """Time for which connecting is tried again after a loss."""
     masks: bool = False
     """True if the server puts the mask of allowed choices among its infos in front of each observation."""
+    trust: Trust | None = None
+    """The certificate that connections are encrypted with; None leaves them plain."""
 
     @property
     def where(self) -> str:
@@ -155,7 +160,7 @@ def connect(request: Request, seconds: float, version: int | None = None) -> Con
 def _greeted(address: str, request: Request, version: int | None) -> Connection:
     """Return a connection in a version of the protocol, or in the newest that the server speaks."""
     try:
-        return Connection(_connected(address, request.reply_seconds), request, address, version or wire.VERSION)
+        return Connection(_connected(address, request), request, address, version or wire.VERSION)
     except OlderServerError as error:
         if version is not None:
             raise
@@ -166,20 +171,30 @@ def _greeted(address: str, request: Request, version: int | None) -> Connection:
                 f"{older}, which has no masks: {update}, or leave environment.action_mask out"
             ) from error
         try:
-            return Connection(_connected(address, request.reply_seconds), request, address, wire.PLAIN_VERSION)
+            return Connection(_connected(address, request), request, address, wire.PLAIN_VERSION)
         except RefusedError as refusal:
             raise RefusedError(f"{refusal}; {older}, so if that is about its spaces {update}") from refusal
 
 
-def _connected(address: str, seconds: float) -> socket.socket:
+def _connected(address: str, request: Request) -> socket.socket:
     family, where = wire.address_parts(address)
     if family != socket.AF_UNIX:
-        return socket.create_connection(where, seconds)
+        connection = socket.create_connection(where, request.reply_seconds)
+        return connection if request.trust is None else _encrypted(connection, address, where[0], request.trust)
     connection = socket.socket(family, socket.SOCK_STREAM)
     try:
-        connection.settimeout(seconds)
+        connection.settimeout(request.reply_seconds)
         connection.connect(where)
     except OSError:
         connection.close()
         raise
     return connection
+
+
+def _encrypted(connection: socket.socket, address: str, host: str, trust: Trust) -> socket.socket:
+    try:
+        return trust.wrapped(connection, host)
+    except UntrustedError as error:
+        raise RefusedError(f"the server at {address} {error}") from error
+    finally:
+        connection.close()  # where it is wrapped, it is no longer this object's

@@ -1,8 +1,8 @@
 """Serves environments to Penstock over a socket. Needs Python and NumPy; Gymnasium only to make an id.
 
 Beside an environment that can't have Penstock (another Python, a container, a robot's computer), copy this file,
-`batch.py`, `rows.py` and `wire.py`, and call `EnvironmentServer`, or run `python server.py CartPole-v1 --port 7000`. A
-connection owns its environments, which end with it; each has a thread.
+`batch.py`, `rows.py`, `tls.py` and `wire.py`, and call `EnvironmentServer`, or run `python server.py CartPole-v1
+--port 7000`. A connection owns its environments, which end with it; each has a thread.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ from typing import TYPE_CHECKING, Any
 try:
     from penstock.native.sockets import wire
     from penstock.native.sockets.batch import Batch, RefusedError
+    from penstock.native.sockets.tls import Certificate, PlainClientError
 except ImportError:  # copied without Penstock
     import wire  # type: ignore[import-not-found, no-redef]
     from batch import Batch, RefusedError  # type: ignore[import-not-found, no-redef]
+    from tls import Certificate, PlainClientError  # type: ignore[import-not-found, no-redef]
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,6 +72,7 @@ class EnvironmentServer:
         takes_limit: bool = False,
         seed_bits: int = 64,
         token: str | None = None,
+        tls: tuple[str, str] | None = None,
     ) -> None:
         """Listen.
 
@@ -81,9 +84,11 @@ class EnvironmentServer:
             takes_limit: Whether `make` takes `max_episode_steps` too; otherwise the steps are counted here.
             seed_bits: Seeds have up to 64 bits; larger ones are folded into so many, for generators that take less.
             token: Text that clients must send; None takes `PENSTOCK_ENVIRONMENT_TOKEN`.
+            tls: Paths of PEM files of a certificate and its key: connections are then encrypted, and only those.
 
         Raises:
-            ValueError: The address is none, or not of this machine's loopback while there is no token.
+            ValueError: The address is none, or not of this machine's loopback while there is no token; or the
+                certificate or its key is none.
             OSError: It can't be listened on.
         """
         if not 1 <= seed_bits <= 64:
@@ -96,6 +101,9 @@ class EnvironmentServer:
                 f"address {address!r} can be reached by other machines, whose users could make environments here: "
                 f"expected 127.0.0.1, or a secret in the variable {TOKEN_VARIABLE} here and where the run acts"
             )
+        if is_unix and tls is not None:
+            raise ValueError(f"address {address!r} never leaves this machine: leave the certificate and its key out")
+        self._certificate = None if tls is None else Certificate(*tls)
         self._make, self.name, self._takes_limit, self._seed_bits = make, name, takes_limit, seed_bits
         self._listening = socket.socket(family, socket.SOCK_STREAM)
         try:
@@ -142,7 +150,8 @@ class EnvironmentServer:
         with self._lock:
             for connection in self._open:
                 with contextlib.suppress(OSError):
-                    connection.shutdown(socket.SHUT_RDWR)
+                    # Not SSLSocket's, after which its thread could still send, unencrypted.
+                    socket.socket.shutdown(connection, socket.SHUT_RDWR)
         if self.address.startswith("unix:"):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self.address.removeprefix("unix:"))  # noqa: PTH108  (one import less where this is copied)
@@ -151,6 +160,7 @@ class EnvironmentServer:
         batch = None
         try:
             _prepare(connection)
+            connection = self._encrypted(connection)
             batch = self._welcome(connection)
             connection.settimeout(None)
             while _answer(connection, batch):
@@ -158,7 +168,7 @@ class EnvironmentServer:
         except wire.WireError as error:
             logger.info("a client is gone: %s", error)
         except Exception as error:  # noqa: BLE001  (an environment may raise anything, and the client is told)
-            plain = isinstance(error, RefusedError)
+            plain = isinstance(error, (PlainClientError, RefusedError))
             said = str(error) if plain else f"{type(error).__name__}: {error}"
             logger.info("a client is refused: %s", said)
             with contextlib.suppress(OSError):
@@ -170,6 +180,26 @@ class EnvironmentServer:
             connection.close()
             if batch is not None:
                 batch.close()
+
+    def _encrypted(self, connection: socket.socket) -> socket.socket:
+        """Return the connection, after a handshake where the server has a certificate."""
+        if self._certificate is None:
+            return connection
+        connection.settimeout(_HELLO_SECONDS)
+        wrapped = self._certificate.wrapped(connection)
+        with self._lock:
+            self._open.discard(connection)
+            self._open.add(wrapped)
+        try:
+            if self._closed.is_set():  # `close` may have found neither
+                raise wire.WireError("the server is closed")
+            wrapped.do_handshake()
+        except OSError as error:
+            with self._lock:
+                self._open.discard(wrapped)
+            wrapped.close()
+            raise wire.WireError(f"no TLS handshake ({error})") from error
+        return wrapped
 
     def _welcome(self, connection: socket.socket) -> Batch:
         kind, body = wire.receive_frame(connection, wire.MAX_TEXT_BYTES, _HELLO_SECONDS)
@@ -239,7 +269,7 @@ def read_hello(body: memoryview, token: bytes = b"") -> Hello:
     return Hello(version, num_envs, limit, texts[:token_bytes], name, settings, wishes == wire.MASKS)
 
 
-def serve_id(env_id: str, address: str, seed_bits: int = 64) -> EnvironmentServer:
+def serve_id(env_id: str, address: str, seed_bits: int = 64, tls: tuple[str, str] | None = None) -> EnvironmentServer:
     """Return a server of an environment in Gymnasium's registry, which is made once to see that it can be.
 
     Raises:
@@ -256,7 +286,7 @@ def serve_id(env_id: str, address: str, seed_bits: int = 64) -> EnvironmentServe
     except RefusedError as error:
         raise ValueError(f"{env_id} can't be served: {error}") from error
     name = env_id.rpartition(":")[2]
-    return EnvironmentServer(make, name, address, takes_limit=True, seed_bits=seed_bits)
+    return EnvironmentServer(make, name, address, takes_limit=True, seed_bits=seed_bits, tls=tls)
 
 
 def _answer(connection: socket.socket, batch: Batch) -> bool:
@@ -303,8 +333,10 @@ def main() -> None:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=7000)
     parser.add_argument("--seed-bits", type=int, default=64)
+    parser.add_argument("--tls", nargs=2, metavar=("CERTIFICATE", "KEY"), help="PEM files of a certificate and its key")
     given = parser.parse_args()
-    server = serve_id(given.id, written(given.host, given.port), given.seed_bits)
+    tls = None if given.tls is None else (given.tls[0], given.tls[1])
+    server = serve_id(given.id, written(given.host, given.port), given.seed_bits, tls)
     print(f"socket/{server.name} at {server.address}; Ctrl-C ends it", flush=True)  # noqa: T201
     with contextlib.suppress(KeyboardInterrupt):
         server.serve()

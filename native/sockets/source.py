@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import socket
 from typing import TYPE_CHECKING, Any
 
 from gymnasium.vector import AutoresetMode
@@ -12,6 +13,7 @@ from penstock.native.adapters.vector_env import WrappedSource
 from penstock.native.sockets import wire
 from penstock.native.sockets.client import ADDRESS_VARIABLE, RefusedError, Request, connect
 from penstock.native.sockets.observing import PLAIN, Encoding, Observing
+from penstock.native.sockets.tls import Trust
 from penstock.native.sockets.vector import SocketVector
 
 if TYPE_CHECKING:
@@ -26,8 +28,6 @@ RECONNECT_SECONDS = 30.0
 """Default of the time for which connecting is tried again after a loss."""
 FIRST_SECONDS = 10.0
 """Longest time for which the first connection is tried: a wrong address is a user's mistake."""
-OF_THE_CLIENT = ("address", "reply_seconds", "reconnect_seconds")
-"""Arguments that are the client's; the others go to the server."""
 
 
 def socket_source(
@@ -41,12 +41,14 @@ def socket_source(
     """Return the environments of a server, to which this connects.
 
     Of the settings `address` is its host and port (several are separated by commas), replaced by the variable
-    `PENSTOCK_ENVIRONMENT_ADDRESS` if that is set; `reply_seconds` and `reconnect_seconds` are time-outs. The others go
-    to the server, which makes its environments with them. `encoding` says whether observations are one array.
+    `PENSTOCK_ENVIRONMENT_ADDRESS` if that is set; `reply_seconds` and `reconnect_seconds` are time-outs;
+    `tls_certificate` is the path of the certificate that the server must have. The others go to the server, which
+    makes its environments with them. `encoding` says whether observations are one array.
 
     Raises:
-        ValueError: No address, or one that is none; a time-out below 0; nothing answers there; the server refuses
-            the name, a setting or a limit; or there can be no such array.
+        ValueError: No address, or one that is none; a time-out below 0; a certificate that is none; nothing answers
+            there; the server has another certificate, or refuses the name, a setting or a limit; or there can be no
+            such array.
     """
     if num_threads != 1:
         raise ValueError(f"{env_id} is stepped by its server, which chooses its threads: leave num_threads at 1")
@@ -55,13 +57,15 @@ def socket_source(
         raise ValueError(f"{env_id} is behind a socket and can't be drawn here: leave render_mode out")
     given = os.environ.get(ADDRESS_VARIABLE) or values.pop("address", None)
     values.pop("address", None)
+    addresses = _addresses(env_id, given)
     request = Request(
         name=env_id.removeprefix(PREFIX),
         num_envs=num_envs,
         max_episode_steps=max_episode_steps,
-        addresses=_addresses(env_id, given),
+        addresses=addresses,
         reply_seconds=_seconds("reply_seconds", values.pop("reply_seconds", None), REPLY_SECONDS),
         reconnect_seconds=_seconds("reconnect_seconds", values.pop("reconnect_seconds", None), RECONNECT_SECONDS),
+        trust=_trust(values.pop("tls_certificate", None), addresses),
         settings=values,
         masks=encoding.action_mask == "info",
     )
@@ -111,6 +115,15 @@ def _addresses(env_id: str, given: Any) -> tuple[str, ...]:
     for address in found:
         wire.address_parts(address)
     return found
+
+
+def _trust(certificate: Any, addresses: tuple[str, ...]) -> Trust | None:
+    if certificate is None:
+        return None
+    for address in addresses:
+        if wire.address_parts(address)[0] == socket.AF_UNIX:
+            raise ValueError(f"address {address!r} never leaves this machine: leave tls_certificate out")
+    return Trust(str(certificate))
 
 
 def _seconds(name: str, value: Any, default: float) -> float:

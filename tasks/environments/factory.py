@@ -49,7 +49,7 @@ def make_pool(
                 fixed["wrappers"] = wrappers
             if settings.id.startswith(SOCKET):
                 fixed |= {"address": settings.address, "reply_seconds": settings.reply_seconds}
-                fixed["reconnect_seconds"] = settings.reconnect_seconds
+                fixed |= {"reconnect_seconds": settings.reconnect_seconds, "tls_certificate": settings.tls_certificate}
             pool = native.make(
                 environment_id,
                 num_envs,

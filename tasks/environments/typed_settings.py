@@ -20,7 +20,10 @@ _CHOSEN = (
     *("one_array", "one_action"),
 )
 """Arguments of `native.make` that a run chooses itself."""
-_OF_THE_RUN = ("max_episode_steps", "structured", "action_mask", "address", "reply_seconds", "reconnect_seconds")
+_OF_THE_RUN = (
+    *("max_episode_steps", "structured", "action_mask"),
+    *("address", "tls_certificate", "reply_seconds", "reconnect_seconds"),
+)
 """Arguments of `native.make` that are settings of their own."""
 
 

@@ -64,25 +64,36 @@ def serve_env(
         str | None, typer.Option(help="Path of a Unix socket, in place of host and port.", show_default=False)
     ] = None,
     seed_bits: Annotated[int, typer.Option(min=1, max=64, help="Bits of the largest seed that it takes.")] = 64,
+    tls_certificate: Annotated[
+        str | None, typer.Option(help="PEM file of a certificate: connections are encrypted.", show_default=False)
+    ] = None,
+    tls_key: Annotated[str | None, typer.Option(help="PEM file of the certificate's key.", show_default=False)] = None,
 ) -> None:
     """Serve an environment over a socket.
 
     Until Ctrl-C. A run connects with --environment.id socket/ID
-    --environment.address HOST:PORT. docs/socket.md has the protocol.
+    --environment.address HOST:PORT, and --environment.tls-certificate
+    where there is one. docs/socket.md has the protocol.
     """
+    if (tls_certificate is None) != (tls_key is None):
+        given, missing = (
+            ("--tls-key", "--tls-certificate") if tls_certificate is None else ("--tls-certificate", "--tls-key")
+        )
+        raise ConfigError(f"{given} is given without {missing}, expected both or neither")
+    tls = None if tls_certificate is None or tls_key is None else (tls_certificate, tls_key)
     with Working("making the environment", quiet=False):
         from penstock.native.sockets.server import serve_id, written
 
         address = written(host, port) if unix is None else f"unix:{unix}"
         try:
-            server = serve_id(environment_id, address, seed_bits)
+            server = serve_id(environment_id, address, seed_bits, tls)
         except ValueError as error:
             raise ConfigError(str(error)) from error
         except OSError as error:
             raise ConfigError(
                 f"can't listen on {address}: {error.strerror or error}; choose another --port or --unix"
             ) from error
-    typer.echo(f"socket/{server.name} at {server.address}; Ctrl-C ends it")
+    typer.echo(f"socket/{server.name} at {server.address}; {'over TLS; ' if tls else ''}Ctrl-C ends it")
     with contextlib.suppress(KeyboardInterrupt):
         server.serve()
     server.close()

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 SOCKET = "socket/"
 """Beginning of ids whose environments a server has."""
 
-_OF_A_SERVER = ("address", "reply_seconds", "reconnect_seconds")
+_OF_A_SERVER = ("address", "tls_certificate", "reply_seconds", "reconnect_seconds")
 
 FLOORPLAN = "Floorplan-v0"
 """Id of the environment whose blocks the settings name."""
@@ -112,6 +112,11 @@ class EnvironmentSettings(Settings):
         description="Address of the server whose environments an id such as socket/CartPole-v1 names: host:port or "
         "unix:/path; several are separated by commas. The variable PENSTOCK_ENVIRONMENT_ADDRESS replaces it.",
     )
+    tls_certificate: str | None = Field(
+        None,
+        description="Path, on every machine that acts, of a PEM file with the certificate of the server at address or "
+        "of its authority: connections are then encrypted, and no other server is taken. Empty: they are plain.",
+    )
     reply_seconds: float = Field(
         60.0, gt=0, description="Longest wait for an answer of the server at address, before it counts as lost."
     )
@@ -170,9 +175,9 @@ class EnvironmentSettings(Settings):
 
     @model_serializer(mode="wrap")
     def _without_unset(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave wrappers, a model and a server out where there are none: such runs keep the bytes of `run.json`."""
+        """Leave out wrappers, a model, a certificate and a server that there are not: `run.json` keeps its bytes."""
         values: dict[str, Any] = handler(self)
-        for name in ("wrappers", "model_digest"):
+        for name in ("wrappers", "model_digest", "tls_certificate"):
             if not getattr(self, name):
                 values.pop(name, None)
         if not self.id.startswith(SOCKET):
@@ -217,7 +222,7 @@ class EnvironmentSettings(Settings):
         """Return the settings that are part of a run's identity: of a header its digest, whatever its path.
 
         Without blocks or a header, they are omitted, as in old runs, and so are `structured` and `action_mask` at their
-        defaults. A server's address and time-outs are no part: no episode depends on them.
+        defaults. A server's address, certificate and time-outs are no part: no episode depends on them.
         """
         unset = {name for name in ("blocks", "structured", "action_mask") if not getattr(self, name)}
         found = self.model_dump(mode="json", exclude={"header", "header_text", *_OF_A_SERVER, *unset})

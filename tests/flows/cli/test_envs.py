@@ -37,3 +37,17 @@ def test_a_pattern_prints_all_that_it_matches():
     assert "Ant-v5" not in printed("cartpole")
     with pytest.raises(ConfigError, match="no id that can be made here matches 'cartpool'"):
         printed("cartpool")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--tls-key", "key.pem"], "--tls-key is given without --tls-certificate, expected both or neither"),
+        (["--tls-certificate", "a.pem"], "--tls-certificate is given without --tls-key"),
+        (["--tls-certificate", "nowhere.pem", "--tls-key", "key.pem"], "tls_certificate 'nowhere.pem' with tls_key"),
+    ],
+)
+def test_a_certificate_that_is_none_is_not_served_with(options: list[str], said: str):
+    """Nothing is listened on, plain least of all."""
+    with pytest.raises(ConfigError, match=said):
+        CliRunner().invoke(app, ["serve-env", "CartPole-v1", "--port", "0", *options], catch_exceptions=False)

@@ -32,7 +32,7 @@ CALLS = itertools.count()
 def checked(served: Any) -> Any:
     """Check the environment of a server that is in this process."""
     with serving(EnvironmentServer(served, "Served", "127.0.0.1:0")) as server:
-        return check_id("socket/Served", address=server.address)
+        return check_id("socket/Served", {"address": server.address})
 
 
 def test_an_environment_that_refuses_forbidden_actions_passes():
@@ -81,11 +81,11 @@ def test_masks_of_servers_in_c_are_found(tmp_path: Any):
     """The server ends at a forbidden choice. One without masks refuses them, as one of version 1 does."""
     (tmp_path / "lights.c").write_text(LIGHTS)
     with EnvironmentProcess(command=[compiled(tmp_path / "lights.c", tmp_path / "lights")]) as server:
-        report = check_id("socket/Lights", address=server.address)
+        report = check_id("socket/Lights", {"address": server.address})
     assert report.passed
     assert "environment.action_mask = 'info'" in outcomes(report)[FORMATS][1]
     with old_python("CartPole-v1") as old:
-        report = check_id("socket/CartPole-v1", address=old.address)
+        report = check_id("socket/CartPole-v1", {"address": old.address})
     assert report.passed
     assert MASK not in outcomes(report)
 
@@ -127,9 +127,7 @@ def test_a_fault_of_a_masked_environment_is_found(fault: str, name: str, said: s
 
 def test_what_can_not_be_checked_is_named():
     """A first mask that is none, a server that is not there, and an address of what is behind no socket."""
-    with pytest.raises(
-        ValueError, match=r"socket/Served: the server at .*: 'action_mask' is array\(\[1, 0\]\)"
-    ):
+    with pytest.raises(ValueError, match=r"socket/Served: the server at .*: 'action_mask' is array\(\[1, 0\]\)"):
         checked(partial(Flawed, "wrong"))
     with pytest.raises(ConfigError, match="there is no address: expected"):
         check("socket/Served", resources="", sanitize=False)

@@ -25,7 +25,7 @@ from .test_socket_pool import ID, Drifting, play_rounds, served, serving
 from .test_wire import exchanged, hello
 
 OLD = Path(__file__).parent / "version_1"
-FILES = ("server.py", "batch.py", "rows.py", "wire.py")
+FILES = ("server.py", "batch.py", "rows.py", "tls.py", "wire.py")
 
 
 def old_python(env_id):

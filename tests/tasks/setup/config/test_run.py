@@ -1,6 +1,7 @@
 """Settings: what is wrong is refused before anything starts, by field and value, with what would be right."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 
 from penstock import native
 from penstock.flows.settings.options import parse_overrides
+from penstock.native.sockets import server as environment_server
 from penstock.storage.digest import canonical_json, digest
 from penstock.storage.errors import ConfigError, RunExistsError, RunFinishedError
 from penstock.storage.refs import Ref, checkpoint_name
@@ -21,6 +23,7 @@ from penstock.tasks.setup.config.replay import build_stored_config
 from penstock.tasks.setup.config.run import TrainConfig
 from penstock.tasks.setup.planning.resolve import resolve
 
+from ....support.certificates import self_signed
 from ....support.environment_server import EnvironmentProcess
 
 PPO_FIELDS = (
@@ -368,6 +371,24 @@ def lacking_package(config: TrainConfig) -> str:
 def _served():
     with EnvironmentProcess() as server:
         yield server.address
+
+
+def test_a_servers_certificate_is_no_part_of_a_runs_identity(tmp_path: Path):
+    """A run that names none stores none, as before; one that does connects with it, and refuses a wrong path."""
+    plain = build_config({"environment": {"id": "socket/CartPole-v1", "address": "127.0.0.1:1"}})
+    assert "tls_certificate" not in plain.model_dump(mode="json")["environment"]
+    with pytest.raises(ConfigError, match=r"tls_certificate = x.pem: found id = 'CartPole-v1'"):
+        build_config({"environment": {"tls_certificate": "x.pem"}})
+    made = self_signed(tmp_path, "server")
+    command = [sys.executable, environment_server.__file__, "CartPole-v1", "--tls", *made.tls, "--port"]
+    with EnvironmentProcess(command=command) as process:
+        values = {"id": "socket/CartPole-v1", "address": process.address, "tls_certificate": made.certificate}
+        trusting = build_config({"environment": values})
+        make_pool(trusting, 1).close()
+        with pytest.raises(ConfigError, match=r"environment: tls_certificate 'x.pem' can't be taken"):
+            make_pool(build_config({"environment": {**values, "tls_certificate": "x.pem"}}), 1)
+    assert trusting.identity() == plain.identity()
+    assert build_config(json.loads(canonical_json(trusting.model_dump(mode="json")))) == trusting
 
 
 @pytest.mark.parametrize("name", presets())
