@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import subprocess
 import sys
 import time
@@ -82,7 +83,7 @@ def main() -> None:
         given.blocks, given.keep = ["generated-1"], given.keep.with_name(f"{given.keep.name}-quick")
     given.keep.mkdir(parents=True, exist_ok=True)
     found = {
-        "command": " ".join(["python benchmarks/placing_pretraining.py", *sys.argv[1:]]),
+        "command": shlex.join(["python", "benchmarks/placing_pretraining.py", *sys.argv[1:]]),
         "machine": machine(["torch", "numpy"]),
         "recorded": list(recorded(given)),
         "replays": list(replayed(given)),
@@ -307,7 +308,7 @@ def page(found: dict[str, Any]) -> str:
     lines.append(f"| {RULE} | {fmean(one['cost'] for one in found['imitated']):.4f} | | |")
     for one in found["replays"]:
         first, last = one["first"], one["last"]
-        costs = f"{-last['evaluation']:.4f} | {-first['evaluation']:.4f}"
+        costs = f"{-last['evaluation']:.3f} | {-first['evaluation']:.3f}"
         lines.append(f"| {one['run']} | {costs} | {last['env steps']:,} |")
     placed = found["placed"]
     for name in dict.fromkeys(one["block"] for one in placed):
