@@ -17,6 +17,7 @@ from .equality_runs import (
 )
 
 FLOW = "flow"
+ATTEMPTS = 5
 
 
 @pytest.mark.slow
@@ -42,24 +43,38 @@ def test_losing_a_process_changes_no_byte(policy_runs, policy_bench, policy_clus
     A lost member restarts its stage. A lost flow is resumed; another number of learners is refused, as its sums would
     be rounded differently.
     """
-    expected, small = policy_runs.get(algorithm, policy).content(), Small(algorithm=algorithm)
-    flow, run, said = start(policy_bench, "killed", algorithm, policy), policy_bench.run("killed"), ""
+    expected = policy_runs.get(algorithm, policy).content()
+    for attempt in range(ATTEMPTS):
+        name = f"killed-{attempt}"
+        in_time = kill_each(policy_bench, policy_cluster, name, algorithm, policy, lost)
+        assert_same(policy_bench.run(name), expected)
+        if in_time:
+            return
+    raise AssertionError(f"in {ATTEMPTS} runs a kill came when its stage was over")
+
+
+def kill_each(bench, cluster, name, algorithm, policy, lost) -> bool:
+    """Start a run, kill what is to be lost in each stage, and wait for the end; return whether all kills were in time.
+
+    A member that is killed when its stage is already over is not missed.
+    """
+    flow, run, said, in_time = start(bench, name, algorithm, policy), bench.run(name), "", True
+    small = Small(algorithm=algorithm)
     for stage, member in enumerate(lost):
         if stage:
             run.wait_for_commit(stage - 1, flow)
         if member is None:
             continue
-        pid = flow.pid if member == FLOW else policy_cluster.members.pid_of(member, "killed")
+        pid = flow.pid if member == FLOW else cluster.members.pid_of(member, name)
         run.wait_for_round(stage * small.rounds + 1, flow)
         os.kill(pid, signal.SIGKILL)
         if member == FLOW:
             assert flow.wait() == -signal.SIGKILL
-            assert len(run.commits()) == stage
+            in_time &= len(run.commits()) == stage
             said += flow.output
-            policy_bench.resume("killed", "--learn-tasks", "1").refuse("distribution.learn_tasks")
-            flow = policy_bench.resume("killed")
+            bench.resume(name, "--learn-tasks", "1").refuse("distribution.learn_tasks")
+            flow = bench.resume(name)
     flow.succeed()
     said += flow.output
-    for stage, member in enumerate(lost):
-        assert member in (None, FLOW) or f"stage={stage} restarts: {member} was lost" in said
-    assert_same(run, expected)
+    members = [(stage, member) for stage, member in enumerate(lost) if member not in (None, FLOW)]
+    return in_time and all(f"stage={stage} restarts: {member} was lost" in said for stage, member in members)
