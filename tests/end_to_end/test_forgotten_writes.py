@@ -54,7 +54,7 @@ def recording_cluster(recording, tmp_path_factory: pytest.TempPathFactory) -> It
     cluster.close()
 
 
-@pytest.mark.parametrize("stop", range(STOPS))
+@pytest.mark.parametrize("stop", [0, *(pytest.param(stop, marks=pytest.mark.long) for stop in range(1, STOPS))])
 def test_forgotten_writes_are_made_again(bench, references, recording, recording_cluster, stop):
     """Objects that commits name were flushed; of the rest any may be missing, in any combination, also the lease."""
     chance = random.Random(stop)

@@ -31,7 +31,7 @@ def disk(tmp_path: Path) -> Iterator[PowerDisk]:
     disk.unmount()
 
 
-@pytest.mark.parametrize("seed", range(RUNS))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, RUNS))])
 def test_power_cuts_are_survived_without_help(bench, references, disk, seed, request):
     """At random moments of one stage, everything that was not synced is lost, and all processes end."""
     expected, chance, stage = references.content(LONG), random.Random(seed), seed % LONG.stages

@@ -14,7 +14,7 @@ import pytest
 
 from ..support.processes import PATIENCE_SECONDS, wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(1200)]
 
 PROGRAM = Path(__file__).resolve().parents[2] / "benchmarks" / "returns.py"
 TRIAL = ["--quick", "--only", "lag-cartpole-ppo", "--contenders", "PPO, lag 1", "--seeds", "1"]
