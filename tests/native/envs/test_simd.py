@@ -113,7 +113,7 @@ def test_an_environment_that_diverges_fails_in_the_same_step():
     assert (step, said) == min((first_failure(part) for part in parts), key=lambda failed: failed[0])
 
 
-@pytest.mark.parametrize("count", [2_000_000, pytest.param(400_000_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [2_000_000, pytest.param(400_000_000, marks=[pytest.mark.slow, pytest.mark.long])])
 def test_functions_and_noise_are_those_of_the_c_library(tmp_path: Path, count: int):
     """Angles of every size, drawn at random, and noise, by each instruction set that this processor has."""
     compiler = os.environ.get("CXX") or shutil.which("c++")
