@@ -41,6 +41,7 @@ def test_all_that_must_hold_does(part: int):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_all_that_must_hold_does_with_many_seeds():
     report = simulate(range(1_000_001, 1_000_001 + SLOW_SEEDS), processes=2)
     assert report.violations == {}
