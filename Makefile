@@ -8,7 +8,7 @@ NATIVE := $(shell find native -name '*.hpp' -o -name '*.cpp' -o -name '*.inl' -o
 # Nothing leaves the machine but what pip asks the package index for.
 export DO_NOT_TRACK := 1
 export PREFECT_SERVER_ANALYTICS_ENABLED := false
-# Each process compiles what no other has kept: a second and a half of the four that a command's imports take.
+# Each process compiles what no other has kept: 1.5 of the 4.4 CPU seconds in which a worker imports what it needs.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: train test lint board returns bench gpu docs clean

@@ -31,7 +31,7 @@ def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def written(folder: Path) -> list[Record]:
-    from wandb.proto.wandb_internal_pb2 import Record  # five seconds of imports, which each of pytest's processes makes
+    from wandb.proto.wandb_internal_pb2 import Record  # at the top, all of pytest's processes would import W&B
 
     files = sorted((folder / "wandb").glob("offline-run-*/*.wandb"))
     return [Record.FromString(data) for file in files for data in records(file)]
