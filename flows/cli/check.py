@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.flows.settings.options import configured, parse_overrides
 from penstock.native.compile.compiler import CompilerNotFoundError
 from penstock.native.conformance.runner import check_header, check_id
+from penstock.native.sockets.client import ADDRESS_VARIABLE
 from penstock.native.sockets.source import PREFIX as SOCKET
 from penstock.storage.errors import ConfigError
 from penstock.tasks.conformance.runner import check_algorithm
@@ -52,7 +54,7 @@ def check(
 
     Raises:
         ConfigError: There is neither, or no compiler; or a server's address or certificate is given of what is behind
-            no socket.
+            no socket, or an address that the environment variable would replace.
     """
     server = {"address": address, "tls_certificate": tls_certificate}
     given = {name: value for name, value in server.items() if value is not None}
@@ -61,6 +63,12 @@ def check(
         raise ConfigError(
             f"--{name.replace('_', '-')} {value} is given, and {target} is behind no socket: leave it out, or name a "
             f"server's environment as {SOCKET}NAME"
+        )
+    replaced_by = os.environ.get(ADDRESS_VARIABLE)
+    if address is not None and replaced_by and replaced_by != address:
+        raise ConfigError(
+            f"--address {address} is given, and {ADDRESS_VARIABLE}={replaced_by} would replace it: unset the variable, "
+            "or leave --address out"
         )
     if Path(target).is_file():
         try:

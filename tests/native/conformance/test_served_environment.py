@@ -125,11 +125,14 @@ def test_a_fault_of_a_masked_environment_is_found(fault: str, name: str, said: s
     assert said in detail
 
 
-def test_what_can_not_be_checked_is_named():
-    """A first mask that is none, a server that is not there, and an address of what is behind no socket."""
+def test_what_can_not_be_checked_is_named(monkeypatch: pytest.MonkeyPatch):
+    """A first mask that is none, a server that is not there, and an address that no server would be reached at."""
     with pytest.raises(ValueError, match=r"socket/Served: the server at .*: 'action_mask' is array\(\[1, 0\]\)"):
         checked(partial(Flawed, "wrong"))
     with pytest.raises(ConfigError, match="there is no address: expected"):
         check("socket/Served", resources="", sanitize=False)
     with pytest.raises(ConfigError, match="CartPole-v1 is behind no socket: leave it out"):
         check("CartPole-v1", resources="", sanitize=False, address="127.0.0.1:1")
+    monkeypatch.setenv("PENSTOCK_ENVIRONMENT_ADDRESS", "127.0.0.1:2")
+    with pytest.raises(ConfigError, match=r"PENSTOCK_ENVIRONMENT_ADDRESS=127\.0\.0\.1:2 would replace it"):
+        check("socket/Served", resources="", sanitize=False, address="127.0.0.1:1")
