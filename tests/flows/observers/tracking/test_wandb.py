@@ -9,15 +9,16 @@ import pytest
 
 from penstock.flows.observers.callbacks.records import run_start
 from penstock.flows.observers.tracking.outcome import OutcomeMaker
-from penstock.flows.observers.tracking.wandb import WandbTracker
-from penstock.flows.observers.tracking.wandb_files import records
 
 from ....support.processes import wait_until
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from wandb.proto.wandb_internal_pb2 import Record
+
+    from penstock.flows.observers.tracking.tracker import Tracker
 
     from ....support.committed_run import CommittedRun
 
@@ -30,8 +31,18 @@ def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.fixture
+def make_tracker() -> Callable[[], Tracker]:
+    """Import W&B when a test runs: at the top, all of pytest's processes would spend three CPU seconds on it."""
+    from penstock.flows.observers.tracking.wandb import WandbTracker
+
+    return lambda: WandbTracker("wandb", OutcomeMaker(60.0))
+
+
 def written(folder: Path) -> list[Record]:
-    from wandb.proto.wandb_internal_pb2 import Record  # at the top, all of pytest's processes would import W&B
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    from penstock.flows.observers.tracking.wandb_files import records
 
     files = sorted((folder / "wandb").glob("offline-run-*/*.wandb"))
     return [Record.FromString(data) for file in files for data in records(file)]
@@ -49,11 +60,11 @@ def wait_for_stages(folder: Path, stages: int) -> list[Record]:
     return found
 
 
-def test_a_resumed_run_continues_the_same_record(tmp_path: Path, run: CommittedRun, drive):
+def test_a_resumed_run_continues_the_same_record(tmp_path: Path, run: CommittedRun, drive, make_tracker):
     """The id is the run's, settings are W&B's config, and the next drive writes again what a kill lost."""
-    drive(WandbTracker("wandb", OutcomeMaker(60.0)), 1.0, 2.0)
+    drive(make_tracker(), 1.0, 2.0)
     wait_for_stages(tmp_path, 2)
-    drive(WandbTracker("wandb", OutcomeMaker(60.0)), 3.0)
+    drive(make_tracker(), 3.0)
     found = wait_for_stages(tmp_path, 3)
     (first, second) = [one.run for one in found if one.WhichOneof("record_type") == "run"]
     assert first.run_id == second.run_id == run_start(run.folder, None).id
@@ -65,5 +76,5 @@ def test_a_resumed_run_continues_the_same_record(tmp_path: Path, run: CommittedR
     assert (values["progress/env_steps"], values["return/evaluation"], values["learning/loss"]) == (100, 1.0, 1.0)
     for file in (tmp_path / "wandb").glob("offline-run-*/*.wandb"):
         file.write_bytes(file.read_bytes()[:7])  # as a kill leaves it before the first block is full
-    drive(WandbTracker("wandb", OutcomeMaker(60.0)), 4.0)
+    drive(make_tracker(), 4.0)
     wait_for_stages(tmp_path, 4)
