@@ -135,7 +135,13 @@ def test_a_preset_is_checked_in_its_environment(name: str):
         assert (failures(other), other.id) == ({}, "mappo on simple_spread_continuous_v3")
 
 
-@pytest.mark.parametrize("name", presets(REPLAY_PRESETS_FOLDER))
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name == "floorplan-iql" else ())
+        for name in presets(REPLAY_PRESETS_FOLDER)
+    ],
+)
 def test_a_replays_preset_is_checked_where_the_user_says(name: str):
     """Such a preset has no environment; its settings apply, and options on top, which no training run has."""
     environment = "Floorplan-v0" if name.startswith("floorplan") else "Pendulum-v1"
@@ -145,7 +151,7 @@ def test_a_replays_preset_is_checked_where_the_user_says(name: str):
     assert report.id == f"{load_preset(name, REPLAY_PRESETS_FOLDER)['algorithm']['name']} on {environment}"
 
 
-@pytest.mark.parametrize("name", ["mappo", "ippo"])
+@pytest.mark.parametrize("name", ["mappo", pytest.param("ippo", marks=pytest.mark.slow)])
 def test_structured_actions_of_teams_are_checked(name: str):
     """Agents have structures of their own, of choices and of numbers, with masks, and one leaves."""
     settings = "{masked = true, leaving = true}"
@@ -154,7 +160,7 @@ def test_structured_actions_of_teams_are_checked(name: str):
     assert report.id == f"{name} on {TEAM}"
 
 
-@pytest.mark.parametrize(("name", "shared"), [("mappo", "true"), ("ippo", "false")])
+@pytest.mark.parametrize(("name", "shared"), [("mappo", "true"), pytest.param("ippo", "false", marks=pytest.mark.slow)])
 def test_structured_observations_of_teams_are_checked(name: str, shared: str):
     """With an encoder for each leaf, masks, an agent that lacks a picture, and one that leaves."""
     environment = ["--environment.structured", "true", "--environment.settings", "{masked = true, leaving = true}"]
@@ -193,8 +199,14 @@ TEAM_SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("name", ["mappo", "ippo"])
-@pytest.mark.parametrize("settings", TEAM_SETTINGS)
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        pytest.param(name, settings, marks=pytest.mark.slow if (name, settings) == ("mappo", "all, apart") else ())
+        for name in ("mappo", "ippo")
+        for settings in TEAM_SETTINGS
+    ],
+)
 def test_settings_of_values_and_memories_pass(name: str, settings: str):
     """MAPPO and IPPO with them: the ratio is 1 also where sequences begin with memories, and nothing leaks."""
     options = [part for key, value in TEAM_SETTINGS[settings].items() for part in (f"--algorithm.{key}", value)]

@@ -16,10 +16,13 @@ from penstock.tasks.inference.policy import Policy
 from penstock.tasks.runtime.run_context import RunContext
 
 from ..conftest import MakeContext
+from .conftest import KINDS
 from .support import policy_of
 from .test_policy import played
 
 ROWS = 10_000
+SLOW_IN_ONNX = {"dqn", "sac", "squashed", "structured", "seeing agents", "leaving agents", "remembering agents"}
+"""Kinds whose parts the others have: their programs for PyTorch are compared in any case."""
 
 
 def observations(context: RunContext, policy: Policy) -> np.ndarray:
@@ -65,7 +68,15 @@ def agree(found: list[np.ndarray], wanted: list[np.ndarray], spread: float) -> N
             np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-5 * spread)
 
 
-@pytest.mark.parametrize("kind", ["onnx", "torch"])
+@pytest.mark.parametrize(
+    ("kind_context", "kind"),
+    [
+        pytest.param(name, kind, marks=pytest.mark.slow if kind == "onnx" and name in SLOW_IN_ONNX else ())
+        for name in KINDS
+        for kind in ("onnx", "torch")
+    ],
+    indirect=["kind_context"],
+)
 def test_it_acts_as_the_run(kind_context: RunContext, tmp_path: Path, kind: str):
     """Over 10,000 observations, greedy and with the noise of training, with a memory in and out."""
     policy = policy_of(kind_context)

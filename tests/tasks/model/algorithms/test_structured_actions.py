@@ -100,7 +100,7 @@ def test_a_policy_learns_actions_of_every_kind(make_context: MakeContext, kind: 
     context = make_context(settings(kind, name, learning_rate=1e-2, discount=0.1, **own))
     bar = BEST[kind] - NEAR[kind]
     assert mean_reward(context, None, None) < bar - 0.1
-    state, _ = trained(context, 25 if name == "ppo" else 80)
+    state, _ = trained(context, 12 if name == "ppo" else 40)
     assert mean_reward(context, context.algorithm, state) > bar
 
 
@@ -110,12 +110,12 @@ def test_a_policy_with_a_memory_learns_them(make_context: MakeContext):
     context = make_context(
         settings("Hybrid", "ppo", learning_rate=1e-2, discount=0.1, epochs=6, minibatches=4, **recurrent)
     )
-    _, rounds = trained(context, 15)
+    _, rounds = trained(context, 8)
     first, last = (float(found.columns["reward"].mean()) for found in (rounds[0], rounds[-1]))
     assert last > first + 0.3
 
 
-@pytest.mark.parametrize("kind", ["Hybrid", "MultiDiscrete", "Integers"])
+@pytest.mark.parametrize("kind", ["Hybrid", pytest.param("MultiDiscrete", marks=pytest.mark.slow), "Integers"])
 def test_stored_actions_are_cloned_and_improved_on(make_context: MakeContext, kind: str):
     """Behaviour cloning imitates the rows of a policy that learns; IQL learns a better one than theirs."""
     context = make_context(settings(kind, "ppo", learning_rate=1e-2, discount=0.1, epochs=6, minibatches=4))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import os
 import signal
 import subprocess
 import sys
@@ -33,42 +35,76 @@ PATIENCE_SECONDS = 150.0
 COLUMNS = ("observation", "reward", "terminated", "truncated", "episode_id")
 
 SERVE = """
-import json, sys
+import json, os, sys
 from penstock.storage.records import to_json
 from penstock.tasks.runtime.run_context import _load
 from penstock.tasks.roles.stepping.server import EnvironmentServer
-store, name, cache, last_round = sys.argv[1:]
-context = _load(store, name, cache)
-with EnvironmentServer(context, range(2), int(last_round), "127.0.0.1", "env-0") as server:
-    print(json.dumps(server.address.to_json()), flush=True)
-    server.serve(lambda: None)
-    print(json.dumps(to_json(server.times("env-0"))), flush=True)
+
+def serve(store, name, cache, last_round):
+    context = _load(store, name, cache)
+    with EnvironmentServer(context, range(2), last_round, "127.0.0.1", "env-0") as server:
+        print(json.dumps([os.getpid(), server.address.to_json()]), flush=True)
+        server.serve(lambda: None)
+        print(json.dumps(to_json(server.times("env-0"))), flush=True)
+
+for line in sys.stdin:
+    child = os.fork()
+    if not child:
+        serve(*json.loads(line))
+        sys.exit()
+    print(json.dumps(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])), flush=True)
 """
 
 Rounds = dict[int, list[dict[str, Any]]]
 
 
+@pytest.fixture(scope="module")
+def forking() -> Iterator[subprocess.Popen[str]]:
+    """Start a process that imports what a server needs, and forks one for each line: imports take seconds."""
+    command = [sys.executable, "-c", SERVE]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield process
+        assert process.stdin is not None
+        process.stdin.close()
+
+
 class Served:
     """A process that steps both tiles of a run, from whatever round to the end of the last one."""
 
-    def __init__(self, context: RunContext, cache: Path) -> None:
+    def __init__(self, context: RunContext, cache: Path, forking: subprocess.Popen[str]) -> None:
+        assert forking.stdin is not None
         root, _, name = context.run.store.url.rpartition("/")
-        command = [sys.executable, "-c", SERVE, root, name, str(cache), str(ROUNDS - 1)]
         self.context = context
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        self.address = LinkAddress.from_json(self.said())
+        self._forking = forking
+        self._status: int | None = None
+        forking.stdin.write(json.dumps([root, name, str(cache), ROUNDS - 1]) + "\n")
+        forking.stdin.flush()
+        self._pid, address = self.said()
+        self.address = LinkAddress.from_json(address)
 
-    def said(self) -> dict[str, Any]:
-        assert self.process.stdout is not None
-        said: dict[str, Any] = json.loads(self.process.stdout.readline())
-        return said
+    def said(self) -> Any:
+        """Return what the process says next."""
+        assert self._forking.stdout is not None
+        return json.loads(self._forking.stdout.readline())
 
     def pool(self, tile: int, first_round: int = 0, make: type[RemotePool] = RemotePool) -> RemotePool:
         return make(self.context, tile, first_round, self.address, PATIENCE_SECONDS)
 
+    def send_signal(self, number: int) -> None:
+        os.kill(self._pid, number)
+
+    def wait(self) -> int:
+        """Wait until the process has ended, and return its exit status."""
+        while self._status is None:
+            if isinstance(said := self.said(), int):
+                self._status = said
+        return self._status
+
     def close(self) -> None:
-        self.process.kill()
-        self.process.communicate()
+        if self._status is None:
+            with contextlib.suppress(ProcessLookupError):
+                self.send_signal(signal.SIGKILL)
+            self.wait()
 
 
 @pytest.fixture(params=["CartPole-v1", pytest.param("Pendulum-v1", marks=pytest.mark.slow), "simple_spread_v3"])
@@ -79,8 +115,8 @@ def context(request: pytest.FixtureRequest, make_context: MakeContext) -> RunCon
 
 
 @pytest.fixture
-def served(context: RunContext, tmp_path: Path) -> Iterator[Served]:
-    served = Served(context, tmp_path / "env-cache")
+def served(context: RunContext, tmp_path: Path, forking: subprocess.Popen[str]) -> Iterator[Served]:
+    served = Served(context, tmp_path / "env-cache", forking)
     yield served
     served.close()
 
@@ -135,7 +171,7 @@ def test_another_process_steps_the_same(context: RunContext, served: Served):
     sent = [actor._pool.sent_bytes for actor in actors]  # type: ignore[union-attr]
     close(actors)
     times = served.said()
-    assert served.process.wait(PATIENCE_SECONDS) == 0
+    assert served.wait() == 0
     steps = 2 * ROUNDS * 8
     action = arrays_bytes(context.environment.action.spec)
     assert times["env_steps"] == 3 * steps
@@ -159,7 +195,7 @@ def test_acting_resumes_from_stored_states(context: RunContext, served: Served):
         actor.restore(state, done)
         assert act(context, [actor], ROUNDS - done) == {tile: expected[tile][done:]}
         actor.close()
-    assert served.process.wait(PATIENCE_SECONDS) == 0
+    assert served.wait() == 0
 
 
 def test_tiles_are_stepped_while_others_are_inferred(context: RunContext, served: Served):
@@ -183,8 +219,8 @@ def test_tiles_are_stepped_while_others_are_inferred(context: RunContext, served
 
 
 @pytest.fixture
-def pendulum(make_context: MakeContext, tmp_path: Path) -> Iterator[Served]:
-    served = Served(make_context({"environment": {"id": "Pendulum-v1"}}), tmp_path / "env-cache")
+def pendulum(make_context: MakeContext, tmp_path: Path, forking: subprocess.Popen[str]) -> Iterator[Served]:
+    served = Served(make_context({"environment": {"id": "Pendulum-v1"}}), tmp_path / "env-cache", forking)
     yield served
     served.close()
 
@@ -194,9 +230,9 @@ def test_a_killed_process_is_named(pendulum: Served):
     actors = started(pendulum)
     pool: Any = actors[0]._pool
     pool.begin_round(*(RoundBuffers(pendulum.context, 0).arrays[name] for name in COLUMNS))
-    pendulum.process.send_signal(signal.SIGSTOP)
+    pendulum.send_signal(signal.SIGSTOP)
     pool.step_round(0, np.zeros((3, 1), dtype=np.float32))
-    pendulum.process.send_signal(signal.SIGKILL)
+    pendulum.send_signal(signal.SIGKILL)
     with pytest.raises(MemberLostError, match=r"link to env-0 at 127.0.0.1:\d+ broke"):
         pool.receive_step()
     close(actors)
@@ -228,5 +264,5 @@ def test_a_failing_environment_says_why(pendulum: Served):
     pool.step_round(0, np.full((3, 1), np.nan, dtype=np.float32))
     with pytest.raises(GangError, match=r"env-0 could not step the environments of tile 0: ValueError: .*nan"):
         pool.receive_step()
-    assert pendulum.process.wait(PATIENCE_SECONDS) != 0
+    assert pendulum.wait() != 0
     close(actors)
