@@ -6,6 +6,8 @@ processors.
 
 from __future__ import annotations
 
+import copy
+import functools
 import math
 import re
 import warnings
@@ -80,7 +82,7 @@ class Reference:
 
     def __init__(self, name: str) -> None:
         self.domain, self.task = name.split("-")
-        self.model = model_of(self.domain, self.task)
+        self.model = copy.copy(model_of(self.domain, self.task))
         self.data = mujoco.MjData(self.model)
         own = next((arrays for start, arrays in OWN_ARRAYS.items() if name.startswith(start)), ())
         self.own = {array: np.empty((30, 30)) if array == "bumps" else getattr(self.model, array) for array in own}
@@ -452,8 +454,9 @@ class Reference:
         return standing * (5 * moves + 1) / 6
 
 
+@functools.cache
 def model_of(domain: str, task: str) -> mujoco.MjModel:
-    """The model of the suite's file, with what a task adds to it or takes out."""
+    """The model of the suite's file, with what a task adds to it or takes out: copy it before you change it."""
     path = package_folder("dm_control") / "suite" / f"{domain}.xml"
     if domain == "swimmer":
         return _with_links(path, int(re.findall(r"\d+", task)[0]))

@@ -15,8 +15,6 @@ pytest.importorskip("mujoco", reason="comes with penstock-rl[mujoco]")
 if not control_suite.available():
     pytest.skip("the suite's models come with penstock-rl[dm]", allow_module_level=True)
 
-from ...support.control_suite import Reference
-
 ROOT = Path(__file__).resolve().parents[3]
 PROBE = "from mujoco.egl import GLContext; GLContext(8, 8).free()"
 FRAMES = """
@@ -62,14 +60,6 @@ def test_frames_equal_those_of_the_suites_models():
         "reacher-easy [True, True] (240, 320, 3) uint8 50 True",
         "quadruped-escape [True, True] (240, 320, 3) uint8 50 True",
     ], done.stderr
-
-
-@pytest.mark.parametrize("env_id", control_suite.IDS)
-def test_frames_of_each_step_show_real_time(env_id: str):
-    """At the rate of the suite's controls."""
-    reference = Reference(env_id.removeprefix("dmc/"))
-    seconds = reference.steps * reference.model.opt.timestep
-    assert native.make(env_id, 1).metadata["render_fps"] == round(1 / seconds)
 
 
 def test_a_state_of_another_task_is_refused(tmp_path: Path):
