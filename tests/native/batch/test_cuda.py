@@ -5,7 +5,6 @@ No test runs them: there was no GPU. Without one, CUDA's runtime refuses the fir
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -88,15 +87,6 @@ def test_a_function_without_the_mark_is_named(tmp_path: Path):
         native.CompileError, match=r"env.observe\(.*: a function that the host alone has; write PENSTOCK_"
     ):
         cuda_kernels("Plain-v0", HOPPER)
-
-
-def test_a_library_without_its_header_is_refused(tmp_path: Path):
-    """A package's compiled library has no text of which kernels could be made, and the error says so."""
-    own = native.load(HERE / "drift.hpp", flags=["-O0"])
-    shutil.copy(own.path, tmp_path / "drift.so")
-    native.load_library(tmp_path / "drift.so")
-    with pytest.raises(LookupError, match="Drift-v0 came as a compiled library"):
-        cuda_library("Drift-v0", HOPPER)
 
 
 def test_a_wrong_nvcc_is_named(monkeypatch: pytest.MonkeyPatch):

@@ -58,7 +58,9 @@ def outcomes(report: Any) -> dict[str, tuple[str, str]]:
     return {check.name: (check.outcome, check.detail) for check in report.checks}
 
 
-@pytest.mark.parametrize("masked", ["", "info", "observation"])
+@pytest.mark.parametrize(
+    "masked", ["", *(pytest.param(place, marks=pytest.mark.slow) for place in ("info", "observation"))]
+)
 def test_a_sound_environment_passes(masked: str):
     """Leaves and settings are named; Gymnasium's checker, which ignores masks, is left out where there is one."""
     gymnasium.register("test/Sound-v0", lambda: Explorer(masked=masked))

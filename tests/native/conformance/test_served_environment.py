@@ -57,6 +57,7 @@ def test_the_mask_of_a_dict_is_found():
     assert found[MASK] == ("pass", "67% of the choices are allowed")
 
 
+@pytest.mark.slow
 def test_structured_actions_are_taken(monkeypatch: pytest.MonkeyPatch):
     """With nested observations and no mask, at the variable's address; Gymnasium's checker plays over the socket."""
     with EnvironmentProcess(f"{structured_environments.__name__}:{SCENE}") as server:
@@ -77,6 +78,7 @@ def test_a_single_array_behind_a_mask_is_not_structured():
     assert "structured" not in found[FORMATS][1]
 
 
+@pytest.mark.slow
 def test_masks_of_servers_in_c_are_found(tmp_path: Any):
     """The server ends at a forbidden choice. One without masks refuses them, as one of version 1 does."""
     (tmp_path / "lights.c").write_text(LIGHTS)
@@ -113,9 +115,16 @@ class Flawed(Explorer):
 @pytest.mark.parametrize(
     ("fault", "name", "said"),
     [
-        ("clock", "the same seed, the same episodes", "the observation of environment 0 differs at step 0"),
         ("later", MASK, "'action_mask' is missing in the info of environment"),
-        ("bounds", "spaces contain what is observed", "correct its type, shape or bounds"),
+        pytest.param(
+            "clock",
+            "the same seed, the same episodes",
+            "the observation of environment 0 differs at step 0",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "bounds", "spaces contain what is observed", "correct its type, shape or bounds", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_a_fault_of_a_masked_environment_is_found(fault: str, name: str, said: str):

@@ -320,13 +320,13 @@ def test_results_do_not_depend_on_the_number_of_threads(env_id: str):
 @pytest.mark.parametrize("pause", [0, 17, 25])
 def test_restored_pool_resumes_bit_for_bit(env_id: str, pause: int):
     """Saved after a reset, in the middle of an episode and where all end; restored in a used and in a new pool."""
-    actions = actions_of(env_id, 3, 60)
+    actions = actions_of(env_id, 3, pause + 27)
     pools = [native.make(env_id, 3, 1, 25) for _ in range(3)]
     for index, pool in enumerate(pools):
         pool.reset(seed=index)
     for action in actions[:pause]:
         pools[0].step(action)
-    for action in actions[30:40]:
+    for action in actions[2:12]:
         pools[1].step(action)
     state = pools[0].save()
     for pool in pools[1:]:
