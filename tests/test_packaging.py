@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from importlib.metadata import distributions, version
 from pathlib import Path
 
@@ -106,12 +107,17 @@ def module_name(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def imported(path: Path) -> Iterator[str]:
     """Every module that is named in an import anywhere in a file, within functions and for types alone included.
 
     `from a import b` gives `a.b` if that is a module of ours, otherwise `a`.
     """
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -141,12 +147,13 @@ def room_of(module: str) -> str:
     return ".".join(parts[: 3 if grouped else 2])
 
 
-def loaded_after(statement: str, folder: Path) -> set[str]:
-    """Top-level modules of a fresh interpreter, outside the repository, after a statement."""
-    program = f"{statement}\nimport sys\nprint(*sorted({{name.split('.')[0] for name in sys.modules}}))"
+def loaded_after(folder: Path, *statements: str) -> list[set[str]]:
+    """Top-level modules of a fresh interpreter, outside the repository, after each of several statements."""
+    report = "import sys\nprint(*sorted({name.split('.')[0] for name in sys.modules}))"
+    program = "\n".join(f"{statement}\n{report}" for statement in statements)
     done = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return set(done.stdout.split())
+    return [set(line.split()) for line in done.stdout.splitlines()]
 
 
 def test_penstock_is_installed_once():
@@ -165,7 +172,7 @@ def test_flow_files_hold_flows_and_nothing_else():
     """Prefect loads flow files by path, as modules of other names: what else they define would exist twice."""
     flow_files = []
     for path in modules("flows"):
-        body = ast.parse(path.read_text(encoding="utf-8")).body
+        body = tree(path).body
         functions = [node for node in body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
         if any(is_flow(node) for node in functions):
             flow_files.append(path.name)
@@ -254,7 +261,7 @@ def test_the_tutorials_algorithm_needs_only_public_names(tmp_path: Path):
     assert {name for name in imported(file) if name.startswith("penstock")} == {"penstock", "penstock.nn"}
     named = [
         alias.name
-        for node in ast.parse(file.read_text()).body
+        for node in tree(file).body
         if isinstance(node, ast.ImportFrom)
         if node.module == "penstock"
         for alias in node.names
@@ -270,36 +277,42 @@ def test_storage_imports_nothing_above_it():
         assert {name.split(".")[0] for name in imported(path)} & {"torch", "dask", "distributed", "prefect"} == set()
 
 
-@pytest.mark.parametrize(
-    ("module", "absent"),
-    [
-        ("penstock.flows.cli.main", {"torch", "prefect", "dask", "distributed", "numpy", "pyarrow"}),
-        ("penstock.tasks.roles.worker.entrypoint", {"torch", "prefect"}),
-        ("penstock.flows.support.head_start", {"torch", "prefect"}),
-        ("penstock.tasks.environments.torch.registry", {"torch", "prefect", "dask", "distributed"}),
-        ("penstock.tasks.setup.config.run", {"torch", "prefect", "dask", "distributed"}),
-        ("penstock.tasks.model.algorithms.custom_probe", {"torch", "prefect", "dask", "distributed"}),
-    ],
-)
-def test_light_modules_stay_light(module: str, absent: set[str], tmp_path: Path):
-    """The command answers at once, a run begins without Prefect, and the process that drives it needs no torch."""
-    loaded = loaded_after(f"import {module}", tmp_path)
-    assert "penstock" in loaded
-    assert loaded & absent == set()
+def test_light_modules_stay_light(tmp_path: Path):
+    """The command answers at once, a run begins without Prefect, and the process that drives it needs no torch.
+
+    One process imports the modules, those that may load least first: the first that loads too much is named.
+    """
+    dask = {"dask", "distributed"}
+    absent = {
+        "penstock.flows.cli.main": {"torch", "prefect", "numpy", "pyarrow"} | dask,
+        "penstock.tasks.setup.config.run": {"torch", "prefect"} | dask,
+        "penstock.tasks.environments.torch.registry": {"torch", "prefect"} | dask,
+        "penstock.tasks.model.algorithms.custom_probe": {"torch", "prefect"} | dask,
+        "penstock.tasks.roles.worker.entrypoint": {"torch", "prefect"},
+        "penstock.flows.support.head_start": {"torch", "prefect"},
+    }
+    loaded = loaded_after(tmp_path, *(f"import {module}" for module in absent))
+    for module, found in zip(absent, loaded, strict=True):
+        assert "penstock" in found
+        assert found & absent[module] == set(), module
 
 
-@pytest.mark.parametrize("flow", ["train", "replay", "resume", "sweep", "collect_garbage", "verify"])
-def test_modules_of_the_flow_need_no_torch(tmp_path: Path, flow: str):
-    """Torch costs seconds and 200 MB, and the process that drives a run computes nothing."""
-    loaded = loaded_after(f"import penstock.flows.{flow}", tmp_path)
-    assert "prefect" in loaded
-    assert "torch" not in loaded
+def test_modules_of_the_flow_need_no_torch(tmp_path: Path):
+    """Torch costs seconds and 200 MB, and the process that drives a run computes nothing.
+
+    One process imports the flows one after another: the first that loads torch is named.
+    """
+    flows = ("train", "replay", "resume", "sweep", "collect_garbage", "verify")
+    loaded = loaded_after(tmp_path, *(f"import penstock.flows.{flow}" for flow in flows))
+    for flow, found in zip(flows, loaded, strict=True):
+        assert "prefect" in found, flow
+        assert "torch" not in found, flow
 
 
 def test_writing_a_shard_imports_no_pandas(tmp_path: Path):
     """`pyarrow.array` does where it is installed; that costs every process that acts a second and 60 MB."""
     cases = (ROOT / "tests" / "support" / "shard_cases.py").read_text(encoding="utf-8")
-    loaded = loaded_after(f"{cases}\na_shard({{'observation': Spec('float32', (4,))}}, 4, 2)", tmp_path)
+    (loaded,) = loaded_after(tmp_path, f"{cases}\na_shard({{'observation': Spec('float32', (4,))}}, 4, 2)")
     assert "pyarrow" in loaded
     assert "pandas" not in loaded
 
@@ -311,8 +324,7 @@ def test_nothing_is_unpickled(package: str):
         if path.parent.name == "testing":
             continue  # the store contract has a test that a store survives pickling
         assert {name.split(".")[0] for name in imported(path)} & UNPICKLERS == set(), path
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        calls = {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+        calls = {ast.unparse(node.func) for node in ast.walk(tree(path)) if isinstance(node, ast.Call)}
         assert calls & UNPICKLING_CALLS == set(), path
 
 
@@ -393,5 +405,10 @@ def test_public_names_are_sorted_and_resolve():
 
 def test_storage_needs_no_pytest(tmp_path: Path):
     """Only `penstock.storage.testing`, which ships the store contract, imports pytest."""
-    assert "pytest" not in loaded_after("import penstock.storage, penstock.storage.stores.open", tmp_path)
-    assert "pytest" in loaded_after("from penstock.storage.testing import StoreContract", tmp_path)
+    alone, with_contract = loaded_after(
+        tmp_path,
+        "import penstock.storage, penstock.storage.stores.open",
+        "from penstock.storage.testing import StoreContract",
+    )
+    assert "pytest" not in alone
+    assert "pytest" in with_contract

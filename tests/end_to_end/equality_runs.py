@@ -13,7 +13,7 @@ from penstock.storage.tensors import load_tensors
 from .conftest import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection
 
     from ..support.processes import Command
     from ..support.stored_run import StoredRun
@@ -103,12 +103,12 @@ class PolicyRuns:
         self._make(algorithm, [policy])
         return self.made[algorithm, policy]
 
-    def get_all(self, algorithm: str) -> dict[str, StoredRun]:
+    def get_all(self, algorithm: str, policies: Collection[str]) -> dict[str, StoredRun]:
         """Return an algorithm's runs by policy; those that are missing are made concurrently."""
-        self._make(algorithm, policies_of(algorithm))
-        return {policy: self.made[algorithm, policy] for policy in policies_of(algorithm)}
+        self._make(algorithm, policies)
+        return {policy: self.made[algorithm, policy] for policy in policies}
 
-    def _make(self, algorithm: str, policies: Iterable[str]) -> None:
+    def _make(self, algorithm: str, policies: Collection[str]) -> None:
         missing = {each: f"{algorithm}-{each.replace('_', '-')}" for each in policies}
         missing = {each: name for each, name in missing.items() if (algorithm, each) not in self.made}
         flows = [

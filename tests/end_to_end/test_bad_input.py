@@ -157,7 +157,7 @@ def copied(bench, interrupted):
     return settings, copy
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["altered", *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS[1:])])
 def test_damaged_shards_are_acted_again_or_named(bench, references, copied, kind):
     """A damaged uncommitted shard is acted again; a committed one is an error when read, and prevents no resume."""
     settings, copy = copied

@@ -34,7 +34,7 @@ LAGS = {0: ALONE, 1: "single_learner_fine", 2: "multiple_learners", 4: "central"
 @pytest.mark.parametrize(
     ("algorithm", "policy"),
     [
-        pytest.param(algorithm, policy, marks=[pytest.mark.slow] if algorithm != "ppo" else [])
+        pytest.param(algorithm, policy, marks=[] if algorithm == "ppo" or policy == "agents" else [pytest.mark.slow])
         for algorithm in ALGORITHMS
         for policy in policies_of(algorithm)
         if policy != ALONE
@@ -47,7 +47,7 @@ def test_every_policy_gives_the_same_run(policy_runs, algorithm, policy):
     and with learners that own agents and so add up nothing, every byte is equal. All members, in a process each, run
     the same source of the algorithm.
     """
-    runs = policy_runs.get_all(algorithm)
+    runs = policy_runs.get_all(algorithm, (ALONE, policy) if algorithm == APART else policies_of(algorithm))
     run, alone, small = runs[policy], runs[ALONE], Small(algorithm=algorithm)
     assert_whole(run, small.all_rounds, small.tiles, small.rows)
     expected = columns(alone)
@@ -89,7 +89,7 @@ def test_an_environment_that_no_batch_steps_is_refused():
 def test_traffic_between_processes_is_as_predicted(policy_runs, policy):
     """Every edge, and no other, has exactly the predicted messages, and the bytes but for what episodes add."""
     algorithm = APART if policy == "agents" else "ppo"
-    run, small = policy_runs.get_all(algorithm)[policy], Small()
+    run, small = policy_runs.get(algorithm, policy), Small()
     assert_as_predicted(run, small)
     if policy in ("single_learner_fine", "environments"):
         observations = (small.rounds * (small.round_steps - 1) + 1) * small.tiles
@@ -100,7 +100,7 @@ def test_traffic_between_processes_is_as_predicted(policy_runs, policy):
 @pytest.mark.parametrize("policy", POLICIES)
 def test_rounds_of_the_learners_own_process_are_not_read(policy_runs, policy):
     """A process with both an actor and a learner hands the rows over; the shards are stored all the same."""
-    run, small = policy_runs.get_all(APART if policy == "agents" else "ppo")[policy], Small()
+    run, small = policy_runs.get(APART if policy == "agents" else "ppo", policy), Small()
     assert_whole(run, small.all_rounds, small.tiles, small.rows)
     read_bytes = [learner["pipeline"]["read_bytes"] for timings in run.timings() for learner in timings["learn"]]
     assert all((nbytes > 0) == (policy in (ALONE, "agents")) for nbytes in read_bytes), read_bytes

@@ -85,6 +85,7 @@ def test_run_with_stored_placement_settings_is_resumed(bench, references):
     assert_undisturbed(run, references, SYNCHRONOUS)
 
 
+@pytest.mark.slow
 def test_everything_killed_at_once_is_resumed(bench, cluster, references):
     """Killing the flow and all workers at once, and resuming while they are restarted, ends with the same bytes."""
     with cluster.members.learners_held():
@@ -132,7 +133,8 @@ def test_a_policys_memory_survives_a_kill(bench, cluster):
     assert_same(run, bench.run("alone").content())
 
 
-@pytest.mark.parametrize("settings", [pytest.param(BRIEF, marks=pytest.mark.slow), replace(BRIEF, lag=1)])
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", [BRIEF, replace(BRIEF, lag=1)])
 def test_reward_sums_that_run_on_survive_a_kill(bench, cluster, settings):
     """Each environment's sum is in the checkpoint, from which a killed learner and a killed flow continue."""
     running = ("--algorithm.normalize-reward", "true", "--algorithm.reward-normalization", "running")

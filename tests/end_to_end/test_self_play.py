@@ -73,6 +73,7 @@ def test_a_league_gives_the_same_parameters_under_every_policy(policy_bench: Ben
     assert max(float(np.abs(after[name] - before[name]).max()) for name in before) > 1e-3
 
 
+@pytest.mark.slow
 def test_a_killed_flow_with_a_league_is_resumed(bench: Bench, references: References):
     """Killed in the second stage and in the third, it ends with all bytes."""
     flow, run = bench.train("killed", SETTINGS), bench.run("killed")
