@@ -85,7 +85,6 @@ def test_run_with_stored_placement_settings_is_resumed(bench, references):
     assert_undisturbed(run, references, SYNCHRONOUS)
 
 
-@pytest.mark.slow
 def test_everything_killed_at_once_is_resumed(bench, cluster, references):
     """Killing the flow and all workers at once, and resuming while they are restarted, ends with the same bytes."""
     with cluster.members.learners_held():

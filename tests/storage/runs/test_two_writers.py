@@ -326,7 +326,7 @@ def test_flows_that_race_for_every_stage_lose_and_fork_nothing(server):
     """Two clients commit at once, over and over: one stands, or both are kept."""
     _, url, kind = server
     is_fenced = kind == "s3"
-    for number in range(4):
+    for number in range(8):
         stores = {flow: open_store(f"{url}/{number}") for flow in "ab"}
         commits = {flow: one_of_two(flow) for flow in "ab"}
         barrier, errors = threading.Barrier(2), {}
