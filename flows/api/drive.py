@@ -10,7 +10,8 @@ import time
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from penstock.flows.api.prefect_server import PrefectServer, require_prefect
+from penstock.flows.api.prefect_answers import require_prefect
+from penstock.flows.api.prefect_server import PrefectServer
 from penstock.flows.api.surroundings import (
     collection_paused,
     flush_prefect,

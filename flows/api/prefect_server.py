@@ -6,29 +6,25 @@ even when the process is killed. Every request needs the user's auth string: oth
 
 from __future__ import annotations
 
-import base64
 import fcntl
 import logging
 import os
 import re
 import socket
-import ssl
 import subprocess
 import sys
 import threading
 import time
-import urllib.error
-import urllib.parse
 import urllib.request
 from collections import deque
 from contextlib import ExitStack, contextmanager, suppress
-from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from penstock.flows.api.migrated_database import copy_database, has_own_database, keep_database
+from penstock.flows.api.prefect_answers import CLIENT_AUTH
+from penstock.flows.api.serve_prefect import STACKS_SIGNAL
 from penstock.storage.errors import PenstockError
-from penstock.storage.stores.open import without_password
 from penstock.storage.user_config import user_secret
 
 if TYPE_CHECKING:
@@ -39,24 +35,21 @@ logger = logging.getLogger(__name__)
 
 _READY_SECONDS = 120.0
 _ANSWER_SECONDS = 10.0
-_BUSY_SECONDS = 60.0
-"""As long as Prefect's own client waits for an answer (`PREFECT_API_REQUEST_TIMEOUT`)."""
 _END_SECONDS = 10.0
-_KEPT_LINES = 50
+_STACKS_SECONDS = 1.0
+_KEPT_LINES = 200
 _POLL_SECONDS = 0.03
 _SILENT_SECONDS = 2.0
 _STARTS = 3
 _OF_DATABASE = "sqlite3.OperationalError"
 _EXCEPTION = re.compile(r"[\w.]*(Error|Exception)\b")
 _SERVER_AUTH = "PREFECT_SERVER_API_AUTH_STRING"
-_CLIENT_AUTH = "PREFECT_API_AUTH_STRING"
 _ONCE = (
     "PREFECT_SERVER_DATABASE_MIGRATE_ON_START",
     "PREFECT_SERVER_REGISTER_BLOCKS_ON_START",
     "PREFECT_SERVER_MEMOIZE_BLOCK_AUTO_REGISTRATION",
 )
 """Settings that migrate a database and record Prefect's block types in it, or look whether that is necessary."""
-_REFUSED = {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}
 
 
 class PrefectServer:
@@ -91,7 +84,7 @@ class PrefectServer:
             "PREFECT_UI_API_URL": self.api_url,
             _SERVER_AUTH: self.auth_string,
             # The server's own services are its clients.
-            _CLIENT_AUTH: self.auth_string,
+            CLIENT_AUTH: self.auth_string,
         }
         environment.pop("PREFECT_API_URL", None)
         self._environment = environment
@@ -121,7 +114,7 @@ class PrefectServer:
     def direct_here(self) -> None:
         """Make this process's clients of Prefect, and those of processes that it starts, use this server."""
         os.environ["PREFECT_API_URL"] = self.api_url
-        os.environ[_CLIENT_AUTH] = self.auth_string
+        os.environ[CLIENT_AUTH] = self.auth_string
 
     def __enter__(self) -> Self:
         return self
@@ -173,6 +166,40 @@ class PrefectServer:
     def wait(self) -> None:
         """Wait until the server ends."""
         self._process.wait()
+
+    def answers(self) -> bool:
+        """Return whether the server answers within ten seconds."""
+        try:
+            with urllib.request.urlopen(f"{self.api_url}/health", timeout=_ANSWER_SECONDS):  # noqa: S310  (loopback)
+                return True
+        except OSError:
+            return False
+
+    @property
+    def exit_status(self) -> int | None:
+        """Exit status of the server, negative for a signal; None while it runs."""
+        return self._process.poll()
+
+    def restart(self) -> str:
+        """Kill the server, unless it has ended, and start it on the same port; return what it said last.
+
+        One that is killed says first what its threads were doing. `wait_ready` is not necessary afterwards.
+
+        Raises:
+            PenstockError: something else has the port.
+        """
+        if self._process.poll() is None:
+            self._process.send_signal(STACKS_SIGNAL)
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_STACKS_SECONDS)
+            self._process.kill()
+            self._process.wait()
+        self._reader.join(_END_SECONDS)
+        said = b"".join(self._said).decode(errors="replace").strip()
+        listener = _bound(self._port)
+        listener.listen()  # Who asks meanwhile waits, where a refusal would be taken for the end of the server.
+        self._start(listener)
+        return said
 
     def _start(self, listener: socket.socket) -> None:
         """Start the server, which listens on a socket that is bound; this process keeps no copy of it."""
@@ -237,85 +264,6 @@ def _home() -> Path:
     return Path(os.environ.get("PREFECT_HOME") or Path.home() / ".prefect").expanduser()
 
 
-def require_prefect(api_url: str, patience_seconds: float | None = None) -> None:
-    """Check that a server answers at a `PREFECT_API_URL` and takes `PREFECT_API_AUTH_STRING`, if that is set.
-
-    A server that takes the connection and gives no answer, as a busy or a dying one does, is asked again.
-
-    Args:
-        api_url: the address.
-        patience_seconds: for how long; default: a minute.
-
-    Raises:
-        PenstockError: no server answers, it wants another auth string, or the address is invalid.
-    """
-    try:
-        for path in ("health", "admin/version"):
-            _ask(api_url, path, _BUSY_SECONDS if patience_seconds is None else patience_seconds)
-    except urllib.error.HTTPError as error:
-        error.close()
-        if error.code in _REFUSED and "PREFECT_API_KEY" not in os.environ:
-            raise PenstockError(
-                f"PREFECT_API_URL = {without_password(api_url)}: the server there refused this user ({error.code}); "
-                f"set {_CLIENT_AUTH} to its auth string. That of a server which `penstock` started is in the file "
-                f"that it named at its start"
-            ) from None
-        # Prefect's client judges any other answer itself.
-        if error.code != HTTPStatus.NOT_FOUND:
-            return
-        found = "the server there has no Prefect API (404)"
-    except urllib.error.URLError as error:
-        if isinstance(error.reason, ssl.SSLError):
-            return  # Prefect has settings of its own for certificates.
-        found = str(error.reason)
-    except (OSError, ValueError) as error:
-        found = str(error)
-    else:
-        return
-    raise PenstockError(
-        f"PREFECT_API_URL = {without_password(api_url)}: no Prefect server answers: {found}. Start one (`prefect "
-        f"server start`), correct the address (it ends in /api), or unset it: `penstock train` then starts its own"
-    )
-
-
-def _ask(api_url: str, path: str, patience_seconds: float) -> None:
-    """Make a request, and repeat it while the server is too busy to answer, or is restarted."""
-    deadline, is_there = time.monotonic() + patience_seconds, False
-    while True:
-        try:
-            with urllib.request.urlopen(_request(api_url, path), timeout=_ANSWER_SECONDS):  # noqa: S310  (the user's)
-                return
-        except urllib.error.HTTPError:
-            raise
-        except (TimeoutError, ConnectionResetError) as error:  # which includes a connection closed without an answer
-            if time.monotonic() > deadline:
-                raise
-            if not is_there:
-                is_there = True
-                shown = without_password(api_url)
-                logger.warning("the Prefect server at %s gives no answer yet (%s); waiting", shown, error)
-        except urllib.error.URLError:
-            # A connection that can't be made is tried again only where there was a server a moment ago.
-            if not is_there or time.monotonic() > deadline:
-                raise
-        time.sleep(_POLL_SECONDS)
-
-
-def _request(api_url: str, path: str) -> urllib.request.Request:
-    """Return a request to the API with the header that Prefect's client sends.
-
-    A name and password in the address become a header as well, unless there is an auth string.
-    """
-    address = urllib.parse.urlsplit(f"{api_url.rstrip('/')}/{path}")
-    request = urllib.request.Request(address._replace(netloc=address.netloc.rpartition("@")[2]).geturl())  # noqa: S310
-    credentials = os.environ.get(_CLIENT_AUTH)
-    if credentials is None and address.username is not None:
-        credentials = ":".join(urllib.parse.unquote(part or "") for part in (address.username, address.password))
-    if credentials is not None:
-        request.add_header("Authorization", f"Basic {base64.b64encode(credentials.encode()).decode()}")
-    return request
-
-
 def _auth_string() -> tuple[str, str]:
     """Return the auth string for a server, and the place that a person finds it in."""
     if given := os.environ.get(_SERVER_AUTH):
@@ -331,8 +279,8 @@ def _bound(port: int) -> socket.socket:
     """
     listener = socket.socket()
     try:
-        if port:  # connections of a server that has ended may still wait for their end
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Connections of a server that has ended may still wait for their end, which blocks the port if theirs lacks it.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(("127.0.0.1", port))
     except OSError as error:
         listener.close()

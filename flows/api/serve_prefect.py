@@ -7,6 +7,7 @@ Arguments: the parent's process id, and the number of a socket that is bound to 
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import gc
 import importlib
 import os
@@ -16,6 +17,8 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+STACKS_SIGNAL = signal.SIGUSR1
+"""Makes the server write what its threads are doing to standard error, even where no Python code can run."""
 _PR_SET_PDEATHSIG = 1
 _START_FAILED = 3
 _NICENESS = 2
@@ -30,6 +33,7 @@ def main() -> None:
     parent, listener = map(int, sys.argv[1:])
     if os.getppid() != parent:
         return
+    faulthandler.register(STACKS_SIGNAL)
     # A run's first stage does not wait for this server, so it imports after others. Only the thread that imports does:
     # niceness is a thread's, and a user may not lower it again.
     with ThreadPoolExecutor(1, "import", initializer=os.nice, initargs=(_NICENESS,)) as importing:

@@ -100,7 +100,7 @@ def follow_run(
     folder = RunFolder(open_store(store), run)
     folder.load()
     if "PREFECT_API_URL" in os.environ:
-        from penstock.flows.api.prefect_server import require_prefect
+        from penstock.flows.api.prefect_answers import require_prefect
         from penstock.flows.api.surroundings import flush_prefect, quieten_prefect
 
         require_prefect(os.environ["PREFECT_API_URL"])

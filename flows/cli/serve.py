@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from penstock import flows
-from penstock.flows.api.prefect_server import PrefectServer, require_prefect
+from penstock.flows.api.prefect_answers import require_prefect
+from penstock.flows.api.prefect_server import PrefectServer
+from penstock.flows.api.prefect_watch import kept_answering
 from penstock.storage.errors import ConfigError, PenstockError
 from penstock.storage.stores.open import open_store
 
@@ -52,7 +54,8 @@ def serve(store: str | None, path: Path, port: int, note: Callable[[str], None])
         server.direct_here()
         server.wait_ready()
         note(f"Prefect's UI: {server.sign_in}")
-        _serve(described, note)
+        with kept_answering(server):
+            _serve(described, note)
 
 
 def _serve(described: list[_Described], note: Callable[[str], None]) -> None:

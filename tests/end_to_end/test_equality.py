@@ -47,7 +47,7 @@ def test_every_policy_gives_the_same_run(policy_runs, algorithm, policy):
     and with learners that own agents and so add up nothing, every byte is equal. All members, in a process each, run
     the same source of the algorithm.
     """
-    runs = policy_runs.get_all(algorithm, (ALONE, policy) if algorithm == APART else policies_of(algorithm))
+    runs = policy_runs.get_all(algorithm, (ALONE, policy) if policy == "agents" else policies_of(algorithm))
     run, alone, small = runs[policy], runs[ALONE], Small(algorithm=algorithm)
     assert_whole(run, small.all_rounds, small.tiles, small.rows)
     expected = columns(alone)

@@ -19,12 +19,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.flows.api.migrated_database import has_own_database
-from penstock.flows.api.prefect_server import PrefectServer, require_prefect, start_failure
+from penstock.flows.api.prefect_answers import require_prefect
+from penstock.flows.api.prefect_server import PrefectServer, start_failure
+from penstock.flows.api.prefect_watch import kept_answering
 from penstock.storage.errors import PenstockError
 from penstock.storage.user_config import user_secret
 
 from ..support.prefect_server import prefect_server
-from ..support.processes import listener
+from ..support.processes import listener, wait_until
 from ..support.stored_run import assert_same
 from .conftest import BRIEF, Bench
 
@@ -77,7 +79,7 @@ def test_a_server_has_its_port_before_it_listens(surroundings):
 
 def test_a_server_that_is_too_busy_to_answer_is_asked_again(surroundings, monkeypatch):
     """The first request gets no answer, the next ones do: only a server that stays silent is refused."""
-    monkeypatch.setattr("penstock.flows.api.prefect_server._ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr("penstock.flows.api.prefect_answers._ANSWER_SECONDS", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as busy:
 
         def serve() -> None:
@@ -92,7 +94,7 @@ def test_a_server_that_is_too_busy_to_answer_is_asked_again(surroundings, monkey
         threading.Thread(target=serve, daemon=True).start()
         require_prefect(f"http://127.0.0.1:{busy.getsockname()[1]}/api")
         busy.shutdown(socket.SHUT_RDWR)
-    monkeypatch.setattr("penstock.flows.api.prefect_server._BUSY_SECONDS", 1.0)
+    monkeypatch.setattr("penstock.flows.api.prefect_answers._BUSY_SECONDS", 1.0)
     with (
         socket.create_server(("127.0.0.1", 0)) as silent,
         pytest.raises(PenstockError, match="no Prefect server answers: timed out"),
@@ -201,6 +203,36 @@ def test_a_server_that_is_restarted_is_waited_for_at_the_start(surroundings):
                 assert starting.stdout.readline() == "done\n"
         finally:
             starting.kill()
+
+
+def test_a_server_that_hangs_or_ends_is_restarted(surroundings, caplog):
+    """While deployments are served, a stopped and a killed server are replaced on the same port, with the same data."""
+    with PrefectServer() as server:
+        server.wait_ready()
+        server.direct_here()
+        port = int(server.ui_url.rpartition(":")[2])
+        pool = json.dumps({"name": "mine", "type": "process"}).encode()
+        headers = {
+            "Content-Type": "application/json",
+            "Authorization": f"Basic {base64.b64encode(server.auth_string.encode()).decode()}",
+        }
+        with urllib.request.urlopen(
+            urllib.request.Request(f"{server.api_url}/work_pools/", pool, headers), timeout=60
+        ) as made:
+            assert made.status == 201
+        with kept_answering(server, silent_seconds=1.0, poll_seconds=0.1):
+            for number, sent in enumerate((signal.SIGSTOP, signal.SIGKILL)):
+                before = listener(port)
+                assert before is not None
+                os.kill(before, sent)
+                wait_until(lambda count=number: len(caplog.messages) > count, "a restart")
+                require_prefect(server.api_url)
+                assert listener(port) not in {None, before}
+                again = urllib.request.Request(f"{server.api_url}/work_pools/mine", headers=headers)
+                with urllib.request.urlopen(again, timeout=60) as found:
+                    assert json.loads(found.read())["name"] == "mine"
+    assert "gave no answer for" in caplog.messages[0]
+    assert "ended with status -9 and is restarted" in caplog.messages[1]
 
 
 def test_a_run_finishes_without_its_server(cluster, flow_environment, references, tmp_path, pytestconfig):

@@ -131,6 +131,8 @@ class Terminals:
                 except subprocess.TimeoutExpired:
                     os.killpg(started.pid, signal.SIGKILL)
                     started.wait()
+        for path in sorted(self.folder.glob("terminal-*")):  # pytest shows it where the test has failed
+            sys.stdout.write(f"--- {path.name}\n{path.read_text()}\n")
 
     def _script(self, command: str) -> str:
         return "\n".join(self._own(line) for line in (*self._exports, command))

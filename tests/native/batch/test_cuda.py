@@ -5,6 +5,7 @@ No test runs them: there was no GPU. Without one, CUDA's runtime refuses the fir
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -94,3 +95,11 @@ def test_a_wrong_nvcc_is_named(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("NVCC", "/nowhere/nvcc")
     with pytest.raises(native.CompilerNotFoundError, match="NVCC is '/nowhere/nvcc'"):
         cuda_library("CartPole-v1", HOPPER)
+
+
+def test_a_library_without_its_header_has_no_kernels_for_a_gpu(drift: native.Library, tmp_path: Path):
+    """A package's compiled library has no text of which kernels could be made, and the error says so."""
+    shutil.copy(drift.path, tmp_path / "drift.so")
+    native.load_library(tmp_path / "drift.so")
+    with pytest.raises(LookupError, match="Drift-v0 came as a compiled library"):
+        cuda_library("Drift-v0", (9, 0))

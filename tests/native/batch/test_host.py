@@ -1,20 +1,16 @@
 """Kernels over arrays of the caller's: their layout, their environments, and what they refuse."""
 
 import ctypes
-import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from penstock import native
-from penstock.native.batch.cuda import cuda_library
 from penstock.native.batch.host import batch_ids, host_kernels
 from penstock.native.batch.kernels import BatchArrays, BatchError, BatchKernels, BatchStep
 from penstock.native.batch.layout import Layout, empty_columns, read_member, write_members
 from penstock.native.pool.generators import seeded_words
 
-DRIFT = Path(__file__).parent / "drift.hpp"
 BUILT_IN = (
     "Acrobot-v1", "CartPole-v1", "ConnectFour-v0", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1",
     "PositionOnlyCartPole-v0", "simple_spread_continuous_v3", "simple_spread_v3", "toy/Blackjack-v1",
@@ -121,14 +117,6 @@ def test_structures_have_the_headers_sizes():
     assert ctypes.sizeof(BatchStep) == 5 * 8
 
 
-@pytest.fixture(scope="module")
-def drift(tmp_path_factory: pytest.TempPathFactory) -> native.Library:
-    """The library of drift.hpp, compiled and loaded."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PENSTOCK_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        return native.load(DRIFT, flags=["-O0"])
-
-
 def test_the_library_of_a_header_has_kernels(drift: native.Library):
     """`load` compiles them along; an environment that throws stays as it was, and the others are stepped."""
     assert drift.environment_ids == ("Drift-v0",)
@@ -151,11 +139,3 @@ def test_the_library_of_a_header_has_kernels(drift: native.Library):
         kernels.step(arrays, np.ones((3, 2), np.int64).ctypes.data, out)
     place = kernels.layout.state[1].columns
     assert (words[place] != before[place]).any(axis=0).tolist() == [True, False, True]
-
-
-def test_a_library_without_its_header_has_no_kernels_for_a_gpu(drift: native.Library, tmp_path: Path):
-    """A package's compiled library has no text of which kernels could be made, and the error says so."""
-    shutil.copy(drift.path, tmp_path / "drift.so")
-    native.load_library(tmp_path / "drift.so")
-    with pytest.raises(LookupError, match="Drift-v0 came as a compiled library"):
-        cuda_library("Drift-v0", (9, 0))

@@ -45,12 +45,12 @@ def random_actions(pool: Any, observation: np.ndarray, generator: np.random.Gene
 
 @pytest.mark.parametrize("environment_id", IDS)
 def test_every_environment_steps_as_its_spaces_say(environment_id: str):
-    """40 random steps of two: types, shapes, bounds, a reward for each agent; the same in another pool."""
+    """100 random steps of two: types, shapes, bounds, a reward for each agent; the same in another pool."""
     settings = {"agents_leave": True} if environment_id == KNIGHTS else {}
     pools = [native.make(environment_id, 2, autoreset_mode="SameStep", **settings) for _ in range(2)]
     shown = [pool.reset(seed=3)[0] for pool in pools]
     generator = np.random.default_rng(0)
-    for _ in range(40):
+    for _ in range(100):
         actions = random_actions(pools[0], shown[0], generator)
         results = [pool.step(actions) for pool in pools]
         shown = [result[0] for result in results]
