@@ -10,10 +10,13 @@ import ctypes
 import faulthandler
 import gc
 import importlib
+import itertools
 import os
 import signal
 import socket
 import sys
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -21,6 +24,8 @@ STACKS_SIGNAL = signal.SIGUSR1
 """Makes the server write what its threads are doing to standard error, even where no Python code can run."""
 _PR_SET_PDEATHSIG = 1
 _START_FAILED = 3
+_COLLECT_SECONDS = 1.0
+_FULL_COLLECTIONS = 10
 _NICENESS = 2
 """A thread with it gets two thirds of the time of one with which it shares a core. With more, a run's first step would
 be sooner and its first commit later, as that waits for this server."""
@@ -38,6 +43,7 @@ def main() -> None:
     # niceness is a thread's, and a user may not lower it again.
     with ThreadPoolExecutor(1, "import", initializer=os.nice, initargs=(_NICENESS,)) as importing:
         app = importing.submit(_make_app).result()
+    threading.Thread(target=_collect_garbage, name="garbage", daemon=True).start()
     settings: Any = importlib.import_module("prefect.settings").get_current_settings().server
     uvicorn: Any = importlib.import_module("uvicorn")
     config = uvicorn.Config(
@@ -58,8 +64,19 @@ def _make_app() -> Any:
     gc.freeze()
     app = server.create_app(final=True)
     gc.freeze()
-    gc.enable()
     return app
+
+
+def _collect_garbage() -> None:
+    """Collect garbage every second, in a thread that nothing waits for, as automatic collection stays off.
+
+    A request that was cut off leaves a cursor behind. To finish it, a collection needs the mutex of its SQLite
+    connection, which that connection's thread holds while it waits, up to a minute, for the database's lock. If the
+    collection runs in the thread of the event loop, whose next step would free that lock, the server stands still.
+    """
+    for number in itertools.count(1):
+        time.sleep(_COLLECT_SECONDS)
+        gc.collect(2 if number % _FULL_COLLECTIONS == 0 else 1)
 
 
 if __name__ == "__main__":

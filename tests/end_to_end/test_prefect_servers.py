@@ -205,6 +205,42 @@ def test_a_server_that_is_restarted_is_waited_for_at_the_start(surroundings):
             starting.kill()
 
 
+COLLECTING = """
+import os, sys, threading, time, uvicorn
+from penstock.flows.api.serve_prefect import main
+
+class Cyclic:
+    def __init__(self):
+        self.self = self
+    def __del__(self):
+        threads.add(threading.current_thread().name)
+        global left
+        left -= 1
+
+def run(server, sockets):
+    for _ in range(left):
+        Cyclic()
+    give_up_at = time.monotonic() + 60
+    while left and time.monotonic() < give_up_at:
+        time.sleep(0.01)
+    print(*threads)
+    server.started = True
+
+threads, left, uvicorn.Server.run = set(), 10_000, run
+sys.argv[1:] = [str(os.getppid()), sys.argv[1]]
+main()
+"""
+
+
+def test_a_server_collects_its_garbage_beside_its_event_loop(surroundings):
+    """A collection may wait for the database's lock, which the event loop's next step would free."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        number = listening.fileno()
+        program = [sys.executable, "-c", COLLECTING, str(number)]
+        said = subprocess.run(program, env=os.environ, pass_fds=[number], stdout=subprocess.PIPE, text=True, check=True)
+    assert said.stdout == "garbage\n"
+
+
 def test_a_server_that_hangs_or_ends_is_restarted(surroundings, caplog):
     """While deployments are served, a stopped and a killed server are replaced on the same port, with the same data."""
     with PrefectServer() as server:

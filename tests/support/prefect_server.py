@@ -32,16 +32,22 @@ def prefect_server(folder: Path, databases: Path) -> Iterator[str]:
         folder: for the server's home and log; new.
         databases: where migrated databases are kept between sessions, one a version of Prefect.
     """
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
     (home := folder / "home").mkdir()
     shutil.copyfile(migrated_database(databases), home / _DATABASE)
     environment = _environment(home) | {"PREFECT_UI_API_URL": f"http://127.0.0.1:{port}/api"}
-    command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
-    with (folder / "server.log").open("wb") as log:
+    # `prefect server start` would do as well, but stands still for a minute at times: see `serve_prefect`.
+    command = [sys.executable, "-m", "penstock.flows.api.serve_prefect", str(os.getpid()), str(listener.fileno())]
+    with listener, (folder / "server.log").open("wb") as log:
         process = subprocess.Popen(
-            command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            pass_fds=[listener.fileno()],
         )
     try:
         url = f"http://127.0.0.1:{port}/api"
