@@ -241,6 +241,11 @@ def test_a_server_collects_its_garbage_beside_its_event_loop(surroundings):
     assert said.stdout == "garbage\n"
 
 
+def restarts(caplog):
+    """Return the warnings of restarts alone: on a busy machine there are also some about waiting for an answer."""
+    return [message for message in caplog.messages if "is restarted" in message]
+
+
 def test_a_server_that_hangs_or_ends_is_restarted(surroundings, caplog):
     """While deployments are served, a stopped and a killed server are replaced on the same port, with the same data."""
     with PrefectServer() as server:
@@ -261,14 +266,15 @@ def test_a_server_that_hangs_or_ends_is_restarted(surroundings, caplog):
                 before = listener(port)
                 assert before is not None
                 os.kill(before, sent)
-                wait_until(lambda count=number: len(caplog.messages) > count, "a restart")
+                wait_until(lambda count=number: len(restarts(caplog)) > count, "a restart")
                 require_prefect(server.api_url)
                 assert listener(port) not in {None, before}
                 again = urllib.request.Request(f"{server.api_url}/work_pools/mine", headers=headers)
                 with urllib.request.urlopen(again, timeout=60) as found:
                     assert json.loads(found.read())["name"] == "mine"
-    assert "gave no answer for" in caplog.messages[0]
-    assert "ended with status -9 and is restarted" in caplog.messages[1]
+    silent, ended = restarts(caplog)
+    assert "gave no answer for" in silent
+    assert "ended with status -9" in ended
 
 
 def test_a_run_finishes_without_its_server(cluster, flow_environment, references, tmp_path, pytestconfig):
