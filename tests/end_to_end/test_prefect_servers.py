@@ -241,11 +241,6 @@ def test_a_server_collects_its_garbage_beside_its_event_loop(surroundings):
     assert said.stdout == "garbage\n"
 
 
-def restarts(caplog):
-    """Return the warnings of restarts alone: on a busy machine there are also some about waiting for an answer."""
-    return [message for message in caplog.messages if "is restarted" in message]
-
-
 def test_a_server_that_hangs_or_ends_is_restarted(surroundings, caplog):
     """While deployments are served, a stopped and a killed server are replaced on the same port, with the same data."""
     with PrefectServer() as server:
@@ -262,19 +257,16 @@ def test_a_server_that_hangs_or_ends_is_restarted(surroundings, caplog):
         ) as made:
             assert made.status == 201
         with kept_answering(server, silent_seconds=1.0, poll_seconds=0.1):
-            for number, sent in enumerate((signal.SIGSTOP, signal.SIGKILL)):
-                before = listener(port)
-                assert before is not None
+            for sent, said in ((signal.SIGSTOP, "gave no answer for"), (signal.SIGKILL, "ended with status -9")):
+                before = wait_until(lambda: listener(port), "a server")
                 os.kill(before, sent)
-                wait_until(lambda count=number: len(restarts(caplog)) > count, "a restart")
+                # Others may be logged: a busy machine's server is waited for, or silent without being stopped.
+                wait_until(lambda expected=said: any(expected in line for line in caplog.messages), f"'{said}'")
                 require_prefect(server.api_url)
                 assert listener(port) not in {None, before}
                 again = urllib.request.Request(f"{server.api_url}/work_pools/mine", headers=headers)
                 with urllib.request.urlopen(again, timeout=60) as found:
                     assert json.loads(found.read())["name"] == "mine"
-    silent, ended = restarts(caplog)
-    assert "gave no answer for" in silent
-    assert "ended with status -9" in ended
 
 
 def test_a_run_finishes_without_its_server(cluster, flow_environment, references, tmp_path, pytestconfig):
