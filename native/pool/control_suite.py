@@ -7,7 +7,9 @@ located: nothing of it is imported.
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,8 +17,6 @@ from penstock.native import _core
 from penstock.native.pool.mujoco_library import find_library, load_tasks, package_folder
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from numpy.typing import NDArray
 
 PREFIX = "dmc/"
@@ -58,7 +58,9 @@ _CONTROL_SECONDS = {
     "swimmer": 0.03,
     "walker": 0.025,
 }
-FRAMES_PER_SECOND = {name: round(1 / _CONTROL_SECONDS.get(name[len(PREFIX) :].split("-")[0], 0.02)) for name in IDS}
+STEP_SECONDS = {name: _CONTROL_SECONDS.get(name[len(PREFIX) :].split("-")[0], 0.02) for name in IDS}
+"""By id, the simulated time of a step."""
+FRAMES_PER_SECOND = {name: round(1 / seconds) for name, seconds in STEP_SECONDS.items()}
 """By id, the rate at which frames of each step show real time."""
 
 _LIBRARY_PREFIX = "libpenstock_dmc-"
@@ -100,6 +102,58 @@ def save_model(environment_id: str, state: NDArray[np.float64], path: Path) -> N
     folder, name, file = (str(text).encode() for text in (_models(), environment_id, path))
     if not save(folder, name, *values, file, said, ctypes.c_size_t(len(said))):
         raise ValueError(f"{environment_id}: {said.value.decode(errors='replace')}")
+
+
+class SuiteModel:
+    """A task's `mujoco.MjModel` and `mujoco.MjData` for Python, into which saved states are loaded.
+
+    A model with other targets, springs or ground, which each environment may have, is another object.
+    """
+
+    model: Any
+    data: Any
+
+    def __init__(self, environment_id: str) -> None:
+        self._id = environment_id
+        self._own: NDArray[np.float64] = np.empty(0)
+        self.model = self.data = None
+
+    def load(self, state: NDArray[np.float64]) -> bool:
+        """Load a saved state, one row, compute what follows from it, and return whether the model is another one now.
+
+        Sensors are those of the environment: of forces and accelerations, those of its last step.
+        """
+        import mujoco  # noqa: PLC0415  (a pool steps without it)
+
+        is_other = self.model is None or not np.array_equal(self._parts(state)[2], self._own)
+        if is_other:
+            with tempfile.TemporaryDirectory(prefix="penstock-") as folder:
+                path = Path(folder) / "model.mjb"
+                save_model(self._id, state, path)
+                self.model = mujoco.MjModel.from_binary_path(str(path))
+            self.data = mujoco.MjData(self.model)
+            self._own = self._parts(state)[2].copy()
+        integration, sensors, _ = self._parts(state)
+        mujoco.mj_setState(self.model, self.data, integration, mujoco.mjtState.mjSTATE_INTEGRATION)
+        mujoco.mj_forward(self.model, self.data)
+        self.data.sensordata[:] = sensors
+        return is_other
+
+    def row(self) -> NDArray[np.float64]:
+        """Return what `load` loads: the state of `data` as a pool saves it, its model's own part among it."""
+        import mujoco  # noqa: PLC0415  (a pool steps without it)
+
+        kind = mujoco.mjtState.mjSTATE_INTEGRATION
+        integration = np.empty(mujoco.mj_stateSize(self.model, kind))
+        mujoco.mj_getState(self.model, self.data, integration, kind)
+        return np.concatenate([integration, self.data.sensordata, self._own])
+
+    def _parts(self, state: NDArray[np.float64]) -> list[NDArray[np.float64]]:
+        """Return MuJoCo's integration state, the sensors, and the environment's own part of the model."""
+        import mujoco  # noqa: PLC0415  (a pool steps without it)
+
+        size = mujoco.mj_stateSize(self.model, mujoco.mjtState.mjSTATE_INTEGRATION)
+        return np.split(state, [size, size + self.model.nsensordata])
 
 
 def _is_loaded() -> bool:

@@ -1,7 +1,7 @@
 """MuJoCo's model and data of the environments of a pool, for Python: to look at, to draw, and to place a robot.
 
 The pool steps without Python's `mujoco`. Here an environment's saved state is loaded into the MjData of Gymnasium's
-environment of the same id, so everything that MuJoCo computes can be read from it.
+environment of the same id, or of the control suite's model, so everything that MuJoCo computes can be read from it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 import numpy as np
 
+from penstock.native.pool import control_suite
 from penstock.native.pool.attributes import get_attribute, set_attribute
+from penstock.native.pool.control_suite import SuiteModel
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -104,6 +106,25 @@ def row_of(environment: Any) -> NDArray[np.float64]:
     return np.concatenate([row, *arrays])
 
 
+class _TaskModel:
+    """The model and data of Gymnasium's environment of the same id; `SuiteModel` is its like."""
+
+    def __init__(self, environment_id: str, resources: Mapping[str, Any]) -> None:
+        self._environment = bare_environment(environment_id, resources=resources)
+        self.model, self.data = self._environment.model, self._environment.data
+
+    def load(self, state: NDArray[np.float64]) -> None:
+        load_state(self._environment, state)
+
+    def row(self) -> NDArray[np.float64]:
+        return row_of(self._environment)
+
+
+def has_mujoco_model(environment_id: str) -> bool:
+    """Tell whether environments of that id have a `MujocoView`."""
+    return environment_id in SAVED_ARRAYS or environment_id in control_suite.IDS
+
+
 class MujocoView:
     """MuJoCo's view of a pool's environments: `model`, `data`, positions and velocities, and `set_state`.
 
@@ -113,15 +134,29 @@ class MujocoView:
 
     def __init__(self, pool: AttributesMixin) -> None:
         environment_id = pool.environment["id"]
-        if environment_id not in SAVED_ARRAYS:
-            raise ValueError(f"{environment_id} has no MuJoCo model, expected one of {', '.join(SAVED_ARRAYS)}")
+        if not has_mujoco_model(environment_id):
+            raise ValueError(
+                f"{environment_id} has no MuJoCo model, expected one of {', '.join(SAVED_ARRAYS)}, or a task of the "
+                f"control suite such as {control_suite.IDS[0]}"
+            )
         self._pool = pool
-        self._environment = bare_environment(environment_id, resources=pool.resources)
+        self._loaded: _TaskModel | SuiteModel = (
+            _TaskModel(environment_id, pool.resources) if environment_id in SAVED_ARRAYS else SuiteModel(environment_id)
+        )
 
     @property
     def model(self) -> Any:
-        """Return the `mujoco.MjModel` that all environments have. Changing it changes this object alone."""
-        return self._environment.model
+        """Return the `mujoco.MjModel` that all environments have. Changing it changes this object alone.
+
+        Tasks of the control suite have a model for each environment, with its own targets, springs or ground: this is
+        the first one's, and another's is `data(index).model`.
+
+        Raises:
+            RuntimeError: Nothing was reset yet, in a task of the control suite.
+        """
+        if isinstance(self._loaded, SuiteModel):
+            self._load(0)
+        return self._loaded.model
 
     def data(self, index: int = 0) -> Any:
         """Return a `mujoco.MjData` of environment `index` as it is now, after `mj_forward`: a copy.
@@ -131,9 +166,9 @@ class MujocoView:
         """
         import mujoco  # noqa: PLC0415  (a pool steps without it)
 
-        load_state(self._environment, get_attribute(self._pool, "state")[index])
-        copy = mujoco.MjData(self.model)
-        mujoco.mj_copyData(copy, self.model, self._environment.data)
+        self._load(index)
+        copy = mujoco.MjData(self._loaded.model)
+        mujoco.mj_copyData(copy, self._loaded.model, self._loaded.data)
         return copy
 
     @property
@@ -161,23 +196,28 @@ class MujocoView:
         """
         import mujoco  # noqa: PLC0415  (a pool steps without it)
 
-        count = self._pool.num_envs
+        count, model = self._pool.num_envs, self.model
         given = [
             _finite_rows(name, values, (count, width))
-            for name, values, width in (("qpos", qpos, self.model.nq), ("qvel", qvel, self.model.nv))
+            for name, values, width in (("qpos", qpos, model.nq), ("qvel", qvel, model.nv))
         ]
         rows = []
         for state, positions, velocities in zip(get_attribute(self._pool, "state"), *given, strict=True):
-            load_state(self._environment, state)
-            self._environment.data.qpos[:] = positions
-            self._environment.data.qvel[:] = velocities
-            mujoco.mj_forward(self.model, self._environment.data)
-            rows.append(row_of(self._environment))
+            self._loaded.load(state)
+            data = self._loaded.data
+            data.qpos[:] = positions
+            data.qvel[:] = velocities
+            mujoco.mj_forward(self._loaded.model, data)
+            rows.append(self._loaded.row())
         set_attribute(self._pool, "state", np.array(rows))
+
+    def _load(self, index: int) -> None:
+        self._loaded.load(get_attribute(self._pool, "state")[index])
 
     def _coordinates(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return positions and velocities: MuJoCo's integration state begins with the time and both of them."""
-        states, nq, nv = np.array(get_attribute(self._pool, "state")), self.model.nq, self.model.nv
+        states, model = np.array(get_attribute(self._pool, "state")), self.model
+        nq, nv = model.nq, model.nv
         return states[:, 1 : 1 + nq].copy(), states[:, 1 + nq : 1 + nq + nv].copy()
 
 

@@ -46,7 +46,7 @@ def metadata_of(described: Description) -> dict[str, object]:
     if environment_id in SAVED_ARRAYS:  # Gymnasium's class would import Python's mujoco
         return {"render_modes": ["human", *RENDER_MODES], "render_fps": FRAMES_PER_SECOND[environment_id]}
     if environment_id in control_suite.IDS:
-        return {"render_modes": ["rgb_array"], "render_fps": control_suite.FRAMES_PER_SECOND[environment_id]}
+        return {"render_modes": [*RENDER_MODES], "render_fps": control_suite.FRAMES_PER_SECOND[environment_id]}
     if environment_id not in _DRAWN:
         return {"render_modes": []}
     creator: Any = load_env_creator(str(gymnasium.spec(environment_id).entry_point))
@@ -67,8 +67,10 @@ def checked_render_mode(described: Description, render_mode: str | None, *modes:
     if render_mode is None:
         return None
     environment_id = described["id"]
-    if draws_itself(described) or environment_id in control_suite.IDS:
+    if draws_itself(described):
         modes = ("rgb_array",)
+    elif environment_id in control_suite.IDS:
+        modes = RENDER_MODES
     elif environment_id in SAVED_ARRAYS:
         modes = tuple(dict.fromkeys((*modes, *RENDER_MODES)))
     elif environment_id not in _DRAWN:
@@ -87,7 +89,11 @@ class Renderer:
     def __init__(self, environment_id: str, render_mode: str, resources: Mapping[str, Any]) -> None:
         self._simulates = environment_id in SAVED_ARRAYS
         self._looks_at: dict[int, NDArray[np.float64]] = {}
-        self._scene = SuiteScene(environment_id) if environment_id in control_suite.IDS else None
+        self._scene = (
+            SuiteScene(environment_id, depths=render_mode == "depth_array")
+            if environment_id in control_suite.IDS
+            else None
+        )
         if self._scene is not None:
             return
         # Bare, for it is never reset or stepped, which the wrappers would demand.

@@ -14,7 +14,8 @@ from gymnasium.vector import AutoresetMode
 
 from penstock.native import _core
 from penstock.native.pool.attributes import get_attribute, is_environments_own, set_attribute
-from penstock.native.pool.mujoco_data import SAVED_ARRAYS, MujocoView
+from penstock.native.pool.control_suite import STEP_SECONDS
+from penstock.native.pool.mujoco_data import MujocoView, has_mujoco_model
 from penstock.native.pool.rendering import Renderer, checked_render_mode, draws_itself, metadata_of
 from penstock.native.pool.spaces import single_spec
 from penstock.native.registry.registry import make_native
@@ -147,9 +148,9 @@ class SingleEnv(gymnasium.Env[Any, Any]):
         """Return the attributes that pools have for each environment: configuration, state and what it reports."""
         if name.startswith("_"):
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
-        if name in _OF_MUJOCO and self._pool.environment["id"] in SAVED_ARRAYS:
-            return self._of_mujoco(name)
         try:
+            if name in _OF_MUJOCO and has_mujoco_model(self._pool.environment["id"]):
+                return self._of_mujoco(name)
             return get_attribute(self._pool, name)[0]
         except RuntimeError as error:  # not reset yet
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r} now: {error}") from error
@@ -179,7 +180,8 @@ class SingleEnv(gymnasium.Env[Any, Any]):
         if name == "data":
             return view.data()
         if name == "dt":
-            return view.model.opt.timestep * self.frame_skip
+            suite_seconds = STEP_SECONDS.get(self._pool.environment["id"])
+            return view.model.opt.timestep * self.frame_skip if suite_seconds is None else suite_seconds
         return {"model": view.model, "set_state": view.set_state, "init_qpos": view.model.qpos0.copy()}.get(
             name, np.zeros(view.model.nv)
         )

@@ -42,11 +42,22 @@ for name in ("cartpole-balance", "reacher-easy", "quadruped-escape"):
             same.append(np.array_equal(frame, renderer.render()))
     print(name, same, frame.shape, frame.dtype, pool.metadata["render_fps"], frame.std() > 5)
     pool.close()
+
+deep = native.make("dmc/quadruped-escape", 1, render_mode="depth_array")
+deep.reset(seed=1)
+reference = Reference("quadruped-escape")
+reference.load(deep.save()["state"][0])
+mujoco.mj_forward(reference.model, reference.data)
+with mujoco.Renderer(reference.model, 240, 320) as renderer:
+    renderer.enable_depth_rendering()
+    renderer.update_scene(reference.data, camera=0)
+    (frame,) = deep.render()
+    print(np.array_equal(frame, renderer.render()), frame.shape, frame.dtype, frame.std() > 1)
 """
 
 
 def test_frames_equal_those_of_the_suites_models():
-    """Pixel for pixel, of each environment of a pool; of one alone too."""
+    """Pixel for pixel, of each environment of a pool; of one alone too, and depths."""
     environment = {**os.environ, "MUJOCO_GL": "egl"}
     if subprocess.run([sys.executable, "-c", PROBE], env=environment, capture_output=True, check=False).returncode:
         pytest.skip("there is no EGL, with which frames are drawn without a window")
@@ -59,6 +70,7 @@ def test_frames_equal_those_of_the_suites_models():
         "cartpole-balance [True, True] (240, 320, 3) uint8 100 True",
         "reacher-easy [True, True] (240, 320, 3) uint8 50 True",
         "quadruped-escape [True, True] (240, 320, 3) uint8 50 True",
+        "True (240, 320) float32 True",
     ], done.stderr
 
 
@@ -71,5 +83,5 @@ def test_a_state_of_another_task_is_refused(tmp_path: Path):
 
 def test_there_are_no_windows():
     """A window of MuJoCo's own is not offered."""
-    with pytest.raises(ValueError, match="render_mode is 'human', expected 'rgb_array'"):
+    with pytest.raises(ValueError, match="render_mode is 'human', expected 'rgb_array' or 'depth_array'"):
         native.SingleEnv("dmc/cartpole-balance", render_mode="human")
