@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args, get_origin
 
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
 PRESETS_FOLDER = Path(__file__).resolve().parent / "presets"
 REPLAY_PRESETS_FOLDER = PRESETS_FOLDER / "replays"
+_LIKE_AN_ENVIRONMENT = re.compile(r"-v\d+$|^[a-z_]+/[^/.]+$")
+"""The id of an environment: `CartPole-v1`, or a family and a name."""
 _COMMANDS = {PRESETS_FOLDER: "penstock train {}", REPLAY_PRESETS_FOLDER: "penstock replay NAME --from RUN --preset {}"}
 
 
@@ -38,6 +42,12 @@ def load_preset(name: str, folder: Path = PRESETS_FOLDER) -> dict[str, Any]:
     if not path.is_file():
         elsewhere = [command for other, command in _COMMANDS.items() if other != folder and name in presets(other)]
         hint = f" '{name}' is one of another command: {elsewhere[0].format(name)}." if elsewhere else ""
+        if close := get_close_matches(name, presets(folder), n=3):
+            hint += f" Did you mean {' or '.join(close)}?"
+        if folder == PRESETS_FOLDER and _LIKE_AN_ENVIRONMENT.search(name):
+            hint += (
+                f" An environment's id goes with a preset that suits it: penstock train PRESET --environment.id {name}."
+            )
         raise ConfigError(
             f"no preset '{name}'; there are: {', '.join(presets(folder))}.{hint} The path of a .toml file works as well"
         )

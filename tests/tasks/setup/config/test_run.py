@@ -409,10 +409,15 @@ def test_presets_load(name: str, served: str, monkeypatch: pytest.MonkeyPatch):
 
 
 def test_an_unknown_preset_is_refused_with_those_that_exist():
-    """And says that a file would do."""
+    """And says which was meant, that a file would do, and where an environment's id belongs."""
     names = ", ".join(sorted(path.stem for path in PRESETS_FOLDER.glob("*.toml")))
-    with pytest.raises(ConfigError, match=rf"no preset 'cartpol'; there are: {names}.*\.toml"):
+    with pytest.raises(ConfigError, match=rf"no preset 'cartpol'; there are: {names}. Did you mean cartpole.*\.toml"):
         load_preset("cartpol")
+    for name in ("dmc/cheetah-run", "Pendulum-v1"):
+        with pytest.raises(ConfigError, match=rf"penstock train PRESET --environment\.id {name}\. "):
+            load_preset(name)
+    with pytest.raises(ConfigError, match=r"spread-mappo-agents\. The path of a \.toml file works as well"):
+        load_preset("nothing/like/it.toml")
 
 
 def test_a_preset_may_be_a_file(tmp_path: Path):
