@@ -72,10 +72,10 @@ class Proposals:
 PUBLISHED = Proposals(swap=0.24, shift=0.24, flip=0.04, move=0.24, shuffle=0.24)
 """The published moves of hard macros; soft macros are placed by forces."""
 UNIFORM = Proposals(
-    swap=0.0278, shift=0.0189, flip=0.00349, move=0.406, shuffle=0.083, soft_shift=0.17, soft_swap=0.291,
-    hot=0.0604, cold=0.00144,
+    swap=0.0442, shift=0.0181, flip=0.0177, move=0.332, shuffle=0.0816, soft_shift=0.165, soft_swap=0.341,
+    hot=0.101, cold=0.0016,
 )  # fmt: skip
-"""Hard and soft macros, no place drawn by what it costs; learned like `GUIDED`, for 25 generations in place of 40."""
+"""Hard and soft macros, no place drawn by what it costs; learned like `GUIDED`, for as long."""
 GUIDED = Proposals(
     swap=0.0236, shift=0.0454, flip=0.0149, move=0.0202, shuffle=0.0418, soft_shift=0.091, soft_swap=0.174,
     guided_soft=0.158, guided_move=0.367, guided_swap=0.0635, soft_wire=0.238, hard_wire=0.0521,
