@@ -70,7 +70,8 @@ def legal_start(name: str, cache: Path) -> PlacementCost:
 
 def measure(results: Path, start: PlacementCost, name: str, method: str, budget: float, seed: int) -> None:
     """Run one method once, unless its result is there."""
-    file = results / f"{name}--{method.replace(', ', '-').replace(' ', '-')}--{budget:g}--{seed}.json"
+    words = method.replace("`", "").replace(", ", "-").replace(" ", "-")
+    file = results / f"{name}--{words}--{budget:g}--{seed}.json"
     if file.exists() or (method == "start" and seed != 1):
         return
     cpu, wall = time.process_time(), time.monotonic()

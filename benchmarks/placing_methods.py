@@ -1,7 +1,8 @@
 """Methods that `placing.py` compares: each takes a legal start and a budget of CPU seconds, and returns a placement.
 
-All use the same evaluator, one thread, and their own CPU time (`time.process_time`) to know when to stop. A search that
-is one annealing asks for as many moves as follow from shorter trials, as `place` does.
+All but `place` use one thread, and their own CPU time (`time.process_time`) to know when to stop. An annealing
+with published moves asks for as many moves as follow from shorter trials, as `place` does. One that moves soft macros
+too goes through its temperatures in segments, as `place` does, whose moves follow from the time that is left.
 """
 
 from __future__ import annotations
@@ -21,15 +22,16 @@ from placing_searches import (
 
 from penstock.native.floorplan import (
     GUIDED,
-    PUBLISHED,
     UNIFORM,
     PlacementCost,
     Proposals,
     anneal,
     descend,
+    place,
     placing_order,
 )
 from penstock.native.floorplan.placing.chains import moves_within
+from penstock.native.floorplan.searching import temperatures_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,23 +40,22 @@ if TYPE_CHECKING:
 
 RESTART_MOVES = 400_000
 TRIAL_SHARE = 0.015  # of the budget, which the last trial but one takes at least; the last has four times its moves
+SEGMENTS = 100  # of an annealing that moves soft macros, and measures its speed in each
 SOFT_PLACEMENTS = 50  # on the way of an annealing with the published moves, as `anneal` has them by default
 
 
-def annealed(start: PlacementCost, seconds: float, seed: int, proposals: Proposals) -> PlacementCost:
-    """Anneal once, over the budget, of which shorter trials take a part."""
+def annealed(start: PlacementCost, seconds: float, seed: int) -> PlacementCost:
+    """Anneal once with the published moves, over the budget, of which shorter trials take a part."""
     begun = time.process_time()
 
     def took(moves: int) -> float:
         at = time.process_time()
-        anneal(PlacementCost(start), moves=moves, soft_every=0, proposals=proposals, seed=seed)
+        anneal(PlacementCost(start), moves=moves, soft_every=0, seed=seed)
         return time.process_time() - at
 
-    soft = 0.0
-    if not proposals.move_soft:
-        at = time.process_time()
-        PlacementCost(start).place_soft_macros()
-        soft = time.process_time() - at
+    at = time.process_time()
+    PlacementCost(start).place_soft_macros()
+    soft = time.process_time() - at
     fixed, moves = min(took(0), took(0)), 1024
     while (spent := max(took(moves) - fixed, 1e-6)) < TRIAL_SHARE * seconds:
         moves *= 2
@@ -64,7 +65,32 @@ def annealed(start: PlacementCost, seconds: float, seed: int, proposals: Proposa
     if moves < 2000 * SOFT_PLACEMENTS:  # then there is one each 2000 moves
         moves = moves_within(left, [(done, spent + done / 2000 * soft) for done, spent in trials])
     plc = PlacementCost(start)
-    anneal(plc, moves=moves, proposals=proposals, seed=seed)
+    anneal(plc, moves=moves, seed=seed)
+    return plc
+
+
+def annealed_in_segments(start: PlacementCost, seconds: float, seed: int, proposals: Proposals) -> PlacementCost:
+    """Anneal once, over the budget: each segment gets its part of the time that is left, at the last one's speed."""
+    begun, plc = time.process_time(), PlacementCost(start)
+    first, last = temperatures_of(plc, proposals, None, None)
+
+    def temperature(segment: int) -> float:
+        return first * (last / first) ** (segment / SEGMENTS)
+
+    moves, at = 1000, begun
+    for segment in range(SEGMENTS):
+        anneal(
+            plc,
+            moves=moves,
+            first_temperature=temperature(segment),
+            last_temperature=temperature(segment + 1),
+            proposals=proposals,
+            seed=SEGMENTS * seed + segment,
+            leave_last=segment + 1 < SEGMENTS,
+        )
+        now = time.process_time()
+        left = seconds - (now - begun)
+        moves, at = max(1, int(moves / (now - at) * left / max(1, SEGMENTS - segment - 1))), now
     return plc
 
 
@@ -87,7 +113,7 @@ def annealing_with_restarts(start: PlacementCost, seconds: float, seed: int) -> 
 
 def long_annealing(start: PlacementCost, seconds: float, seed: int) -> PlacementCost:
     """Anneal once with the published moves."""
-    return annealed(start, seconds, seed, PUBLISHED)
+    return annealed(start, seconds, seed)
 
 
 def rule(start: PlacementCost, seconds: float, seed: int) -> PlacementCost:
@@ -107,7 +133,7 @@ def rule_and_descent(start: PlacementCost, seconds: float, seed: int) -> Placeme
 
 def rule_and_annealing(start: PlacementCost, seconds: float, seed: int) -> PlacementCost:
     """Anneal with the published moves from the best placement that the rule finds in a fifth of the time."""
-    return annealed(rule(start, 0.2 * seconds, seed), 0.8 * seconds, seed, PUBLISHED)
+    return annealed(rule(start, 0.2 * seconds, seed), 0.8 * seconds, seed)
 
 
 def rule_and_polish(start: PlacementCost, seconds: float, seed: int) -> PlacementCost:
@@ -135,12 +161,19 @@ def best_of_rule(
 
 def random_proposals(start: PlacementCost, seconds: float, seed: int) -> PlacementCost:
     """Anneal hard and soft macros; no place is drawn by what it costs."""
-    return annealed(start, seconds, seed, UNIFORM)
+    return annealed_in_segments(start, seconds, seed, UNIFORM)
 
 
 def guided_proposals(start: PlacementCost, seconds: float, seed: int) -> PlacementCost:
     """Anneal hard and soft macros, places drawn by costs, with learned chances and strengths: what ships."""
-    return annealed(start, seconds, seed, GUIDED)
+    return annealed_in_segments(start, seconds, seed, GUIDED)
+
+
+def shipped(start: PlacementCost, seconds: float, seed: int) -> PlacementCost:
+    """Run `place` with two threads for half the budget of wall time, which is the budget where two cores are free."""
+    plc = PlacementCost(start)
+    place(plc, minutes=seconds / 120, threads=2, seed=seed)
+    return plc
 
 
 METHODS: dict[str, Method] = {
@@ -157,5 +190,6 @@ METHODS: dict[str, Method] = {
     "annealing with restarts": annealing_with_restarts,
     "random proposals, soft macros too": random_proposals,
     "guided proposals, soft macros too": guided_proposals,
+    "guided proposals, `place` with two threads": shipped,
 }
 """By the names of the table, in its order."""

@@ -35,7 +35,7 @@ from measure import machine
 from placing import legal_start
 from placing_blocks import GENERATED, NAMES, block
 from placing_layouts import cheaper, put, weighted
-from placing_methods import annealed
+from placing_methods import annealed_in_segments
 from placing_rule import NOISE, RulePolicy
 from pretraining_blocks import LEGALISED, pretraining_block
 
@@ -218,7 +218,7 @@ def from_start(given: argparse.Namespace, start: PlacementCost, policy: str, coo
         seconds *= 1.0 - SAMPLED_SHARE
         spent = found["cpu_seconds"]
     begun = time.process_time()
-    plc = annealed(start, seconds, seed, COOL if cool else GUIDED)
+    plc = annealed_in_segments(start, seconds, seed, COOL if cool else GUIDED)
     return {"start": weighted(start), "cost": weighted(plc), "cpu_seconds": spent + time.process_time() - begun}
 
 
