@@ -16,7 +16,7 @@ if not control_suite.available():
 from ...support.control_suite import Reference  # noqa: E402  (imports mujoco)
 
 NAMES = ("cartpole-balance", "reacher-easy", "fish-swim", "quadruped-escape")
-"""One without anything of its own, a target that is drawn, both with sensors, and a ground that is drawn."""
+"""A task with one model for all, two whose target is drawn (fish has sensors too), and one whose ground is drawn."""
 
 
 def stepped(name: str):
