@@ -10,10 +10,11 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from s3fs import S3FileSystem
+from xdist.scheduler import LoadFileScheduling
 
 from .support.swift_server import NoSwiftError, SwiftServer
 
@@ -68,6 +69,23 @@ def bare_names_stay_unimported() -> Iterator[None]:
 def pytest_xdist_auto_num_workers() -> int:
     """Run one process more than there are cores, since tests wait for leases and for other processes."""
     return min(4, len(os.sched_getaffinity(0)) + 1)
+
+
+class WholeRunsTogether(LoadFileScheduling):
+    """Gives each file to one process, and all of `tests/end_to_end` to the same one."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        folder = "tests/end_to_end"
+        return folder if nodeid.startswith(folder) else super()._split_scope(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
+    """Start Prefect's server, a cluster and the runs that others are compared with once, not once in each process.
+
+    They take 40 CPU seconds. The slow part has too many whole runs for one process.
+    """
+    together = config.getvalue("dist") == "loadfile" and "not slow" in config.option.markexpr
+    return WholeRunsTogether(config, log) if together else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

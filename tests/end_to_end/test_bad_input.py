@@ -102,6 +102,7 @@ def test_bad_preset_files_are_refused_by_name(tmp_path):
         bench.close()
 
 
+@pytest.mark.slow
 def test_a_missing_prefect_server_is_named(tmp_path, references):
     """The error of `train` and of `evaluate --follow` is one line with the address; nothing is stored."""
     run = references.run(BRIEF)
@@ -117,6 +118,7 @@ def test_a_missing_prefect_server_is_named(tmp_path, references):
         bench.close()
 
 
+@pytest.mark.slow
 def test_missing_services_are_named(bench, cluster):
     """A read-only store, a gang that cannot fit, a scheduler that is absent or needs TLS: each is named."""
     blocked = bench.folder / "a-file"

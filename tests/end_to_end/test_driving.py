@@ -22,6 +22,7 @@ def endless(bench):
     return flow
 
 
+@pytest.mark.slow
 def test_a_driven_run_and_a_full_cluster_are_refused(bench, endless, cluster):
     """A second flow of the run is refused, and another run after its admission_seconds; both errors name the holder."""
     second_flow = bench.resume("endless")
@@ -32,6 +33,7 @@ def test_a_driven_run_and_a_full_cluster_are_refused(bench, endless, cluster):
     assert bench.run("waiting").commits() == []
 
 
+@pytest.mark.slow
 def test_a_driven_run_says_who_drives_it(bench, endless):
     """`show` names the process and since when, and suggests no `resume`; `runs` names it; neither does afterwards."""
     shown = bench.penstock("show", "endless", "--store", bench.store).succeed()
@@ -45,6 +47,7 @@ def test_a_driven_run_says_who_drives_it(bench, endless):
     assert listed["driver"] is None
 
 
+@pytest.mark.slow
 def test_two_runs_take_turns_on_one_cluster(bench, references):
     """Two runs on a cluster that holds one gang both end, each with the bytes that it has alone."""
     flows = [bench.train(name, BRIEF) for name in ("first", "second")]
@@ -73,9 +76,10 @@ def test_a_cluster_that_dasks_commands_started_holds_a_run(references, flow_envi
         cluster.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "number",
-    [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)],
+    [signal.SIGKILL, signal.SIGTERM],
     ids=lambda number: number.name,
 )
 def test_tasks_of_a_stopped_flow_end(endless, cluster, number):

@@ -34,7 +34,7 @@ LAGS = {0: ALONE, 1: "single_learner_fine", 2: "multiple_learners", 4: "central"
 @pytest.mark.parametrize(
     ("algorithm", "policy"),
     [
-        pytest.param(algorithm, policy, marks=[] if algorithm == "ppo" or policy == "agents" else [pytest.mark.slow])
+        pytest.param(algorithm, policy, marks=[] if algorithm == "ppo" else [pytest.mark.slow])
         for algorithm in ALGORITHMS
         for policy in policies_of(algorithm)
         if policy != ALONE
@@ -142,6 +142,7 @@ def test_rows_are_exactly_as_old_as_the_lag(policy_runs, policy_bench, tmp_path,
         assert same == [True] * (lag + 1) + [False]
 
 
+@pytest.mark.slow
 def test_auto_chooses_a_policy_and_records_it(policy_bench):
     """The measured candidates and the choice are printed and stored with the run, with every number of tasks."""
     small = Small(stages=1)

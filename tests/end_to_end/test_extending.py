@@ -41,6 +41,7 @@ def extend(bench: Bench, name: str, *options: str, stages: int = LONGER.stages):
     return bench.penstock("extend", name, "--max-stages", str(stages), *where, *options)
 
 
+@pytest.mark.slow
 def test_an_extended_run_learns_what_a_longer_one_does(bench: Bench, references: References):
     """Every shard, state, snapshot, checkpoint, metric and evaluation has the same bytes; so again and in a fork."""
     run = copied(bench, references, "extended")
@@ -65,9 +66,10 @@ def test_an_extended_run_learns_what_a_longer_one_does(bench: Bench, references:
     assert bench.run("forked").commits() == run.commits()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "rounds",
-    [(BRIEF.all_rounds + 5,), pytest.param((BRIEF.all_rounds, LONGER.all_rounds - 4), marks=pytest.mark.slow)],
+    [(BRIEF.all_rounds + 5,), (BRIEF.all_rounds, LONGER.all_rounds - 4)],
     ids=["once", "twice"],
 )
 def test_a_killed_extension_is_resumed(bench: Bench, references: References, rounds: tuple[int, ...]):

@@ -41,6 +41,7 @@ def test_following_evaluates_each_commit_and_changes_no_byte(bench, references, 
     assert max(len(json.loads(table["data"])) for table in tables) == BRIEF.stages
 
 
+@pytest.mark.slow
 def test_following_needs_no_prefect(bench, references):
     """Without a Prefect server, results are the same."""
     run = references.run(BRIEF)

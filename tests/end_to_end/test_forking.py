@@ -5,10 +5,13 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pytest
+
 from ..support.stored_run import assert_same, damage
 from .conftest import BRIEF
 
 
+@pytest.mark.slow
 def test_a_fork_ends_with_the_bytes_of_its_source(bench, references):
     """The same settings and commits give the same run, in another store as well."""
     source = references.run(BRIEF)

@@ -7,6 +7,8 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from penstock.storage.digest import canonical_json, digest
 from penstock.storage.tensors import load_tensors
 
@@ -50,6 +52,7 @@ def test_a_run_of_the_version_before_resumes(bench: Bench):
     assert timings["stage"] == 2
 
 
+@pytest.mark.slow
 def test_a_stored_algorithm_with_former_imports_is_refused_by_name(bench: Bench):
     """A run of 0.1.0 whose custom algorithm imports `tasks`: the error names `penstock.tasks`, and what to import."""
     folder, modules = Path(bench.store) / "golden", bench.folder / "modules"

@@ -81,6 +81,7 @@ def wait_for_end(processes: list[psutil.Process]) -> None:
     wait_until(lambda: not there(), lambda: f"the end of {there()}")
 
 
+@pytest.mark.slow
 def test_the_first_stage_does_not_wait_for_prefect(late, references):
     """All its rounds are stored while no server answers, and committed when one does.
 
@@ -163,6 +164,7 @@ def test_an_interrupt_before_prefect_answers_ends_all(late):
     assert b'"released":true' in run.store.read("lease.json")
 
 
+@pytest.mark.slow
 def test_a_run_that_another_flow_drives_is_refused_as_a_flow_run(bench, prefect_api):
     """The refusal comes before there is a flow run, and is recorded in it."""
     flow, run = bench.train("taken", ENDLESS), bench.run("taken")

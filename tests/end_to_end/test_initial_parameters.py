@@ -59,6 +59,7 @@ def test_a_run_on_s3_starts_with_a_run_on_s3(bench: Bench, references: Reference
     bench.train("lost", BRIEF, "--init-from", f"{s3_url}/nothing", store=s3_url).refuse("nothing")
 
 
+@pytest.mark.slow
 def test_mismatches_are_refused_before_anything_starts(bench: Bench, references: References):
     """Every tensor that does not fit is a line, and no folder is made."""
     source = references.run(BRIEF)

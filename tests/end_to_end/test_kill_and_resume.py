@@ -33,7 +33,7 @@ def kill(pids):
 @pytest.mark.parametrize(
     ("settings", "member", "rounds"),
     [
-        (SYNCHRONOUS, "act-0", (0, 25)),
+        pytest.param(SYNCHRONOUS, "act-0", (0, 25), marks=pytest.mark.slow),
         pytest.param(OVERLAPPED, "act-0", (11,), marks=pytest.mark.slow),
         pytest.param(SYNCHRONOUS, "learn-0", (39,), marks=pytest.mark.slow),
         (OVERLAPPED, "learn-0", (0, 25)),
@@ -98,6 +98,7 @@ def test_everything_killed_at_once_is_resumed(bench, cluster, references):
     assert_undisturbed(run, references, OVERLAPPED)
 
 
+@pytest.mark.slow
 def test_at_most_one_round_of_a_tile_is_acted_again(bench, cluster):
     """With learner and flow killed at round 40 of 50, each tile acts at most one round again."""
     settings = Settings(stages=1, rounds=50, tiles=2, act_tasks=1)
@@ -150,7 +151,8 @@ def test_reward_sums_that_run_on_survive_a_kill(bench, cluster, settings):
     assert (sums[0] != sums[1]).any()
 
 
-@pytest.mark.parametrize("act_tasks", [pytest.param(1, marks=pytest.mark.slow), 4])
+@pytest.mark.slow
+@pytest.mark.parametrize("act_tasks", [1, 4])
 def test_bytes_do_not_depend_on_act_tasks(bench, references, act_tasks):
     """1, 2 and 4 act tasks over the same tiles give the same bytes."""
     bench.train("placed", SYNCHRONOUS, "--act-tasks", str(act_tasks)).succeed()

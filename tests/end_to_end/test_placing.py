@@ -38,6 +38,7 @@ def segments_done(out):
         return -1
 
 
+@pytest.mark.slow
 def test_stopped_at_any_segment_it_ends_with_the_same_bytes(block, tmp_path):
     """Killed at a random segment, interrupted by Ctrl-C at a later one, and continued by the same command."""
     out, undisturbed = tmp_path / "out", tmp_path / "undisturbed"

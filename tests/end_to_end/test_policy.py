@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 SLOW = pytest.mark.slow
 
 
+@pytest.mark.slow
 def test_an_exported_policy_and_a_loaded_one_agree(bench: Bench, references: References, tmp_path: Path):
     """`penstock export --to onnx` gives the actions of `load_policy`, and changes nothing in the run."""
     run = references.run(BRIEF)

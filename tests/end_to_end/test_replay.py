@@ -44,6 +44,7 @@ def shards_of(run, stages):
     return [ShardRef.from_json(ref) for stage in stages for ref in run.commits()[stage]["shards"]]
 
 
+@pytest.mark.slow
 def test_a_killed_replay_ends_with_the_same_bytes(bench, cluster, references):
     """After its flow and its learner were killed, a replay resumes from its last commit over the same rows."""
     source = references.run(BRIEF)

@@ -204,6 +204,7 @@ def test_bad_arguments_are_refused(copies: Path, tmp_path: Path, names, out: str
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_repeated_exports_to_tensorboard_are_equal(run: StoredRun, bench: Bench):
     """TensorBoard's own reader finds commits' numbers over environment steps; a second export writes the same bytes."""
     logs = bench.folder / "logs"

@@ -24,6 +24,7 @@ class Mine(penstock.Callback):
 """
 
 
+@pytest.mark.slow
 def test_callbacks_and_trackers_change_no_byte(bench: Bench, references: References):
     """A callback that fails is a warning, TensorBoard has the commits' returns, and the run's bytes are the same."""
     (bench.folder / "mine.py").write_text(CALLBACK)

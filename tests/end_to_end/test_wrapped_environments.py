@@ -57,6 +57,7 @@ def killed_and_resumed(bench, cluster, *options: str, meanwhile=lambda: None):
     return run
 
 
+@pytest.mark.slow
 def test_a_killed_run_of_gymnasium_environments_ends_with_the_same_bytes(bench, cluster):
     """Each stage starts new episodes and continues their numbers."""
     run = killed_and_resumed(bench, cluster, "--environment.id", "gymnasium/CartPole-v1")

@@ -17,6 +17,7 @@ from penstock.native.adapters.structured_actions import (
     stored_action,
 )
 
+from ...support.slow import slow_after
 from ...support.structured_environments import SPACES, environment_id
 
 INFINITE = np.inf
@@ -180,7 +181,7 @@ def filled(pool: native.EnvironmentPool, actions: np.ndarray) -> dict[str, np.nd
     return {"observation": observation, "reward": reward, "episode_id": flags[2]}
 
 
-@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("mode", slow_after(1, ["sync", "async"]))
 @pytest.mark.parametrize("kind", SPACES)
 def test_rounds_step_the_environments_own_actions(kind: str, mode: str):
     """A round of vectors gives what each environment gives for the actions that the vectors stand for."""

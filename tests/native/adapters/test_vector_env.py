@@ -10,6 +10,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from penstock import native
 
+from ...support.slow import slow_after
+
 NUM_ENVS = 2
 # Atari's limit cuts episodes so that several end in few steps.
 ATARI = ("ALE/Breakout-v5", {"max_episode_steps": 9, "stack_num": 2, "img_height": 21, "img_width": 16})
@@ -92,7 +94,7 @@ def test_gymnasium_environments_equal_sync_vector_env(env_id: str, mode: Autores
             assert options.keys() == {"reset_mask"}
 
 
-@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
+@pytest.mark.parametrize("mode", slow_after(1, [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP]))
 def test_atari_equals_ale_py(mode: AutoresetMode):
     """Pixels, rewards, flags and infos are those of ale-py's vector environment, made as Gymnasium makes the id."""
     settings = {"stack_num": 2, "img_height": 42, "noop_max": 5, "episodic_life": True, "reward_clipping": False}
@@ -147,7 +149,7 @@ def test_atari_takes_seeds_of_64_bits():
 
 
 @pytest.mark.parametrize(("env_id", "settings"), KINDS, ids=NAMES)
-@pytest.mark.parametrize("made_for", [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])
+@pytest.mark.parametrize("made_for", slow_after(1, [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP]))
 def test_rounds_equal_the_gymnasium_api(env_id: str, settings: dict[str, Any], made_for: AutoresetMode):
     """Two rounds hold row for row what step() gives in same-step mode, whatever mode the pool was made for."""
     steps = 20

@@ -97,6 +97,7 @@ def test_a_wrong_nvcc_is_named(monkeypatch: pytest.MonkeyPatch):
         cuda_library("CartPole-v1", HOPPER)
 
 
+@pytest.mark.slow
 def test_a_library_without_its_header_has_no_kernels_for_a_gpu(drift: native.Library, tmp_path: Path):
     """A package's compiled library has no text of which kernels could be made, and the error says so."""
     shutil.copy(drift.path, tmp_path / "drift.so")

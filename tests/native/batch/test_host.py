@@ -117,6 +117,7 @@ def test_structures_have_the_headers_sizes():
     assert ctypes.sizeof(BatchStep) == 5 * 8
 
 
+@pytest.mark.slow
 def test_the_library_of_a_header_has_kernels(drift: native.Library):
     """`load` compiles them along; an environment that throws stays as it was, and the others are stepped."""
     assert drift.environment_ids == ("Drift-v0",)

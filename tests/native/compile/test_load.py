@@ -123,6 +123,7 @@ def test_environment_that_throws_is_named(own: native.Library):
     assert observation[:, 0].tolist() == [0.25, 0.0, 0.5]
 
 
+@pytest.mark.slow
 def test_changed_file_is_compiled_again_under_the_same_id(tmp_path: Path):
     """A change in a file that the header includes is noticed; the newest wins, a pool made before lives on.
 

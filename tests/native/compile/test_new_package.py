@@ -23,6 +23,7 @@ def run(folder: Path, *command: str | Path, **variables: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_the_header_loads_and_its_test_passes(tmp_path: Path):
     """As a user would run both, with warnings as errors."""
     made = write_package("two-carts", tmp_path)

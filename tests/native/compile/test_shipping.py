@@ -81,6 +81,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_entry_point_package_is_found_without_an_import(package: Path):
     """`make` of an id that nothing has brought asks the installed packages; one that fails is warned about.
 

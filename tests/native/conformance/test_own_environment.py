@@ -14,6 +14,7 @@ from penstock.flows.cli.check import check
 from penstock.native.conformance.runner import check_id
 from penstock.storage.errors import ConfigError
 
+from ...support.slow import slow_after
 from ...support.structured import ID, Explorer
 
 CALLS = itertools.count()
@@ -46,7 +47,7 @@ class Flawed(Explorer):
         return observation, info
 
 
-@pytest.fixture(params=["global", "nan", "bounds", "forbidden", "varying"])
+@pytest.fixture(params=slow_after(2, ["global", "forbidden", "nan", "bounds", "varying"]))
 def flawed(request: pytest.FixtureRequest) -> Any:
     masked = "info" if request.param == "forbidden" else ""
     gymnasium.register("test/Flawed-v0", lambda: Flawed(request.param, masked=masked))

@@ -60,6 +60,7 @@ def test_a_member_outside_the_state_is_found(flawed: dict[str, Report]):
     assert "Deterministic step" in found["gymnasium.utils.env_checker"]
 
 
+@pytest.mark.slow
 def test_a_seed_without_effect_is_found(flawed: dict[str, Report]):
     """An environment that draws numbers, and is the same for every seed."""
     assert failures(flawed["Stubborn-v0"]) == {
@@ -67,6 +68,7 @@ def test_a_seed_without_effect_is_found(flawed: dict[str, Report]):
     }
 
 
+@pytest.mark.slow
 def test_values_out_of_bounds_and_not_finite_are_found(flawed: dict[str, Report]):
     """The first value beyond its bounds is named with them, and so is the first that is no number."""
     found = failures(flawed["Wild-v0"])

@@ -49,6 +49,7 @@ def test_an_environment_that_refuses_forbidden_actions_passes():
         assert "gymnasium.utils.env_checker" not in found
 
 
+@pytest.mark.slow
 def test_the_mask_of_a_dict_is_found():
     """The server is not asked for another one."""
     found = outcomes(checked(partial(Explorer, masked="observation")))

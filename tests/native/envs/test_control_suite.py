@@ -19,6 +19,7 @@ if not control_suite.available():
     pytest.skip("the suite's models come with penstock-rl[dm]", allow_module_level=True)
 
 from ...support.control_suite import Reference
+from ...support.slow import slow_after
 
 SIMPLE = [
     name
@@ -61,7 +62,7 @@ def assert_equal_to_reference(env_id: str, steps: int) -> None:
     pool.close()
 
 
-@pytest.mark.parametrize("env_id", control_suite.IDS)
+@pytest.mark.parametrize("env_id", KINDS)
 def test_task_equals_bare_mujoco(env_id: str):
     """Observations and rewards, step for step from the pool's own initial state, under random actions."""
     assert_equal_to_reference(env_id, STEPS)
@@ -120,7 +121,7 @@ def test_time_truncates_and_a_new_episode_begins():
     assert (observation[:, 2] == 0).all()  # the pendulum is at rest
 
 
-@pytest.mark.parametrize("env_id", KINDS)
+@pytest.mark.parametrize("env_id", slow_after(8, KINDS))
 def test_restored_pool_resumes_bit_for_bit(env_id: str):
     """In a used and in a new pool, over the end of an episode: targets and sensors are part of the state."""
     pools = [native.make(env_id, 2, 1, 12) for _ in range(3)]

@@ -15,6 +15,8 @@ import pytest
 from penstock import native
 from penstock.native.pool import mujoco_library
 
+from ...support.slow import slow_after
+
 mujoco = pytest.importorskip("mujoco", reason="comes with penstock-rl[mujoco]")
 pytest.importorskip("imageio", reason="Gymnasium's MuJoCo environments import it; it comes with penstock-rl[test]")
 
@@ -101,7 +103,7 @@ def test_task_equals_gymnasium_over_many_seeds(env_id: str, number: int):
     assert counts["terminated"] + counts["truncated"] >= number
 
 
-@pytest.mark.parametrize("env_id", mujoco_library.IDS)
+@pytest.mark.parametrize("env_id", slow_after(4, mujoco_library.IDS))
 def test_task_equals_gymnasium_over_whole_episodes(env_id: str):
     """Episodes as long as the task's own limit allows, or until it ends them, and the beginning of the next."""
     limit = gymnasium.spec(env_id).max_episode_steps

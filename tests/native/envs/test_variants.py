@@ -6,6 +6,8 @@ import pytest
 from penstock import native
 from penstock.native import _core
 
+from ...support.slow import slow_after
+
 HEADER = """
 #include <stdexcept>
 #include <penstock/library.hpp>
@@ -59,7 +61,7 @@ def _loaded(tmp_path_factory: pytest.TempPathFactory):
         yield
 
 
-@pytest.mark.parametrize("env_id", ["TwinA-v0", "TwinB-v0"])
+@pytest.mark.parametrize("env_id", slow_after(1, ["TwinB-v0", "TwinA-v0"]))
 def test_an_error_names_the_id_that_was_asked_for(env_id: str):
     """In a step of all, of some, and of those that are received."""
     pool = native.make(env_id, 2)

@@ -256,7 +256,7 @@ def test_closing_with_environments_under_way(fuse: Path):
         pool.recv()
 
 
-@pytest.mark.parametrize("call", ["recv", "step"])
+@pytest.mark.parametrize("call", ["recv", pytest.param("step", marks=pytest.mark.slow)])
 def test_interrupt(fuse: Path, call: str):
     """Ctrl-C ends a long wait at once: recv loses nothing, and a step that is given up asks for a reset."""
     text = f"""

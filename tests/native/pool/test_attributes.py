@@ -52,6 +52,7 @@ def test_attributes_are_those_of_gymnasiums_environments(env_id: str):
     assert pool.get_attr("elapsed_steps") == (3, 3, 3)
 
 
+@pytest.mark.slow
 def test_names_of_every_kind(counting: str):
     """Fields of configuration, state and report, what the framework counts, and what all environments share."""
     pool = native.make(counting, 2, limit=[4, 9])

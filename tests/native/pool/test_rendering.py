@@ -147,6 +147,7 @@ def test_one_environment_draws_itself():
     env.close()
 
 
+@pytest.mark.slow
 def test_shapes_lie_where_a_header_puts_them():
     """A rectangle, a disc and a line, cut off at the picture's borders."""
     header = """

@@ -56,6 +56,7 @@ with mujoco.Renderer(reference.model, 240, 320) as renderer:
 """
 
 
+@pytest.mark.slow
 def test_frames_equal_those_of_the_suites_models():
     """Pixel for pixel, of each environment of a pool; of one alone too, and depths."""
     environment = {**os.environ, "MUJOCO_GL": "egl"}

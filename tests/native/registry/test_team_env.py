@@ -42,6 +42,7 @@ def test_an_environment_equals_the_pools():
     assert env.agents == []
 
 
+@pytest.mark.slow
 def test_agents_that_leave_are_terminated():
     """An agent that its mask allows nothing; masks are part of observations."""
     native.load(f"{LEAVING}\n")

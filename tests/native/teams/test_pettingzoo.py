@@ -19,7 +19,7 @@ SPREAD = "pettingzoo/mpe/simple_spread_v3"
 FOUR = "pettingzoo/classic/connect_four_v3"
 KNIGHTS = "pettingzoo/butterfly/knights_archers_zombies_v11"
 STEPPED = ("/mpe/", "classic/connect_four", "classic/tictactoe", "classic/rps", "sisl/pursuit", "butterfly/knights")
-HEAVY = ("sisl/pursuit", "mpe/collect_treasure")
+HEAVY = ("sisl/pursuit", "mpe/collect_treasure", "butterfly/knights")
 IDS = [
     pytest.param(name, marks=pytest.mark.slow) if any(part in name for part in HEAVY) else name
     for name in pettingzoo_ids()

@@ -388,7 +388,7 @@ def test_s3_deletes_more_than_one_request_takes(client_url: str):
     ("scheme", "outcome"),
     [
         ("s3", "read b'content'"),
-        ("s3+pyarrow", "read b'content'"),
+        pytest.param("s3+pyarrow", "read b'content'", marks=pytest.mark.slow),
         pytest.param("s3+obstore", "start processes by spawn", marks=OBSTORE.marks),
     ],
 )

@@ -12,6 +12,7 @@ from penstock.tasks.setup.config.replay import ReplayConfig
 from penstock.tasks.setup.config.run import TrainConfig
 
 from ...support.seeing_teams import SEEING
+from ...support.slow import slow_after
 from ...support.structured_teams import TEAM
 
 FILE = Path(__file__).parents[2] / "support" / "flawed_algorithms.py"
@@ -114,8 +115,8 @@ def test_shipped_algorithms_pass(name: str, environment_id: str):
     assert len(report.checks) == 13
 
 
-@pytest.mark.parametrize("name", ["mappo", "ippo"])
-@pytest.mark.parametrize("environment_id", ["simple_spread_v3", "simple_spread_continuous_v3"])
+@pytest.mark.parametrize("name", slow_after(1, ["mappo", "ippo"]))
+@pytest.mark.parametrize("environment_id", slow_after(1, ["simple_spread_v3", "simple_spread_continuous_v3"]))
 def test_algorithms_with_networks_for_each_agent_pass(name: str, environment_id: str):
     """No loss reads another agent's networks, kernels and torch agree, and every agent's ratio is checked."""
     report = check_one_algorithm(name, environment_id, ["--algorithm.shared-parameters", "false"])
@@ -135,13 +136,7 @@ def test_a_preset_is_checked_in_its_environment(name: str):
         assert (failures(other), other.id) == ({}, "mappo on simple_spread_continuous_v3")
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.slow if name == "floorplan-iql" else ())
-        for name in presets(REPLAY_PRESETS_FOLDER)
-    ],
-)
+@pytest.mark.parametrize("name", slow_after(1, sorted(presets(REPLAY_PRESETS_FOLDER), reverse=True)))
 def test_a_replays_preset_is_checked_where_the_user_says(name: str):
     """Such a preset has no environment; its settings apply, and options on top, which no training run has."""
     environment = "Floorplan-v0" if name.startswith("floorplan") else "Pendulum-v1"
@@ -151,7 +146,8 @@ def test_a_replays_preset_is_checked_where_the_user_says(name: str):
     assert report.id == f"{load_preset(name, REPLAY_PRESETS_FOLDER)['algorithm']['name']} on {environment}"
 
 
-@pytest.mark.parametrize("name", ["mappo", pytest.param("ippo", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["mappo", "ippo"])
 def test_structured_actions_of_teams_are_checked(name: str):
     """Agents have structures of their own, of choices and of numbers, with masks, and one leaves."""
     settings = "{masked = true, leaving = true}"
@@ -160,7 +156,7 @@ def test_structured_actions_of_teams_are_checked(name: str):
     assert report.id == f"{name} on {TEAM}"
 
 
-@pytest.mark.parametrize(("name", "shared"), [("mappo", "true"), pytest.param("ippo", "false", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("name", "shared"), slow_after(1, [("mappo", "true"), ("ippo", "false")]))
 def test_structured_observations_of_teams_are_checked(name: str, shared: str):
     """With an encoder for each leaf, masks, an agent that lacks a picture, and one that leaves."""
     environment = ["--environment.structured", "true", "--environment.settings", "{masked = true, leaving = true}"]
@@ -201,11 +197,7 @@ TEAM_SETTINGS = {
 
 @pytest.mark.parametrize(
     ("name", "settings"),
-    [
-        pytest.param(name, settings, marks=pytest.mark.slow if (name, settings) == ("mappo", "all, apart") else ())
-        for name in ("mappo", "ippo")
-        for settings in TEAM_SETTINGS
-    ],
+    slow_after(1, [(name, settings) for name in ("ippo", "mappo") for settings in reversed(TEAM_SETTINGS)]),
 )
 def test_settings_of_values_and_memories_pass(name: str, settings: str):
     """MAPPO and IPPO with them: the ratio is 1 also where sequences begin with memories, and nothing leaks."""

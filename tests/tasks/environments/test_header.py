@@ -79,6 +79,7 @@ def configured(header: Path | str, **environment: Any) -> Any:
     return build_config({"environment": {"header": str(header), "num_envs": 2, "envs_per_tile": 2, **environment}})
 
 
+@pytest.mark.slow
 def test_the_text_belongs_to_the_run(header: Path):
     """Once stored it needs no file; the identity has the text's digest and no path; another text is another run."""
     config = with_typed_settings(with_header(configured(header, settings={"length": 2, "start": 3})))

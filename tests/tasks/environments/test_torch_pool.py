@@ -152,6 +152,7 @@ def test_frequent_resets_get_the_native_starts(environment_id: str, limit: int):
     assert ended >= (150 // limit - 10 if limit > 0 else 0)
 
 
+@pytest.mark.slow
 def test_a_loaded_header_is_stepped_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Agents, float64 observations, arrays of every type and normal draws in steps keep the pool's bytes.
 

@@ -37,7 +37,16 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(params=KINDS)
+REPRESENTATIVE = ("ppo", "normalised", "recurrent", "masked", "agents")
+"""Kinds that `make test` takes: the others combine their parts, or have another algorithm."""
+
+
+def kind_case(name: str, *more: Any) -> Any:
+    """Return a case for `parametrize`, marked as slow unless its kind is representative."""
+    return pytest.param(name, *more, marks=() if name in REPRESENTATIVE else pytest.mark.slow)
+
+
+@pytest.fixture(params=[kind_case(name) for name in KINDS])
 def kind_context(request: pytest.FixtureRequest, make_context: MakeContext, leaving: None) -> RunContext:
     """A run of each kind."""
     return make_context(KINDS[request.param])

@@ -16,13 +16,11 @@ from penstock.tasks.inference.policy import Policy
 from penstock.tasks.runtime.run_context import RunContext
 
 from ..conftest import MakeContext
-from .conftest import KINDS
+from .conftest import KINDS, kind_case
 from .support import policy_of
 from .test_policy import played
 
 ROWS = 10_000
-SLOW_IN_ONNX = {"dqn", "sac", "squashed", "structured", "seeing agents", "leaving agents", "remembering agents"}
-"""Kinds whose parts the others have: their programs for PyTorch are compared in any case."""
 
 
 def observations(context: RunContext, policy: Policy) -> np.ndarray:
@@ -70,11 +68,7 @@ def agree(found: list[np.ndarray], wanted: list[np.ndarray], spread: float) -> N
 
 @pytest.mark.parametrize(
     ("kind_context", "kind"),
-    [
-        pytest.param(name, kind, marks=pytest.mark.slow if kind == "onnx" and name in SLOW_IN_ONNX else ())
-        for name in KINDS
-        for kind in ("onnx", "torch")
-    ],
+    [kind_case(name, kind) for name in KINDS for kind in ("onnx", "torch")],
     indirect=["kind_context"],
 )
 def test_it_acts_as_the_run(kind_context: RunContext, tmp_path: Path, kind: str):

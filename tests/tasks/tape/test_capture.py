@@ -365,6 +365,7 @@ print(*(name for name in ("torch._dynamo", "sympy") if name in sys.modules))
 """
 
 
+@pytest.mark.slow
 def test_capturing_does_not_import_torchs_compiler():
     """It has no part in it and would take 90 MB of a learner's process."""
     done = subprocess.run([sys.executable, "-c", IMPORTING], capture_output=True, text=True, check=True)

@@ -60,6 +60,7 @@ def wait_for_stages(folder: Path, stages: int) -> list[Record]:
     return found
 
 
+@pytest.mark.slow
 def test_a_resumed_run_continues_the_same_record(tmp_path: Path, run: CommittedRun, drive, make_tracker):
     """The id is the run's, settings are W&B's config, and the next drive writes again what a kill lost."""
     drive(make_tracker(), 1.0, 2.0)

@@ -468,6 +468,7 @@ def test_from_s3_only_wanted_columns_are_read(s3_url, form):
     assert samples[0] == samples[1]
 
 
+@pytest.mark.slow
 def test_neither_dask_nor_prefect_is_needed(tmp_path):
     """The learner's process and a notebook use the same class."""
     program = (

@@ -261,6 +261,7 @@ def games(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("games")
 def test_evaluation_plays_beyond_ends_after_which_nothing_is_allowed(make_context: MakeContext):
     """Longer episodes continue while others of the batch are over."""
@@ -271,6 +272,7 @@ def test_evaluation_plays_beyond_ends_after_which_nothing_is_allowed(make_contex
     assert result["min_return"] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("games")
 @pytest.mark.parametrize("name", ["mappo", "ippo"])
 def test_each_of_several_agents_has_its_own_mask(make_context: MakeContext, name: str):

@@ -203,6 +203,7 @@ class Following(Teams):
 """
 
 
+@pytest.mark.slow
 def test_learners_can_own_its_agents_if_its_losses_name_them(write: Write):
     """Agents whose loss is one have one learner; what changes in every minibatch has no owner."""
     module = write(before=APART)
@@ -294,6 +295,7 @@ def test_a_replay_takes_one_too(write: Write):
     assert torch.equal(made.init(3).params["policy"].flat, made.init(3).params["policy"].flat)
 
 
+@pytest.mark.slow
 def test_a_worker_with_another_source_refuses(write: Write, tmp_path: Path, make_context: MakeContext):
     """It has imported an older version than the driver's, though the newer file is there by now.
 

@@ -21,6 +21,7 @@ from penstock.tasks.specs import ActionSpec, EnvironmentSpec, LossInputs, Spec, 
 from penstock.tasks.tape.totals import RoundTotals
 
 from ....support.ppo_cases import random
+from ....support.slow import slow_after
 from ...conftest import MakeContext
 
 STEPS, ENVS, AGENTS, CHOICES, NUMBERS = 4, 2, 2, 3, 2
@@ -308,7 +309,7 @@ def test_a_team_that_pays_for_time_keeps_its_agents_only_if_their_returns_go_on(
 
 
 @pytest.mark.usefixtures("leaving")
-@pytest.mark.parametrize("name", ["mappo", "ippo"])
+@pytest.mark.parametrize("name", slow_after(1, ["mappo", "ippo"]))
 @pytest.mark.parametrize(
     "options",
     [

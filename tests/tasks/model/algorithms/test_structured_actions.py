@@ -21,6 +21,7 @@ from penstock.tasks.setup.config.offline import BehaviourCloningSettings, IQLSet
 from penstock.tasks.setup.config.replay import build_replay_config
 from penstock.tasks.specs import State, Trajectory
 
+from ....support.slow import slow_after
 from ....support.structured_environments import BEST, SPACES, STEPS, environment_id
 
 if TYPE_CHECKING:
@@ -93,7 +94,10 @@ def mean_reward(context: RunContext, algorithm: Algorithm | None, state: State |
     return total / STEPS
 
 
-@pytest.mark.parametrize(("name", "kind"), [*(("ppo", kind) for kind in SPACES), ("impala", "Hybrid")])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    slow_after(1, [("ppo", "Hybrid"), *(("ppo", kind) for kind in SPACES if kind != "Hybrid"), ("impala", "Hybrid")]),
+)
 def test_a_policy_learns_actions_of_every_kind(make_context: MakeContext, kind: str, name: str):
     """Greedy play comes to a bar that random play is far from."""
     own = {"epochs": 6, "minibatches": 4} if name == "ppo" else {"minibatches": 4, "entropy_weight": 0.0}
@@ -104,6 +108,7 @@ def test_a_policy_learns_actions_of_every_kind(make_context: MakeContext, kind: 
     assert mean_reward(context, context.algorithm, state) > bar
 
 
+@pytest.mark.slow
 def test_a_policy_with_a_memory_learns_them(make_context: MakeContext):
     """Training rows are sequences: log-probabilities of `[rows, steps, ...]`."""
     recurrent = {"network": "recurrent", "features": 16, "sequence_steps": 8}
@@ -115,7 +120,7 @@ def test_a_policy_with_a_memory_learns_them(make_context: MakeContext):
     assert last > first + 0.3
 
 
-@pytest.mark.parametrize("kind", ["Hybrid", pytest.param("MultiDiscrete", marks=pytest.mark.slow), "Integers"])
+@pytest.mark.parametrize("kind", slow_after(1, ["Integers", "Hybrid", "MultiDiscrete"]))
 def test_stored_actions_are_cloned_and_improved_on(make_context: MakeContext, kind: str):
     """Behaviour cloning imitates the rows of a policy that learns; IQL learns a better one than theirs."""
     context = make_context(settings(kind, "ppo", learning_rate=1e-2, discount=0.1, epochs=6, minibatches=4))

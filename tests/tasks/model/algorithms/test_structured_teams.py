@@ -22,6 +22,7 @@ from penstock.tasks.specs import ActionSpec, EnvironmentSpec, Leaf, Spec, State,
 
 from ....support.ppo_cases import random
 from ....support.seeing_teams import CHOICES, SEEING
+from ....support.slow import slow_after
 
 if TYPE_CHECKING:
     from penstock.tasks.runtime.run_context import RunContext
@@ -200,7 +201,7 @@ def test_masks_hold_and_shards_have_a_column_for_each_leaf(make_context: MakeCon
     actor.close()
 
 
-@pytest.mark.parametrize("name", ["mappo", "ippo"])
+@pytest.mark.parametrize("name", slow_after(1, ["mappo", "ippo"]))
 def test_a_team_learns_what_only_its_pictures_show(make_context: MakeContext, name: str):
     """A guide is paid by its picture alone, a pilot by its shift; both share networks, and chance is 1/3."""
     torch.set_num_threads(1)

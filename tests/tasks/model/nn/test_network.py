@@ -25,6 +25,7 @@ from penstock.tasks.setup.config.on_policy import IMPALASettings, PPOSettings
 from penstock.tasks.specs import ActionSpec, EnvironmentSpec, LossInputs, Trajectory
 
 from ....support.ppo_cases import random
+from ....support.slow import slow_after
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -182,7 +183,7 @@ def test_a_recurrent_policy_learns_a_task_that_needs_memory():
     assert paid > 0.9, "without memory, half of the cues are met"
 
 
-@pytest.mark.parametrize("kind", BOTH)
+@pytest.mark.parametrize("kind", slow_after(1, BOTH))
 @pytest.mark.parametrize("network", ["nature", "residual"])
 def test_atari_frames_are_learned_from(kind: Callable[..., PPOSettings | IMPALASettings], network: Any):
     """A round of Pong as its pool gives it, bytes and all: acting and learning agree, and an update is finite."""

@@ -26,6 +26,7 @@ from penstock.tasks.roles.reducing.reduction import LocalReduction, SummedReduct
 from penstock.tasks.setup.distribution.policies import single_learner_coarse
 
 from ....support.distant_device import DISTANT, HERE, DistantDevice, DistantTensor
+from ....support.slow import slow_after
 from ....support.synthetic_shards import store_shard
 from ...conftest import first_stage_of
 
@@ -67,7 +68,7 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "kernels_for", lambda environment_id, device: kernels_for(environment_id, HERE))
 
 
-@pytest.fixture(params=RUNS)
+@pytest.fixture(params=slow_after(2, sorted(RUNS, reverse=True)))
 def context(request: pytest.FixtureRequest, make_context: MakeContext) -> RunContext:
     return make_context({**RUNS[request.param], **GPU_ONLY})
 

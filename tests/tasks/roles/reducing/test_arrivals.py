@@ -184,7 +184,10 @@ def die(rank: int, port: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-@pytest.mark.parametrize("order", [None, (0, 1) * 11], ids=["any order", "a stored order"])
+@pytest.mark.parametrize(
+    "order",
+    [pytest.param(None, id="any order"), pytest.param((0, 1) * 11, id="a stored order", marks=pytest.mark.slow)],
+)
 def test_a_killed_learner_is_felt_by_all(order):
     """By the server, and by the other learner, which is ahead and waits for a reply: long before the time-out."""
     ppo, rendezvous = make("plain"), Rendezvous(HOST, PATIENCE_SECONDS)

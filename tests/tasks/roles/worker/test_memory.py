@@ -37,6 +37,7 @@ def pages_touched(how: str) -> int:
     return int(subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
 def test_tensors_take_the_memory_of_those_before():
     """In Dask's environment each is mapped anew, 32 pages a time; afterwards, none is."""

@@ -65,7 +65,7 @@ def begun(
     "settings",
     [
         pytest.param({}, id="ppo"),
-        pytest.param(SAC, id="sac"),
+        pytest.param(SAC, id="sac", marks=pytest.mark.slow),
         pytest.param(DQN, id="dqn", marks=pytest.mark.slow),
     ],
 )
