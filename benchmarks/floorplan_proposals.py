@@ -3,7 +3,8 @@
 A candidate is a `Proposals`; its return is minus the mean cost that annealing reaches with it in `--seconds` CPU
 seconds on the blocks of a generation, each over the cost that the numbers before learning reached there. Blocks differ
 in size, grid, share and seed; none of them is one that `placing.py` compares methods on. `--uniform` learns the same
-without guided kinds, so that random proposals get the same care. Needs `cmaes` (`pip install cmaes`).
+without guided kinds, so that random proposals get the same care, and `--full` on fuller blocks. Needs `cmaes` (`pip
+install cmaes`).
 
     python benchmarks/floorplan_proposals.py --generations 20 --out proposals.jsonl
 
@@ -41,8 +42,8 @@ UNINFORMED = Proposals(*[0.1] * 10, *[0.05] * 3)
 FIRST_SEED = 1000  # of generated blocks; `placing_blocks.py` has seeds below
 
 
-def block(seed: int, folder: str) -> PlacementCost:
-    """Return a generated block, legalised, its soft macros placed by forces."""
+def block(seed: int, folder: str, *, full: bool) -> PlacementCost:
+    """Return a generated block, legalised, its soft macros placed by forces; a full one may have no free area."""
     rng = np.random.default_rng(seed)
     while True:
         spec = BlockSpec(
@@ -52,8 +53,8 @@ def block(seed: int, folder: str) -> PlacementCost:
             columns=int(rng.integers(12, 33)),
             rows=int(rng.integers(12, 33)),
             nets_per_macro=int(rng.integers(5, 15)),
-            hard_share=float(rng.uniform(0.2, 0.45)),
-            soft_share=float(rng.uniform(0.1, 0.25)),
+            hard_share=(hard_share := float(rng.uniform(0.2, 0.45))),
+            soft_share=float(rng.uniform(0.1, 0.97 - hard_share if full else 0.25)),
             side=float(rng.uniform(300, 2500)),
             seed=seed,
         )
@@ -97,6 +98,7 @@ class Space:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--uniform", action="store_true", help="Learn without guided kinds.")
+    parser.add_argument("--full", action="store_true", help="Soft macros have up to three quarters of the area.")
     parser.add_argument("--generations", type=int, default=20)
     parser.add_argument("--population", type=int, default=12)
     parser.add_argument("--seconds", type=float, default=1.2, help="CPU seconds of each annealing.")
@@ -111,7 +113,7 @@ def main() -> None:
             if generation < len(known):
                 returns = known[generation]["returns"]
             else:
-                returns = measured(space, points, generation, given.seconds, folder)
+                returns = measured(space, points, generation, given, folder)
             optimiser.tell([(point, -one) for point, one in zip(points, returns, strict=True)])
             if generation >= len(known):
                 line = {
@@ -126,10 +128,11 @@ def main() -> None:
                 print(json.dumps({key: line[key] for key in ("generation", "mean_return", "best_return")}), flush=True)
 
 
-def measured(space: Space, points: list[Any], generation: int, seconds: float, folder: str) -> list[float]:
+def measured(space: Space, points: list[Any], generation: int, given: argparse.Namespace, folder: str) -> list[float]:
     """Return each candidate's return on the generation's blocks."""
+    seconds = given.seconds
     seeds = [FIRST_SEED + generation * BLOCKS_PER_GENERATION + i for i in range(BLOCKS_PER_GENERATION)]
-    starts = [block(seed, folder) for seed in seeds]
+    starts = [block(seed, folder, full=given.full) for seed in seeds]
     scales = [reached(start, space.first, seconds, seed) for start, seed in zip(starts, seeds, strict=True)]
     returns = []
     for point in points:

@@ -21,14 +21,13 @@ from placing_searches import (
 )
 
 from penstock.native.floorplan import (
-    GUIDED,
-    UNIFORM,
     PlacementCost,
     Proposals,
     anneal,
     descend,
     place,
     placing_order,
+    proposals_for,
 )
 from penstock.native.floorplan.placing.chains import moves_within
 from penstock.native.floorplan.searching import temperatures_of
@@ -161,12 +160,12 @@ def best_of_rule(
 
 def random_proposals(start: PlacementCost, seconds: float, seed: int) -> PlacementCost:
     """Anneal hard and soft macros; no place is drawn by what it costs."""
-    return annealed_in_segments(start, seconds, seed, UNIFORM)
+    return annealed_in_segments(start, seconds, seed, proposals_for(start, "uniform"))
 
 
 def guided_proposals(start: PlacementCost, seconds: float, seed: int) -> PlacementCost:
     """Anneal hard and soft macros, places drawn by costs, with learned chances and strengths: what ships."""
-    return annealed_in_segments(start, seconds, seed, GUIDED)
+    return annealed_in_segments(start, seconds, seed, proposals_for(start))
 
 
 def shipped(start: PlacementCost, seconds: float, seed: int) -> PlacementCost:

@@ -20,14 +20,24 @@ from penstock.native.floorplan.placement_cost import (
     read_blockages,
 )
 from penstock.native.floorplan.placing import PlaceProgress, PlaceResult, place
-from penstock.native.floorplan.proposals import GUIDED, PUBLISHED, UNIFORM, Proposals
+from penstock.native.floorplan.proposals import (
+    GUIDED,
+    GUIDED_FULL,
+    PUBLISHED,
+    UNIFORM,
+    UNIFORM_FULL,
+    Proposals,
+    proposals_for,
+)
 from penstock.native.floorplan.searching import AnnealResult, anneal, descend
 from penstock.native.floorplan.synthetic import BlockSpec, generate_block
 
 __all__ = [
     "GUIDED",
+    "GUIDED_FULL",
     "PUBLISHED",
     "UNIFORM",
+    "UNIFORM_FULL",
     "AnnealResult",
     "BlockFileError",
     "BlockSpec",
@@ -49,5 +59,6 @@ __all__ = [
     "open_placement",
     "place",
     "placing_order",
+    "proposals_for",
     "read_blockages",
 ]

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from penstock.native.floorplan.placement_cost import PlacementCost
 
 _KINDS, _NATIVE = 10, 13  # fields that are chances, and those that the native search takes
 
@@ -75,10 +79,43 @@ UNIFORM = Proposals(
     swap=0.0442, shift=0.0181, flip=0.0177, move=0.332, shuffle=0.0816, soft_shift=0.165, soft_swap=0.341,
     hot=0.101, cold=0.0016,
 )  # fmt: skip
-"""Hard and soft macros, no place drawn by what it costs; learned like `GUIDED`, for as long."""
+"""Hard and soft macros, no place drawn by what it costs; learned like `GUIDED`, for as long, on the same blocks."""
 GUIDED = Proposals(
     swap=0.0236, shift=0.0454, flip=0.0149, move=0.0202, shuffle=0.0418, soft_shift=0.091, soft_swap=0.174,
     guided_soft=0.158, guided_move=0.367, guided_swap=0.0635, soft_wire=0.238, hard_wire=0.0521,
     soft_density=0.0555, hot=0.0672, cold=0.00118,
 )  # fmt: skip
-"""Hard and soft macros, places drawn by costs: learned on generated blocks (benchmarks/floorplan_proposals.py)."""
+"""Hard and soft macros, places drawn by costs: learned (benchmarks/floorplan_proposals.py) on generated blocks whose
+soft macros have up to a quarter of the area."""
+UNIFORM_FULL = Proposals(
+    swap=0.0301, shift=0.0463, flip=0.0054, move=0.169, shuffle=0.163, soft_shift=0.26, soft_swap=0.326,
+    hot=0.102, cold=0.000746,
+)  # fmt: skip
+"""Like `UNIFORM`, learned on blocks whose soft macros have up to three quarters of the area."""
+GUIDED_FULL = Proposals(
+    swap=0.106, shift=0.148, flip=0.00224, move=0.0166, shuffle=0.00297, soft_shift=0.0603, soft_swap=0.239,
+    guided_soft=0.33, guided_move=0.0681, guided_swap=0.0265, soft_wire=0.376, hard_wire=0.00635,
+    soft_density=0.0949, hot=0.0946, cold=0.00553,
+)  # fmt: skip
+"""Like `GUIDED`, learned on those blocks."""
+_MOST_SOFT_SHARE = 0.25
+"""Soft macros have at most this share of the area of the blocks on which `GUIDED` and `UNIFORM` were learned."""
+_KINDS_OF_PROPOSALS = {
+    "published": (PUBLISHED, PUBLISHED),
+    "uniform": (UNIFORM, UNIFORM_FULL),
+    "guided": (GUIDED, GUIDED_FULL),
+}
+
+
+def proposals_for(plc: PlacementCost, kind: Literal["published", "uniform", "guided"] = "guided") -> Proposals:
+    """Return the proposals of a kind that were learned on blocks like this one.
+
+    Args:
+        plc: The block; the share of its area that soft macros have decides.
+        kind: published: hard macros' moves of Circuit Training; uniform: soft macros move too; guided: places are drawn
+            by what they cost.
+    """
+    width, height = plc.get_canvas_width_height()
+    sizes = [plc.get_node_width_height(macro) for macro in plc.get_macro_indices() if plc.is_node_soft_macro(macro)]
+    share = sum(across * up for across, up in sizes) / (width * height)
+    return _KINDS_OF_PROPOSALS[kind][share > _MOST_SOFT_SHARE]

@@ -38,8 +38,8 @@ class BlockSpec:
         counts = (self.hard_macros, self.soft_macros, self.ports, self.nets_per_macro)
         if min(counts) < 0 or self.hard_macros + self.soft_macros < 1 or min(self.columns, self.rows) < 1:
             raise ValueError(f"{self}: counts must be at least 0, with one macro, one column and one row at least")
-        if min(self.hard_share, self.soft_share) < 0 or self.hard_share + self.soft_share > 0.7:
-            raise ValueError(f"{self}: hard_share and soft_share must be at least 0 and at most 0.7 together")
+        if min(self.hard_share, self.soft_share) < 0 or self.hard_share + self.soft_share > 1:
+            raise ValueError(f"{self}: hard_share and soft_share must be at least 0 and at most 1 together")
         if not self.side > 0:
             raise ValueError(f"side is {self.side}, expected a length above 0 um")
 

@@ -97,8 +97,8 @@ def anneal(
     from penstock.flows.display.working import Working
 
     with Working(f"annealing {placement}", "moves", quiet=as_json) as working, file_errors():
-        from penstock.native.floorplan import GUIDED, PUBLISHED, UNIFORM
         from penstock.native.floorplan import anneal as search
+        from penstock.native.floorplan import proposals_for
 
         plc = opened(netlist, placement)
         if legalise:
@@ -113,7 +113,7 @@ def anneal(
             last_temperature=last_temperature,
             soft_every=soft_every,
             seed=seed,
-            proposals={"published": PUBLISHED, "uniform": UNIFORM, "guided": GUIDED}[proposals],
+            proposals=proposals_for(plc, proposals),
             weights=weights,
             on_progress=working.update,
         )

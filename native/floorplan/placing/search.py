@@ -15,7 +15,7 @@ from penstock.native.floorplan.placing.positions import positions_of, put_at, we
 from penstock.native.floorplan.placing.results import PlaceResult, write_best, write_results
 from penstock.native.floorplan.placing.starting import make_legal
 from penstock.native.floorplan.placing.state import OutFolder, State, describe_block
-from penstock.native.floorplan.proposals import GUIDED, Proposals
+from penstock.native.floorplan.proposals import Proposals, proposals_for
 from penstock.native.floorplan.searching import DEFAULT_WEIGHTS, temperatures_of
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def place(
     threads: int | None = None,
     segments: int | None = None,
     weights: tuple[float, float, float] = DEFAULT_WEIGHTS,
-    proposals: Proposals = GUIDED,
+    proposals: Proposals | None = None,
     first_temperature: float | None = None,
     last_temperature: float | None = None,
     out: str | os.PathLike[str] | None = None,
@@ -78,7 +78,8 @@ def place(
         threads: Chains, each in a thread; by default the CPUs that there are, or those that the search began with.
         segments: Parts of the search; by default 60, or fewer where placing the soft macros would take the time.
         weights: Of wirelength, density and congestion.
-        proposals: How changes are drawn; by default soft macros move too, and places are drawn by what they cost.
+        proposals: How changes are drawn; by default soft macros move too, and places are drawn by what they cost, as
+            was learned on blocks like this one (`proposals_for`).
         first_temperature: In units of the weighted cost; by default as `anneal` has it.
         last_temperature: Likewise; temperatures between are geometric.
         out: Folder for the result, and for the state after each segment. A search that is there is continued, to the
@@ -89,6 +90,7 @@ def place(
     Raises:
         ValueError: An argument is invalid, no legal start was found, or the folder can't be used.
     """
+    proposals = proposals_for(plc) if proposals is None else proposals
     first_temperature, last_temperature = temperatures_of(plc, proposals, first_temperature, last_temperature)
     _check(minutes, moves, seed, threads, segments, weights)
     if minutes is None and moves is None:

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from penstock.native.floorplan import (
-    GUIDED,
     PUBLISHED,
     BlockFileError,
     BlockSpec,
@@ -21,6 +20,7 @@ from penstock.native.floorplan import (
     generate_block,
     open_placement,
     place,
+    proposals_for,
 )
 from penstock.native.floorplan.placing import check_counts
 from penstock.native.floorplan.placing.chains import Job, run_chains
@@ -96,8 +96,9 @@ def test_worse_chains_continue_from_the_best(block):
         place(create_placement_cost(*block), out=out, on_progress=stop, **{**SMALL, "threads": 4})
     state = State.decode((out / "state.json").read_bytes(), "state.json")
     plc = create_placement_cost(*block)
-    first, last = temperatures_of(plc, GUIDED, None, None)
-    job = Job(plc, (1.0, 1.0, 0.5), GUIDED, first, last, 4)
+    proposals = proposals_for(plc)
+    first, last = temperatures_of(plc, proposals, None, None)
+    job = Job(plc, (1.0, 1.0, 0.5), proposals, first, last, 4)
     found = run_chains(job, [positions_of(job.base)] * 4, 150, (first, job.temperature(1 / 6)), 0, lambda _: None)
     order = sorted(range(4), key=lambda chain: (found[chain].cost, chain))
     expected = [found[order[0]] if chain in order[2:] else found[chain] for chain in range(4)]

@@ -5,13 +5,17 @@ import pytest
 
 from penstock.native.floorplan import (
     GUIDED,
+    GUIDED_FULL,
     UNIFORM,
+    UNIFORM_FULL,
     BlockSpec,
     PlacementCost,
     Proposals,
     anneal,
     create_placement_cost,
     generate_block,
+    place,
+    proposals_for,
 )
 
 
@@ -92,6 +96,25 @@ def test_guided_proposals_are_better_than_uniform_ones_with_as_many_moves(plc):
         )
 
     assert mean(GUIDED) < mean(UNIFORM)
+
+
+def test_the_share_of_soft_macros_chooses_among_those_that_were_learned(tmp_path):
+    """Up to a quarter of the area the first set, beyond it the other, which `place` takes too."""
+    blocks = {}
+    for share in (0.25, 0.3, 0.75):
+        spec = BlockSpec(hard_macros=5, soft_macros=20, hard_share=0.2, soft_share=share)
+        blocks[share] = create_placement_cost(*generate_block(tmp_path / str(share), spec))
+    assert proposals_for(blocks[0.25]) is GUIDED
+    assert proposals_for(blocks[0.3]) is proposals_for(blocks[0.75]) is GUIDED_FULL
+    assert proposals_for(blocks[0.25], "uniform") is UNIFORM
+    assert proposals_for(blocks[0.3], "uniform") is UNIFORM_FULL
+    assert proposals_for(blocks[0.3], "published") is proposals_for(blocks[0.25], "published")
+
+    costs = {}
+    for name, proposals in {"as it is": None, "full": GUIDED_FULL, "other": GUIDED}.items():
+        plc = PlacementCost(blocks[0.75])
+        costs[name] = place(plc, moves=2000, segments=2, threads=1, seed=1, proposals=proposals).cost
+    assert costs["as it is"] == costs["full"] != costs["other"]
 
 
 def test_without_what_a_kind_moves_it_is_not_proposed(tmp_path):
