@@ -82,7 +82,7 @@ class WholeRunsTogether(LoadFileScheduling):
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
     """Start Prefect's server, a cluster and the runs that others are compared with once, not once in each process.
 
-    They take 40 CPU seconds. The slow part has too many whole runs for one process.
+    They take 30 CPU seconds. The slow part has too many whole runs for one process.
     """
     together = config.getvalue("dist") == "loadfile" and "not slow" in config.option.markexpr
     return WholeRunsTogether(config, log) if together else None
