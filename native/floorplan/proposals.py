@@ -114,7 +114,12 @@ def proposals_for(plc: PlacementCost, kind: Literal["published", "uniform", "gui
         plc: The block; the share of its area that soft macros have decides.
         kind: published: hard macros' moves of Circuit Training; uniform: soft macros move too; guided: places are drawn
             by what they cost.
+
+    Raises:
+        ValueError: There is no such kind.
     """
+    if kind not in _KINDS_OF_PROPOSALS:
+        raise ValueError(f"kind is {kind!r}, expected one of {', '.join(_KINDS_OF_PROPOSALS)}")
     width, height = plc.get_canvas_width_height()
     sizes = [plc.get_node_width_height(macro) for macro in plc.get_macro_indices() if plc.is_node_soft_macro(macro)]
     share = sum(across * up for across, up in sizes) / (width * height)

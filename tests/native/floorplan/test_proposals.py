@@ -101,14 +101,17 @@ def test_guided_proposals_are_better_than_uniform_ones_with_as_many_moves(plc):
 def test_the_share_of_soft_macros_chooses_among_those_that_were_learned(tmp_path):
     """Up to a quarter of the area the first set, beyond it the other, which `place` takes too."""
     blocks = {}
-    for share in (0.25, 0.3, 0.75):
+    for share in (0.2, 0.3, 0.75):
         spec = BlockSpec(hard_macros=5, soft_macros=20, hard_share=0.2, soft_share=share)
         blocks[share] = create_placement_cost(*generate_block(tmp_path / str(share), spec))
-    assert proposals_for(blocks[0.25]) is GUIDED
+    assert proposals_for(blocks[0.2]) is GUIDED
     assert proposals_for(blocks[0.3]) is proposals_for(blocks[0.75]) is GUIDED_FULL
-    assert proposals_for(blocks[0.25], "uniform") is UNIFORM
+    assert proposals_for(blocks[0.2], "uniform") is UNIFORM
     assert proposals_for(blocks[0.3], "uniform") is UNIFORM_FULL
-    assert proposals_for(blocks[0.3], "published") is proposals_for(blocks[0.25], "published")
+    assert proposals_for(blocks[0.3], "published") is proposals_for(blocks[0.2], "published")
+
+    with pytest.raises(ValueError, match="kind is 'random', expected one of published, uniform, guided"):
+        proposals_for(blocks[0.3], "random")
 
     costs = {}
     for name, proposals in {"as it is": None, "full": GUIDED_FULL, "other": GUIDED}.items():

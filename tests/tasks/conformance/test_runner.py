@@ -136,7 +136,13 @@ def test_a_preset_is_checked_in_its_environment(name: str):
         assert (failures(other), other.id) == ({}, "mappo on simple_spread_continuous_v3")
 
 
-@pytest.mark.parametrize("name", slow_after(1, sorted(presets(REPLAY_PRESETS_FOLDER), reverse=True)))
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name == "halfcheetah-iql" else pytest.mark.slow)
+        for name in presets(REPLAY_PRESETS_FOLDER)
+    ],
+)
 def test_a_replays_preset_is_checked_where_the_user_says(name: str):
     """Such a preset has no environment; its settings apply, and options on top, which no training run has."""
     environment = "Floorplan-v0" if name.startswith("floorplan") else "Pendulum-v1"
@@ -197,7 +203,11 @@ TEAM_SETTINGS = {
 
 @pytest.mark.parametrize(
     ("name", "settings"),
-    slow_after(1, [(name, settings) for name in ("ippo", "mappo") for settings in reversed(TEAM_SETTINGS)]),
+    [
+        pytest.param(name, settings, marks=() if (name, settings) == ("ippo", "all, apart") else pytest.mark.slow)
+        for name in ("mappo", "ippo")
+        for settings in TEAM_SETTINGS
+    ],
 )
 def test_settings_of_values_and_memories_pass(name: str, settings: str):
     """MAPPO and IPPO with them: the ratio is 1 also where sequences begin with memories, and nothing leaks."""

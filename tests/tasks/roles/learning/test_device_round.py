@@ -26,7 +26,6 @@ from penstock.tasks.roles.reducing.reduction import LocalReduction, SummedReduct
 from penstock.tasks.setup.distribution.policies import single_learner_coarse
 
 from ....support.distant_device import DISTANT, HERE, DistantDevice, DistantTensor
-from ....support.slow import slow_after
 from ....support.synthetic_shards import store_shard
 from ...conftest import first_stage_of
 
@@ -60,6 +59,8 @@ RUNS: dict[str, dict[str, Any]] = {
     },
     "impala": {"algorithm": {"name": "impala", "hidden": [8], "minibatches": 3, **NORMALISING}},
 }
+REPRESENTATIVE = ("ppo-recurrent", "impala")
+"""Both algorithms, and a memory: the others have options and other spaces."""
 
 
 @pytest.fixture(autouse=True)
@@ -68,7 +69,9 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "kernels_for", lambda environment_id, device: kernels_for(environment_id, HERE))
 
 
-@pytest.fixture(params=slow_after(2, sorted(RUNS, reverse=True)))
+@pytest.fixture(
+    params=[name if name in REPRESENTATIVE else pytest.param(name, marks=pytest.mark.slow) for name in RUNS]
+)
 def context(request: pytest.FixtureRequest, make_context: MakeContext) -> RunContext:
     return make_context({**RUNS[request.param], **GPU_ONLY})
 
