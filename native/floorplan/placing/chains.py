@@ -27,7 +27,8 @@ _POLL_SECONDS = 0.25
 _ENDS_SHARE = 0.25
 """Share of the time that begins and ends of segments may take; blocks where they take more get fewer segments."""
 _TRIAL_SHARE = 0.0075
-"""Share of the time that the last trial but one takes at least; these two measure the speed."""
+"""Share of the time that the last trial but one takes at least, and no less than a segment's begin and end: these two
+trials measure the speed."""
 _LAST_TRIAL = 4
 """Moves of the last trial for each of the one before."""
 _FEWEST_TRIAL_MOVES, _MOST_TRIAL_MOVES = 1 << 10, 1 << 22
@@ -117,7 +118,8 @@ def run_chains(
             leave_last=not last,
             on_progress=watch,
         )
-        return Found(positions_of(plc), weighted_cost(plc, job.weights), found.judged)
+        nodes = [node for node, *_ in starts[chain]]  # a search neither places nor takes away any
+        return Found(positions_of(plc, nodes), weighted_cost(plc, job.weights), found.judged)
 
     with ThreadPoolExecutor(len(starts), thread_name_prefix="chain") as executor:
         futures = [executor.submit(run, chain) for chain in range(len(starts))]
@@ -167,7 +169,7 @@ def measure_moves(
         trials.append((judged, max(took - fixed_seconds, 1e-6)))
         if judged < moves or moves >= _MOST_TRIAL_MOVES or len(trials) == 2:
             break
-        if trials[0][1] >= _TRIAL_SHARE * seconds:
+        if trials[0][1] >= max(_TRIAL_SHARE * seconds, fixed_seconds):  # shorter ones would measure begins and ends
             moves *= _LAST_TRIAL
         else:
             trials.clear()

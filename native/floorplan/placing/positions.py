@@ -16,13 +16,16 @@ _ELSEWHERE = {"MACRO_PIN", "PORT"}
 """Types of nodes that no search moves: a pin is where its macro is."""
 
 
-def positions_of(plc: PlacementCost) -> Positions:
-    """Return where the placed nodes are, ports and pins left out."""
-    return tuple(
-        (node, *plc.get_node_location(node), plc.get_macro_orientation(node))
-        for node in range(plc.get_node_count())
-        if plc.get_node_type(node) not in _ELSEWHERE and plc.is_node_placed(node)
-    )
+def positions_of(plc: PlacementCost, nodes: Sequence[int] | None = None) -> Positions:
+    """Return where nodes are: all that are placed, ports and pins left out, unless they are given."""
+    if nodes is None:
+        nodes = [
+            node
+            for node in range(plc.get_node_count())
+            if plc.get_node_type(node) not in _ELSEWHERE and plc.is_node_placed(node)
+        ]
+    places = zip(nodes, plc.get_node_locations(nodes), map(plc.get_macro_orientation, nodes), strict=True)
+    return tuple((node, x, y, orientation) for node, (x, y), orientation in places)
 
 
 def put_at(plc: PlacementCost, positions: Positions) -> None:
