@@ -1,8 +1,7 @@
-/* Penstock's environment protocol for C and C++: one header, no library. docs/socket.md describes it.
+/* A server of Penstock's environment protocol for C and C++: this header and spaces.h, no library. docs/socket.md.
  *
  * A server describes its environment in a penstock_environment, and calls penstock_listen and penstock_serve, which forks a
- * process for each connection. A client calls penstock_connect, penstock_reset and penstock_step. POSIX, little-endian.
- * The server speaks versions 1 and 2 of the protocol, the client version 1.
+ * process for each connection. POSIX, little-endian. It speaks versions 1 and 2 of the protocol. client.h is the other end.
  * Define PENSTOCK_TOKEN_VARIABLE differently to read the secret from another environment variable. */
 #ifndef PENSTOCK_ENVIRONMENT_H
 #define PENSTOCK_ENVIRONMENT_H
@@ -20,6 +19,8 @@
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <unistd.h>
+
+#include "spaces.h"
 
 #if !defined(__BYTE_ORDER__) || __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "the protocol is little-endian, and this header copies numbers as they are"
@@ -40,7 +41,6 @@ enum {
   PENSTOCK_FAILED,
   PENSTOCK_CLOSE
 };
-static const size_t PENSTOCK_FRAME_BYTES = (size_t)1 << 30;
 
 typedef struct {
   double reward;
@@ -51,9 +51,9 @@ typedef struct {
 typedef struct {
   const char *name;        /* clients ask for socket/<name>; no quotes or backslashes */
   size_t state_bytes;      /* memory of one environment, zero at first */
-  size_t observation_size; /* float32 numbers */
+  size_t observation_size; /* float32 numbers, which `observe` writes; or 0 with leaves */
   int action_count;        /* choices, which a step gets as an int64_t; or 0 */
-  size_t action_size;      /* with action_count 0: float32 numbers between action_low and action_high */
+  size_t action_size;      /* with action_count 0: float32 numbers between action_low and action_high; or 0 with leaves */
   float action_low, action_high;
   long max_episode_steps;  /* steps after which an episode is truncated; 0: none */
   double reward_threshold; /* NAN: none */
@@ -63,6 +63,12 @@ typedef struct {
   /* NULL, or with action_count: writes 1 for each choice that is allowed now, into bytes that are 0. A run asks for it by
    * environment.action_mask = "info". No step gets another choice. Not called once an episode has ended. */
   void (*action_mask)(const void *state, unsigned char *allowed);
+  /* Spaces of several parts or other types, in place of the sizes above. A row has its leaves one after the other without
+   * padding, so memcpy numbers: penstock_offset tells where a leaf begins. `observe_leaves` then writes a row in place of
+   * `observe`; where there are action leaves, a step gets a row of these. */
+  const penstock_leaf *observation_leaves, *action_leaves;
+  size_t observation_leaf_count, action_leaf_count;
+  void (*observe_leaves)(const void *state, unsigned char *row);
 } penstock_environment;
 
 static inline int penstock_send_all(int fd, const void *data, size_t size) {
@@ -121,6 +127,9 @@ static inline void penstock_limit_waits(int fd, double seconds) {
 
 typedef struct {
   const penstock_environment *environment;
+  penstock_leaf plain_observation, plain_action; /* of an environment that states sizes */
+  const penstock_leaf *observations, *actions;
+  size_t observation_count, action_count;
   size_t count, action_bytes, row_bytes;
   size_t mask_bytes; /* at the beginning of a row; 0 if the client did not ask for masks */
   long limit;
@@ -128,6 +137,29 @@ typedef struct {
   long *steps;
   unsigned char *ready;
 } penstock_batch;
+
+/* Finds the leaves of an environment; returns 0, or -1 where it states none, or wrong ones. */
+static inline int penstock_lay_out(penstock_batch *batch, const penstock_environment *environment) {
+  penstock_leaf *seen = &batch->plain_observation, *action = &batch->plain_action;
+  memset(batch, 0, sizeof *batch);
+  batch->environment = environment;
+  seen->axes = 1, seen->shape[0] = environment->observation_size, seen->low = -INFINITY, seen->high = INFINITY;
+  action->axes = !environment->action_count, action->shape[0] = environment->action_size;
+  action->kind = environment->action_count ? PENSTOCK_DISCRETE : PENSTOCK_BOX, action->choices = environment->action_count;
+  action->low = environment->action_low, action->high = environment->action_high;
+  batch->observations = environment->observation_leaf_count ? environment->observation_leaves : seen;
+  batch->observation_count = environment->observation_leaf_count ? environment->observation_leaf_count : 1;
+  batch->actions = environment->action_leaf_count ? environment->action_leaves : action;
+  batch->action_count = environment->action_leaf_count ? environment->action_leaf_count : 1;
+  if (environment->observation_leaf_count ? environment->observation_size || !environment->observe_leaves : !environment->observe) return -1;
+  if (environment->action_leaf_count && (environment->action_count || environment->action_size)) return -1;
+  if (!penstock_leaves_are_right(batch->observations, batch->observation_count) ||
+      !penstock_leaves_are_right(batch->actions, batch->action_count))
+    return -1;
+  batch->row_bytes = penstock_offset(batch->observations, batch->observation_count);
+  batch->action_bytes = penstock_offset(batch->actions, batch->action_count);
+  return 0;
+}
 
 static inline void *penstock_state(const penstock_batch *batch, size_t index) {
   return batch->states + index * batch->environment->state_bytes;
@@ -141,8 +173,12 @@ static inline void penstock_begin(const penstock_batch *batch, size_t index, uin
 /* Writes a row, whose floats lie at no alignment behind a mask: `row` is room for them. */
 static inline void penstock_observe(const penstock_batch *batch, size_t index, int ended, float *row, unsigned char *out) {
   size_t choice;
-  batch->environment->observe(penstock_state(batch, index), row);
-  memcpy(out + batch->mask_bytes, row, batch->row_bytes - batch->mask_bytes);
+  if (batch->environment->observation_leaf_count) {
+    batch->environment->observe_leaves(penstock_state(batch, index), out + batch->mask_bytes);
+  } else {
+    batch->environment->observe(penstock_state(batch, index), row);
+    memcpy(out + batch->mask_bytes, row, batch->row_bytes - batch->mask_bytes);
+  }
   if (!batch->mask_bytes) return;
   memset(out, ended != 0, batch->mask_bytes);
   if (ended) return;
@@ -175,12 +211,12 @@ static inline int penstock_same_token(const unsigned char *given, size_t size) {
 /* Answers HELLO; returns 0 if the connection goes on. */
 static inline int penstock_welcome(int fd, penstock_batch *batch, unsigned char *text) {
   const penstock_environment *environment = batch->environment;
-  char answer[1024], action[160], limit[32] = "null", threshold[40] = "null";
+  char *answer = (char *)text; /* written once the request has been read */
+  penstock_text described = {answer, PENSTOCK_TEXT_BYTES};
   uint32_t numbers[2], lengths[3], head[4];
   uint16_t version, wishes;
   int64_t asked;
   size_t size;
-  int written;
   if (penstock_receive_frame(fd, text, PENSTOCK_TEXT_BYTES, &size) != PENSTOCK_HELLO || size < PENSTOCK_HELLO_BYTES) return -1;
   memcpy(numbers, text + 8, 8), memcpy(&asked, text + 16, 8), memcpy(lengths, text + 24, 12);
   memcpy(&version, text + 8, 2), memcpy(&wishes, text + 10, 2);
@@ -191,12 +227,14 @@ static inline int penstock_welcome(int fd, penstock_batch *batch, unsigned char 
     return penstock_fail(fd, "the server speaks versions 1 and 2 of the protocol: update the older side");
   if (wishes && (wishes != PENSTOCK_MASKS || version == PENSTOCK_PLAIN_VERSION))
     return penstock_fail(fd, "the client has wishes that the server does not know: update the server");
+  if (version == PENSTOCK_PLAIN_VERSION && (environment->observation_leaf_count || environment->action_leaf_count))
+    return penstock_fail(fd, "the environment has spaces that version 1 of the protocol does not have: update the client");
   if (wishes && !(environment->action_mask && environment->action_count))
     return penstock_fail(fd, "the environment has no action_mask: leave environment.action_mask out");
   text += lengths[0];
   if (lengths[1] && (lengths[1] != strlen(environment->name) || memcmp(text, environment->name, lengths[1]))) {
-    snprintf(answer, sizeof answer, "the server has '%s': ask for socket/%s", environment->name, environment->name);
-    return penstock_fail(fd, answer);
+    penstock_print(&described, "the server has '%s': ask for socket/%s", environment->name, environment->name);
+    return penstock_fail(fd, described.left ? answer : "the server has another environment");
   }
   text += lengths[1];
   if (lengths[2] > 2 || (lengths[2] == 2 && memcmp(text, "{}", 2))) return penstock_fail(fd, "the environment has no settings");
@@ -211,23 +249,21 @@ static inline int penstock_welcome(int fd, penstock_batch *batch, unsigned char 
   batch->steps = (long *)calloc(batch->count, sizeof(long));
   batch->ready = (unsigned char *)calloc(batch->count, 1);
   if (!batch->states || !batch->steps || !batch->ready) return penstock_fail(fd, "no memory for so many environments");
-  if (environment->action_count)
-    snprintf(action, sizeof action, "{\"kind\":\"discrete\",\"n\":%d}", environment->action_count);
-  else
-    snprintf(action, sizeof action, "{\"kind\":\"box\",\"dtype\":\"float32\",\"shape\":[%zu],\"low\":%.9g,\"high\":%.9g}",
-             environment->action_size, (double)environment->action_low, (double)environment->action_high);
-  if (batch->limit) snprintf(limit, sizeof limit, "%ld", batch->limit);
-  if (!isnan(environment->reward_threshold)) snprintf(threshold, sizeof threshold, "%.17g", environment->reward_threshold);
   head[0] = version, head[1] = (uint32_t)batch->count;
   head[2] = (uint32_t)batch->row_bytes, head[3] = (uint32_t)batch->action_bytes;
   memcpy(answer, head, sizeof head);
-  written = snprintf(answer + sizeof head, sizeof answer - sizeof head,
-                     "{\"name\":\"%s\","
-                     "\"observation\":{\"kind\":\"box\",\"dtype\":\"float32\",\"shape\":[%zu],\"low\":null,\"high\":null},"
-                     "\"action\":%s,\"action_mask\":%s,\"max_episode_steps\":%s,\"reward_threshold\":%s}",
-                     environment->name, environment->observation_size, action, wishes ? "true" : "false", limit, threshold);
-  if (written < 0 || (size_t)written >= sizeof answer - sizeof head) return -1;
-  return penstock_send_frame(fd, PENSTOCK_WELCOME, answer, sizeof head + (size_t)written);
+  described.at += sizeof head, described.left -= sizeof head;
+  penstock_print(&described, "{\"name\":\"%s\",\"observation\":", environment->name);
+  penstock_print_space(&described, batch->observations, batch->observation_count);
+  penstock_print(&described, ",\"action\":");
+  penstock_print_space(&described, batch->actions, batch->action_count);
+  penstock_print(&described, ",\"action_mask\":%s,\"max_episode_steps\":", wishes ? "true" : "false");
+  if (batch->limit) penstock_print(&described, "%ld,\"reward_threshold\":", batch->limit);
+  else penstock_print(&described, "null,\"reward_threshold\":");
+  if (isnan(environment->reward_threshold)) penstock_print(&described, "null}");
+  else penstock_print(&described, "%.17g}", environment->reward_threshold);
+  if (!described.left) return penstock_fail(fd, "the description of the environment is too long");
+  return penstock_send_frame(fd, PENSTOCK_WELCOME, answer, (size_t)(described.at - answer));
 }
 
 /* Steps all that are asked for into `out`; returns the bytes of the answer, or 0 if an action is wrong. */
@@ -245,8 +281,8 @@ static inline size_t penstock_step_batch(penstock_batch *batch, const unsigned c
     uint64_t seed;
     if (chosen[index]) {
       if (!batch->ready[index]) break;
+      if (!penstock_row_is_right(batch->actions, batch->action_count, action)) break;
       if (batch->environment->action_count) memcpy(&choice, action, sizeof choice);
-      if (choice < 0 || (batch->environment->action_count && choice >= batch->environment->action_count)) break;
       if (!penstock_allows(batch, index, choice, room)) break;
       /* Rows of choices are copied; those of floats lie on their alignment, behind seeds of 8 bytes. */
       result = batch->environment->step(penstock_state(batch, index),
@@ -320,21 +356,18 @@ static inline int penstock_listen(const char *host, int port, int *bound) {
   return fd;
 }
 
-/* Serves clients, a process each, until accepting fails. */
+/* Serves clients, a process each, until accepting fails; at once (EINVAL) where the environment's spaces are none. */
 static inline int penstock_serve(int listening, const penstock_environment *environment) {
+  penstock_batch batch;
+  if (penstock_lay_out(&batch, environment)) return errno = EINVAL, -1;
   signal(SIGCHLD, SIG_IGN); /* the kernel collects the processes of connections */
   for (;;) {
     int fd = accept(listening, NULL, NULL);
     if (fd < 0 && (errno == EINTR || errno == ECONNABORTED)) continue;
     if (fd < 0) return -1;
     if (fork() == 0) {
-      penstock_batch batch;
       unsigned char *text = (unsigned char *)malloc(PENSTOCK_TEXT_BYTES);
       close(listening);
-      memset(&batch, 0, sizeof batch);
-      batch.environment = environment;
-      batch.row_bytes = 4 * environment->observation_size;
-      batch.action_bytes = environment->action_count ? 8 : 4 * environment->action_size;
       penstock_limit_waits(fd, 10.0);
       if (text && penstock_welcome(fd, &batch, text) == 0) {
         penstock_limit_waits(fd, 0.0);
@@ -345,125 +378,6 @@ static inline int penstock_serve(int listening, const penstock_environment *envi
     }
     close(fd);
   }
-}
-
-/* ---- client ---- */
-
-/* A connection, and the answers to the latest request. Rows are observation_bytes long, `final` has one for each episode
- * that ended, in order; they lie at no alignment, so memcpy them. `description` is the server's JSON. */
-typedef struct {
-  int fd;
-  size_t count, observation_bytes, action_bytes;
-  double *reward;
-  unsigned char *terminated, *truncated, *observation, *final, *body;
-  char *description;
-  char error[256];
-} penstock_client;
-
-static inline int penstock_client_fail(penstock_client *client, const char *text, size_t size) {
-  snprintf(client->error, sizeof client->error, "%.*s", (int)(size < 255 ? size : 255), text);
-  return -1;
-}
-
-static inline void penstock_disconnect(penstock_client *client) {
-  if (client->fd >= 0) penstock_send_frame(client->fd, PENSTOCK_CLOSE, "", 0), close(client->fd);
-  free(client->reward), free(client->body), free(client->description);
-  memset(client, 0, sizeof *client), client->fd = -1;
-}
-
-/* Connects, and makes `count` environments; limit 0 is the environment's own. Waits at most `seconds` for each piece of an answer.
- * Returns 0, or -1 with a text in `error`. */
-static inline int penstock_connect(penstock_client *client, const char *host, int port, const char *name, size_t count,
-                                   long limit, double seconds) {
-  static const char magic[8] = {'P', 'E', 'N', 'S', 'T', 'O', 'C', 'K'};
-  const char *token = getenv(PENSTOCK_TOKEN_VARIABLE);
-  size_t token_bytes = token ? strlen(token) : 0, name_bytes = strlen(name), size;
-  uint32_t numbers[2] = {PENSTOCK_PLAIN_VERSION, (uint32_t)count}, lengths[3] = {(uint32_t)token_bytes, (uint32_t)name_bytes, 2};
-  uint32_t head[4];
-  int64_t limit64 = limit;
-  struct sockaddr_in where;
-  unsigned char *text = (unsigned char *)malloc(PENSTOCK_TEXT_BYTES + 1);
-  int kind;
-  memset(client, 0, sizeof *client), client->fd = -1;
-  memset(&where, 0, sizeof where);
-  where.sin_family = AF_INET, where.sin_port = htons((uint16_t)port);
-  if (!text || !count || count > PENSTOCK_ENVS || token_bytes + name_bytes > 65536 || inet_pton(AF_INET, host, &where.sin_addr) != 1) {
-    free(text);
-    return penstock_client_fail(client, "the address or a size is wrong", 255);
-  }
-  client->fd = socket(AF_INET, SOCK_STREAM, 0);
-  if (client->fd >= 0) penstock_limit_waits(client->fd, seconds);
-  memcpy(text, magic, 8), memcpy(text + 8, numbers, 8), memcpy(text + 16, &limit64, 8), memcpy(text + 24, lengths, 12);
-  if (token_bytes) memcpy(text + PENSTOCK_HELLO_BYTES, token, token_bytes);
-  memcpy(text + PENSTOCK_HELLO_BYTES + token_bytes, name, name_bytes);
-  memcpy(text + PENSTOCK_HELLO_BYTES + token_bytes + name_bytes, "{}", 2);
-  size = PENSTOCK_HELLO_BYTES + token_bytes + name_bytes + 2;
-  if (client->fd < 0 || connect(client->fd, (struct sockaddr *)&where, sizeof where) ||
-      penstock_send_frame(client->fd, PENSTOCK_HELLO, text, size)) {
-    free(text);
-    return penstock_client_fail(client, strerror(errno), 255);
-  }
-  kind = penstock_receive_frame(client->fd, text, PENSTOCK_TEXT_BYTES, &size);
-  if (kind != PENSTOCK_WELCOME || size < sizeof head) {
-    kind == PENSTOCK_FAILED ? penstock_client_fail(client, (char *)text, size) : penstock_client_fail(client, "no WELCOME", 255);
-    free(text);
-    return -1;
-  }
-  memcpy(head, text, sizeof head);
-  client->count = count, client->observation_bytes = head[2], client->action_bytes = head[3];
-  if (head[0] != PENSTOCK_PLAIN_VERSION || head[1] != count || !head[2] || !head[3] ||
-      (uint64_t)count * (26 + 2 * (uint64_t)head[2] + head[3]) > PENSTOCK_FRAME_BYTES) {
-    free(text);
-    return penstock_client_fail(client, "WELCOME has sizes out of range", 255);
-  }
-  text[size] = 0;
-  client->description = (char *)malloc(size - sizeof head + 1);
-  client->reward = (double *)malloc(count * (10 + 2 * client->observation_bytes));
-  client->body = (unsigned char *)malloc(count * (9 + client->action_bytes));
-  if (client->description) memcpy(client->description, text + sizeof head, size - sizeof head + 1);
-  free(text);
-  if (!client->description || !client->reward || !client->body) return penstock_client_fail(client, "no memory", 255);
-  client->terminated = (unsigned char *)(client->reward + count), client->truncated = client->terminated + count;
-  client->observation = client->truncated + count, client->final = client->observation + count * client->observation_bytes;
-  return 0;
-}
-
-static inline int penstock_ask(penstock_client *client, int kind, size_t bytes, int answer, void *into, size_t most, size_t *size) {
-  int found;
-  if (client->fd < 0) return penstock_client_fail(client, "not connected", 255);
-  if (penstock_send_frame(client->fd, kind, client->body, bytes)) return penstock_client_fail(client, "the server is gone", 255);
-  found = penstock_receive_frame(client->fd, into, most, size);
-  if (found == answer) return 0;
-  return found == PENSTOCK_FAILED ? penstock_client_fail(client, (char *)into, *size)
-                                  : penstock_client_fail(client, "no answer, or none of the protocol", 255);
-}
-
-/* Starts episodes with these seeds where `chosen` is 1 (NULL: everywhere); writes `observation`. Returns 0, or -1. */
-static inline int penstock_reset(penstock_client *client, const uint64_t *seeds, const unsigned char *chosen) {
-  size_t count = client->count, size;
-  if (!client->body) return penstock_client_fail(client, "not connected", 255);
-  memcpy(client->body, seeds, 8 * count);
-  if (chosen) memcpy(client->body + 8 * count, chosen, count);
-  else memset(client->body + 8 * count, 1, count);
-  if (penstock_ask(client, PENSTOCK_RESET, 9 * count, PENSTOCK_OBSERVED, client->observation, count * client->observation_bytes, &size))
-    return -1;
-  return size == count * client->observation_bytes ? 0 : penstock_client_fail(client, "an answer of another size", 255);
-}
-
-/* Steps where `chosen` is 1 (NULL: everywhere). An episode that ends is followed by one with its seed of `next_seeds`,
- * whose first observation is in `observation`; the last one of the ended is in `final`. Returns 0, or -1. */
-static inline int penstock_step(penstock_client *client, const uint64_t *next_seeds, const void *actions, const unsigned char *chosen) {
-  size_t count = client->count, size, index, ended = 0;
-  if (!client->body) return penstock_client_fail(client, "not connected", 255);
-  memcpy(client->body, next_seeds, 8 * count), memcpy(client->body + 8 * count, actions, count * client->action_bytes);
-  if (chosen) memcpy(client->body + (8 + client->action_bytes) * count, chosen, count);
-  else memset(client->body + (8 + client->action_bytes) * count, 1, count);
-  if (penstock_ask(client, PENSTOCK_STEP, (9 + client->action_bytes) * count, PENSTOCK_STEPPED, client->reward,
-                   count * (10 + 2 * client->observation_bytes), &size))
-    return -1;
-  if (size < 10 * count) return penstock_client_fail(client, "an answer of another size", 255);
-  for (index = 0; index < count; ++index) ended += client->terminated[index] || client->truncated[index];
-  return size == count * 10 + (count + ended) * client->observation_bytes ? 0 : penstock_client_fail(client, "an answer of another size", 255);
 }
 
 #endif

@@ -18,7 +18,7 @@ from .test_wire import exchanged, hello
 
 FOLDER = Path(python_server.__file__).parent
 CLIENT = r"""
-#include "environment.h"
+#include "client.h"
 int main(int count, char **arguments) {
   penstock_client client;
   uint64_t seeds[2] = {7, 8}, next[2] = {1, 2};

@@ -106,16 +106,15 @@ def test_a_client_of_version_1_is_told_what_it_lacks():
 
 def test_clients_of_both_headers_step_todays_servers(tmp_path):
     """The header of version 1 and today's print the same."""
-    (tmp_path / "client.c").write_text(CLIENT)
+    new = Path(python_server.__file__).parent
+    (tmp_path / "new.c").write_text(CLIENT)
+    (tmp_path / "old.c").write_text(CLIENT.replace("client.h", "environment.h"))  # which had the client too
+    programs = [compiled(tmp_path / f"{name}.c", tmp_path / name, at) for name, at in (("old", OLD), ("new", new))]
     with served() as server:
+        port = server.address.split(":")[1]
         printed = [
-            subprocess.run(
-                [compiled(tmp_path / "client.c", tmp_path / name, folder), server.address.split(":")[1], "CartPole-v1"],
-                capture_output=True,
-                text=True,
-                check=True,
-            ).stdout
-            for name, folder in (("old", OLD), ("new", Path(python_server.__file__).parent))
+            subprocess.run([program, port, "CartPole-v1"], capture_output=True, text=True, check=True).stdout
+            for program in programs
         ]
     assert printed[0] == printed[1]
     assert len(printed[0].splitlines()) == 3
