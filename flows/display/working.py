@@ -42,7 +42,7 @@ class Working:
         if console.is_terminal and not self._quiet:
             self._line = console.status(Text(self._text))
             self._line.start()
-        self.say(self._text)
+        self.say(self._text, self._unit)
         return self
 
     def __exit__(

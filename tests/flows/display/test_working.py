@@ -2,6 +2,7 @@
 
 import pytest
 
+from penstock.flows.display import working as working_module
 from penstock.flows.display.working import Working, describe_progress
 
 
@@ -26,6 +27,22 @@ def test_work_is_announced_at_once_on_the_error_output(capsys):
         working.update(1, 2)
         working.say("drawing run c1")
     assert capsys.readouterr() == ("", "drawing run c1\n")
+
+
+def test_progress_counts_the_unit_that_was_given(capsys, monkeypatch):
+    """Not objects, which is the default; until another part of the work is named."""
+    monkeypatch.setattr(working_module, "_LINE_SECONDS", 0.0)
+    with Working("simulating", "schedules") as working:
+        working.update(1, 2)
+        working.say("reading run c1", "commits")
+        working.update(1, 2)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(",")[0] for line in lines] == [
+        "simulating",
+        "simulating: 1 of 2 schedules",
+        "reading run c1",
+        "reading run c1: 1 of 2 commits",
+    ]
 
 
 def test_quiet_work_shows_nothing(capsys):
