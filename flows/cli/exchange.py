@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from penstock.flows.cli.training import AsJson, Store  # noqa: TC001  (the same)
+from penstock.flows.display.amounts import amount
 from penstock.flows.display.working import Working
 from penstock.storage.errors import ConfigError
 
@@ -41,10 +42,13 @@ def copy(
         typer.echo(json.dumps({**asdict(report), "run": name or run, "store": to}, indent=2))
     else:
         if not report.objects:
-            typer.echo(f"all {report.commits} commits are in {to} already: nothing was copied")
+            typer.echo(f"nothing was copied: {to} has all {amount(report.commits, 'commits')} already")
             return
         left_out = f"; {report.left_out} damaged objects that no commit names were left out" if report.left_out else ""
-        said = f"copied {report.objects} objects, {report.nbytes / 1e6:.1f} MB, {report.commits} commits to {to}"
+        said = (
+            f"copied {amount(report.objects, 'objects')}, {report.nbytes / 1e6:.1f} MB, "
+            f"{amount(report.commits, 'commits')} to {to}"
+        )
         typer.echo(f"{said}{left_out}")
 
 
@@ -78,8 +82,8 @@ def fork(
         return
     option = f" --store {to or where}" if (to or where) != "runs" else ""
     typer.echo(
-        f"run {name} has {from_stage + 1} stages of {run}, {report.env_steps:,} environment steps "
-        f"({report.objects} objects, {report.nbytes / 1e6:.1f} MB)\n  penstock resume {name}{option}"
+        f"run {name} has {amount(from_stage + 1, 'stages')} of {run}, {report.env_steps:,} environment steps "
+        f"({amount(report.objects, 'objects')}, {report.nbytes / 1e6:.1f} MB)\n  penstock resume {name}{option}"
     )
 
 
@@ -121,10 +125,10 @@ def print_counts(verb: str, counts: dict[str, int], as_json: bool) -> None:
         typer.echo(json.dumps(counts, indent=2))
         return
     if "scalars" in counts:
-        typer.echo(f"{verb} {counts['scalars']:,} scalars of {counts['stages']:,} stages")
+        typer.echo(f"{verb} {amount(counts['scalars'], 'scalars')} of {amount(counts['stages'], 'stages')}")
         return
     Console().print(
-        f"{verb} {counts['episodes']} episodes, {counts['steps']:,} steps; {counts['cut_episodes']} of the episodes "
-        f"have no end and are marked as truncated",
+        f"{verb} {amount(counts['episodes'], 'episodes')}, {amount(counts['steps'], 'steps')}; "
+        f"{counts['cut_episodes']} of the episodes have no end and are marked as truncated",
         highlight=False,
     )

@@ -29,6 +29,7 @@ from penstock.flows.cli.scale import scale
 from penstock.flows.cli.simulate import simulate
 from penstock.flows.cli.training import TRAIN_HELP, AsJson, Store, Trust, replay, resume, train
 from penstock.flows.cli.verify import verify
+from penstock.flows.display.amounts import amount
 from penstock.flows.display.console import print_table
 from penstock.flows.display.working import Working
 from penstock.storage.errors import ConfigError, PenstockError
@@ -191,7 +192,7 @@ def evaluate(
         with Working(f"evaluating the commits of run {run} as they appear", quiet=as_json):
             follow_run(store or "runs", run, episodes, key, idle_seconds, lambda result: typer.echo(show(result)))
         return
-    with Working(f"evaluating run {run} over {episodes} episodes", quiet=as_json):
+    with Working(f"evaluating run {run} over {amount(episodes, 'episodes')}", quiet=as_json):
         result = evaluate_run(store or "runs", run, episodes, stage, key)
     if as_json:
         _print_json(result)
@@ -229,7 +230,7 @@ def gc(
         )
         return
     verb = "would remove" if dry_run else "removed"
-    Console().print(f"{verb} {report.objects} objects, {report.nbytes:,} bytes", highlight=False)
+    Console().print(f"{verb} {amount(report.objects, 'objects')}, {report.nbytes:,} bytes", highlight=False)
 
 
 app.command("export")(export)
@@ -442,8 +443,8 @@ def _evaluation_line(result: Mapping[str, float]) -> str:
 
     mean, least, most = (round_return(result[f"{kind}_return"]) for kind in ("mean", "min", "max"))
     return (
-        f"version {result['version']}: mean return {mean} over {result['episodes']} episodes (from {least} to {most}) "
-        f"in {result['seconds']:.2f} s"
+        f"version {result['version']}: mean return {mean} over {amount(int(result['episodes']), 'episodes')} "
+        f"(from {least} to {most}) in {result['seconds']:.2f} s"
     )
 
 

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from penstock.flows.cli.training import AsJson, Store  # noqa: TC001  (typer reads annotations)
+from penstock.flows.display.amounts import amount
 from penstock.flows.display.working import Working
 
 
@@ -46,7 +47,7 @@ def verify(
             remedy = " (a commit names it: restore it from a copy)" if fault.committed else " (no commit names it)"
             console.print(f"{fault.name}: {problem}{remedy}")
         console.print(
-            f"verified {found.commits:,} commits and {found.objects:,} objects of run {run}: "
+            f"verified {amount(found.commits, 'commits')} and {amount(found.objects, 'objects')} of run {run}: "
             f"{f'{len(needed)} damaged or missing' if needed else 'intact'}"
             f"{f', {len(removed)} removed' if removed else ''}"
             f"{f', {found.foreign} files of other programs' if found.foreign else ''}"

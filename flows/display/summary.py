@@ -7,6 +7,8 @@ import time
 from datetime import datetime
 from typing import TYPE_CHECKING, TypedDict
 
+from penstock.flows.display.amounts import amount
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -123,8 +125,10 @@ def outcome_line(result: FlowResult) -> str:
 def _outcome_line(evaluation: Mapping[str, float] | None, env_steps: int, stages: int, finished: str | None) -> str:
     reached = "not evaluated yet"
     if evaluation:
-        reached = f"mean return {round_return(evaluation['mean_return'])} over {evaluation['episodes']} episodes"
-    return f"{reached} after {env_steps:,} environment steps, {stages} stages ({finished or 'not finished'})"
+        episodes = amount(int(evaluation["episodes"]), "episodes")
+        reached = f"mean return {round_return(evaluation['mean_return'])} over {episodes}"
+    done = f"{amount(env_steps, 'environment steps')}, {amount(stages, 'stages')}"
+    return f"{reached} after {done} ({finished or 'not finished'})"
 
 
 def driver_line(lease: Lease) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from penstock.flows.display.amounts import amount
 from penstock.flows.settings.listing import flat_settings
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def identical_runs(histories: Sequence[History]) -> dict[str, tuple[str, int]]:
 def identical_notes(histories: Sequence[History]) -> list[str]:
     """Return a sentence for each run that has the commits of another one."""
     return [
-        f"{name} and {other} are identical in the {stages:,} stage{'' if stages == 1 else 's'} that both have: the "
+        f"{name} and {other} are identical in the {amount(stages, 'stages')} that both have: the "
         f"line of {name} is dashed and lies upon the other's."
         for name, (other, stages) in identical_runs(histories).items()
     ]

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from penstock.flows.cli.floorplans.shared import AsJson, file_errors
+from penstock.flows.display.amounts import amount
 from penstock.storage.errors import ConfigError
 
 _NETLISTS = ("netlist.pb.txt", "netlist.pb.txt.gz")
@@ -60,7 +61,7 @@ def record(
         return
     moved, macros = sum(one.moved for one in found), sum(one.macros for one in found)
     typer.echo(
-        f"{len(found)} episodes of {len(blocks)} blocks, {macros:,} steps, mean return "
+        f"{amount(len(found), 'episodes')} of {amount(len(blocks), 'blocks')}, {amount(macros, 'steps')}, mean return "
         f"{fmean(one.episode_return for one in found):.4f}; {moved} macros stand elsewhere than in their placement, "
         f"at most {max(one.most_moved_um for one in found):.3g} um away"
     )
