@@ -89,7 +89,7 @@ int main(int count, char **arguments) {
   if (client.action_bytes > 2048 || penstock_reset(&client, seeds, NULL)) return 2;
   for (int round = 0;; ++round) {
     for (size_t byte = 0; byte < 2 * client.observation_bytes; ++byte) printf("%02x", client.observation[byte]);
-    if (round == 1) return printf("\n%s\n", client.description), 0;
+    if (round == 1) return printf("\n%s\n", client.description), penstock_disconnect(&client), 0;
     if (penstock_step(&client, seeds, actions, NULL)) return printf("%s\n", client.error), 3;
     printf("\n");
   }
