@@ -43,8 +43,10 @@ QUIET = {
     "distributed.admin.tick.interval": "500ms",
     "distributed.admin.system-monitor.interval": "10s",
     "distributed.worker.profile.enabled": False,
+    # Workers keep a log record for each stage: by default 10,000 of them, which are 30 MiB.
+    "distributed.admin.log-length": 1000,
 }
-"""Settings that keep an idle cluster idle."""
+"""Settings that keep an idle cluster idle, and a long run's small."""
 
 _DASK = {
     # A gang's tasks are long and few: work stealing could only hurt.

@@ -50,6 +50,32 @@ def test_workers_have_the_flows_environment_and_penstocks_modules(tmp_path):
     assert not any(safe for *_, safe, _ in first + second)
 
 
+LOGGING = """
+import logging
+from penstock.tasks.driver.cluster import connected
+from penstock.tasks.setup.config.loading import build_config, load_preset
+
+def log():
+    for number in range(1500):
+        logging.getLogger("distributed.worker").info("stage %d", number)
+
+if __name__ == "__main__":
+    config = build_config(load_preset("cartpole"))
+    with connected(config.make_policy(), config.cluster) as clusters:
+        (client,) = (cluster.client for cluster in clusters.every)
+        client.run(log)
+        print({len(records) for records in client.get_worker_logs().values()})
+"""
+
+
+def test_workers_keep_the_last_log_records_alone(tmp_path):
+    """A record for each stage would otherwise add up, over a run of days, to memory that nobody reads."""
+    (tmp_path / "logging_run.py").write_text(LOGGING)
+    done = subprocess.run([sys.executable, "logging_run.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["{1000}"]
+
+
 LOSING = """
 import os
 from penstock.tasks.driver import cluster
