@@ -12,7 +12,7 @@ run. At the end the run is stopped as Ctrl-C does, and processes that it leaves 
 The table has each series' first and last value after the warm-up, and its slope with a 95 % interval (`trends.py`): per
 hour, and per 1,000 stages where it grows. Parts may run on other days: each adds itself to the same results, and the
 slopes are those that all parts share. With `--folder FOLDER` a part resumes the run of the part before, with its
-database. Dask keeps its last 10,000 log records, one for each stage in a worker: that slope ends after 10,000 stages.
+database. Dask keeps its last 1,000 log records, one for each stage in a worker: the warm-up should have as many stages.
 
 The object server keeps its objects in memory, so `--store s3` is for a few hours. Only its runs use the node's cache.
 """
@@ -183,7 +183,7 @@ class Soak:
             for process in flow.children(recursive=True):
                 with contextlib.suppress(psutil.Error):
                     parent = process.parent()
-                    is_server = (parent, SERVER) in found or "prefect" in process.cmdline()
+                    is_server = (parent, SERVER) in found or any("serve_prefect" in part for part in process.cmdline())
                     other = OTHERS if parent == flow else self._role(process.pid)
                     found.append((process, SERVER if is_server else other))
         except psutil.NoSuchProcess:
