@@ -32,7 +32,7 @@ trials measure the speed."""
 _LAST_TRIAL = 4
 """Moves of the last trial for each of the one before."""
 _FEWEST_TRIAL_MOVES, _MOST_TRIAL_MOVES = 1 << 10, 1 << 22
-_APPROACH = 0.25
+_APPROACH = 0.35
 """Power of the number of moves by which the logarithm of the speed nears its limit."""
 
 
