@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 SEGMENTS = 60
 """Parts of a search: so often chains are compared, and the state is kept."""
 _POLL_SECONDS = 0.25
-_ENDS_SHARE = 0.25
+_ENDS_SHARE = 0.1
 """Share of the time that begins and ends of segments may take; blocks where they take more get fewer segments."""
 _TRIAL_SHARE = 0.0075
 """Share of the time that the last trial but one takes at least, and no less than a segment's begin and end: these two
