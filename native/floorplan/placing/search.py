@@ -76,7 +76,7 @@ def place(
         moves: Instead of a time: legal moves of each chain.
         seed: Of the moves.
         threads: Chains, each in a thread; by default the CPUs that there are, or those that the search began with.
-        segments: Parts of the search; by default 60, or fewer where placing the soft macros would take the time.
+        segments: Parts of the search; by default 60, or fewer where their begins and ends would take much of the time.
         weights: Of wirelength, density and congestion.
         proposals: How changes are drawn; by default soft macros move too, and places are drawn by what they cost, as
             was learned on blocks like this one (`proposals_for`).

@@ -13,7 +13,7 @@ from penstock.native.sockets import server as python_server
 from penstock.native.sockets import wire
 
 from ...support.environment_server import EnvironmentProcess
-from .test_socket_pool import ID, play_rounds, served
+from .test_socket_pool import ID, assert_same_rounds, play_rounds, served
 from .test_wire import exchanged, hello
 
 FOLDER = Path(python_server.__file__).parent
@@ -120,9 +120,7 @@ def test_a_killed_c_server_leaves_no_trace(cartpole):
             cartpole.start()
 
     got = play_rounds(pool, between=between)
-    for left, right in zip(got, wanted, strict=True):
-        for one, other in zip(left, right, strict=True):
-            np.testing.assert_array_equal(one, other)
+    assert_same_rounds(got, wanted)
     pool.close()
 
 

@@ -12,7 +12,7 @@ from penstock.native.sockets.rows import Rows, described_space
 
 from ...support.environment_server import EnvironmentProcess
 from .test_c import compiled
-from .test_socket_pool import play_rounds, served
+from .test_socket_pool import assert_same_rounds, play_rounds, served
 from .test_structured import SAMPLED
 from .test_wire import exchanged, hello
 
@@ -150,9 +150,7 @@ def test_a_killed_c_server_of_leaves_leaves_no_trace(server):
     wanted = play_rounds(pool, draw=draw)
     pool.action_space.seed(3)
     got = play_rounds(pool, between=between, draw=draw)
-    for left, right in zip(got, wanted, strict=True):
-        for one, other in zip(left, right, strict=True):
-            np.testing.assert_array_equal(one, other)
+    assert_same_rounds(got, wanted)
     pool.close()
 
 

@@ -13,7 +13,7 @@ from penstock.native.sockets.server import EnvironmentServer
 from ...support.environment_server import EnvironmentProcess
 from ...support.structured import CHOICES, ID, Explorer
 from .test_c import compiled
-from .test_socket_pool import Drifting, play_rounds, served, serving
+from .test_socket_pool import Drifting, assert_same_rounds, play_rounds, served, serving
 from .test_structured import assert_equal, both
 from .test_wire import BOX, CHOICE, GOOD, answering, exchanged, hello
 
@@ -247,9 +247,7 @@ def assert_no_trace(server, name, **settings):
             server.start()
 
     got = play_rounds(pool, between=between, draw=draw)
-    for left, right in zip(got, wanted, strict=True):
-        for one, other in zip(left, right, strict=True):
-            np.testing.assert_array_equal(one, other)
+    assert_same_rounds(got, wanted)
     pool.close()
 
 

@@ -72,6 +72,13 @@ def play_rounds(pool, rounds=2, steps=40, between=lambda index: None, draw=None)
     return played
 
 
+def assert_same_rounds(got, wanted):
+    """Assert that rounds of `play_rounds` have the same columns and episodes."""
+    for left, right in zip(got, wanted, strict=True):
+        for one, other in zip(left, right, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
 def test_steps_are_gymnasiums_seed_for_seed():
     """The first episode has the pool's seed; each that follows a seed of its own, in next-step mode one step later."""
     with served() as server:
@@ -161,9 +168,7 @@ def test_a_killed_server_that_comes_back_leaves_no_trace_in_rounds():
                 server.start()
 
         got = play_rounds(pool, between=between)
-        for left, right in zip(got, wanted, strict=True):
-            for one, other in zip(left, right, strict=True):
-                np.testing.assert_array_equal(one, other)
+        assert_same_rounds(got, wanted)
         state = pool.save()
         server.kill()
         server.start()

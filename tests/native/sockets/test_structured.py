@@ -17,7 +17,7 @@ from ...support import structured_environments
 from ...support.environment_server import EnvironmentProcess
 from ...support.structured import ID
 from ...support.structured_environments import SCENE, SPACES, registered_id
-from .test_socket_pool import Drifting, play_rounds, served, serving
+from .test_socket_pool import Drifting, assert_same_rounds, play_rounds, served, serving
 
 SAMPLED = "test/Sampled-v0"
 OBSERVED: dict[str, Any] = {
@@ -256,7 +256,5 @@ def test_a_killed_server_of_structured_spaces_leaves_no_trace():
                 server.start()
 
         got = play_rounds(pool, between=between, draw=draw)
-        for left, right in zip(got, wanted, strict=True):
-            for one, other in zip(left, right, strict=True):
-                np.testing.assert_array_equal(one, other)
+        assert_same_rounds(got, wanted)
         pool.close()

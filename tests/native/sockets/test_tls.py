@@ -15,7 +15,7 @@ from penstock.native.sockets.server import serve_id
 
 from ...support.certificates import self_signed, signed
 from ...support.environment_server import EnvironmentProcess
-from .test_socket_pool import ID, play_rounds, served
+from .test_socket_pool import ID, assert_same_rounds, play_rounds, served
 
 
 @pytest.fixture(name="folder", scope="module")
@@ -49,9 +49,7 @@ def test_rows_are_those_of_a_plain_connection_also_after_a_killed_server(own):
                 server.start()
 
         got, wanted = play_rounds(pools[0], between=between), play_rounds(pools[1])
-        for left, right in zip(got, wanted, strict=True):
-            for one, other in zip(left, right, strict=True):
-                np.testing.assert_array_equal(one, other)
+        assert_same_rounds(got, wanted)
         for pool in pools:
             pool.close()
 
