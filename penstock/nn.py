@@ -48,9 +48,11 @@ from penstock.tasks.model.nn.layers import (
 from penstock.tasks.model.nn.network import Network, encoded_leaves, init_leaves
 from penstock.tasks.model.nn.normalizers import Normalizer, Normalizers
 from penstock.tasks.model.nn.optimizers import (
+    EntropyBonus,
     RandomStart,
     clip_norm,
     corrections,
+    count_round,
     init_adam,
     minibatches_before,
     step_adam,
@@ -80,6 +82,7 @@ from penstock.tasks.model.nn.value_learning import ValueNormalizer, limited_valu
 __all__ = [
     "ActionDistribution",
     "AgentNetwork",
+    "EntropyBonus",
     "Network",
     "Normalizer",
     "Normalizers",
@@ -98,6 +101,7 @@ __all__ = [
     "clip_norm",
     "clipped_surrogate",
     "corrections",
+    "count_round",
     "displace",
     "dueling_quantiles",
     "dueling_values",

@@ -362,7 +362,7 @@ class LossInputs:
     def weighted_mean(self, *terms: tuple[Tensor, float | Tensor]) -> Tensor:
         """Return the sum of `mean(values * weight)` over terms `(values, weight)`; those of weight 0.0 are left out.
 
-        A weight is a number, or a tensor of the values' shape, without a gradient.
+        A weight is a number, or a tensor of the values' shape or of shape `[]`, without a gradient.
         """
         kept = [term for term in terms if isinstance(term[1], Tensor) or term[1]] or list(terms)
         shares = [(values, weight, 1.0 / (self.count * values.shape[1:].numel())) for values, weight in kept]
@@ -386,7 +386,7 @@ def _weighted(values: Tensor, weight: float | Tensor, factor: float) -> Tensor:
     is_float32 = values.dtype is torch.float32 and values.is_cpu
     if isinstance(weight, Tensor):
         if not (is_float32 and _is_alike(weight, values)):
-            return weight * factor
+            return (weight * factor).expand(values.shape)
         found = torch.empty(values.shape)
         call(0, "scale", (weight, found), (found.numel(),), (factor,))
         return found

@@ -6,7 +6,8 @@ read and wrote, and run again with those of other rows: the same operations in t
 
 That holds for a loss which is made of such operations alone. Whatever else torch computes while it is captured (but for
 views and fresh memory) ends the capture, and so does a total that is read as a Python number; the loss is then
-computed as before. A loss is a pure function of its arguments (`algorithms.contract`), so nothing else can change.
+computed as before. A target that is read as a number, as schedules' counters are, is remembered: the program holds
+while it is the same. A loss is a pure function of its arguments (`algorithms.contract`), so nothing else can change.
 """
 
 from __future__ import annotations
@@ -56,6 +57,9 @@ _SAME = {"aten::add.Tensor": "add", "aten::sub.Tensor": "subtract", "aten::mul.T
 _WITH_NUMBER = {"aten::add.Tensor": "shift", "aten::mul.Tensor": "scale"}
 """The same of a tensor and a Python number."""
 
+_READ = "aten::_local_scalar_dense"
+"""The operation by which a tensor becomes a Python number."""
+
 _LEAVING = {torch.Tensor.numpy, torch.Tensor.tolist, torch.Tensor.__array__}
 
 _FLAT, _OUTPUTS, _TOTALS = range(3)
@@ -65,7 +69,10 @@ _FLAT, _OUTPUTS, _TOTALS = range(3)
 class Capture:
     """The operations of one evaluation of a loss and its gradient."""
 
-    def __init__(self) -> None:
+    def __init__(self, targets: Iterable[Tensor] = ()) -> None:
+        self.read: list[tuple[Tensor, float]] = []
+        """Targets that the loss has read as Python numbers, and the numbers."""
+        self._targets = {each.data_ptr(): each for each in targets if each.dim() == 0}
         self.why: str | None = None
         """The reason why the loss can't be captured; None so far."""
         self.made: set[int] = set()
@@ -82,6 +89,14 @@ class Capture:
     ) -> None:
         """Keep an operation that has been called."""
         self._steps.append((operation, tuple(tensors), tuple(sizes), tuple(numbers), network))
+
+    def reads(self, tensor: Tensor) -> bool:
+        """Remember a tensor that is read as a Python number, if it is a target; returns whether it is."""
+        target = self._targets.get(tensor.data_ptr())
+        if target is None or target.dtype != tensor.dtype:
+            return False
+        self.read.append((target, target.item()))
+        return True
 
     def fail(self, why: str) -> None:
         """Give the capture up: the loss is computed as before."""
@@ -132,7 +147,7 @@ class Capture:
             for (slot, _), tensor in zip(places, tensors, strict=True)
             if slot < 0 and tensor is not None
         ]
-        return CapturedLoss(program, tuple(outputs), len(found[0]) if found else 0, kept, fixed)
+        return CapturedLoss(program, tuple(outputs), len(found[0]) if found else 0, kept, fixed, self.read)
 
 
 class CapturedLoss:
@@ -145,13 +160,16 @@ class CapturedLoss:
         rows: int,
         kept: list[Tensor],
         fixed: Callable[[], Iterable[Tensor]],
+        read: Sequence[tuple[Tensor, float]],
     ) -> None:
         self._program, self._outputs, self._rows, self._kept, self._fixed = program, outputs, rows, kept, fixed
-        self._addresses = self._now()
+        self._addresses, self._read = self._now(), read
+        self.runs = 0
+        """Calls of `run`."""
 
     def holds(self) -> bool:
-        """Return whether parameters and targets are where they were when it was captured."""
-        return self._addresses == self._now()
+        """Return whether parameters and targets are where they were, and numbers that were read are as they were."""
+        return self._addresses == self._now() and all(target.item() == number for target, number in self._read)
 
     def run(
         self, parameters: int, totals: Tensor, noise: Tensor | None, rows: Mapping[str, Tensor]
@@ -167,6 +185,7 @@ class CapturedLoss:
         Raises:
             IndexError: an action is none of the choices.
         """
+        self.runs += 1
         gradient, outputs = torch.empty(parameters), torch.empty(len(self._outputs), self._rows)
         addresses = [
             gradient.data_ptr(),
@@ -197,7 +216,8 @@ class _Watch(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.name()
-        if name not in _HARMLESS and self._capture.why is None:
+        is_known = name in _HARMLESS or (name == _READ and self._capture.reads(args[0]))
+        if not is_known and self._capture.why is None:
             found = None if kwargs else self._computed(name, args)
             if found is not None:
                 self._capture.made.add(found.data_ptr())

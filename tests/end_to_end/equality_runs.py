@@ -44,15 +44,18 @@ _OFF_POLICY = f"{_SMALL}\nwindow_rows = 300\nwarm_up_rows = 150\nminibatch_rows 
 ALGORITHMS = {
     # Normalisers, so that learners also share what is kept from round to round.
     "ppo": f"CartPole-v1 {_SMALL}\nepochs = 1\nnormalize_observation = true\nnormalize_reward = true",
-    # Sums of minibatches, sums that run on over rounds, and rounds that end early.
+    # Sums of minibatches, sums that run on over rounds, rounds that end early, and a bonus that changes with rounds.
     "ppo-options": f"Pendulum-v1 {_SMALL}\nepochs = 3\nlearning_rate = 1e-2\nreward_scale = 0.02\n"
     'normalize_reward = true\nactions = "clipped"\nreward_normalization = "running"\n'
     'advantage_normalization = "minibatch"\n'
-    "value_clip_range = 0.2\njoint_gradient_norm = true\ntarget_kl = 0.005",
-    "impala": f"CartPole-v1 {_SMALL}",
+    "value_clip_range = 0.2\njoint_gradient_norm = true\ntarget_kl = 0.005\n"
+    "entropy_weight = 0.02\nfinal_entropy_weight = 0.001\nanneal_rounds = 9\nfinal_learning_rate = 1e-2",
+    "impala": f"CartPole-v1 {_SMALL}\nentropy_weight = 0.02\nfinal_entropy_weight = 0.0\nanneal_rounds = 9\n"
+    "final_learning_rate = 1e-3",
     "mappo": f"simple_spread_v3 {_SMALL}\nepochs = 1\nnormalize_reward = true\nnormalize_value = true\n"
     "huber_delta = 1.0\nvalue_clip_range = 0.2",
-    "ippo": f"simple_spread_v3 {_SMALL}\nepochs = 1\nnetwork = 'recurrent'\nfeatures = 8\nsequence_steps = 4",
+    "ippo": f"simple_spread_v3 {_SMALL}\nepochs = 1\nnetwork = 'recurrent'\nfeatures = 8\nsequence_steps = 4\n"
+    "entropy_weight = 0.02\nfinal_entropy_weight = 0.001\nanneal_rounds = 9\nfinal_learning_rate = 5e-4",
     APART: f"simple_spread_v3 {_SMALL}\nepochs = 1\nshared_parameters = false\nnormalize_observation = true\n"
     "normalize_reward = true\nnormalize_value = true\nvalue_decay = 0.9",
     "dqn": f"CartPole-v1 {_OFF_POLICY}\npriority_exponent = 0.6\nreturn_steps = 3\ntarget_minibatches = 5\n"

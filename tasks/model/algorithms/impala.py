@@ -28,7 +28,7 @@ from penstock.tasks.model.algorithms.contract import Algorithm, Loss
 from penstock.tasks.model.nn.distributions import ActionDistribution
 from penstock.tasks.model.nn.network import Network, rowwise
 from penstock.tasks.model.nn.normalizers import Normalizers
-from penstock.tasks.model.nn.optimizers import annealed, clip_norm, init_adam, step_adam
+from penstock.tasks.model.nn.optimizers import EntropyBonus, annealed, clip_norm, count_round, init_adam, step_adam
 from penstock.tasks.model.nn.returns import successor_values, vtrace
 from penstock.tasks.setup.config.on_policy import IMPALASettings
 from penstock.tasks.specs import EnvironmentSpec, NoiseSpec, ParameterGroup, Spec, State
@@ -84,6 +84,7 @@ class IMPALA(Algorithm):
         params = {_GROUP: ParameterGroup(network)}
         state = State(params=params, optimizer={_GROUP: init_adam(params[_GROUP].flat)})
         self._normalizers.init(state)
+        self._entropy_bonus.init(state)
         return state
 
     def initial_carry(self, envs: int) -> Tensor | None:
@@ -167,7 +168,7 @@ class IMPALA(Algorithm):
         value_error = 0.5 * (output[..., -1] - batch["value_target"]).square()
         log_ratio = log_probability.detach() - batch["log_probability"]
         rho = log_ratio.exp().clamp(max=settings.rho_limit)
-        objective = rho * batch["advantage"] * log_probability + settings.entropy_weight * entropy
+        objective = rho * batch["advantage"] * log_probability + self._entropy_bonus.weight(batch.targets) * entropy
         scalar = batch.mean(settings.value_weight * value_error - objective)
         with torch.no_grad():
             # The divergence of the acting policy from the learning one: (r - 1) - log r is never negative
@@ -188,13 +189,19 @@ class IMPALA(Algorithm):
         return state
 
     def after_round(self, state: State, stats: Mapping[str, Tensor]) -> State:
-        """Update the normalisers; without them, nothing changes."""
+        """Update the normalisers, and count the round if a schedule needs it; otherwise do nothing."""
         self._normalizers.update(state, stats)
+        count_round(state)
         return state
 
     @property
     def _distribution(self) -> ActionDistribution:
         return ActionDistribution(self.environment.action)
+
+    @property
+    def _entropy_bonus(self) -> EntropyBonus:
+        settings = self.settings
+        return EntropyBonus(settings.entropy_weight, settings.final_entropy_weight, settings.anneal_rounds)
 
     @property
     def _network(self) -> Network:

@@ -47,7 +47,7 @@ from penstock.tasks.model.nn.agent_networks import (
 from penstock.tasks.model.nn.distributions import require_choice
 from penstock.tasks.model.nn.network import Network
 from penstock.tasks.model.nn.normalizers import Normalizers
-from penstock.tasks.model.nn.optimizers import annealed, clip_norm, init_adam, step_adam
+from penstock.tasks.model.nn.optimizers import EntropyBonus, annealed, clip_norm, count_round, init_adam, step_adam
 from penstock.tasks.model.nn.returns import generalized_advantages, successor_values
 from penstock.tasks.model.nn.surrogate import advantage_sums, clipped_surrogate, normalised
 from penstock.tasks.model.nn.value_learning import ValueNormalizer, limited_value_error
@@ -121,6 +121,7 @@ class MAPPO(Algorithm):
         state = State(params=params, optimizer={name: init_adam(group.flat) for name, group in params.items()})
         self._normalizers.init(state)
         self._value_normalizer.init(state)
+        self._entropy_bonus.init(state)
         return state
 
     def initial_carry(self, envs: int) -> Tensor | None:
@@ -237,7 +238,7 @@ class MAPPO(Algorithm):
         )
         if present is not None:
             surrogate = surrogate * self._own(present, agents)
-        scalar = batch.weighted_mean((surrogate, -1.0), (entropy, -settings.entropy_weight))
+        scalar = batch.weighted_mean((surrogate, -1.0), (entropy, -self._entropy_bonus.weight(batch.targets)))
         return scalar, {
             f"{name}{suffix}": agent_means(values) for name, values in (outputs | {"entropy": entropy}).items()
         }
@@ -267,14 +268,20 @@ class MAPPO(Algorithm):
         return state
 
     def after_round(self, state: State, stats: Mapping[str, Tensor]) -> State:
-        """Update the normalisers; without them, nothing changes."""
+        """Update the normalisers, and count the round if a schedule needs it; otherwise do nothing."""
         self._normalizers.update(state, stats)
         self._value_normalizer.update(state, stats)
+        count_round(state)
         return state
 
     def _actions_of(self, agents: range) -> TeamDistribution:
         """Return the distribution over some agents' actions, by one network's outputs."""
         return TeamDistribution(self.environment.action, agents)
+
+    @property
+    def _entropy_bonus(self) -> EntropyBonus:
+        settings = self.settings
+        return EntropyBonus(settings.entropy_weight, settings.final_entropy_weight, settings.anneal_rounds)
 
     @property
     def _team(self) -> TeamDistribution:

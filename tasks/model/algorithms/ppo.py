@@ -40,7 +40,16 @@ from penstock.tasks.model.nn.distributions import (
 from penstock.tasks.model.nn.layers import part
 from penstock.tasks.model.nn.network import Network, rowwise
 from penstock.tasks.model.nn.normalizers import Normalizers
-from penstock.tasks.model.nn.optimizers import annealed, clip_norm, init_adam, step_adam
+from penstock.tasks.model.nn.optimizers import (
+    ROUNDS,
+    EntropyBonus,
+    annealed,
+    clip_norm,
+    count_round,
+    init_adam,
+    init_rounds,
+    step_adam,
+)
 from penstock.tasks.model.nn.returns import generalized_advantages, successor_values
 from penstock.tasks.model.nn.surrogate import (
     advantage_sums,
@@ -61,7 +70,6 @@ if TYPE_CHECKING:
 _NETWORKS = ("policy", "value")
 _SHARED = "network"
 """The group of both networks, where they are one, or have one optimizer."""
-_ROUNDS = "rounds"
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +143,9 @@ class PPO(Algorithm):
         params = {name: ParameterGroup(network) for name, network in zip(self._groups, networks, strict=True)}
         state = State(params=params, optimizer={name: init_adam(group.flat) for name, group in params.items()})
         self._normalizers.init(state)
+        self._entropy_bonus.init(state)
         if self.limit:
-            state.targets[_ROUNDS] = torch.zeros(())
+            init_rounds(state)
         return state
 
     # Acting
@@ -271,7 +280,7 @@ class PPO(Algorithm):
 
     def _objective(
         self, params: Params, output: Tensor, batch: LossInputs
-    ) -> tuple[list[tuple[Tensor, float]], dict[str, Tensor]]:
+    ) -> tuple[list[tuple[Tensor, float | Tensor]], dict[str, Tensor]]:
         """Equation 9 of the paper without its value term: clipped surrogate and entropy bonus, with their weights."""
         log_probability, entropy = self._distribution.probability(
             output, self._weights(params, 0).get("log_std"), batch["action"], batch.get("allowed")
@@ -285,7 +294,10 @@ class PPO(Algorithm):
         surrogate, outputs = clipped_surrogate(
             log_probability, batch["log_probability"], advantage, self.settings.clip_range
         )
-        terms = [(surrogate, -1.0), (entropy, -self.settings.entropy_weight)]
+        terms: list[tuple[Tensor, float | Tensor]] = [
+            (surrogate, -1.0),
+            (entropy, -self._entropy_bonus.weight(batch.targets)),
+        ]
         return terms, {**outputs, "entropy": entropy.detach()}
 
     def _value_error(self, output: Tensor, batch: LossInputs) -> Tensor:
@@ -300,16 +312,15 @@ class PPO(Algorithm):
         settings, optimizer = self.settings, state.optimizer[loss.group]
         steps, over_steps = optimizer, settings.anneal_rounds * settings.epochs * settings.minibatches
         if self.limit:  # not every round takes as many steps
-            steps, over_steps = {"step": state.targets[_ROUNDS]}, settings.anneal_rounds
+            steps, over_steps = {"step": state.targets[ROUNDS]}, settings.anneal_rounds
         rate = annealed(settings.learning_rate, settings.final_learning_rate, steps, over_steps)
         step_adam(state.params[loss.group].flat, clip_norm(gradient, settings.gradient_norm), optimizer, rate)
         return state
 
     def after_round(self, state: State, stats: Mapping[str, Tensor]) -> State:
-        """Update the normalisers, and count the round where that replaces the count of steps; otherwise do nothing."""
+        """Update the normalisers, and count the round if a schedule needs it; otherwise do nothing."""
         self._normalizers.update(state, stats)
-        if self.limit:
-            state.targets[_ROUNDS] += 1
+        count_round(state)
         return state
 
     # Networks
@@ -317,6 +328,11 @@ class PPO(Algorithm):
     @property
     def _distribution(self) -> ActionDistribution:
         return ActionDistribution(self.environment.action)
+
+    @property
+    def _entropy_bonus(self) -> EntropyBonus:
+        settings = self.settings
+        return EntropyBonus(settings.entropy_weight, settings.final_entropy_weight, settings.anneal_rounds)
 
     @property
     def _bounded(self) -> bool:

@@ -1,4 +1,4 @@
-"""Optimizer steps on parameter vectors, and schedules: learning rates, random starts, corrections of priorities.
+"""Optimizer steps on parameter vectors, and schedules: learning rates, entropy bonuses, random starts, corrections.
 
 Pure torch; an algorithm may import this.
 """
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from penstock.tasks.specs import Batch, Params, State
 
+ROUNDS = "rounds"
+"""The counter of learned rounds in `State.targets`, of algorithms with a schedule that needs it."""
 _GROUP = "exploration"
 _STEPS = f"{_GROUP}/steps"
 _DECAYS = (0.9, 0.999)
@@ -96,6 +98,42 @@ def step_adam(
         eps=epsilon,
         maximize=False,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class EntropyBonus:
+    """The weight of an entropy bonus, which may change linearly from round to round; holds no state itself.
+
+    The rounds are counted in `State.targets`, which losses read. The weight is the same throughout a round.
+    """
+
+    first: float
+    last: float | None
+    """The weight after `over_rounds` rounds; None if it does not change."""
+    over_rounds: int
+
+    def init(self, state: State) -> None:
+        """Add the counter to a fresh state, if the weight changes."""
+        if self.last is not None:
+            init_rounds(state)
+
+    def weight(self, targets: Mapping[str, Tensor]) -> float | Tensor:
+        """Return the round's weight; where the targets are on a device, a float32 tensor `[]` there."""
+        if self.last is None:
+            return self.first
+        return annealed(self.first, self.last, {"step": targets[ROUNDS]}, self.over_rounds)
+
+
+def init_rounds(state: State) -> None:
+    """Add a counter of learned rounds to a fresh state."""
+    # A whole number: a run that starts with another one's parameters counts its own rounds.
+    state.targets[ROUNDS] = torch.zeros((), dtype=torch.int64)
+
+
+def count_round(state: State) -> None:
+    """Count a round in place, if the state has a counter; for `Algorithm.after_round`."""
+    if ROUNDS in state.targets:
+        state.targets[ROUNDS] += 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,9 +95,11 @@ def _of_one_block(loss: Loss, state: State, inputs: LossInputs) -> Gradient:
     contiguous = all(column.is_contiguous() for column in rows.values()) and (noise is None or noise.is_contiguous())
     if captured is not None and contiguous and captured.holds():
         return captured.run(group.flat.numel(), totals.vector, noise, rows)
-    if key in group.programs and captured is None:
+    if key in group.programs and (captured is None or not captured.runs):
+        # What changes before it is used once costs more to capture than it saves.
+        group.programs[key] = None
         return _differentiated(loss, state, inputs)
-    capture = Capture()
+    capture = Capture(state.targets.values())
     with capturing(capture):
         gradient, outputs = _differentiated(loss, state, inputs)
     given = (totals.vector, noise, *rows.values())

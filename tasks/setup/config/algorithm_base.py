@@ -142,6 +142,15 @@ def check_minibatches(minibatches: int, rows: int, row_steps: int = 1) -> None:
         )
 
 
+def check_entropy_weight(final: float | None, anneal_rounds: int) -> None:
+    """Refuse a final weight of the entropy bonus that no round reaches; raises as `check_round`."""
+    if final is not None and not anneal_rounds:
+        raise ValueError(
+            f"algorithm.final_entropy_weight = {final}, but algorithm.anneal_rounds is 0, so the weight would never "
+            f"change; choose the number of rounds, or leave final_entropy_weight out"
+        )
+
+
 def check_window(window_rows: int, warm_up_rows: int, rows: int) -> None:
     """Refuse a window that is smaller than a round or than the warm-up; raises as `check_round`."""
     if window_rows < rows:

@@ -32,7 +32,12 @@ AdamEpsilon = Annotated[
 ]
 FinalLearningRate = Annotated[float, Field(ge=0, description="Learning rate after anneal_rounds rounds.")]
 AnnealRounds = Annotated[
-    int, Field(ge=0, description="Rounds over which the learning rate changes linearly; 0 keeps it.")
+    int,
+    Field(
+        ge=0,
+        description="Rounds over which the learning rate, and the entropy bonus with a final weight, change linearly; "
+        "0 keeps them.",
+    ),
 ]
 LearningAnnealRounds = Annotated[
     int, Field(ge=0, description="Rounds of learning over which the learning rate changes linearly; 0 keeps it.")
@@ -53,7 +58,11 @@ RewardScale = Annotated[
 
 # Policies
 ClipRange = Annotated[float, Field(gt=0, description="Largest change of the probability ratio.")]
-EntropyWeight = Annotated[float, Field(ge=0, description="Weight of the entropy bonus.")]
+EntropyWeight = Annotated[float, Field(ge=0, description="Weight of the entropy bonus, at the start if it changes.")]
+FinalEntropyWeight = Annotated[
+    float | None,
+    Field(ge=0, description="Weight of the entropy bonus after anneal_rounds rounds, linearly; none keeps it."),
+]
 BoundedMean = Annotated[
     bool, Field(description="Squash the policy's mean into the environment's bounds by tanh, for vectors of actions.")
 ]

@@ -10,6 +10,7 @@ from penstock.tasks.setup.config.algorithm_base import (
     AlgorithmSettings,
     NetworkSettings,
     check_bounds,
+    check_entropy_weight,
     check_images,
     check_minibatches,
     check_pixels,
@@ -23,6 +24,7 @@ from penstock.tasks.setup.config.hyperparameters import (
     EntropyWeight,
     EpochMinibatches,
     Epochs,
+    FinalEntropyWeight,
     FinalLearningRate,
     GradientNorm,
     GroupGradientNorm,
@@ -56,6 +58,7 @@ class PPOSettings(NetworkSettings):
         "value_clip_range",
         "target_kl",
         "joint_gradient_norm",
+        "final_entropy_weight",
     )
 
     name: Literal["ppo"] = Field("ppo", description="The algorithm.")
@@ -102,6 +105,7 @@ class PPOSettings(NetworkSettings):
     joint_gradient_norm: bool = Field(
         False, description="Limit one norm of the gradients of policy and value, which then have one optimizer."
     )
+    final_entropy_weight: FinalEntropyWeight = None
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -115,8 +119,9 @@ class PPOSettings(NetworkSettings):
             check_bounds(f"algorithm.actions = '{self.actions}'", environment, "choose sampled")
 
     def check_round(self, rows: int) -> None:
-        """Refuse more minibatches than rows, and image networks with normalised observations."""
+        """Refuse more minibatches than rows, normalised images, and a final weight that no round reaches."""
         check_pixels(self.network, normalized=self.normalize_observation)
+        check_entropy_weight(self.final_entropy_weight, self.anneal_rounds)
         check_minibatches(self.minibatches, rows, self.row_steps)
 
 
@@ -129,6 +134,7 @@ class IMPALASettings(NetworkSettings):
         *NetworkSettings.omitted_when_default,
         "normalize_observation",
         "normalize_reward",
+        "final_entropy_weight",
     )
 
     name: Literal["impala"] = Field("impala", description="The algorithm.")
@@ -147,10 +153,12 @@ class IMPALASettings(NetworkSettings):
     initial_log_std: InitialLogStd = 0.0
     normalize_observation: NormalizeObservation = False
     normalize_reward: NormalizeReward = False
+    final_entropy_weight: FinalEntropyWeight = None
 
     def check_round(self, rows: int) -> None:
-        """Refuse more minibatches than rows, and image networks with normalised observations."""
+        """Refuse more minibatches than rows, normalised images, and a final weight that no round reaches."""
         check_pixels(self.network, normalized=self.normalize_observation)
+        check_entropy_weight(self.final_entropy_weight, self.anneal_rounds)
         check_minibatches(self.minibatches, rows, self.row_steps)
 
 
@@ -173,6 +181,7 @@ class MultiAgentSettings(AlgorithmSettings):
         "features",
         "sequence_steps",
         "value_after_leaving",
+        "final_entropy_weight",
     )
 
     shared_parameters: bool = Field(
@@ -230,6 +239,7 @@ class MultiAgentSettings(AlgorithmSettings):
         True,
         description="Critics learn the value of what follows after an agent has left; false: its return ends there.",
     )
+    final_entropy_weight: FinalEntropyWeight = None
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -252,8 +262,9 @@ class MultiAgentSettings(AlgorithmSettings):
         check_images(self.network, environment)
 
     def check_round(self, rows: int) -> None:
-        """Refuse more minibatches than rows, and image networks with normalised observations."""
+        """Refuse more minibatches than rows, normalised images, and a final weight that no round reaches."""
         check_pixels(self.network, normalized=self.normalize_observation)
+        check_entropy_weight(self.final_entropy_weight, self.anneal_rounds)
         check_minibatches(self.minibatches, rows, self.row_steps)
 
 

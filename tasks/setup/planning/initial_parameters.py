@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     Tensors = dict[str, NDArray[Any]]
 
 
+_COUNTERS = {"rounds"}
+"""Counters that older runs have as floats."""
+
 TensorKind: TypeAlias = tuple[str, tuple[int, ...]]
 """A tensor's dtype, by NumPy's name, and its shape."""
 
@@ -155,7 +158,8 @@ def _targets_of(targets: Tensors, stored: Mapping[str, Tensors], groups: tuple[s
     """
     for name, array in targets.items():
         of_groups = any(name.startswith(f"{group}/") or name in stored.get(group, {}) for group in groups)
-        if of_groups or (not groups and np.issubdtype(array.dtype, np.floating)):
+        is_counter = name in _COUNTERS or not np.issubdtype(array.dtype, np.floating)
+        if of_groups or (not groups and not is_counter):
             yield name
 
 

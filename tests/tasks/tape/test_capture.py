@@ -21,6 +21,7 @@ from penstock.tasks.model.algorithms.sac import SAC
 from penstock.tasks.model.algorithms.td3 import TD3
 from penstock.tasks.model.algorithms.td3_bc import TD3BC
 from penstock.tasks.model.nn.layers import init_mlp, mlp
+from penstock.tasks.model.nn.optimizers import count_round
 from penstock.tasks.model.nn.surrogate import value_error
 from penstock.tasks.roles.learning.gradients import minibatch_gradient
 from penstock.tasks.setup.config.off_policy import DQNSettings, QRDQNSettings, SACSettings, TD3Settings
@@ -107,6 +108,14 @@ CASES = {
     "ppo, vectors": Case(
         PPO(PPOSettings(hidden=(8, 8), normalize_observation=True, entropy_weight=0.01), VECTORS),
         on_policy(discrete=False),
+        {"policy", "value"},
+    ),
+    "ppo, whose entropy bonus changes": Case(
+        PPO(
+            PPOSettings(hidden=(8,), entropy_weight=0.1, final_entropy_weight=0.01, anneal_rounds=2, minibatches=2),
+            CHOICES,
+        ),
+        on_policy(discrete=True),
         {"policy", "value"},
     ),
     "mappo": Case(MAPPO(MAPPOSettings(hidden=(8,)), TEAM), of_team, {"policy", "value"}),
@@ -201,6 +210,9 @@ def test_a_captured_loss_has_the_bytes_of_the_loss(name: str, level: str):
             for state in states:
                 with torch.no_grad():
                     case.algorithm.after_minibatch(state)
+            if number % 2:  # the end of a round
+                for state in states:
+                    count_round(state)
     groups = states[0].params.values()
     known = {key[0]: program is not None for group in groups for key, program in group.programs.items()}
     assert known == {loss.name: loss.name in case.captured for loss in case.algorithm.losses}
@@ -278,6 +290,18 @@ def with_its_own_gradient(params, batch):
     return plain(params, batch)[0] + params["net"]["0.weight"].square().sum(), {}
 
 
+def with_a_counter(params, batch):
+    """Weigh errors by a number that rounds change."""
+    error = value_error(mlp(params["net"], batch["observation"]), batch["target"])
+    return batch.weighted_mean((error, float(batch.targets["rounds"]))), {}
+
+
+def with_a_target_network(params, batch):
+    """Read a number of a target that has more than one."""
+    error = value_error(mlp(params["net"], batch["observation"]), batch["target"])
+    return batch.weighted_mean((error, float(batch.targets["other"][0]))), {}
+
+
 def learned(function, state: State, rows: Batch, stats: dict[str, float] | None = None) -> Tensor:
     return minibatch_gradient(Loss("loss", "net", function), state, rows, RoundTotals(stats or {}), MANY)[0]
 
@@ -306,6 +330,35 @@ def test_what_kernels_do_not_compute_is_not_captured(function, state: State, row
         found = learned(function, state, given, {"scale": scale})
         fresh = State(params={"net": ParameterGroup(dict(state.params["net"]))})
         assert torch.equal(found, learned(function, fresh, given, {"scale": scale}))
+    assert programs(state) == [False]
+
+
+def test_a_number_that_a_target_gives_holds_while_it_is_the_same(state: State, rows: Batch):
+    """Two minibatches a round: every round's gradient is that of its own count."""
+    one = learned(plain, State(params={"net": ParameterGroup(dict(state.params["net"]))}), rows)
+    state.targets["rounds"] = torch.zeros((), dtype=torch.int64)
+    for expected in (0.0, 1.0, 2.0):
+        first, second = (learned(with_a_counter, state, rows) for _ in range(2))
+        assert torch.equal(first, second)
+        assert torch.allclose(first, expected * one)
+        assert all(programs(state))
+        state.targets["rounds"] += 1
+
+
+def test_a_number_that_is_new_in_every_minibatch_is_not_captured_again(state: State, rows: Batch):
+    """A program that nothing used is given up: capturing costs more than a loss. Gradients stay right."""
+    state.targets["rounds"] = torch.ones((), dtype=torch.int64)
+    one = learned(with_a_counter, state, rows)
+    for expected in (2.0, 3.0):
+        state.targets["rounds"] += 1
+        assert torch.allclose(learned(with_a_counter, state, rows), expected * one)
+        assert programs(state) == [False]
+
+
+def test_a_number_of_a_larger_target_is_not_captured(state: State, rows: Batch):
+    """Only a target that is one number is watched: others change in part."""
+    state.targets["other"] = torch.tensor([2.0, 1.0])
+    learned(with_a_target_network, state, rows)
     assert programs(state) == [False]
 
 

@@ -1,8 +1,9 @@
-"""Random actions at a run's start, and the annealed correction of prioritised sampling."""
+"""Entropy bonuses that change, random actions at a run's start, and the annealed correction of prioritised sampling."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,16 +12,31 @@ import torch
 from penstock.native import fill_noise
 from penstock.tasks.model.algorithms.contract import WindowSpec
 from penstock.tasks.model.algorithms.dqn import DQN
+from penstock.tasks.model.algorithms.impala import IMPALA
+from penstock.tasks.model.algorithms.mappo import MAPPO
+from penstock.tasks.model.algorithms.ppo import PPO
 from penstock.tasks.model.algorithms.qr_dqn import QRDQN
 from penstock.tasks.model.algorithms.sac import SAC
 from penstock.tasks.model.algorithms.td3 import TD3
 from penstock.tasks.model.nn.optimizers import RandomStart, corrections
 from penstock.tasks.roles.learning.window import RoundWindow
 from penstock.tasks.setup.config.off_policy import DQNSettings, QRDQNSettings, SACSettings, TD3Settings
-from penstock.tasks.specs import State
+from penstock.tasks.setup.config.on_policy import IMPALASettings, IPPOSettings, MAPPOSettings, PPOSettings
+from penstock.tasks.specs import ActionSpec, EnvironmentSpec, LossInputs, Spec, State
 
 from ....support.ppo_cases import CHOICES, VECTORS, random
 
+TEAM = EnvironmentSpec("team", Spec("float32", (2, 3)), ActionSpec("discrete", n=2, shape=(2,)), None, None, agents=2)
+BONUS: dict[str, Any] = {"hidden": (8,), "entropy_weight": 0.1, "anneal_rounds": 4}
+BONUSES = [
+    pytest.param(kind(settings(**BONUS, final_entropy_weight=0.02), environment), id=settings.__name__)
+    for kind, settings, environment in (
+        (PPO, PPOSettings, CHOICES),
+        (IMPALA, IMPALASettings, CHOICES),
+        (MAPPO, MAPPOSettings, TEAM),
+        (MAPPO, IPPOSettings, TEAM),
+    )
+]
 ALGORITHMS = [
     pytest.param(SAC(SACSettings(hidden=(8,), random_steps=100), VECTORS), id="sac"),
     pytest.param(TD3(TD3Settings(hidden=(8,), random_steps=100), VECTORS), id="td3"),
@@ -31,6 +47,45 @@ def normal(count: int) -> torch.Tensor:
     drawn = np.empty((1, count, 2), dtype=np.float32)
     fill_noise("normal", 7, 2, np.arange(count), 0, drawn)
     return torch.from_numpy(drawn[0])
+
+
+@pytest.mark.parametrize("algorithm", BONUSES)
+def test_an_entropy_bonus_changes_linearly_with_rounds_and_then_stays(algorithm):
+    """However many minibatches a round has; the loss is that of an algorithm whose weight is the round's."""
+    state, loss, shape = algorithm.init(1), algorithm.losses[0], algorithm.environment.action.shape
+    numbers = {name: random(6, *shape, seed=5) for name in ("log_probability", "advantage", "value_target")}
+    observation = random(6, *algorithm.environment.observation.shape, seed=4)
+    rows = {"observation": observation, "action": torch.ones(6, *shape, dtype=torch.int64), **numbers}
+    stats = algorithm.stats(rows)
+
+    def scalar(other, targets):
+        return other.losses[0].function(state.params, LossInputs(rows, 6, stats, targets))[0].item()
+
+    for weight in (0.1, 0.08, 0.06, 0.04, 0.02, 0.02):
+        changes = {"entropy_weight": weight, "final_entropy_weight": None, "anneal_rounds": 0}
+        expected = scalar(replace(algorithm, settings=algorithm.settings.model_copy(update=changes)), {})
+        assert scalar(algorithm, state.targets) == pytest.approx(expected, rel=1e-6)
+        with torch.no_grad():
+            algorithm.update(state, loss, torch.zeros_like(state.params[loss.group].flat))
+            algorithm.after_minibatch(state)
+            algorithm.after_round(state, stats)
+
+
+@pytest.mark.parametrize("algorithm", BONUSES)
+def test_an_entropy_bonus_that_stays_adds_nothing(algorithm):
+    """Neither a counter nor a setting of the identity: older runs continue with their bytes."""
+    changed = algorithm.settings
+    kept = type(changed)(**BONUS)
+    assert "rounds" not in replace(algorithm, settings=kept).init(1).targets
+    assert kept.identity() == {key: value for key, value in changed.identity().items() if key != "final_entropy_weight"}
+
+
+@pytest.mark.parametrize("algorithm", BONUSES)
+def test_a_final_entropy_weight_without_rounds_is_refused(algorithm):
+    """It would never be reached, and a user would not see that."""
+    settings = algorithm.settings.model_copy(update={"anneal_rounds": 0})
+    with pytest.raises(ValueError, match=r"final_entropy_weight = 0\.02, but algorithm\.anneal_rounds is 0"):
+        settings.check_round(64)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

@@ -40,10 +40,13 @@ if TYPE_CHECKING:
 
 ROUNDS, TILES = 5, 2
 GPU_ONLY: dict[str, Any] = {"distribution": {"policy": "gpu_only"}}
+ANNEALING = {"entropy_weight": 0.02, "final_entropy_weight": 0.001, "anneal_rounds": 3}
 NORMALISING = {"normalize_observation": True, "normalize_reward": True}
 RUNS: dict[str, dict[str, Any]] = {
     "ppo": {"algorithm": {"epochs": 2}},
-    "ppo-annealing": {"algorithm": {**NORMALISING, "anneal_rounds": 3, "final_learning_rate": 1e-5}},
+    "ppo-annealing": {
+        "algorithm": {**NORMALISING, **ANNEALING, "final_learning_rate": 1e-5},
+    },
     "ppo-pendulum": {"environment": {"id": "Pendulum-v1"}, "algorithm": {"shared_network": True}},
     "ppo-recurrent": {"algorithm": {"network": "recurrent", "features": 8, "sequence_steps": 4}},
     "ppo-options": {
@@ -57,7 +60,7 @@ RUNS: dict[str, dict[str, Any]] = {
             "joint_gradient_norm": True,
         },
     },
-    "impala": {"algorithm": {"name": "impala", "hidden": [8], "minibatches": 3, **NORMALISING}},
+    "impala": {"algorithm": {"name": "impala", "hidden": [8], "minibatches": 3, **NORMALISING, **ANNEALING}},
 }
 REPRESENTATIVE = ("ppo-recurrent", "impala")
 """Both algorithms, and a memory: the others have options and other spaces."""

@@ -22,6 +22,8 @@ from ...conftest import SMALL, MakeContext
 from ...inference.support import publish
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from penstock.tasks.runtime.run_context import RunContext
     from penstock.tasks.specs import State
 
@@ -29,7 +31,7 @@ SAC = {"environment": {"id": "Pendulum-v1"}, "algorithm": {"name": "sac", "hidde
 DQN = {"algorithm": {"name": "dqn", "hidden": [8]}}
 
 
-def trained(context: RunContext) -> State:
+def trained(context: RunContext, **targets: Tensor) -> State:
     """Commit one stage with a checkpoint in which every tensor has other values than a fresh state."""
     state = context.algorithm.init(99)
     with torch.no_grad():
@@ -37,6 +39,7 @@ def trained(context: RunContext) -> State:
             group.flat.add_(0.25)
         for value in state.targets.values():
             value.add_(3)
+    state.targets |= targets
     commit = Commit(
         stage=0, parent=context.run.genesis(), rounds=(0, 1), version=2, env_steps=1, episodes=0, shards=(), states=(),
         snapshots=(publish(context, 1), publish(context, 2)), checkpoint=write_checkpoint(
@@ -92,6 +95,17 @@ def test_all_parameters_are_taken_and_belong_to_the_run(make_context: MakeContex
     assert [fault.name for fault in verify_run(run).faults] == [name]
     with pytest.raises(CorruptObjectError, match="is missing"):
         start_from(state, run.store, run.initial().digest)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float32])
+def test_rounds_are_counted_anew(make_context: MakeContext, dtype: torch.dtype):
+    """A schedule belongs to a run, also where an older version has stored its counter as a float."""
+    annealed = {"algorithm": {"hidden": [8], "final_entropy_weight": 0.0, "anneal_rounds": 9}}
+    context = make_context(annealed)
+    source = trained(context, rounds=torch.tensor(7, dtype=dtype))
+    _, state = begun(context, annealed)
+    assert torch.equal(state.params["policy"].flat, source.params["policy"].flat)
+    assert torch.equal(state.targets["rounds"], torch.tensor(0))
 
 
 def test_named_groups_bring_their_moments_and_targets(make_context: MakeContext):
