@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _Record = TypeVar("_Record")
+_COUNTS = 2**63
+"""Whole numbers stay below it: Arrow and NumPy take no others."""
 _PLAIN = (str, int, float, NoneType)
 
 
@@ -140,7 +142,7 @@ def _flat_parser(cls: type, hints: Mapping[str, type], parse: Callable[[object],
                 values = get(value)
             except KeyError:
                 return parse(value)
-            if tuple(map(type, values)) == kinds and min(get_counts(value)) >= 0:
+            if tuple(map(type, values)) == kinds and min(get_counts(value)) >= 0 and max(get_counts(value)) < _COUNTS:
                 return cls(*values)
         return parse(value)
 
@@ -166,15 +168,15 @@ def _parser(hint: Any, ignore_unknown: bool) -> Callable[[object], Any]:
 
 
 def _count(value: object) -> object:
-    if type(value) is int and value >= 0:
+    if type(value) is int and 0 <= value < _COUNTS:
         return value
-    raise RecordError(value, "a whole number, 0 or more")
+    raise RecordError(value, "a whole number from 0 to 2**63 - 1")
 
 
 def _number(value: object) -> object:
-    if type(value) is float or type(value) is int:
+    if type(value) is float or (type(value) is int and abs(value) < _COUNTS):
         return value
-    raise RecordError(value, "a number")
+    raise RecordError(value, "a number, a whole one below 2**63")
 
 
 def _text(value: object) -> object:

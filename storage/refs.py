@@ -22,6 +22,7 @@ _ORDER = re.compile(rf"orders/{_NUMBER}(?:\.{_ATTEMPT})?/({_NUMBER})\.json")
 _SNAPSHOT = re.compile(rf"snapshots/(?:attempt-[0-9]{{1,18}}/)?({_NUMBER})-({_DIGEST})\.safetensors")
 _CHECKPOINT = re.compile(rf"checkpoints/({_NUMBER})-({_DIGEST})\.safetensors")
 _INITIAL = re.compile(rf"initial/({_DIGEST})\.safetensors")
+_PLAN = re.compile(rf"replay/plan-({_DIGEST})\.arrow")
 
 DIFFERENCES = "differences/"
 """The folder of what spares actors a download, and nothing needs."""
@@ -148,6 +149,11 @@ def initial_name(digest: str) -> str:
     return f"initial/{digest}.safetensors"
 
 
+def plan_name(digest: str) -> str:
+    """Return `replay/plan-<digest>.arrow`, the name of the list of shards that a replay reads."""
+    return f"replay/plan-{digest}.arrow"
+
+
 def parse_shard_name(name: str) -> StagedName:
     """Parse a name that `shard_name` composed. Raises CorruptObjectError if it is not a shard's."""
     return _parse_staged("shards", "arrow", name)
@@ -202,6 +208,14 @@ def parse_initial_name(name: str) -> str:
     return match[1]
 
 
+def parse_plan_name(name: str) -> str:
+    """Return the digest in a name that `plan_name` composed. Raises CorruptObjectError if it is not one."""
+    match = _PLAN.fullmatch(name)
+    if match is None:
+        raise _unknown(name, "replay/plan-<digest>.arrow")
+    return match[1]
+
+
 def ref_of_name(name: str) -> Ref:
     """Return the reference that the name of an object with a digest in it makes; its sizes are 0.
 
@@ -220,6 +234,8 @@ def ref_of_name(name: str) -> Ref:
         return SnapshotRef(name, snapshot.digest, 0, snapshot.version)
     if kind == "initial":
         return Ref(name, parse_initial_name(name), 0)
+    if kind == "replay":
+        return Ref(name, parse_plan_name(name), 0)
     return Ref(name, parse_checkpoint_name(name).digest, 0)
 
 

@@ -61,7 +61,13 @@ def describe_run(store: str, name: str, last: int | None = None) -> dict[str, An
         "stages": [{column: row.get(column) for column in columns} for row in rows],
         "metrics": newest.metrics if newest else {},
         "driver": driver_line(lease) if lease else None,
-        "next": next_steps(name, store, newest is not None and newest.finished is not None, driven=lease is not None),
+        "next": next_steps(
+            name,
+            store,
+            newest is not None and newest.finished is not None,
+            driven=lease is not None,
+            has_policy=newest is None or bool(newest.snapshots),
+        ),
     }
 
 

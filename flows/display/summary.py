@@ -143,9 +143,11 @@ def driver_line(lease: Lease) -> str:
     return f"driven by {who}, since {datetime.fromtimestamp(time.time() - seconds).astimezone():%Y-%m-%d %H:%M:%S}"
 
 
-def next_steps(run: str, store: str, finished: bool, *, driven: bool = False) -> list[str]:
-    """Return the commands to type next; a run that is driven is not resumed."""
+def next_steps(run: str, store: str, finished: bool, *, driven: bool = False, has_policy: bool = True) -> list[str]:
+    """Return the commands to type next; a run that is driven is not resumed, one of given episodes is learned from."""
     where = "" if store == "runs" else f" --store {store}"
+    if not has_policy:
+        return [f"penstock replay NAME --from {run}{where}"]
     if finished:
         return [f"penstock show {run}{where}", f"penstock evaluate {run}{where}", "penstock ui"]
     if driven:

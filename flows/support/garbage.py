@@ -5,12 +5,22 @@ from __future__ import annotations
 import logging
 from typing import TypedDict
 
-from penstock.storage.errors import CorruptObjectError, LeaseHeldError
+from penstock.storage.errors import (
+    CommitConflictError,
+    CorruptObjectError,
+    LeaseHeldError,
+    LeaseLostError,
+    ObjectNotFoundError,
+    RunNotFoundError,
+)
 from penstock.storage.runs.gc import collect
 from penstock.storage.runs.run import RunFolder, list_runs
 from penstock.storage.stores.open import open_store
 
 logger = logging.getLogger(__name__)
+
+_DRIVEN = (LeaseHeldError, LeaseLostError)
+_DAMAGED = (CommitConflictError, CorruptObjectError, ObjectNotFoundError, RunNotFoundError)
 
 
 class CollectedRun(TypedDict):
@@ -39,9 +49,9 @@ def collect_all(store: str, keep_checkpoints: int, *, dry_run: bool) -> list[Col
         try:
             report = collect(RunFolder(root, summary.name), keep_checkpoints, dry_run)
             row["objects"], row["bytes"] = report.objects, report.nbytes
-        except (LeaseHeldError, CorruptObjectError) as error:
+        except (*_DRIVEN, *_DAMAGED) as error:
             row["left"] = str(error)
-            level = logging.INFO if isinstance(error, LeaseHeldError) else logging.WARNING
+            level = logging.INFO if isinstance(error, _DRIVEN) else logging.WARNING
             logger.log(level, "run=%s is skipped: %s", summary.name, error)
         rows.append(row)
     return rows

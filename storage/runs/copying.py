@@ -10,6 +10,7 @@ from penstock.storage import system
 from penstock.storage.errors import ConfigError, CorruptObjectError, RunExistsError
 from penstock.storage.refs import DIFFERENCES, ref_of_name
 from penstock.storage.runs.continuing.extensions import list_extensions
+from penstock.storage.runs.continuing.forking import clear_log
 from penstock.storage.runs.lease import acquire
 from penstock.storage.runs.run import RUN
 from penstock.storage.shards.verify import check_content
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from penstock.storage.refs import Ref
     from penstock.storage.runs.run import RunFolder
+    from penstock.storage.stores.protocol import Store
 
 _log = logging.getLogger(__name__)
 
@@ -70,8 +72,8 @@ def copy_run(
     if target.exists():
         return _report_existing(source, target)
     with acquire(source.store, "a copy", _LEASE_TTL_SECONDS) as keeper:
-        source.log.verify(source.genesis())
-        there = {name for name in target.store.list() if name.startswith(_DIGESTED)}
+        clear_log(target, source.log.verify(source.genesis()) - 1)
+        there = _whole(target.store)
         names = [name for name in source.store.list() if name != RUN and not name.startswith(_EXCLUDED)]
         missing = [name for name in names if name not in there]
 
@@ -101,6 +103,28 @@ def copy_run(
     return CopyReport(len(copied) + 1 - len(damaged), sum(copied), commits, len(damaged))
 
 
+def _whole(target: Store) -> set[str]:
+    """Return the names with digests whose objects an interrupted copy has left, and that need not be copied again.
+
+    On a disk a power cut may have left them empty or cut short, so there each is read.
+    """
+    names = [name for name in target.list() if name.startswith(_DIGESTED)]
+    if target.path(RUN) is None:
+        return set(names)
+
+    def is_whole(name: str) -> bool:
+        ref = _ref_of(name)
+        try:
+            if ref is not None:
+                check_content(target.view(name), ref, target.url)
+        except CorruptObjectError:
+            return False
+        return ref is not None
+
+    with system.executor(_AT_ONCE, "copy") as threads:
+        return {name for name, whole in zip(names, threads.map(is_whole, names), strict=True) if whole}
+
+
 def _report_existing(source: RunFolder, target: RunFolder) -> CopyReport:
     """Return the report of a copy that was made before, which its command may not have lived to say."""
     newest, there = source.log.newest(), target.log.newest()
@@ -117,9 +141,9 @@ def _refuse_committed(source: RunFolder, damaged: dict[str, CorruptObjectError])
     """Raise the error of a damaged object that a commit or `run.json` names; log the others."""
     if not damaged:
         return
-    initial = source.initial()
-    if initial is not None and initial.name in damaged:
-        raise damaged[initial.name]
+    for ref in source.described():
+        if ref.name in damaged:
+            raise damaged[ref.name]
     newest = source.log.newest_stage()
     for commit in source.log.chain(source.genesis(), -1 if newest is None else newest):
         for ref in commit.references():

@@ -13,6 +13,7 @@ import logging
 import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Self
+from weakref import finalize
 
 from penstock.storage import system
 from penstock.storage.errors import (
@@ -37,6 +38,9 @@ _SETTLE_SECONDS = 0.2
 _GENERATION = re.compile(r"timings/[0-9]{8,18}-([0-9]{8,18})\.json")
 _ATTEMPTS = 10
 _log = logging.getLogger(__name__)
+_tokens: set[str] = set()
+"""Tokens of the leases that keepers of this process hold or try to get. A lease of this process with another one is
+nobody's: an error of the store kept it from being released, or from being known to be written."""
 
 
 class LeaseWatcher:
@@ -180,7 +184,9 @@ class LeaseKeeper:
                 if found is not None and found.token == self._lease.token:
                     self._store.write(LEASE, [self._lease.encode()])
             except (StoreError, CorruptObjectError) as error:
-                _log.warning("the lease was not released, and the next flow must wait until it expires: %s", error)
+                _log.warning("the lease was not released, and another process must wait until it expires: %s", error)
+            finally:
+                _tokens.discard(self._lease.token)
 
     def _keep(self) -> None:
         while not self.lost and not self._stop.wait(self._lease.ttl_seconds / _POLLS_PER_TTL):
@@ -213,9 +219,10 @@ def acquire(
 ) -> LeaseKeeper:
     """Become the driver of a run; renewal has begun when this returns.
 
-    A lease that was released, or whose owner is a dead process of this host, is taken over without waiting. Any other
-    owner is known to be alive only by its renewals, so its lease is watched for one ttl of its own. An empty or damaged
-    lease, as a power cut leaves it, is watched for 30 s and then taken over.
+    A lease that was released, or whose owner is a dead process of this host, is taken over without waiting; so is one
+    of this process that nothing here holds, as an error of the store leaves it. Any other owner is known to be alive
+    only by its renewals, so its lease is watched for one ttl of its own. An empty or damaged lease, as a power cut
+    leaves it, is watched for 30 s and then taken over.
 
     Args:
         store: the run's store.
@@ -231,6 +238,19 @@ def acquire(
     if not ttl_seconds > 0:
         raise ValueError(f"ttl_seconds is {ttl_seconds}, expected more than 0")
     mine = Lease.of_this_process(owner, ttl_seconds)
+    _tokens.add(mine.token)
+    try:
+        keeper = _taken(store, mine, sleep, clock)
+    except BaseException:
+        _tokens.discard(mine.token)
+        raise
+    finalize(keeper, _tokens.discard, mine.token).atexit = False  # of one that was never released
+    keeper.start()
+    return keeper
+
+
+def _taken(store: Store, mine: Lease, sleep: Callable[[float], object], clock: Callable[[], float]) -> LeaseKeeper:
+    """Return the keeper of a lease that was written, and is still there after other takers had time to write theirs."""
     for _ in range(_ATTEMPTS):
         try:
             found = _read(store)
@@ -242,22 +262,23 @@ def acquire(
             try:
                 store.create(LEASE, mine.encode())
             except ObjectExistsError:
-                sleep(_SETTLE_SECONDS)
-                continue
+                # This one, if the answer to the request was lost and the client has sent it again.
+                if _read_if_possible(store) != mine:
+                    sleep(_SETTLE_SECONDS)
+                    continue
             settle_seconds = 0.0
         else:
             if not found.released and not _wait_until_free(store, found, sleep, clock):
                 continue
             mine = replace(mine, generation=found.generation + 1)
             store.write(LEASE, [mine.encode()])
-            settle_seconds = min(_SETTLE_SECONDS, ttl_seconds / _POLLS_PER_TTL)
+            settle_seconds = min(_SETTLE_SECONDS, mine.ttl_seconds / _POLLS_PER_TTL)
         keeper = LeaseKeeper(store, mine, clock=clock)
         # Other flows that saw the same free lease write too. The last writer holds it, as a short wait shows.
         sleep(settle_seconds)
         written = _read(store)
         if written != mine:
             raise _held(written) if written else StoreError(f"'{LEASE}' was written to {store.url}, but does not exist")
-        keeper.start()
         return keeper
     raise StoreError(
         f"'{LEASE}' in {store.url} appears and disappears, or can't be read or created; check the file, then resume "
@@ -278,10 +299,11 @@ def driver(store: Store) -> Lease | None:
 def _wait_until_free(store: Store, found: Lease, sleep: Callable[[float], object], clock: Callable[[], float]) -> bool:
     """Return when a lease that is not released may be taken over; False if it vanished meanwhile."""
     process = found.owner_process()
+    is_own = process == "alive" and found.pid == system.process().pid
+    if process == "dead" or (is_own and found.token not in _tokens):
+        return True
     if process == "alive":
         raise _held(found)
-    if process == "dead":
-        return True
     _log.info("waiting up to %g s to see whether %s still drives the run", found.ttl_seconds, found)
     view = LeaseView(found, clock())
     while not view.expired:

@@ -82,7 +82,7 @@ def reading(
         below.write(_CLAIM, [canonical_json({"first": first, "last": last, "shards": shards})])
     except StoreError as error:
         if not optional:
-            _leave(below, keeper)
+            _leave(store, reader, keeper)
             raise
         _log.warning("the stages that are read are not protected from garbage collection: %s", error)
     try:
@@ -94,18 +94,23 @@ def reading(
             )
         yield
     finally:
-        _leave(below, keeper)
+        _leave(store, reader, keeper)
 
 
-def _leave(below: Store, keeper: LeaseKeeper | None) -> None:
+def _leave(store: Store, reader: str, keeper: LeaseKeeper | None) -> None:
     """Remove the claim; errors are logged, for the lease shows that the reader has ended."""
     if keeper is None:
         return
     keeper.release()
     try:
-        below.delete([_CLAIM, LEASE])
+        _remove(store, reader)
     except StoreError as error:
-        _log.warning("'%s' in %s was not removed: %s", _CLAIM, below.url, error)
+        _log.warning("the claim of the reader '%s' in %s was not removed: %s", reader, store.url, error)
+
+
+def _remove(store: Store, reader: str) -> None:
+    """Remove a reader's claim and lease; through the run's store, which then also removes the empty folder."""
+    store.delete([f"{FOLDER}{reader}/{_CLAIM}", f"{FOLDER}{reader}/{LEASE}"])
 
 
 def living_claims(store: Store) -> list[Claim]:
@@ -123,7 +128,7 @@ def living_claims(store: Store) -> list[Claim]:
             claim = _claim(below, reader)
             found += [claim] if claim else []
         else:
-            below.delete([_CLAIM, LEASE])
+            _remove(store, reader)
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import re
 from dataclasses import dataclass
@@ -19,13 +20,14 @@ from penstock.storage.errors import (
     RunNotFoundError,
 )
 from penstock.storage.refs import initial_name, ref_of_name
-from penstock.storage.runs.commits import CommitLog
+from penstock.storage.runs.commits import CommitLog, commit_name
 from penstock.storage.runs.continuing.extensions import without_end
 from penstock.storage.runs.lease import driver
 from penstock.storage.stores.open import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
 
     from penstock.storage.refs import Ref
     from penstock.storage.runs.commit_schema import Commit
@@ -40,6 +42,7 @@ _EVALUATIONS = "evaluations/"
 """Folder of the results of `penstock evaluate` and of evaluations that follow a run."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _EVALUATION_LOOKBACK_COMMITS = 32
+_log = logging.getLogger(__name__)
 
 
 class RunFolder:
@@ -82,15 +85,18 @@ class RunFolder:
         """
         content = {name: value for name, value in run_json.items() if name != _DIGEST}
         data = canonical_json({**content, _DIGEST: digest(canonical_json(content))}) + b"\n"
+        if self.store.path(RUN) is None:
+            # Before the run, which could not be listed if this process ended between both; without one it is left out.
+            self.root.write(f"{_INDEX}{self.name}", [b""])
         try:
             self.store.create(RUN, data)
         except ObjectExistsError as error:
+            if self._read() == data:  # the answer to the request was lost, and the client has sent it again
+                return
             raise RunExistsError(
                 f"there is a run '{self.name}' in {self.root.url} already; choose another name, or resume it with "
                 f"`penstock resume {self.name}`"
             ) from error
-        if self.store.path(RUN) is None:
-            self.root.write(f"{_INDEX}{self.name}", [b""])
 
     def load(self, *needed: str) -> dict[str, Any]:
         """Return the run's description, without its digest.
@@ -159,6 +165,28 @@ class RunFolder:
                 f"from a copy; without it the run can't be resumed"
             ) from error
 
+    def plan(self) -> Ref | None:
+        """Return the reference to a replay's list of shards; its size is 0. None if the run is no replay.
+
+        Raises:
+            RunNotFoundError: the run was not created.
+            CorruptObjectError: `run.json` was altered.
+        """
+        reads = self.load().get("reads")
+        if reads is None:
+            return None
+        try:
+            return ref_of_name(str(reads["plan"]))
+        except (CorruptObjectError, KeyError, TypeError) as error:
+            raise CorruptObjectError(
+                f"'{RUN}' in {self.store.url} was altered: its 'reads' is {reads!r}, expected a plan's name. Restore "
+                f"it from a copy; without it the run can't be resumed"
+            ) from error
+
+    def described(self) -> list[Ref]:
+        """Return references to what `run.json` names: initial parameters and a replay's plan. Errors as of these."""
+        return [ref for ref in (self.initial(), self.plan()) if ref is not None]
+
     def _read(self) -> bytes:
         try:
             return self.store.read(RUN)
@@ -219,10 +247,23 @@ def run_names(root: Store) -> list[str]:
     if folder is None:
         names = [name.removeprefix(_INDEX) for name in root.list(_INDEX)]
     elif folder.parent.is_dir():
-        names = [entry.name for entry in folder.parent.iterdir() if entry.is_dir()]
+        names = list(_readable(folder.parent))
     else:
         names = []
     return sorted(filter(_NAME.fullmatch, names))
+
+
+def _readable(root: Path) -> Iterator[str]:
+    """Yield the names of the folders that this user may read: in a shared one, others keep some to themselves."""
+    for entry in root.iterdir():
+        if not entry.is_dir():
+            continue
+        try:
+            next(iter(entry.iterdir()), None)
+        except PermissionError:
+            _log.warning("'%s' is left out: this user may not read that folder", entry)
+        else:
+            yield entry.name
 
 
 def best_version(
@@ -248,7 +289,7 @@ def best_version(
             continue
         try:
             returns[int(result["version"])] = float(result["mean_return"])
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             if skip_damaged:
                 continue
             raise CorruptObjectError(f"an evaluation of run '{run.name}' is damaged: {json.dumps(result)}") from error
@@ -312,7 +353,13 @@ def _evaluation_return(run: RunFolder, newest: Commit) -> float | None:
             break
         commit = run.log.read(stage)
     value = (commit.evaluation or {}).get("mean_return")
-    return None if value is None else float(value)
+    try:
+        return None if value is None else float(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise CorruptObjectError(
+            f"the evaluation in '{commit_name(commit.stage)}' of run '{run.name}' is damaged: "
+            f"{json.dumps(commit.evaluation)}"
+        ) from error
 
 
 def stored_settings(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _THREADS = 4
 _LEASE_TTL_SECONDS = 30.0
-_FOLDERS = ("shards/", "states/", "snapshots/", "checkpoints/", "initial/")
+_FOLDERS = ("shards/", "states/", "snapshots/", "checkpoints/", "initial/", "replay/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +96,9 @@ def verify_run(
     committed = {ref.name for commit in commits for ref in commit.references()}
     stored = {name for folder in _FOLDERS for name in run.store.list(folder)}
     needed = _needed(commits, newest, shards_kept_from(run.store))
-    initial = run.initial()
-    if initial is not None:
-        committed.add(initial.name)
-        needed |= {initial.name}
+    described = {ref.name for ref in run.described()}
+    committed |= described
+    needed |= described
     missing = needed - stored
     faults += [
         Fault(name, f"it is missing, and {_namer(name)} names it: restore it from a copy", True) for name in missing
@@ -191,7 +190,7 @@ def _extension_faults(store: Store, commits: list[Commit], last: int) -> Iterato
 
 
 def _namer(name: str) -> str:
-    return "'run.json'" if name.startswith("initial/") else "a commit"
+    return "'run.json'" if name.startswith(("initial/", "replay/")) else "a commit"
 
 
 def _refs(names: Iterable[str]) -> tuple[list[Ref], int]:

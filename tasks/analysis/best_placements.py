@@ -14,7 +14,7 @@ from gymnasium.vector import AutoresetMode
 from penstock.native.floorplan import PlacementCost, placing_order
 from penstock.storage.errors import ConfigError, CorruptObjectError
 from penstock.storage.shards.reader import HEAD_BYTES, open_shard
-from penstock.tasks.analysis.evaluation import observer_context
+from penstock.tasks.analysis.evaluation import last_snapshot, observer_context
 from penstock.tasks.data.snapshots.exchange import load_snapshot
 from penstock.tasks.environments.factory import make_pool
 from penstock.tasks.environments.floorplan_blocks import blocks_of, open_blocks
@@ -169,7 +169,7 @@ def greedy_placements(run: RunFolder) -> list[FoundPlacement]:
         raise ConfigError(f"run '{run.name}' has committed nothing yet; `penstock resume {run.name}` resumes it")
     torch.set_num_threads(1)
     context = observer_context(run, commit.stage)
-    snapshot = commit.snapshots[-1]
+    snapshot = last_snapshot(run, commit)
     params = load_snapshot(context.cache.get_buffer(run.store, snapshot), snapshot)
     pool = make_pool(context.config, blocks, AutoresetMode.SAME_STEP)
     observation, _ = pool.reset(seed=0)

@@ -11,7 +11,7 @@ import torch
 from gymnasium.vector import AutoresetMode
 
 from penstock.storage.digest import canonical_json
-from penstock.storage.errors import RunIdleError, StoreError
+from penstock.storage.errors import ConfigError, RunIdleError, StoreError
 from penstock.storage.runs.continuing.extensions import extension_after
 from penstock.storage.runs.reader_claims import reading
 from penstock.tasks.data.snapshots.exchange import load_snapshot
@@ -99,7 +99,7 @@ def evaluate_commit(
     Raises:
         StoreError: the store can't be read or, with `keep_result`, written.
     """
-    snapshot = commit.snapshots[-1]
+    snapshot = last_snapshot(run, commit)
     with reading(run.store, "evaluate", commit.stage, commit.stage, shards=False, optional=not keep_result):
         result = {
             **evaluate_snapshot(observer_context(run, commit.stage), run.store, snapshot, episodes, key),
@@ -112,6 +112,20 @@ def evaluate_commit(
             raise
         _log.warning("the result is not kept with the run: %s", error)
     return result
+
+
+def last_snapshot(run: RunFolder, commit: Commit) -> SnapshotRef:
+    """Return the reference to the snapshot after a commit's last round.
+
+    Raises:
+        ConfigError: it has none, as the commits of runs whose episodes were imported or recorded.
+    """
+    if not commit.snapshots:
+        raise ConfigError(
+            f"run '{run.name}' has episodes that it was given ({commit.finished}) and has learned nothing, so there is "
+            f"no policy; learn from them with `penstock replay NAME --from {run.name}`, and name that run"
+        )
+    return commit.snapshots[-1]
 
 
 def observer_context(run: RunFolder, stage: int) -> RunContext:
@@ -160,7 +174,7 @@ def newest_to_evaluate(run: RunFolder, episodes: int, key: int) -> Iterator[tupl
     run.load()
     before: int | None = None
     while (newest := run.log.newest(before)) is not None and newest.stage != before:
-        before, snapshot = newest.stage, newest.snapshots[-1]
+        before, snapshot = newest.stage, last_snapshot(run, newest)
         of_seeds = f"-{key}-{episodes}.json"
         names = [name for name in run.store.list(_FOLDER) if name.endswith(of_seeds)]
         evaluated = [int(name.removeprefix(_FOLDER).split("-")[0]) for name in names]
@@ -187,7 +201,7 @@ def commits_to_evaluate(run: RunFolder, episodes: int, key: int, idle_seconds: f
     while True:
         while newest is not None and stage <= newest.stage:
             commit = run.log.read(stage)
-            snapshot = commit.snapshots[-1]
+            snapshot = last_snapshot(run, commit)
             done = run.store.exists(_evaluation_name(snapshot, episodes, key))
             if not done and run.store.exists(snapshot.name):
                 yield commit

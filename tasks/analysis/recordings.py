@@ -12,7 +12,7 @@ import torch
 
 from penstock.storage.errors import ConfigError
 from penstock.tasks.analysis.drawing import drawn, drawn_pool
-from penstock.tasks.analysis.evaluation import observer_context
+from penstock.tasks.analysis.evaluation import last_snapshot, observer_context
 from penstock.tasks.data.snapshots.exchange import load_snapshot
 from penstock.tasks.seeds import Purpose, environment_seeds
 
@@ -62,7 +62,7 @@ def play(run: RunFolder, commit: Commit) -> Clip:
         raise ConfigError("No clip: a package is missing, `pip install 'penstock-rl[render]'` installs it.") from error
     torch.set_num_threads(1)
     context = observer_context(run, commit.stage)
-    ref = commit.snapshots[-1]
+    ref = last_snapshot(run, commit)
     params = load_snapshot(context.cache.get_buffer(run.store, ref), ref)
     try:
         pool, picture = drawn_pool(context.config)

@@ -60,7 +60,7 @@ def test_messages_of_dask_are_read_as_json_is():
     ("change", "message"),
     [
         ({"span": [2]}, "'span' is [2], expected a list of 2"),
-        ({"span": [2, -1]}, "'span' is -1, expected a whole number, 0 or more"),
+        ({"span": [2, -1]}, "'span' is -1, expected a whole number from 0 to 2**63 - 1"),
         ({"leaves": None}, "'leaves' is None, expected a list"),
         ({"leaves": [{"name": "a"}, {"name": "b", "count": True}]}, "'leaves[1].count' is True, expected a whole"),
         ({"leaves": [{"name": "a"}, 3]}, "'leaves[1]' is 3, expected an object"),
@@ -70,6 +70,9 @@ def test_messages_of_dask_are_read_as_json_is():
         ({"weights": {"loss": True}}, "'weights.loss' is True, expected a number"),
         ({"by_name": {"x": {"name": "c", "size": 1}}}, "'size' unknown in 'by_name.x'"),
         ({"done": 1}, "'done' is 1, expected true or false"),
+        ({"span": [2, 2**63]}, "expected a whole number from 0 to 2**63 - 1"),
+        ({"weights": {"loss": 10**400}}, "expected a number, a whole one below 2**63"),
+        ({"ref": {"name": "a", "digest": "b", "nbytes": 2**63}}, "expected a whole number from 0"),
         ({"ref": {"name": "a", "digest": "b", "nbytes": 1.5}}, "'ref.nbytes' is 1.5, expected a whole number"),
         ({"ref": {"name": "a", "digest": "b", "size": 1}}, "'nbytes' missing in 'ref'"),
         ({"ref": {"name": "a", "digest": "b", "nbytes": 1, "rows": 1}}, "'rows' unknown in 'ref'"),

@@ -16,7 +16,7 @@ from penstock.storage.runs.commits import commit_name, parse_commit_name
 from penstock.storage.runs.continuing.extensions import extension_after, extension_name, list_extensions
 from penstock.storage.runs.latest import LATEST, Hint, read_hint, write_hint
 from penstock.storage.runs.lease import acquire
-from penstock.storage.runs.reader_claims import RETENTION, reading, shards_kept_from
+from penstock.storage.runs.reader_claims import RETENTION, keep_shards_from, reading, shards_kept_from
 from penstock.storage.runs.rollups.names import PREFIX, parse_rollup_name
 from penstock.storage.runs.verification import repair, verify_run
 from penstock.storage.shards.verify import check_content
@@ -99,11 +99,8 @@ def fork_run(
         kept_from = shards_kept_from(source.store)
         refs: list[Ref] = [ref for commit in commits if commit.stage >= kept_from for ref in commit.shards]
         refs += commits[-1].resumed_from
-        initial = source.initial()
-        refs += [initial] if initial else []
-        others = [name for name in source.store.list("replay/") if name.endswith(".arrow")]
-        others += [RETENTION] if kept_from else []
-        others += [extension_name(number) for number in extended]
+        refs += source.described()
+        others = [extension_name(number) for number in extended]
 
         def copy(ref: Ref) -> int:
             data = source.store.view(ref.name)
@@ -112,6 +109,7 @@ def fork_run(
             progress.add_one()
             return len(data)
 
+        clear_log(target, stage)
         progress = ProgressCount(len(refs), on_progress)
         try:
             with ThreadPoolExecutor(_THREADS, thread_name_prefix="fork") as threads:
@@ -123,6 +121,9 @@ def fork_run(
             ) from error
         for name in others:
             target.store.write(name, [source.store.read(name)])
+        if kept_from:
+            # The source's may be after this stage: the fork keeps the shards of its own stages.
+            keep_shards_from(target.store, min(kept_from, stage + 1))
         if description is None:
             names = [commit_name(commit.stage) for commit in commits]
             for name in names:
@@ -135,7 +136,22 @@ def fork_run(
     created = datetime.now(UTC).isoformat(timespec="seconds")
     origin = {"run": source.name, "store": source.root.url, "stage": stage}
     target.create({**(description or source.load()), "created": created, "forked_from": origin})
-    return Fork(len(refs) + len(others) + len(names) + 1, nbytes, commits[-1].env_steps)
+    return Fork(len(refs) + len(others) + len(names) + 1 + bool(kept_from), nbytes, commits[-1].env_steps)
+
+
+def clear_log(target: RunFolder, stage: int) -> None:
+    """Remove what an interrupted fork or copy has left in the log of a run that does not exist yet, after a stage.
+
+    Commits up to the stage are written again, or compared; later ones, and what says how far the log goes, would make
+    the new run begin elsewhere.
+    """
+    stored = {name: parse_commit_name(name) for name in target.store.list("commits/")}
+    names = [name for name, number in stored.items() if number is not None and number > stage]
+    copies = list_copies(target.store)
+    names += [copy_name(number, found) for number, digests in copies.items() for found in digests]
+    names += [name for name in target.store.list(PREFIX) if parse_rollup_name(name)]
+    names += [extension_name(number) for number in list_extensions(target.store)]
+    target.store.delete([*names, LATEST, RETENTION])
 
 
 def _chain_anew(target: RunFolder, commits: Sequence[Commit], parent: str) -> list[str]:
@@ -201,6 +217,9 @@ def _abandon(run: RunFolder, stage: int, problems: dict[int, str], keeper: Lease
     run.store.write(f"{moved}record.json", [canonical_json(record) + b"\n"], durable=True)
     spans = filter(None, map(parse_rollup_name, run.store.list(PREFIX)))
     keeper.check()
+    if shards_kept_from(run.store) > stage + 1:
+        # Before the stages are made again: their shards would count as dropped.
+        keep_shards_from(run.store, stage + 1)
     # Copies before their commits: the next driver would commit a stage that has a copy alone.
     run.store.delete([*(span.name for span in spans if span.last > stage), *copies])
     write_hint(run.store, Hint(stage, run.log.digest_of(stage), read_hint(run.store).has_copies))

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from penstock.storage.digest import digest
 from penstock.storage.errors import ConfigError, CorruptObjectError
-from penstock.storage.refs import ShardRef, check_ref
+from penstock.storage.refs import ShardRef, check_ref, plan_name
 from penstock.storage.runs.reader_claims import reading, shards_kept_from
 from penstock.storage.runs.rollups.content import refs_of
 from penstock.storage.runs.run import RunFolder
@@ -127,11 +127,6 @@ class ReplayPlan:
                 f"row of all but the last. Restore it from a copy"
             )
         return cls(table)
-
-
-def plan_name(plan_digest: str) -> str:
-    """Return the plan's path in the replay's own folder: `replay/plan-<digest>.arrow`."""
-    return f"replay/plan-{plan_digest}.arrow"
 
 
 class SourceRecord(TypedDict):

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from penstock.storage.refs import plan_name
 from penstock.storage.shards.epoch_order import ReaderState
-from penstock.tasks.data.replay.plan import ReplayPlan, plan_name
+from penstock.tasks.data.replay.plan import ReplayPlan
 from penstock.tasks.seeds import Purpose, seed_of
 from penstock.tasks.setup.config.replay import ReplayConfig
 from penstock.tasks.setup.distribution.dataflow import tiles_of

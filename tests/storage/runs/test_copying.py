@@ -13,6 +13,8 @@ from penstock.storage.stores.open import open_store
 from ...support.stored_run import damage
 from .test_gc import History
 
+OBJECTS = {"shards", "states", "snapshots", "checkpoints"}
+
 
 @pytest.fixture
 def source(tmp_path):
@@ -66,6 +68,26 @@ def test_an_interrupted_copy_can_be_resumed(source, target, monkeypatch):
     report = copy_run(source, target)
     assert target.exists()
     assert report.objects == len(contents(target)) - digested
+
+
+@pytest.mark.parametrize("kind", ["cut", "empty"])
+def test_what_a_power_cut_has_left_of_a_copy_is_copied_again(source, target, tmp_path, monkeypatch, kind):
+    """Names were there, and their content had not reached the disk; so a copy that says it is whole is whole."""
+    with monkeypatch.context() as patched:
+        patched.setattr(RunFolder, "create", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            copy_run(source, target)
+    torn = [next(name for name in target.store.list(folder)) for folder in ("shards/", "checkpoints/")]
+    for name in torn:
+        damage(tmp_path / "other" / "moved", name, kind)
+    kept = len([name for name in contents(target) if name.partition("/")[0] in OBJECTS]) - len(torn)
+    report = copy_run(source, target)
+    assert verify_run(target).faults == ()
+    assert report.objects == len(contents(target)) - kept
+
+
+def interrupt(*_):
+    raise KeyboardInterrupt
 
 
 def test_a_copy_replaces_no_existing_run(source, target):

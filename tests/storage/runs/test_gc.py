@@ -23,13 +23,14 @@ ROUNDS = 2
 class History:
     """A run whose stages are stored as training stores them; remembers what it wrote, by kind and stage.
 
-    Shards hold text, which no reader takes, unless `real_shards` is true.
+    Shards hold text, which no reader takes, unless `real_shards` is true. A run that exists is continued.
     """
 
-    def __init__(self, root, real_shards=False, is_fenced=True):
+    def __init__(self, root, name="history", real_shards=False, is_fenced=True, description=()):
         self.real_shards = real_shards
-        self.run = RunFolder(root, "history", is_fenced=is_fenced)
-        self.run.create({"seed": 1})
+        self.run = RunFolder(root, name, is_fenced=is_fenced)
+        if not self.run.exists():
+            self.run.create({"seed": 1, **dict(description)})
         self.committed = {}
         self.uncommitted = []
 
@@ -115,6 +116,22 @@ def history(request, tmp_path):
     """A local store, and one that lists no sizes."""
     url = str(tmp_path) if request.param == "local" else f"memory://{tmp_path.name}/gc"
     return History(open_store(url))
+
+
+def test_readers_leave_nothing(tmp_path):
+    """Neither those that end nor those that are found dead: a folder of empty folders is slow to list."""
+    history = History(open_store(tmp_path))
+    history.commit(0)
+    with reading(history.run.store, "test", 0, 0):
+        assert list((tmp_path / "history" / "readers").iterdir())
+    assert not (tmp_path / "history" / "readers").exists()
+    with reading(history.run.store, "test", 0, 0):
+        (lease,) = (tmp_path / "history" / "readers").rglob(LEASE)
+        dead = lease.read_bytes()
+    lease.parent.mkdir(parents=True)
+    lease.write_bytes(dead.replace(b'"released":true', b'"released":false'))
+    assert living_claims(history.run.store) == []
+    assert not (tmp_path / "history" / "readers").exists()
 
 
 def test_the_newest_commit_keeps_all_that_it_names_and_all_shards_stay(history):

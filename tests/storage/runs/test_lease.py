@@ -12,6 +12,7 @@ import pytest
 
 from penstock.storage.errors import CorruptObjectError, LeaseHeldError, LeaseLostError, StoreError
 from penstock.storage.runs.lease import LEASE, Lease, LeaseKeeper, LeaseView, LeaseWatcher, acquire
+from penstock.storage.stores.local import LocalStore
 from penstock.storage.stores.open import open_store
 
 TTL = 9.0
@@ -19,6 +20,7 @@ TTL = 9.0
 OWNER_PROGRAM = """
 import sys, time
 from penstock.storage.runs.lease import acquire
+from penstock.storage.stores.local import LocalStore
 from penstock.storage.stores.open import open_store
 keeper = acquire(open_store(sys.argv[1]), "the other flow", float(sys.argv[2]))
 print(keeper.generation, flush=True)
@@ -227,6 +229,43 @@ def test_the_same_process_is_refused_a_run_that_it_drives(store):
             assert fact in str(caught.value)
         keeper.check()
         assert get(store).generation == 1
+
+
+class SendsAgain(LocalStore):
+    """A folder behind a network that has lost an answer, and a client that sends its request again."""
+
+    def create(self, name, data):
+        super().create(name, data)
+        super().create(name, data)
+
+
+class LosesAnswers(LocalStore):
+    """A folder behind a network that loses answers until the client gives up."""
+
+    def create(self, name, data):
+        super().create(name, data)
+        raise StoreError("no answer")
+
+
+def test_a_creation_whose_answer_was_lost_is_the_owners(tmp_path):
+    """The repeated request finds the object, whose token is the owner's."""
+    store = SendsAgain(tmp_path)
+    with acquire(store, "me", TTL) as keeper:
+        keeper.check()
+        assert get(store).generation == keeper.generation == 1
+    assert get(store).released
+
+
+def test_a_lease_that_this_process_does_not_know_to_hold_is_taken_over(tmp_path):
+    """A store's error came instead of the answer: nobody renews it, and this process would be the last to know."""
+    with pytest.raises(StoreError, match="no answer"):
+        acquire(LosesAnswers(tmp_path), "me", TTL)
+    store = LocalStore(tmp_path)
+    assert not get(store).released
+    with acquire(store, "me again", TTL, sleep=Clock().sleep) as keeper:
+        assert keeper.generation == 2
+        with pytest.raises(LeaseHeldError):
+            acquire(store, "another one", TTL, sleep=pytest.fail)
 
 
 def test_an_unknown_owner_is_watched_for_one_ttl(store):

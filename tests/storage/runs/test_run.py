@@ -1,6 +1,9 @@
 """A run's folder: created once, loaded as written, and listed cheaply with how far it is."""
 
+import os
 import pickle
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -169,6 +172,55 @@ def test_runs_are_listed_with_how_far_they_are(root):
         RunSummary("b-running", 2, None, 192, 20.5, "when b-running"),
         RunSummary("c-new", None, None, 0, None, "when c-new"),
     ]
+
+
+def test_a_creation_whose_answer_was_lost_has_succeeded(root, monkeypatch):
+    """A client that sends its request again finds what it has written; another description is another run."""
+    kind, run = type(root), RunFolder(root, "mine")
+    create = kind.create
+
+    def twice(store, name, data):
+        create(store, name, data)
+        create(store, name, data)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(kind, "create", twice)
+        run.create({"created": "now"})
+    assert [summary.name for summary in list_runs(root)] == ["mine"]
+    with pytest.raises(RunExistsError):
+        run.create({"created": "later"})
+
+
+def test_a_run_is_listed_as_soon_as_it_exists(root, monkeypatch):
+    """Whenever the process ends that creates it."""
+    run, kind = RunFolder(root, "mine"), type(root)
+    create = kind.create
+
+    def create_and_end(store, name, data):
+        create(store, name, data)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(kind, "create", create_and_end)
+    with pytest.raises(KeyboardInterrupt):
+        run.create({"created": "now"})
+    assert [summary.name for summary in list_runs(root)] == ["mine"]
+
+
+def test_a_folder_of_another_user_does_not_hide_the_runs(caplog):
+    """It is left out, with a warning that names it."""
+    with TemporaryDirectory() as folder:  # pytest's own is closed to other users
+        Path(folder).chmod(0o755)
+        root = open_store(folder)
+        RunFolder(root, "mine").create({"created": "now"})
+        (Path(folder) / "private").mkdir(mode=0)
+        user = os.geteuid()
+        try:
+            if user == 0:  # who may read every folder
+                os.seteuid(65534)
+            assert [summary.name for summary in list_runs(root)] == ["mine"]
+        finally:
+            os.seteuid(user)
+    assert "private' is left out" in caplog.text
 
 
 def test_a_damaged_run_does_not_hide_the_others(root):

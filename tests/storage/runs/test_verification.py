@@ -4,7 +4,9 @@ import shutil
 
 import pytest
 
+from penstock.storage.digest import digest
 from penstock.storage.errors import ConfigError, CorruptObjectError, LeaseHeldError
+from penstock.storage.refs import plan_name
 from penstock.storage.runs.commits import commit_name
 from penstock.storage.runs.lease import acquire
 from penstock.storage.runs.reader_claims import keep_shards_from
@@ -45,6 +47,21 @@ def test_an_intact_run_has_no_faults(history):
     count = len(objects(history.run)) - 1
     assert (found.commits, found.objects, found.faults, found.foreign) == (STAGES, count, (), 1)
     assert sorted(seen) == [(done, count) for done in range(1, count + 1)]
+
+
+@pytest.mark.parametrize("kind", ["altered", "cut", "empty", "missing"])
+def test_a_damaged_plan_of_a_replay_is_found(tmp_path, kind):
+    """`run.json` names it, and no replay resumes without it: nor is it copied or forked."""
+    data = b"a list of shards"
+    plan = plan_name(digest(data))
+    run = History(open_store(tmp_path / "runs"), description={"reads": {"sources": [], "plan": plan}}).run
+    run.store.write(plan, [data])
+    assert verify_run(run).faults == ()
+    if kind == "missing":
+        run.store.delete([plan])
+    else:
+        damage(tmp_path / "runs" / "history", plan, kind)
+    assert [(fault.name, fault.committed) for fault in verify_run(run).faults] == [(plan, True)]
 
 
 @pytest.mark.parametrize("kind", ["altered", "cut", "empty"])

@@ -16,6 +16,7 @@ from penstock.storage.runs.commits import commit_name
 from penstock.storage.runs.continuing.forking import ABANDONED, abandon_after, fork_run
 from penstock.storage.runs.gc import collect
 from penstock.storage.runs.lease import LEASE, acquire
+from penstock.storage.runs.reader_claims import reading
 from penstock.storage.runs.run import RunFolder
 from penstock.storage.runs.verification import verify_run
 from penstock.storage.stores.open import open_store
@@ -70,6 +71,39 @@ def test_a_fork_holds_what_its_commit_needs(history, target):
     assert target.genesis() == history.run.genesis()
     assert contents(history.run) == before
     assert not verify_run(target).faults
+
+
+def test_a_fork_keeps_the_shards_of_its_own_stages(tmp_path, target):
+    """Also where the source has dropped those of later stages than the fork begins with."""
+    history = History(open_store(tmp_path / "runs"), real_shards=True)
+    for stage in range(8):
+        history.commit(stage, mean_return=9.0 if stage == 2 else 1.0)
+    collect(history.run, drop_shards_before=6)
+    fork_run(history.run, target, 2)
+    forked = History(target.root, target.name, real_shards=True)
+    for stage in (3, 4):
+        forked.commit(stage)
+    collect(target)
+    assert forked.named(3, "shards") | forked.named(4, "shards") <= contents(target).keys()
+    assert verify_run(target).faults == ()
+    with reading(target.store, "test", 3, 4):
+        pass
+
+
+def test_an_interrupted_fork_leaves_nothing_to_another_one(history, target, monkeypatch):
+    """A fork from an earlier stage under the same name begins there."""
+    with monkeypatch.context() as patched:
+        patched.setattr(RunFolder, "create", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            fork_run(history.run, target, 2)
+    assert not target.exists()
+    fork_run(history.run, target, 1)
+    assert target.log.newest_stage() == 1
+    assert verify_run(target).faults == ()
+
+
+def interrupt(*_):
+    raise KeyboardInterrupt
 
 
 def test_a_driven_run_can_be_forked(history, target):
@@ -147,6 +181,17 @@ def test_replaced_commits_are_abandoned(history, folder):
         for number, data in original.items():
             (folder / commit_name(number)).write_bytes(data)
         (folder / "latest.json").write_bytes(hint)
+
+
+def test_stages_that_are_made_again_keep_their_shards(history, folder):
+    """Shards of the abandoned ones may have been dropped, and those that follow are others."""
+    collect(history.run, keep_checkpoints=2, drop_shards_before=STAGES)
+    damage(folder, history.committed[3]["checkpoint"]["name"], "altered")
+    abandon_after(history.run, 2)
+    history.commit(3)
+    collect(history.run)
+    assert history.named(3, "shards") <= contents(history.run).keys()
+    assert not [fault for fault in verify_run(history.run).faults if fault.committed]
 
 
 def test_missing_commits_leave_a_gap_that_is_closed(history, folder):
