@@ -22,6 +22,8 @@ class TeamStep(NamedTuple):
     terminated: bool
     truncated: bool
     """Flags of the episode, which ends when no agent is left: it is truncated if a limit took one of the last."""
+    going_on: Sequence[str]
+    """Agents for whom something would follow: they had not left before the step, and it has not terminated them."""
 
 
 class TeamEnv(ABC):
@@ -60,7 +62,7 @@ class ParallelTeam(TeamEnv):
     def reset(self, seed: int | None) -> TeamStep:
         """Start an episode."""
         observation, infos = self._env.reset(seed=seed)
-        return TeamStep(observation, {}, infos, terminated=False, truncated=False)
+        return TeamStep(observation, {}, infos, terminated=False, truncated=False, going_on=self.agents)
 
     def step(self, actions: Mapping[str, Any]) -> TeamStep:
         """Step with the actions of those that are there."""
@@ -68,7 +70,8 @@ class ParallelTeam(TeamEnv):
         observation, reward, terminations, truncations, infos = self._env.step({name: actions[name] for name in there})
         over = not self._env.agents or all(terminations[name] or truncations[name] for name in there)
         truncated = over and any(truncations[name] for name in there)
-        return TeamStep(observation, reward, infos, terminated=over and not truncated, truncated=truncated)
+        going_on = [name for name in there if not terminations[name]]
+        return TeamStep(observation, reward, infos, over and not truncated, truncated, going_on)
 
     def acting(self) -> Sequence[str]:
         """Return all that are there."""
@@ -93,7 +96,7 @@ class TurnTeam(TeamEnv):
     def reset(self, seed: int | None) -> TeamStep:
         """Start an episode."""
         self._env.reset(seed=seed)
-        return self._seen({}, over=False, truncated=False)
+        return self._seen({}, over=False, truncated=False, going_on=self.agents)
 
     def step(self, actions: Mapping[str, Any]) -> TeamStep:
         """Step with the action of the agent whose turn it is."""
@@ -101,11 +104,12 @@ class TurnTeam(TeamEnv):
         env.step(actions[env.agent_selection])
         reward = dict(env.rewards)
         truncated = any(env.truncations.values())
+        going_on = [name for name in env.agents if not env.terminations[name]]
         over = all(env.terminations[name] or env.truncations[name] for name in env.agents)
         while not over and (env.terminations[env.agent_selection] or env.truncations[env.agent_selection]):
             env.step(None)  # an agent that has left takes its leave
             over = not env.agents
-        return self._seen(reward, over=over, truncated=truncated)
+        return self._seen(reward, over=over, truncated=truncated, going_on=going_on)
 
     def acting(self) -> Sequence[str]:
         """Return the agent whose turn it is."""
@@ -120,7 +124,7 @@ class TurnTeam(TeamEnv):
         """Close the environment."""
         self._env.close()
 
-    def _seen(self, reward: Mapping[str, float], *, over: bool, truncated: bool) -> TeamStep:
+    def _seen(self, reward: Mapping[str, float], *, over: bool, truncated: bool, going_on: Sequence[str]) -> TeamStep:
         env = self._env
         observation = {name: env.observe(name) for name in env.agents}
-        return TeamStep(observation, reward, dict(env.infos), over and not truncated, over and truncated)
+        return TeamStep(observation, reward, dict(env.infos), over and not truncated, over and truncated, going_on)

@@ -171,7 +171,8 @@ class TeamVector(VectorEnv[Any, Any, Any]):
         present, acting = set(env.present()), set(env.acting())
         for row, (name, mask) in enumerate(zip(self.agents, self.actions.masks, strict=True)):
             if over:
-                allowed[row] = mask.free
+                # Nothing is chosen any more. After a truncation the mask says whose returns would go on.
+                allowed[row] = mask.free if step.terminated or name in step.going_on else 0
             elif name in acting and name in present:
                 allowed[row] = self._mask_of(name, step, mask)
             elif name in present:

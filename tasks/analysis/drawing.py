@@ -20,16 +20,20 @@ if TYPE_CHECKING:
 _LEAST_SIDE_PIXELS = 32
 
 
-def drawn_pool(config: RunConfig) -> tuple[Any, Callable[[], NDArray[np.uint8]]]:
+def drawn_pool(config: RunConfig, env: int = 0) -> tuple[Any, Callable[[], NDArray[np.uint8]]]:
     """Return a pool of one environment and its renderer: the environment's, or its observation if that is a picture.
+
+    Args:
+        config: of the run.
+        env: number of the environment, which of several values of a setting, or blocks, it has.
 
     Raises:
         ConfigError: the environment can't be drawn; names the reason.
     """
     try:
-        pool = make_pool(config, 1, AutoresetMode.SAME_STEP, render_mode="rgb_array")
+        pool = make_pool(config, 1, AutoresetMode.SAME_STEP, render_mode="rgb_array", first_env=env)
     except ConfigError:
-        pool = make_pool(config, 1, AutoresetMode.SAME_STEP)
+        pool = make_pool(config, 1, AutoresetMode.SAME_STEP, first_env=env)
         if not _is_picture(pool.single_observation_space):
             pool.close()
             raise ConfigError(f"there is no renderer for {config.environment.id}") from None

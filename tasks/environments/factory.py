@@ -26,8 +26,11 @@ def make_pool(
     num_envs: int,
     autoreset_mode: AutoresetMode = AutoresetMode.NEXT_STEP,
     render_mode: str | None = None,
+    first_env: int = 0,
 ) -> EnvironmentPool:
     """Make a pool as configured; `autoreset_mode` applies outside of rounds.
+
+    Of settings with several values, and of several blocks, its environments have those from `first_env` on.
 
     Raises:
         ConfigError: unknown environment, setting or value, or one that the algorithm can't learn from.
@@ -42,9 +45,9 @@ def make_pool(
             from penstock.tasks.environments.floorplan_blocks import blocks_of, load_blocks  # noqa: PLC0415  (others need none of it)
 
             environment_id = load_blocks(settings)
-            fixed["block"] = np.arange(num_envs) % len(blocks_of(settings))
+            fixed["block"] = np.arange(first_env, first_env + num_envs) % len(blocks_of(settings))
         try:
-            given = arguments_of(settings, environment_id, num_envs)
+            given = arguments_of(settings, environment_id, num_envs, first_env)
             if wrappers := wrappers_of(settings, environment_id):
                 fixed["wrappers"] = wrappers
             if settings.id.startswith(SOCKET):

@@ -52,13 +52,16 @@ def with_typed_settings(config: ConfigT) -> ConfigT:
     return config.model_copy(update={"environment": settings.model_copy(update={"settings": typed})})
 
 
-def arguments_of(settings: EnvironmentSettings, environment_id: str, num_envs: int) -> dict[str, Any]:
+def arguments_of(
+    settings: EnvironmentSettings, environment_id: str, num_envs: int, first_env: int = 0
+) -> dict[str, Any]:
     """Return the settings as `native.make` takes them for a pool of `num_envs`.
 
     Args:
         settings: the configured ones.
         environment_id: id that is made, which for floorplans is not the configured one.
-        num_envs: environments in the pool; environment i has value i modulo the length of a list.
+        num_envs: environments in the pool.
+        first_env: number of the pool's first one; environment i has value i modulo the length of a list.
 
     Raises:
         ConfigError: a setting is one that a run chooses itself, or a list does not fit the tiles.
@@ -87,7 +90,7 @@ def arguments_of(settings: EnvironmentSettings, environment_id: str, num_envs: i
             )
         if len({isinstance(value, bool) for value in values}) > 1:
             raise ConfigError(f"environment.settings.{name} = {values!r}: expected values of one type")
-        given[name] = [values[index % len(values)] for index in range(num_envs)]
+        given[name] = [values[env % len(values)] for env in range(first_env, first_env + num_envs)]
     return given
 
 

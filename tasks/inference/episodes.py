@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.storage.runs.run import stored_settings
 from penstock.tasks.analysis.drawing import drawn, drawn_pool
@@ -14,7 +14,7 @@ from penstock.tasks.setup.config.loading import merge
 from penstock.tasks.setup.config.replay import build_stored_config
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
 
     import numpy as np
     from numpy.typing import NDArray
@@ -64,20 +64,37 @@ def play_episodes(
         ConfigError: the environment can't be drawn; names the reason.
     """
     config = build_stored_config(merge(stored_settings(policy.settings), {"store": policy.origin.store}))
-    pool, picture = drawn_pool(config)
-    per_second = float(getattr(pool, "metadata", {}).get("render_fps") or _PICTURES_PER_SECOND)
     seeds = environment_seeds(config.seed, Purpose.EVALUATION, seed, env_ids=range(episodes))
-    with closing(pool), warnings.catch_warnings():
+    environment = config.environment
+    differ = len(environment.blocks) > 1 or any(isinstance(value, list) for value in environment.settings.values())
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # third-party renderers emit many warnings
-        for number in range(episodes):
-            pool.reset_ids(seeds[number : number + 1])
-            policy.reset()
-            steps, episode_return, ended = 0, 0.0, False
-            while not ended and steps < max_steps:
-                yield Picture(drawn(picture), per_second)
-                action = policy.act_stored(pool.observation, deterministic=deterministic)
-                _, reward, terminated, truncated, _ = pool.step(action)
-                steps += 1
-                episode_return += float(reward[0].mean())
-                ended = bool(terminated[0] or truncated[0])
-            yield Episode(number, episode_return, steps, ended)
+        for numbers in [range(number, number + 1) for number in range(episodes)] if differ else [range(episodes)]:
+            pool, picture = drawn_pool(config, numbers.start)
+            with closing(pool):
+                for number in numbers:
+                    pool.reset_ids(seeds[number : number + 1])
+                    yield from _episode(policy, pool, picture, number, deterministic=deterministic, max_steps=max_steps)
+
+
+def _episode(
+    policy: Policy,
+    pool: Any,
+    picture: Callable[[], NDArray[np.uint8]],
+    number: int,
+    *,
+    deterministic: bool,
+    max_steps: int,
+) -> Generator[Picture | Episode]:
+    """Play an episode that was just begun."""
+    policy.reset()
+    per_second = float(getattr(pool, "metadata", {}).get("render_fps") or _PICTURES_PER_SECOND)
+    steps, episode_return, ended = 0, 0.0, False
+    while not ended and steps < max_steps:
+        yield Picture(drawn(picture), per_second)
+        action = policy.act_stored(pool.observation, deterministic=deterministic)
+        _, reward, terminated, truncated, _ = pool.step(action)
+        steps += 1
+        episode_return += float(reward[0].mean())
+        ended = bool(terminated[0] or truncated[0])
+    yield Episode(number, episode_return, steps, ended)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from gymnasium.spaces import Discrete
 from torch import Tensor
 
 from penstock.native.adapters.structured_actions import leaf_formats
@@ -102,6 +103,9 @@ def describe_program(policy: Policy) -> dict[str, Any]:
     if spec.leaves:
         inputs[0]["leaves"] = [leaf.to_json() for leaf in spec.leaves]
     outputs: list[dict[str, Any]] = [{"name": "action", "dtype": str(action.dtype), "shape": ["B", *action.shape]}]
+    if isinstance(policy.action_space, Discrete) and policy.action_space.start:
+        # The environment's own choice is the action plus this number.
+        outputs[0]["start"] = int(policy.action_space.start)
     if isinstance(policy.action_space, TeamSpace):
         # The agents' own actions are `penstock.native.teams.structured.team_action(space, action)`.
         outputs[0]["agents"] = [

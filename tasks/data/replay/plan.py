@@ -203,7 +203,12 @@ def _environment_key(config: TrainConfig) -> list[object]:
     # Observations name a block by its number, so runs of other blocks, or of the same in another order, do not fit.
     blocks = " ".join(str(block.digest) for block in environment.blocks)
     key: list[object] = [environment.id, environment.max_episode_steps, environment.settings]
-    return [*key, f"blocks {digest(blocks.encode())}"] if blocks else key
+    key += [f"blocks {digest(blocks.encode())}"] if blocks else []
+    key += [f"header {digest(environment.header_text.encode())}"] if environment.header_text else []
+    key += [f"model {environment.model_digest}"] if environment.model_digest else []
+    key += [f"wrappers {', '.join(map(str, environment.wrappers))}"] if environment.wrappers else []
+    key += [f"action_mask {environment.action_mask}"] if environment.action_mask else []
+    return [*key, "structured"] if environment.structured else key
 
 
 def in_environment_of_sources(root: Store, config: ReplayConfig) -> ReplayConfig:

@@ -213,10 +213,10 @@ def dueling_quantiles(outputs: Tensor, quantiles: int, *, dueling: bool) -> Tens
     over choices (section 3 of Hessel et al. 2018, arXiv 1710.02298).
     """
     if not dueling:
-        return outputs.reshape(len(outputs), -1, quantiles)
+        return outputs.reshape(outputs.shape[0], -1, quantiles)  # an export traces the shape, and `len` would fix it
     level, tape = kernels.level_number(outputs), kernels.tape_for(outputs)
     if level is None or not kernels.plain(outputs) or (tape is None and _is_torchs(outputs)):
-        parts = outputs.reshape(len(outputs), -1, quantiles)
+        parts = outputs.reshape(outputs.shape[0], -1, quantiles)
         return parts[:, :1] + parts[:, 1:] - parts[:, 1:].mean(1, keepdim=True)
     sizes = (outputs.shape[0], outputs.shape[1] // quantiles - 1, quantiles)
     found = torch.empty(sizes)

@@ -10,6 +10,7 @@ from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import conv2d, max_pool2d, relu
@@ -18,6 +19,8 @@ from penstock.tasks.model.nn import kernels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from numpy.typing import NDArray
 
 
 def init_mlp(
@@ -199,7 +202,8 @@ def lines(params: Mapping[str, Tensor], grids: Tensor) -> Tensor:
     many small ones.
     """
     channels, height, width = grids.shape[1:]
-    to_lines, to_cells = _line_places(channels, height, width)
+    # Arrays: a cached tensor would be of inference, or of an export's trace, if that came first.
+    to_lines, to_cells = (torch.from_numpy(places) for places in _line_places(channels, height, width))
     cells = grids.movedim(1, -1).flatten(1).float()
     count = len(to_lines)
     first = _spread(params["0.weight"], to_lines, count * _LINE_NUMBERS, cells.shape[1])
@@ -211,7 +215,7 @@ def lines(params: Mapping[str, Tensor], grids: Tensor) -> Tensor:
 
 
 @cache
-def _line_places(channels: int, height: int, width: int) -> tuple[Tensor, Tensor]:
+def _line_places(channels: int, height: int, width: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return where the weights of every line belong: in a matrix from the grid to lines, and in one to cells.
 
     Both are int64 and count a matrix's numbers row by row: `[lines, 8, 4 * channels]` in one of
@@ -224,13 +228,13 @@ def _line_places(channels: int, height: int, width: int) -> tuple[Tensor, Tensor
         for down, right in ((0, 1), (1, 0), (1, 1), (1, -1))
         if row + (_IN_LINE - 1) * down < height and 0 <= column + (_IN_LINE - 1) * right < width
     ]
-    cells = torch.tensor(along)
-    hidden = torch.arange(cells.numel() // _IN_LINE * _LINE_NUMBERS).view(-1, _LINE_NUMBERS)
-    inputs = (cells[..., None] * channels + torch.arange(channels)).flatten(1)
-    outputs = cells[..., None] * _CELL_NUMBERS + torch.arange(_CELL_NUMBERS)
+    cells = np.array(along)
+    hidden = np.arange(cells.size // _IN_LINE * _LINE_NUMBERS).reshape(-1, _LINE_NUMBERS)
+    inputs = (cells[..., None] * channels + np.arange(channels)).reshape(len(cells), -1)
+    outputs = cells[..., None] * _CELL_NUMBERS + np.arange(_CELL_NUMBERS)
     return (
         hidden[:, :, None] * (height * width * channels) + inputs[:, None],
-        outputs[..., None] * hidden.numel() + hidden[:, None, None],
+        outputs[..., None] * hidden.size + hidden[:, None, None],
     )
 
 

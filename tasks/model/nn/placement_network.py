@@ -64,26 +64,40 @@ class Graph:
     """`[macros, rows * columns]`: ties of each macro with fixed points, by their cell."""
 
 
-@lru_cache(maxsize=8)
 def graphs_of(facts: Facts, device: torch.device | None = None) -> tuple[Graph, ...]:
     """Return the graphs of an environment's blocks, on a device; by default the CPU."""
     if device is not None and device.type != "cpu":
-        with torch.inference_mode(mode=False):
-            return tuple(
-                Graph(**{field.name: getattr(graph, field.name).to(device) for field in fields(Graph)})
-                for graph in graphs_of(facts)
-            )
+        return _graphs_on(facts, device)
+    # Arrays are cached: a tensor would be of inference, or of an export's trace, if that came first.
+    found = _arrays_of(facts)
+    return tuple(Graph(**{name: torch.from_numpy(each) for name, each in arrays.items()}) for arrays in found)
+
+
+@lru_cache(maxsize=8)
+def _graphs_on(facts: Facts, device: torch.device) -> tuple[Graph, ...]:
+    with torch.inference_mode(mode=False):  # acting may come first, and learning differentiates through the graph
+        return tuple(
+            Graph(**{field.name: getattr(graph, field.name).to(device) for field in fields(Graph)})
+            for graph in graphs_of(facts)
+        )
+
+
+@lru_cache(maxsize=8)
+def _arrays_of(facts: Facts) -> tuple[dict[str, NDArray[np.float32]], ...]:
     columns, rows = (int(number) for number in facts["grid"])
     blocks = range(int(facts["nodes"][:, 0].max()) + 1)
     return tuple(
-        _graph(
+        _block_arrays(
             facts["nodes"][facts["nodes"][:, 0] == block], facts["edges"][facts["edges"][:, 0] == block], columns, rows
         )
         for block in blocks
     )
 
 
-def _graph(nodes: NDArray[np.float64], edges: NDArray[np.float64], columns: int, rows: int) -> Graph:
+def _block_arrays(
+    nodes: NDArray[np.float64], edges: NDArray[np.float64], columns: int, rows: int
+) -> dict[str, NDArray[np.float32]]:
+    """Return the fields of a block's `Graph`."""
     kind, sizes, at = nodes[:, 1], nodes[:, 2:4], nodes[:, 4:6]
     weights = np.zeros((len(nodes), len(nodes)))
     one, two = edges[:, 1].astype(int), edges[:, 2].astype(int)
@@ -106,14 +120,15 @@ def _graph(nodes: NDArray[np.float64], edges: NDArray[np.float64], columns: int,
     size = sizes[:macros]
     numbers = np.column_stack([size, np.sqrt(size.prod(1)), total])
     ties = reduced[:, :macros]
-    return Graph(
-        ties=_tensor(ties),
-        mixing=_tensor(ties / max(reduced.sum(1).max(), 1e-9)),
-        sizes=_tensor(numbers / np.maximum(numbers.max(0), 1e-9)),
-        across=_tensor(_covered(size[:, 0] * columns, columns)),
-        up=_tensor(_covered(size[:, 1] * rows, rows)),
-        fixed=_tensor(fixed),
-    )
+    found = {
+        "ties": ties,
+        "mixing": ties / max(reduced.sum(1).max(), 1e-9),
+        "sizes": numbers / np.maximum(numbers.max(0), 1e-9),
+        "across": _covered(size[:, 0] * columns, columns),
+        "up": _covered(size[:, 1] * rows, rows),
+        "fixed": fixed,
+    }
+    return {name: values.astype(np.float32) for name, values in found.items()}
 
 
 def _covered(lengths: NDArray[np.float64], count: int) -> NDArray[np.float64]:
@@ -122,13 +137,6 @@ def _covered(lengths: NDArray[np.float64], count: int) -> NDArray[np.float64]:
     half = lengths[:, None, None] / 2
     covered: NDArray[np.float64] = np.maximum(np.minimum(k + half, c + 1) - np.maximum(k - half, c), 0.0)
     return covered
-
-
-def _tensor(values: NDArray[np.float64]) -> Tensor:
-    with torch.inference_mode(
-        mode=False
-    ):  # acting may come first, and learning differentiates through the cached graph
-        return torch.from_numpy(values.astype(np.float32))
 
 
 def init_floorplan(
@@ -186,7 +194,7 @@ def floorplan(params: Mapping[str, Tensor], facts: Facts, observation: Tensor) -
         if len(chosen):
             part_ = _of_block(params, graph, observation[chosen], columns, rows)
             if found is None:
-                found = part_.new_zeros(len(observation), part_.shape[1])
+                found = part_.new_zeros(observation.shape[0], part_.shape[1])
             found = found.index_copy(0, chosen, part_)
     if found is None:
         raise ValueError("no row has a block of the facts; expected block numbers below the number of blocks")
@@ -206,7 +214,8 @@ def _of_block(params: Mapping[str, Tensor], graph: Graph, observation: Tensor, c
     for step in range(_PASSES):
         both = torch.cat([message, graph.mixing @ message], -1)
         message = relu(linear(both, params[f"node{step}.0.weight"], params[f"node{step}.0.bias"]))
-    every = torch.arange(len(observation), device=observation.device)
+    # Of tensors the shape is asked, and not `len`: an export traces the former alone.
+    every = torch.arange(observation.shape[0], device=observation.device)
     state = torch.cat(
         [message[every, current], message.mean(1), nodes[every, current], placed.mean(1, keepdim=True)], 1
     )
@@ -226,7 +235,7 @@ def _of_block(params: Mapping[str, Tensor], graph: Graph, observation: Tensor, c
 
 def _nodes(graph: Graph, x: Tensor, y: Tensor, placed: Tensor, current: Tensor) -> Tensor:
     """Return `[B, macros, numbers]`: size, ties, position if placed, whether it is placed, whether it is current."""
-    sizes = graph.sizes[:, [0, 1, 3]].expand(len(x), -1, -1)
+    sizes = graph.sizes[:, [0, 1, 3]].expand(x.shape[0], -1, -1)
     is_current = one_hot(current, x.shape[1]).float()
     return torch.cat([sizes, torch.stack([x * placed, y * placed, placed, is_current], -1)], -1)
 
@@ -244,8 +253,8 @@ def _maps(
     every = torch.arange(column.shape[1], device=device)
     across = graph.across[every, column] * placed[..., None]
     covered = torch.einsum("bmr,bmc->brc", graph.up[every, row], across)
-    x = torch.linspace(-1.0, 1.0, columns, device=device).expand(len(column), rows, columns)
-    y = torch.linspace(-1.0, 1.0, rows, device=device)[:, None].expand(len(column), rows, columns)
+    x = torch.linspace(-1.0, 1.0, columns, device=device).expand(column.shape[0], rows, columns)
+    y = torch.linspace(-1.0, 1.0, rows, device=device)[:, None].expand(column.shape[0], rows, columns)
     return torch.stack([scaled, length, (4.0 * tied).clamp(max=4.0), covered, x, y, torch.maximum(x.abs(), y.abs())], 1)
 
 

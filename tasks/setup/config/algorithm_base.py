@@ -182,8 +182,16 @@ def check_bounds(setting: str, environment: EnvironmentSpec, otherwise: str = "l
     if action["kind"] != "box":
         taken = "choices" if action["kind"] == "discrete" else "structured actions, which it always gets within bounds"
         raise ConfigError(f"{name} takes {taken}, expected vectors within bounds; leave it out")
-    if not np.isfinite([*np.ravel(action["low"]).tolist(), *np.ravel(action["high"]).tolist()]).all():
+    low, high = (np.ravel(np.asarray(action[side], dtype=np.float32)) for side in ("low", "high"))
+    if not np.isfinite([*low, *high]).all():
         raise ConfigError(f"{name} takes vectors without bounds, expected a bound on both sides; {otherwise}")
+    with np.errstate(over="ignore"):
+        is_finite = np.isfinite(high - low).all()
+    if not is_finite:
+        raise ConfigError(
+            f"{name} takes vectors between bounds as far apart as {low.min():g} and {high.max():g}, expected a "
+            f"distance that is a float32 number; {otherwise}"
+        )
 
 
 _SMALLEST_PIXELS = 36

@@ -5,12 +5,13 @@ Two base classes have what algorithms of one kind of actions share, and each alg
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
 from penstock.tasks.setup.config.algorithm_base import (
     EncoderSettings,
+    check_bounds,
     check_pixels,
     check_window,
     implemented_by,
@@ -46,6 +47,9 @@ from penstock.tasks.setup.config.hyperparameters import (
     WarmUpRows,
     WindowRows,
 )
+
+if TYPE_CHECKING:
+    from penstock.native import EnvironmentSpec
 
 
 class WindowSettings(EncoderSettings):
@@ -194,6 +198,11 @@ class VectorSettings(WindowSettings):
     minibatches: RoundMinibatches = 64
     target_share: TargetShare = 0.005
     normalize_observation: NormalizeObservation = False
+
+    def check_environment(self, environment: EnvironmentSpec) -> None:
+        """Refuse actions without bounds: the actor's lie between them."""
+        super().check_environment(environment)
+        check_bounds(f"algorithm.name = '{self.name}'", environment, "choose ppo")
 
     def check_round(self, rows: int) -> None:
         """Refuse a window that is too small for a round or for the warm-up, and normalised images."""

@@ -140,6 +140,11 @@ class TD3BCSettings(EncodedSettings):
     minibatch_rows: MinibatchRows = 256
     epochs: Epochs = 1
 
+    def check_environment(self, environment: EnvironmentSpec) -> None:
+        """Refuse actions without bounds: the actor's lie between them."""
+        super().check_environment(environment)
+        check_bounds(f"algorithm.name = '{self.name}'", environment, "choose iql")
+
     @model_validator(mode="after")
     def _normalises(self) -> TD3BCSettings:
         if self.moment_rounds and not self.normalize_observation:

@@ -37,6 +37,10 @@ if TYPE_CHECKING:
 
 _COUNTERS = {"rounds"}
 """Counters that older runs have as floats."""
+_EXPLORATION = "exploration"
+"""The group of what DQN's and QR-DQN's epsilon and the random actions of SAC and TD3 have come to."""
+_UPDATES = "updates"
+"""The counter of minibatches, which epsilon depends on."""
 
 TensorKind: TypeAlias = tuple[str, tuple[int, ...]]
 """A tensor's dtype, by NumPy's name, and its shape."""
@@ -146,7 +150,7 @@ def _by_group(tensors: Mapping[str, NDArray[Any]]) -> dict[str, Tensors]:
 
 
 def _each(stored: Mapping[str, Tensors], groups: Iterable[str]) -> Iterator[tuple[str, str, NDArray[Any]]]:
-    for group in groups or stored:
+    for group in groups or (each for each in stored if each != _EXPLORATION):
         yield from ((group, name, array) for name, array in stored.get(group, {}).items())
 
 
@@ -154,12 +158,14 @@ def _targets_of(targets: Tensors, stored: Mapping[str, Tensors], groups: tuple[s
     """Yield the targets to take: all but counters, or those that the named groups have.
 
     Target networks have the names of their group's parameters, or names below the group's, as normalisers' moments do.
-    Counters, which are whole numbers, belong to schedules, and a new run begins them anew.
+    Counters, which are whole numbers, belong to schedules, and a new run begins them anew, unless it takes exploration
+    over where it was.
     """
     for name, array in targets.items():
         of_groups = any(name.startswith(f"{group}/") or name in stored.get(group, {}) for group in groups)
-        is_counter = name in _COUNTERS or not np.issubdtype(array.dtype, np.floating)
-        if of_groups or (not groups and not is_counter):
+        of_groups = of_groups or (name == _UPDATES and _EXPLORATION in groups)
+        of_schedules = name in _COUNTERS or name.startswith(f"{_EXPLORATION}/")
+        if of_groups or (not groups and not of_schedules and np.issubdtype(array.dtype, np.floating)):
             yield name
 
 
@@ -171,7 +177,7 @@ def _mistakes(
         if group not in stored:
             yield f"groups = '{group}': found {', '.join(sorted(stored))}"
     expected: dict[str, TensorKind] = {}
-    for group in groups or fresh.params:
+    for group in groups or (each for each in fresh.params if each != _EXPLORATION):
         if group not in fresh.params:
             yield f"groups = '{group}': the new run has {', '.join(sorted(fresh.params))}"
         expected |= {f"params/{group}/{name}": kind for name, kind in fresh.params.get(group, {}).items()}

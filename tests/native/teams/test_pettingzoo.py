@@ -12,6 +12,8 @@ from penstock import native
 from penstock.native.teams.masks import permitted
 from penstock.native.teams.pettingzoo import pettingzoo_ids
 
+from ...support.mortal_team import MORTALS
+
 pytest.importorskip("pettingzoo", reason="comes with penstock-rl[pettingzoo]")
 mpe2 = pytest.importorskip("mpe2", reason="comes with penstock-rl[pettingzoo]")
 
@@ -139,6 +141,32 @@ def test_agents_that_leave_have_a_mask_that_allows_nothing():
     with pytest.raises(RuntimeError, match=r"left before the episode's end.*agents_leave = true"):  # noqa: PT012
         for _ in range(900):
             observation, *_ = refusing.step(random_actions(refusing, observation, generator))
+
+
+@pytest.mark.parametrize(
+    ("settings", "limit", "going_on", "truncated"),
+    [
+        ({"dies_at": 2}, 4, [True, False], True),
+        ({"dies_at": 2, "ends_at": 4}, None, [True, False], True),
+        ({"dies_at": 4, "ends_at": 4}, None, [True, False], True),
+        ({"dies_at": 9}, 4, [True, True], True),
+        ({"dies_at": 2, "wins_at": 4}, None, [True, True], False),
+    ],
+    ids=["cut", "its own limit", "in one step", "nobody died", "a termination"],
+)
+def test_the_last_mask_says_whose_returns_go_on(settings, limit, going_on: list[bool], truncated: bool):
+    """After a truncation, those of the agents that were there, and that their last step has not terminated."""
+    pool = native.make(
+        MORTALS, 1, max_episode_steps=limit, autoreset_mode="SameStep", agents_leave=True, one_array=True, **settings
+    )
+    pool.reset(seed=1)
+    for step in range(1, 5):
+        _, _, terminated, cut, infos = pool.step(np.zeros((1, 2), np.int64))
+        assert bool(terminated[0] or cut[0]) == (step == 4)
+    masks = infos["final_obs"][0][: 2 * pool.environment["action"]["n"]].reshape(2, -1)
+    assert masks.any(1).tolist() == going_on
+    assert cut[0] == truncated
+    pool.close()
 
 
 def test_agents_with_other_spaces_are_padded():

@@ -21,6 +21,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "recurrent": {"algorithm": {"name": "ppo", "network": "recurrent", "features": 8, "sequence_steps": 4}},
     "impala": {"algorithm": {"name": "impala"}},
     "dqn": {"algorithm": {"name": "dqn"}},
+    "quantiles": {"algorithm": {"name": "qr_dqn", "noisy_scale": 0.5}},
+    "lines": {"environment": {"id": "ConnectFour-v0"}, "algorithm": {"name": "ppo", "network": "lines", "features": 8}},
     "sac": {"environment": {"id": "Pendulum-v1"}, "algorithm": {"name": "sac"}},
     "structured": {"environment": {"id": registered_id("Hybrid")}, "algorithm": {"name": "ppo"}},
     "masked": {"environment": {"id": "ConnectFour-v0"}, "algorithm": {"name": "ppo"}},

@@ -41,6 +41,22 @@ def test_greedy_episodes_are_those_of_an_evaluation(make_context: MakeContext):
     assert not np.array_equal(cut[0].pixels, cut[3].pixels)
 
 
+def test_episodes_have_the_values_of_an_evaluations_environments(make_context: MakeContext):
+    """With several values of a setting, episode i has value i modulo their number, as environment i has there."""
+    values = {
+        "environment": {"max_episode_steps": 60, "settings": {"gravity": [9.8, 200.0, 900.0]}},
+        "algorithm": {"hidden": [8]},
+    }
+    context = make_context(values)
+    (ref,) = commit(context, None)
+    policy = policy_of(make_context(values, "other"), version=1)
+    played = [each for each in play_episodes(policy, 5, seed=9) if isinstance(each, Episode)]
+    expected = evaluate_snapshot(context, context.run.store, ref, 5, 9)
+    assert np.mean([each.episode_return for each in played]) == expected["mean_return"]
+    assert np.mean([each.steps for each in played]) == expected["mean_length"]
+    assert len({each.steps for each in played}) > 1
+
+
 def test_what_cannot_be_drawn_is_refused(make_context: MakeContext):
     """The message names the environment."""
     policy = policy_of(make_context({"environment": {"id": "PositionOnlyCartPole-v0"}, "algorithm": {"name": "ppo"}}))

@@ -17,6 +17,8 @@ from penstock.tasks.roles.learning.round_update import StageTally, learn_batches
 from penstock.tasks.roles.learning.window import RoundWindow
 from penstock.tasks.roles.reducing.reduction import LocalReduction
 from penstock.tasks.setup.config.loading import build_config
+from penstock.tasks.setup.config.off_policy import SACSettings, TD3Settings
+from penstock.tasks.setup.config.offline import TD3BCSettings
 from penstock.tasks.setup.config.on_policy import PPOSettings
 from penstock.tasks.setup.distribution.policies import make_policy
 from penstock.tasks.setup.planning.preflight import check_staleness
@@ -122,6 +124,23 @@ def test_bounds_that_are_not_there_are_refused(action: dict[str, Any], found: st
     PPOSettings().check_environment(environment)
     with pytest.raises(ConfigError, match=rf"algorithm\.actions = 'clipped': Endless-v0 .*{found}"):
         PPOSettings(actions="clipped").check_environment(environment)
+
+
+@pytest.mark.parametrize("settings", [SACSettings(), TD3Settings(), TD3BCSettings()], ids=lambda each: each.name)
+@pytest.mark.parametrize(
+    ("low", "high", "found"),
+    [
+        (-np.inf, np.inf, "without bounds"),
+        (0.0, np.inf, "without bounds"),
+        (-3e38, 3e38, r"as far apart as -3e\+38 and 3e\+38"),
+    ],
+)
+def test_an_actor_between_bounds_needs_some(settings: Any, low: float, high: float, found: str):
+    """Its actions would be infinite or no numbers; a distance between bounds has to be a number, too."""
+    action = {"kind": "box", "low": np.full(2, low), "high": np.full(2, high)}
+    environment: Any = {"id": "Endless-v0", "agents": 0, "observation": {"shape": (3,)}, "action": action}
+    with pytest.raises(ConfigError, match=rf"algorithm\.name = '{settings.name}': Endless-v0 .*{found}"):
+        settings.check_environment(environment)
 
 
 # Reward normalisation

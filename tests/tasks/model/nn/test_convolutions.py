@@ -122,6 +122,18 @@ def test_small_is_the_published_network():
             torch.testing.assert_close(small(params, seen), reference(seen.float()), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", NETWORKS)
+def test_learning_may_follow_acting(name: str):
+    """In one process: what inference has made must not stay where gradients are taken."""
+    init, apply = NETWORKS[name]
+    shape = (3, 5, 8) if name == "lines" else (3, 40, 40)  # no other test has it
+    params = {key: value.requires_grad_() for key, value in init(shape, 8, generator()).items()}
+    with torch.inference_mode():
+        apply(params, images(2, *shape))
+    apply(params, images(2, *shape)).sum().backward()
+    assert all(value.grad is not None for value in params.values())
+
+
 def test_lines_of_four_share_their_weights():
     """Each of the 69 lines of connect four is seen by the same weights, and so is each cell by its lines."""
     params = with_biases(init_lines((2, 6, 7), 16, generator()))

@@ -80,7 +80,8 @@ def test_all_parameters_are_taken_and_belong_to_the_run(make_context: MakeContex
     run, state = begun(context, settings, run="kept")
     shutil.rmtree(context.run.root.path("kept/x").parent)
     for group, params in source.params.items():
-        assert torch.equal(state.params[group].flat, params.flat), group
+        expected = context.algorithm.init(1).params[group] if group == "exploration" else params
+        assert torch.equal(state.params[group].flat, expected.flat), group
     for name, value in source.targets.items():
         assert torch.equal(state.targets[name], value) == value.is_floating_point(), name
     start_from(state, run.store, run.initial().digest)
@@ -106,6 +107,39 @@ def test_rounds_are_counted_anew(make_context: MakeContext, dtype: torch.dtype):
     _, state = begun(context, annealed)
     assert torch.equal(state.params["policy"].flat, source.params["policy"].flat)
     assert torch.equal(state.targets["rounds"], torch.tensor(0))
+
+
+@pytest.mark.parametrize("name", ["dqn", "qr_dqn"])
+def test_exploration_begins_anew_unless_it_is_named(make_context: MakeContext, name: str):
+    """Epsilon is that of the run's own minibatches; where it is named, it goes on from the source's count."""
+    settings = {"algorithm": {"name": name, "hidden": [8], "epsilon_minibatches": 100}}
+    context = make_context(settings)
+    trained(context, updates=torch.tensor(50))
+
+    def epsilon(state: State) -> float:
+        with torch.no_grad():
+            context.algorithm.after_minibatch(state)
+        return state.params["exploration"].flat.item()
+
+    source = context.algorithm.init(1)
+    own = epsilon(source)
+    source.targets["updates"].fill_(50)
+    assert epsilon(begun(context, settings)[1]) == own
+    named = begun(context, settings, "named", groups=["value", "exploration"])[1]
+    assert epsilon(named) == epsilon(source) < own
+
+
+@pytest.mark.parametrize("name", ["sac", "td3"])
+def test_random_actions_at_the_start_are_the_runs_own(make_context: MakeContext, name: str):
+    """However many steps the source has taken."""
+    settings = {**SAC, "algorithm": {**SAC["algorithm"], "name": name, "random_steps": 64}}
+    context = make_context(settings)
+    source = context.algorithm.init(1)
+    source.params["exploration"].flat.zero_()
+    trained(context, **{"exploration/steps": torch.tensor(5000.0, dtype=torch.float64)})
+    _, state = begun(context, settings)
+    assert state.params["exploration"].flat.item() == 1.0
+    assert state.targets["exploration/steps"].item() == 0.0
 
 
 def test_named_groups_bring_their_moments_and_targets(make_context: MakeContext):

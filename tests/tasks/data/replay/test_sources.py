@@ -1,0 +1,52 @@
+"""One replay learns from one environment, by everything that its rows depend on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock.storage.errors import ConfigError
+from penstock.storage.runs.run import RunFolder
+from penstock.storage.stores.open import open_store
+from penstock.tasks.data.replay.plan import make_plan
+from penstock.tasks.setup.config.consent import record_consent
+from penstock.tasks.setup.config.loading import build_config, merge
+from penstock.tasks.setup.config.replay import build_replay_config
+
+from ....storage.runs.test_gc import History
+
+PENDULUM: dict[str, Any] = {"environment": {"id": "gymnasium/Pendulum-v1"}}
+
+
+@pytest.mark.parametrize(
+    ("difference", "named"),
+    [
+        ({"settings": {"g": 9.0}}, "9.0"),
+        ({"wrappers": ["gymnasium.wrappers.TimeAwareObservation"]}, "wrappers .*TimeAwareObservation"),
+        (
+            {
+                "wrappers": [
+                    {"name": "gymnasium.wrappers.RescaleAction", "settings": {"min_action": -1.0, "max_action": 1.0}}
+                ]
+            },
+            "wrappers .*RescaleAction.*min_action",
+        ),
+        ({"structured": True}, "structured"),
+        ({"action_mask": "info"}, "action_mask info"),
+        ({"header_text": "struct Other {};"}, "header [0-9a-f]{32}"),
+        ({"model_digest": "0" * 32}, "model 0{32}"),
+    ],
+)
+def test_runs_of_another_environment_are_refused(tmp_path, difference: dict[str, Any], named: str):
+    """Rows of both would have one shape and another meaning; equal ones are taken together."""
+    root = open_store(tmp_path)
+    for name, values in (("one", {}), ("alike", {}), ("other", {"environment": difference})):
+        config = build_config(merge(PENDULUM, values))
+        stored = {"config": config.model_dump(mode="json", exclude={"store", "cluster"})}
+        History(root, name, real_shards=True, description=stored).commit(0)
+        record_consent(RunFolder(root, name))
+    with pytest.raises(ConfigError, match=rf"'other' has environment .*{named}.*one replay learns from one"):
+        make_plan(root, build_replay_config({"source": {"runs": ["one", "other"]}}))
+    plan, _ = make_plan(root, build_replay_config({"source": {"runs": ["one", "alike"]}}))
+    assert len(plan) == 8
