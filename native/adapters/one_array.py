@@ -222,8 +222,9 @@ def encoding(space: Space[Any], *, structured: bool) -> tuple[Encoder, OneArray]
     if isinstance(space, Box) and space.shape:
         low, high, dtype = space.low, space.high, np.dtype(space.dtype)
     elif isinstance(space, (MultiBinary, MultiDiscrete)):
-        high = space.nvec - 1 if isinstance(space, MultiDiscrete) else np.ones(space.shape)
-        low, dtype = np.zeros(high.shape), np.dtype(space.dtype)
+        low = space.start if isinstance(space, MultiDiscrete) else np.zeros(space.shape)
+        high = low + space.nvec - 1 if isinstance(space, MultiDiscrete) else np.ones(space.shape)
+        dtype = np.dtype(space.dtype)
     else:
         flat = flatten_space(space)
         assert isinstance(flat, Box)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
 if TYPE_CHECKING:
     from gymnasium.spaces import Space
@@ -25,6 +26,7 @@ class WrappedActions:
 
     def __init__(self, space: Space[Any], num_envs: int, *, from_zero: bool = False) -> None:
         self._from_zero = from_zero
+        self._space = space
         self._first = 0
         self._count = 0
         self._dtype: np.dtype[Any] | None = None
@@ -42,8 +44,13 @@ class WrappedActions:
             self.spec = {"kind": "box", "dtype": "float32", "shape": space.shape, "low": low, "high": high}
 
     def for_step(self, actions: Any) -> Any:
-        """Check and convert the actions of `step`; unchanged unless the space is Discrete or a float Box."""
+        """Check and convert the actions of `step`; unchanged unless the space is Discrete or a float Box.
+
+        Raises:
+            ValueError: Type, shape or value; of spaces without an array, as Text, the number of actions alone.
+        """
         if self._dtype is None:
+            _check_batch(self._space, actions, self._shape[0], "actions")
             return actions
         array = np.asarray(actions)
         kinds, name = ("iu", "integers") if self._count else ("fiu", "floats")
@@ -76,3 +83,40 @@ class WrappedActions:
         elif not np.isfinite(array).all():
             wrong = int(np.argwhere(~np.isfinite(array))[0][0])
             raise ValueError(f"action of environment {wrong} is not finite: got {array[wrong]}")
+
+
+def _check_batch(space: Space[Any], actions: Any, count: int, name: str) -> None:
+    """Refuse what is no batch of `count` actions of a space, as Gymnasium's `batch_space` has it."""
+    if isinstance(space, Dict):
+        if not isinstance(actions, Mapping) or set(actions) != set(space.spaces):
+            found = sorted(map(str, actions)) if isinstance(actions, Mapping) else type(actions).__name__
+            raise ValueError(f"{name}: expected a dictionary of {sorted(map(str, space.spaces))}, got {found}")
+        for key, part in space.spaces.items():
+            _check_batch(part, actions[key], count, f"{name}[{key!r}]")
+    elif isinstance(space, Tuple):
+        if not isinstance(actions, (tuple, list)) or len(actions) != len(space.spaces):
+            raise ValueError(f"{name}: expected a tuple of {len(space.spaces)} parts, got {actions!r:.100}")
+        for index, part in enumerate(space.spaces):
+            _check_batch(part, actions[index], count, f"{name}[{index}]")
+    elif isinstance(space, (Box, Discrete, MultiBinary, MultiDiscrete)):
+        _check_array(space, np.asarray(actions), (count, *(space.shape or ())), name)
+    elif not hasattr(actions, "__len__") or len(actions) != count:
+        raise ValueError(f"{name}: expected {count} actions of {space}, got {actions!r:.100}")
+
+
+def _check_array(space: Any, array: NDArray[Any], shape: tuple[int, ...], name: str) -> None:
+    kinds = "fiu" if isinstance(space, Box) and np.issubdtype(space.dtype, np.floating) else "biu"
+    if array.dtype.kind not in kinds or array.shape != shape:
+        raise ValueError(f"{name}: expected {space.dtype} of shape {shape}, got {array.dtype} of {array.shape}")
+    if isinstance(space, Box):
+        return
+    if isinstance(space, MultiBinary):
+        first, last = 0, np.ones(space.shape, np.int64)
+    else:
+        first = space.start
+        last = first + (space.nvec if isinstance(space, MultiDiscrete) else space.n) - 1
+    wrong = (array < first) | (array > last)
+    if wrong.any():
+        place = tuple(np.argwhere(wrong)[0].tolist())
+        low, high = (int(np.broadcast_to(bound, shape)[place]) for bound in (first, last))
+        raise ValueError(f"{name}: {array[place]} of environment {place[0]} is out of range: expected {low} to {high}")

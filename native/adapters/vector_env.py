@@ -329,6 +329,11 @@ class WrappedPool(EnvironmentPool):
         """
         repeat(self, self._source.id, state)
 
+    @property
+    def num_agents(self) -> int:
+        """Return the number of agents with a reward each in an environment; 0 if it has one reward."""
+        return self._agents
+
     def _take_actions(self, space: Space[Any]) -> WrappedActions | StructuredActions:
         """Return the actions of a space, and give the pool the spaces of those that stand for them."""
         if not self._one_action:
@@ -403,10 +408,12 @@ class WrappedPool(EnvironmentPool):
         mask = (options or {}).get("reset_mask")
         chosen = np.ones(self.num_envs, dtype=np.bool_) if mask is None else mask
         before = self._current
-        self._current, infos = self.vector_env.reset(
+        self._current = None  # if one fails, those before it are in other episodes
+        current, infos = self.vector_env.reset(
             seed=list(seeds),  # type: ignore[arg-type]
             options=None if options is None else dict(options),
         )
+        self._current = current
         if mask is not None and before is not None and isinstance(self._steps, DirectSteps):
             self._current[~mask] = before[~mask]
         self._counts.begin(chosen, np.array([seed is not None for seed in seeds]))

@@ -17,6 +17,8 @@ _NAME = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
 _LONGEST = 40
 _CPP_WORDS = frozenset({"auto", "char", "double", "float", "int", "long", "new", "short", "struct", "union", "void"})
 """Names that read as something else in C++; Python's keywords are refused as well."""
+_MEMBERS = frozenset({"config", "state"})
+"""Names whose struct would have a member type of its own name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,8 @@ def _check_name(name: str) -> None:
             f"name is {name!r}, expected at most {_LONGEST} lower-case letters and digits that begin with a letter, "
             f"words joined by - or _, such as 'two-carts'"
         )
+    if name in _MEMBERS:
+        raise ValueError(f"name is {name!r}, which the environment's own struct has a member of; try '{name}-task'")
     if keyword.iskeyword(name) or name in _CPP_WORDS:
         raise ValueError(f"name is {name!r}, a word of Python's or of C++'s, expected another; try '{name}-task'")
 

@@ -281,8 +281,8 @@ def _plc_header(plc: PlacementCost, user_comments: str) -> str:
         f"Fake net cost : {plc.get_fake_net_cost():.4f}",
         f"Project : {plc.get_project_name()}",
         f"Block : {plc.get_block_name()}",
-        f"Routes per micron, hor : {across:.3f}  ver : {up:.3f}",
-        f"Routes used by macros, hor : {macro_across:.3f}  ver : {macro_up:.3f}",
+        f"Routes per micron, hor : {_rounded(across)}  ver : {_rounded(up)}",
+        f"Routes used by macros, hor : {_rounded(macro_across)}  ver : {_rounded(macro_up)}",
         f"Smoothing factor : {_shortest(plc.get_congestion_smooth_range())}",
         f"Overlap threshold : {_shortest(plc.get_overlap_threshold())}",
         # Ours alone: other tools take them for comments.
@@ -305,6 +305,12 @@ def _plc_header(plc: PlacementCost, user_comments: str) -> str:
     ]
     # A name with a line break in it stays one comment, and does not become a line of its own.
     return "".join(f"# {' '.join(line.splitlines())}".rstrip() + "\n" for line in lines)
+
+
+def _rounded(value: float) -> str:
+    """Return three decimals, as other tools write them, unless the number has more."""
+    text = f"{value:.3f}"
+    return text if float(text) == value else _shortest(value)
 
 
 def _shortest(value: float) -> str:

@@ -112,8 +112,10 @@ class SingleEnv(gymnasium.Env[Any, Any]):
         """
         if self.render_mode is None:
             raise RuntimeError(f"{self} can't render: make it with render_mode='rgb_array' or 'human'")
+        if not self._going and self._action is None:
+            return None
         if self._draws_itself:
-            return self._pool.picture(0) if self._going or self._action is not None else None
+            return self._pool.picture(0)
         if self._renderer is None:
             self._renderer = Renderer(self._pool.environment["id"], self.render_mode, self._pool.resources)
         return self._renderer.draw(get_attribute(self._pool, "state")[0], self._configuration(), self._action)

@@ -85,6 +85,8 @@ class ArrayVector(VectorEnv[Any, Any, Any]):
             ValueError: `reset_mask` chooses some before all were reset.
         """
         own = self._own
+        if unknown := sorted(set(options or {}) - {"reset_mask"}):
+            raise ValueError(f"reset options {unknown}: these environments take none but reset_mask")
         mask = (options or {}).get("reset_mask")
         chosen = np.ones(self.num_envs, dtype=np.bool_) if mask is None else np.asarray(mask, dtype=np.bool_)
         if self.state is None and not chosen.all():

@@ -126,7 +126,8 @@ class Rows:
         """Write a value into the row at an index; a batch of values for a slice.
 
         Raises:
-            ValueError: A leaf is missing or of another size; the message names it.
+            ValueError: A leaf is missing, of another shape, or has no whole numbers where those are expected; the
+                message names it.
         """
         for place, leaf in enumerate(self.leaves):
             part = value
@@ -137,9 +138,13 @@ class Rows:
                 raise ValueError(f"'{leaf.name}' is missing, expected shape {leaf.shape} of {leaf.dtype}") from None
             column, array = rows[str(place)], np.asarray(part)
             room = column[index]
-            if array.size != room.size:
+            is_number = array.size == room.size == 1
+            is_whole = leaf.dtype.kind not in "iu" or array.dtype.kind in "biu"
+            if (array.shape != room.shape and not is_number) or not is_whole:
                 label = f"'{leaf.name}'" if leaf.path else "the value"
-                raise ValueError(f"{label} has the shape {array.shape}, expected {room.shape} of {leaf.dtype}")
+                raise ValueError(
+                    f"{label} has the shape {array.shape} of {array.dtype}, expected {room.shape} of {leaf.dtype}"
+                )
             column[index] = array.reshape(room.shape)
 
     def _checked(self, described: Any, path: tuple[Any, ...]) -> Any:

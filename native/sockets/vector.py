@@ -80,6 +80,8 @@ class SocketVector(VectorEnv[Any, Any, Any]):
         Raises:
             RuntimeError: The server is lost, or fails.
         """
+        if unknown := sorted(set(options or {}) - {"reset_mask"}):
+            raise ValueError(f"reset options {unknown}: these environments take none but reset_mask")
         mask = (options or {}).get("reset_mask")
         chosen = np.ones(self.num_envs, dtype=np.bool_) if mask is None else np.asarray(mask, dtype=np.bool_)
         if not self._begun and not chosen.all():

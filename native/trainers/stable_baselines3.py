@@ -65,7 +65,7 @@ class PoolVecEnv(VecEnv):
                 f"the pool's autoreset_mode is {mode}, and Stable-Baselines3 expects the first observation of the next "
                 "episode in the step in which one ends: make the pool with autoreset_mode='SameStep'"
             )
-        agents = pool.environment["agents"] if isinstance(pool, native.Pool) else 0
+        agents = pool.environment["agents"] if isinstance(pool, native.Pool) else getattr(pool, "num_agents", 0)
         if agents:
             raise ValueError(
                 f"each environment of the pool has {agents} agents with a reward each, and Stable-Baselines3 takes one "
@@ -76,13 +76,13 @@ class PoolVecEnv(VecEnv):
         self._started_at = time.perf_counter()
         super().__init__(pool.num_envs, pool.single_observation_space, pool.single_action_space)
 
-    def reset(self) -> NDArray[Any]:
+    def reset(self) -> Any:
         """Start an episode everywhere, with the seeds and options that were set since the last reset."""
         observation, infos = self.pool.reset(seed=list(self._seeds), options=self._one_for_all(self._options))
         self.reset_infos = split_infos(infos, self.num_envs)
         self._reset_seeds()
         self._reset_options()
-        return np.asarray(observation)
+        return observation
 
     def step_async(self, actions: NDArray[Any]) -> None:
         """Take the actions of the next `step_wait`, which makes the step: the pool's threads start within it."""

@@ -5,11 +5,11 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Dict, Discrete, Sequence, Text
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Sequence, Text
 from gymnasium.spaces.utils import flatten
 
 from penstock import native
-from penstock.native.adapters.one_array import as_one_array, observation_format
+from penstock.native.adapters.one_array import as_one_array, encoding, observation_format
 
 from ...support.structured import ID, Explorer
 
@@ -72,6 +72,15 @@ def test_numbers_that_float32_does_not_hold_make_the_array_float64():
     assert [each["dtype"] for each in found["leaves"]] == ["int64", "int64"]
     unbounded = described(Dict({"all": Box(-(1 << 63), (1 << 63) - 1, (1,), np.int64)}))
     assert unbounded["leaves"] == (leaf("all", "numbers", "float64", (1,)),)
+
+
+def test_choices_that_begin_elsewhere_have_the_bounds_of_what_is_seen():
+    """A space that excludes its own observations would fail every check of it."""
+    space = MultiDiscrete([2, 3], start=[5, -7])
+    _, array = encoding(space, structured=False)
+    assert (array.low.tolist(), array.high.tolist()) == ([5, -7], [6, -5])
+    space.seed(1)
+    assert all(array.contains(space.sample()) for _ in range(20))
 
 
 def test_images_are_bytes_up_to_255_in_two_or_three_dimensions():

@@ -329,8 +329,12 @@ def test_one_array_holds_what_gymnasiums_wrapper_gives(env_id: str, mode: str):
     pool.close()
 
 
+def unplugged(*_: Any, **__: Any) -> Any:
+    raise OSError("the cable is out")
+
+
 @pytest.mark.usefixtures("registered")
-def test_failing_environment_is_named_and_needs_a_reset():
+def test_failing_environment_is_named_and_needs_a_reset(monkeypatch: pytest.MonkeyPatch):
     """The error says what was thrown; the pool continues after a reset."""
     pool = native.make("test/Pair-v0", 2)
     pool.reset(seed=0)
@@ -344,6 +348,12 @@ def test_failing_environment_is_named_and_needs_a_reset():
         pool.step(np.array([5, 5]))
     pool.reset(seed=0)
     pool.step(np.array([5, 5]))
+    with monkeypatch.context() as patched:
+        patched.setattr(Pair, "reset", unplugged)
+        with pytest.raises(OSError, match="the cable is out"):
+            pool.reset(seed=1)
+    with pytest.raises(RuntimeError, match="not every environment is ready"):
+        pool.step(np.array([5, 5]))
 
 
 @pytest.mark.usefixtures("registered")

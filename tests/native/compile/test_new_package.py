@@ -75,10 +75,10 @@ def test_names_that_no_package_can_have_are_refused(tmp_path: Path, name: str):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("name", ["class", "double"])
-def test_words_of_a_language_are_refused(tmp_path: Path, name: str):
+@pytest.mark.parametrize("name", ["class", "double", "state", "config"])
+def test_words_of_a_language_and_of_the_header_are_refused(tmp_path: Path, name: str):
     """With a name that would do."""
-    with pytest.raises(ValueError, match=f"expected another; try '{name}-task'"):
+    with pytest.raises(ValueError, match=f"name is '{name}', .*; try '{name}-task'"):
         write_package(name, tmp_path)
 
 

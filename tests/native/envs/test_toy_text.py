@@ -167,6 +167,8 @@ def test_what_is_no_map_is_refused(settings, reason):
         ("toy/CliffWalking-v1", {"square": 48}),
         ("toy/Taxi-v4", {"row": 5}),
         ("toy/Blackjack-v1", {"sum": 40}),
+        ("toy/Blackjack-v1", {"dealer_sum": -(10**13)}),
+        ("toy/Blackjack-v1", {"dealer_count": -1}),
         ("toy/FrozenLake8x8-v1", {"square": -1}),
     ],
 )

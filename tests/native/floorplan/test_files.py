@@ -115,6 +115,20 @@ def test_saved_placement_opens_under_the_same_settings(tmp_path):
     assert again.get_block_name() == "some-block"
 
 
+@pytest.mark.parametrize("routes", [0.0004, 0.0145, 11.2359, 12.5, 1e-9])
+def test_routes_are_saved_with_all_their_digits(tmp_path, routes):
+    """A search's result has the costs that the search had, however fine the numbers."""
+    plc = PlacementCost(generate_block(tmp_path, SMALL)[0])
+    plc.set_routes_per_micron(routes, 3 * routes)
+    plc.set_macro_routing_allocation(routes / 3, routes / 7)
+    plc.save_placement(tmp_path / "saved.plc")
+    plc.restore_placement(tmp_path / "saved.plc")
+    again = open_placement(tmp_path / "netlist.pb.txt", tmp_path / "saved.plc")
+    assert again.get_routes_per_micron() == (routes, 3 * routes)
+    assert again.get_macro_routing_allocation() == (routes / 3, routes / 7)
+    assert again.evaluate() == plc.evaluate()
+
+
 @pytest.mark.parametrize("square", [True, False])
 def test_saved_placement_says_whether_soft_macros_are_square(tmp_path, square):
     """And which gap hard macros need: a placement has no sizes, so its header does."""

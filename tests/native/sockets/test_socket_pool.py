@@ -264,6 +264,15 @@ def test_mistakes_are_refused_by_name(options, said):
         native.make(ID, 1, **options)
 
 
+def test_reset_options_that_do_not_cross_are_refused():
+    """An environment would go on without them, and nobody would notice."""
+    with served() as server:
+        pool = native.make(ID, 1, address=server.address)
+        with pytest.raises(ValueError, match=r"reset options \['level'\]: these environments take none but reset_mask"):
+            pool.reset(seed=0, options={"level": 7})
+        pool.close()
+
+
 @pytest.mark.parametrize(
     ("name", "options", "said"),
     [

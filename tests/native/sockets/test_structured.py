@@ -168,7 +168,7 @@ def test_structured_actions_reach_the_environment(kind):
 
 
 def test_the_environments_own_actions_cross_too():
-    """Without `one_action`, as Gymnasium's `batch_space` nests them; what is none is refused by the server."""
+    """Without `one_action`, as Gymnasium's `batch_space` nests them; what is none is refused, and steps nothing."""
     with served(registered_id("Hybrid")) as server:
         pools = both(registered_id("Hybrid"), server)
         for pool in pools:
@@ -176,12 +176,18 @@ def test_the_environments_own_actions_cross_too():
         pools[0].action_space.seed(1)
         action = pools[0].action_space.sample()
         assert_equal(*(pool.step(action)[1] for pool in pools))
-        with pytest.raises(RuntimeError, match=r"'gear' is missing, expected shape \(\)"):
-            pools[0].step({"arm": action["arm"]})
-        pools[0].reset(seed=0)
-        action["gear"][2] = 9
-        with pytest.raises(RuntimeError, match=r"an action is none: 'gear' of environment 2 is 9, expected 2 to 4"):
-            pools[0].step(action)
+        wrong = {**action, "gear": action["gear"].copy()}
+        wrong["gear"][2] = 9
+        for pool in pools:
+            with pytest.raises(ValueError, match=r"expected a dictionary of \['arm', 'gear'\], got \['arm'\]"):
+                pool.step({"arm": action["arm"]})
+            with pytest.raises(ValueError, match=r"\['gear'\]: 9 of environment 2 is out of range: expected 2 to 4"):
+                pool.step(wrong)
+            with pytest.raises(ValueError, match=r"\['arm'\]: expected a tuple of 2 parts"):
+                pool.step({**action, "arm": action["arm"][:1]})
+            with pytest.raises(ValueError, match=r"\['arm'\]\[0\]: expected float64 of shape \(3, 2\), got .*\(2, 3\)"):
+                pool.step({**action, "arm": (action["arm"][0].T, action["arm"][1])})
+        assert_equal(*(pool.step(action)[1] for pool in pools))
         for pool in pools:
             pool.close()
 
@@ -189,10 +195,12 @@ def test_the_environments_own_actions_cross_too():
 @pytest.mark.parametrize(
     ("shown", "said"),
     [
-        ({"a": np.zeros(3), "b": 0}, r"'a' has the shape \(3,\), expected \(2,\) of float32"),
+        ({"a": np.zeros(3), "b": 0}, r"'a' has the shape \(3,\) of float64, expected \(2,\) of float32"),
         ({"a": np.zeros(2)}, r"'b' is missing, expected shape \(\) of int64"),
         ({"a": np.zeros(2), "b": 9}, r"'b' of environment 0 is 9, expected 0 to 2"),
         (np.zeros(2), r"'a' is missing"),
+        ({"a": np.zeros(2), "b": 0.7}, r"'b' has the shape \(\) of float64, expected \(\) of int64"),
+        ({"a": np.zeros((2, 1)), "b": 0}, r"'a' has the shape \(2, 1\) of float64, expected \(2,\) of float32"),
     ],
 )
 def test_observations_that_are_none_of_the_space_are_named(shown, said):
@@ -219,7 +227,7 @@ def test_a_plain_observation_of_another_size_is_named():
 
     with serving(EnvironmentServer(Other, "Other", "127.0.0.1:0")) as server:
         pool = native.make("socket/Other", 1, address=server.address)
-        with pytest.raises(RuntimeError, match=r"the value has the shape \(1,\), expected \(4,\)"):
+        with pytest.raises(RuntimeError, match=r"the value has the shape \(1,\) of float32, expected \(4,\)"):
             pool.reset(seed=0)
         pool.close()
 

@@ -164,6 +164,53 @@ def test_sb3_refuses_pools_it_would_misread():
         sb3.PoolVecEnv(native.make("CartPole-v1", 2))
 
 
+@pytest.mark.parametrize("env_id", ["simple_spread_v3", "pettingzoo/mpe/simple_spread_v3"])
+def test_sb3_refuses_teams(env_id: str):
+    """One reward an environment would be taken for that of all agents, by any library that steps them."""
+    if "/" in env_id:
+        pytest.importorskip("mpe2", reason="comes with penstock-rl[pettingzoo]")
+    with pytest.raises(ValueError, match="3 agents with a reward each"):
+        sb3.make(env_id, 2)
+
+
+def test_sb3_learns_from_dict_observations():
+    """After a reset as after a step they are dictionaries of arrays."""
+    gymnasium.register("test/Parts-v0", Parts)
+    try:
+        ours, theirs = sb3.make("test/Parts-v0", 2), DummyVecEnv([Parts, Parts])
+        for observations in zip(
+            (ours.reset(), ours.step([0, 1])[0]), (theirs.reset(), theirs.step([0, 1])[0]), strict=True
+        ):
+            mine, other = observations
+            assert mine.keys() == other.keys() == {"numbers", "place"}
+            assert all(np.array_equal(mine[key], other[key]) for key in mine)
+        PPO("MultiInputPolicy", ours, n_steps=8, batch_size=8, device="cpu").learn(16)
+        ours.close()
+    finally:
+        del gymnasium.registry["test/Parts-v0"]
+
+
+class Parts(gymnasium.Env[Any, Any]):
+    """Shows the step in two parts."""
+
+    observation_space = gymnasium.spaces.Dict(
+        numbers=gymnasium.spaces.Box(-9, 9, (3,), np.float32), place=gymnasium.spaces.Discrete(9)
+    )
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.steps = 0
+        return self._shown(), {}
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        return self._shown(), float(action), False, self.steps == 5, {}
+
+    def _shown(self) -> Any:
+        return {"numbers": np.full(3, self.steps, np.float32), "place": self.steps}
+
+
 def test_sb3_wrappers_work_on_a_pool():
     """Its wrappers, which rewrite terminal observations in place, give what they give over DummyVecEnv."""
     stacks = [VecNormalize(VecFrameStack(env, 3)) for env in (sb3.make("CartPole-v1", 5), dummy("CartPole-v1"))]

@@ -31,8 +31,10 @@ struct Blackjack {
 
   [[nodiscard]] const char* state_problem() const {
     const bool fits = state.sum >= 0 && state.sum < std::int64_t(sums) && state.dealer_card >= 0 &&
-                      state.dealer_card < std::int64_t(cards);
-    return fits ? nullptr : "has a sum beyond 31 or a dealer's card beyond 10";
+                      state.dealer_card < std::int64_t(cards) && state.dealer_sum >= 0 && state.dealer_sum <= 26 &&
+                      state.count >= 0 && state.count < std::int64_t(sums) && state.dealer_count >= 0 &&
+                      state.dealer_count < std::int64_t(sums);
+    return fits ? nullptr : "has a sum or a count of cards beyond 31, a dealer's sum beyond 26 or card beyond 10";
   }
 
   PENSTOCK_HOST_DEVICE void reset(Rng& rng) {
