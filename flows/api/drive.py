@@ -128,6 +128,8 @@ def run_here(
             except KeyboardInterrupt as stop:
                 if training := limited.training or begun.training:
                     run = training.run
+                    # For the last line of a command.
+                    stop.stopped_run = run, config.store  # type: ignore[attr-defined]
                     stop.add_note(
                         f"run '{run.name}' is stopped and its last commit is intact; penstock.resume({run.name!r}, "
                         f"store={config.store!r}) resumes from it"

@@ -24,6 +24,11 @@ def evaluate_run(store: str, name: str, episodes: int, stage: int | None, key: i
     newest = run.log.newest()
     if newest is None or (stage is not None and stage > newest.stage):
         committed = "nothing yet" if newest is None else f"stages 0 to {newest.stage}"
+        if newest is not None and newest.finished:
+            raise ConfigError(
+                f"run '{name}' has committed {committed}, and has ended ({newest.finished}); choose one of these, or "
+                f"leave --stage out"
+            )
         raise ConfigError(f"run '{name}' has committed {committed}; evaluate after `penstock resume {name}`")
     from penstock.tasks.analysis.evaluation import evaluate_commit
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Self
 from penstock.flows.api.migrated_database import copy_database, has_own_database, keep_database
 from penstock.flows.api.prefect_answers import CLIENT_AUTH
 from penstock.flows.api.serve_prefect import STACKS_SIGNAL
-from penstock.storage.errors import PenstockError
+from penstock.storage.errors import ConfigError, PenstockError
 from penstock.storage.user_config import user_secret
 
 if TYPE_CHECKING:
@@ -246,6 +246,12 @@ def _turn_to_start() -> Iterator[None]:
         try:
             home.mkdir(parents=True, exist_ok=True)
             lock = stack.enter_context((home / ".penstock-start.lock").open("w"))
+        except OSError as error:
+            raise ConfigError(
+                f"Prefect's folder '{home}' can't be used ({error}); set PREFECT_HOME to a folder that this user can "
+                f"write"
+            ) from error
+        try:
             while time.monotonic() < began + _READY_SECONDS:
                 with suppress(BlockingIOError):
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -255,7 +261,7 @@ def _turn_to_start() -> Iterator[None]:
                     logger.warning("another command starts Prefect's server on %s; waiting for it", home)
                 time.sleep(_POLL_SECONDS)
         except OSError:
-            pass  # A folder that can't be written or locked: Prefect itself says more about it.
+            pass  # A folder without locks: two servers that start at once are rare.
         yield
 
 

@@ -2,3 +2,15 @@
 
 Modules import Prefect, Dask and torch inside functions, so that the command starts immediately.
 """
+
+import sys
+
+
+def command() -> None:
+    """Run the command; Ctrl-C while its modules are imported ends it with one line, as it does later."""
+    try:
+        from penstock.flows.cli.main import main
+    except KeyboardInterrupt:
+        sys.stderr.write("stopped; nothing was changed\n")
+        sys.exit(130)
+    main()

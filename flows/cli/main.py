@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from contextlib import suppress
 from gc import set_threshold
 from pathlib import Path  # noqa: TC003  (typer reads annotations)
 from typing import TYPE_CHECKING, Annotated
@@ -64,17 +65,19 @@ _COLLECTED_AFTER = 50_000
 _INTERRUPTED = 130
 _SHOWN_STAGES = 100
 
-_RUN_STOPPED = "; the last commit is intact, `penstock resume RUN` resumes from it"
+_RUN_STOPPED = (
+    "; nothing is committed yet: give the same command again, or `penstock resume RUN` if it says that there is the run"
+)
 _REPEATED = "; the same command continues it"
 _NOTHING_LEFT = "; nothing of it is left"
 _NOTHING_CHANGED = "; nothing was changed"
 _AFTER_STOP = {
-    **dict.fromkeys(("train", "replay", "resume", "extend"), _RUN_STOPPED),
+    **dict.fromkeys(("train", "replay"), _RUN_STOPPED),
     **dict.fromkeys(("copy", "fork", "gc", "import", "floorplan place"), _REPEATED),
     **dict.fromkeys(("export", "report", "floorplan", "play"), _NOTHING_LEFT),
-    **dict.fromkeys(("verify", "evaluate", "simulate"), _NOTHING_CHANGED),
+    **dict.fromkeys(("resume", "extend", "verify", "evaluate", "simulate"), _NOTHING_CHANGED),
 }
-"""By command, or by its first two words, the end of the message after Ctrl-C."""
+"""By command, or by its first two words, the end of the message after Ctrl-C; a run that has begun has its own."""
 
 _OVERRIDES = {"allow_extra_args": True, "ignore_unknown_options": True}
 app.command(context_settings=_OVERRIDES)(scale)
@@ -419,12 +422,34 @@ def main() -> None:
         for line in str(error).splitlines():
             typer.secho(f"error: {line}", err=True, fg=typer.colors.RED)
         sys.exit(1)
+    except KeyboardInterrupt:  # while the command's options are read; later ones end with a status
+        typer.secho("stopped; nothing was changed", err=True)
+        sys.exit(_INTERRUPTED)
     except SystemExit as end:
         if end.code == _INTERRUPTED:
             words = [word for word in sys.argv[1:] if not word.startswith("-")]
             after = _AFTER_STOP.get(" ".join(words[:2]), _AFTER_STOP.get("".join(words[:1]), ""))
+            after = _after_run(end) or after
             typer.secho(f"stopped{after}", err=True)
         raise
+
+
+def _after_run(end: BaseException) -> str:
+    """Return the end of the message for a run that had begun when Ctrl-C stopped it; empty if none had."""
+    error: BaseException | None = end
+    while error is not None:
+        stopped = getattr(error, "stopped_run", None)
+        if isinstance(error, KeyboardInterrupt) and stopped is not None:
+            from penstock.flows.display.summary import next_steps
+
+            run, store = stopped
+            resume = next_steps(run.name, store, finished=False)[0]
+            with suppress(PenstockError):
+                if run.log.newest_stage() is not None:
+                    return f"; the last commit is intact, `{resume}` resumes from it"
+            return f"; nothing is committed yet, `{resume}` starts it again"
+        error = error.__cause__ or error.__context__
+    return ""
 
 
 def _check_kernels() -> None:

@@ -230,4 +230,4 @@ def print_result(result: FlowResult, *, as_json: bool) -> None:
     where = result["store"] if "://" in result["store"] else str(Path(result["store"]).resolve())
     console.print(f"everything is in {where}/{result['run']}", highlight=False, soft_wrap=True)
     for command in next_steps(result["run"], result["store"], result["finished"] is not None):
-        console.print(f"  {command}", highlight=False)
+        console.print(f"  {command}", highlight=False, soft_wrap=True)

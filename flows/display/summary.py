@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from datetime import datetime
 from typing import TYPE_CHECKING, TypedDict
@@ -145,7 +146,7 @@ def driver_line(lease: Lease) -> str:
 
 def next_steps(run: str, store: str, finished: bool, *, driven: bool = False, has_policy: bool = True) -> list[str]:
     """Return the commands to type next; a run that is driven is not resumed, one of given episodes is learned from."""
-    where = "" if store == "runs" else f" --store {store}"
+    where = "" if store == "runs" else f" --store {shlex.quote(store)}"
     if not has_policy:
         return [f"penstock replay NAME --from {run}{where}"]
     if finished:

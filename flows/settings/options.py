@@ -155,8 +155,9 @@ def resolve_setting(name: str, kind: type[RunConfig] = TrainConfig, *, option: s
     if name.partition(".")[0] == "placement":
         new = name.replace("placement", "distribution", 1)
         raise ConfigError(_spelled(f"{option}{name} was renamed to {option}{new}", option))
-    close = difflib.get_close_matches(name, [*paths, *(path.rpartition(".")[2] for path in paths)], n=3)
-    hint = f"; did you mean {' or '.join(f'{option}{path}' for path in close)}?" if close else ""
+    known = dict.fromkeys([*paths, *(path.rpartition(".")[2] for path in paths)])
+    close = difflib.get_close_matches(name, known, n=3)
+    hint = f"; did you mean {' or '.join(f'{option}{path}' for path in close)}?" if close else ";"
     raise ConfigError(f"{_spelled(option + name, option)}: no such setting{hint} `penstock settings` lists them all")
 
 

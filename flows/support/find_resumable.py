@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from penstock.storage.errors import ConfigError, LeaseHeldError
@@ -16,8 +17,6 @@ from penstock.tasks.setup.config.replay import build_stored_config
 from penstock.tasks.setup.config.run import MOVABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from penstock.tasks.setup.config.cluster import ClusterSettings
     from penstock.tasks.setup.config.run import RunConfig
 
@@ -53,12 +52,15 @@ def require_movable(overrides: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: names them.
     """
-    fixed = sorted(set(overrides) - {"cluster", "distribution"})
+    changed = {name: value for name, value in overrides.items() if name not in {"cluster", "distribution"}}
+    fixed = sorted(f"{name}.{key}" for name, value in changed.items() if isinstance(value, Mapping) for key in value)
+    fixed += sorted(name for name, value in changed.items() if not isinstance(value, Mapping))
     fixed += sorted(f"distribution.{key}" for key in set(overrides.get("distribution", {})) - {*MOVABLE})
     if fixed:
         raise ConfigError(
             f"{', '.join(fixed)}: can't change when a run is resumed; only cluster settings and numbers of act and env "
-            f"tasks can"
+            f"tasks can. `penstock extend` changes the limits of a run that has ended, and `penstock fork` begins "
+            f"another run from one of its stages"
         )
 
 

@@ -132,8 +132,8 @@ class EpochOrder:
             ConfigError: a number is below 1, or the kind of shuffling is unknown.
         """
         for name, value in (("batch_rows", batch_rows), ("window_shards", window_shards), ("lanes", lanes)):
-            if value < 1:
-                raise ConfigError(f"{name} is {value}, expected 1 or more")
+            if not isinstance(value, (int, np.integer)) or value < 1:
+                raise ConfigError(f"{name} is {value!r}, expected a whole number of 1 or more")
         if shuffle not in {"none", "shards", "rows"}:
             raise ConfigError(f"shuffle is {shuffle!r}, expected 'none', 'shards' or 'rows'")
         rows = np.asarray(shard_rows, dtype=np.int64)

@@ -11,13 +11,13 @@ import torch
 from penstock.native.conformance.environment_under_test import CheckFailedError, SkippedError
 from penstock.native.conformance.runner import Check, Report
 from penstock.storage.cache.node_cache import NodeCache
+from penstock.storage.error_places import describe_error
 from penstock.storage.runs.run import RunFolder
 from penstock.storage.stores.open import open_store
 from penstock.tasks.conformance.acting import ActingChecks
 from penstock.tasks.conformance.learning import LearningChecks
 from penstock.tasks.conformance.trial import Trial
 from penstock.tasks.environments.factory import make_pool
-from penstock.tasks.model.algorithms.custom import describe_error
 from penstock.tasks.model.algorithms.registry import make_algorithm
 from penstock.tasks.runtime.run_context import RunContext
 from penstock.tasks.setup.config.loading import build_config

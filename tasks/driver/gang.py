@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from distributed import as_completed, span
 from distributed.scheduler import KilledWorker
 
+from penstock.storage.error_places import describe_error
 from penstock.storage.errors import GangError, MemberLeftError, MemberLostError, PenstockError
 from penstock.storage.records import RecordError
 from penstock.tasks.driver.admission import rpc
@@ -465,4 +466,7 @@ def explain(error: BaseException) -> BaseException:
             f"it, most recently on {error.last_worker.address}; a worker that keeps dying is often out of memory. The "
             f"last commit is intact: check the worker's log, then resume the run"
         )
-    return GangError(f"a member failed with {type(error).__name__}: {error}")
+    return GangError(
+        f"a member failed with {describe_error(error)}. Of an algorithm or an environment of your own, `penstock "
+        f"check-algorithm` and `penstock check-env` say more; correct it, and resume the run: the last commit is intact"
+    )

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _POLICY_FORMATS = ("onnx", "torch")
+_BY_ENDING = {".onnx": "onnx", ".pt2": "torch", ".pt": "torch"}
 
 
 def export(
@@ -27,7 +28,13 @@ def export(
         Path,
         typer.Argument(help="A policy's file, a new folder for a dataset, or TensorBoard's logdir."),
     ],
-    to: Annotated[str, typer.Option(help="Its format: onnx, torch, minari or tensorboard.")] = "minari",
+    to: Annotated[
+        str | None,
+        typer.Option(
+            help="Its format: onnx, torch, minari or tensorboard.",
+            show_default="onnx for a name in .onnx, torch for one in .pt2 or .pt, otherwise minari",
+        ),
+    ] = None,
     version: Annotated[
         str | None, typer.Option(help="Of a policy: newest, best, or a number.", show_default="newest")
     ] = None,
@@ -45,6 +52,7 @@ def export(
         from penstock.flows.api.evaluation import trust_run
 
         trust_run(store or "runs", run)
+    to = to or _BY_ENDING.get(path.suffix, "minari")
     if to in _POLICY_FORMATS:
         with Working(f"exporting the policy of run {run} (torch is loaded first)", quiet=as_json):
             about = export_policy_to(to, store or "runs", run, path, version or "newest")

@@ -95,7 +95,10 @@ def export_run(
     created = not path.exists()
     partial = data.with_name(f".{data.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
+    try:
+        partial.mkdir(parents=True)
+    except OSError as error:
+        raise ConfigError(f"'{path}' can't be a dataset's folder: {error}; choose a new path") from error
     try:
         counts = _write_dataset(minari, run, partial, observation_space, action_space, dataset_id, on_progress)
         partial.rename(data)

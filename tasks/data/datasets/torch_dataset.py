@@ -92,6 +92,10 @@ class TrajectoryDataset(IterableDataset[dict[str, Tensor]]):
         self._store = open_store(store)
         self._runs = (runs,) if isinstance(runs, str) else tuple(runs)
         self._columns = None if columns is None else tuple(columns)
+        if isinstance(columns, str) or self._columns == ():
+            raise ConfigError(
+                f"columns is {columns!r}, expected names of columns, such as ['reward'], or None for all of them"
+            )
         self._stages = requested_stages(stages)
         self._settings: dict[str, Any] = {
             "batch_rows": batch_rows,
@@ -145,8 +149,17 @@ class TrajectoryDataset(IterableDataset[dict[str, Tensor]]):
 
         Raises:
             CorruptObjectError: a shard was altered or cut short.
-            ConfigError: the shards have no column of that name.
+            ConfigError: the shards have no column of that name, or nothing of what was requested is committed.
         """
+        if len(self._stages) and not self._shards():
+            committed = ", ".join(
+                f"run '{name}' has committed {'nothing' if newest < 0 else f'stages 0 to {newest}'}"
+                for name, newest in self._commits.items()
+            )
+            raise ConfigError(
+                f"there are no rows of the requested stages in {self._store.url}: {committed}; choose others, or wait "
+                f"until they are committed, and make the dataset again or set_epoch()"
+            )
         worker = get_worker_info()
         if worker is not None:
             self._has_workers.fill_(1)

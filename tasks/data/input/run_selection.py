@@ -29,9 +29,9 @@ def requested_stages(stages: range | None) -> range:
     """Return the requested stages; None: all, including later ones.
 
     Raises:
-        ConfigError: they are not consecutive.
+        ConfigError: they are no range, or not consecutive.
     """
-    if stages is not None and stages.step != 1:
+    if stages is not None and (not isinstance(stages, range) or stages.step != 1):
         raise ConfigError(f"stages is {stages!r}, expected a range of consecutive stages, such as range(10, 20)")
     return range(1 << 62) if stages is None else stages
 

@@ -8,17 +8,17 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import sys
-import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
+from penstock.storage.error_places import describe_error
 from penstock.storage.errors import ConfigError
 from penstock.storage.shards.specs import Spec
 from penstock.tasks.model.algorithms.contract import DEFAULTED, Algorithm, Loss
-from penstock.tasks.model.algorithms.source_digest import INSTALLED, note_import
+from penstock.tasks.model.algorithms.source_digest import note_import
 from penstock.tasks.setup.config.algorithm_base import AlgorithmSettings
 from penstock.tasks.specs import NoiseSpec, State
 
@@ -260,18 +260,3 @@ def _explain(model: type[BaseModel], item: Any) -> str:
     if item["type"] == "missing":
         return f"{field}: is missing, and has no default"
     return f"{field} = {item['input']!r}: {item['msg'][0].lower()}{item['msg'][1:]}"
-
-
-def describe_error(error: BaseException) -> str:
-    """Format kind, message and place of an error on one line; the place is the last one outside installed packages."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_installed(frame.filename)]
-    text = " ".join(str(error).split())
-    if isinstance(error, SyntaxError):
-        return f"{type(error).__name__}: {text}"
-    where = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {text}{where}"
-
-
-def _is_installed(filename: str) -> bool:
-    path = Path(filename)
-    return filename.startswith("<") or bool(INSTALLED & set(path.parts)) or Path(__file__).parents[2] in path.parents

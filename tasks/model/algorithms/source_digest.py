@@ -15,14 +15,13 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from penstock.storage.digest import digest
+from penstock.storage.error_places import INSTALLED
 from penstock.storage.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 
-INSTALLED = {"site-packages", "dist-packages"}
-"""Folders of installed packages, which have their own versions."""
 _imported: dict[str, dict[str, str]] = {}
 
 

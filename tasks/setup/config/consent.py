@@ -9,6 +9,7 @@ named in PYTHONPATH need no consent. Imports no torch, and none of the modules.
 
 from __future__ import annotations
 
+import shlex
 import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -42,7 +43,7 @@ def require_consent(run: RunFolder) -> None:
     if (not found and header is None and address is None) or _identity(description) in _trusted():
         return
     code = ", ".join(f"{setting} = '{name}' ({origin})" for setting, name, origin in found)
-    option = "" if run.root.url == "runs" else f" --store {run.root.url}"
+    option = "" if run.root.url == "runs" else f" --store {shlex.quote(run.root.url)}"
     trust = (
         f"since this user has not trained or trusted the run here. Read it, then add --trust once: `penstock evaluate "
         f"{run.name} --trust{option}`"

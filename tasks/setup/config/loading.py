@@ -40,6 +40,11 @@ def load_preset(name: str, folder: Path = PRESETS_FOLDER) -> dict[str, Any]:
     """
     path = presets(folder).get(name) or Path(name)
     if not path.is_file():
+        if path.suffix == ".toml":
+            raise ConfigError(
+                f"there is no file '{path.absolute()}'; presets, which are no files of yours, are: "
+                f"{', '.join(presets(folder))}"
+            )
         elsewhere = [command for other, command in _COMMANDS.items() if other != folder and name in presets(other)]
         hint = f" '{name}' is one of another command: {elsewhere[0].format(name)}." if elsewhere else ""
         if close := get_close_matches(name, presets(folder), n=3):

@@ -76,8 +76,10 @@ def test_one_run_at_a_time(tmp_path):
 
 def test_what_may_not_change_is_refused():
     """Resuming takes settings of the cluster and numbers of tasks alone."""
-    with pytest.raises(penstock.ConfigError, match="seed: can't change when a run is resumed"):
+    with pytest.raises(penstock.ConfigError, match=r"seed: can't change when a run is resumed.*penstock fork"):
         penstock.resume(GOLDEN, seed=3)
+    with pytest.raises(penstock.ConfigError, match=r"schedule\.max_stages: can't change.*penstock extend"):
+        penstock.resume(GOLDEN, max_stages=3)
     with pytest.raises(penstock.ConfigError, match=r"distribution\.learn_tasks: can't change"):
         penstock.resume(GOLDEN, learn_tasks=2)
     with pytest.raises(RunNotFoundError, match="there is no run 'absent'"):

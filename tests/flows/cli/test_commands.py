@@ -5,7 +5,7 @@ import typer.main
 from typer.testing import CliRunner
 
 from penstock.flows.cli.main import app
-from penstock.storage.errors import ConfigError
+from penstock.storage.errors import ConfigError, RunNotFoundError
 
 from ...packaging.test_first_use import WRONG
 
@@ -30,3 +30,15 @@ def test_a_mistake_is_refused_before_a_trial_is_announced(command, named):
     assert isinstance(found.exception, ConfigError)
     assert named in str(found.exception)
     assert "trial" not in found.output
+
+
+@pytest.mark.parametrize(
+    ("path", "announced"),
+    [("p.onnx", "exporting the policy of run"), ("p.pt2", "exporting the policy of run"), ("data", "exporting run")],
+)
+def test_a_policys_format_follows_its_name(tmp_path, path, announced):
+    """A policy's file is never taken for a folder of episodes."""
+    found = CliRunner().invoke(app, ["export", "absent", str(tmp_path / path), "--store", str(tmp_path)])
+    assert announced in found.output
+    assert isinstance(found.exception, RunNotFoundError)
+    assert not list(tmp_path.iterdir())

@@ -25,6 +25,10 @@ def test_a_setting_of_any_algorithm_is_an_option():
     }
     with pytest.raises(ConfigError, match=r"--rho-limits: no such setting; did you mean --rho_limit"):
         parse_overrides(["--rho-limits", "2"])
+    with pytest.raises(ConfigError, match=r"--nme: no such setting; did you mean --name\? `penstock settings`"):
+        parse_overrides(["--nme", "x"])
+    with pytest.raises(ConfigError, match=r"--zzz: no such setting; `penstock settings` lists them all"):
+        parse_overrides(["--zzz", "x"])
 
 
 def test_settings_are_searched_by_name_and_meaning():

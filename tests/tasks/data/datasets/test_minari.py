@@ -259,6 +259,9 @@ def test_impossible_conversions_are_reported(made, tmp_path):
     export_run(run, tmp_path / "taken", OBSERVATION, ACTION)
     with pytest.raises(ConfigError, match="exists already"):
         export_run(run, tmp_path / "taken", OBSERVATION, ACTION)
+    (tmp_path / "policy.onnx").write_bytes(b"a policy")
+    with pytest.raises(ConfigError, match=r"policy\.onnx' can't be a dataset's folder: .*choose a new path"):
+        export_run(run, tmp_path / "policy.onnx", OBSERVATION, ACTION)
     with pytest.raises(ConfigError, match="not a Minari dataset"):
         import_dataset(RunFolder(run.store, "x"), tmp_path / "none")
     ref = next(iter(run.log.shard_refs()))

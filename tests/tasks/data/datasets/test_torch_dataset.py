@@ -251,6 +251,34 @@ def test_a_damaged_shard_is_named_and_stays(url):
     assert run.store.exists(name)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"stages": [0]}, r"stages is \[0\], expected a range of consecutive stages"),
+        ({"stages": 0}, r"stages is 0, expected a range"),
+        ({"columns": "reward"}, r"columns is 'reward', expected names of columns, such as \['reward'\]"),
+        ({"columns": []}, r"columns is \[\], expected names"),
+        ({"batch_rows": "512"}, r"batch_rows is '512', expected a whole number of 1 or more"),
+        ({"lanes": 1.5}, r"lanes is 1\.5, expected a whole number"),
+    ],
+)
+def test_a_wrong_argument_is_refused_by_name(url, wrong, message):
+    """When the dataset is made, and not where a loop reads it."""
+    with pytest.raises(ConfigError, match=message):
+        TrajectoryDataset(url, "one", **wrong)
+
+
+def test_a_loop_over_nothing_is_refused(url, tmp_path):
+    """It would end at once, and have learned nothing."""
+    dataset = TrajectoryDataset(url, "one", stages=range(70, 80))
+    assert len(dataset) == 0
+    with pytest.raises(ConfigError, match=r"no rows of the requested stages .*run 'one' has committed stages 0 to \d+"):
+        next(iter(dataset))
+    RunFolder(open_store(tmp_path), "new").create({"created": "now"})
+    with pytest.raises(ConfigError, match=r"run 'new' has committed nothing"):
+        next(iter(TrajectoryDataset(str(tmp_path), "new")))
+
+
 def test_what_can_not_be_is_refused(url):
     """By name, and before anything is read where that can be known."""
     with pytest.raises(RunNotFoundError, match="three"):

@@ -417,6 +417,9 @@ def test_an_unknown_preset_is_refused_with_those_that_exist():
         with pytest.raises(ConfigError, match=rf"penstock train PRESET --environment\.id {name}\. "):
             load_preset(name)
     with pytest.raises(ConfigError, match=r"spread-mappo-agents\. The path of a \.toml file works as well"):
+        load_preset("nothing-like-it")
+    where = Path("nothing/like/it.toml").absolute()
+    with pytest.raises(ConfigError, match=rf"there is no file '{where}'; presets, .* are: {names}"):
         load_preset("nothing/like/it.toml")
 
 
