@@ -192,5 +192,9 @@ class EnvironmentPool(VectorEnv[Any, Any, Any], ABC):
         """Resume from a saved state, bit for bit."""
 
 
+class ResetRefusedError(ValueError):
+    """A reset has options that the environments do not take; nothing was reset."""
+
+
 class StateNotSupportedError(NotImplementedError):
     """The pool's environments cannot read or set their state, so it can be neither saved nor restored."""

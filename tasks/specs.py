@@ -386,7 +386,7 @@ def _weighted(values: Tensor, weight: float | Tensor, factor: float) -> Tensor:
     is_float32 = values.dtype is torch.float32 and values.is_cpu
     if isinstance(weight, Tensor):
         if not (is_float32 and _is_alike(weight, values)):
-            return (weight * factor).expand(values.shape)
+            return (weight * factor).to(values.dtype).expand(values.shape)
         found = torch.empty(values.shape)
         call(0, "scale", (weight, found), (found.numel(),), (factor,))
         return found

@@ -6,6 +6,7 @@ even when the process is killed. Every request needs the user's auth string: oth
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import logging
 import os
@@ -245,13 +246,19 @@ def _turn_to_start() -> Iterator[None]:
     with ExitStack() as stack:
         try:
             home.mkdir(parents=True, exist_ok=True)
-            lock = stack.enter_context((home / ".penstock-start.lock").open("w"))
+            if not os.access(home, os.W_OK | os.X_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         except OSError as error:
             raise ConfigError(
                 f"Prefect's folder '{home}' can't be used ({error}); set PREFECT_HOME to a folder that this user can "
                 f"write"
             ) from error
         try:
+            path = home / ".penstock-start.lock"
+            try:
+                lock = stack.enter_context(path.open("a"))
+            except PermissionError:
+                lock = stack.enter_context(path.open())  # another user's, in a folder that several share
             while time.monotonic() < began + _READY_SECONDS:
                 with suppress(BlockingIOError):
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -261,7 +268,7 @@ def _turn_to_start() -> Iterator[None]:
                     logger.warning("another command starts Prefect's server on %s; waiting for it", home)
                 time.sleep(_POLL_SECONDS)
         except OSError:
-            pass  # A folder without locks: two servers that start at once are rare.
+            pass  # No lock is to be had here: two servers that start at once are rare.
         yield
 
 

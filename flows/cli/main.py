@@ -68,14 +68,16 @@ _SHOWN_STAGES = 100
 _RUN_STOPPED = (
     "; nothing is committed yet: give the same command again, or `penstock resume RUN` if it says that there is the run"
 )
+_RESUMED = "; what is committed is intact, `penstock resume RUN` goes on"
 _REPEATED = "; the same command continues it"
 _NOTHING_LEFT = "; nothing of it is left"
 _NOTHING_CHANGED = "; nothing was changed"
 _AFTER_STOP = {
     **dict.fromkeys(("train", "replay"), _RUN_STOPPED),
+    **dict.fromkeys(("resume", "extend"), _RESUMED),
     **dict.fromkeys(("copy", "fork", "gc", "import", "floorplan place"), _REPEATED),
     **dict.fromkeys(("export", "report", "floorplan", "play"), _NOTHING_LEFT),
-    **dict.fromkeys(("resume", "extend", "verify", "evaluate", "simulate"), _NOTHING_CHANGED),
+    **dict.fromkeys(("verify", "evaluate", "simulate"), _NOTHING_CHANGED),
 }
 """By command, or by its first two words, the end of the message after Ctrl-C; a run that has begun has its own."""
 

@@ -105,9 +105,12 @@ def _check_batch(space: Space[Any], actions: Any, count: int, name: str) -> None
 
 
 def _check_array(space: Any, array: NDArray[Any], shape: tuple[int, ...], name: str) -> None:
-    kinds = "fiu" if isinstance(space, Box) and np.issubdtype(space.dtype, np.floating) else "biu"
-    if array.dtype.kind not in kinds or array.shape != shape:
+    if array.dtype.kind not in "bfiu" or array.shape != shape:
         raise ValueError(f"{name}: expected {space.dtype} of shape {shape}, got {array.dtype} of {array.shape}")
+    if isinstance(space, Box) and np.issubdtype(space.dtype, np.floating):
+        return
+    if array.dtype.kind == "f" and not (array == np.trunc(array)).all():
+        raise ValueError(f"{name}: expected whole numbers, got {array[array != np.trunc(array)][0]}")
     if isinstance(space, Box):
         return
     if isinstance(space, MultiBinary):

@@ -25,7 +25,13 @@ from penstock.native.adapters.structured_actions import (
     UnsupportedActionError,
     is_structured,
 )
-from penstock.native.interface import EnvironmentPool, EnvironmentSpec, RoundEnd, StateNotSupportedError
+from penstock.native.interface import (
+    EnvironmentPool,
+    EnvironmentSpec,
+    ResetRefusedError,
+    RoundEnd,
+    StateNotSupportedError,
+)
 from penstock.native.pool.arguments import checked_seed, one_seed_each
 
 if TYPE_CHECKING:
@@ -408,12 +414,17 @@ class WrappedPool(EnvironmentPool):
         mask = (options or {}).get("reset_mask")
         chosen = np.ones(self.num_envs, dtype=np.bool_) if mask is None else mask
         before = self._current
+        if mask is not None and before is None and not np.all(mask):
+            raise ResetRefusedError("reset_mask: expected a reset of all environments first")
         self._current = None  # if one fails, those before it are in other episodes
-        current, infos = self.vector_env.reset(
-            seed=list(seeds),  # type: ignore[arg-type]
-            options=None if options is None else dict(options),
-        )
-        self._current = current
+        try:
+            self._current, infos = self.vector_env.reset(
+                seed=list(seeds),  # type: ignore[arg-type]
+                options=None if options is None else dict(options),
+            )
+        except ResetRefusedError:
+            self._current = before
+            raise
         if mask is not None and before is not None and isinstance(self._steps, DirectSteps):
             self._current[~mask] = before[~mask]
         self._counts.begin(chosen, np.array([seed is not None for seed in seeds]))

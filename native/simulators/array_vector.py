@@ -10,6 +10,8 @@ from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
+from penstock.native.interface import ResetRefusedError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -86,7 +88,7 @@ class ArrayVector(VectorEnv[Any, Any, Any]):
         """
         own = self._own
         if unknown := sorted(set(options or {}) - {"reset_mask"}):
-            raise ValueError(f"reset options {unknown}: these environments take none but reset_mask")
+            raise ResetRefusedError(f"reset options {unknown}: these environments take none but reset_mask")
         mask = (options or {}).get("reset_mask")
         chosen = np.ones(self.num_envs, dtype=np.bool_) if mask is None else np.asarray(mask, dtype=np.bool_)
         if self.state is None and not chosen.all():

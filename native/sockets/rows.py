@@ -139,12 +139,13 @@ class Rows:
             column, array = rows[str(place)], np.asarray(part)
             room = column[index]
             is_number = array.size == room.size == 1
-            is_whole = leaf.dtype.kind not in "iu" or array.dtype.kind in "biu"
-            if (array.shape != room.shape and not is_number) or not is_whole:
-                label = f"'{leaf.name}'" if leaf.path else "the value"
+            label = f"'{leaf.name}'" if leaf.path else "the value"
+            if (array.shape != room.shape and not is_number) or array.dtype.kind not in "bfiu":
                 raise ValueError(
                     f"{label} has the shape {array.shape} of {array.dtype}, expected {room.shape} of {leaf.dtype}"
                 )
+            if leaf.dtype.kind in "iu" and array.dtype.kind == "f" and not (array == np.trunc(array)).all():
+                raise ValueError(f"{label} is {array[array != np.trunc(array)][0]}, expected whole numbers")
             column[index] = array.reshape(room.shape)
 
     def _checked(self, described: Any, path: tuple[Any, ...]) -> Any:

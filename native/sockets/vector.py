@@ -16,6 +16,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
+from penstock.native.interface import ResetRefusedError
 from penstock.native.sockets import wire
 from penstock.native.sockets.client import RefusedError, connect
 from penstock.native.sockets.observing import PLAIN, Encoding, Observing
@@ -81,7 +82,7 @@ class SocketVector(VectorEnv[Any, Any, Any]):
             RuntimeError: The server is lost, or fails.
         """
         if unknown := sorted(set(options or {}) - {"reset_mask"}):
-            raise ValueError(f"reset options {unknown}: these environments take none but reset_mask")
+            raise ResetRefusedError(f"reset options {unknown}: these environments take none but reset_mask")
         mask = (options or {}).get("reset_mask")
         chosen = np.ones(self.num_envs, dtype=np.bool_) if mask is None else np.asarray(mask, dtype=np.bool_)
         if not self._begun and not chosen.all():

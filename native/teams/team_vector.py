@@ -9,6 +9,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from penstock.native.adapters.one_array import OneArray
+from penstock.native.interface import ResetRefusedError
 from penstock.native.pool.arguments import folded_seed
 from penstock.native.teams.actions import TeamActions
 from penstock.native.teams.observations import TeamEncoder, TeamLeaves, TeamObservations
@@ -101,7 +102,7 @@ class TeamVector(VectorEnv[Any, Any, Any]):
     ) -> tuple[NDArray[Any], Infos]:
         """Start episodes in all environments; seeds of more than 31 bits are folded."""
         if options:
-            raise ValueError(f"{self._id} takes no reset options, got {sorted(options)}")
+            raise ResetRefusedError(f"{self._id} takes no reset options, got {sorted(options)}")
         seeds = seed if isinstance(seed, (list, tuple)) else [None] * self.num_envs
         rows = [self._begin(env, one) for env, one in enumerate(seeds)]
         self._over[:] = False

@@ -72,7 +72,10 @@ def copy_run(
     if target.exists():
         return _report_existing(source, target)
     with acquire(source.store, "a copy", _LEASE_TTL_SECONDS) as keeper:
-        clear_log(target, source.log.verify(source.genesis()) - 1)
+        newest = source.log.verify(source.genesis()) - 1
+        if target.exists():  # by another command, while this one waited
+            return _report_existing(source, target)
+        clear_log(target, newest)
         there = _whole(target.store)
         names = [name for name in source.store.list() if name != RUN and not name.startswith(_EXCLUDED)]
         missing = [name for name in names if name not in there]

@@ -91,7 +91,8 @@ class RunFolder:
         try:
             self.store.create(RUN, data)
         except ObjectExistsError as error:
-            if self._read() == data:  # the answer to the request was lost, and the client has sent it again
+            # The answer to the request was lost, and the client has sent it again.
+            if self.store.path(RUN) is None and self._read() == data:
                 return
             raise RunExistsError(
                 f"there is a run '{self.name}' in {self.root.url} already; choose another name, or resume it with "
@@ -262,6 +263,8 @@ def _readable(root: Path) -> Iterator[str]:
             next(iter(entry.iterdir()), None)
         except PermissionError:
             _log.warning("'%s' is left out: this user may not read that folder", entry)
+        except FileNotFoundError:
+            continue  # removed meanwhile
         else:
             yield entry.name
 

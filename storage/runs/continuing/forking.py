@@ -109,6 +109,8 @@ def fork_run(
             progress.add_one()
             return len(data)
 
+        if target.exists():  # by another command, meanwhile
+            raise RunExistsError(f"there is a run '{target.name}' in {target.root.url} already; choose another name")
         clear_log(target, stage)
         progress = ProgressCount(len(refs), on_progress)
         try:

@@ -206,7 +206,8 @@ def _environment_key(config: TrainConfig) -> list[object]:
     key += [f"blocks {digest(blocks.encode())}"] if blocks else []
     key += [f"header {digest(environment.header_text.encode())}"] if environment.header_text else []
     key += [f"model {environment.model_digest}"] if environment.model_digest else []
-    key += [f"wrappers {', '.join(map(str, environment.wrappers))}"] if environment.wrappers else []
+    wrappers = [one if isinstance(one, str) else [one.name, one.settings] for one in environment.wrappers]
+    key += [{"wrappers": wrappers}] if wrappers else []
     key += [f"action_mask {environment.action_mask}"] if environment.action_mask else []
     return [*key, "structured"] if environment.structured else key
 

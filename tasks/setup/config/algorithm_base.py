@@ -167,13 +167,16 @@ def check_window(window_rows: int, warm_up_rows: int, rows: int) -> None:
         )
 
 
-def check_bounds(setting: str, environment: EnvironmentSpec, otherwise: str = "leave it out") -> None:
+def check_bounds(
+    setting: str, environment: EnvironmentSpec, otherwise: str = "leave it out", *, scales: bool = True
+) -> None:
     """Refuse a setting that brings actions within bounds where there are none.
 
     Args:
         setting: as the user gives it, with its value.
         environment: as its pool describes it.
         otherwise: what to do where vectors have no bounds.
+        scales: whether the distance between bounds is computed, in float32.
 
     Raises:
         ConfigError: names the setting, what the environment takes, and a remedy.
@@ -187,7 +190,7 @@ def check_bounds(setting: str, environment: EnvironmentSpec, otherwise: str = "l
         raise ConfigError(f"{name} takes vectors without bounds, expected a bound on both sides; {otherwise}")
     with np.errstate(over="ignore"):
         is_finite = np.isfinite(high - low).all()
-    if not is_finite:
+    if scales and not is_finite:
         raise ConfigError(
             f"{name} takes vectors between bounds as far apart as {low.min():g} and {high.max():g}, expected a "
             f"distance that is a float32 number; {otherwise}"

@@ -116,7 +116,12 @@ class PPOSettings(NetworkSettings):
         """Refuse to bring actions within bounds where there are none."""
         super().check_environment(environment)
         if self.actions != "sampled":
-            check_bounds(f"algorithm.actions = '{self.actions}'", environment, "choose sampled")
+            check_bounds(
+                f"algorithm.actions = '{self.actions}'",
+                environment,
+                "choose sampled",
+                scales=self.actions == "squashed",
+            )
 
     def check_round(self, rows: int) -> None:
         """Refuse more minibatches than rows, normalised images, and a final weight that no round reaches."""

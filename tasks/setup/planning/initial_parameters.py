@@ -92,10 +92,12 @@ def read_initial(config: RunConfig) -> InitialParameters | None:
         found = _checkpoint_of(source, commit.checkpoint.name, commit.checkpoint.digest, ref.version)
     stored, groups = _by_group(found), settings.groups
     fresh = fresh_parameters(config)
-    taken = {f"params/{group}/{name}": array for group, name, array in _each(stored, groups)}
+    # A custom algorithm may have anything under the names that built-in ones give to their schedules.
+    left_out = set() if isinstance(config.algorithm, CustomAlgorithmSettings) else {_EXPLORATION}
+    taken = {f"params/{group}/{name}": array for group, name, array in _each(stored, groups, left_out)}
     targets = {name.removeprefix("targets/"): array for name, array in found.items() if name.startswith("targets/")}
-    taken |= {f"targets/{name}": targets[name] for name in _targets_of(targets, stored, groups)}
-    if mistakes := list(_mistakes(stored, taken, fresh, groups)):
+    taken |= {f"targets/{name}": targets[name] for name in _targets_of(targets, stored, groups, left_out)}
+    if mistakes := list(_mistakes(stored, taken, fresh, groups, left_out)):
         raise ConfigError("\n".join(f"init_from, run '{source.name}': {mistake}" for mistake in mistakes))
     data = save_tensors(taken, {"initial": sorted(groups)})
     if settings.digest not in (None, digest(data)):
@@ -149,12 +151,16 @@ def _by_group(tensors: Mapping[str, NDArray[Any]]) -> dict[str, Tensors]:
     return groups
 
 
-def _each(stored: Mapping[str, Tensors], groups: Iterable[str]) -> Iterator[tuple[str, str, NDArray[Any]]]:
-    for group in groups or (each for each in stored if each != _EXPLORATION):
+def _each(
+    stored: Mapping[str, Tensors], groups: Iterable[str], left_out: set[str]
+) -> Iterator[tuple[str, str, NDArray[Any]]]:
+    for group in groups or (each for each in stored if each not in left_out):
         yield from ((group, name, array) for name, array in stored.get(group, {}).items())
 
 
-def _targets_of(targets: Tensors, stored: Mapping[str, Tensors], groups: tuple[str, ...]) -> Iterator[str]:
+def _targets_of(
+    targets: Tensors, stored: Mapping[str, Tensors], groups: tuple[str, ...], left_out: set[str]
+) -> Iterator[str]:
     """Yield the targets to take: all but counters, or those that the named groups have.
 
     Target networks have the names of their group's parameters, or names below the group's, as normalisers' moments do.
@@ -164,20 +170,24 @@ def _targets_of(targets: Tensors, stored: Mapping[str, Tensors], groups: tuple[s
     for name, array in targets.items():
         of_groups = any(name.startswith(f"{group}/") or name in stored.get(group, {}) for group in groups)
         of_groups = of_groups or (name == _UPDATES and _EXPLORATION in groups)
-        of_schedules = name in _COUNTERS or name.startswith(f"{_EXPLORATION}/")
+        of_schedules = bool(left_out) and (name in _COUNTERS or name.startswith(f"{_EXPLORATION}/"))
         if of_groups or (not groups and not of_schedules and np.issubdtype(array.dtype, np.floating)):
             yield name
 
 
 def _mistakes(
-    stored: Mapping[str, Tensors], taken: Tensors, fresh: FreshParameters, groups: tuple[str, ...]
+    stored: Mapping[str, Tensors],
+    taken: Tensors,
+    fresh: FreshParameters,
+    groups: tuple[str, ...],
+    left_out: set[str],
 ) -> Iterator[str]:
     """Yield what keeps the new run from starting with these tensors."""
     for group in groups:
         if group not in stored:
             yield f"groups = '{group}': found {', '.join(sorted(stored))}"
     expected: dict[str, TensorKind] = {}
-    for group in groups or (each for each in fresh.params if each != _EXPLORATION):
+    for group in groups or (each for each in fresh.params if each not in left_out):
         if group not in fresh.params:
             yield f"groups = '{group}': the new run has {', '.join(sorted(fresh.params))}"
         expected |= {f"params/{group}/{name}": kind for name, kind in fresh.params.get(group, {}).items()}

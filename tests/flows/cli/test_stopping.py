@@ -53,7 +53,10 @@ def test_a_run_that_has_begun_is_named(tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize(
     ("command", "said"),
-    [("train", "nothing is committed yet: give the same command again"), ("resume", "nothing was changed")],
+    [
+        ("train", "nothing is committed yet: give the same command again"),
+        ("extend", "what is committed is intact, `penstock resume RUN` goes on"),
+    ],
 )
 def test_nothing_is_promised_of_a_run_that_has_not_begun(
     command: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: Any

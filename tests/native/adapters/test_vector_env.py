@@ -352,6 +352,8 @@ def test_failing_environment_is_named_and_needs_a_reset(monkeypatch: pytest.Monk
         patched.setattr(Pair, "reset", unplugged)
         with pytest.raises(OSError, match="the cable is out"):
             pool.reset(seed=1)
+    with pytest.raises(ValueError, match="reset_mask: expected a reset of all environments first"):
+        pool.reset(seed=1, options={"reset_mask": np.array([True, False])})
     with pytest.raises(RuntimeError, match="not every environment is ready"):
         pool.step(np.array([5, 5]))
 

@@ -270,6 +270,10 @@ def test_reset_options_that_do_not_cross_are_refused():
         pool = native.make(ID, 1, address=server.address)
         with pytest.raises(ValueError, match=r"reset options \['level'\]: these environments take none but reset_mask"):
             pool.reset(seed=0, options={"level": 7})
+        pool.reset(seed=0)
+        with pytest.raises(ValueError, match=r"reset options"):
+            pool.reset(options={"level": 7})
+        pool.step(np.zeros(1, np.int64))  # nothing was reset
         pool.close()
 
 

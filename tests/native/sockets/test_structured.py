@@ -199,7 +199,8 @@ def test_the_environments_own_actions_cross_too():
         ({"a": np.zeros(2)}, r"'b' is missing, expected shape \(\) of int64"),
         ({"a": np.zeros(2), "b": 9}, r"'b' of environment 0 is 9, expected 0 to 2"),
         (np.zeros(2), r"'a' is missing"),
-        ({"a": np.zeros(2), "b": 0.7}, r"'b' has the shape \(\) of float64, expected \(\) of int64"),
+        ({"a": np.zeros(2), "b": 0.7}, r"'b' is 0\.7, expected whole numbers"),
+        ({"a": np.zeros(2), "b": np.nan}, r"'b' is nan, expected whole numbers"),
         ({"a": np.zeros((2, 1)), "b": 0}, r"'a' has the shape \(2, 1\) of float64, expected \(2,\) of float32"),
     ],
 )
@@ -216,6 +217,22 @@ def test_observations_that_are_none_of_the_space_are_named(shown, said):
         pool = native.make("socket/Other", 1, address=server.address)
         with pytest.raises(RuntimeError, match=said):
             pool.reset(seed=0)
+        pool.close()
+
+
+def test_whole_numbers_may_be_floats():
+    """A choice and an image may be, as environments give them that compute with floats."""
+
+    class Other(Drifting):
+        observation_space = Dict(a=Box(0, 255, (2,), np.uint8), b=Discrete(3))
+
+        def reset(self, *, seed):
+            return {"a": np.array([255.0, 3.0]), "b": 2.0}, {}
+
+    with serving(EnvironmentServer(Other, "Other", "127.0.0.1:0")) as server:
+        pool = native.make("socket/Other", 1, address=server.address)
+        observation, _ = pool.reset(seed=0)
+        assert (observation["a"].tolist(), observation["b"].tolist()) == ([[255, 3]], [2])
         pool.close()
 
 

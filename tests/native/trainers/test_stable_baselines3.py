@@ -173,6 +173,31 @@ def test_sb3_refuses_teams(env_id: str):
         sb3.make(env_id, 2)
 
 
+def test_sb3_learns_bits():
+    """Its Bernoulli policies sample floats, of 0 and 1."""
+    gymnasium.register("test/Bits-v0", Bits)
+    ours = sb3.make("test/Bits-v0", 2)
+    PPO("MlpPolicy", ours, n_steps=8, batch_size=8, device="cpu").learn(16)
+    with pytest.raises(ValueError, match=r"expected whole numbers, got 0\.5"):
+        ours.step(np.full((2, 3), 0.5, np.float32))
+    ours.close()
+    del gymnasium.registry["test/Bits-v0"]
+
+
+class Bits(gymnasium.Env[Any, Any]):
+    """Takes bits, and pays for each that is set."""
+
+    observation_space = gymnasium.spaces.Box(-9, 9, (1,), np.float32)
+    action_space = gymnasium.spaces.MultiBinary(3)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        return np.zeros(1, np.float32), float(np.sum(action)), False, False, {}
+
+
 def test_sb3_learns_from_dict_observations():
     """After a reset as after a step they are dictionaries of arrays."""
     gymnasium.register("test/Parts-v0", Parts)

@@ -86,6 +86,28 @@ def test_what_a_power_cut_has_left_of_a_copy_is_copied_again(source, target, tmp
     assert report.objects == len(contents(target)) - kept
 
 
+def test_a_run_that_was_made_meanwhile_keeps_its_commits(source, target, monkeypatch):
+    """Another command copied it and went on, while this one waited for the source."""
+    verify = type(source.log).verify
+
+    def slowly(log, genesis):
+        found = verify(log, genesis)
+        if log.newest_stage() == 2 and not target.exists():
+            with monkeypatch.context() as patched:
+                patched.setattr(type(source.log), "verify", verify)
+                for name in source.store.list():
+                    if name not in (LEASE, "run.json"):
+                        target.store.write(name, [source.store.read(name)])
+                target.create(source.load())
+            History(target.root, target.name, real_shards=True).commit(3)
+        return found
+
+    monkeypatch.setattr(type(source.log), "verify", slowly)
+    with pytest.raises(RunExistsError, match="no copy of"):
+        copy_run(source, target)
+    assert target.log.newest_stage() == 3
+
+
 def interrupt(*_):
     raise KeyboardInterrupt
 

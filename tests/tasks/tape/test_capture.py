@@ -355,6 +355,25 @@ def test_a_number_that_is_new_in_every_minibatch_is_not_captured_again(state: St
         assert programs(state) == [False]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_weight_may_be_a_tensor_of_one_number(state: State, rows: Batch, dtype: torch.dtype):
+    """Its type does not matter: the gradient is that of the same Python number."""
+
+    def weighed(weight):
+        def function(params, batch):
+            error = value_error(mlp(params["net"], batch["observation"]), batch["target"])
+            return batch.weighted_mean((error, weight), (error, 0.25)), {}
+
+        return Loss("loss", "net", function)
+
+    fresh = [State(params={"net": ParameterGroup(dict(state.params["net"]))}) for _ in range(2)]
+    found, expected = (
+        minibatch_gradient(weighed(weight), each, rows, RoundTotals({}), MANY)[0]
+        for each, weight in zip(fresh, (torch.tensor(0.5, dtype=dtype), 0.5), strict=True)
+    )
+    torch.testing.assert_close(found, expected)
+
+
 def test_a_number_of_a_larger_target_is_not_captured(state: State, rows: Batch):
     """Only a target that is one number is watched: others change in part."""
     state.targets["other"] = torch.tensor([2.0, 1.0])

@@ -23,14 +23,14 @@ PENDULUM: dict[str, Any] = {"environment": {"id": "gymnasium/Pendulum-v1"}}
     ("difference", "named"),
     [
         ({"settings": {"g": 9.0}}, "9.0"),
-        ({"wrappers": ["gymnasium.wrappers.TimeAwareObservation"]}, "wrappers .*TimeAwareObservation"),
+        ({"wrappers": ["gymnasium.wrappers.TimeAwareObservation"]}, "wrappers.*TimeAwareObservation"),
         (
             {
                 "wrappers": [
                     {"name": "gymnasium.wrappers.RescaleAction", "settings": {"min_action": -1.0, "max_action": 1.0}}
                 ]
             },
-            "wrappers .*RescaleAction.*min_action",
+            "wrappers.*RescaleAction.*min_action",
         ),
         ({"structured": True}, "structured"),
         ({"action_mask": "info"}, "action_mask info"),
@@ -48,5 +48,18 @@ def test_runs_of_another_environment_are_refused(tmp_path, difference: dict[str,
         record_consent(RunFolder(root, name))
     with pytest.raises(ConfigError, match=rf"'other' has environment .*{named}.*one replay learns from one"):
         make_plan(root, build_replay_config({"source": {"runs": ["one", "other"]}}))
+    plan, _ = make_plan(root, build_replay_config({"source": {"runs": ["one", "alike"]}}))
+    assert len(plan) == 8
+
+
+def test_numbers_and_their_order_are_not_text(tmp_path):
+    """1 is 1.0, and settings of a wrapper have no order."""
+    root = open_store(tmp_path)
+    given = ({"min_action": -1, "max_action": 1}, {"max_action": 1.0, "min_action": -1.0})
+    for name, settings in zip(("one", "alike"), given, strict=True):
+        wrapped = {"wrappers": [{"name": "gymnasium.wrappers.RescaleAction", "settings": settings}]}
+        config = build_config(merge(PENDULUM, {"environment": wrapped}))
+        stored = {"config": config.model_dump(mode="json", exclude={"store", "cluster"})}
+        History(root, name, real_shards=True, description=stored).commit(0)
     plan, _ = make_plan(root, build_replay_config({"source": {"runs": ["one", "alike"]}}))
     assert len(plan) == 8

@@ -141,6 +141,10 @@ def test_an_actor_between_bounds_needs_some(settings: Any, low: float, high: flo
     environment: Any = {"id": "Endless-v0", "agents": 0, "observation": {"shape": (3,)}, "action": action}
     with pytest.raises(ConfigError, match=rf"algorithm\.name = '{settings.name}': Endless-v0 .*{found}"):
         settings.check_environment(environment)
+    if np.isfinite(high):  # a clamp computes no distance
+        PPOSettings(actions="clipped").check_environment(environment)
+        with pytest.raises(ConfigError, match=found):
+            PPOSettings(actions="squashed").check_environment(environment)
 
 
 # Reward normalisation
