@@ -29,6 +29,12 @@ _INSTALLED = _FLOWS / "prefect.yaml"
 PREFECT_FILE = _INSTALLED if _INSTALLED.exists() else _FLOWS.parent / "deploy" / "prefect.yaml"
 """Default description of the deployments; a wheel holds a copy of the file of `deploy`."""
 _NEEDED = {"name", "entrypoint"}
+_KNOWN = (
+    *("name", "entrypoint", "description", "tags", "parameters", "schedules", "triggers", "concurrency_limit"),
+    *("work_pool", "version", "enforce_parameter_schema"),
+)
+"""Entries of a deployment; the last ones are for `prefect deploy` alone."""
+_OF_SCHEDULE = ("cron", "interval", "timezone", "active", "parameters", "slug")
 
 _Described = dict[str, Any]
 """A deployment as YAML describes it."""
@@ -41,7 +47,7 @@ def serve(store: str | None, path: Path, port: int, note: Callable[[str], None])
         ConfigError: the file can't be read, or describes no deployments.
         PenstockError: no server answers at `PREFECT_API_URL`, or the server does not start.
     """
-    described = [_with_stores(each, store) for each in _read(path)]
+    described = [_with_stores(each, store) for each in read_deployments(path)]
     # Each flow run is its own process, and inherits these.
     os.environ.setdefault("DO_NOT_TRACK", "1")
     os.environ.setdefault("PREFECT_LOGGING_EXTRA_LOGGERS", "penstock")
@@ -59,20 +65,24 @@ def serve(store: str | None, path: Path, port: int, note: Callable[[str], None])
 
 
 def _serve(described: list[_Described], note: Callable[[str], None]) -> None:
+    from prefect.deployments.runner import DeploymentApplyError
     from prefect.exceptions import MissingFlowError, PrefectHTTPStatusError, TerminationSignal
 
-    # It says so every ten seconds for each flow run that waits in a deployment's queue.
-    logging.getLogger("prefect.runner.state_proposer").setLevel(logging.WARNING)
+    # A filter, since Prefect sets levels anew when it starts.
+    logging.getLogger("prefect.runner.state_proposer").addFilter(_is_news)
     deployments = []
     for each in described:
         try:
             deployments.append(_deployment(each))
-        except (OSError, ImportError, AttributeError, KeyError, ValueError, MissingFlowError) as error:
-            raise ConfigError(f"--file: deployment '{each['name']}' can't be served: {error!r}; correct it") from error
+        except (OSError, ImportError, AttributeError, KeyError, TypeError, ValueError, MissingFlowError) as error:
+            raise ConfigError(
+                f"--file: deployment '{each['name']}' can't be served: {' '.join(repr(error).split())}; correct it"
+            ) from error
     try:
         asyncio.run(_register_and_run(deployments, note))
-    except PrefectHTTPStatusError as error:
-        said = error.response.text
+    except (PrefectHTTPStatusError, DeploymentApplyError) as error:
+        answer = getattr(error.__cause__ if isinstance(error, DeploymentApplyError) else error, "response", None)
+        said = " ".join((str(error) if answer is None else answer.text).split())
         raise PenstockError(f"Prefect's server refused a deployment: {said[:500]}; correct it in --file") from error
     except (KeyboardInterrupt, TerminationSignal):
         pass  # the runner has paused its deployments
@@ -82,14 +92,30 @@ async def _register_and_run(deployments: list[RunnerDeployment], note: Callable[
     """Do what `prefect.serve` does, and say that it serves only once every deployment can be found on the server."""
     from prefect.runner import Runner
 
-    runner = Runner(pause_on_shutdown=True)
+    # Deployments limit their own flow runs. A limit of the runner counts those that wait in one deployment's queue, and
+    # would keep the others' from starting.
+    runner = Runner(pause_on_shutdown=True, limit=None)
     for each in deployments:
-        await runner.aadd_deployment(each)
+        try:
+            await runner.aadd_deployment(each)
+        except Exception as error:
+            error.add_note(f"deployment '{each.name}'")
+            raise
     note(f"serving {', '.join(each.name for each in deployments)} until Ctrl-C")
     await runner.start()
 
 
-def _read(path: Path) -> list[_Described]:
+def _is_news(record: logging.LogRecord) -> bool:
+    """Leave out what is said every ten seconds for each flow run that waits in a deployment's queue."""
+    return not record.getMessage().startswith("Aborted submission")
+
+
+def read_deployments(path: Path) -> list[_Described]:
+    """Return the deployments that a file describes, without entries that are empty.
+
+    Raises:
+        ConfigError: it can't be read, describes none, or has an entry that nothing reads; the message names it.
+    """
     try:
         described = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -101,7 +127,23 @@ def _read(path: Path) -> list[_Described]:
             f"--file {path}: describes no deployments, expected `deployments`, each with name and entrypoint, as in "
             f"deploy/prefect.yaml"
         )
-    return found
+    names = [(each["entrypoint"], each["name"]) for each in found]
+    for each in found:
+        label = f"--file {path}: deployment '{each['name']}'"
+        kinds = {"parameters": dict, "schedules": list, "triggers": list}
+        for entry, kind in kinds.items():
+            if not isinstance(each.get(entry) or kind(), kind):
+                raise ConfigError(f"{label}: {entry} is {each[entry]!r}, expected a {kind.__name__}")
+        if unknown := sorted(each.keys() - set(_KNOWN)):
+            raise ConfigError(f"{label} has {', '.join(map(repr, unknown))}, expected some of {', '.join(_KNOWN)}")
+        for schedule in each.get("schedules") or []:
+            if not isinstance(schedule, dict) or not schedule.keys() <= set(_OF_SCHEDULE):
+                raise ConfigError(f"{label} has the schedule {schedule}, expected some of {', '.join(_OF_SCHEDULE)}")
+            if not schedule.keys() & {"cron", "interval"}:
+                raise ConfigError(f"{label} has the schedule {schedule}, expected cron, or interval in seconds")
+        if names.count((each["entrypoint"], each["name"])) > 1:
+            raise ConfigError(f"{label} is there twice, for {each['entrypoint']}; give one of them another name")
+    return [{name: value for name, value in each.items() if value is not None} for each in found]
 
 
 def _deployment(described: _Described) -> RunnerDeployment:
@@ -114,7 +156,7 @@ def _deployment(described: _Described) -> RunnerDeployment:
     triggers = [{"name": f"{name} {number}", **each} for number, each in enumerate(described.get("triggers", []))]
     known = TypeAdapter(list[DeploymentTriggerTypes])
     limit = described.get("concurrency_limit")
-    return RunnerDeployment.from_entrypoint(
+    made = RunnerDeployment.from_entrypoint(
         described["entrypoint"],
         name=name,
         description=described.get("description"),
@@ -126,6 +168,10 @@ def _deployment(described: _Described) -> RunnerDeployment:
         # Otherwise it stays paused, as the last process that served it left it.
         paused=False,
     )
+    known_parameters = made._parameter_openapi_schema.properties  # noqa: SLF001  (there is no public way)
+    if unknown := sorted(described["parameters"].keys() - known_parameters.keys()):
+        raise ValueError(f"its flow has no parameter {', '.join(unknown)}; it has {', '.join(known_parameters)}")
+    return made
 
 
 def _with_stores(described: _Described, store: str | None) -> _Described:
@@ -138,8 +184,10 @@ def _with_stores(described: _Described, store: str | None) -> _Described:
 
 
 def _with_store(parameters: Mapping[str, Any], store: str | None) -> Mapping[str, object]:
-    table = parameters.get("config", parameters)
-    named = table.get("store", "runs")
+    table = parameters.get("config", parameters) or {}
+    named = table.get("store", "runs") if isinstance(table, dict) else None
+    if not isinstance(named, str):
+        raise ConfigError(f"--file: found {table!r} where a deployment names its store, expected a table with a text")
     placed = {**table, "store": named if "{{" in named else open_store(store or named).url}
     return {**parameters, "config": placed} if "config" in parameters else placed
 

@@ -27,12 +27,15 @@ def verify(
     Exits with 1 if something that a commit names is damaged or missing. The run may be driven meanwhile, but not with
     --repair.
     """
+    from penstock.storage.runs.lease import refuse_driven
     from penstock.storage.runs.run import RunFolder
     from penstock.storage.runs.verification import repair as remove_damaged
     from penstock.storage.runs.verification import verify_run
     from penstock.storage.stores.open import open_store
 
     folder = RunFolder(open_store(store or "runs"), run)
+    if repair:
+        refuse_driven(folder.store)
     with Working(f"verifying run {run}", quiet=as_json) as working:
         found = verify_run(folder, since, working.update)
     removed = remove_damaged(folder, found.faults) if repair else []

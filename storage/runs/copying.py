@@ -66,8 +66,11 @@ def copy_run(
         CommitConflictError: a stage was committed with different bytes.
         CorruptObjectError: a commit or an object of the source is damaged; `penstock verify` lists all that are.
     """
-    if source.store.url == target.store.url:
+    here, there = (_place(each.store) for each in (source, target))
+    if here == there:
         raise ConfigError(f"run '{source.name}' is in {target.store.url} already; copy it to another store")
+    if there.startswith(f"{here}/"):
+        raise ConfigError(f"{target.store.url} is inside the run's own folder; copy run '{source.name}' to another one")
     description = source.load()
     if target.exists():
         return _report_existing(source, target)
@@ -104,6 +107,12 @@ def copy_run(
         commits = target.log.verify(source.genesis())
     target.create(description)
     return CopyReport(len(copied) + 1 - len(damaged), sum(copied), commits, len(damaged))
+
+
+def _place(store: Store) -> str:
+    """Return where a store is, the same however its folder was named."""
+    path = store.path(RUN)
+    return store.url if path is None else str(path.parent.resolve())
 
 
 def _whole(target: Store) -> set[str]:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from penstock.storage.stores.protocol import Store
 
-__all__ = ["LEASE", "Lease", "LeaseKeeper", "LeaseView", "LeaseWatcher", "acquire", "driver"]
+__all__ = ["LEASE", "Lease", "LeaseKeeper", "LeaseView", "LeaseWatcher", "acquire", "driver", "refuse_driven"]
 
 _POLLS_PER_TTL = 3
 _SETTLE_SECONDS = 0.2
@@ -294,6 +294,17 @@ def driver(store: Store) -> Lease | None:
     """
     found = _read_if_possible(store)
     return None if found is None or found.released or found.owner_process() == "dead" else found
+
+
+def refuse_driven(store: Store) -> None:
+    """Refuse a run that a living process of this host drives, as far as one read says: for commands that start slowly.
+
+    Raises:
+        LeaseHeldError: another process drives the run.
+    """
+    found = driver(store)
+    if found is not None and found.owner_process() == "alive" and found.pid != system.process().pid:
+        raise _held(found)
 
 
 def _wait_until_free(store: Store, found: Lease, sleep: Callable[[float], object], clock: Callable[[], float]) -> bool:

@@ -86,7 +86,7 @@ def admitted(
                 if short and (stays or now > deadline):
                     raise GangRefusedError(
                         f"run '{run}' needs {'; '.join(short)} on {_name(every)}, even when it is idle. Start workers "
-                        f"with `--resources`, or configure fewer tasks"
+                        f"with `--resources`, or configure fewer tasks; then resume the run"
                     )
                 if now > deadline:
                     raise _refusal(clusters, policy, run, admission_seconds)

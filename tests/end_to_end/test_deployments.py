@@ -93,6 +93,52 @@ def test_a_file_without_deployments_is_refused(text, tmp_path):
         serve(None, file, 0, pytest.fail)
 
 
+GC = {"name": "x1", "entrypoint": "penstock.flows.collect_garbage.gc"}
+
+
+@pytest.mark.parametrize(
+    ("deployments", "said"),
+    [
+        ([{**GC, "schedule": [{"cron": "0 5 * * 0"}]}], r"'x1' has 'schedule', expected some of name, .*schedules"),
+        ([{**GC, "schedules": [{"crone": "0 5 * * 0"}]}], r"'x1' has the schedule \{'crone'.*expected some of cron"),
+        ([{**GC, "schedules": [{"timezone": "UTC"}]}], r"expected cron, or interval in seconds"),
+        ([{**GC, "schedules": {"cron": "0 5 * * 0"}}], r"schedules is \{.*expected a list"),
+        ([{**GC, "parameters": ["s"]}], r"parameters is \['s'\], expected a dict"),
+        ([{**GC, "parameters": {"store": 5}}], r"expected a table with a text"),
+        ([{**GC, "parameters": {"config": ["x"]}}], r"expected a table with a text"),
+        ([GC, GC], r"'x1' is there twice"),
+    ],
+)
+def test_a_mistake_in_a_file_of_deployments_is_refused(deployments, said, tmp_path):
+    """By the deployment's name, before a server is started: what nothing reads would be served without it."""
+    (file := tmp_path / "prefect.yaml").write_text(yaml.safe_dump({"deployments": deployments}))
+    with pytest.raises(ConfigError, match=said):
+        serve(None, file, 0, pytest.fail)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"parameters": {"store": "s", "keepcheckpoints": 2}},
+            r"its flow has no parameter keepcheckpoints; it has store",
+        ),
+        ({"entrypoint": "penstock.flows.nothing.here"}, r"'x1' can't be served"),
+        ({"entrypoint": 5}, r"'x1' can't be served"),
+        ({"concurrency_limit": {"limit": "one"}}, r"'x1' can't be served: [^\n]*limit[^\n]*$"),
+        ({"schedules": [{"interval": "daily"}]}, r"'x1' can't be served: TypeError"),
+    ],
+)
+def test_a_deployment_that_prefect_can_not_make_is_one_line(changes, said, tmp_path, monkeypatch):
+    """Before any is registered; empty entries are none."""
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:1/api")
+    monkeypatch.setattr("penstock.flows.cli.serve.require_prefect", lambda _: None)
+    described = {**GC, "parameters": None, "triggers": None, **changes}
+    (file := tmp_path / "prefect.yaml").write_text(yaml.safe_dump({"deployments": [described]}))
+    with pytest.raises(ConfigError, match=said):
+        serve(None, file, 0, pytest.fail)
+
+
 @pytest.mark.parametrize(
     ("name", "grid", "mentioned"),
     [

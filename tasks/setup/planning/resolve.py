@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from penstock.storage.errors import ConfigError, RunExistsError, RunFinishedError
+from penstock.storage.runs.lease import refuse_driven
 from penstock.storage.runs.run import RunFolder
 from penstock.storage.stores.open import open_store
 from penstock.storage.stores.probe import probe
@@ -101,6 +102,7 @@ def resolve(config: RunConfig, if_exists: IfExists) -> ResolvedRun:
             f"run '{run.name}' is finished ({newest.finished}) with stage {newest.stage}; `penstock extend {run.name} "
             f"--max-stages N` continues it, `penstock show {run.name}` describes it"
         )
+    refuse_driven(run.store)
     return ResolvedRun(
         config,
         if_exists,

@@ -112,6 +112,16 @@ def interrupt(*_):
     raise KeyboardInterrupt
 
 
+def test_a_run_is_not_copied_into_itself(source, tmp_path):
+    """However its folder is named: every later copy would carry that one too."""
+    inside = RunFolder(open_store(tmp_path / "runs" / "history"), "history")
+    with pytest.raises(ConfigError, match="inside the run's own folder"):
+        copy_run(source, inside)
+    with pytest.raises(ConfigError, match="already; copy it to another store"):
+        copy_run(source, RunFolder(open_store(f"{tmp_path}/runs/../runs"), "history"))
+    assert not inside.store.list()
+
+
 def test_a_copy_replaces_no_existing_run(source, target):
     """Neither a run of that name, nor the run itself."""
     target.create({"seed": 2})

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from penstock.storage.errors import CorruptObjectError, LeaseHeldError, LeaseLostError, StoreError
-from penstock.storage.runs.lease import LEASE, Lease, LeaseKeeper, LeaseView, LeaseWatcher, acquire
+from penstock.storage.runs.lease import LEASE, Lease, LeaseKeeper, LeaseView, LeaseWatcher, acquire, refuse_driven
 from penstock.storage.stores.local import LocalStore
 from penstock.storage.stores.open import open_store
 
@@ -346,6 +346,19 @@ def test_another_process_is_refused_at_once_killed_and_taken_over_at_once(store,
     with acquire(store, "me", 600.0) as keeper:
         assert keeper.generation == 2
     process.wait()
+
+
+def test_a_driven_run_is_refused_before_anything_starts(store, owner):
+    """As far as a read says: a living process of this host drives it, and no other is known to."""
+    refuse_driven(store)
+    other = owner(600.0)
+    with pytest.raises(LeaseHeldError, match="the other flow"):
+        refuse_driven(store)
+    other.send_signal(signal.SIGKILL)
+    eventually(lambda: get(store).owner_process() == "dead")
+    refuse_driven(store)
+    with acquire(store, "me", TTL):
+        refuse_driven(store)  # this process's own flow
 
 
 def test_another_process_that_releases_can_be_followed(store, owner):
