@@ -66,10 +66,10 @@ def copy_run(
         CommitConflictError: a stage was committed with different bytes.
         CorruptObjectError: a commit or an object of the source is damaged; `penstock verify` lists all that are.
     """
-    here, there = (_place(each.store) for each in (source, target))
-    if here == there:
+    from_place, to_place = (_place(each.store) for each in (source, target))
+    if from_place == to_place:
         raise ConfigError(f"run '{source.name}' is in {target.store.url} already; copy it to another store")
-    if there.startswith(f"{here}/"):
+    if to_place.startswith(f"{from_place}/"):
         raise ConfigError(f"{target.store.url} is inside the run's own folder; copy run '{source.name}' to another one")
     description = source.load()
     if target.exists():

@@ -3,10 +3,12 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 from typer.testing import CliRunner
 
 from penstock.flows.cli.floorplans import commands
+from penstock.storage.errors import ConfigError
 
 
 def run(*arguments):
@@ -30,6 +32,24 @@ def test_from_a_block_to_a_picture(tmp_path):
     for ending, begins in ((".svg", b"<svg "), (".png", b"\x89PNG\r\n\x1a\n")):
         run("draw", netlist, tmp_path / "better.plc", tmp_path / f"picture{ending}", "--width", 200)
         assert (tmp_path / f"picture{ending}").read_bytes().startswith(begins)
+
+
+def test_nothing_is_written_over_or_lost(tmp_path):
+    """Neither what a result is made of, nor another block; and a folder that is not there is found before a search."""
+    netlist, initial = run("generate", tmp_path / "block", "--hard-macros", 8, "--soft-macros", 10).split()
+    before = {path: Path(path).read_bytes() for path in (netlist, initial)}
+    for out, said in ((netlist, "would replace"), (initial, "would replace"), (tmp_path / "no/b.plc", "no folder")):
+        for command in (("anneal", netlist, initial, out, "--moves", 10**12), ("draw", netlist, initial, out)):
+            done = CliRunner().invoke(commands, [str(argument) for argument in command])
+            assert isinstance(done.exception, ConfigError)
+            assert said in str(done.exception)
+    again = ("generate", tmp_path / "block", "--hard-macros", 8, "--soft-macros", 10)
+    done = CliRunner().invoke(commands, [str(argument) for argument in (*again, "--seed", 3)])
+    assert isinstance(done.exception, ConfigError)
+    assert "is another block's" in str(done.exception)
+    assert {path: Path(path).read_bytes() for path in before} == before
+    run(*again)
+    assert Path(netlist).read_bytes() == before[netlist]
 
 
 def test_a_header_with_other_costs_is_noted(tmp_path):

@@ -10,7 +10,17 @@ import typer
 
 from penstock.flows.cli.floorplans.place import place
 from penstock.flows.cli.floorplans.record import record
-from penstock.flows.cli.floorplans.shared import WEIGHTS, AsJson, Netlist, Placement, Weights, file_errors, opened
+from penstock.flows.cli.floorplans.shared import (
+    WEIGHTS,
+    AsJson,
+    Netlist,
+    Placement,
+    Weights,
+    check_output,
+    file_errors,
+    opened,
+    refuse_another_block,
+)
 from penstock.storage.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -65,6 +75,7 @@ def draw(
     from penstock.native.floorplan import draw as draw_to
 
     with file_errors():
+        check_output(out, *netlist.split(","), placement)
         draw_to(opened(netlist, placement), out, width)
 
 
@@ -100,6 +111,7 @@ def anneal(
         from penstock.native.floorplan import anneal as search
         from penstock.native.floorplan import proposals_for
 
+        check_output(out, *netlist.split(","), placement)
         plc = opened(netlist, placement)
         if legalise:
             if not plc.legalize(only_hard=True):
@@ -143,6 +155,7 @@ def generate(
 
     with file_errors():
         spec = BlockSpec(hard_macros, soft_macros, ports, columns, rows, seed=seed)
+        refuse_another_block(folder, lambda made: generate_block(made, spec))
         for path in generate_block(folder, spec):
             typer.echo(str(path))
 
@@ -156,6 +169,7 @@ def import_(
     from penstock.native.floorplan import import_bookshelf
 
     with file_errors():
+        refuse_another_block(folder, lambda made: import_bookshelf(bookshelf, made))
         for path in import_bookshelf(bookshelf, folder):
             typer.echo(str(path))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,7 +12,7 @@ import typer
 from penstock.storage.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from penstock.native.floorplan import PlacementCost
 
@@ -33,6 +34,29 @@ def file_errors() -> Iterator[None]:
         yield
     except (ValueError, OSError, ModuleNotFoundError) as error:
         raise ConfigError(str(error)) from None
+
+
+def check_output(out: Path, *inputs: str | Path) -> None:
+    """Refuse to write over what is read, or where there is no folder, before anything is computed."""
+    if not out.absolute().parent.is_dir():
+        raise ConfigError(f"{out}: there is no folder {out.absolute().parent}; make it first")
+    for each in inputs:
+        if out.absolute().resolve() == Path(each).absolute().resolve():
+            raise ConfigError(f"{out}: the result would replace what it is made of; choose another file")
+
+
+def refuse_another_block(folder: Path, make: Callable[[Path], object]) -> None:
+    """Refuse a folder with another block than the one that is about to be made: runs name a block by its bytes."""
+    there = folder / "netlist.pb.txt"
+    if not there.exists():
+        return
+    with TemporaryDirectory() as made:
+        make(Path(made))
+        if (Path(made) / there.name).read_bytes() != there.read_bytes():
+            raise ConfigError(
+                f"{there} is another block's, and runs that name it could not go on; choose another folder, or remove "
+                f"that block"
+            )
 
 
 def opened(netlist: str, placement: Path) -> PlacementCost:

@@ -1,5 +1,6 @@
 """Custom environments: compiled, kept, loaded, replaced; and what a person reads when one does not compile."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,8 @@ import numpy as np
 import pytest
 
 from penstock import native
+
+from ...support.leaving import LEAVING
 
 HERE = Path(__file__).parents[1]
 # Compiled for the test's time, not the program's; test_tutorial.py loads one as people do.
@@ -244,6 +247,35 @@ def test_common_mistakes_are_reported_in_the_contracts_words(tmp_path: Path):
     log = caught.value.log.read_text()
     assert "check_environment" in log
     assert "action_mask: must be `void action_mask(std::span<bool, n> out) const`" in log
+
+
+@pytest.mark.parametrize(
+    ("mistake", "said"),
+    [
+        (
+            'static constexpr Info info{.id = "Limit-v0", .max_episode_steps = -5};',
+            "info: max_episode_steps is the number of steps after which",
+        ),
+        ("static constexpr Discrete<0> action{};", "Discrete: an action is one of at least 1 choice"),
+    ],
+)
+def test_sizes_that_can_not_be_are_refused(tmp_path: Path, mistake: str, said: str):
+    """In the contract's words; a negative limit would be none."""
+    (header := tmp_path / "sizes.hpp").write_text(
+        MISTAKES[: MISTAKES.index("struct NoReset")]
+        + f"struct Sizes : Fine {{\n  {mistake}\n  void reset(Rng&) {{}}\n}};\nPENSTOCK_LIBRARY(Sizes)\n"
+    )
+    with pytest.raises(native.CompileError, match=re.escape(said)):
+        native.load(header, flags=QUICK)
+
+
+def test_a_teams_observation_has_an_axis_of_its_agents(tmp_path: Path):
+    """Without it the pool's arrays would be split at the wrong places."""
+    (header := tmp_path / "team.hpp").write_text(
+        LEAVING.replace("Box<agents, 3>", "Box<6>").replace("Leaving-v0", "Without-axis-v0")
+    )
+    with pytest.raises(native.CompileError, match="observation: with `agents` its first axis is theirs"):
+        native.load(header, flags=QUICK)
 
 
 def test_syntax_errors_are_reported_with_their_line(tmp_path: Path):

@@ -102,6 +102,9 @@ template <class E>
 consteval void check_environment() {
   static_assert(HasInfo<E>, "penstock: info: an environment says who it is: "
                             "static constexpr penstock::Info info{.id = \"Mine-v0\", .max_episode_steps = 200};");
+  if constexpr (HasInfo<E>)
+    static_assert(E::info.max_episode_steps >= 0, "penstock: info: max_episode_steps is the number of steps after which "
+                                                  "an episode is truncated, at least 1, or 0 for no limit");
   static_assert(HasAction<E>,
                 "penstock: action: an environment says which actions it takes: static constexpr penstock::Discrete<2> "
                 "action{}; or MultiDiscrete<2, agents>, or a float32 Box<1>");
@@ -159,6 +162,9 @@ consteval void check_environment() {
     static_assert(has_bounds(E::observation),
                   "penstock: observation: a value has bounds that are not in order, or both 0: symmetric({...}) needs one "
                   "bound for each value");
+    if constexpr (agents_of<E> > 0)
+      static_assert(std::remove_cvref_t<decltype(E::observation)>::shape[0] == std::int64_t(agents_of<E>),
+                    "penstock: observation: with `agents` its first axis is theirs: Box<agents, 4> for 4 values of each");
   }
 }
 

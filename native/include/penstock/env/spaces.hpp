@@ -12,7 +12,7 @@ namespace penstock {
 /// An action out of {0, ..., Count - 1}. `step` takes it as std::int64_t; the framework has checked the range.
 template <std::int64_t Count>
 struct Discrete {
-  static_assert(Count > 0);
+  static_assert(Count > 0, "penstock: Discrete: an action is one of at least 1 choice");
   using Value = std::int64_t;
   using Argument = std::int64_t;
   static constexpr std::int64_t count = Count;
@@ -23,7 +23,7 @@ struct Discrete {
 /// std::span<const std::int64_t, Agents>; the framework has checked the range.
 template <std::int64_t Count, std::size_t Agents>
 struct MultiDiscrete {
-  static_assert(Count > 0 && Agents > 0);
+  static_assert(Count > 0 && Agents > 0, "penstock: MultiDiscrete: at least 1 agent has at least 1 choice");
   using Value = std::int64_t;
   static constexpr std::int64_t count = Count;
   static constexpr std::size_t size = Agents;
@@ -35,8 +35,10 @@ struct MultiDiscrete {
 /// as in Gymnasium, clipping is the environment's.
 template <class T, std::size_t... Dimensions>
 struct BoxOf {
-  static_assert(std::same_as<T, float> || std::same_as<T, double> || std::same_as<T, std::uint8_t>);
-  static_assert(sizeof...(Dimensions) > 0 && (... && (Dimensions > 0)));
+  static_assert(std::same_as<T, float> || std::same_as<T, double> || std::same_as<T, std::uint8_t>,
+                "penstock: BoxOf: values are float, double or std::uint8_t");
+  static_assert(sizeof...(Dimensions) > 0 && (... && (Dimensions > 0)),
+                "penstock: Box: a shape has at least one axis, each of at least 1 value");
   using Value = T;
   static constexpr std::size_t size = (... * Dimensions);
   using Argument = std::span<const T, size>;
