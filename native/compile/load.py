@@ -280,6 +280,11 @@ def _source_file(source: str | os.PathLike[str]) -> Path:
             Path(out.name).replace(file)
         return file
     file = Path(source).resolve()
+    if not os.fspath(source):
+        raise ValueError("source is empty, expected the path or the text of a header")
+    if file.is_dir():
+        headers = ", ".join(sorted(path.name for path in file.glob("*.hpp"))) or "none"
+        raise IsADirectoryError(f"{str(file)!r} is a folder, expected a header; its headers: {headers}")
     if not file.is_file():
         raise FileNotFoundError(f"there is no header {str(file)!r}; load() takes a path, or the text of a header")
     return file

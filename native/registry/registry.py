@@ -327,8 +327,9 @@ def setting_types(environment_id: str) -> dict[str, type | None]:
 def _unknown(environment_id: str) -> str:
     ids = environment_ids()
     near = dict.fromkeys([*get_close_matches(environment_id, ids, n=3), *near_misses(environment_id)])
-    hint = f"; similar: {', '.join(near)}" if near else ""
-    return f"no environment is called {environment_id!r}; there are: {', '.join(ids)}{hint}"
+    if near:
+        return f"no environment is called {environment_id!r}; similar: {', '.join(near)}; `penstock envs` lists all"
+    return f"no environment is called {environment_id!r}; there are: {', '.join(ids)}"
 
 
 def _counts(num_envs: Any, num_threads: Any, max_episode_steps: Any) -> tuple[int, int, int | None]:

@@ -17,7 +17,10 @@ CARTPOLE = "gymnasium/CartPole-v1"
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"id": "CartPoll-v1"}, r"no environment is called 'CartPoll-v1'; there are: .*; similar: CartPole-v1"),
+        (
+            {"id": "CartPoll-v1"},
+            "no environment is called 'CartPoll-v1'; similar: CartPole-v1.*`penstock envs` lists all",
+        ),
         ({"id": "Taxy-v3"}, "no environment is called 'Taxy-v3'; .*similar: .*Taxi-v4"),
         ({"id": "gymnasium/Taxy-v3"}, "Gymnasium has no environment 'Taxy-v3': .*similar: .*Taxi-v4"),
         ({"id": "no_such_module:Env-v0"}, "Gymnasium has no environment 'no_such_module:Env-v0': No module named"),

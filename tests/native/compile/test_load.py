@@ -292,6 +292,12 @@ def test_uncompilable_sources_are_refused_first(tmp_path: Path, monkeypatch: pyt
     """No file, no export, two exports, no compiler: each says what to do next."""
     with pytest.raises(FileNotFoundError, match=r"there is no header '/absent.hpp'"):
         native.load("/absent.hpp")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "mine.hpp").write_text(MISTAKES)
+    with pytest.raises(IsADirectoryError, match=r"mine' is a folder, expected a header; its headers: mine\.hpp"):
+        native.load(tmp_path / "mine")
+    with pytest.raises(ValueError, match="source is empty, expected the path or the text of a header"):
+        native.load("")
     with pytest.raises(ValueError, match=r"counter.hpp exports no environment: write PENSTOCK_LIBRARY"):
         native.load(counter(tmp_path, stride=1))
     with pytest.raises(ValueError, match=r"has a PENSTOCK_LIBRARY line of its own.*leave out environments=\['Pair'\]"):
