@@ -31,7 +31,7 @@ PREFECT_FILE = _INSTALLED if _INSTALLED.exists() else _FLOWS.parent / "deploy" /
 _NEEDED = {"name", "entrypoint"}
 _KNOWN = (
     *("name", "entrypoint", "description", "tags", "parameters", "schedules", "triggers", "concurrency_limit"),
-    *("work_pool", "version", "enforce_parameter_schema"),
+    *("work_pool", "version", "version_type", "flow_name", "enforce_parameter_schema", "build", "push", "pull"),
 )
 """Entries of a deployment; the last ones are for `prefect deploy` alone."""
 _OF_SCHEDULE = ("cron", "interval", "timezone", "active", "parameters", "slug")
