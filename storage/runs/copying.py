@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -111,8 +112,7 @@ def copy_run(
 
 def _place(store: Store) -> str:
     """Return where a store is, the same however its folder was named."""
-    path = store.path(RUN)
-    return store.url if path is None else str(path.parent.resolve())
+    return store.url if store.path(RUN) is None else os.path.realpath(store.url)
 
 
 def _whole(target: Store) -> set[str]:
