@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,8 +66,7 @@ def serve(store: str | None, path: Path, port: int, note: Callable[[str], None])
 
 
 def _serve(described: list[_Described], note: Callable[[str], None]) -> None:
-    from prefect.deployments.runner import DeploymentApplyError
-    from prefect.exceptions import MissingFlowError, PrefectHTTPStatusError, TerminationSignal
+    from prefect.exceptions import MissingFlowError, TerminationSignal
 
     # A filter, since Prefect sets levels anew when it starts.
     logging.getLogger("prefect.runner.state_proposer").addFilter(_is_news)
@@ -78,18 +78,14 @@ def _serve(described: list[_Described], note: Callable[[str], None]) -> None:
             raise ConfigError(
                 f"--file: deployment '{each['name']}' can't be served: {' '.join(repr(error).split())}; correct it"
             ) from error
-    try:
+    with suppress(KeyboardInterrupt, TerminationSignal):  # the runner has paused its deployments
         asyncio.run(_register_and_run(deployments, note))
-    except (PrefectHTTPStatusError, DeploymentApplyError) as error:
-        answer = getattr(error.__cause__ if isinstance(error, DeploymentApplyError) else error, "response", None)
-        said = " ".join((str(error) if answer is None else answer.text).split())
-        raise PenstockError(f"Prefect's server refused a deployment: {said[:500]}; correct it in --file") from error
-    except (KeyboardInterrupt, TerminationSignal):
-        pass  # the runner has paused its deployments
 
 
 async def _register_and_run(deployments: list[RunnerDeployment], note: Callable[[str], None]) -> None:
     """Do what `prefect.serve` does, and say that it serves only once every deployment can be found on the server."""
+    from prefect.deployments.runner import DeploymentApplyError
+    from prefect.exceptions import PrefectHTTPStatusError
     from prefect.runner import Runner
 
     # Deployments limit their own flow runs. A limit of the runner counts those that wait in one deployment's queue, and
@@ -98,9 +94,12 @@ async def _register_and_run(deployments: list[RunnerDeployment], note: Callable[
     for each in deployments:
         try:
             await runner.aadd_deployment(each)
-        except Exception as error:
-            error.add_note(f"deployment '{each.name}'")
-            raise
+        except (PrefectHTTPStatusError, DeploymentApplyError) as error:
+            answer = getattr(error if isinstance(error, PrefectHTTPStatusError) else error.__cause__, "response", None)
+            said = " ".join((str(error) if answer is None else answer.text).split())
+            raise PenstockError(
+                f"Prefect's server refused the deployment '{each.name}': {said[:500]}; correct it in --file"
+            ) from error
     note(f"serving {', '.join(each.name for each in deployments)} until Ctrl-C")
     await runner.start()
 
@@ -169,7 +168,9 @@ def _deployment(described: _Described) -> RunnerDeployment:
         paused=False,
     )
     known_parameters = made._parameter_openapi_schema.properties  # noqa: SLF001  (there is no public way)
-    if unknown := sorted(described["parameters"].keys() - known_parameters.keys()):
+    if "store" not in known_parameters and not described["names_store"]:
+        made.parameters.pop("store", None)  # another program's flow, which has none
+    if unknown := sorted(made.parameters.keys() - known_parameters.keys()):
         raise ValueError(f"its flow has no parameter {', '.join(unknown)}; it has {', '.join(known_parameters)}")
     return made
 
@@ -180,7 +181,13 @@ def _with_stores(described: _Described, store: str | None) -> _Described:
     for trigger in described.get("triggers", []):
         parameters = trigger.get("parameters", {})
         triggers.append({**trigger, "parameters": _with_store(parameters, store)} if "store" in parameters else trigger)
-    return {**described, "parameters": _with_store(described.get("parameters", {}), store), "triggers": triggers}
+    parameters = described.get("parameters", {})
+    return {
+        **described,
+        "parameters": _with_store(parameters, store),
+        "names_store": "store" in parameters,
+        "triggers": triggers,
+    }
 
 
 def _with_store(parameters: Mapping[str, Any], store: str | None) -> Mapping[str, object]:

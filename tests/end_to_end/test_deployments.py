@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -166,3 +167,37 @@ def test_names_of_points_depend_only_on_what_is_computed():
     (other,) = grid_points("rates", {"algorithm.name": ["impala"]}, config)
     assert other.config.algorithm.name == "impala"
     assert other.config.name not in names
+
+
+OWN_FLOW = """from prefect import flow
+
+
+@flow
+def counted(n: int = 0) -> int:
+    return n
+"""
+
+
+@pytest.mark.slow
+def test_what_prefects_server_refuses_is_one_line(flow_environment, prefect_api, tmp_path):
+    """With the deployment's name and the setting; a flow of one's own, which has no store, is taken before that."""
+    (tmp_path / "own.py").write_text(OWN_FLOW)
+    wrong = {"config": {"environment": {"num_envs": "many"}}}
+    described = [
+        {"name": "own", "entrypoint": "own.py:counted", "parameters": {"n": 3}},
+        {"name": "wrong", "entrypoint": "penstock.flows.train.train", "parameters": wrong},
+    ]
+    (tmp_path / "prefect.yaml").write_text(yaml.safe_dump({"deployments": described}))
+    program = "from penstock.flows.cli.main import main; main()"
+    command = [sys.executable, "-c", program, "serve", "--file", "prefect.yaml"]
+    environment = {**os.environ, **flow_environment}
+    try:
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 1
+        assert "Traceback" not in done.stderr
+        assert "error: Prefect's server refused the deployment 'wrong'" in done.stderr
+        assert "config.environment.num_envs" in done.stderr
+        (own,) = ask(prefect_api, "deployments/filter", {"deployments": {"name": {"any_": ["own"]}}})
+        assert own["parameters"] == {"n": 3}
+    finally:
+        remove_deployments(prefect_api)
