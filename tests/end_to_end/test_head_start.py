@@ -5,9 +5,12 @@ The server of these runs is a real one. It starts when a file is there, so that 
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -165,11 +168,21 @@ def test_an_interrupt_before_prefect_answers_ends_all(late):
 
 
 @pytest.mark.slow
-def test_a_run_that_another_flow_drives_is_refused_as_a_flow_run(bench, prefect_api):
-    """The refusal comes before there is a flow run, and is recorded in it."""
+def test_a_run_that_another_flow_drives_is_refused(bench, prefect_api):
+    """A command is refused before there is a flow run; a flow run that a deployment starts fails and says why."""
     flow, run = bench.train("taken", ENDLESS), bench.run("taken")
     run.wait_for_round(1, flow)
     bench.penstock("resume", "taken", "--store", bench.store).refuse("driven by", str(flow.pid))
-    of_run = {"flow_runs": {"name": {"any_": ["train taken"]}}}
-    states = [flow_run["state_type"] for flow_run in ask(prefect_api, "flow_runs/filter", of_run)]
-    assert sorted(states) == ["FAILED", "RUNNING"]
+
+    def states() -> list[tuple[str, str]]:
+        return sorted((each["name"], each["state_type"]) for each in ask(prefect_api, "flow_runs/filter", {}))
+
+    assert [state for name, state in states() if "taken" in name] == ["RUNNING"]
+    program = "import sys; from penstock.flows.resume import resume; resume('taken', sys.argv[1])"
+    environment = {**os.environ, **bench.environment}
+    ended = subprocess.run(
+        [sys.executable, "-c", program, bench.store], env=environment, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 1
+    assert f"pid {flow.pid}" in ended.stderr.splitlines()[-1], ended.stderr
+    assert sorted(state for name, state in states() if "taken" in name) == ["FAILED", "RUNNING"]
