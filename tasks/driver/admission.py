@@ -11,6 +11,7 @@ import logging
 import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from distributed import Lock
@@ -58,8 +59,8 @@ def admitted(
         was_large_enough: whether the run has had its slots here before, so that missing workers may return.
 
     Raises:
-        GangRefusedError: the clusters are too small for the gang, were not free in time, or were lost; names the runs
-            that hold their slots.
+        GangRefusedError: the clusters are too small for the gang, were not free in time, were lost, or have workers
+            without Penstock; names the runs that hold their slots.
     """
     every = clusters.every
     deadline = time.monotonic() + admission_seconds
@@ -71,9 +72,11 @@ def admitted(
                 if not stack.enter_context(_locked(cluster, deadline)):
                     raise _refusal(clusters, policy, run, admission_seconds)
             while True:
-                allocation = _read_allocation(clusters, policy)
+                slots = [_slots(cluster) for cluster in every]
+                allocation = _allocation_of(clusters, policy, slots)
                 found = allocation("free")
                 if not found.lacking:
+                    _require_penstock(clusters, policy, slots)
                     yield {role: [every[index] for index in taken] for role, taken in found.by_role.items()}
                     return
                 short = allocation("all").lacking
@@ -206,18 +209,32 @@ def _slots(cluster: Cluster) -> list[WorkerSlots]:
     return rpc(cluster, lambda: cluster.client.run_on_scheduler(read_slots))
 
 
-def _read_allocation(clusters: Clusters, policy: DistributionPolicy) -> Callable[[SlotKind], AllocationResult]:
-    """Read the slots of all clusters once; returns the allocation by kind of slot."""
+def _allocation_of(
+    clusters: Clusters, policy: DistributionPolicy, slots: Sequence[Sequence[WorkerSlots]]
+) -> Callable[[SlotKind], AllocationResult]:
+    """Return the allocation by kind of slot, for the slots of all clusters."""
     every = clusters.every
-    slots = [_slots(cluster) for cluster in every]
     may_use = {role: [every.index(cluster) for cluster in used] for role, used in clusters.by_role.items()}
     return lambda kind: allocated(policy.roles, may_use, slots, kind, [cluster.address for cluster in every])
 
 
+def _require_penstock(clusters: Clusters, policy: DistributionPolicy, slots: Sequence[Sequence[WorkerSlots]]) -> None:
+    """Ask the workers that members may get, and no others: a cluster may have workers for other programs."""
+    for cluster, workers in zip(clusters.every, slots, strict=True):
+        wanted = [role.resources for role in policy.roles if cluster in clusters.by_role[role.name]]
+        may_get = [
+            worker["address"]
+            for worker in workers
+            if any(all(worker["all"].get(name, 0.0) >= amount for name, amount in each) for each in wanted)
+        ]
+        rpc(cluster, partial(cluster.require_penstock, may_get))
+
+
 def _refusal(clusters: Clusters, policy: DistributionPolicy, run: str, waited_seconds: float) -> GangRefusedError:
-    tasks = (task for cluster in clusters.every for worker in _slots(cluster) for task in worker["tasks"])
+    slots = [_slots(cluster) for cluster in clusters.every]
+    tasks = (task for workers in slots for worker in workers for task in worker["tasks"])
     holders = sorted({task.split("/")[1] for task in tasks if " penstock/" in task})
-    lacking = "; ".join(_read_allocation(clusters, policy)("free").lacking) or "its turn"
+    lacking = "; ".join(_allocation_of(clusters, policy, slots)("free").lacking) or "its turn"
     return GangRefusedError(
         f"run '{run}' waited {waited_seconds:g} s for {lacking}. "
         f"The slots on {_name(clusters.every)} are occupied by: {', '.join(holders) or 'tasks of other programs'}. "

@@ -12,7 +12,8 @@ from __future__ import annotations
 import os
 import threading
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, TypeAlias
 
 import dask
@@ -25,7 +26,7 @@ from penstock.tasks.roles.worker import entrypoint
 from penstock.tasks.roles.worker.fork_server import start_fork_server
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from tornado.ioloop import IOLoop
 
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 _CONNECT_SECONDS = 15
 _PROTOCOL = "tls://"
+_PACKAGE = "penstock-rl"
+_SHOWN_WORKERS = 5
 
 Workers: TypeAlias = tuple[tuple[str, int, tuple[tuple[str, float], ...]], ...]
 
@@ -71,6 +74,14 @@ class Cluster:
     """The scheduler's address, as it reports it."""
     is_here: bool = False
     """True if it was started for the run, in this process."""
+    checked: set[str] = field(default_factory=set)
+    """Addresses of the workers that have been asked for their version of Penstock."""
+
+    def require_penstock(self, workers: Iterable[str]) -> None:
+        """Do as the function of this name, once for each worker."""
+        if not self.is_here and (new := set(workers) - self.checked):
+            require_penstock(self.client, self.address, new)
+            self.checked.update(new)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +95,30 @@ class Clusters:
     def every(self) -> tuple[Cluster, ...]:
         """Return each cluster once."""
         return tuple(dict.fromkeys(cluster for clusters in self.by_role.values() for cluster in clusters))
+
+
+def require_penstock(client: Client, scheduler: str, workers: Iterable[str]) -> None:
+    """Refuse workers in whose environment Penstock is not installed.
+
+    A worker that can't import what it is sent closes without a word to the flow, which would wait for its members.
+
+    Args:
+        client: of the workers' scheduler.
+        scheduler: the scheduler's address, for the error.
+        workers: addresses of the workers.
+
+    Raises:
+        GangRefusedError: some have no Penstock; names them.
+    """
+    answers = client.run(version, _PACKAGE, workers=sorted(workers), on_error="return")
+    without = [worker for worker, answer in answers.items() if isinstance(answer, PackageNotFoundError)]
+    if without:
+        shown = ", ".join(without[:_SHOWN_WORKERS])
+        more = f" and {len(without) - _SHOWN_WORKERS} more" if len(without) > _SHOWN_WORKERS else ""
+        raise GangRefusedError(
+            f"Penstock is not installed in the environment of these workers of the Dask scheduler at {scheduler}: "
+            f"{shown}{more}. Install {_PACKAGE} {version(_PACKAGE)} there and restart them; then resume the run"
+        )
 
 
 _started: dict[Workers, SpecCluster] = {}
@@ -223,7 +258,7 @@ def connected_to(address: str, loop: IOLoop | None = None) -> Iterator[Client]:
     """Connect a client to an existing scheduler, in a running event loop or in its own.
 
     Raises:
-        GangRefusedError: no scheduler answers there.
+        GangRefusedError: no scheduler answers there, or it runs in an environment without Penstock.
     """
     try:
         client = Client(address, timeout=_CONNECT_SECONDS, name="penstock", set_as_default=False, loop=loop)
@@ -239,6 +274,13 @@ def connected_to(address: str, loop: IOLoop | None = None) -> Iterator[Client]:
             f"scheduler`, or leave cluster.scheduler and cluster.schedulers empty for workers on this machine"
         ) from error
     with client:
+        try:
+            client.run_on_scheduler(version, _PACKAGE)
+        except PackageNotFoundError as error:
+            raise GangRefusedError(
+                f"Penstock is not installed in the environment of the Dask scheduler at '{address}': install "
+                f"{_PACKAGE} {version(_PACKAGE)} there, and restart it"
+            ) from error
         yield client
 
 

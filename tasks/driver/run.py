@@ -27,7 +27,7 @@ from penstock.storage.runs.run import stored_settings
 from penstock.storage.runs.timings import encode_timings, timings_name
 from penstock.tasks.data.replay.plan import claimed, pin
 from penstock.tasks.driver.admission import shortages
-from penstock.tasks.driver.cluster import connected, connected_to
+from penstock.tasks.driver.cluster import connected, connected_to, require_penstock
 from penstock.tasks.driver.open_stage import continue_from
 from penstock.tasks.driver.recovery import lost_schedulers
 from penstock.tasks.driver.stage import StageDriver
@@ -208,8 +208,10 @@ def resolve_auto_policy(resolved: ResolvedRun) -> tuple[ResolvedRun, Choice | No
     config = with_custom_defaults(config)
     if config.cluster.scheduler:
         with connected_to(config.cluster.scheduler) as client:
-            sizes, parts = measure_parts(config, client)
             slots = client.run_on_scheduler(read_slots)
+            learners = [worker["address"] for worker in slots if worker["all"].get("learner")]
+            require_penstock(client, config.cluster.scheduler, learners)
+            sizes, parts = measure_parts(config, client)
             choice = choose(config, sizes, parts, lambda policy: shortages(policy, slots, "all"))
     else:
         sizes, parts = measure_parts(config, None)

@@ -19,8 +19,9 @@ SlotKind: TypeAlias = Literal["all", "free"]
 
 
 class WorkerSlots(TypedDict):
-    """A worker's resources by name, all of them and the free ones, and the keys of its tasks."""
+    """A worker's address, its resources by name, all of them and the free ones, and the keys of its tasks."""
 
+    address: str
     all: dict[str, float]
     free: dict[str, float]
     tasks: list[str]
@@ -41,6 +42,7 @@ def read_slots(dask_scheduler: Scheduler) -> list[WorkerSlots]:
     """
     return [
         {
+            "address": worker.address,
             "all": dict(worker.resources),
             "free": _free(worker, worker.processing),
             "tasks": [str(task.key) for task in worker.processing],

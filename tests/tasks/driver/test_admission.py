@@ -22,7 +22,7 @@ _numbers = itertools.count()
 
 
 def worker(**resources: float) -> WorkerSlots:
-    return {"all": resources, "free": dict(resources), "tasks": []}
+    return {"address": "", "all": resources, "free": dict(resources), "tasks": []}
 
 
 # Counting places
@@ -58,7 +58,12 @@ def test_learners_and_their_server_are_counted_apart():
 
 def test_free_and_all_are_counted_apart():
     """A place that is taken now is not lacking for ever."""
-    busy: WorkerSlots = {"all": {"actor": 2.0, "learner": 1.0}, "free": {"actor": 0.0, "learner": 1.0}, "tasks": []}
+    busy: WorkerSlots = {
+        "address": "",
+        "all": {"actor": 2.0, "learner": 1.0},
+        "free": {"actor": 0.0, "learner": 1.0},
+        "tasks": [],
+    }
     assert shortages(single_learner_coarse(2), [busy], "all") == []
     assert shortages(single_learner_coarse(2), [busy], "free") == ["2 slots with actor=1 for 'act', found 0"]
 
