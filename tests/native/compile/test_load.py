@@ -278,6 +278,16 @@ def test_a_teams_observation_has_an_axis_of_its_agents(tmp_path: Path):
         native.load(header, flags=QUICK)
 
 
+@pytest.mark.parametrize(("right", "wrong"), [("agents", "walkers"), ("MultiDiscrete<3, agents>", "Discrete<3>")])
+def test_a_teams_action_is_one_for_each_agent(tmp_path: Path, right: str, wrong: str):
+    """MultiDiscrete without `agents` would compile, and train until torch found another shape."""
+    (header := tmp_path / "team.hpp").write_text(
+        LEAVING.replace(right, wrong).replace("Leaving-v0", "Acts-otherwise-v0")
+    )
+    with pytest.raises(native.CompileError, match=r"action: several agents, static constexpr std::size_t agents = 2;"):
+        native.load(header, flags=QUICK)
+
+
 def test_syntax_errors_are_reported_with_their_line(tmp_path: Path):
     """A misspelt name, or a header that is not there: the compiler's sentence, the place, the line."""
     header = tmp_path / "slip.hpp"

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from penstock import native
@@ -67,6 +68,20 @@ def test_the_header_passes_the_checks(blocks: list[tuple[str, str]], folder: Pat
     assert "FAIL" not in said
     assert "ok   address and undefined-behaviour sanitizers" in said
     assert said.rstrip().endswith("all is well")
+
+
+def test_a_team_is_stepped_as_documented(folder: Path):
+    """Each agent has a reward, and sees its own place first."""
+    native.load(folder / "apart.hpp", flags=["-O0"])
+    pool = native.make("Apart-v0", 1, max_episode_steps=1)
+    seen, _ = pool.reset(seed=1)
+    assert (pool.action_space.shape, seen.shape) == ((1, 2), (1, 2, 2))
+    assert seen[0, 0].tolist() == seen[0, 1, ::-1].tolist()
+    _, rewards, _, truncated, _ = pool.step(np.array([[0, 2]]))
+    places = np.clip(seen[0, :, 0] + [-1, 1], 0, 8)
+    assert rewards.tolist() == [[8 - places[0], places[1]]]
+    assert truncated.all()
+    pool.close()
 
 
 def test_the_mistake_is_reported_as_documented(blocks: list[tuple[str, str]], folder: Path):

@@ -97,6 +97,16 @@ consteval bool has_bounds(const B& box) {
   return true;
 }
 
+/// With `agents` an action of each of them, and no MultiDiscrete without.
+template <class E>
+consteval bool acts_as_its_agents() {
+  using A = ActionSpace<E>;
+  if constexpr (is_multi_discrete<A>) return A::size == agents_of<E>;
+  else if constexpr (agents_of<E> == 0) return true;
+  else if constexpr (is_discrete<A>) return false;
+  else return A::shape[0] == std::int64_t(agents_of<E>);
+}
+
 /// Compiles if E fulfils the contract; otherwise the error says what is missing.
 template <class E>
 consteval void check_environment() {
@@ -137,6 +147,10 @@ consteval void check_environment() {
                 "and moves it into the pool; what depends on the seed or the configuration belongs into reset");
   static_assert(Resets<E>, "penstock: reset: an environment starts an episode with void reset(penstock::Rng& rng), which "
                            "sets every member of the state");
+  if constexpr (HasAction<E>)
+    static_assert(acts_as_its_agents<E>(),
+                  "penstock: action: several agents, static constexpr std::size_t agents = 2;, take MultiDiscrete<n, "
+                  "agents> or Box<agents, size>; without `agents` it is Discrete<n> or Box<size>");
   if constexpr (HasAction<E>)
     static_assert(Steps<E>, "penstock: step: must be `penstock::Step step(action)`, where action is std::int64_t for "
                             "Discrete<n>, std::span<const float, size> for Box and std::span<const std::int64_t, "
