@@ -2,49 +2,17 @@
 
 import os
 import signal
-import subprocess
-import sys
 import threading
-import time
 from dataclasses import replace
 
 import pytest
 
 from penstock.storage.errors import CorruptObjectError, LeaseHeldError, LeaseLostError, StoreError
-from penstock.storage.runs.lease import LEASE, Lease, LeaseKeeper, LeaseView, LeaseWatcher, acquire, refuse_driven
+from penstock.storage.runs.lease import LEASE, Lease, LeaseKeeper, LeaseView, acquire, refuse_driven
 from penstock.storage.stores.local import LocalStore
 from penstock.storage.stores.open import open_store
 
-TTL = 9.0
-
-OWNER_PROGRAM = """
-import sys, time
-from penstock.storage.runs.lease import acquire
-from penstock.storage.stores.local import LocalStore
-from penstock.storage.stores.open import open_store
-keeper = acquire(open_store(sys.argv[1]), "the other flow", float(sys.argv[2]))
-print(keeper.generation, flush=True)
-sys.stdin.read()
-keeper.release()
-"""
-
-
-class Clock:
-    """Monotonic seconds that pass only in `sleep`; `during` is called at each sleep."""
-
-    def __init__(self, during=None):
-        self.now = 1000.0
-        self.sleeps = []
-        self.during = during
-
-    def __call__(self):
-        return self.now
-
-    def sleep(self, seconds):
-        self.sleeps.append(seconds)
-        self.now += seconds
-        if self.during:
-            self.during()
+from ...support.leases import TTL, Clock, eventually, get, make_lease, owner_processes, put
 
 
 @pytest.fixture
@@ -54,45 +22,8 @@ def store(tmp_path):
 
 @pytest.fixture
 def owner(store):
-    """Starts a process that drives the run of `store`; killed at the end."""
-    started = []
-
-    def start(ttl_seconds):
-        process = subprocess.Popen(
-            [sys.executable, "-c", OWNER_PROGRAM, store.url, str(ttl_seconds)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-        )
-        started.append(process)
-        assert int(process.stdout.readline()) >= 1
-        return process
-
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate()
-
-
-def make_lease(**changes):
-    """A lease of a process somewhere else, of which nothing is known."""
-    somewhere = replace(Lease.of_this_process("somebody", TTL), host="elsewhere", machine="another boot/pid:[1]", pid=7)
-    return replace(somewhere, **changes)
-
-
-def put(store, lease):
-    store.write(LEASE, [lease.encode()])
-
-
-def get(store):
-    return Lease.decode(store.read(LEASE))
-
-
-def eventually(condition):
-    deadline = time.monotonic() + 150
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    with owner_processes(store) as start:
+        yield start
 
 
 # --- what is seen -----------------------------------------------------------------------------------------------------
@@ -481,83 +412,3 @@ def test_check_renews_an_overdue_lease_that_was_not_taken_over(store, kept):
     clock.now += 10 * TTL
     keeper.check()
     assert get(store).sequence == 1
-
-
-# --- working for it ---------------------------------------------------------------------------------------------------
-
-
-def test_a_watcher_sees_renewals_take_over_and_end(store):
-    """The owner is alive while its lease changes; it is lost for good once another generation is stored."""
-    clock = Clock()
-    watcher = LeaseWatcher(store, 1, clock=clock)
-    for sequence in range(4):
-        put(store, make_lease(sequence=sequence))
-        watcher.poll()
-        assert not watcher.lost
-        clock.now += TTL
-    put(store, make_lease(generation=2, owner="the next"))
-    watcher.poll()
-    assert watcher.lost
-    assert "the next" in watcher.reason
-    put(store, make_lease(sequence=9))
-    watcher.poll()
-    assert watcher.lost
-
-
-@pytest.mark.parametrize("damage", ["gone", "malformed", "unreadable", "unchanged"])
-def test_a_watcher_leaves_when_it_sees_no_renewal_for_a_ttl(store, tmp_path, damage):
-    """For any cause: not before the ttl has passed, and then certainly."""
-    clock = Clock()
-    put(store, make_lease())
-    watcher = LeaseWatcher(store, 1, clock=clock)
-    watcher.poll()
-    if damage == "malformed":
-        store.write(LEASE, [b"{"])
-    elif damage != "unchanged":
-        store.delete([LEASE])
-        if damage == "unreadable":
-            (tmp_path / LEASE).symlink_to(LEASE)
-    clock.now += TTL
-    watcher.poll()
-    assert not watcher.lost
-    clock.now += 0.1
-    watcher.poll()
-    assert watcher.lost
-    assert watcher.reason
-
-
-def test_a_watcher_of_a_past_generation_knows_from_the_start(store):
-    """Its tasks were submitted by a flow that is no more: start() has polled when it returns."""
-    put(store, make_lease(generation=2))
-    watcher = LeaseWatcher(store, 1)
-    watcher.start()
-    assert watcher.lost
-    watcher.stop()
-
-
-def test_a_watchers_thread_follows_a_real_owner_to_its_death(store, owner):
-    """Two processes: alive while the owner renews, lost after it was killed, and its lease is taken over."""
-    process = owner(1.2)
-    watcher = LeaseWatcher(store, get(store).generation)
-    watcher.start()
-    sequence = get(store).sequence
-    eventually(lambda: get(store).sequence >= sequence + 3)
-    assert not watcher.lost
-    process.kill()
-    eventually(lambda: watcher.lost)
-    assert "unchanged" in watcher.reason
-    watcher.stop()
-    with acquire(store, "me", TTL) as keeper:
-        assert keeper.generation == 2
-
-
-def test_a_watcher_can_be_stopped_while_the_lease_is_fine(store):
-    """stop() ends the thread without waiting for the next poll."""
-    put(store, make_lease(ttl_seconds=3600.0))
-    watcher = LeaseWatcher(store, 1)
-    watcher.start()
-    threads = [thread for thread in threading.enumerate() if thread.name == "lease-watcher"]
-    watcher.stop()
-    assert threads
-    assert not any(thread.is_alive() for thread in threads)
-    assert not watcher.lost
