@@ -13,7 +13,7 @@ from pydantic import Field
 from penstock.flows.support.deployment import with_deployment_defaults
 from penstock.flows.sweeps.grid import run_grid
 from penstock.flows.sweeps.halving import plan_halving, run_halving
-from penstock.flows.sweeps.points import grid_points
+from penstock.flows.sweeps.points import check_points, grid_points
 from penstock.flows.sweeps.population import plan_population, run_population
 from penstock.flows.sweeps.records import SweepRecords
 from penstock.flows.sweeps.search import PrunerName, plan_search, run_search
@@ -42,6 +42,7 @@ def sweep(
     """
     config = with_deployment_defaults(config)
     points = grid_points(name, grid, config)
+    check_points(points)
     records = SweepRecords(config.store, name)
     return run_grid(name, records, points, runs_at_once, sweep_display(records, list(points[0].values)))
 

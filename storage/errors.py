@@ -19,6 +19,7 @@
     │   ├── MemberLostError         members that synchronise lost one of them; all restart the stage
     │   │   └── MemberLeftError     one was preempted, which is not a failure; all restart the stage
     │   └── SchedulerLostError      the Dask scheduler and its gang were lost
+    ├── DivergedError               training gave numbers that are not finite
     └── StageMismatchError          a repetition gave other bytes for the same (stage, round, tile)
 
 All take one message, so they cross process borders by pickle unchanged. A message says what was found, what was
@@ -104,6 +105,10 @@ class MemberLeftError(MemberLostError):
 
 class SchedulerLostError(GangError):
     """The Dask scheduler of a run's tasks was lost; the last commit is intact."""
+
+
+class DivergedError(PenstockError):
+    """Training gave numbers that are not finite: its metrics can't be committed. The last commit is intact."""
 
 
 class StageMismatchError(PenstockError):

@@ -28,7 +28,7 @@ from penstock.flows.display.console import Panel, use_panel
 from penstock.flows.observers.callbacks.delivery import use_callbacks
 from penstock.flows.observers.telemetry.endpoint import check_port
 from penstock.flows.observers.tracking.open import check_followers
-from penstock.flows.support.reachable import require_schedulers
+from penstock.flows.support.reachable import require_schedulers, require_shared
 from penstock.storage.errors import PenstockError
 from penstock.storage.stores.open import without_password
 from penstock.tasks.roles.worker.fork_server import start_fork_server
@@ -78,6 +78,7 @@ def run_here(
     Raises:
         PenstockError: anything that keeps the run from finishing; its message is for the user.
     """
+    require_shared(config.store)
     require_schedulers(config.cluster)
     check_followers(config.cluster)
     check_port(config.cluster)

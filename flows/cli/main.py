@@ -125,7 +125,9 @@ def runs(store: Store = None, as_json: AsJson = False) -> None:
         _print_json(found)
         return
     if not found:
-        Console().print(f"no runs in {store or 'runs'}; start one with `penstock train cartpole`", highlight=False)
+        Console().print(
+            f"no runs in {store or 'runs'}; start one with `penstock train cartpole`", highlight=False, markup=False
+        )
         return
     for row in found:
         if row["evaluation_return"] is not None:
@@ -151,7 +153,7 @@ def show(
         _print_json(description)
         return
     console = Console()
-    console.print(f"run {run} in {store or 'runs'}: {description['outcome']}", highlight=False)
+    console.print(f"run {run} in {store or 'runs'}: {description['outcome']}", highlight=False, markup=False)
     if description["driver"]:
         console.print(description["driver"], highlight=False, markup=False)
     if stages := description["stages"]:
@@ -159,7 +161,7 @@ def show(
         if earlier := stages[0]["stage"]:
             console.print(f"stages 0 to {earlier - 1:,} are not shown: --last N shows more", highlight=False)
     for command in description["next"]:
-        console.print(f"  {command}", highlight=False)
+        console.print(f"  {command}", highlight=False, markup=False)
 
 
 @app.command()
@@ -228,6 +230,10 @@ def gc(
 
     with Working(f"comparing what is stored of run {run} with its commits", quiet=as_json) as working:
         folder = RunFolder(open_store(store or "runs"), run)
+        if drop_shards_before and (newest := folder.newest()) and not newest.finished:
+            from penstock.tasks.data.input.window_stages import require_window
+
+            require_window(folder, newest.stage + 1, drop_shards_before)
         report = collect(folder, keep_checkpoints, dry_run, drop_shards_before, working.update)
     if as_json:
         _print_json(
@@ -255,7 +261,9 @@ def ui(
     with PrefectServer(port) as server:
         with Working("starting Prefect's server"):
             server.wait_ready()
-        Console().print(f"Prefect's UI: {server.sign_in}; Ctrl-C ends it", highlight=False, soft_wrap=True)
+        Console().print(
+            f"Prefect's UI: {server.sign_in}; Ctrl-C ends it", highlight=False, markup=False, soft_wrap=True
+        )
         server.wait()
 
 
@@ -370,7 +378,7 @@ def plan(
         _print_json(found)
         return
     console = Console()
-    console.print(f"policy {found['policy']}", highlight=False)
+    console.print(f"policy {found['policy']}", highlight=False, markup=False)
     if "why" in found:
         console.print(found["why"], highlight=False)
     print_table(found["roles"])

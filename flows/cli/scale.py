@@ -67,7 +67,7 @@ def scale(
     print_table([{name: _format_cell(value) for name, value in row.items()} for row in found["limits"]], console)
     for bottleneck in dict.fromkeys(row["first bottleneck"] for row in found["rows"]):
         remedy = next(row["remedy"] for row in found["rows"] if row["first bottleneck"] == bottleneck)
-        console.print(f"{bottleneck}: {remedy}", highlight=False)
+        console.print(f"{bottleneck}: {remedy}", highlight=False, markup=False)
     console.print("prices and limits are assumptions until you give yours: --explain, --assume", highlight=False)
     if explain:
         print_table([{**row, "value": _format_cell(row["value"])} for row in found["constants"]], console)

@@ -77,7 +77,7 @@ def _print(report: SimulationReport, *, coverage: bool) -> None:
         f"{report.quiet_seconds:.0f} virtual seconds from the last fault to the next commit"
     )
     for seed, violation in list(report.violations.items())[:_VIOLATIONS_SHOWN]:
-        console.print(f"seed {seed}: {violation}")
+        console.print(f"seed {seed}: {violation}", markup=False)
     found = len(report.violations)
     console.print(
         f"{found:,} violations; `penstock simulate --seed {next(iter(report.violations))}` shows the first step by step"

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 from penstock.flows.api.drive import run_here
 from penstock.flows.api.surroundings import quieten_prefect
 from penstock.flows.display.console import Panel
-from penstock.storage.errors import PenstockError
+from penstock.flows.sweeps.processes import DIVERGED_STATUS
+from penstock.storage.errors import DivergedError, PenstockError
 from penstock.tasks.setup.config.loading import build_config
 
 if TYPE_CHECKING:
@@ -35,6 +36,9 @@ def main() -> None:
     try:
         with tags(order["sweep"]), leave_when(limit.is_reached):
             run_here(build_config(order["config"]), "resume", Panel(), before_exit=lambda _: None)
+    except DivergedError as error:
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201  (the sweep reads it)
+        sys.exit(DIVERGED_STATUS)
     except PenstockError as error:
         sys.exit(f"error: {error}")
 

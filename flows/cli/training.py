@@ -104,7 +104,7 @@ def replay(
     """
     _start_workers_import(scheduler)
     from penstock.flows.settings.options import parse_bounds, parse_overrides
-    from penstock.tasks.setup.config.loading import REPLAY_PRESETS_FOLDER, load_preset, merge, with_overrides
+    from penstock.tasks.setup.config.loading import REPLAY_PRESETS_FOLDER, load_preset, merge, table_of, with_overrides
     from penstock.tasks.setup.config.replay import ReplayConfig, build_replay_config
 
     base = load_preset(preset, REPLAY_PRESETS_FOLDER) if preset is not None else {}
@@ -117,7 +117,7 @@ def replay(
     selection = {"stages": parse_bounds("--stages", stages), "versions": parse_bounds("--versions", versions)}
     values["source"] |= {key: value for key, value in selection.items() if value} | {"min_return": min_return}
     values["cluster"] = cluster_settings(scheduler, track, callback)
-    overrides = parse_overrides(arguments[more:], ReplayConfig, str(base.get("algorithm", {}).get("name", "")))
+    overrides = parse_overrides(arguments[more:], ReplayConfig, str(table_of(base, "algorithm").get("name", "")))
     fixed = sorted({*base, *overrides} & {"environment", "plan"})
     if fixed:
         raise ConfigError(f"{', '.join(fixed)}: determined by the runs that are read; leave it out")
@@ -226,8 +226,8 @@ def print_result(result: FlowResult, *, as_json: bool) -> None:
     from penstock.flows.display.summary import next_steps, outcome_line
 
     console = Console()
-    console.print(f"run {result['run']}: {outcome_line(result)}", highlight=False)
+    console.print(f"run {result['run']}: {outcome_line(result)}", highlight=False, markup=False)
     where = result["store"] if "://" in result["store"] else str(Path(result["store"]).resolve())
-    console.print(f"everything is in {where}/{result['run']}", highlight=False, soft_wrap=True)
+    console.print(f"everything is in {where}/{result['run']}", highlight=False, markup=False, soft_wrap=True)
     for command in next_steps(result["run"], result["store"], result["finished"] is not None):
-        console.print(f"  {command}", highlight=False, soft_wrap=True)
+        console.print(f"  {command}", highlight=False, markup=False, soft_wrap=True)

@@ -48,7 +48,7 @@ def verify(
         for fault in found.faults:
             problem = "removed, a resume makes it again" if fault.name in removed else fault.problem
             remedy = " (a commit names it: restore it from a copy)" if fault.committed else " (no commit names it)"
-            console.print(f"{fault.name}: {problem}{remedy}")
+            console.print(f"{fault.name}: {problem}{remedy}", markup=False)
         console.print(
             f"verified {amount(found.commits, 'commits')} and {amount(found.objects, 'objects')} of run {run}: "
             f"{f'{len(needed)} damaged or missing' if needed else 'intact'}"

@@ -80,7 +80,7 @@ class LivePanel(Panel):
 
     def warn(self, text: str) -> None:
         """Print a permanent line."""
-        self._console.print(f"warning: {text}", style="yellow", highlight=False, soft_wrap=True)
+        self._console.print(f"warning: {text}", style="yellow", highlight=False, markup=False, soft_wrap=True)
 
     def begin(self, training: ActiveRun) -> None:
         """Print the run, and the stage from which it resumes."""
@@ -91,10 +91,15 @@ class LivePanel(Panel):
         self._stage_started = training.driver.ahead_since or time.perf_counter()
         start = f"resumes from stage {self._stage}" if newest else "starts"
         self._console.print(
-            f"run {training.run.name} {start}: {training.config.summary}", highlight=False, soft_wrap=True
+            f"run {training.run.name} {start}: {training.config.summary}",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
         )
         if training.why:
-            self._console.print(f"policy {training.config.distribution.policy}: {training.why}", highlight=False)
+            self._console.print(
+                f"policy {training.config.distribution.policy}: {training.why}", highlight=False, markup=False
+            )
 
     def progress(self, event: Progress) -> None:
         """Update the live line."""

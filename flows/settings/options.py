@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, get_origin
 
 from penstock.flows.settings.listing import settings_of
 from penstock.storage.errors import ConfigError
-from penstock.tasks.setup.config.loading import build_config, load_preset, merge, with_overrides
+from penstock.tasks.setup.config.loading import build_config, load_preset, merge, table_of, with_overrides
 from penstock.tasks.setup.config.run import TrainConfig
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def configured(preset: str, arguments: Sequence[str], given: Mapping[str, Any]) 
     if preset.startswith("-"):
         arguments, preset = [preset, *arguments], "cartpole"
     values = merge(load_preset(preset), given)
-    overrides = parse_overrides(arguments, algorithm=str(values.get("algorithm", {}).get("name", "")))
+    overrides = parse_overrides(arguments, algorithm=str(table_of(values, "algorithm").get("name", "")))
     return build_config(with_overrides(values, overrides))
 
 
@@ -88,8 +88,11 @@ def nested_settings(settings: Mapping[str, Any], kind: type[RunConfig] = TrainCo
         if is_table and not isinstance(value, dict):
             raise ConfigError(f"{name} = {value!r}: expected a table of its settings, such as {{'name': value}}")
         nested: Any = str(value) if isinstance(value, PurePath) else value
-        for part in reversed([name] if is_table else resolve_setting(name, kind, option="").split(".")):
+        path = name if is_table else resolve_setting(name, kind, option="")
+        for part in reversed(path.split(".")):
             nested = {part: nested}
+        if merge(values, nested) != merge(nested, values):
+            raise ConfigError(f"{path} = {value!r}: it is given twice, with other values; leave one out")
         values = merge(values, nested)
     return values
 

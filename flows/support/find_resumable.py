@@ -58,9 +58,9 @@ def require_movable(overrides: Mapping[str, Any]) -> None:
     fixed += sorted(f"distribution.{key}" for key in set(overrides.get("distribution", {})) - {*MOVABLE})
     if fixed:
         raise ConfigError(
-            f"{', '.join(fixed)}: can't change when a run is resumed; only cluster settings and numbers of act and env "
-            f"tasks can. `penstock extend` changes the limits of a run that has ended, and `penstock fork` begins "
-            f"another run from one of its stages"
+            f"{', '.join(fixed)}: can't change when a run is resumed; only cluster settings, the device and numbers of "
+            f"act and env tasks can. `penstock extend` changes the limits of a run that has ended, and `penstock fork` "
+            f"begins another run from one of its stages"
         )
 
 

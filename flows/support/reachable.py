@@ -1,4 +1,4 @@
-"""Checks that a run's Dask schedulers listen, before any server is started for it."""
+"""Checks that a run's Dask schedulers listen and its store is shared, before any server is started for it."""
 
 from __future__ import annotations
 
@@ -23,6 +23,19 @@ def require_schedulers(cluster: ClusterSettings) -> None:
     named = [cluster.scheduler, *(each for several in cluster.schedulers.values() for each in several)]
     for address in dict.fromkeys(filter(None, named)):
         _require(address)
+
+
+def require_shared(store: str) -> None:
+    """Refuse a store that other processes, and so a run's workers, can't reach.
+
+    Raises:
+        ConfigError: it is in this process's memory.
+    """
+    if store.startswith("memory://"):
+        raise ConfigError(
+            f"store = '{store}' is in the memory of one process, and a run has several; expected a folder or an "
+            f"address that all of them reach"
+        )
 
 
 def _require(address: str) -> None:

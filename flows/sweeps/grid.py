@@ -31,8 +31,8 @@ def run_grid(
 
     Raises:
         ConfigError: a sweep of this name was begun by another method.
-        PenstockError: some runs failed; all others are finished.
+        PenstockError: some runs failed; all others are finished, or have diverged, as their rows say.
     """
     records.begin("sweep", {})
-    train_points(sweep, points, runs_at_once, lambda problems: show(compared(points, problems)))
-    return compared(points, {})
+    diverged = train_points(sweep, points, runs_at_once, lambda problems: show(compared(points, problems)))
+    return compared(points, diverged)

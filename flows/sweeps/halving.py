@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.flows.sweeps.points import check_sweep_name, computed_settings, make_point
-from penstock.flows.sweeps.processes import train_points
+from penstock.flows.sweeps.processes import refuse_problems, train_points
 from penstock.flows.sweeps.progress import Progress, check_evaluated
 from penstock.flows.sweeps.space import check_space, describe_space, draw, resolved_space
 from penstock.flows.sweeps.table import best_first, progress_row
@@ -98,7 +98,7 @@ def run_halving(
 
     Raises:
         ConfigError: it was begun with other parameters.
-        PenstockError: runs failed; a restart resumes them.
+        PenstockError: runs failed, and a restart resumes them; or all of a rung have diverged.
     """
     records.begin(
         "halve",
@@ -112,28 +112,31 @@ def run_halving(
         },
     )
     reached = dict.fromkeys((point.name for point in plan.points), 0)
+    alive, diverged = list(plan.points), dict[str, str]()
 
     def show_all(problems: Mapping[str, str]) -> None:
-        show(_rows(plan, reached, problems))
+        show(_rows(plan, reached, {**diverged, **problems}))
 
-    alive = list(plan.points)
     for rung, stages in enumerate(plan.rungs):
         reached.update((point.name, rung) for point in alive)
         is_last = stages == plan.rungs[-1]
-        train_points(plan.name, alive, runs_at_once, show_all, None if is_last else stages)
+        diverged |= train_points(plan.name, alive, runs_at_once, show_all, None if is_last else stages)
         if not is_last:
+            judged = [point for point in alive if point.name not in diverged]
+            if not judged:
+                refuse_problems(diverged, len(alive))
             kept = records.read(f"rungs/{rung:02d}.json") or records.keep(
-                f"rungs/{rung:02d}.json", _promoted(alive, stages, plan.reduction)
+                f"rungs/{rung:02d}.json", _promoted(judged, stages, max(1, len(alive) // plan.reduction))
             )
             alive = [point for point in alive if point.name in kept["promoted"]]
-    return _rows(plan, reached, {})
+    return _rows(plan, reached, diverged)
 
 
-def _promoted(alive: Sequence[Point], stages: int, reduction: int) -> dict[str, Any]:
-    """Decide who continues: the best of those alive by their evaluation at the rung, of equal ones the first."""
-    returns = {point.name: score_at(point, stages) for point in alive}
+def _promoted(judged: Sequence[Point], stages: int, count: int) -> dict[str, Any]:
+    """Decide who continues: the best of so many runs by their evaluation at the rung, of equal ones the first."""
+    returns = {point.name: score_at(point, stages) for point in judged}
     best = sorted(returns, key=lambda name: (-returns[name], name))
-    return {"stages": stages, "returns": returns, "promoted": sorted(best[: max(1, len(alive) // reduction)])}
+    return {"stages": stages, "returns": returns, "promoted": sorted(best[:count])}
 
 
 def score_at(point: Point, stages: int) -> float:

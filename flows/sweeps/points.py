@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from penstock.flows.settings.options import resolve_setting
@@ -12,7 +13,10 @@ from penstock.storage.digest import canonical_json, digest
 from penstock.storage.errors import ConfigError
 from penstock.storage.runs.run import RunFolder
 from penstock.storage.stores.open import open_store
+from penstock.tasks.environments.header import with_header
 from penstock.tasks.setup.config.loading import build_config, with_overrides
+from penstock.tasks.setup.distribution.policies import AUTO
+from penstock.tasks.setup.planning.preflight import check_distribution, check_environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -68,6 +72,23 @@ def grid_points(name: str, grid: Mapping[str, Sequence[Any]], config: TrainConfi
     if twice:
         raise ConfigError(f"grid: the same run more than once: {twice[0]}; give each value once")
     return points
+
+
+def check_points(points: Iterable[Point]) -> None:
+    """Refuse points whose environment or distribution policy no run can have; each of them is checked once.
+
+    Raises:
+        ConfigError: names the mistake.
+    """
+    checked: list[tuple[object, object]] = []
+    for point in points:
+        varied = (point.config.environment, point.config.distribution)
+        if varied not in checked:
+            checked.append(varied)
+            config = with_header(point.config)
+            if config.distribution.policy != AUTO or config.distribution.roles:
+                check_distribution(config)
+            check_environment(open_store(config.store), config)
 
 
 def check_sweep_name(name: str, suffix_characters: int) -> None:
@@ -126,7 +147,12 @@ def make_point(sweep: str, config: TrainConfig, values: Mapping[str, Any], name:
             table = table.setdefault(each, {})
         table[last] = value
     shared = config.model_dump(mode="json", exclude_unset=True)
-    built = build_config({**with_overrides(shared, override), "name": None})
+    merged = with_overrides(shared, override)
+    for path, value in values.items():
+        if isinstance(value, dict):  # a table that is varied is the whole table, and not merged with the shared one
+            *tables, last = path.split(".")
+            reduce(lambda table, each: table[each], tables, merged)[last] = value
+    built = build_config({**merged, "name": None})
     name = name or f"{sweep}-{digest(canonical_json([built.algorithm.name, computed_settings(built)]))[:8]}"
     return Point(values, built.model_copy(update={"name": name}))
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.flows.sweeps.halving import score_at
 from penstock.flows.sweeps.points import check_sweep_name, computed_settings, make_point
-from penstock.flows.sweeps.processes import train_points
+from penstock.flows.sweeps.processes import refuse_problems, train_points
 from penstock.flows.sweeps.progress import check_evaluated
 from penstock.flows.sweeps.space import Range, check_space, describe_space, draw, perturb, resolved_space, uniform
 from penstock.flows.sweeps.table import best_first, point_row
@@ -143,7 +143,10 @@ def run_population(
 
     last = plan.config.schedule.max_stages
     for exchange, stages in enumerate(range(plan.interval_stages, last, plan.interval_stages)):
-        train_points(plan.name, individuals, runs_at_once, lambda problems: show(rows(problems)), stages)
+        refuse_problems(
+            train_points(plan.name, individuals, runs_at_once, lambda problems: show(rows(problems)), stages),
+            len(individuals),
+        )
         name = f"exchanges/{exchange:04d}.json"
         decided = records.read(name) or records.keep(name, _decide(plan, individuals, exchange, stages))
         for change in decided["copies"]:
@@ -154,7 +157,9 @@ def run_population(
             origins[change["run"]] = f"{source.name}, stage {stages - 1}"
         for change in decided["copies"]:
             individuals[change["individual"]] = make_point(plan.name, plan.config, change["values"], change["run"])
-    train_points(plan.name, individuals, runs_at_once, lambda problems: show(rows(problems)))
+    refuse_problems(
+        train_points(plan.name, individuals, runs_at_once, lambda problems: show(rows(problems))), len(individuals)
+    )
     return rows({})
 
 

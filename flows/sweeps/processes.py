@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 _POLL_SECONDS = 0.2
 _END_SECONDS = 20.0
+DIVERGED_STATUS = 3
+"""Exit status of a process whose run has diverged, as it would again: no reason to resume it."""
 
 
 class TrainingPool:
@@ -41,6 +43,8 @@ class TrainingPool:
         self._sweep = sweep
         self._runs_at_once = runs_at_once
         self._running: dict[str, tuple[Point, _TrainingProcess]] = {}
+        self.diverged: dict[str, str] = {}
+        """By the names of runs that have diverged, what was not finite."""
 
     def __enter__(self) -> Self:
         return self
@@ -82,12 +86,18 @@ class TrainingPool:
             self._running[point.name][1].allow(stages)
 
     def ended(self) -> Iterator[tuple[Point, str | None]]:
-        """Wait a moment, then yield the points whose process has ended, each with its problem if it failed."""
+        """Wait a moment, then yield the points whose process has ended, each with its problem if it failed.
+
+        A run that has diverged is in `diverged` by then, and its problem is the same.
+        """
         time.sleep(_POLL_SECONDS)
         for name, (point, process) in list(self._running.items()):
             if process.ended:
                 del self._running[name]
-                yield point, process.problem()
+                problem = process.problem()
+                if problem is not None and process.has_diverged:
+                    self.diverged[name] = problem
+                yield point, problem
 
 
 def train_points(
@@ -96,7 +106,7 @@ def train_points(
     runs_at_once: int,
     show: Callable[[Mapping[str, str]], None],
     stages: int | None = None,
-) -> None:
+) -> dict[str, str]:
     """Train the points that are not there yet.
 
     Args:
@@ -106,8 +116,11 @@ def train_points(
         show: called whenever a run has ended, with the problems so far by the name of the run.
         stages: number of stages of each run; None trains runs to their end.
 
+    Returns:
+        By the names of the runs that have diverged, what was not finite.
+
     Raises:
-        PenstockError: some runs failed; all others are there.
+        PenstockError: some runs failed; all others are there, or have diverged.
     """
     waiting = [point for point in points if not _is_there(point, stages)]
     problems: dict[str, str] = {}
@@ -120,7 +133,8 @@ def train_points(
                 if problem:
                     problems[point.name] = problem
                 show(problems)
-    refuse_problems(problems, len(points))
+    refuse_problems({name: one for name, one in problems.items() if name not in pool.diverged}, len(points))
+    return pool.diverged
 
 
 def refuse_problems(problems: Mapping[str, str], runs: int) -> None:
@@ -160,6 +174,10 @@ class _TrainingProcess:
     @property
     def ended(self) -> bool:
         return self._process.poll() is not None
+
+    @property
+    def has_diverged(self) -> bool:
+        return self._process.returncode == DIVERGED_STATUS
 
     def allow(self, stages: int) -> None:
         self._tell(stages)

@@ -64,6 +64,8 @@ class Trial:
     progress: Progress
     pruned: Mapping[str, Any] | None
     """Record of the decision to prune it: its stage and return."""
+    diverged: Mapping[str, Any] | None = None
+    """Record that its run has diverged: its problem."""
     judged: int = 0
     """Number of stages that the pruner has seen."""
     choices: Mapping[str, Any] = field(default_factory=dict)
@@ -72,7 +74,7 @@ class Trial:
     @property
     def is_ended(self) -> bool:
         """Return whether its result is known."""
-        return self.pruned is not None or self.progress.is_finished
+        return self.pruned is not None or self.diverged is not None or self.progress.is_finished
 
 
 def plan_search(
@@ -147,7 +149,9 @@ def run_search(plan: SearchPlan, records: SweepRecords, show: Callable[[Sequence
             for point, problem in pool.ended():
                 trial = next(trial for trial in trials if trial.point is point)
                 trial.progress.update()
-                if problem := problem or (None if trial.is_ended else "its process left it before its end"):
+                if point.name in pool.diverged:
+                    trial.diverged = records.keep(f"diverged/{trial.number:04d}.json", {"problem": problem})
+                elif problem := problem or (None if trial.is_ended else "its process left it before its end"):
                     problems[point.name] = problem
                 show_all()
             for trial in trials:
@@ -165,7 +169,7 @@ def _rows(trials: Sequence[Trial], problems: Mapping[str, str]) -> list[SweepRow
             trial.progress,
             trial=trial.number,
             **{"pruned at stage": trial.pruned["stage"] if trial.pruned else None},
-            problem=problems.get(trial.point.name),
+            problem=trial.diverged["problem"] if trial.diverged else problems.get(trial.point.name),
         )
         for trial in trials
     )
@@ -191,26 +195,48 @@ def _next_trial(plan: SearchPlan, records: SweepRecords, trials: Sequence[Trial]
     name = f"trials/{number:04d}.json"
     found = records.read(name) or records.keep(name, {"choices": _propose(plan, trials)})
     choices = found["choices"]
-    values = {
-        path: choices[path] if isinstance(among, Range) else among[choices[path]] for path, among in plan.space.items()
-    }
-    point = make_point(plan.name, plan.config, values, f"{plan.name}-{number:04d}")
-    trial = Trial(number, point, Progress(point), records.read(f"pruned/{number:04d}.json"), choices=choices)
+    point = _point(plan, number, choices)
+    pruned, diverged = (records.read(f"{kind}/{number:04d}.json") for kind in ("pruned", "diverged"))
+    trial = Trial(number, point, Progress(point), pruned, diverged, choices=choices)
     trial.progress.update()
     return trial
 
 
+def _point(plan: SearchPlan, number: int, choices: Mapping[str, Any]) -> Point:
+    values = {
+        path: choices[path] if isinstance(among, Range) else among[choices[path]] for path, among in plan.space.items()
+    }
+    return make_point(plan.name, plan.config, values, f"{plan.name}-{number:04d}")
+
+
 def _propose(plan: SearchPlan, trials: Sequence[Trial]) -> dict[str, Any]:
-    """Return Optuna's proposal, one that no earlier trial had if there is one within some draws."""
+    """Return Optuna's proposal, one that no earlier trial had if there is one within some draws.
+
+    A proposal that no run can have, such as settings that exclude each other, is drawn again. The second half of the
+    draws is at random: the sampler may prefer what it has seen, whatever its seed.
+
+    Raises:
+        ConfigError: no run can have any of the proposals.
+    """
     earlier = [dict(trial.choices) for trial in trials]
-    for redraw in range(_REDRAWS):
+    possible, error = None, None
+    for redraw in range(2 * _REDRAWS):
         seed = seed_of(plan.seed, Purpose.SWEEP, len(trials), redraw) % _SAMPLER_SEEDS
-        study = _study(plan, _known(plan, trials), seed)
+        study = _study(plan, _known(plan, trials), seed, at_random=redraw >= _REDRAWS)
         proposed = study.ask(_distributions(plan.space)).params
         choices = {path: rounded_choice(plan.space[path], proposed[path]) for path in plan.space}
+        try:
+            _point(plan, len(trials), choices)
+        except ConfigError as found:
+            error = found
+            continue
         if choices not in earlier:
-            break
-    return choices
+            return choices
+        possible = possible or choices
+    if possible is None:
+        assert error is not None
+        raise error
+    return possible
 
 
 def rounded_choice(among: Choice, value: Any) -> Any:
@@ -223,7 +249,7 @@ def _judge(plan: SearchPlan, records: SweepRecords, trials: Sequence[Trial], tri
     pruner = _pruner(plan, _results(plan, trials, trial))
     stages = [stage for stage in sorted(trial.progress.evaluations) if stage >= trial.judged]
     trial.judged = trial.progress.stages
-    if pruner is None or trial.pruned is not None:
+    if pruner is None or trial.pruned is not None or trial.diverged is not None:
         return
     study = _study(plan, _results(plan, trials, trial), 0)
     newest = trial.progress.newest
@@ -239,17 +265,22 @@ def _judge(plan: SearchPlan, records: SweepRecords, trials: Sequence[Trial], tri
 
 def _pruner(plan: SearchPlan, results: Sequence[Trial]) -> optuna.pruners.BasePruner | None:
     """Return the pruner; None if it can prune nothing, as without enough results."""
-    complete = sum(trial.pruned is None for trial in results)
+    complete = sum(trial.pruned is None and trial.diverged is None for trial in results)
     if plan.pruner == "none" or not complete or complete < plan.startup_trials:
         return None
     pruners = _import_optuna().pruners
     return pruners.MedianPruner(n_startup_trials=plan.startup_trials, n_warmup_steps=plan.warmup_stages)
 
 
-def _study(plan: SearchPlan, results: Sequence[Trial], seed: int) -> optuna.Study:
+def _study(plan: SearchPlan, results: Sequence[Trial], seed: int, *, at_random: bool = False) -> optuna.Study:
     """Return a study of ended trials, whose next proposal follows from them and a seed."""
     optuna = _import_optuna()
-    sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=plan.startup_trials)
+    samplers = optuna.samplers
+    sampler = (
+        samplers.RandomSampler(seed=seed)
+        if at_random
+        else samplers.TPESampler(seed=seed, n_startup_trials=plan.startup_trials)
+    )
     study = optuna.create_study(study_name=plan.name, direction="maximize", sampler=sampler)
     study.add_trials([_frozen(plan, trial, trial.progress.evaluations) for trial in results])
     return study
@@ -260,7 +291,9 @@ def _frozen(plan: SearchPlan, trial: Trial, evaluations: Mapping[int, float]) ->
     optuna = _import_optuna()
     states, value = optuna.trial.TrialState, None
     state = states.RUNNING
-    if trial.pruned is not None:
+    if trial.diverged is not None:
+        state = states.FAIL
+    elif trial.pruned is not None:
         state, value = states.PRUNED, trial.pruned["return"]
         evaluations = {stage: one for stage, one in evaluations.items() if stage <= trial.pruned["stage"]}
     elif trial.progress.is_finished:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from pydantic import Field, model_validator
 
-from penstock.flows.sweeps.points import make_point, varied_settings
+from penstock.flows.sweeps.points import check_points, make_point, varied_settings
 from penstock.storage.errors import ConfigError
 from penstock.tasks.seeds import Purpose, seed_of
 from penstock.tasks.settings import Settings
@@ -89,9 +89,9 @@ def check_space(name: str, config: TrainConfig, space: Mapping[str, Choice]) -> 
         ConfigError: a value is wrong.
     """
     first = {path: _tried(choices)[0] for path, choices in space.items()}
-    for path, choices in space.items():
-        for value in _tried(choices):
-            make_point(name, config, {**first, path: value})
+    check_points(
+        make_point(name, config, {**first, path: value}) for path, choices in space.items() for value in _tried(choices)
+    )
 
 
 def describe_space(space: Mapping[str, Choice]) -> dict[str, object]:

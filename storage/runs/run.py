@@ -303,8 +303,12 @@ def best_version(
 
 def stored_evaluations(run: RunFolder) -> list[Mapping[str, Any]]:
     """Return the results of `penstock evaluate` and of evaluations that follow a run, in no order."""
-    expected = {"version", "mean_return", "episodes"}
-    return [value for _, value in named_values(run, _EVALUATIONS) if expected <= value.keys()]
+    expected: dict[str, tuple[type, ...]] = {"version": (int,), "mean_return": (int, float), "episodes": (int,)}
+    return [
+        value
+        for _, value in named_values(run, _EVALUATIONS)
+        if all(isinstance(value.get(name), kind) for name, kind in expected.items())
+    ]
 
 
 def named_values(run: RunFolder, prefix: str) -> Iterator[tuple[str, dict[str, Any]]]:

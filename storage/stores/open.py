@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 _SECRET_OF_S3 = re.compile(r"(?!arn:)([^:@/]*):.*@")
 _SECRET = re.compile(r"([^:@/]*):(?!\d+/).*@")  # a number before a slash is a port
+_MISTYPED = re.compile(r"(s3a?|gs|gcs|az|abfss?|https?|file|local|memory)(\+\w+)?:(?!//)", re.IGNORECASE)
 _BUCKET = re.compile(r"[A-Za-z0-9][\w.-]*|arn:.*", re.ASCII)
 
 
@@ -34,6 +35,13 @@ def open_store(url: str | Path, **options: Any) -> Store:
     """
     text = str(url)
     scheme, separator, rest = text.partition("://")
+    if scheme != scheme.lower() and separator:
+        raise ConfigError(f"the store '{without_password(text)}': expected {scheme.lower()}:// in small letters")
+    if not separator and (mistyped := _MISTYPED.match(text)):
+        raise ConfigError(
+            f"the store '{text}' would be a folder of that name; expected {mistyped[0].lower()}//bucket/folder, or "
+            f"./{text} for the folder"
+        )
     if not separator or scheme in {"file", "local"}:
         if options:
             raise ConfigError(f"the local store '{text}' takes no options, got {sorted(options)}; remove them")

@@ -97,9 +97,15 @@ def evaluate_commit(
         The result of `evaluate_snapshot`, and `seeds`, which is `key`.
 
     Raises:
+        ConfigError: the snapshot was removed.
         StoreError: the store can't be read or, with `keep_result`, written.
     """
     snapshot = last_snapshot(run, commit)
+    if not run.store.exists(snapshot.name):
+        raise ConfigError(
+            f"the snapshot of stage {commit.stage} of run '{run.name}' was removed, by `penstock gc` or by hand; the "
+            f"newest commit's is always kept"
+        )
     with reading(run.store, "evaluate", commit.stage, commit.stage, shards=False, optional=not keep_result):
         result = {
             **evaluate_snapshot(observer_context(run, commit.stage), run.store, snapshot, episodes, key),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from penstock.storage.errors import ConfigError, StageMismatchError
+from penstock.storage.errors import ConfigError, DivergedError, StageMismatchError
 from penstock.storage.runs.commit_schema import Commit
 from penstock.storage.runs.continuing.extensions import Limits, end_reason
 from penstock.storage.runs.timings import EdgeCount, ProcessUsage
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from penstock.tasks.setup.config.environment import LeagueSettings
     from penstock.tasks.setup.config.replay import ReplaySchedule
     from penstock.tasks.setup.config.run import ScheduleSettings
+
+_SHOWN_METRICS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +251,13 @@ def stage_commit(
         evaluation: of its last snapshot, if there was one.
         earlier_returns: mean returns of the regular evaluations before it, for early stopping.
         league: the older snapshots against which the next stage plays; None without a league.
+
+    Raises:
+        DivergedError: a metric is not finite.
     """
+    _require_finite(
+        stage, {**learned.metrics, **{f"evaluation/{name}": one for name, one in (evaluation or {}).items()}}
+    )
     stopped = None
     if evaluation and (stage + 1) % schedule.evaluate_every_stages == 0:
         stopped = stop_reason(schedule, [*earlier_returns, evaluation["mean_return"]])
@@ -270,3 +279,17 @@ def stage_commit(
         finished=end_reason(Limits(schedule.max_stages, schedule.target_return), stage, evaluation, stopped),
         league=league,
     )
+
+
+def _require_finite(stage: int, metrics: Mapping[str, object]) -> None:
+    broken = [f"{name} is {value}" for name, value in metrics.items() if not _is_finite(value)]
+    if broken:
+        raise DivergedError(
+            f"stage {stage} diverged: {', '.join(broken[:_SHOWN_METRICS])}, expected finite numbers. Nothing of it was "
+            "committed, and a resumed run would end likewise: start another one with a lower algorithm.learning_rate, "
+            "or look for rewards and observations that are not finite"
+        )
+
+
+def _is_finite(value: object) -> bool:
+    return not isinstance(value, float) or math.isfinite(value)

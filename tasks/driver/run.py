@@ -9,7 +9,7 @@ import logging
 import os
 import socket
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -227,6 +227,20 @@ def open_run(resolved: ResolvedRun, choice: Choice | None = None) -> ResolvedRun
         require_known_code(run, config)
         # This refuses blocks and models whose files have other bytes.
         return resolved.with_config(with_model_digest(with_digests(_stored_config(run, config))))
+    try:
+        config = _create(resolved, choice)
+    except RunExistsError:
+        if resolved.if_exists != "resume":
+            raise
+        return open_run(replace(resolved, exists=True), choice)  # another flow has created it meanwhile
+    with suppress(ConfigError):  # without a place to keep it, another command asks for it
+        record_consent(run)
+    return resolved.with_config(config)
+
+
+def _create(resolved: ResolvedRun, choice: Choice | None) -> RunConfig:
+    """Create a run; returns its settings, with what is computed when it begins."""
+    run, config = resolved.run, resolved.config
     if isinstance(config, ReplayConfig):
         with claimed(resolved.root, config):
             config, reads = pin(resolved.root, run, config)
@@ -236,9 +250,7 @@ def open_run(resolved: ResolvedRun, choice: Choice | None = None) -> ResolvedRun
         typed = with_typed_settings(config)
         config, origin = keep_initial(run, with_digests(with_model_digest(with_custom_defaults(typed))))
         run.create({**describe_run(config), **origin, **({"chosen": choice.to_json()} if choice else {})})
-    with suppress(ConfigError):  # without a place to keep it, another command asks for it
-        record_consent(run)
-    return resolved.with_config(config)
+    return config
 
 
 def require_known_code(run: RunFolder, given: RunConfig) -> None:
@@ -312,7 +324,7 @@ def _continuation(config: RunConfig) -> str:
 
 
 def _stored_config(run: RunFolder, config: RunConfig) -> RunConfig:
-    """Return the stored settings with the given cluster and number of act tasks, which may change between drives."""
+    """Return the stored settings with the given cluster, device and numbers of tasks: these may change."""
     description = run.load("config", "format", "identity", "made_with")
     if description["format"] != FORMAT:
         raise CorruptObjectError(
@@ -320,7 +332,10 @@ def _stored_config(run: RunFolder, config: RunConfig) -> RunConfig:
             f"by another version of Penstock, resume it with that version"
         )
     now = {"name": run.name, "store": config.store, "cluster": config.cluster.model_dump(mode="json")}
-    movable = {"distribution": {name: getattr(config.distribution, name) for name in MOVABLE}}
+    given = config.distribution
+    # A flow run that names only the run has the default device, which may compute other bytes than the run's.
+    names = [name for name in MOVABLE if name != "device" or name in given.model_fields_set]
+    movable = {"distribution": {name: getattr(given, name) for name in names}}
     stored = build_stored_config(merge({**stored_settings(description["config"]), **now}, movable))
     wanted, learners = config.distribution, stored.distribution.learn_tasks
     if "learn_tasks" in wanted.model_fields_set and wanted.learn_tasks != learners:

@@ -167,3 +167,26 @@ def test_a_grid_on_s3_trains_the_runs_of_one_in_a_folder(bench, tmp_path, s3_ser
     assert len(table) == 2
     for row in table:
         assert_same(StoredRun(s3_url, row["run"]), StoredRun(str(tmp_path / "runs"), row["run"]).content())
+
+
+SEARCH = {"trials": 2, "startup_trials": 2}
+HALVING = {"runs": 2, "reduction": 2, "first_stages": 1}
+
+
+@pytest.mark.parametrize(("flow", "more"), [("search", SEARCH), ("halve", HALVING)])
+def test_a_run_that_diverges_is_the_worst_of_its_sweep(bench, tmp_path, flow, more):
+    """The sweep goes on without it, says why, and repeated it has the same table."""
+    parameters = {"name": "some", "space": {"learning_rate": [1e30, 0.01]}, **more}
+    tables = []
+    for _ in range(2):
+        sweep = Sweep(bench, flow, tmp_path / "runs", parameters)
+        try:
+            sweep.succeed()
+        finally:
+            sweep.kill()
+        tables.append(json.loads(sweep.store.read(".sweeps/some/table.json")))
+    best, worst = tables[0]
+    assert (best["algorithm.learning_rate"], best["stages"], best["problem"]) == (0.01, 3, None)
+    assert (worst["algorithm.learning_rate"], worst["stages"], worst["return"]) == (1e30, 0, None)
+    assert worst["problem"].startswith("stage 0 diverged: ")
+    assert tables[1] == tables[0]

@@ -106,7 +106,9 @@ def export_policy_to(kind: str, store: str, name: str, path: Path, version: str)
 def _print_program(about: dict[str, Any], path: Path) -> None:
     console = Console()
     origin = about["origin"]
-    console.print(f"exported version {origin['version']} of run {origin['run']} to {path}", highlight=False)
+    console.print(
+        f"exported version {origin['version']} of run {origin['run']} to {path}", highlight=False, markup=False
+    )
     for side in ("inputs", "outputs"):
         for each in about[side]:
             shape = ", ".join(map(str, each["shape"]))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from penstock.flows.observers.callbacks.delivery import given_callbacks
-from penstock.flows.observers.callbacks.loading import found_callback, load_callbacks
+from penstock.flows.observers.callbacks.loading import found_callback, in_one_line, load_callbacks
 from penstock.flows.observers.tracking.outcome import OutcomeMaker
 from penstock.flows.observers.tracking.wandb_mode import has_key, is_offline
 from penstock.storage.errors import ConfigError
@@ -49,6 +50,14 @@ def _check_tracker(tracker: str) -> None:
     module = _MODULES.get(kind)
     if module is not None and find_spec(module) is None:
         raise ConfigError(f"--track {tracker} needs a package: pip install 'penstock-rl[{kind}]'")
+    if module is not None:
+        try:
+            import_module(module)
+        except Exception as error:
+            raise ConfigError(
+                f"--track {tracker}: importing {module} failed: {in_one_line(error)}; install it with what it needs: "
+                f"pip install 'penstock-rl[{kind}]'"
+            ) from error
     if kind == "tensorboard" and "://" in where:
         raise ConfigError(f"--track {tracker}: expected a folder of this machine, such as tensorboard:logs")
     if kind == "wandb" and not (is_offline() or has_key()):

@@ -6,10 +6,12 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING
 
 from penstock.flows.observers.callbacks.callback import Callback
+from penstock.flows.observers.tracking.outcome import OutcomeMaker
+from penstock.tasks.setup.config.cluster import ClusterSettings
 
 if TYPE_CHECKING:
     from penstock.flows.observers.callbacks.records import RunEnd, RunStart, StageRecord
-    from penstock.flows.observers.tracking.outcome import Outcome, OutcomeMaker
+    from penstock.flows.observers.tracking.outcome import Outcome
 
 
 class Tracker(Callback):
@@ -20,15 +22,16 @@ class Tracker(Callback):
     because it was too slow.
 
     Args:
-        outcomes: makes report and clip of a finished run.
+        name: its name in messages; by default that of its class.
+        outcomes: makes report and clip of a finished run; by default for this tracker alone.
     """
 
     name: str
     """Name in messages."""
 
-    def __init__(self, name: str, outcomes: OutcomeMaker) -> None:
-        self.name = f"tracker {name}"
-        self._outcomes = outcomes
+    def __init__(self, name: str = "", outcomes: OutcomeMaker | None = None) -> None:
+        self.name = f"tracker {name or type(self).__name__}"
+        self._outcomes = outcomes or OutcomeMaker(ClusterSettings().callback_seconds)
         self._start: RunStart | None = None
         self._next: int | None = None
 

@@ -177,9 +177,11 @@ def _sources(root: Store, config: ReplayConfig) -> list[_Source]:
         first, end = max(stages.first, kept), newest.stage if newest else -1
         last = end if stages.last is None else min(stages.last, end)
         if last < first:
-            committed = (
-                f"stages {kept} to {end} (the shards of earlier ones were deleted)" if kept else f"stages 0 to {end}"
-            )
+            committed = f"stages 0 to {end}"
+            if kept:
+                committed += ", and none of them has shards any more"
+                if kept <= end:
+                    committed = f"stages {kept} to {end} (the shards of earlier ones were deleted)"
             committed = committed if newest else "nothing"
             raise ConfigError(
                 f"source.stages = '{_show(stages)}': run '{name}' has committed {committed}; choose other stages, or "

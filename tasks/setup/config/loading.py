@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from difflib import get_close_matches
@@ -39,7 +40,7 @@ def load_preset(name: str, folder: Path = PRESETS_FOLDER) -> dict[str, Any]:
         ConfigError: there is no such preset or file, or it is not TOML.
     """
     path = presets(folder).get(name) or Path(name)
-    if not path.is_file():
+    if not os.path.isfile(path):  # noqa: PTH113  (Path.is_file raises an error for a name that is too long)
         if path.suffix == ".toml":
             raise ConfigError(
                 f"there is no file '{path.absolute()}'; presets, which are no files of yours, are: "
@@ -63,12 +64,32 @@ def load_preset(name: str, folder: Path = PRESETS_FOLDER) -> dict[str, Any]:
 
 
 def merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `base` with the values of `override` in place of its own, table by table."""
+    """Return `base` with the values of `override` in place of its own, table by table.
+
+    Raises:
+        ConfigError: the base has a value where the override has a table.
+    """
     merged = dict(base)
     for key, value in override.items():
         below = merged.get(key)
+        if isinstance(value, dict) and below is not None:
+            table_of(base, key)
         merged[key] = merge(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
     return merged
+
+
+def table_of(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return a table of settings, an empty one if there is none.
+
+    Raises:
+        ConfigError: there is a value instead: what is merged with it would be lost.
+    """
+    table = values.get(name)
+    if table is None:
+        return {}
+    if not isinstance(table, dict):
+        raise ConfigError(f"{name} = {table!r}: expected a table of its settings, such as [{name}] in TOML")
+    return table
 
 
 def with_overrides(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
@@ -76,12 +97,12 @@ def with_overrides(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict
 
     Another algorithm's name replaces the algorithm's settings, and a header without an id the environment's id.
     """
-    named = override.get("algorithm", {}).get("name")
-    if named is not None and named != base.get("algorithm", {}).get("name", "ppo"):
+    named = table_of(override, "algorithm").get("name")
+    if named is not None and named != table_of(base, "algorithm").get("name", "ppo"):
         base = {key: value for key, value in base.items() if key != "algorithm"}
-    given = override.get("environment", {})
-    if isinstance(given, dict) and given.get("header") is not None and "id" not in given:
-        environment = {key: value for key, value in base.get("environment", {}).items() if key != "id"}
+    given = table_of(override, "environment")
+    if given.get("header") is not None and "id" not in given:
+        environment = {key: value for key, value in table_of(base, "environment").items() if key != "id"}
         base = {**base, "environment": environment}
     return merge(base, override)
 
@@ -100,9 +121,8 @@ def validate(kind: type[ConfigT], values: Mapping[str, Any]) -> ConfigT:
     try:
         return kind.model_validate(values)
     except ValidationError as error:
-        raise ConfigError(
-            "\n".join(_explain(kind, item) for item in error.errors() if item["loc"][-1:] != ("bool",))
-        ) from error
+        explained = "\n".join(_explain(kind, item) for item in error.errors() if item["loc"][-1:] != ("bool",))
+        raise ConfigError(explained) from None
 
 
 def choices_of(annotation: Any) -> dict[str, type[AlgorithmSettings]]:

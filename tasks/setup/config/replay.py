@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import Field, Tag, model_validator
+from pydantic import Field, Tag, field_validator, model_validator
 
 from penstock.storage.errors import ConfigError
 from penstock.storage.runs.run import stored_settings
@@ -84,6 +84,12 @@ class ReplayConfig(RunConfig):
         pattern=r"^[0-9a-f]{32}$",
         description="Digest of the list of shards, computed and stored when the run begins.",
     )
+
+    @field_validator("distribution", mode="before")
+    @classmethod
+    def _over_storage(cls, value: object) -> object:
+        """Fill in the policy where other settings of the table are given."""
+        return {"policy": _POLICY, **value} if isinstance(value, dict) else value
 
     @property
     def has_actors(self) -> bool:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from penstock.tasks.setup.distribution.policies import DistributionPolicy
 
 
-MOVABLE = ("act_tasks", "env_tasks", "min_act_tasks", "min_env_tasks")
+MOVABLE = ("act_tasks", "env_tasks", "min_act_tasks", "min_env_tasks", "device")
 """The settings of `distribution` that may change when a run resumes."""
 _LABEL_LENGTH = 48
 """Characters of a generated name before its suffix, so that the whole fits a run's name."""

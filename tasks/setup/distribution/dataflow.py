@@ -234,10 +234,16 @@ def check_agents(
         losses: the agents of each loss, where one may have several.
 
     Raises:
-        ConfigError: there is another number of entries than learners, agents are missing, listed twice or unknown,
-            there are fewer than learners, the agents of a loss have several learners, or a learner has no loss.
+        ConfigError: there is another number of entries than learners or an empty one, agents are missing, listed
+            twice or unknown, there are fewer than learners, the agents of a loss have several learners, or a learner
+            has no loss.
     """
     role = policy.role_of("learn")
+    if role.agents is not None and not (role.agents and all(role.agents)):
+        raise ConfigError(
+            f"distribution.roles.{role.name}.agents = {[list(part) for part in role.agents]}: expected an entry for "
+            f"each learner, with one agent at least; give every learner agents, or leave the list out"
+        )
     if role.agents is not None and len(role.agents) != role.replicas:
         raise ConfigError(
             f"distribution.roles.{role.name}.agents has {len(role.agents)} entries, and the role {role.replicas} "

@@ -192,6 +192,12 @@ def custom_policy(settings: DistributionSettings) -> DistributionPolicy:
             f"distribution.roles describes a policy, and distribution.policy = '{name}' is a built-in one; "
             f"choose another name, or leave distribution.roles out"
         )
+    for role_name, role in settings.roles.items():
+        if twice := sorted({fragment for fragment in role.fragments if role.fragments.count(fragment) > 1}):
+            raise ConfigError(
+                f"distribution.roles.{role_name}.fragments = {list(role.fragments)}: {', '.join(twice)} is there "
+                f"twice; name each once"
+            )
     roles = tuple(
         Role(
             role_name,
@@ -256,10 +262,11 @@ def owns_agents(settings: DistributionSettings) -> bool:
 
 
 def unused_counts(settings: DistributionSettings) -> list[str]:
-    """Return which of `act_tasks`, `env_tasks` and `learn_tasks` are above 1 and have no effect under the policy."""
+    """Return the numbers of tasks that are not at their defaults and have no effect under the policy."""
     policy = make_policy(settings)
+    unused = {"act_tasks": 1, "env_tasks": 1, "learn_tasks": 1, "min_act_tasks": None, "min_env_tasks": None}
     return [
         name
-        for name in ("act_tasks", "env_tasks", "learn_tasks")
-        if getattr(settings, name) > 1 and make_policy(settings.model_copy(update={name: 1})) == policy
+        for name, default in unused.items()
+        if getattr(settings, name) != default and make_policy(settings.model_copy(update={name: default})) == policy
     ]

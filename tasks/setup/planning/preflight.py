@@ -101,11 +101,12 @@ def check_staleness(config: RunConfig, policy: DistributionPolicy) -> None:
             f"{asked}: {name} draws rows by priority, and all learners must add up a minibatch's priorities before "
             f"they draw the next; choose algorithm.priority_exponent = 0, or leave max_staleness out"
         )
-    if getattr(config.algorithm, "anneal_rounds", 0):
+    annealing = ("anneal_rounds", "anneal_minibatches")
+    if annealed := next((name for name in annealing if getattr(config.algorithm, name, 0)), None):
         raise ConfigError(
-            f"{asked}: algorithm.anneal_rounds counts optimizer steps, of which {policy.learners} learners take "
+            f"{asked}: algorithm.{annealed} counts optimizer steps, of which {policy.learners} learners take "
             f"{policy.learners} times as many in a round, so the learning rate would be annealed too soon; choose "
-            f"algorithm.anneal_rounds = 0, or leave max_staleness out"
+            f"algorithm.{annealed} = 0, or leave max_staleness out"
         )
     if getattr(config.algorithm, "target_kl", 0.0):
         raise ConfigError(
@@ -131,6 +132,11 @@ def check_distribution(config: RunConfig) -> DistributionPolicy:
         raise ConfigError(
             f"distribution.env_tasks = {config.distribution.env_tasks}: policy '{policy.name}' has no tasks that only "
             f"step environments; leave it out, or choose single_learner_fine or environments"
+        )
+    if config.has_actors and not policy.has_actors and config.distribution.roles:
+        raise ConfigError(
+            "distribution.roles: no role has the fragments env, act and collect, which a training run needs; add a "
+            "role that has them, or learn from stored shards with `penstock replay`"
         )
     if policy.has_actors != config.has_actors:
         does = "has actors" if policy.has_actors else "only learns from stored shards"
@@ -267,8 +273,8 @@ def check_device(config: RunConfig) -> None:
 
     if not torch.cuda.is_available():
         raise ConfigError(
-            f"distribution.device = 'cuda': torch {torch.__version__} finds no CUDA device on this machine; leave it "
-            f"out ('auto' takes one where there is one), or name a cluster whose workers have one (--scheduler)"
+            f"distribution.device = 'cuda': torch {torch.__version__} finds no CUDA device on this machine; choose "
+            f"--device auto, which takes one where there is one, or a cluster whose workers have one (--scheduler)"
         )
 
 

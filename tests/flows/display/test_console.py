@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from penstock.flows.display.console import fitting, print_table
+from penstock.flows.display.console import LivePanel, fitting, print_table
 
 ROWS = [{"stage": 7, "env_steps": 92160, "return": None, "shard bytes": 123456789}]
 
@@ -54,3 +54,12 @@ def test_square_brackets_are_text_in_names_of_columns_that_do_not_fit():
     rows = [{"first": "x" * 18, "[bold]second": "y" * 18}]
     print_table(rows, Console(file=file, width=20, force_terminal=True, color_system=None))
     assert "[bold]second" in " ".join(file.getvalue().split())
+
+
+def test_square_brackets_are_text_in_warnings():
+    """Advice and errors of somebody else's code are printed whole; nothing is taken for markup."""
+    file = io.StringIO()
+    panel = LivePanel(Console(file=file, width=200))
+    for text in ("pip install 'penstock-rl[telemetry]'", "bad path [/nope] here"):
+        panel.warn(text)
+        assert text in file.getvalue()

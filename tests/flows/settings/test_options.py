@@ -8,7 +8,7 @@ from pydantic_core import to_jsonable_python
 
 from penstock import tasks
 from penstock.flows.settings.listing import flat_settings, format_setting, reference, settings_of
-from penstock.flows.settings.options import describe_settings, parse_overrides
+from penstock.flows.settings.options import describe_settings, nested_settings, parse_overrides
 from penstock.flows.train import train
 from penstock.storage.errors import ConfigError
 from penstock.tasks.setup.config.custom_algorithm import CUSTOM
@@ -115,3 +115,11 @@ def test_column_storage_is_an_option_and_in_the_form():
     assert validate({"config": {"shards": {"compression": {"observation": "gzip"}}}}, schema)
     with pytest.raises(ConfigError, match=r"--shards.compresion.reward: no such setting"):
         parse_overrides(["--shards.compresion.reward", "lz4"])
+
+
+def test_a_setting_that_is_given_twice_with_other_values_is_refused():
+    """By its table and by its name, in Python; on a command line the last option counts, as usual."""
+    assert nested_settings({"schedule": {"lag": 2}, "lag": 2}) == {"schedule": {"lag": 2}}
+    with pytest.raises(ConfigError, match=r"schedule.lag = 2: it is given twice, with other values"):
+        nested_settings({"schedule": {"lag": 1}, "lag": 2})
+    assert parse_overrides(["--lag", "1", "--schedule.lag", "2"]) == {"schedule": {"lag": 2}}

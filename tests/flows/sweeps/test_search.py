@@ -103,3 +103,23 @@ def test_an_invalid_search_is_refused(name, space, mentioned, tmp_path):
             startup_trials=1,
             warmup_stages=0,
         )
+
+
+def test_settings_that_exclude_each_other_are_drawn_again(tmp_path):
+    """A trial is recorded once its run can be made: a record that can't would end every repetition likewise."""
+    for number in range(3):
+        store_run(small_config(tmp_path), f"tpe-{number:04d}", [1.0 * number] * 4)
+    space = {"environment.num_envs": Range(low=8, high=16)}  # of which only multiples of 4 are possible
+    drawn = plan_search(
+        "tpe",
+        space,
+        small_config(tmp_path),
+        trials=3,
+        runs_at_once=1,
+        seed=1,
+        pruner="none",
+        startup_trials=1,
+        warmup_stages=0,
+    )
+    rows = run_search(drawn, SweepRecords(str(tmp_path), "tpe"), lambda rows: None)
+    assert sorted(row["environment.num_envs"] for row in rows) == [8, 12, 16]

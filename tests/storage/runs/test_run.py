@@ -1,5 +1,6 @@
 """A run's folder: created once, loaded as written, and listed cheaply with how far it is."""
 
+import json
 import os
 import pickle
 from pathlib import Path
@@ -12,7 +13,7 @@ from penstock.storage.errors import ConfigError, CorruptObjectError, RunExistsEr
 from penstock.storage.records import from_json
 from penstock.storage.refs import checkpoint_name
 from penstock.storage.runs.commit_schema import Commit
-from penstock.storage.runs.run import RunFolder, RunSummary, list_runs
+from penstock.storage.runs.run import RunFolder, RunSummary, list_runs, stored_evaluations
 from penstock.storage.stores.open import open_store
 
 
@@ -248,3 +249,13 @@ def test_a_run_that_was_removed_is_not_listed(root):
     run.create({"created": "then"})
     run.store.delete(run.store.list())
     assert list_runs(root) == []
+
+
+def test_evaluations_that_are_none_are_passed_over(tmp_path: Path):
+    """A file of another program, or one that was altered: reports and the choice of the best go on without it."""
+    run = RunFolder(open_store(tmp_path), "mine")
+    right = {"version": 4, "mean_return": 2, "episodes": 3}
+    others = ({**right, "version": "a"}, {**right, "mean_return": "q"}, {})
+    for name, result in enumerate((right, *others)):
+        run.store.write(f"evaluations/{name}.json", [json.dumps(result).encode()])
+    assert stored_evaluations(run) == [right]

@@ -83,6 +83,9 @@ def test_urls_of_local_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         ("s3+obstore:///runs", r"names no bucket; expected s3\+obstore://bucket/folder"),
         ("s3+pyarrow://buck et/runs", "names no bucket"),
         ("s3+obstore://bucket?prefix=x/runs", "names no bucket"),
+        ("s3:bucket/runs", r"would be a folder of that name; expected s3://bucket/folder, or \./s3:bucket/runs for"),
+        ("s3:/bucket/runs", "would be a folder of that name; expected s3://bucket/folder"),
+        ("S3://bucket/runs", "expected s3:// in small letters"),
     ],
 )
 def test_urls_that_cannot_work_are_refused(url: str, message: str):

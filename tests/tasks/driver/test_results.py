@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.storage.errors import StageMismatchError
+from penstock.storage.errors import DivergedError, StageMismatchError
 from penstock.storage.refs import Ref, ShardRef, SnapshotRef
 from penstock.storage.runs.timings import ActTimes, EdgeCount, LearnTimes, ProcessUsage, ServerTimes
-from penstock.tasks.driver.results import by_component, merge_learned, sum_edges, usage_by_process
+from penstock.tasks.driver.results import by_component, merge_learned, stage_commit, sum_edges, usage_by_process
 from penstock.tasks.runtime.results import ActResult, LearnResult, MemberResult, Published, ServerResult
+from penstock.tasks.setup.config.run import TrainConfig
 
 PUBLISHED = Published((SnapshotRef("s-a", "a", 1, 2),), Ref("c-a", "a", 1), 2)
 
@@ -117,3 +118,13 @@ def test_usage_counts_a_shared_process_once():
         ProcessUsage(members=("act-0", "act-1"), seconds=3.0, cpu_seconds=1.5),
         ProcessUsage(members=("learn-0",), seconds=3.0, cpu_seconds=2.0),
     )
+
+
+@pytest.mark.parametrize("broken", [float("nan"), float("inf")])
+def test_a_stage_that_diverged_is_no_commit(broken: float):
+    """Its metrics are not finite, which no commit can hold: the message names them and a remedy."""
+    alone = replace(part(0, [(0, 0)], {0: (broken, 3)}, []), published=PUBLISHED)
+    learned = merge_learned(0, by_component(results(alone)))
+    said = rf"^stage 7 diverged: loss is {broken}, expected .*lower algorithm.learning_rate"
+    with pytest.raises(DivergedError, match=said):
+        stage_commit(TrainConfig().schedule, 7, "0" * 32, None, learned, (), None)

@@ -80,3 +80,28 @@ def test_a_server_that_is_not_there_is_one_warning(run: CommittedRun, drive, cap
     said = [record.getMessage() for record in caplog.records if "on_stage" in record.getMessage()]
     assert len(said) == 1
     assert said[0].startswith("tracker mlflow failed in on_stage: ConnectError")
+
+
+def test_a_package_that_can_not_be_imported_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """It is installed, and lacks another one."""
+    (tmp_path / "broken_tracker.py").write_text("import a_package_that_is_not_there")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setitem(open_module._MODULES, "tensorboard", "broken_tracker")
+    with pytest.raises(ConfigError, match=r"importing broken_tracker failed: ModuleNotFoundError.*rl\[tensorboard\]"):
+        check_followers(ClusterSettings(track=("tensorboard:logs",)))
+
+
+def test_a_tracker_of_ones_own_needs_no_arguments(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """As docs/tracking.md has it: the four methods, named as a callback."""
+    (tmp_path / "own_tracker.py").write_text(
+        "from penstock.flows.observers.tracking.tracker import Tracker\n"
+        "class Mine(Tracker):\n"
+        "    def open(self, start): return 0\n"
+        "    def add(self, record): pass\n"
+        "    def add_outcome(self, outcome): pass\n"
+        "    def close(self, end): pass\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tracker,) = open_followers(ClusterSettings(callbacks=("own_tracker:Mine",)))
+    assert tracker.name == "tracker Mine"
+    assert isinstance(tracker._outcomes, OutcomeMaker)

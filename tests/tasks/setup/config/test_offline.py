@@ -109,3 +109,9 @@ def test_a_preset_of_another_command_is_named_with_its_command():
     with pytest.raises(ConfigError, match=r"there are: floorplan-bc, .*halfcheetah-bc, .*penstock train cartpole\."):
         load_preset("cartpole", REPLAY_PRESETS_FOLDER)
     assert not {*presets(PRESETS_FOLDER)} & {*presets(REPLAY_PRESETS_FOLDER)}
+
+
+def test_settings_of_a_replays_distribution_leave_its_policy():
+    """`--device cpu` alone names no policy, and the default is the one that learns over storage."""
+    assert replay_of(distribution={"device": "cpu"}).distribution.policy == replay_of().distribution.policy
+    assert replay_of(distribution={"policy": "central", "learn_tasks": 2}).distribution.policy == "central"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock import native
-from penstock.flows.settings.options import parse_overrides
+from penstock.flows.settings.options import configured, parse_overrides
 from penstock.native.sockets import server as environment_server
 from penstock.storage.digest import canonical_json
 from penstock.storage.errors import ConfigError, RunExistsError, RunFinishedError
@@ -439,6 +439,26 @@ def test_merging_goes_table_by_table():
     assert merge(base, override) == {"seed": 1, "name": "x", "schedule": {"lag": 1, "round_steps": 8}}
     assert base == {"seed": 1, "schedule": {"lag": 0, "round_steps": 8}}
     assert override == {"name": "x", "schedule": {"lag": 1}}
+
+
+def test_a_value_is_no_table(tmp_path: Path):
+    """`environment = "Pendulum-v1"` would be lost in an option of its table, and another environment trained."""
+    path = tmp_path / "mine.toml"
+    for text, options in (
+        ('environment = "Pendulum-v1"', ["--num-envs", "64"]),
+        ('environment = "Pendulum-v1"', ["--environment.header", "x.hpp"]),
+        ('algorithm = "ppo"', ["--algorithm.name", "dqn"]),
+        ("schedule = 3", ["--max-stages", "1"]),
+    ):
+        path.write_text(text)
+        with pytest.raises(ConfigError, match=rf"^{text.replace(chr(34), chr(39))}: expected a table of its settings"):
+            configured(str(path), options, {})
+
+
+def test_a_name_that_is_too_long_for_a_file_is_no_preset():
+    """It is refused as any other."""
+    with pytest.raises(ConfigError, match="no preset 'aaaa"):
+        load_preset("a" * 300)
 
 
 def test_a_configuration_survives_json():

@@ -224,7 +224,10 @@ def test_agents_are_split_as_listed_or_as_tiles_are():
         (owners((0, 1), (1, 2)), "missing: none; listed twice: [1]; unknown: none. Correct the list"),
         (owners((0, 1), (2, 3)), "missing: none; listed twice: none; unknown: [3]. Correct the list"),
         (owners((0, 1), (2,), learners=1), "learner.agents has 2 entries, and the role 1 replicas, .*learn_tasks = 2"),
-        (owners((0, 1, 2), ()), "2 learners, and spread only 3 agents, so 1 would have none"),
+        (
+            owners((0, 1, 2), ()),
+            "agents = [[0, 1, 2], []]: expected an entry for each learner",
+        ),
         (
             owners(learners=4),
             "4 learners, and spread only 3 agents, so 1 would have none; set distribution.learn_tasks",

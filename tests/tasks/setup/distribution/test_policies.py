@@ -143,6 +143,10 @@ def test_a_custom_policy_sets_its_resources_and_pools():
             r"distribution\.roles: trainer has pools = 'torch'; only the role that holds env",
         ),
         (
+            {"policy": "mine", "roles": {"actors": {"fragments": ["env", "act", "collect", "env"]}, "trainer": LEARN}},
+            r"roles\.actors\.fragments = .*: env is there twice; name each once",
+        ),
+        (
             {"policy": "mine", "roles": {"actors": {**ACT, "agents": [0]}, "trainer": LEARN}},
             r"distribution\.roles: actors has agents; only the role that holds learn trains",
         ),

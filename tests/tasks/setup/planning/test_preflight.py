@@ -112,10 +112,28 @@ def test_max_staleness_is_refused_where_steps_depend_on_all_learners(changes, sa
         check_distribution(build_config(merge(STALE, changes)))
 
 
+def test_max_staleness_is_refused_with_any_annealing():
+    """IQL's schedule counts minibatches, of which two learners take twice as many."""
+    replay = {
+        "source": {"runs": ["any"]},
+        "algorithm": {"name": "iql", "anneal_minibatches": 100},
+        "distribution": STALE["distribution"],
+    }
+    with pytest.raises(ConfigError, match=r"distribution.max_staleness = 1: .*algorithm.anneal_minibatches = 0"):
+        check_distribution(build_replay_config(replay))
+
+
+def test_roles_that_act_nowhere_are_for_replays():
+    """The message names the fragments that are missing."""
+    roles = {"learner": {"fragments": ["buffer", "learn", "sync"]}}
+    with pytest.raises(ConfigError, match="no role has the fragments env, act and collect"):
+        check_distribution(build_config({"distribution": {"policy": "mine", "roles": roles}}))
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_a_cuda_device_that_is_not_there_is_refused():
     """For workers on this machine; those of a cluster are elsewhere, and `auto` takes what there is."""
-    with pytest.raises(ConfigError, match=r"distribution.device = 'cuda'.*no CUDA device.*'auto'.*--scheduler"):
+    with pytest.raises(ConfigError, match=r"distribution.device = 'cuda'.*no CUDA device.*--device auto.*--scheduler"):
         check_device(build_config({"distribution": {"device": "cuda"}}))
     check_device(build_config({"distribution": {"device": "cuda"}, "cluster": {"scheduler": "tcp://gpu:8786"}}))
     check_device(build_config({"distribution": {"device": "auto"}}))

@@ -1,0 +1,46 @@
+"""A run is created once, and goes on with its stored settings but for its place, device and numbers of tasks."""
+
+from pathlib import Path
+
+import pytest
+
+from penstock.storage.errors import RunExistsError
+from penstock.storage.runs.run import RunFolder
+from penstock.storage.stores.open import open_store
+from penstock.tasks.driver.run import describe_run, open_run
+from penstock.tasks.setup.config.loading import build_config
+from penstock.tasks.setup.planning.resolve import IfExists, ResolvedRun
+
+
+def resolved(store: Path, if_exists: IfExists, *, exists: bool, **distribution: object) -> ResolvedRun:
+    config = build_config({"name": "mine", "store": str(store), "seed": 1, "distribution": distribution})
+    return ResolvedRun(
+        config,
+        if_exists,
+        open_store(store),
+        exists=exists,
+        newest_stage=None,
+        policy=config.make_policy(),
+        is_fenced=True,
+    )
+
+
+def store_run(store: Path, **distribution: object) -> None:
+    config = build_config({"name": "mine", "store": str(store), "seed": 7, "distribution": distribution})
+    RunFolder(open_store(store), "mine").create(describe_run(config))
+
+
+def test_a_run_that_another_flow_created_meanwhile_is_resumed_if_asked(tmp_path):
+    """Two flows of one sweep begin the same run: the later one finds it, with the settings of the earlier one."""
+    store_run(tmp_path)
+    assert open_run(resolved(tmp_path, "resume", exists=False)).config.seed == 7
+    with pytest.raises(RunExistsError, match="'mine'"):
+        open_run(resolved(tmp_path, "refuse", exists=False))
+
+
+@pytest.mark.parametrize("given", [{}, {"device": "cpu"}, {"device": "auto"}])
+def test_a_run_may_move_to_another_device(tmp_path, given):
+    """A run of a GPU is resumed where there is none, if its user says so; a name alone keeps the stored device."""
+    store_run(tmp_path, device="cuda")
+    opened = open_run(resolved(tmp_path, "resume", exists=True, **given))
+    assert opened.config.distribution.device == given.get("device", "cuda")
