@@ -7,12 +7,13 @@ another mode is created again in that mode, which only a reset by ids allows, as
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
-from gymnasium.vector import AutoresetMode
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import batch_space
 
 from penstock.native.adapters.action_replay import ActionRecord, repeat
@@ -32,7 +33,7 @@ from penstock.native.interface import (
     RoundEnd,
     StateNotSupportedError,
 )
-from penstock.native.pool.arguments import checked_seed, one_seed_each
+from penstock.native.pool.arguments import checked_mask, checked_seed, one_seed_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -120,6 +121,7 @@ class WrappedPool(EnvironmentPool):
         )
         self._counts = EpisodeCounts(self.num_envs)
         self._over = np.zeros(self.num_envs, dtype=np.bool_)
+        self._is_broken = False
         self._current: Any = None
         self._seeds: list[int] | None = None
         self._record: ActionRecord | None = None
@@ -403,23 +405,31 @@ class WrappedPool(EnvironmentPool):
 
     def _rebuild(self, mode: AutoresetMode) -> None:
         self._current, self._seeds = None, None
-        self.vector_env.close()
+        if self._is_broken:
+            with suppress(Exception):
+                self.vector_env.close(terminate=True)
+        else:
+            self.vector_env.close()
+        self._is_broken = False
         self.vector_env = self._source.build(mode)
         self._steps = steps_of(self.vector_env)
         self._mode = mode
 
     def _reset(self, seeds: Sequence[int | None], options: Mapping[str, Any] | None) -> tuple[Any, Infos]:
         """Reset; `options` stay the caller's, as Gymnasium's vectorisers take the mask out of theirs."""
-        self._round, self._seeds, self._record = None, None, None
-        mask = (options or {}).get("reset_mask")
+        given = (options or {}).get("reset_mask")
+        mask = None if given is None else checked_mask(given, self.num_envs)
         chosen = np.ones(self.num_envs, dtype=np.bool_) if mask is None else mask
+        self._round, self._seeds, self._record = None, None, None
         before = self._current
         if mask is not None and before is None and not np.all(mask):
             raise ResetRefusedError("reset_mask: expected a reset of all environments first")
+        if self._is_broken:
+            self._rebuild(self._mode)
         self._current = None  # if one fails, those before it are in other episodes
         try:
             self._current, infos = self.vector_env.reset(
-                seed=list(seeds),  # type: ignore[arg-type]
+                seed=self._seed_argument(seeds),  # type: ignore[arg-type]
                 options=None if options is None else dict(options),
             )
         except ResetRefusedError:
@@ -431,6 +441,18 @@ class WrappedPool(EnvironmentPool):
         self._over = self._over & ~chosen
         return self._current, infos
 
+    def _seed_argument(self, seeds: Sequence[int | None]) -> list[int | None] | int | None:
+        """Return seeds as the vector environment takes them: one of an id's own may take the first one alone."""
+        if isinstance(self.vector_env, (SyncVectorEnv, AsyncVectorEnv)) or type(self.vector_env).__module__.startswith(
+            "penstock."
+        ):
+            return list(seeds)
+        if all(seed is None for seed in seeds):
+            return None
+        first = seeds[0]
+        in_order = first is not None and list(seeds) == list(range(first, first + len(seeds)))
+        return first if in_order else list(seeds)
+
     def _advance(self, step: Callable[[], Step]) -> Step:
         """Return what a step gives, which begins with the observations."""
         self._seeds = None
@@ -438,6 +460,8 @@ class WrappedPool(EnvironmentPool):
             result = step()
         except Exception as error:
             self._current, self._round, self._record = None, None, None
+            # A vectoriser's worker that failed has ended.
+            self._is_broken = isinstance(self.vector_env, AsyncVectorEnv)
             raise RuntimeError(
                 f"{self._source.id}: an environment failed in step(): {type(error).__name__}: {error}; reset first, or "
                 f"make a new pool"

@@ -79,7 +79,16 @@ def reset_mask(options: MutableMapping[str, Any] | None, num_envs: int) -> NDArr
     unknown = sorted(set(options) - {"reset_mask"})
     if unknown:
         raise ValueError(f"unknown reset options {unknown}; there is 'reset_mask', and make() takes the configuration")
-    mask = options.pop("reset_mask")
+    return checked_mask(options.pop("reset_mask"), num_envs)
+
+
+def checked_mask(mask: object, num_envs: int) -> NDArray[np.bool_]:
+    """Return a copy of a mask of environments to reset.
+
+    Raises:
+        TypeError: It is not a NumPy array of bool.
+        ValueError: It has another shape, or is all False.
+    """
     expected = f"reset_mask must be bool [{num_envs}], a NumPy array with at least one True"
     if not isinstance(mask, np.ndarray):
         raise TypeError(f"{expected}, got {type(mask).__name__}")
@@ -106,7 +115,7 @@ def configuration(
     Raises:
         ValueError: An unknown field (the message lists those that exist), or an invalid value.
     """
-    given = _without_ranges(given, defaults)
+    given = without_ranges(given, defaults)
     unknown = sorted(set(given) - set(defaults))
     if unknown:
         fields = ", ".join(f"{name}={default!r}" for name, default in defaults.items())
@@ -121,7 +130,7 @@ def configuration(
     return {name: one_each(name, given.get(name, default), default, num_envs) for name, default in defaults.items()}
 
 
-def _without_ranges(given: Mapping[str, Any], defaults: Mapping[str, float | int | bool]) -> dict[str, Any]:
+def without_ranges(given: Mapping[str, Any], defaults: Mapping[str, float | int | bool]) -> dict[str, Any]:
     """Return the fields with each pair `x_range` as `x_min` and `x_max`, where there are both."""
     fields = dict(given)
     for name, value in given.items():

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from penstock.native import _core
 from penstock.native.interface import EnvironmentPool
 from penstock.native.pool import mujoco_library
-from penstock.native.pool.arguments import configuration, core_values
+from penstock.native.pool.arguments import configuration, core_values, without_ranges
 from penstock.native.pool.generators import generator_of, words_of
 from penstock.native.pool.spaces import single_spec, vector_spec
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from gymnasium.envs.registration import EnvSpec
     from numpy.typing import NDArray
 
-    from penstock.native import _core
     from penstock.native.pool.resources import Resources
 
 
@@ -158,6 +158,9 @@ class AttributesMixin(EnvironmentPool):
     time_limit: int | None
     """Steps after which the pool truncates; an environment may do so earlier."""
     num_threads: int
+    batch_size: int
+    _deterministic: bool
+    _thread_affinity: bool
     _core: _core.Pool
     _seeded: NDArray[np.bool_]
     _seeds: list[int | None]
@@ -215,11 +218,12 @@ class AttributesMixin(EnvironmentPool):
         Raises:
             ValueError: As `native.make`; nothing has then changed.
         """
-        defaults = {name: values.dtype.type(0).item() for name, values in self.config.items()}
+        defaults = _core.describe(self.environment["id"])["config"]
         environment_id, model = self.environment["id"], self.resources.get("xml_file")
         numbered = mujoco_library.with_body_numbers(environment_id, fields, None if model is None else str(model))
         given = configuration(environment_id, numbered, defaults, self.num_envs)
-        changed = {name: given[name] if name in fields else values for name, values in self.config.items()}
+        named = without_ranges(numbered, defaults)
+        changed = {name: given[name] if name in named else values for name, values in self.config.items()}
         self._core.configure(core_values(changed))
         self.config = changed
         self.spec = self._make_spec()
@@ -259,7 +263,16 @@ class AttributesMixin(EnvironmentPool):
             autoreset_mode=self.autoreset_mode.value,
             record_episode_statistics=self.records_episode_statistics,
             render_mode=self.render_mode,
+            **self._settings_beside_defaults(),
         )
+
+    def _settings_beside_defaults(self) -> dict[str, object]:
+        given = {
+            "batch_size": (self.batch_size, self.num_envs),
+            "deterministic": (self._deterministic, False),
+            "thread_affinity": (self._thread_affinity, False),
+        }
+        return {name: value for name, (value, default) in given.items() if value != default}
 
     def _drawn_seed(self, index: int) -> int:
         seed = self._seeds[index]

@@ -198,7 +198,10 @@ class Pool(Asynchronous):
             raise ValueError(
                 f"step_rows needs a pool with autoreset_mode='Disabled', this one has {self.autoreset_mode.value!r}"
             )
-        rows = np.asarray(environments, dtype=np.int32)
+        rows = np.asarray(environments)
+        if rows.dtype.kind not in "iu":
+            raise ValueError(f"environments: expected their numbers, integers, got {rows.dtype}")
+        rows = rows.astype(np.int32)
         observation, reward, terminated, truncated, report, returns, lengths = self._core.step_rows(actions, rows)
         infos = self._infos.after_rows(rows, terminated | truncated, report, returns, lengths)
         return observation, reward, terminated, truncated, infos

@@ -28,12 +28,42 @@ class RenderingPool(Pool):
         self.spec = self._make_spec()
         self._renderer: Renderer | None = None
         self._actions: Any = None
+        self._received: Any = None
 
     def step(self, actions: Any) -> Any:
         """Step as `Pool.step` does, and record the actions."""
         result = super().step(actions)
-        self._actions = np.array(actions)
+        self._record(actions, slice(None))
         return result
+
+    def step_rows(self, actions: Any, environments: Any) -> Any:
+        """Step as `Pool.step_rows` does, and record the actions."""
+        result = super().step_rows(actions, environments)
+        self._record(actions, np.asarray(environments))
+        return result
+
+    def step_round(self, t: int, action: Any) -> None:
+        """Step as `Pool.step_round` does, and record the actions."""
+        super().step_round(t, action)
+        self._record(action, slice(None))
+
+    def send(self, actions: Any, env_ids: Any = None) -> None:
+        """Send as `Pool.send` does, and record the actions."""
+        rows = self._received if env_ids is None else np.asarray(env_ids)
+        super().send(actions, env_ids)
+        self._record(actions, slice(None) if rows is None else rows)
+
+    def recv(self) -> Any:
+        """Receive as `Pool.recv` does, and remember the environments that `send` means by default."""
+        result = super().recv()
+        self._received = result[4]["env_id"]
+        return result
+
+    def _record(self, actions: Any, rows: Any) -> None:
+        given = np.asarray(actions)
+        if self._actions is None:
+            self._actions = np.zeros((self.num_envs, *given.shape[1:]), dtype=given.dtype)
+        self._actions[rows] = given
 
     def render(self) -> tuple[Any, ...]:
         """Return one frame for each environment, as SyncVectorEnv gives them: uint8 [height, width, 3], or depths."""

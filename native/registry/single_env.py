@@ -194,4 +194,8 @@ class SingleEnv(gymnasium.Env[Any, Any]):
 
 def _single(infos: Infos) -> Infos:
     """Return the infos of the only environment, without masks."""
-    return {name: value[0] for name, value in infos.items() if not name.startswith("_") and infos[f"_{name}"][0]}
+    return {
+        name: {part: of[0] for part, of in value.items() if part[0] != "_"} if isinstance(value, dict) else value[0]
+        for name, value in infos.items()
+        if not name.startswith("_") and infos[f"_{name}"][0]
+    }

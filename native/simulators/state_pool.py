@@ -60,6 +60,13 @@ class StatePool(WrappedPool):
             }
             if missing := sorted(expected.keys() - state.keys()):
                 raise StateNotSupportedError(f"the state of {self._source.id} lacks {', '.join(missing)}")
+            for name, array in expected.items():
+                found = np.asarray(state[name])
+                if (found.shape, found.dtype) != (array.shape, array.dtype):
+                    raise StateNotSupportedError(
+                        f"the state of {self._source.id}: {name} is {found.dtype}{list(found.shape)}, expected "
+                        f"{array.dtype}{list(array.shape)}"
+                    )
             is_over = bool(np.asarray(state["own.over"]).any()) if "own.over" in state else False
             mode = self.autoreset_mode if is_over else AutoresetMode.SAME_STEP
             self._rebuild(mode)

@@ -90,11 +90,13 @@ class Batch:
             raise RefusedError(f"{len(self._envs)} observations of {self.observations.bytes} bytes are too many")
         spec = getattr(env, "spec", None)
         own = getattr(spec, "max_episode_steps", None)
+        # An environment that takes no limit has its own in any case, beside the one that is asked for.
+        limits = [each for each in (own, limit) if each and each > 0]
         self.description = {
             "observation": observation,
             "action": action,
             "action_mask": self._masks,
-            "max_episode_steps": None if limit == -1 else limit or own,
+            "max_episode_steps": min(limits, default=None),
             "reward_threshold": getattr(spec, "reward_threshold", None),
         }
 

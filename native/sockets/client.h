@@ -90,10 +90,14 @@ static inline int penstock_ask(penstock_client *client, int kind, size_t bytes, 
   int found;
   if (client->fd < 0) return penstock_client_fail(client, "not connected", 255);
   if (penstock_send_frame(client->fd, kind, client->body, bytes)) return penstock_client_fail(client, "the server is gone", 255);
-  found = penstock_receive_frame(client->fd, into, most, size);
-  if (found == answer) return 0;
-  return found == PENSTOCK_FAILED ? penstock_client_fail(client, (char *)into, *size)
-                                  : penstock_client_fail(client, "no answer, or none of the protocol", 255);
+  found = penstock_receive_head(client->fd, size);
+  if (found == answer && *size <= most && !penstock_receive_all(client->fd, into, *size)) return 0;
+  if (found == PENSTOCK_FAILED) {
+    char text[256];
+    size_t shown = *size < sizeof text ? *size : sizeof text - 1;
+    if (!penstock_receive_all(client->fd, text, shown)) return penstock_client_fail(client, text, shown);
+  }
+  return penstock_client_fail(client, "no answer, or none of the protocol", 255);
 }
 
 /* Starts episodes with these seeds where `chosen` is 1 (NULL: everywhere); writes `observation`. Returns 0, or -1. */

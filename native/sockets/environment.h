@@ -101,17 +101,21 @@ static inline int penstock_send_frame(int fd, int kind, const void *body, size_t
   return penstock_send_all(fd, head, sizeof head) || penstock_send_all(fd, body, size) ? -1 : 0;
 }
 
-/* Receives one frame into `body`, which has room for `most` bytes; returns its kind, or -1. */
-static inline int penstock_receive_frame(int fd, void *body, size_t most, size_t *size) {
+/* Receives the head of a frame, whose body of `size` bytes follows; returns its kind, or -1. */
+static inline int penstock_receive_head(int fd, size_t *size) {
   unsigned char head[8];
   uint32_t bytes;
   uint16_t kind, zero;
   if (penstock_receive_all(fd, head, sizeof head)) return -1;
   memcpy(&bytes, head, 4), memcpy(&kind, head + 4, 2), memcpy(&zero, head + 6, 2);
-  if (bytes > most || zero || kind < PENSTOCK_HELLO || kind > PENSTOCK_CLOSE) return -1;
-  if (penstock_receive_all(fd, body, bytes)) return -1;
   *size = bytes;
-  return kind;
+  return zero || kind < PENSTOCK_HELLO || kind > PENSTOCK_CLOSE ? -1 : kind;
+}
+
+/* Receives one frame into `body`, which has room for `most` bytes; returns its kind, or -1. */
+static inline int penstock_receive_frame(int fd, void *body, size_t most, size_t *size) {
+  int kind = penstock_receive_head(fd, size);
+  return kind < 0 || *size > most || penstock_receive_all(fd, body, *size) ? -1 : kind;
 }
 
 static inline void penstock_limit_waits(int fd, double seconds) {
@@ -260,8 +264,8 @@ static inline int penstock_welcome(int fd, penstock_batch *batch, unsigned char 
   penstock_print(&described, ",\"action_mask\":%s,\"max_episode_steps\":", wishes ? "true" : "false");
   if (batch->limit) penstock_print(&described, "%ld,\"reward_threshold\":", batch->limit);
   else penstock_print(&described, "null,\"reward_threshold\":");
-  if (isnan(environment->reward_threshold)) penstock_print(&described, "null}");
-  else penstock_print(&described, "%.17g}", environment->reward_threshold);
+  if (!isfinite(environment->reward_threshold)) penstock_print(&described, "null}");
+  else penstock_print_number(&described, environment->reward_threshold), penstock_print(&described, "}");
   if (!described.left) return penstock_fail(fd, "the description of the environment is too long");
   return penstock_send_frame(fd, PENSTOCK_WELCOME, answer, (size_t)(described.at - answer));
 }

@@ -104,10 +104,18 @@ static inline void penstock_print(penstock_text *text, const char *format, ...) 
   else text->at += written, text->left -= (size_t)written;
 }
 
+/* A number of JSON: with a point also where the program's locale has a comma. */
+static inline void penstock_print_number(penstock_text *text, double number) {
+  char digits[40], *comma;
+  snprintf(digits, sizeof digits, "%.17g", number);
+  if ((comma = strchr(digits, ',')) != NULL) *comma = '.';
+  penstock_print(text, "%s", digits);
+}
+
 static inline void penstock_print_bound(penstock_text *text, const char *name, const penstock_leaf *leaf, double bound) {
   if (!(fabs(bound) < 9.2e18) && leaf->type > PENSTOCK_FLOAT64) bound = INFINITY; /* beyond int64 */
   if (!isfinite(bound)) penstock_print(text, ",\"%s\":null", name);
-  else if (leaf->type == PENSTOCK_FLOAT32 || leaf->type == PENSTOCK_FLOAT64) penstock_print(text, ",\"%s\":%.17g", name, bound);
+  else if (leaf->type == PENSTOCK_FLOAT32 || leaf->type == PENSTOCK_FLOAT64) penstock_print(text, ",\"%s\":", name), penstock_print_number(text, bound);
   else penstock_print(text, ",\"%s\":%lld", name, (long long)bound);
 }
 

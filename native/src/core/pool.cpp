@@ -90,10 +90,19 @@ void PoolBinding::reset(const py::array& seeds, const py::array& seeded, const p
     const py::gil_scoped_release released;
     async_->drain();
   }
-  for (py::ssize_t i = 0; i < size_; ++i)
-    if (chosen[i]) pool_->reset(static_cast<std::size_t>(i), with_seed[i] ? seed + i : nullptr);
+  std::exception_ptr failure;
+  for (py::ssize_t i = 0; i < size_; ++i) {
+    if (!chosen[i]) continue;
+    const auto env = static_cast<std::size_t>(i);
+    try {
+      pool_->reset(env, with_seed[i] ? seed + i : nullptr);
+    } catch (...) {
+      if (!failure) failure = explained(pool_->description().id.c_str(), env, std::current_exception());
+    }
+  }
   // A reset gives the round up, so nothing is written any more; without one the buffers are still in use.
   if (std::any_of(chosen, chosen + size_, [](bool one) { return one; })) buffers_.clear();
+  if (failure) std::rethrow_exception(failure);
 }
 
 py::array PoolBinding::observation() {

@@ -250,3 +250,59 @@ except ValueError as error:
     assert done.returncode == 0, done.stderr
     assert "ALE/Pong-v5 needs ale-py (GPL-2.0" in done.stdout
     assert "pip install 'penstock-rl[atari]'" in done.stdout
+
+
+@pytest.mark.parametrize("mask", [np.zeros(2, bool), np.ones(3, bool), [True, False], np.ones(2)])
+def test_a_wrong_mask_leaves_the_episodes_as_they_are(mask: Any):
+    """It is refused before any environment is reset, as by a native pool."""
+    pool = native.make(CARTPOLE, 2, autoreset_mode="Disabled")
+    pool.reset(seed=0)
+    with pytest.raises((TypeError, ValueError), match="reset_mask must be bool"):
+        pool.reset(options={"reset_mask": mask})
+    pool.step(np.array([0, 1]))
+    pool.close()
+
+
+class Failing(gymnasium.Env):
+    """Fails at its second step."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (1,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        if self.steps == 2:
+            raise ZeroDivisionError("it failed")
+        return np.zeros(1, np.float32), 0.0, False, False, {}
+
+
+@pytest.mark.parametrize("vectorised", ["sync", "async"])
+@pytest.mark.filterwarnings("ignore::UserWarning")  # Gymnasium's, with the worker's traceback
+def test_environments_that_failed_can_be_reset(vectorised: str):
+    """As the error advises; a vectoriser's worker has ended by then."""
+    gymnasium.register("Failing-v0", entry_point=Failing)
+    try:
+        pool = native.make("gymnasium/Failing-v0", 2, vectorization_mode=vectorised)
+        for _ in range(2):
+            pool.reset(seed=0)
+            pool.step(np.zeros(2, np.int64))
+            with pytest.raises(RuntimeError, match="ZeroDivisionError: it failed; reset first"):
+                pool.step(np.zeros(2, np.int64))
+        pool.close()
+    finally:
+        del gymnasium.registry["Failing-v0"]
+
+
+@pytest.mark.filterwarnings("ignore:.*out of date:DeprecationWarning")
+def test_a_vector_environment_of_an_ids_own_takes_its_first_seed():
+    """Gymnasium's CartPole has one, and takes an int; others of its kind do likewise."""
+    pool = native.make(CARTPOLE, 2, vectorization_mode="vector_entry_point")
+    theirs = gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="vector_entry_point")
+    assert np.array_equal(pool.reset(seed=1)[0], theirs.reset(seed=1)[0])
+    pool.reset()
+    pool.close()

@@ -217,3 +217,23 @@ def test_copies_before_the_first_reset_and_after_changes(copied: Callable[[Any],
     pool.close()
     with pytest.raises(RuntimeError, match="this pool is closed"):
         copied(pool)
+
+
+def test_fields_that_may_be_infinite_can_be_set():
+    """As `make` takes them: a limit whose default is infinite, by itself and as a range."""
+    pytest.importorskip("mujoco", reason="comes with penstock-rl[mujoco]")
+    pool = native.make("Hopper-v5", 2)
+    pool.set_attr("healthy_z_max", pool.get_attr("healthy_z_max"))
+    pool.configure(healthy_z_range=(0.5, np.inf))
+    assert (pool.get_attr("healthy_z_min"), pool.get_attr("healthy_z_max")) == ((0.5, 0.5), (np.inf, np.inf))
+    with pytest.raises(ValueError, match="healthy_z_max must be finite, got nan"):
+        pool.configure(healthy_z_max=np.nan)
+
+
+def test_a_spec_has_what_makes_batches():
+    """`gymnasium.make_vec` makes the same pool again."""
+    pool = native.make("CartPole-v1", 4, batch_size=2, deterministic=True)
+    assert pool.spec is not None
+    again = gymnasium.make_vec(pool.spec).unwrapped
+    assert (again.batch_size, again._deterministic) == (2, True)
+    assert not {"batch_size", "deterministic", "thread_affinity"} & native.make("CartPole-v1", 4).spec.kwargs.keys()

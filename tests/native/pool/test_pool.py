@@ -235,3 +235,39 @@ def test_spec_describes_spaces_and_limits():
         "reward_threshold": None,
     }
     assert repr(cartpole) == "Pool(CartPole-v1, num_envs=2)"
+
+
+FAILS_TO_RESET = """
+#include <penstock/library.hpp>
+struct Unlucky {
+  static constexpr penstock::Info info{.id = "Unlucky-v0"};
+  static constexpr penstock::Discrete<2> action{};
+  static constexpr auto observation = penstock::Box<1>::symmetric({1.0});
+  struct Config {
+    bool fails = false;
+    PENSTOCK_FIELDS(Config, fails)
+  } config;
+  struct State {
+    double place;
+    PENSTOCK_FIELDS(State, place)
+  } state;
+  void reset(penstock::Rng&) {
+    if (config.fails) throw std::runtime_error("bad reset");
+    state = {0.5};
+  }
+  penstock::Step step(std::int64_t) { return {.reward = 1.0}; }
+  void observe(std::span<float, 1> out) const { out[0] = float(state.place); }
+};
+PENSTOCK_LIBRARY(Unlucky)
+"""
+
+
+def test_an_environment_that_fails_to_reset_is_named():
+    """The others are reset, and it alone is reset again once it can be."""
+    native.load(FAILS_TO_RESET, flags=["-O0"])
+    pool = native.make("Unlucky-v0", 3, autoreset_mode="Disabled", fails=[False, True, False])
+    with pytest.raises(RuntimeError, match="environment 1 of Unlucky-v0 failed: bad reset"):
+        pool.reset(seed=0)
+    pool.configure(fails=False)
+    pool.reset(seed=0, options={"reset_mask": np.array([False, True, False])})
+    assert pool.step([0, 0, 0])[1].tolist() == [1.0, 1.0, 1.0]

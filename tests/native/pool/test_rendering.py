@@ -181,3 +181,19 @@ PENSTOCK_LIBRARY(Painter)
     np.testing.assert_array_equal(picture, wanted)
     with pytest.raises(native.CompileError, match="an environment that draws itself has the picture's size"):
         native.load(header.replace("FrameSize frame", "FrameSize size"), flags=["-O0"])
+
+
+def test_the_action_that_is_drawn_is_the_latest():
+    """Pendulum's picture shows the torque, however the step was asked for."""
+    pool = native.make("Pendulum-v1", 2, render_mode="rgb_array")
+    pool.async_reset(seed=1)
+    pool.recv()
+    pool.send(np.array([[1.5], [-0.5]], np.float32))
+    pool.recv()
+    assert pool._actions.tolist() == [[1.5], [-0.5]]
+    pool.render()
+    chosen = native.make("Pendulum-v1", 2, render_mode="rgb_array", autoreset_mode="Disabled")
+    chosen.reset(seed=1)
+    chosen.step_rows(np.array([[2.0]], np.float32), [1])
+    assert chosen._actions.tolist() == [[0.0], [2.0]]
+    chosen.render()

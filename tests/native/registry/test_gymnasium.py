@@ -323,3 +323,15 @@ def test_copied_environment_resumes():
         assert data_equivalence(*results, exact=True)
         if results[0][2] or results[0][3]:
             assert data_equivalence(env.reset(), copy.reset(), exact=True)
+
+
+def test_a_single_environment_has_the_statistics_of_its_episode():
+    """As RecordEpisodeStatistics gives them: numbers, without an axis of environments."""
+    env = gymnasium.make("penstock/CartPole-v1", record_episode_statistics=True)
+    env.reset(seed=0)
+    steps, over = 0, False
+    while not over:
+        _, _, over, _, infos = env.step(0)
+        steps += 1
+    assert (float(infos["episode"]["r"]), int(infos["episode"]["l"])) == (float(steps), steps)
+    assert np.ndim(infos["episode"]["r"]) == 0

@@ -22,7 +22,7 @@ CLIENT = r"""
 int main(int count, char **arguments) {
   penstock_client client;
   uint64_t seeds[2] = {7, 8}, next[2] = {1, 2};
-  int64_t actions[2] = {1, 0};
+  int64_t actions[2] = {count > 4 ? 7 : 1, 0};
   float seen[8];
   if (penstock_connect(&client, "127.0.0.1", atoi(arguments[1]), arguments[2], 2, count > 3 ? 3 : 0, 5.0))
     return printf("%s\n", client.error), 1;
@@ -168,5 +168,12 @@ def test_the_c_client_steps_any_server(tmp_path):
         np.testing.assert_array_equal(np.float32(final), rows[2][0, 0])
         pool.close()
         refused = subprocess.run([program, port, "Ant-v5"], capture_output=True, text=True, check=False)
+        wrong = subprocess.run(
+            [program, port, "CartPole-v1", "limit", "wrong"], capture_output=True, text=True, check=False
+        )
     assert refused.returncode == 1
     assert "ask for socket/CartPole-v1" in refused.stdout
+    # An answer of a step has no room for a text.
+    assert wrong.returncode == 3
+    assert "7" in wrong.stdout
+    assert "no answer" not in wrong.stdout
