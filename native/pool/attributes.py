@@ -141,6 +141,8 @@ def _rows(name: str, values: Any, like: NDArray[Any]) -> NDArray[Any]:
             f"{name} needs numbers of shape {like.shape}, or {like.shape[1:]} for all environments; got {array.dtype} "
             f"of {array.shape}"
         )
+    if like.dtype.kind in "biu" and not np.array_equal(array.astype(like.dtype), array):
+        raise ValueError(f"{name} needs {like.dtype}: whole numbers that it holds, got {values!r}")
     return np.ascontiguousarray(np.broadcast_to(array, like.shape), dtype=like.dtype)
 
 

@@ -29,10 +29,8 @@ static inline void penstock_disconnect(penstock_client *client) {
   memset(client, 0, sizeof *client), client->fd = -1;
 }
 
-/* Connects, and makes `count` environments; limit 0 is the environment's own. Waits at most `seconds` for each piece of an answer.
- * Returns 0, or -1 with a text in `error`. */
-static inline int penstock_connect(penstock_client *client, const char *host, int port, const char *name, size_t count,
-                                   long limit, double seconds) {
+static inline int penstock_greet(penstock_client *client, const char *host, int port, const char *name, size_t count, long limit,
+                                 double seconds) {
   static const char magic[8] = {'P', 'E', 'N', 'S', 'T', 'O', 'C', 'K'};
   const char *token = getenv(PENSTOCK_TOKEN_VARIABLE);
   size_t token_bytes = token ? strlen(token) : 0, name_bytes = strlen(name), size;
@@ -84,6 +82,17 @@ static inline int penstock_connect(penstock_client *client, const char *host, in
   client->terminated = (unsigned char *)(client->reward + count), client->truncated = client->terminated + count;
   client->observation = client->truncated + count, client->final = client->observation + count * client->observation_bytes;
   return 0;
+}
+
+/* Connects, and makes `count` environments; limit 0 is the environment's own. Waits at most `seconds` for each piece of an answer.
+ * Returns 0, or -1 with a text in `error`; nothing is held then. */
+static inline int penstock_connect(penstock_client *client, const char *host, int port, const char *name, size_t count,
+                                   long limit, double seconds) {
+  if (!penstock_greet(client, host, port, name, count, limit, seconds)) return 0;
+  if (client->fd >= 0) close(client->fd);
+  free(client->reward), free(client->body), free(client->description);
+  client->fd = -1, client->reward = NULL, client->body = NULL, client->description = NULL;
+  return -1;
 }
 
 static inline int penstock_ask(penstock_client *client, int kind, size_t bytes, int answer, void *into, size_t most, size_t *size) {

@@ -237,3 +237,13 @@ def test_a_spec_has_what_makes_batches():
     again = gymnasium.make_vec(pool.spec).unwrapped
     assert (again.batch_size, again._deterministic) == (2, True)
     assert not {"batch_size", "deterministic", "thread_affinity"} & native.make("CartPole-v1", 4).spec.kwargs.keys()
+
+
+def test_whole_numbers_of_a_state_take_no_fractions():
+    """A place between two fields of the lake is none."""
+    pool = native.make("toy/FrozenLake-v1", 2)
+    pool.reset(seed=0)
+    pool.set_attr("square", [3, 2.0])
+    assert pool.get_attr("square") == (3, 2)
+    with pytest.raises(ValueError, match="square needs int64: whole numbers"):
+        pool.set_attr("square", 2.7)
