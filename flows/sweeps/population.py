@@ -17,7 +17,7 @@ from penstock.flows.sweeps.progress import check_evaluated
 from penstock.flows.sweeps.space import Range, check_space, describe_space, draw, perturb, resolved_space, uniform
 from penstock.flows.sweeps.table import best_first, point_row
 from penstock.storage.errors import ConfigError
-from penstock.tasks.driver.branching import branch_run, check_changeable
+from penstock.tasks.driver.branching import branch_run, check_changeable, check_switches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -68,8 +68,10 @@ def plan_population(
     check_sweep_name(name, _SUFFIX_CHARACTERS)
     space = {path: _with_fractions(choices) for path, choices in resolved_space(space).items()}
     for path, choices in space.items():
-        for value in [float(choices.low)] if isinstance(choices, Range) else choices:
+        values = [float(choices.low), float(choices.high)] if isinstance(choices, Range) else choices
+        for value in values:
             check_changeable("space", {path: value})
+        check_switches("space", path, values)
     check_space(name, config, space)
     check_evaluated("interval_stages", interval_stages, config)
     for setting in ("target_return", "stop_patience_evaluations"):

@@ -13,9 +13,12 @@ from penstock.tasks.setup.config.consent import record_consent, require_consent
 from penstock.tasks.setup.config.loading import build_config, merge
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 _CHANGEABLE = "algorithm."
+_STORED = {"algorithm.priority_exponent"}
+_SWITCHES = ("algorithm.target_kl", "algorithm.final_entropy_weight", "algorithm.noisy_scale")
+"""Settings at 0, or left out, without which a checkpoint has no counters or parameters for them."""
 
 
 def branch_run(source: RunFolder, name: str, stage: int, values: Mapping[str, float]) -> None:
@@ -40,6 +43,9 @@ def branch_run(source: RunFolder, name: str, stage: int, values: Mapping[str, fl
     check_changeable("values", values)
     require_consent(source)
     settings = stored_settings(source.load("config")["config"])
+    algorithm = build_config(settings).algorithm
+    for path, value in values.items():
+        check_switches("values", path, (getattr(algorithm, path.removeprefix(_CHANGEABLE), value), value))
     changed: dict[str, Any] = {"name": name, "continues": source.log.digest_of(stage)}
     table = {path.removeprefix(_CHANGEABLE): value for path, value in values.items()}
     config = build_config(merge({**settings, **changed}, {"algorithm": table}))
@@ -59,8 +65,32 @@ def check_changeable(what: str, values: Mapping[str, object]) -> None:
         ConfigError: one is not the algorithm's, or is no such number.
     """
     fixed = [path for path, value in values.items() if not (path.startswith(_CHANGEABLE) and isinstance(value, float))]
+    if _STORED & {*values}:
+        raise ConfigError(
+            f"{what}: {', '.join(sorted(_STORED & {*values}))} can't change while a run is trained: its checkpoints "
+            f"have priorities that were raised to it"
+        )
     if fixed:
         raise ConfigError(
             f"{what}: {', '.join(sorted(fixed))} can't change while a run is trained; expected settings of the "
             f"algorithm whose values are numbers with a fraction, such as learning_rate with 0.01 or 1.0"
+        )
+
+
+def check_switches(what: str, path: str, values: Iterable[object]) -> None:
+    """Refuse values of a setting of which some switch a part of the algorithm on and others off.
+
+    Args:
+        what: the parameter that names it, for the message.
+        path: full name of the setting.
+        values: that a run and its branches have.
+
+    Raises:
+        ConfigError: a checkpoint of one would lack what the others need.
+    """
+    given = list(values)
+    if path in _SWITCHES and len({bool(value) for value in given}) > 1:
+        raise ConfigError(
+            f"{what}: {path} = {' and '.join(map(str, given))}: a run can't switch it on or off while it is trained; "
+            f"expected values above 0 alone, or leave it out"
         )

@@ -27,6 +27,7 @@ from penstock.tasks.data.input.run_selection import (
     requested_stages,
     stored_name,
 )
+from penstock.tasks.model.nn.returns import set_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -161,8 +162,7 @@ class TrajectoryDataset(IterableDataset[dict[str, Tensor]]):
                 f"until they are committed, and make the dataset again or set_epoch()"
             )
         worker = get_worker_info()
-        if worker is not None:
-            self._has_workers.fill_(1)
+        self._has_workers.fill_(worker is not None)
         # The DataLoader takes batches from its workers in turn, so a rank's batches come in order.
         number, workers = (worker.id, worker.num_workers) if worker else (0, 1)
         reader, readers = number * self._ranks + self._rank, workers * self._ranks
@@ -333,7 +333,7 @@ def _rows_of(loaded: LoadedShard, columns: Sequence[str] | None) -> dict[str, Te
         observation = found["observation"]
         successor = torch.empty_like(observation)
         successor[: -loaded.info.envs] = observation[loaded.info.envs :]
-        successor[trajectory.bootstrap_rows] = trajectory.bootstrap_observation
+        set_rows(successor, trajectory.bootstrap_rows, trajectory.bootstrap_observation)
         found[NEXT_OBSERVATION] = successor
     return {name: found[name] for name in columns}
 

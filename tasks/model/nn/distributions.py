@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import groupby
 from typing import TYPE_CHECKING, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -150,11 +151,28 @@ def squashed_within(vector: Tensor, low: Sequence[float], high: Sequence[float])
         Vectors within the bounds `[..., n]`, and the logarithm of the map's derivative `[...]`: subtract it from the
         log-density of the vector for that of the result.
     """
-    lowest, highest = _like(vector, low), _like(vector, high)
-    half = 0.5 * (highest - lowest)
+    lowest = _like(vector, low)
+    half = 0.5 * _like(vector, widths(tuple(low), tuple(high)))
     # log(1 - tanh(u) ** 2), in a form that is finite where tanh(u) rounds to 1.
     slope = 2.0 * (math.log(2.0) - vector - torch.nn.functional.softplus(-2.0 * vector))
     return lowest + half * (vector.tanh() + 1.0), (slope + half.log()).sum(-1)
+
+
+@cache
+def widths(low: tuple[float, ...], high: tuple[float, ...]) -> tuple[float, ...]:
+    """Return the widths of a box in float32, such that a lower bound and its width add up to the upper one at most.
+
+    Their difference may be more than that by rounding, and tanh is often exactly 1.
+
+    Args:
+        low: lower bounds, `[n]`.
+        high: upper bounds.
+    """
+    lowest, highest = np.asarray(low, dtype=np.float32), np.asarray(high, dtype=np.float32)
+    found = highest - lowest
+    while (above := lowest + found > highest).any():
+        found[above] = np.nextafter(found[above], np.float32(0.0))
+    return tuple(found.tolist())
 
 
 def _like(vector: Tensor, values: Sequence[float]) -> Tensor:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
+_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+
 if TYPE_CHECKING:
     from penstock.tasks.specs import Trajectory
 
@@ -81,6 +83,15 @@ class Transitions(NamedTuple):
     last: Tensor
 
 
+def set_rows(into: Tensor, rows: Tensor, values: Tensor) -> None:
+    """Set rows of a tensor; torch can't index unsigned numbers of several bytes, which are set as the signed ones."""
+    signed = _SIGNED.get(into.dtype)
+    if signed is None:
+        into[rows] = values
+    else:
+        into.view(signed)[rows] = values.view(signed)
+
+
 def transitions(
     rewards: Tensor,
     observation: Tensor,
@@ -103,7 +114,7 @@ def transitions(
     """
     rounds, envs = rewards.shape
     after = observation.flatten(0, 1).roll(-envs, 0)
-    after[bootstrap_rows] = bootstrap_observation
+    set_rows(after, bootstrap_rows, bootstrap_observation)
     continues = torch.ones(rounds * envs, dtype=torch.bool, device=rewards.device)
     continues[bootstrap_rows] = False
     flat = rewards.flatten()

@@ -188,6 +188,11 @@ def check_bounds(
     low, high = (np.ravel(np.asarray(action[side], dtype=np.float32)) for side in ("low", "high"))
     if not np.isfinite([*low, *high]).all():
         raise ConfigError(f"{name} takes vectors without bounds, expected a bound on both sides; {otherwise}")
+    if fixed := np.flatnonzero(low >= high).tolist():
+        raise ConfigError(
+            f"{name} takes vectors whose numbers {fixed} have no range: the lower bound is not below the upper one; "
+            f"{otherwise}, or leave such numbers out of the actions"
+        )
     with np.errstate(over="ignore"):
         is_finite = np.isfinite(high - low).all()
     if scales and not is_finite:

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 _COUNTERS = {"rounds"}
 """Counters that older runs have as floats."""
+_REWARD_SUMS = "reward_sums"
+"""The group of discounted sums of rewards, one for each environment's episode: a new run's episodes begin with it."""
 _EXPLORATION = "exploration"
 """The group of what DQN's and QR-DQN's epsilon and the random actions of SAC and TD3 have come to."""
 _UPDATES = "updates"
@@ -93,7 +95,7 @@ def read_initial(config: RunConfig) -> InitialParameters | None:
     stored, groups = _by_group(found), settings.groups
     fresh = fresh_parameters(config)
     # A custom algorithm may have anything under the names that built-in ones give to their schedules.
-    left_out = set() if isinstance(config.algorithm, CustomAlgorithmSettings) else {_EXPLORATION}
+    left_out = set() if isinstance(config.algorithm, CustomAlgorithmSettings) else {_EXPLORATION, _REWARD_SUMS}
     taken = {f"params/{group}/{name}": array for group, name, array in _each(stored, groups, left_out)}
     targets = {name.removeprefix("targets/"): array for name, array in found.items() if name.startswith("targets/")}
     taken |= {f"targets/{name}": targets[name] for name in _targets_of(targets, stored, groups, left_out)}

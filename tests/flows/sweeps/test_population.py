@@ -35,6 +35,7 @@ def test_first_individuals_follow_from_the_seed(tmp_path):
         ({"schedule.target_return": [1.0]}, {}, {}, "schedule.target_return"),
         ({"discount": Range(low=0.9, high=1.5)}, {}, {}, "algorithm.discount = 1.5"),
         ({"discount": [0.9, 1.5]}, {}, {}, "algorithm.discount = 1.5"),
+        ({"target_kl": [0.0, 0.02]}, {}, {}, "target_kl = 0.0 and 0.02: a run can't switch it on or off"),
         (RATES, {"target_return": 100.0}, {}, "target_return = 100"),
         (RATES, {"stop_patience_evaluations": 3}, {}, "stop_patience_evaluations = 3"),
         (RATES, {}, {"interval_stages": 4}, "none would ever be copied"),
@@ -47,3 +48,10 @@ def test_what_can_not_be_copied_is_refused(space, schedule, changed, mentioned, 
     config = config.model_copy(update={"schedule": config.schedule.model_copy(update=schedule)})
     with pytest.raises(ConfigError, match=mentioned):
         plan(config, space, **changed)
+
+
+def test_an_exponent_that_is_stored_in_priorities_is_not_varied(tmp_path):
+    """A copy would draw by priorities of another exponent."""
+    config = small_config(tmp_path, algorithm={"name": "dqn", "hidden": [8], "priority_exponent": 0.5})
+    with pytest.raises(ConfigError, match="priority_exponent can't change while a run is trained"):
+        plan(config, {"priority_exponent": [0.5, 0.6]})

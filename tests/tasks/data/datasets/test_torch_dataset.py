@@ -158,6 +158,10 @@ def test_a_state_with_workers_needs_the_loops_count(url, forked):
     resumed = TrajectoryDataset(url, "one", **MIXED)
     resumed.load_state_dict(dataset.state_dict(batches=3))
     assert plain(resumed) == whole[3:]
+    # A loop in this process knows its position again.
+    here = iter(dataset)
+    next(here)
+    assert dataset.state_dict() == dataset.state_dict(batches=1)
 
 
 def test_an_epoch_covers_what_was_committed_when_it_began(url):

@@ -10,7 +10,8 @@ from torch.distributions import Categorical, Normal
 
 from penstock.native import fill_noise
 from penstock.native.kernel_level import TORCH, use_level
-from penstock.tasks.model.nn.distributions import ActionDistribution, gumbel_noise
+from penstock.tasks.model.nn.distributions import ActionDistribution, gumbel_noise, squashed_within
+from penstock.tasks.model.nn.squashed import within_bounds
 from penstock.tasks.specs import ActionLeaf, ActionSpec, NoiseSpec
 
 MIXED = ActionSpec(
@@ -143,3 +144,18 @@ def test_single_choices_and_boxes_have_their_own_noise_and_columns(spec: ActionS
     assert (distribution.noise, distribution.numbers, distribution.outputs) == (noise, numbers, 4)
     action, _ = distribution.sample(random(3, 4), torch.zeros(4), random(3, *noise.shape))
     assert (str(action.dtype), tuple(action.shape[1:])) == (f"torch.{spec.spec.dtype}", spec.spec.shape)
+
+
+def test_actions_within_bounds_are_within_them():
+    """Also at 1, to which tanh often rounds: the lower bound and the difference add up to more than the upper one."""
+    generator = np.random.default_rng(0)
+    low = np.append(np.float32(-2.0), generator.uniform(-10, 0, 999).astype(np.float32))
+    high = np.append(np.float32(0.4), (low[1:] + generator.uniform(0.1, 10, 999)).astype(np.float32))
+    assert (low + (high - low) > high).any()
+    spec = ActionSpec("box", shape=(1000,), low=tuple(low.tolist()), high=tuple(high.tolist()))
+    ends = torch.ones(2, 1000) * torch.tensor([[1.0], [-1.0]])
+    for found in (within_bounds(spec, ends), squashed_within(50 * ends, spec.low, spec.high)[0]):
+        top, bottom = found.numpy()
+        assert (top <= high).all()
+        np.testing.assert_allclose(top, high, rtol=3e-7, atol=3e-6)
+        np.testing.assert_array_equal(bottom, low)

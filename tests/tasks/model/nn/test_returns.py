@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.tasks.model.nn.returns import generalized_advantages, successor_values
+from penstock.tasks.model.nn.returns import generalized_advantages, successor_values, transitions
 
 
 def random_round(steps: int, envs: int, seed: int) -> dict[str, Any]:
@@ -104,3 +104,15 @@ def test_no_end_leaks_into_the_next_episode():
     second = computed(round_, 0.99, 0.95)
     assert torch.equal(first[:3], second[:3])
     assert not torch.equal(first[3:], second[3:])
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32", "uint64", "int64", "float32"])
+def test_observations_of_any_type_follow_their_rows(dtype: str):
+    """The last rows have what followed the round, bit for bit; torch can't index wide unsigned numbers by itself."""
+    most = np.finfo(dtype).max if dtype == "float32" else np.iinfo(dtype).max
+    observation = np.array([[[1]], [[2]], [[most]]], dtype=dtype)
+    end = torch.from_numpy(np.array([[7]], dtype=dtype))
+    zeros = torch.zeros(3, 1)
+    for steps, expected in ((1, [2, most, 7]), (2, [most, 7, 7])):
+        found = transitions(zeros, torch.from_numpy(observation), torch.tensor([2]), end, zeros, 0.9, steps)
+        assert found.following.numpy().ravel().tolist() == np.array(expected, dtype=dtype).tolist()

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from penstock import native
 from penstock.storage.errors import ConfigError
 from penstock.tasks.environments.factory import make_pool
+from penstock.tasks.setup.config.algorithm_base import check_bounds
 from penstock.tasks.setup.config.loading import (
     PRESETS_FOLDER,
     REPLAY_PRESETS_FOLDER,
@@ -72,6 +74,14 @@ def test_a_mean_within_bounds_needs_bounds(name: str):
             continue
         with pytest.raises(ConfigError, match=r"bounded_mean = true: CartPole-v1 takes choices, .*leave it out"):
             make_pool(config, 1)
+
+
+def test_numbers_without_a_range_are_refused_within_bounds():
+    """Their distance is 0, by which actions are divided: the policy would be NaN after the first round."""
+    environment = native.make("Pendulum-v1", 1).environment
+    environment = {**environment, "action": {**environment["action"], "shape": (2,), "low": [-2, 0], "high": [2, 0]}}
+    with pytest.raises(ConfigError, match=r"squashed: Pendulum-v1 takes vectors whose numbers \[1\] have no range"):
+        check_bounds("squashed", environment)
 
 
 def test_a_replay_of_choices_is_no_task_of_td3_bc():

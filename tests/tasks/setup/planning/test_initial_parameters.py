@@ -209,3 +209,14 @@ def test_settings_without_a_run_are_refused():
     """A version or groups of nothing would silently have no effect."""
     with pytest.raises(ConfigError, match="without a run"):
         build_config({**SMALL, "init_from": {"groups": ["policy"]}})
+
+
+def test_sums_of_rewards_begin_with_the_runs_own_episodes(make_context: MakeContext):
+    """The source's belong to its environments, of which there may be another number."""
+    settings = {"algorithm": {"hidden": [8], "normalize_reward": True, "reward_normalization": "running"}}
+    context = make_context(settings)
+    source = trained(context)
+    state = begun(context, settings)[1]
+    assert torch.equal(state.params["policy"].flat, source.params["policy"].flat)
+    assert source.params["reward_sums"].flat.any()
+    assert torch.equal(state.params["reward_sums"].flat, context.algorithm.init(1).params["reward_sums"].flat)
