@@ -230,10 +230,17 @@ def gc(
 
     with Working(f"comparing what is stored of run {run} with its commits", quiet=as_json) as working:
         folder = RunFolder(open_store(store or "runs"), run)
-        if drop_shards_before and (newest := folder.newest()) and not newest.finished:
+        if drop_shards_before and (newest := folder.newest()):
             from penstock.tasks.data.input.window_stages import require_window
 
-            require_window(folder, newest.stage + 1, drop_shards_before)
+            try:
+                require_window(folder, newest.stage + 1, drop_shards_before)
+            except ConfigError:
+                if not newest.finished:
+                    raise
+                typer.echo(
+                    f"run {run} draws rows of these stages: `penstock extend` and `fork` will refuse it", err=True
+                )
         report = collect(folder, keep_checkpoints, dry_run, drop_shards_before, working.update)
     if as_json:
         _print_json(

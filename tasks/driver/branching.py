@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 _CHANGEABLE = "algorithm."
 _STORED = {"algorithm.priority_exponent"}
-_SWITCHES = ("algorithm.target_kl", "algorithm.final_entropy_weight", "algorithm.noisy_scale")
-"""Settings at 0, or left out, without which a checkpoint has no counters or parameters for them."""
+_SWITCHES = {"algorithm.target_kl": 0.0, "algorithm.final_entropy_weight": None, "algorithm.noisy_scale": 0.0}
+"""Settings by the value at which a checkpoint has no counters or parameters for them."""
 
 
 def branch_run(source: RunFolder, name: str, stage: int, values: Mapping[str, float]) -> None:
@@ -89,8 +89,8 @@ def check_switches(what: str, path: str, values: Iterable[object]) -> None:
         ConfigError: a checkpoint of one would lack what the others need.
     """
     given = list(values)
-    if path in _SWITCHES and len({bool(value) for value in given}) > 1:
+    if path in _SWITCHES and len({value == _SWITCHES[path] for value in given}) > 1:
         raise ConfigError(
             f"{what}: {path} = {' and '.join(map(str, given))}: a run can't switch it on or off while it is trained; "
-            f"expected values above 0 alone, or leave it out"
+            f"leave out {_SWITCHES[path]}, or the setting"
         )
