@@ -11,7 +11,6 @@ import logging
 import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from distributed import Lock
@@ -227,7 +226,7 @@ def _require_penstock(clusters: Clusters, policy: DistributionPolicy, slots: Seq
             for worker in workers
             if any(all(worker["all"].get(name, 0.0) >= amount for name, amount in each) for each in wanted)
         ]
-        rpc(cluster, partial(cluster.require_penstock, may_get))
+        cluster.require_penstock(may_get)
 
 
 def _refusal(clusters: Clusters, policy: DistributionPolicy, run: str, waited_seconds: float) -> GangRefusedError:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import threading
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, TypeAlias
@@ -37,6 +37,7 @@ _CONNECT_SECONDS = 15
 _PROTOCOL = "tls://"
 _PACKAGE = "penstock-rl"
 _SHOWN_WORKERS = 5
+_ASK_SECONDS = 3.0
 
 Workers: TypeAlias = tuple[tuple[str, int, tuple[tuple[str, float], ...]], ...]
 
@@ -100,7 +101,9 @@ class Clusters:
 def require_penstock(client: Client, scheduler: str, workers: Iterable[str]) -> None:
     """Refuse workers in whose environment Penstock is not installed.
 
-    A worker that can't import what it is sent closes without a word to the flow, which would wait for its members.
+    A worker that can't import what it is sent closes without a word to the flow, which would wait for its members. One
+    that does not answer within some seconds passes: it may be busy, or suspended for a while, and a run must not wait
+    for it here.
 
     Args:
         client: of the workers' scheduler.
@@ -110,8 +113,17 @@ def require_penstock(client: Client, scheduler: str, workers: Iterable[str]) -> 
     Raises:
         GangRefusedError: some have no Penstock; names them.
     """
-    answers = client.run(version, _PACKAGE, workers=sorted(workers), on_error="return")
-    without = [worker for worker, answer in answers.items() if isinstance(answer, PackageNotFoundError)]
+    answers: dict[str, object] = {}
+
+    def ask() -> None:
+        with suppress(Exception):  # the cluster was lost, as the next call to it will say
+            answers.update(client.run(version, _PACKAGE, workers=sorted(workers), on_error="return"))
+
+    # Dask waits for the last of the workers, however long that takes.
+    asking = threading.Thread(target=ask, name="ask-for-penstock", daemon=True)
+    asking.start()
+    asking.join(_ASK_SECONDS)
+    without = [worker for worker, answer in list(answers.items()) if isinstance(answer, PackageNotFoundError)]
     if without:
         shown = ", ".join(without[:_SHOWN_WORKERS])
         more = f" and {len(without) - _SHOWN_WORKERS} more" if len(without) > _SHOWN_WORKERS else ""
