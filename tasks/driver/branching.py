@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _CHANGEABLE = "algorithm."
 _STORED = {"algorithm.priority_exponent"}
+"""Settings that a checkpoint's numbers have been computed with."""
 _SWITCHES = {"algorithm.target_kl": 0.0, "algorithm.final_entropy_weight": None, "algorithm.noisy_scale": 0.0}
 """Settings by the value at which a checkpoint has no counters or parameters for them."""
 
