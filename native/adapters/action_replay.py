@@ -60,16 +60,36 @@ def repeat(pool: EnvironmentPool, name: str, state: Mapping[str, NDArray[np.gene
             f"the state of {name} cannot be restored from {', '.join(sorted(state)) or 'nothing'}: expected "
             f"{SEED}, {SHOWN} and {ACTION}, as a pool of the same environment saves them"
         )
-    pool.reset_ids(np.asarray(state[SEED], dtype=np.uint64))
+    _check_form(pool.num_envs, name, state)
+    seeds = np.asarray(state[SEED], dtype=np.uint64)
+    pool.reset_ids(seeds)
     actions = np.swapaxes(state[ACTION], 0, 1) if ACTION in state else np.empty((0, pool.num_envs))
-    for start in range(0, len(actions), _ROUND_STEPS):
-        _repeat_round(pool, actions[start : start + _ROUND_STEPS])
+    try:
+        for start in range(0, len(actions), _ROUND_STEPS):
+            _repeat_round(pool, actions[start : start + _ROUND_STEPS])
+    except ValueError as error:
+        pool.reset_ids(seeds)  # gives the open round up
+        raise StateNotSupportedError(
+            f"the state of {name} has actions that its environments do not take: {error}"
+        ) from error
     differing = np.flatnonzero((_digests(pool.observation) != state[SHOWN]).any(1))
     if len(differing):
         raise StateNotSupportedError(
             f"{name}: environment {differing[0]} differs after the same {len(actions)} actions from the "
             f"same seed, expected the same bytes: it depends on more than these (a clock, a generator of its own that "
             f"reset(seed=...) does not set), so no pool can resume from this state"
+        )
+
+
+def _check_form(num_envs: int, name: str, state: Mapping[str, NDArray[np.generic]]) -> None:
+    shapes = {name: np.shape(array) for name, array in state.items()}
+    seeds, shown, actions = shapes[SEED], shapes[SHOWN], shapes.get(ACTION, (num_envs, 0))
+    # An action's own shape is for the pool to check.
+    if seeds != (num_envs,) or shown != (num_envs, _SHOWN_BYTES) or actions[:1] != (num_envs,) or len(actions) < 2:
+        raise StateNotSupportedError(
+            f"the state of {name} has {SEED} {list(seeds)}, {SHOWN} {list(shown)} and {ACTION} {list(actions)}, "
+            f"expected [{num_envs}], [{num_envs}, {_SHOWN_BYTES}] and [{num_envs}, steps, ...]; is it of a pool with "
+            f"another number of environments?"
         )
 
 

@@ -136,10 +136,12 @@ def _put_whole_state(saved: dict[str, NDArray[Any]], rows: NDArray[Any]) -> None
 
 def _rows(name: str, values: Any, like: NDArray[Any]) -> NDArray[Any]:
     array = np.asarray(values)
-    if array.dtype.kind not in "biuf" or array.shape not in (like.shape, like.shape[1:]):
+    # A list has a value for each environment, so four numbers are not one state of four numbers for all of them.
+    shapes = [like.shape] if isinstance(values, (list, tuple)) else [like.shape, like.shape[1:]]
+    if array.dtype.kind not in "biuf" or array.shape not in shapes:
         raise ValueError(
-            f"{name} needs numbers of shape {like.shape}, or {like.shape[1:]} for all environments; got {array.dtype} "
-            f"of {array.shape}"
+            f"{name} needs numbers of shape {like.shape}, or an array of {like.shape[1:]} for all environments; got "
+            f"{'a list of ' if isinstance(values, (list, tuple)) else ''}{array.dtype} of {array.shape}"
         )
     if like.dtype.kind in "biu" and not np.array_equal(array.astype(like.dtype), array):
         raise ValueError(f"{name} needs {like.dtype}: whole numbers that it holds, got {values!r}")

@@ -15,6 +15,7 @@ from gymnasium.vector import AutoresetMode
 from penstock.native import _core
 from penstock.native.pool.attributes import get_attribute, is_environments_own, set_attribute
 from penstock.native.pool.control_suite import STEP_SECONDS
+from penstock.native.pool.generators import words_of
 from penstock.native.pool.mujoco_data import MujocoView, has_mujoco_model
 from penstock.native.pool.rendering import Renderer, checked_render_mode, draws_itself, metadata_of
 from penstock.native.pool.spaces import single_spec
@@ -134,7 +135,12 @@ class SingleEnv(gymnasium.Env[Any, Any]):
 
     @np_random.setter
     def np_random(self, value: np.random.Generator) -> None:
-        self._pool.set_attr("np_random", [value])
+        try:
+            self._pool.set_attr("np_random", [value])
+        except RuntimeError:  # not reset yet: the generator is a part of the state, which begins with a reset
+            words_of(value, 0)
+            self._pool.reset(seed=[0])
+            self._pool.set_attr("np_random", [value])
 
     @property
     def np_random_seed(self) -> int:

@@ -44,13 +44,13 @@ from penstock.tasks.setup.config.consent import record_consent, require_consent
 from penstock.tasks.setup.config.loading import merge
 from penstock.tasks.setup.config.replay import ReplayConfig, build_stored_config
 from penstock.tasks.setup.config.run import MOVABLE, RunConfig
-from penstock.tasks.setup.distribution.policies import unused_counts
 from penstock.tasks.setup.distribution.settings import DistributionSettings
 from penstock.tasks.setup.planning.auto_policy import choose
 from penstock.tasks.setup.planning.extending import with_extensions
 from penstock.tasks.setup.planning.initial_parameters import keep_initial
 from penstock.tasks.setup.planning.preflight import check_clusters
 from penstock.tasks.setup.planning.run_calibration import measure_parts
+from penstock.tasks.setup.without_effect import settings_without_effect
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -154,13 +154,8 @@ def drive_run(resolved: ResolvedRun, on_event: Callable[[MemberEvent], None]) ->
         )
         config = with_extensions(run, config, newest.stage + 1 if newest else 0)
         with connected(policy, config.cluster) as clusters:
-            for name in unused_counts(config.distribution):
-                logger.warning(
-                    "distribution.%s = %d has no effect: policy '%s' has no tasks of this kind",
-                    name,
-                    getattr(config.distribution, name),
-                    policy.name,
-                )
+            for line in settings_without_effect(config, local_store=run.store.path("any") is not None):
+                logger.warning("%s", line)
             driver = StageDriver(
                 config=config,
                 run=run,

@@ -189,6 +189,28 @@ def test_unsupported_states_are_refused_with_a_next_action():
         pool.save()
 
 
+def test_a_state_of_another_form_is_refused_and_leaves_no_round_open():
+    """The message has the shapes, or why an action is none; the pool is ready for its own state."""
+    pool = native.make(CARTPOLE, 2)
+    pool.reset_ids(np.arange(2, dtype=np.uint64))
+    pool.begin_round(**round_buffers(2))
+    for t in range(2):
+        pool.step_round(t, np.ones(2, np.int64))
+    pool.end_round()
+    state = pool.save()
+    for name, array, message in (
+        ("repeated.shown", state["repeated.shown"][:1], r"repeated.shown \[1, 16\].*expected \[2\], \[2, 16\]"),
+        ("repeated.seed", np.arange(3, dtype=np.uint64), "another number of environments"),
+        ("repeated.action", np.ones(2, np.int64), r"repeated.action \[2\]"),
+        ("repeated.action", np.full((2, 2), 9), "actions that its environments do not take: .*9"),
+        ("repeated.action", np.ones((2, 2, 3), np.int64), "actions that its environments do not take"),
+    ):
+        with pytest.raises(native.StateNotSupportedError, match=message):
+            pool.restore({**state, name: array})
+        pool.restore(state)
+        np.testing.assert_array_equal(pool.save()["repeated.shown"], state["repeated.shown"])
+
+
 class Careless(gymnasium.Env):
     """Shows a number from a generator that no seed reaches."""
 

@@ -109,6 +109,15 @@ def test_state_can_be_set():
     assert pool.step(actions)[3].all()
 
 
+def test_a_list_of_states_is_one_for_each_environment():
+    """Four numbers for four environments are refused: a list has a state for each, and a state has four numbers."""
+    pool = started(num_envs=4)
+    before = pool.save()
+    with pytest.raises(ValueError, match=r"needs numbers of shape \(4, 4\), or an array of \(4,\).* got a list of"):
+        pool.set_attr("state", [0.1, 0.2, 0.3, 0.4])
+    assert data_equivalence(pool.save(), before, exact=True)
+
+
 def test_generators_can_be_set():
     """A generator of NumPy's for each environment or one for all; the next reset draws what it would have drawn."""
     pool = started()
@@ -129,7 +138,7 @@ def test_generators_can_be_set():
         ("gravity", "strong", ValueError, "gravity must be float, or 3 of them, got 'strong'"),
         ("gravity", float("inf"), ValueError, "gravity must be finite"),
         ("masspole", [0.1, -0.1, 0.1], ValueError, "configuration of environment 1: masscart, masspole"),
-        ("state", np.zeros(3), ValueError, r"state needs numbers of shape \(3, 4\), or \(4,\) for all"),
+        ("state", np.zeros(3), ValueError, r"state needs numbers of shape \(3, 4\), or an array of \(4,\) for"),
         ("x", "left", ValueError, "x needs numbers"),
         ("elapsed_steps", -1, ValueError, "elapsed_steps of environment 0 is negative"),
         ("np_random", 5, TypeError, "np_random must be a numpy Generator over PCG64"),

@@ -69,6 +69,20 @@ def test_generator_is_gymnasiums(env_id: str):
     assert np.array_equal(ours.reset()[0], expected)
 
 
+def test_a_generator_can_be_set_before_the_first_reset():
+    """As Gymnasium's: the first episode is drawn from it, and no step is possible before a reset."""
+    ours, theirs = native.SingleEnv("CartPole-v1"), gymnasium.make("CartPole-v1").unwrapped
+    ours.np_random, theirs.np_random = np.random.default_rng(5), np.random.default_rng(5)
+    with pytest.raises(ResetNeeded):
+        ours.step(0)
+    for _ in range(2):
+        assert np.array_equal(ours.reset()[0], theirs.reset()[0])
+    fresh = native.SingleEnv("CartPole-v1")
+    with pytest.raises(TypeError, match="np_random must be a numpy Generator over PCG64"):
+        fresh.np_random = 5
+    assert fresh.np_random_seed != 0
+
+
 def last_step(env: gymnasium.Env, *, most: int = 700) -> int:
     """In which step the episode of a constant action is truncated; 0 if it is not."""
     env.reset(seed=0)

@@ -1,0 +1,56 @@
+"""Settings that a user gave and that have no effect beside the others: a run's log names them when it starts.
+
+They are no errors, since runs that were stored with them resume.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.tasks.setup.distribution.policies import unused_counts
+
+if TYPE_CHECKING:
+    from penstock.tasks.setup.config.algorithm_base import AlgorithmSettings
+    from penstock.tasks.setup.config.run import RunConfig
+
+
+def settings_without_effect(config: RunConfig, *, local_store: bool) -> list[str]:
+    """Return a line for each such setting, which says why; a setting at its default is none.
+
+    Args:
+        config: of the run.
+        local_store: whether its store is a folder.
+    """
+    lines = [
+        f"distribution.{name} = {getattr(config.distribution, name)} has no effect: policy "
+        f"'{config.make_policy().name}' has no tasks of this kind"
+        for name in unused_counts(config.distribution)
+    ]
+    if config.distribution.snapshot_differences and local_store:
+        lines.append(
+            "distribution.snapshot_differences = true has no effect: the store is a folder, whose snapshots are used "
+            "in place"
+        )
+    return lines + _of_algorithm(config.algorithm)
+
+
+def _of_algorithm(algorithm: AlgorithmSettings) -> list[str]:
+    values = dict(algorithm)
+    changed = {name for name, field in type(algorithm).model_fields.items() if values[name] != field.default}
+    unprioritised = ("priority_exponent", 0, "rows are drawn without priorities")
+    needs = {
+        "final_learning_rate": ("anneal_rounds", 0, "the learning rate does not change"),
+        "correction_minibatches": unprioritised,
+        "priority_correction": unprioritised,
+    }
+    lines = [
+        f"algorithm.{name} = {values[name]} has no effect: algorithm.{other} is {off}, so {why}"
+        for name, (other, off, why) in needs.items()
+        if name in changed and values.get(other) == off
+    ]
+    if "sequence_steps" in changed and values.get("network", "recurrent") != "recurrent":
+        lines.append(
+            f"algorithm.sequence_steps = {values['sequence_steps']} has no effect: algorithm.network is "
+            f"'{values['network']}', which has no memory"
+        )
+    return lines
