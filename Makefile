@@ -28,18 +28,18 @@ lint: $(VENV)/.ready-lint
 
 # Writes docs/benchmarks.md and its figures elsewhere; make board ARGS=--quick takes about a quarter of an hour.
 board: $(VENV)/.ready-bench
-	$(BIN)/python benchmarks/board.py $(ARGS)
+	$(BIN)/python -m benchmarks.board $(ARGS)
 
 # Trains Penstock's algorithms and their peers for hours, and continues where it was interrupted; ARGS=--list says for how long.
 returns: $(VENV)/.ready-bench
-	$(BIN)/python benchmarks/returns.py $(ARGS)
+	$(BIN)/python -m benchmarks.returns $(ARGS)
 
 bench: $(VENV)/.ready-bench
-	$(BIN)/python benchmarks/run.py $(ARGS)
+	$(BIN)/python -m benchmarks.board.figures $(ARGS)
 
 # Checks and measures what needs a CUDA device; says so and fails without one.
 gpu: $(VENV)/.ready-test
-	$(BIN)/python benchmarks/gpu.py $(ARGS)
+	$(BIN)/python -m benchmarks.learner.gpu $(ARGS)
 
 docs: $(VENV)/.ready-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -143,8 +143,8 @@ def check_board(root: Path) -> subprocess.CompletedProcess[str]:
 
 def board_page(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Write the board's pages, or compare them."""
-    command = [sys.executable, ROOT / "benchmarks" / "board_page.py", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "benchmarks.board.page", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
 def anchors(page: Path) -> set[str]:

@@ -3,22 +3,18 @@
 The algorithm object, environment pool, network, epochs and minibatches are those of `penstock train` with the same
 settings. The pipeline is missing: no shards, snapshots or commits, no other processes, no acting during learning.
 
-    python benchmarks/bare/training.py --torch-threads 2 --seconds 10 -- cartpole
+    python -m benchmarks.bare.training --torch-threads 2 --seconds 10 -- cartpole
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "peers"))
-from measure import machine, print_result
-
+from benchmarks.peers.measure import machine, print_result
 from penstock.flows.settings.options import parse_overrides
 from penstock.tasks.roles.acting.tile import ActedRound, RoundBuffers, TileActor, act_together
 from penstock.tasks.roles.learning.round_update import StageTally, learn_batches

@@ -83,7 +83,7 @@ def main() -> None:
     torch.set_num_threads(args.torch_threads)
     found = importlib.util.find_spec("cleanrl.ppo")
     if found is None or found.origin is None:
-        raise SystemExit("cleanrl is missing: install requirements-cleanrl-alone.txt")
+        raise SystemExit("cleanrl is missing: install requirements/cleanrl-alone.txt")
     options: dict[str, Any] = {"seed": args.seed, "cuda": False, **SETTINGS[args.settings]}
     if args.settings == "equal":
         recorded = gym.wrappers.RecordEpisodeStatistics

@@ -74,7 +74,7 @@ def main() -> None:
     setattr(gymnasium.vector, "SyncVectorEnv", SameStepVectorEnv)  # noqa: B010  (a type checker knows the name)
     found = importlib.util.find_spec("cleanrl.ppo_continuous_action")
     if found is None or found.origin is None:
-        raise SystemExit("cleanrl is missing: install requirements-cleanrl-v5-alone.txt")
+        raise SystemExit("cleanrl is missing: install requirements/cleanrl-v5-alone.txt")
     options = [f"--env-id={args.environment}", f"--seed={args.seed}", "--cuda=False"]
     options += [f"--total-timesteps={args.env_steps}", *(f"--{option}" for option in args.options)]
     started, times = time.perf_counter(), RoundTimes()

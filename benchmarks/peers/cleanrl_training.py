@@ -59,7 +59,7 @@ def main() -> None:
     torch.set_num_threads(args.torch_threads)
     found = importlib.util.find_spec(f"cleanrl.{name}")
     if found is None or found.origin is None:
-        raise SystemExit(f"cleanrl has no script {name}.py: install requirements-cleanrl-alone.txt")
+        raise SystemExit(f"cleanrl has no script {name}.py: install requirements/cleanrl-alone.txt")
     seconds = float("inf") if args.seconds is None and name not in OFF_POLICY else args.seconds or 10.0
     times = RoundTimes(seconds)
     run_script(found.origin, [f"--{option}={value}" for option, value in options.items()], times)

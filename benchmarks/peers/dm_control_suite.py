@@ -30,7 +30,7 @@ INTEGRATION = mujoco.mjtState.mjSTATE_INTEGRATION
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("compare").add_argument("steps", help="what benchmarks/control_suite.py wrote")
+    commands.add_parser("compare").add_argument("steps", help="what benchmarks/pool/control_suite.py wrote")
     measuring = commands.add_parser("measure")
     measuring.add_argument("--task", required=True)
     measuring.add_argument("--num-envs", type=int, default=64)

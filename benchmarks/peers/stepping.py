@@ -1,4 +1,4 @@
-"""The stepping loop of all contenders in `benchmarks/pool.py`: same loop, same actions, resets not counted.
+"""The stepping loop of all contenders in `benchmarks.pool`: same loop, same actions, resets not counted.
 
 A contender is a function that steps its environments once with given actions and returns the terminated and truncated
 flags. It steps as fast as it can for a given time, with actions drawn beforehand. A second pass without timing counts

@@ -85,7 +85,7 @@ GUIDED = Proposals(
     guided_soft=0.158, guided_move=0.367, guided_swap=0.0635, soft_wire=0.238, hard_wire=0.0521,
     soft_density=0.0555, hot=0.0672, cold=0.00118,
 )  # fmt: skip
-"""Hard and soft macros, places drawn by costs: learned (benchmarks/floorplan_proposals.py) on generated blocks whose
+"""Hard and soft macros, places drawn by costs: learned (benchmarks/placing/proposals.py) on generated blocks whose
 soft macros have up to a quarter of the area."""
 UNIFORM_FULL = Proposals(
     swap=0.0301, shift=0.0463, flip=0.0054, move=0.169, shuffle=0.163, soft_shift=0.26, soft_swap=0.326,

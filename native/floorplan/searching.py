@@ -82,7 +82,7 @@ def anneal(
     A move that would be illegal is not judged; legal means as in an episode, when soft macros are not placed yet. The
     layout left is the best one. Soft macros are placed by forces on the way and, where that is better, at the end; or,
     if `proposals` move them, they are annealed like hard ones. The same seed gives the same result. The defaults were
-    the best of a few on a synthetic block of Ariane133's size (benchmarks/floorplan_annealing.py).
+    the best of a few on a synthetic block of Ariane133's size (benchmarks/placing/annealing.py).
 
     Args:
         plc: Changed in place; its free hard macros must be placed.

@@ -44,13 +44,13 @@ from penstock.tasks.setup.config.consent import record_consent, require_consent
 from penstock.tasks.setup.config.loading import merge
 from penstock.tasks.setup.config.replay import ReplayConfig, build_stored_config
 from penstock.tasks.setup.config.run import MOVABLE, RunConfig
+from penstock.tasks.setup.config.without_effect import settings_without_effect
 from penstock.tasks.setup.distribution.settings import DistributionSettings
 from penstock.tasks.setup.planning.auto_policy import choose
 from penstock.tasks.setup.planning.extending import with_extensions
 from penstock.tasks.setup.planning.initial_parameters import keep_initial
 from penstock.tasks.setup.planning.preflight import check_clusters
 from penstock.tasks.setup.planning.run_calibration import measure_parts
-from penstock.tasks.setup.without_effect import settings_without_effect
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

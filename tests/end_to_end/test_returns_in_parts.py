@@ -16,7 +16,7 @@ from ..support.processes import PATIENCE_SECONDS, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(1200)]
 
-PROGRAM = Path(__file__).resolve().parents[2] / "benchmarks" / "returns.py"
+ROOT = Path(__file__).resolve().parents[2]
 TRIAL = ["--quick", "--only", "lag-cartpole-ppo", "--contenders", "PPO, lag 1", "--seeds", "1"]
 
 
@@ -24,8 +24,10 @@ def begin(folder: Path, *more: str) -> subprocess.Popen[bytes]:
     """Start the trial in a process group of its own, as a terminal does."""
     places = ["--store", str(folder / "runs"), "--results", str(folder / "results")]
     own = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT")}
-    command = [sys.executable, str(PROGRAM), *TRIAL, *places, *more]
-    return subprocess.Popen(command, env=own, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    command = [sys.executable, "-m", "benchmarks.returns", *TRIAL, *places, *more]
+    return subprocess.Popen(
+        command, cwd=ROOT, env=own, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
 
 
 def ended(started: subprocess.Popen[bytes]) -> str:

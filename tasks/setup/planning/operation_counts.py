@@ -24,8 +24,8 @@ _POLLS_PER_TTL = 3
 _LISTED_AT_ONCE = 1_000
 _STATES_KEPT = 2
 _LISTINGS_OF_A_CROWD, _SHARE_THAT_LISTS = 8, 3 / 8
-"""Listings of either kind by actors that begin in one process: 5 to 18 by 32 were counted (`benchmarks/scale.py`), and
-96 by 256 (`benchmarks/two_schedulers.py`)."""
+"""Listings of either kind by actors that begin in one process: 5 to 18 by 32 were counted
+(`benchmarks/cluster/scale.py`), and 96 by 256 (`benchmarks/cluster/two_schedulers.py`)."""
 _COMMIT_BYTES = 650
 """Bytes of a commit without its shards, states and snapshots."""
 _STAGE_MESSAGES = 12

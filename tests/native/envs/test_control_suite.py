@@ -1,6 +1,6 @@
 """The control suite's tasks equal bare `mj_step` on the same models, with rewards and observations of their own, by ==.
 
-`benchmarks/control_suite.py` compares them with dm_control itself.
+`benchmarks/pool/control_suite.py` compares them with dm_control itself.
 """
 
 import os

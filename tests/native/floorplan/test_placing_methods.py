@@ -1,21 +1,12 @@
-"""The placers that benchmarks/placing.py compares: each returns a legal placement, whatever its budget."""
-
-import importlib.util
-import sys
-from pathlib import Path
+"""The placers that `benchmarks.placing` compares: each returns a legal placement, whatever its budget."""
 
 import pytest
 
+from benchmarks.placing import methods
 from penstock.native.floorplan import BlockSpec, create_placement_cost, generate_block
 from penstock.native.floorplan.placing.chains import moves_within
 from penstock.native.floorplan.placing.positions import positions_of
 from penstock.native.floorplan.placing.starting import legality_problems
-
-PROGRAM = Path(__file__).resolve().parents[3] / "benchmarks" / "placing_methods.py"
-sys.path.append(str(PROGRAM.parent))  # the methods import their neighbours
-SPEC = importlib.util.spec_from_file_location("placing_methods", PROGRAM)
-methods = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(methods)
 
 
 @pytest.mark.parametrize("name", methods.METHODS)

@@ -1,0 +1,1 @@
+"""The same arithmetic without Penstock, which bounds what it can reach."""

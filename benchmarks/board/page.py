@@ -1,0 +1,335 @@
+"""Writes docs/benchmarks.md, its pictures, and the board's figures in other pages, from the board's stored results.
+
+Other pages mark the place of a figure: `<!-- board:NAME -->` before and `<!-- /board -->` behind it, within a line or
+around lines. `FRAGMENTS` has the names.
+
+    python -m benchmarks.board.page             # write
+    python -m benchmarks.board.page --check     # compare, and name what differs
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.board.plots import NOBODYS, OURS, THEIRS, Bar, bars
+from benchmarks.board.workloads import ALONE, RANDOM, SOLVERS, WORKLOADS, Workload
+from benchmarks.returns.page import returns_part
+from benchmarks.support.programs import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+PAGE = "docs/benchmarks.md"
+MARKED = ("README.md", "docs/comparison.md")
+"""Pages with figures of the board."""
+MARK = re.compile(r"(<!-- board:([\w-]+) -->)(.*?)(<!-- /board -->)", re.DOTALL)
+
+HEAD = """# Benchmarks
+
+`make board` writes this page; nothing here is written by hand. Each table is of one machine and one command: contenders
+took turns, round by round, each alone on the machine, with one torch thread. Rates are env steps/s of the whole loop,
+updates included, without start and evaluations: the median of the rounds, and their range. Ratios above 1 are wins of
+Penstock, those below 1 its losses, computed round by round.
+
+*Equal*: the same network, environments, rows, epochs and minibatches, and for off-policy algorithms the same updates.
+*RL zoo* and *own*: what the peer publishes for this environment; where it computes another amount for each step, the
+rate says what a user of that peer gets, and no ratio says who is faster. In pictures, bars are medians, dots are
+rounds, and faint bars are other work.
+"""
+
+
+@dataclass
+class Board:
+    """The newest stored results of each part, with the files that they are from."""
+
+    workloads: dict[str, tuple[dict[str, Any], Path, dict[str, Any]]] = field(default_factory=dict)
+    """By name: the part, its file, and everything in the file."""
+    solving: tuple[dict[str, Any], Path, dict[str, Any]] | None = None
+
+    @classmethod
+    def stored(cls, folder: Path) -> Board:
+        """Read the results of a folder."""
+        results = [(json.loads(path.read_text(encoding="utf-8")), path) for path in folder.glob("*-board*.json")]
+        board = cls()
+        for result, path in sorted(results, key=lambda item: (item[0].get("finished_at", item[0]["date"]), item[1])):
+            board.workloads |= {name: (found, path, result) for name, found in result["workloads"].items()}
+            if "solving" in result:
+                board.solving = result["solving"], path, result
+        return board
+
+    def rates(self, name: str) -> dict[str, list[float]]:
+        """Return a workload's env steps/s by title and round."""
+        rates: dict[str, list[float]] = self.workloads[name][0]["rates"]
+        return rates
+
+    def ratio(self, name: str, ours: str, theirs: str) -> float:
+        """Return the median over the rounds of how much faster the first is than the second."""
+        rates = self.rates(name)
+        return median(a / b for a, b in zip(rates[ours], rates[theirs], strict=True))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--root", type=Path, default=ROOT, help="of the checkout")
+    args = parser.parse_args()
+    if not args.check:
+        write_pages(args.root)
+        return
+    stale = [name for name, text in pages(args.root) if not is_written(args.root / name, text)]
+    if stale:
+        sys.exit(f"{', '.join(stale)}: not what the stored results say; run python -m benchmarks.board.page")
+
+
+def is_written(path: Path, text: str) -> bool:
+    return path.is_file() and path.read_text(encoding="utf-8") == text
+
+
+def write_pages(root: Path = ROOT) -> None:
+    """Write every page and picture that shows a figure of the board."""
+    for name, text in pages(root):
+        path = root / name
+        if not is_written(path, text):
+            path.write_text(text, encoding="utf-8")
+            print(name, flush=True)
+
+
+def pages(root: Path) -> Iterator[tuple[str, str]]:
+    """Yield the name and the text of each page and picture, from the results stored below a checkout's root."""
+    board = Board.stored(root / "benchmarks" / "results")
+    sections = [HEAD]
+    for name, workload in WORKLOADS.items():
+        if name in board.workloads:
+            yield picture_name(name), rates_picture(workload, board.rates(name))
+            sections.append(workload_section(name, workload, board))
+    if board.solving:
+        yield picture_name("solving"), solving_picture(board.solving[0])
+        sections.append(solving_section(board.solving))
+    for picture, text in returns_part(root / "benchmarks" / "results" / "returns"):
+        if picture is None:
+            sections.append(text)
+        else:
+            yield picture, text
+    yield PAGE, "\n".join(sections)
+    for name in MARKED:
+        yield name, filled((root / name).read_text(encoding="utf-8"), board)
+
+
+def filled(text: str, board: Board) -> str:
+    """Return a page's text with the board's figures in their places."""
+    return MARK.sub(lambda found: f"{found[1]}{FRAGMENTS[found[2]](board)}{found[4]}", text)
+
+
+def picture_name(name: str) -> str:
+    return f"docs/images/board-{name}.svg"
+
+
+def is_ours(title: str) -> bool:
+    return title.startswith("Penstock")
+
+
+def colour_of(title: str) -> str:
+    return OURS if is_ours(title) else NOBODYS if title in {ALONE, RANDOM} else THEIRS
+
+
+def rates_picture(workload: Workload, rates: Mapping[str, Sequence[float]]) -> str:
+    rows = [
+        Bar(title, colour_of(title), values, f"{median(values):,.0f}", faint=is_other(workload, title))
+        for title, values in sorted(rates.items(), key=lambda item: -median(item[1]))
+    ]
+    return bars(rows, "env steps/s", f"{workload.title}: env steps/s")
+
+
+def is_other(workload: Workload, title: str) -> bool:
+    return not (is_ours(title) or title == ALONE or title in workload.equal)
+
+
+def workload_section(name: str, workload: Workload, board: Board) -> str:
+    """Return a workload's section: at equal settings, with ratios; at the peers' own, without; the goal; the source."""
+    found, path, result = board.workloads[name]
+    rates = board.rates(name)
+    by_rate = sorted(rates, key=lambda title: -median(rates[title]))
+    ours = [title for title in rates if is_ours(title)]
+    lines = [f"## {found['title']}", "", f"![{found['title']}](images/board-{name}.svg)", ""]
+    lines += [f"| at equal settings | env steps/s | {' | '.join(f'{title} / this' for title in ours)} |"]
+    lines.append("|---" * (2 + len(ours)) + "|")
+    for title in by_rate:
+        if is_other(workload, title):
+            continue
+        shares = [
+            "" if title == mine else spread([a / b for a, b in zip(rates[mine], rates[title], strict=True)], ".2f")
+            for mine in ours
+        ]
+        lines.append(f"| {title} | {spread(rates[title])} | {' | '.join(shares)} |")
+    others = [title for title in by_rate if is_other(workload, title)]
+    if others:
+        lines += ["", "| at the settings that it publishes: other work | env steps/s |", "|---|---|"]
+        lines += [f"| {title} | {spread(rates[title])} |" for title in others]
+    best, reached = judged(name, workload, board)
+    whom = best if workload.against else f"the best peer at equal settings, {best}"
+    verdict = "reached" if reached >= workload.goal else "**missed**"
+    goal = f"Goal: {workload.judged}, at {workload.goal:g} times {whom}. Measured: {reached:.2f}, {verdict}."
+    return "\n".join(
+        [*lines, "", *([workload.note, ""] if workload.note else []), goal, "", *source(found, path, result)]
+    )
+
+
+def source(found: Mapping[str, Any], path: Path, result: Mapping[str, Any]) -> list[str]:
+    """Return the lines that say where a part's figures are from."""
+    seeds = (
+        f"Seeds by round: {', '.join(map(str, found['seeds']))}." if "seeds" in found else "One seed for all rounds."
+    )
+    about = result["machine"]
+    versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
+    return [
+        f"{result['date']}, `{result['command']}`, {about['processor']}, {about['cores']} cores, {versions}.",
+        f"{seeds} Every round: [{path.name}](../benchmarks/results/{path.name}).",
+        "",
+    ]
+
+
+def solving_section(solving: tuple[dict[str, Any], Path, dict[str, Any]]) -> str:
+    """Return the section of seconds until solved: the same table for wins and losses."""
+    found, path, result = solving
+    rule, baseline = found["rule"], found["baselines"][RANDOM]
+    lines = [
+        f"## {found['title']}",
+        "",
+        f"Solved: a mean return of at least {rule['mean_return']:g} over {rule['episodes']} greedy episodes on seeds",
+        "that neither training nor an earlier evaluation used, the same rule for all. Seconds are from the command to",
+        "that evaluation's end: the start of Python, all imports and servers, and evaluations count. Penstock starts a",
+        "Prefect server of its own each time, and is evaluated at the end of a stage of ten rounds; peers after every",
+        f"fourth round, CleanRL for at most {rule['limit_seconds']:g} s. *Equal*: the preset's settings with a network",
+        "of [64, 64], which CleanRL has.",
+        "",
+        f"![{found['title']}](images/board-solving.svg)",
+    ]
+    for title, equal in (("at equal settings", True), ("at the settings that each publishes", False)):
+        lines += ["", f"| {title} | seconds | env steps | solved |", "|---|---|---|---|"]
+        for name in by_seconds(found):
+            if SOLVERS[name].equal == equal:
+                seconds = found["seconds"][name]
+                count = f"{len(known(seconds))} of {len(seconds)}"
+                lines.append(f"| {name} | {seconds_text(found, name)} | {spread(found['env_steps'][name])} | {count} |")
+        if equal:
+            lines.append(f"| {RANDOM}, which cost nothing | never: a mean return of {baseline:.1f} | | |")
+    return "\n".join([*lines, "", *source(found, path, result)])
+
+
+def solving_picture(found: Mapping[str, Any]) -> str:
+    rows = [
+        Bar(
+            name,
+            colour_of(name),
+            known(found["seconds"][name]),
+            seconds_text(found, name).partition(" (")[0],
+            faint=not SOLVERS[name].equal,
+        )
+        for name in by_seconds(found)
+    ]
+    return bars(rows, "seconds from the command until solved", f"{found['title']}; less is better")
+
+
+def by_seconds(found: Mapping[str, Any]) -> list[str]:
+    """Return contenders, the fastest first; one that did not solve it in every round comes behind those that did."""
+    return sorted(found["seconds"], key=lambda name: median(never_last(found["seconds"][name])))
+
+
+def never_last(seconds: Sequence[float | None]) -> list[float]:
+    return [float("inf") if value is None else value for value in seconds]
+
+
+def known(seconds: Sequence[float | None]) -> list[float]:
+    return [value for value in seconds if value is not None]
+
+
+def seconds_text(found: Mapping[str, Any], name: str) -> str:
+    """Return the median and range; rounds without a solution count as longer than all others."""
+    seconds = found["seconds"][name]
+    if not known(seconds):
+        return "not solved"
+    middle, longest = median(never_last(seconds)), max(never_last(seconds))
+    texts = ["not solved" if value == float("inf") else f"{value:.1f}" for value in (middle, longest)]
+    return f"{texts[0]} ({min(known(seconds)):.1f} to {texts[1]})"
+
+
+def spread(values: Sequence[float], form: str = ",.0f") -> str:
+    """Return the median and the range."""
+    return f"{median(values):{form}} ({min(values):{form}} to {max(values):{form}})"
+
+
+def thousands(board: Board, name: str, title: str) -> str:
+    """Return a median rate in thousands, to three digits."""
+    rate = median(board.rates(name)[title]) / 1e3
+    return f"{rate:.0f} k" if rate >= 100 else f"{rate:.1f} k"
+
+
+def ppo_rates(board: Board) -> str:
+    ours, sb3, cleanrl = (
+        thousands(board, "ppo", title) for title in ("Penstock, lag 1", "SB3, equal", "CleanRL, equal")
+    )
+    return f"{ours} env steps/s through the whole loop; stable-baselines3 {sb3}, CleanRL {cleanrl}"
+
+
+def ppo_conditions(board: Board) -> str:
+    share = board.ratio("ppo", "Penstock, lag 1", ALONE)
+    slower = thousands(board, "ppo", "Penstock, lag 0")
+    return f"at lag 1 ({slower} at lag 0), and {share:.2f} of acting and updating in one process that stores nothing"
+
+
+def missed_goals(board: Board) -> str:
+    """Return a sentence with every goal of the board that was missed."""
+    missed = []
+    for name, workload in WORKLOADS.items():
+        if name in board.workloads:
+            best, reached = judged(name, workload, board)
+            if reached < workload.goal:
+                called = workload.title.partition(":")[0]
+                missed.append(f"{called}, {reached:.2f} times {best.partition(',')[0]} (goal {workload.goal:g})")
+    return f"Missed: {'; '.join(missed)}" if missed else "No goal of the board was missed"
+
+
+def judged(name: str, workload: Workload, board: Board) -> tuple[str, float]:
+    """Return the peer that a workload's goal is for, and the ratio that was reached."""
+    best = workload.against or max(workload.equal, key=lambda title: median(board.rates(name)[title]))
+    return best, board.ratio(name, workload.judged, best)
+
+
+def ratio_range(board: Board) -> str:
+    """Return the smallest and largest ratio to a peer at equal settings, over all workloads and both lags."""
+    ratios = [
+        board.ratio(name, ours, theirs)
+        for name in board.workloads
+        for ours in ("Penstock, lag 0", "Penstock, lag 1")
+        for theirs in WORKLOADS[name].equal
+    ]
+    return f"{min(ratios):.1f} to {max(ratios):.1f}"
+
+
+def solved_seconds(board: Board) -> str:
+    """Return a sentence about CartPole until solved at equal settings; none as long as it was not measured."""
+    if not board.solving:
+        return ""
+    found = board.solving[0]
+    texts = [f"{name} {seconds_text(found, name)}" for name in by_seconds(found) if SOLVERS[name].equal]
+    return f" Solved, seconds from the command: {'; '.join(texts)}."
+
+
+FRAGMENTS: dict[str, Callable[[Board], str]] = {
+    "ppo-rates": ppo_rates,
+    "ppo-conditions": ppo_conditions,
+    "missed-goals": missed_goals,
+    "ratio-range": ratio_range,
+    "solved-seconds": solved_seconds,
+}
+
+
+if __name__ == "__main__":
+    main()

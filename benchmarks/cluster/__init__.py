@@ -1,0 +1,1 @@
+"""Hundreds and thousands of actors on Dask's schedulers."""

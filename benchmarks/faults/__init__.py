@@ -1,0 +1,1 @@
+"""Kills at random, and runs of hours."""

@@ -1,0 +1,1 @@
+"""The learner alone: updates, its input, and several learners."""

@@ -1,0 +1,1 @@
+"""Chip placement: methods at equal processor time, and what makes them better."""

@@ -1,0 +1,1 @@
+"""How well algorithms learn: returns after a fixed number of steps, next to peers' own scripts."""

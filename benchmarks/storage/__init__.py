@@ -1,0 +1,1 @@
+"""Shards, snapshots, the log of commits, and the clients of a store."""
