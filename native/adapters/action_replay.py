@@ -82,14 +82,16 @@ def repeat(pool: EnvironmentPool, name: str, state: Mapping[str, NDArray[np.gene
 
 
 def _check_form(num_envs: int, name: str, state: Mapping[str, NDArray[np.generic]]) -> None:
-    shapes = {name: np.shape(array) for name, array in state.items()}
-    seeds, shown, actions = shapes[SEED], shapes[SHOWN], shapes.get(ACTION, (num_envs, 0))
-    # An action's own shape is for the pool to check.
-    if seeds != (num_envs,) or shown != (num_envs, _SHOWN_BYTES) or actions[:1] != (num_envs,) or len(actions) < 2:
+    arrays = {name: np.asarray(array) for name, array in state.items()}
+    seeds, shown, actions = arrays[SEED], arrays[SHOWN], arrays.get(ACTION, np.empty((num_envs, 0)))
+    expected = (np.dtype(np.uint64), (num_envs,)), (np.dtype(np.uint8), (num_envs, _SHOWN_BYTES))
+    found = tuple((array.dtype, array.shape) for array in (seeds, shown))
+    # An action's own shape and type are for the pool to check.
+    if found != expected or actions.shape[:1] != (num_envs,) or actions.ndim < 2:
         raise StateNotSupportedError(
-            f"the state of {name} has {SEED} {list(seeds)}, {SHOWN} {list(shown)} and {ACTION} {list(actions)}, "
-            f"expected [{num_envs}], [{num_envs}, {_SHOWN_BYTES}] and [{num_envs}, steps, ...]; is it of a pool with "
-            f"another number of environments?"
+            f"the state of {name} has {SEED} {seeds.dtype} {list(seeds.shape)}, {SHOWN} {shown.dtype} "
+            f"{list(shown.shape)} and {ACTION} {list(actions.shape)}, expected uint64 [{num_envs}], uint8 [{num_envs}, "
+            f"{_SHOWN_BYTES}] and [{num_envs}, steps, ...]; is it of a pool with another number of environments?"
         )
 
 

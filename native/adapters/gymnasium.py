@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 from gymnasium.vector import AutoresetMode
 
+from penstock.native import _core
 from penstock.native.adapters.keywords import check_keywords, keywords_of, suggestion, type_of
 from penstock.native.adapters.one_array import as_one_array
 from penstock.native.adapters.vector_env import WrappedSource
@@ -70,6 +71,10 @@ def gymnasium_source(
             f"vectorization_mode='async' for a process each"
         )
     spec = _spec(env_id)
+    if spec.namespace == "penstock" and spec.name in _core.environment_ids() and _core.describe(spec.name)["agents"]:
+        raise ValueError(
+            f"{env_id} has a reward for each of its agents, and ids of Gymnasium have one: make {spec.name!r}"
+        )
     own_only = spec.entry_point is None and spec.vector_entry_point is not None
     values = dict(settings)
     keywords = keywords_of(spec)

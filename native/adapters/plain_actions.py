@@ -59,6 +59,9 @@ class WrappedActions:
         if self._from_zero and self._first:
             self._check_values(array, 0)
             return array.astype(self._dtype) + self._first
+        if not self._count:
+            with np.errstate(over="ignore"):  # a number that its type does not hold is refused as infinite
+                array = array.astype(self._dtype, copy=False)
         self._check_values(array, self._first)
         return array.astype(self._dtype, copy=False)
 
@@ -104,6 +107,15 @@ def _check_batch(space: Space[Any], actions: Any, count: int, name: str) -> None
         raise ValueError(f"{name}: expected {count} actions of {space}, got {actions!r:.100}")
 
 
+def _check_held(dtype: np.dtype[Any], array: NDArray[Any], name: str) -> None:
+    """Refuse what an integer type, or a bool, cannot hold: values beyond the bounds alone are the environment's."""
+    first, last = (0, 1) if dtype.kind == "b" else (int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))
+    wrong = (array < first) | (array > last)
+    if wrong.any():
+        place = tuple(np.argwhere(wrong)[0].tolist())
+        raise ValueError(f"{name}: {array[place]} of environment {place[0]} is no {dtype}: expected {first} to {last}")
+
+
 def _check_array(space: Any, array: NDArray[Any], shape: tuple[int, ...], name: str) -> None:
     if array.dtype.kind not in "bfiu" or array.shape != shape:
         raise ValueError(f"{name}: expected {space.dtype} of shape {shape}, got {array.dtype} of {array.shape}")
@@ -112,6 +124,7 @@ def _check_array(space: Any, array: NDArray[Any], shape: tuple[int, ...], name: 
     if array.dtype.kind == "f" and not (array == np.trunc(array)).all():
         raise ValueError(f"{name}: expected whole numbers, got {array[array != np.trunc(array)][0]}")
     if isinstance(space, Box):
+        _check_held(space.dtype, array, name)
         return
     if isinstance(space, MultiBinary):
         first, last = 0, np.ones(space.shape, np.int64)

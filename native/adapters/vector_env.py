@@ -183,6 +183,11 @@ class WrappedPool(EnvironmentPool):
         """
         given = one_seed_each(seed, self.num_envs)
         seeds = [None if value is None else checked_seed(value, index) for index, value in enumerate(given)]
+        known = getattr(self.vector_env, "reset_options", None)
+        if known is not None and (unknown := sorted(set(options or {}) - known)):
+            raise ResetRefusedError(
+                f"reset options {unknown}: these environments take none{' but ' if known else ''}{', '.join(known)}"
+            )
         with self._alone():
             if "reset_mask" in (options or {}):
                 self._be_in(self.autoreset_mode)
@@ -404,6 +409,15 @@ class WrappedPool(EnvironmentPool):
         self._record = record
 
     def _rebuild(self, mode: AutoresetMode) -> None:
+        self._end_environments()
+        self._use(self._source.build(mode), mode)
+
+    def _use(self, vector_env: VectorEnv[Any, Any, Any], mode: AutoresetMode) -> None:
+        self.vector_env = vector_env
+        self._steps = steps_of(vector_env)
+        self._mode = mode
+
+    def _end_environments(self) -> None:
         self._current, self._seeds = None, None
         if self._is_broken:
             with suppress(Exception):
@@ -411,21 +425,19 @@ class WrappedPool(EnvironmentPool):
         else:
             self.vector_env.close()
         self._is_broken = False
-        self.vector_env = self._source.build(mode)
-        self._steps = steps_of(self.vector_env)
-        self._mode = mode
 
     def _reset(self, seeds: Sequence[int | None], options: Mapping[str, Any] | None) -> tuple[Any, Infos]:
         """Reset; `options` stay the caller's, as Gymnasium's vectorisers take the mask out of theirs."""
         given = (options or {}).get("reset_mask")
         mask = None if given is None else checked_mask(given, self.num_envs)
         chosen = np.ones(self.num_envs, dtype=np.bool_) if mask is None else mask
-        self._round, self._seeds, self._record = None, None, None
         before = self._current
         if mask is not None and before is None and not np.all(mask):
             raise ResetRefusedError("reset_mask: expected a reset of all environments first")
         if self._is_broken:
             self._rebuild(self._mode)
+        kept = self._round, self._seeds, self._record
+        self._round, self._seeds, self._record = None, None, None
         self._current = None  # if one fails, those before it are in other episodes
         try:
             self._current, infos = self.vector_env.reset(
@@ -434,6 +446,10 @@ class WrappedPool(EnvironmentPool):
             )
         except ResetRefusedError:
             self._current = before
+            self._round, self._seeds, self._record = kept
+            raise
+        except BaseException:
+            self._is_broken = isinstance(self.vector_env, AsyncVectorEnv)
             raise
         if mask is not None and before is not None and isinstance(self._steps, DirectSteps):
             self._current[~mask] = before[~mask]
@@ -458,10 +474,12 @@ class WrappedPool(EnvironmentPool):
         self._seeds = None
         try:
             result = step()
-        except Exception as error:
+        except BaseException as error:
             self._current, self._round, self._record = None, None, None
-            # A vectoriser's worker that failed has ended.
+            # A vectoriser's worker that failed has ended, and one that Ctrl-C interrupted owes an answer.
             self._is_broken = isinstance(self.vector_env, AsyncVectorEnv)
+            if not isinstance(error, Exception):
+                raise
             raise RuntimeError(
                 f"{self._source.id}: an environment failed in step(): {type(error).__name__}: {error}; reset first, or "
                 f"make a new pool"

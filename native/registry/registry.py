@@ -334,7 +334,7 @@ def _unknown(environment_id: str) -> str:
 
 def _counts(num_envs: Any, num_threads: Any, max_episode_steps: Any) -> tuple[int, int, int | None]:
     if max_episode_steps not in {None, -1}:
-        max_episode_steps = _at_least_one("max_episode_steps", max_episode_steps)
+        max_episode_steps = _at_least_one("max_episode_steps", max_episode_steps, most=2**63 - 1)
     return _at_least_one("num_envs", num_envs), _at_least_one("num_threads", num_threads), max_episode_steps
 
 
@@ -346,11 +346,13 @@ def _autoreset_mode(value: AutoresetMode | str) -> AutoresetMode:
         raise ValueError(f"autoreset_mode is {value!r}, expected an AutoresetMode or one of {expected}") from None
 
 
-def _at_least_one(name: str, value: Any) -> int:
+def _at_least_one(name: str, value: Any, most: int = 2**31 - 1) -> int:
     try:
         number = operator.index(value)
     except TypeError:
         raise ValueError(f"{name} must be an integer of at least 1, got {value!r}") from None
     if isinstance(value, bool) or number < 1:
         raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
+    if number > most:
+        raise ValueError(f"{name} must be at most {most:,}, got {value!r}")
     return number

@@ -63,6 +63,8 @@ _OWN_TYPES = {"key": np.uint32, "episode": np.int32, "length": np.int64, "over":
 class ArrayVector(VectorEnv[Any, Any, Any]):
     """Environments of one program. `state` is the program's, whose arrays other libraries take by DLPack."""
 
+    reset_options = frozenset({"reset_mask"})
+
     def __init__(self, program: Program, action_space: Box, mode: AutoresetMode, limit: int | None) -> None:
         self._program, self._limit = program, limit
         self._same_step = mode == AutoresetMode.SAME_STEP
@@ -87,7 +89,7 @@ class ArrayVector(VectorEnv[Any, Any, Any]):
             ValueError: `reset_mask` chooses some before all were reset.
         """
         own = self._own
-        if unknown := sorted(set(options or {}) - {"reset_mask"}):
+        if unknown := sorted(set(options or {}) - self.reset_options):
             raise ResetRefusedError(f"reset options {unknown}: these environments take none but reset_mask")
         mask = (options or {}).get("reset_mask")
         chosen = np.ones(self.num_envs, dtype=np.bool_) if mask is None else np.asarray(mask, dtype=np.bool_)
@@ -113,7 +115,7 @@ class ArrayVector(VectorEnv[Any, Any, Any]):
     def step(self, actions: Any) -> tuple[Any, NDArray[Any], NDArray[np.bool_], NDArray[np.bool_], Infos]:
         """Step; in same-step mode `final_obs` has the last observations of the episodes that ended."""
         own = self._own
-        begins = own["over"].copy()  # in next-step mode alone
+        begins = own["over"].copy()  # in next-step mode, and after a state of that mode was restored
         state = self._program.step(self.state, np.ascontiguousarray(actions, dtype=np.float32))
         self.state = state
         own["length"] += 1
@@ -124,6 +126,7 @@ class ArrayVector(VectorEnv[Any, Any, Any]):
             own["episode"] += begins
             self._replace(begins)
             own["length"][begins] = 0
+            own["over"][:] = False
             terminated, truncated, reward = terminated & ~begins, truncated & ~begins, np.where(begins, 0, reward)
         over = terminated | truncated
         infos: Infos = {}

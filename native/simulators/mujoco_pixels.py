@@ -84,6 +84,8 @@ def pixels_source(env_id: str, view: View, make_pool: Callable[[AutoresetMode], 
 class PixelVector(VectorEnv[Any, Any, Any]):
     """A pool whose observations are frames, uint8 `[3, height, width]`. `pool` is the one that steps."""
 
+    reset_options = frozenset({"reset_mask"})
+
     def __init__(self, pool: Pool, view: View, mode: AutoresetMode) -> None:
         self.pool, self._camera = pool, _Camera(pool, view)
         self._same_step = mode == AutoresetMode.SAME_STEP
@@ -140,6 +142,8 @@ class PixelVector(VectorEnv[Any, Any, Any]):
 
     def take(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Go on from what `arrays` returned; raises ValueError as `Pool.restore`."""
+        if self._same_step and np.any(arrays.get("own.over", False)):
+            raise ValueError("it has ended episodes, which a pool with autoreset_mode='SameStep' never has")
         self.pool.restore({name: array for name, array in arrays.items() if name != "own.over"})
 
     def _seen(self, mask: NDArray[np.bool_] | None = None) -> NDArray[np.uint8]:

@@ -52,7 +52,7 @@ class StatePool(WrappedPool):
 
         Raises:
             StateNotSupportedError: It is not a state of this environment, with this number of copies and these versions
-                of its library.
+                of its library; the pool is then as it was.
         """
         with self._alone():
             expected = {name: getattr(self._counts, field) for name, field in _COUNTS.items()} | {
@@ -69,14 +69,16 @@ class StatePool(WrappedPool):
                     )
             is_over = bool(np.asarray(state["own.over"]).any()) if "own.over" in state else False
             mode = self.autoreset_mode if is_over else AutoresetMode.SAME_STEP
-            self._rebuild(mode)
-            source: Any = self.vector_env
+            source: Any = self._source.build(mode)
             try:
-                source.take({name: array for name, array in state.items() if not name.startswith("count.")})
+                source.take({name: np.asarray(of) for name, of in state.items() if not name.startswith("count.")})
             except ValueError as error:
+                source.close()
                 raise StateNotSupportedError(
                     f"the state of {self._source.id} is another environment's, or another version's: {error}"
                 ) from error
+            self._end_environments()
+            self._use(source, mode)
             self._round, self._record = None, None
             for name, field in _COUNTS.items():
                 setattr(self._counts, field, np.array(state[name], dtype=expected[name].dtype))

@@ -95,18 +95,24 @@ static inline int penstock_connect(penstock_client *client, const char *host, in
   return -1;
 }
 
+/* Ends the connection, as a later answer to this request would be taken for that of the next one. Returns -1. */
+static inline int penstock_give_up(penstock_client *client, const char *text, size_t size) {
+  close(client->fd), client->fd = -1;
+  return penstock_client_fail(client, text, size);
+}
+
 static inline int penstock_ask(penstock_client *client, int kind, size_t bytes, int answer, void *into, size_t most, size_t *size) {
   int found;
   if (client->fd < 0) return penstock_client_fail(client, "not connected", 255);
-  if (penstock_send_frame(client->fd, kind, client->body, bytes)) return penstock_client_fail(client, "the server is gone", 255);
+  if (penstock_send_frame(client->fd, kind, client->body, bytes)) return penstock_give_up(client, "the server is gone", 255);
   found = penstock_receive_head(client->fd, size);
   if (found == answer && *size <= most && !penstock_receive_all(client->fd, into, *size)) return 0;
   if (found == PENSTOCK_FAILED) {
     char text[256];
     size_t shown = *size < sizeof text ? *size : sizeof text - 1;
-    if (!penstock_receive_all(client->fd, text, shown)) return penstock_client_fail(client, text, shown);
+    if (!penstock_receive_all(client->fd, text, shown)) return penstock_give_up(client, text, shown);
   }
-  return penstock_client_fail(client, "no answer, or none of the protocol", 255);
+  return penstock_give_up(client, "no answer, or none of the protocol", 255);
 }
 
 /* Starts episodes with these seeds where `chosen` is 1 (NULL: everywhere); writes `observation`. Returns 0, or -1. */
@@ -118,7 +124,7 @@ static inline int penstock_reset(penstock_client *client, const uint64_t *seeds,
   else memset(client->body + 8 * count, 1, count);
   if (penstock_ask(client, PENSTOCK_RESET, 9 * count, PENSTOCK_OBSERVED, client->observation, count * client->observation_bytes, &size))
     return -1;
-  return size == count * client->observation_bytes ? 0 : penstock_client_fail(client, "an answer of another size", 255);
+  return size == count * client->observation_bytes ? 0 : penstock_give_up(client, "an answer of another size", 255);
 }
 
 /* Steps where `chosen` is 1 (NULL: everywhere). An episode that ends is followed by one with its seed of `next_seeds`,
@@ -132,9 +138,9 @@ static inline int penstock_step(penstock_client *client, const uint64_t *next_se
   if (penstock_ask(client, PENSTOCK_STEP, (9 + client->action_bytes) * count, PENSTOCK_STEPPED, client->reward,
                    count * (10 + 2 * client->observation_bytes), &size))
     return -1;
-  if (size < 10 * count) return penstock_client_fail(client, "an answer of another size", 255);
+  if (size < 10 * count) return penstock_give_up(client, "an answer of another size", 255);
   for (index = 0; index < count; ++index) ended += client->terminated[index] || client->truncated[index];
-  return size == count * 10 + (count + ended) * client->observation_bytes ? 0 : penstock_client_fail(client, "an answer of another size", 255);
+  return size == count * 10 + (count + ended) * client->observation_bytes ? 0 : penstock_give_up(client, "an answer of another size", 255);
 }
 
 #endif

@@ -92,9 +92,15 @@ class Connection:
             WireError: The connection is lost, or the answer is none that was asked for.
             RefusedError: The server reports a failure.
         """
-        self._socket.settimeout(self._seconds)
-        wire.send_frame(self._socket, kind, *parts)
-        found, body = wire.receive_frame(self._socket, most, self._seconds)
+        if self._socket.fileno() < 0:
+            raise wire.WireError("an earlier request was given up")
+        try:
+            self._socket.settimeout(self._seconds)
+            wire.send_frame(self._socket, kind, *parts)
+            found, body = wire.receive_frame(self._socket, most, self._seconds)
+        except BaseException:
+            self._socket.close()  # after Ctrl-C too: the next request would take this one's answer for its own
+            raise
         if found == wire.FAILED:
             raise RefusedError(f"the server at {self.address} reports: {bytes(body).decode(errors='replace')}")
         if found != answer:

@@ -174,9 +174,13 @@ static inline void penstock_begin(const penstock_batch *batch, size_t index, uin
   batch->steps[index] = 0, batch->ready[index] = 1;
 }
 
-/* Writes a row, whose floats lie at no alignment behind a mask: `row` is room for them. */
+/* Writes a row, whose floats lie at no alignment behind a mask: `row` is room for them. Zeros before the first reset. */
 static inline void penstock_observe(const penstock_batch *batch, size_t index, int ended, float *row, unsigned char *out) {
   size_t choice;
+  if (!batch->ready[index]) {
+    memset(out, 0, batch->row_bytes);
+    return;
+  }
   if (batch->environment->observation_leaf_count) {
     batch->environment->observe_leaves(penstock_state(batch, index), out + batch->mask_bytes);
   } else {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import socket
 from typing import TYPE_CHECKING, Any
@@ -28,6 +27,7 @@ RECONNECT_SECONDS = 30.0
 """Default of the time for which connecting is tried again after a loss."""
 FIRST_SECONDS = 10.0
 """Longest time for which the first connection is tried: a wrong address is a user's mistake."""
+_MOST_SECONDS = 10**8
 
 
 def socket_source(
@@ -129,6 +129,6 @@ def _trust(certificate: Any, addresses: tuple[str, ...]) -> Trust | None:
 def _seconds(name: str, value: Any, default: float) -> float:
     if value is None:
         return default
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-        raise ValueError(f"{name} is {value!r}, expected seconds above 0")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= _MOST_SECONDS:
+        raise ValueError(f"{name} is {value!r}, expected seconds above 0, at most {_MOST_SECONDS:,}")
     return float(value)

@@ -47,6 +47,8 @@ def episode_seed(seed: int, episode: int) -> int:
 class SocketVector(VectorEnv[Any, Any, Any]):
     """Environments of one connection, in Gymnasium's next-step or same-step mode."""
 
+    reset_options = frozenset({"reset_mask"})
+
     def __init__(
         self, request: Request, connection: Connection, mode: AutoresetMode, encoding: Encoding = PLAIN
     ) -> None:
@@ -81,7 +83,7 @@ class SocketVector(VectorEnv[Any, Any, Any]):
         Raises:
             RuntimeError: The server is lost, or fails.
         """
-        if unknown := sorted(set(options or {}) - {"reset_mask"}):
+        if unknown := sorted(set(options or {}) - self.reset_options):
             raise ResetRefusedError(f"reset options {unknown}: these environments take none but reset_mask")
         mask = (options or {}).get("reset_mask")
         chosen = np.ones(self.num_envs, dtype=np.bool_) if mask is None else np.asarray(mask, dtype=np.bool_)

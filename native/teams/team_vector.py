@@ -48,6 +48,8 @@ class TeamVector(VectorEnv[Any, Any, Any]):
         ValueError: The mode is `Disabled`, or spaces that no pool can hold.
     """
 
+    reset_options: frozenset[str] = frozenset()
+
     def __init__(
         self,
         environment_id: str,

@@ -40,11 +40,12 @@ def set_attribute(pool: Any, name: str, value: Any, rows: Iterable[int]) -> None
 
     Raises:
         AttributeError: There is no such attribute that can be set.
+        IndexError: There is no such environment.
     """
     pool = _holder(pool)
     if not hasattr(pool, "set_attr"):
         raise AttributeError(f"{pool} cannot set {name!r}: none of its environments' attributes can be set")
-    chosen = set(rows)
+    chosen = {range(pool.num_envs)[row] for row in rows}
     before = [value] * pool.num_envs if len(chosen) == pool.num_envs else pool.get_attr(name)
     pool.set_attr(name, [value if row in chosen else old for row, old in enumerate(before)])
 

@@ -9,6 +9,7 @@ from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode
 
 from penstock import native
+from penstock.native.pool.arguments import checked_seed
 from penstock.native.trainers.common import missing, step_rows
 
 try:
@@ -114,7 +115,7 @@ class PoolEnv(EnvBase):
         return TensorDict({"observation": torch.from_numpy(observation), **rest}, batch_size=[len(observation)])
 
     def _set_seed(self, seed: int | None) -> None:
-        self._next_seed = seed
+        self._next_seed = None if seed is None else checked_seed(seed, 0)
 
     def close(self, *, raise_if_closed: bool = True) -> None:
         """Close the pool."""

@@ -199,8 +199,13 @@ def test_a_state_of_another_form_is_refused_and_leaves_no_round_open():
     pool.end_round()
     state = pool.save()
     for name, array, message in (
-        ("repeated.shown", state["repeated.shown"][:1], r"repeated.shown \[1, 16\].*expected \[2\], \[2, 16\]"),
+        (
+            "repeated.shown",
+            state["repeated.shown"][:1],
+            r"repeated.shown uint8 \[1, 16\].*expected uint64 \[2\], uint8 \[2, 16\]",
+        ),
         ("repeated.seed", np.arange(3, dtype=np.uint64), "another number of environments"),
+        ("repeated.seed", np.array([0.5, 1.5]), r"repeated.seed float64 \[2\]"),
         ("repeated.action", np.ones(2, np.int64), r"repeated.action \[2\]"),
         ("repeated.action", np.full((2, 2), 9), "actions that its environments do not take: .*9"),
         ("repeated.action", np.ones((2, 2, 3), np.int64), "actions that its environments do not take"),
@@ -209,6 +214,46 @@ def test_a_state_of_another_form_is_refused_and_leaves_no_round_open():
             pool.restore({**state, name: array})
         pool.restore(state)
         np.testing.assert_array_equal(pool.save()["repeated.shown"], state["repeated.shown"])
+
+
+class Interrupted(gymnasium.Env):
+    """The second step of each environment is interrupted, as by Ctrl-C."""
+
+    observation_space = gymnasium.spaces.Box(0, 9, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        self._steps = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self._steps += 1
+        if self._steps == 2:
+            raise KeyboardInterrupt
+        return np.full(1, self._steps, np.float32), 0.0, False, False, {}
+
+
+def test_an_interrupted_step_needs_a_reset():
+    """Some environments may have been stepped and others not, so the pool says that it is not ready."""
+    gymnasium.register("Interrupted-v0", Interrupted)
+    try:
+        pool = native.make("Interrupted-v0", 2)
+        pool.reset(seed=0)
+        pool.step(np.zeros(2, np.int64))
+        with pytest.raises(KeyboardInterrupt):
+            pool.step(np.zeros(2, np.int64))
+        with pytest.raises(RuntimeError, match="not every environment is ready"):
+            pool.step(np.zeros(2, np.int64))
+        pool.reset(seed=0)
+        assert pool.step(np.zeros(2, np.int64))[0].tolist() == [[1.0], [1.0]]
+    finally:
+        del gymnasium.registry["Interrupted-v0"]
+
+
+def test_ids_of_several_rewards_are_no_ids_of_gymnasiums():
+    """Their rewards would not fit; the native id is named."""
+    with pytest.raises(ValueError, match=r"has a reward for each of its agents, .* make 'simple_spread_v3'"):
+        native.make("penstock/simple_spread_v3", 2)
 
 
 class Careless(gymnasium.Env):

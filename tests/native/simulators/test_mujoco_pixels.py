@@ -60,6 +60,17 @@ saved = pool.save()
 other.restore(saved)
 print(play(pool, action(2)) == play(other, action(2)))
 
+# A state that is none changes nothing, and one with ended episodes is for next-step mode.
+for state in ({name: of for name, of in saved.items() if name != "state"}, {**saved, "own.over": np.ones(2, np.bool_)}):
+    same, rows = made("SameStep"), action(3)
+    same.reset(seed=1)
+    try:
+        same.restore(state)
+    except native.StateNotSupportedError as error:
+        same.step(rows[0])
+        print("ended episodes" in str(error), end=" ")
+print()
+
 # Cameras: the default one follows the robot, and another model has its own.
 for settings in ({}, {"camera": "track"}):
     camera = made(**settings)
@@ -85,6 +96,7 @@ def test_pictures_are_seen_in_place_of_states():
         "Disabled True (2, 3, 24, 32) uint8 True",
         "[4, 4, 4, 4, 4, 4] False",
         "True",
+        "False True ",
         "True True True {'dtype': 'uint8', 'shape': (3, 16, 16)}",
     ], done.stderr
 

@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +12,10 @@ import pytest
 from penstock import native
 from penstock.native.sockets import server as python_server
 from penstock.native.sockets import wire
+from penstock.native.sockets.server import EnvironmentServer
 
 from ...support.environment_server import EnvironmentProcess
-from .test_socket_pool import ID, assert_same_rounds, play_rounds, served
+from .test_socket_pool import ID, Drifting, assert_same_rounds, play_rounds, served, serving
 from .test_wire import exchanged, hello
 
 FOLDER = Path(python_server.__file__).parent
@@ -149,6 +151,55 @@ def test_the_c_server_refuses_wrong_requests(cartpole):
     for frames in ([(wire.RESET, reset), (wire.STEP, step)], [(wire.STEP, bytes(16) + b"\x01")], [(wire.RESET, b"")]):
         answers = exchanged(cartpole.address, (wire.HELLO, hello()), *frames)
         assert answers[-1][0] == wire.FAILED
+
+
+WAITING = r"""
+#include "client.h"
+int main(int count, char **arguments) {
+  penstock_client client;
+  uint64_t seed = 1;
+  int64_t action = 0;
+  if (count < 2 || penstock_connect(&client, "127.0.0.1", atoi(arguments[1]), "Slow", 1, 0, 0.2)) return 1;
+  if (penstock_reset(&client, &seed, NULL)) return 2;
+  for (int step = 0; step < 2; ++step)
+    printf("%d %s\n", penstock_step(&client, &seed, &action, NULL), client.error), fflush(stdout), getchar();
+  penstock_disconnect(&client);
+  return 0;
+}
+"""
+
+
+def test_the_c_client_takes_no_late_answer_for_the_next_one(tmp_path):
+    """After a time-out it is not connected: the answer that came since belongs to the step before."""
+    answered = threading.Event()
+
+    class Slow(Drifting):
+        def step(self, action):
+            answered.wait(30)
+            return super().step(0)
+
+    (tmp_path / "waiting.c").write_text(WAITING)
+    program = compiled(tmp_path / "waiting.c", tmp_path / "waiting")
+    with serving(EnvironmentServer(Slow, "Slow", "127.0.0.1:0")) as server:
+        command = [program, server.address.split(":")[1]]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as client:
+            assert client.stdout.readline() == "-1 no answer, or none of the protocol\n"
+            answered.set()
+            client.stdin.write("\n\n")
+            client.stdin.flush()
+            assert client.stdout.readline() == "-1 not connected\n"
+        assert client.returncode == 0
+
+
+def test_the_c_server_observes_nothing_that_was_not_reset(cartpole):
+    """A first reset of some environments shows zeros for the others, whose state is none yet."""
+    two = bytes([7] + [0] * 7 + [8] + [0] * 7)
+    answers = exchanged(cartpole.address, (wire.HELLO, hello(num_envs=2)), (wire.RESET, two + b"\x01\x00"))
+    kind, body = answers[-1]
+    assert kind == wire.OBSERVED
+    first, second = np.frombuffer(body, np.float32).reshape(2, 4)
+    assert first.any()
+    assert not second.any()
 
 
 def test_the_c_client_steps_any_server(tmp_path):

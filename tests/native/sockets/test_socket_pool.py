@@ -10,6 +10,7 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, Graph, OneOf, Sequence, Text, Tuple
 
 from penstock import native
+from penstock.native.sockets import wire
 from penstock.native.sockets.server import EnvironmentServer, serve_id
 from penstock.native.sockets.vector import episode_seed
 
@@ -228,6 +229,64 @@ def test_an_environment_that_fails_says_so_and_is_not_tried_again():
         pool.close()
 
 
+def test_ctrl_c_while_an_answer_is_awaited_leaves_no_answer_behind(monkeypatch):
+    """The step after the next reset gets its own answer, not that of the interrupted one."""
+
+    class Told(Drifting):
+        observation_space, action_space = Box(-np.inf, np.inf, (1,)), Discrete(4)
+
+        def step(self, action):
+            return np.full(1, action, np.float32), float(action), False, False, {}
+
+    receive = wire.receive_frame
+
+    def interrupted(*arguments):
+        if threading.current_thread() is threading.main_thread():  # the server's thread goes on
+            raise KeyboardInterrupt
+        return receive(*arguments)
+
+    with serving(EnvironmentServer(Told, "Told", "127.0.0.1:0")) as server:
+        pool = native.make("socket/Told", 1, address=server.address)
+        pool.reset(seed=0)
+        monkeypatch.setattr(wire, "receive_frame", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            pool.step(np.array([2]))
+        monkeypatch.setattr(wire, "receive_frame", receive)
+        with pytest.raises(RuntimeError, match="not every environment is ready"):
+            pool.step(np.array([0]))
+        pool.reset(seed=0)
+        for action in (0, 3, 1):
+            assert pool.step(np.array([action]))[1] == [action]
+        pool.close()
+
+
+@pytest.mark.parametrize(
+    ("space", "action", "said"),
+    [
+        (Box(0, 10, (2,), np.uint8), [300, 5], r"300 of environment 0 is no uint8: expected 0 to 255"),
+        (Box(0, 10, (2,), np.uint8), [-1, 5], r"-1 of environment 0 is no uint8"),
+        (Box(0, 1, (2,), np.bool_), [2, 0], r"2 of environment 0 is no bool: expected 0 to 1"),
+        (Box(-1, 1, (2,), np.float16), [70000.0, 0], r"action of environment 0 is not finite"),
+    ],
+)
+def test_an_action_that_its_type_does_not_hold_is_refused(space, action, said):
+    """It would reach the environment as another number; nothing was stepped."""
+
+    class Boxed(Drifting):
+        action_space = space
+
+        def step(self, action):
+            return np.asarray(action[:1], np.float32), 0.0, False, False, {}
+
+    with serving(EnvironmentServer(Boxed, "Boxed", "127.0.0.1:0")) as server:
+        pool = native.make("socket/Boxed", 1, address=server.address)
+        pool.reset(seed=0)
+        with pytest.raises(ValueError, match=said):
+            pool.step([action])
+        assert pool.step([[1, 0]])[0] == [[1.0]]
+        pool.close()
+
+
 def test_a_silent_server_is_given_up_after_reply_seconds():
     """A step that takes longer counts as a loss; new environments may be faster."""
     release = threading.Event()
@@ -254,6 +313,8 @@ def test_a_silent_server_is_given_up_after_reply_seconds():
         ({"address": "::1:7000"}, r"expected an IPv6 address in brackets"),
         ({"address": "127.0.0.1:1", "reconnect_seconds": 0.1}, r"no environment answers \(127.0.0.1:1: .*refused"),
         ({"address": "127.0.0.1:1", "reply_seconds": 0}, r"reply_seconds is 0, expected seconds above 0"),
+        ({"address": "127.0.0.1:1", "reply_seconds": 1e10}, r"expected seconds above 0, at most 100,000,000"),
+        ({"address": "127.0.0.1:1", "max_episode_steps": 2**63}, r"max_episode_steps must be at most 9,223,"),
         ({"address": "127.0.0.1:1", "num_threads": 2}, r"leave num_threads at 1"),
         ({"address": "127.0.0.1:1", "render_mode": "rgb_array"}, r"can't be drawn here"),
     ],

@@ -144,6 +144,10 @@ def test_sb3_attributes_and_methods():
     assert not env.has_attr("no_such")
     env.set_attr("gravity", 1.0, indices=[0, 2])
     assert env.get_attr("gravity") == [1.0, 9.5, 1.0]
+    env.set_attr("gravity", 5.0, indices=[-1])
+    assert env.get_attr("gravity") == [1.0, 9.5, 5.0]
+    with pytest.raises(IndexError):
+        env.set_attr("gravity", 1.0, indices=[3])
     with pytest.raises(AttributeError, match="no_such"):
         env.set_attr("no_such", 1.0)
     with pytest.raises(AttributeError, match="compute_reward"):

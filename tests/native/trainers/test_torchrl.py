@@ -83,6 +83,13 @@ def test_a_seed_holds_for_the_next_full_reset(cartpole: EnvBase):
     assert torch.equal(cartpole.reset()["observation"], first)
 
 
+def test_a_refused_seed_is_forgotten(cartpole: EnvBase):
+    """The resets after it are as if it had not been given."""
+    with pytest.raises(ValueError, match="seed"):
+        cartpole.set_seed(-1)
+    cartpole.reset()
+
+
 def test_rollouts_go_on_until_all_are_done(cartpole: EnvBase):
     """break_when_all_done steps the environments that are still going, and leaves the others where they ended."""
     cartpole.set_seed(0)
