@@ -1,4 +1,4 @@
-"""A population refuses what can't be copied before anything starts; `tests/end_to_end/test_sweeps.py` trains some."""
+"""A population refuses what can't be copied before anything starts; end_to_end/operation/test_sweeps.py trains some."""
 
 import pytest
 
