@@ -67,6 +67,7 @@ def describe_run(store: str, name: str, last: int | None = None) -> dict[str, An
             newest is not None and newest.finished is not None,
             driven=lease is not None,
             has_policy=newest is None or bool(newest.snapshots),
+            imported="imported" in description["config"],
         ),
     }
 

@@ -16,7 +16,7 @@ from penstock.flows.api.drive import run_here
 from penstock.flows.api.surroundings import quieten_prefect
 from penstock.flows.display.console import Panel
 from penstock.flows.sweeps.processes import DIVERGED_STATUS
-from penstock.storage.errors import DivergedError, PenstockError
+from penstock.storage.errors import DivergedError, PenstockError, RunFinishedError
 from penstock.tasks.setup.config.loading import build_config
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ def main() -> None:
     try:
         with tags(order["sweep"]), leave_when(limit.is_reached):
             run_here(build_config(order["config"]), "resume", Panel(), before_exit=lambda _: None)
+    except RunFinishedError:
+        return  # since the sweep looked, by another sweep or a command
     except DivergedError as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201  (the sweep reads it)
         sys.exit(DIVERGED_STATUS)

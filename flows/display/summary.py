@@ -144,9 +144,22 @@ def driver_line(lease: Lease) -> str:
     return f"driven by {who}, since {datetime.fromtimestamp(time.time() - seconds).astimezone():%Y-%m-%d %H:%M:%S}"
 
 
-def next_steps(run: str, store: str, finished: bool, *, driven: bool = False, has_policy: bool = True) -> list[str]:
-    """Return the commands to type next; a run that is driven is not resumed, one of given episodes is learned from."""
+def next_steps(
+    run: str,
+    store: str,
+    finished: bool,
+    *,
+    driven: bool = False,
+    has_policy: bool = True,
+    imported: bool = False,
+) -> list[str]:
+    """Return the commands to type next: a run that is driven is not resumed, one of given episodes is learned from.
+
+    One that was imported is not, as it names no environment.
+    """
     where = "" if store == "runs" else f" --store {shlex.quote(store)}"
+    if imported:
+        return [f"penstock export {run} FOLDER --to minari{where}"]
     if not has_policy:
         return [f"penstock replay NAME --from {run}{where}"]
     if finished:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from penstock.flows.sweeps.points import check_sweep_name, computed_settings, make_point
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 _SUFFIX_CHARACTERS = len("-0000")
 _REDRAWS = 20
+_LISTED_POINTS = 1000
+"""Most points of a space of lists that are looked through for one that was not drawn."""
 _LAST_STAGE = "schedule.max_stages"
 
 
@@ -69,17 +72,39 @@ def plan_halving(
     rungs = [first_stages]
     while rungs[-1] * reduction < last:
         rungs.append(rungs[-1] * reduction)
+    drawn = _drawn(space, runs, seed)
+    points = [make_point(name, config, values, f"{name}-{number:04d}") for number, values in enumerate(drawn)]
+    for point in points:
+        check_evaluated("first_stages", first_stages, point.config)
+    return HalvingPlan(name, space, config, points, [*rungs, last], reduction, seed)
+
+
+def _drawn(space: Mapping[str, Choice], runs: int, seed: int) -> list[dict[str, Any]]:
+    """Draw the settings of so many runs; no two are equal where the space is made of lists."""
+    lists = [choice for choice in space.values() if isinstance(choice, list)]
+    possible: list[dict[str, Any]] = []
+    if len(lists) == len(space):
+        for chosen in product(*lists):
+            point = dict(zip(space, chosen, strict=True))
+            if point not in possible:
+                possible.append(point)
+            if len(possible) > _LISTED_POINTS:
+                break
+        if len(possible) < runs and len(possible) <= _LISTED_POINTS:
+            raise ConfigError(
+                f"runs = {runs}: the space has {len(possible)} points, and a run that is trained twice is judged "
+                f"twice; expected at most {len(possible)} runs"
+            )
     drawn: list[dict[str, Any]] = []
     for number in range(runs):
         for redraw in range(_REDRAWS):
             values = draw(space, seed, number, redraw)
             if values not in drawn:
                 break
+        else:
+            values = next((point for point in possible if point not in drawn), values)
         drawn.append(values)
-    points = [make_point(name, config, values, f"{name}-{number:04d}") for number, values in enumerate(drawn)]
-    for point in points:
-        check_evaluated("first_stages", first_stages, point.config)
-    return HalvingPlan(name, space, config, points, [*rungs, last], reduction, seed)
+    return drawn
 
 
 def run_halving(

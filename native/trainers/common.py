@@ -10,11 +10,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def missing(trainer: str, error: ModuleNotFoundError, extra: str = "trainers") -> ModuleNotFoundError:
-    """Return the error that replaces `error`, raised by an import for `trainer`, which an extra installs."""
+def missing(
+    trainer: str, error: ModuleNotFoundError, install: str = "pip install 'penstock-rl[trainers]'"
+) -> ModuleNotFoundError:
+    """Return the error that replaces `error`, raised by an import for `trainer`, which a command installs."""
     return ModuleNotFoundError(
-        f"this adapter needs {trainer}, and importing it found no module {error.name!r}; "
-        f"install it with: pip install 'penstock-rl[{extra}]'",
+        f"this adapter needs {trainer}, and importing it found no module {error.name!r}; install it with: {install}",
         name=error.name,
     )
 

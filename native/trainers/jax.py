@@ -6,21 +6,19 @@ repeated.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
+from penstock.native.interface import EnvironmentPool
 from penstock.native.trainers.common import missing
-
-if TYPE_CHECKING:
-    from penstock.native.interface import EnvironmentPool
 
 try:
     import jax
     from jax.experimental import io_callback
 except ModuleNotFoundError as error:
-    raise missing("JAX", error, "jax") from error
+    raise missing("JAX", error, "pip install 'penstock-rl[jax]'") from error
 
 
 class JaxStep(NamedTuple):
@@ -49,8 +47,11 @@ class JaxPool:
         """Take a pool, which nothing else may step meanwhile.
 
         Raises:
+            TypeError: It is another vector environment.
             ValueError: Its observations or actions are no single arrays, or it does not reset by itself.
         """
+        if not isinstance(pool, EnvironmentPool):
+            raise TypeError(f"expected a pool, as penstock.native.make gives, got {pool}")
         if pool.autoreset_mode == AutoresetMode.DISABLED:
             raise ValueError(
                 f"{pool}: autoreset_mode is Disabled, and compiled loops can't reset; expected another one"
@@ -72,6 +73,8 @@ class JaxPool:
         """
         if seed is None:
             return io_callback(self._reset, self._observed, ordered=True)
+        if jax.numpy.shape(seed) or not _is(seed, jax.numpy.integer):
+            raise ValueError(f"seed: expected one whole number, got {seed!r}; keys of jax.random are for its functions")
         return io_callback(self._reset, self._observed, seed, ordered=True)
 
     def step(self, actions: Any) -> JaxStep:
@@ -81,12 +84,17 @@ class JaxPool:
             actions: Integers `[num_envs]`, or floats `[num_envs, ...]`, as the pool's `step` takes them.
 
         Raises:
-            ValueError: Their shape is another one. Values that the pool refuses are an error of JAX's when they are
-                there, with the pool's words in it.
+            ValueError: Their shape or type is another one. Values that the pool refuses are an error of JAX's when they
+                are there, with the pool's words in it.
         """
         expected = self.pool.action_space.shape
         if tuple(jax.numpy.shape(actions)) != tuple(expected or ()):
             raise ValueError(f"actions: expected an array of shape {expected}, got {jax.numpy.shape(actions)}")
+        whole = self._action_dtype.kind in "iu"
+        if not (_is(actions, jax.numpy.integer) or (not whole and _is(actions, jax.numpy.floating))):
+            raise ValueError(
+                f"actions: expected {'integers' if whole else 'floats'}, got {jax.numpy.result_type(actions)}"
+            )
         stepped: JaxStep = io_callback(self._step, self._result, actions, ordered=True)
         return stepped
 
@@ -105,3 +113,8 @@ class JaxPool:
                 final[env] = infos["final_obs"][env]
         flags = (np.array(terminated, dtype=np.bool_), np.array(truncated, dtype=np.bool_))
         return JaxStep(seen, np.array(reward, dtype=np.float32), *flags, final)
+
+
+def _is(values: Any, kind: Any) -> bool:
+    """Return whether values, or those that a trace stands for, are of a kind of numbers."""
+    return bool(jax.numpy.issubdtype(jax.numpy.result_type(values), kind))

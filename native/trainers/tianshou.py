@@ -12,10 +12,12 @@ from penstock.native.trainers.attributes import get_attribute, set_attribute
 from penstock.native.trainers.common import missing, step_rows
 from penstock.native.trainers.infos import split_infos
 
+_INSTALL = "pip install --no-deps tianshou, and the modules that it then misses: docs/trainers.md says why"
+
 try:
     from tianshou.env import BaseVectorEnv
 except ModuleNotFoundError as error:
-    raise missing("Tianshou", error) from error
+    raise missing("Tianshou", error, _INSTALL) from error
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

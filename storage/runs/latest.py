@@ -40,14 +40,21 @@ def read_hint(store: Store) -> Hint:
     """
     try:
         found = parse_json(store.read(LATEST))
-        hint = Hint(found["stage"], found.get("digest", ""), bool(found.get("copies", False)))
     except ObjectNotFoundError:
         return NO_HINT
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        _log.warning("'%s' is damaged and ignored; the next commit rewrites it: %r", LATEST, error)
+    except ValueError as error:
+        _log.warning("'%s' is damaged and ignored; the next commit rewrites it: %s", LATEST, error)
         return NO_HINT
-    valid = isinstance(hint.stage, int) and 0 <= hint.stage < _MOST_STAGES and isinstance(hint.digest, str)
-    return hint if valid else NO_HINT
+    values = found if isinstance(found, dict) else {}
+    stage, hinted = values.get("stage"), values.get("digest", "")
+    if type(stage) is int and 0 <= stage < _MOST_STAGES and isinstance(hinted, str):
+        return Hint(stage, hinted, bool(values.get("copies", False)))
+    _log.warning(
+        "'%s' is damaged and ignored; the next commit rewrites it: expected an object with the number of a stage and "
+        "the digest of its commit",
+        LATEST,
+    )
+    return NO_HINT
 
 
 def write_hint(store: Store, hint: Hint) -> None:

@@ -50,13 +50,17 @@ class Lease:
         """
         try:
             values = parse_json(data)
-            format_ = values.pop("format")
-            lease = cls(**values)
-            wrong = [field.name for field in fields(cls) if not isinstance(values[field.name], _KINDS[str(field.type)])]
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise _corrupt(repr(error)) from error
+        except ValueError as error:
+            raise _corrupt(str(error)) from error
+        expected = {"format", *(field.name for field in fields(cls))}
+        if not isinstance(values, dict) or values.keys() != expected:
+            found = ", ".join(sorted(values)) if isinstance(values, dict) else f"a {type(values).__name__}"
+            raise _corrupt(f"found {found}, expected {', '.join(sorted(expected))}")
+        format_ = values.pop("format")
         if format_ != _FORMAT:
             raise _corrupt(f"'format' is {format_!r}, expected '{_FORMAT}'")
+        wrong = [field.name for field in fields(cls) if not isinstance(values[field.name], _KINDS[str(field.type)])]
+        lease = cls(**values)
         if wrong or not 0 < lease.ttl_seconds <= _LONGEST_TTL_SECONDS or lease.pid < 1:
             raise _corrupt(f"{', '.join(wrong) or 'ttl_seconds or pid'} malformed")
         return lease

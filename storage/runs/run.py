@@ -99,6 +99,10 @@ class RunFolder:
                 f"`penstock resume {self.name}`"
             ) from error
 
+    def was_imported(self) -> bool:
+        """Return whether its episodes came from a dataset, which says nothing of an environment; errors as `load`."""
+        return "imported" in self.load().get("config", {})
+
     def load(self, *needed: str) -> dict[str, Any]:
         """Return the run's description, without its digest.
 

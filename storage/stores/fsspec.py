@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _RANGE_NOT_SATISFIABLE = 416
+_NO_S3 = "what answers speaks no S3, so check AWS_ENDPOINT_URL"
 _S3_SETTINGS: Mapping[str, Any] = {
     "connect_timeout": CONNECT_SECONDS,
     "read_timeout": READ_SECONDS,
@@ -109,6 +110,8 @@ class FsspecStore(RemoteStore):
         except FileNotFoundError as error:
             if _code(error) == NO_BUCKET:
                 raise
+            if self._is_s3:  # to a folder that holds nothing S3 answers with an empty list
+                raise NotADirectoryError(f"{_NO_S3}: it knows no list of a bucket ({error})") from error
             return []
 
     def _remove(self, client: Any, paths: Sequence[str]) -> None:
@@ -152,6 +155,8 @@ def _list_s3(system: Any, start: str) -> list[str]:
     paths: list[str] = []
     while True:
         page = system.call_s3("list_objects_v2", **asked)
+        if "Name" not in page:
+            raise NotADirectoryError(f"{_NO_S3}: it sent something else than the list of a bucket")
         paths.extend(f"{bucket}/{found['Key']}" for found in page.get("Contents", []))
         if not page.get("IsTruncated"):
             return paths

@@ -14,6 +14,7 @@ from penstock.storage.digest import canonical_json
 from penstock.storage.errors import ConfigError, RunIdleError, StoreError
 from penstock.storage.runs.continuing.extensions import extension_after
 from penstock.storage.runs.reader_claims import reading
+from penstock.tasks.data.replay.given_episodes import require_learned
 from penstock.tasks.data.snapshots.exchange import load_snapshot
 from penstock.tasks.environments.factory import make_pool
 from penstock.tasks.runtime.assignment import Assignment
@@ -126,11 +127,7 @@ def last_snapshot(run: RunFolder, commit: Commit) -> SnapshotRef:
     Raises:
         ConfigError: it has none, as the commits of runs whose episodes were imported or recorded.
     """
-    if not commit.snapshots:
-        raise ConfigError(
-            f"run '{run.name}' has episodes that it was given ({commit.finished}) and has learned nothing, so there is "
-            f"no policy; learn from them with `penstock replay NAME --from {run.name}`, and name that run"
-        )
+    require_learned(run, commit)
     return commit.snapshots[-1]
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
 from penstock.storage.errors import ConfigError
 from penstock.storage.runs.run import best_version
+from penstock.tasks.data.replay.given_episodes import require_learned
 
 if TYPE_CHECKING:
     from penstock.storage.refs import SnapshotRef
@@ -34,6 +35,7 @@ def find_snapshot(run: RunFolder, version: Version) -> tuple[Commit, SnapshotRef
     newest = run.log.newest()
     if newest is None:
         raise ConfigError(f"run '{run.name}' has committed nothing yet; load its policy after the first stage")
+    require_learned(run, newest)
     wanted = _best_version(run, newest) if version == "best" else newest.version if version == "newest" else version
     if isinstance(wanted, bool) or not isinstance(wanted, int):
         raise ConfigError(f"version {version!r}, expected 'newest', 'best' or the number of a snapshot")

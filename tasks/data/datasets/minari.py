@@ -8,11 +8,13 @@ run stores none.
 from __future__ import annotations
 
 import contextlib
+import copy
 import shutil
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+import gymnasium
 import numpy as np
 from gymnasium.spaces import Dict, Tuple
 
@@ -123,7 +125,7 @@ def _write_dataset(
         data, observation_space=observation_space, action_space=action_space, data_format="hdf5", jpeg_encoding=False
     )
     storage.update_metadata(
-        {"dataset_id": dataset_id or f"penstock/{run.name}-v0", "minari_version": minari.__version__}
+        {"dataset_id": dataset_id or f"penstock/{run.name}-v0", "minari_version": minari.__version__} | _registered(run)
     )
     tally = {"episodes": 0, "cut": 0, "steps": 0}
     newest = run.log.newest()
@@ -214,6 +216,18 @@ def spaces_of(run: RunFolder) -> tuple[Space[Any], Space[Any]]:
             )
         own = pool.own_action_space
         return pool.single_observation_space, own if is_structured(own) else pool.single_action_space
+
+
+def _registered(run: RunFolder) -> dict[str, str]:
+    """Return the `env_spec` with which `MinariDataset.recover_environment` makes the environment, if Gymnasium can."""
+    environment = run.load().get("config", {}).get("environment", {})
+    spec = gymnasium.registry.get(environment.get("id", ""))
+    if spec is None or environment.get("wrappers") or environment.get("settings"):
+        return {}
+    made = copy.deepcopy(spec)
+    if (limit := environment.get("max_episode_steps")) is not None:
+        made.max_episode_steps = limit
+    return {"env_spec": made.to_json()}
 
 
 def _minari() -> Any:

@@ -116,8 +116,15 @@ def validate(kind: type[ConfigT], values: Mapping[str, Any]) -> ConfigT:
     """Validate the settings of a kind of run.
 
     Raises:
-        ConfigError: one line per mistake, with the field, the value and the expectation.
+        ConfigError: one line per mistake, with the field, the value and the expectation; or they are those of a run
+            whose episodes were imported.
     """
+    if "imported" in values:
+        raise ConfigError(
+            f"run '{values.get('name')}' was imported from a dataset, which says nothing of an environment or an "
+            f"algorithm, so it can't be trained, resumed or extended; read it with `penstock.TrajectoryDataset` "
+            f"(docs/reading.md)"
+        )
     try:
         return kind.model_validate(values)
     except ValidationError as error:

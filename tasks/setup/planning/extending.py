@@ -16,6 +16,7 @@ from penstock.storage.runs.continuing.extensions import (
     store_extension,
 )
 from penstock.storage.runs.lease import acquire
+from penstock.tasks.data.replay.given_episodes import require_learned
 from penstock.tasks.setup.config.replay import build_stored_config
 
 if TYPE_CHECKING:
@@ -92,11 +93,7 @@ def with_extensions(run: RunFolder, config: ConfigT, stage: int) -> ConfigT:
 
 
 def _check(run: RunFolder, newest: Commit, current: Limits, wanted: Limits) -> None:
-    if not newest.snapshots:
-        raise ConfigError(
-            f"run '{run.name}' has episodes that it was given ({newest.finished}) and has learned nothing, so there is "
-            f"nothing to continue; `penstock replay NAME --from {run.name}` learns from them"
-        )
+    require_learned(run, newest)
     if wanted.max_stages < current.max_stages:
         raise ConfigError(
             f"--max-stages {wanted.max_stages}: run '{run.name}' has the limit {current.max_stages} and has committed "

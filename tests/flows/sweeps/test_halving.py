@@ -47,6 +47,17 @@ def test_the_best_at_each_rung_continue(tmp_path):
         assert records.store.read(lost) == whole
 
 
+def test_no_two_runs_have_the_same_settings(tmp_path):
+    """Six runs are the six points of a space, however they are drawn; a seventh is refused."""
+    space = {"learning_rate": [0.1, 0.01], "epochs": [1, 2, 3]}
+    for seed in range(1, 6):
+        given = {"reduction": 2, "first_stages": 1, "seed": seed}
+        points = plan_halving("halved", space, small_config(tmp_path), runs=6, **given).points
+        assert len({(point.config.algorithm.learning_rate, point.config.algorithm.epochs) for point in points}) == 6
+    with pytest.raises(ConfigError, match="runs = 7: the space has 6 points"):
+        plan_halving("halved", space, small_config(tmp_path), runs=7, **given)
+
+
 @pytest.mark.parametrize(
     ("space", "mentioned"),
     [
@@ -58,7 +69,7 @@ def test_the_best_at_each_rung_continue(tmp_path):
 def test_points_that_can_not_be_judged_are_refused(space, mentioned, tmp_path):
     """One that is evaluated after the first rung, that has other rungs, or that no run can have."""
     with pytest.raises(ConfigError, match=mentioned):
-        plan_halving("halved", space, small_config(tmp_path), runs=8, reduction=2, first_stages=1, seed=1)
+        plan_halving("halved", space, small_config(tmp_path), runs=2, reduction=2, first_stages=1, seed=1)
 
 
 @pytest.mark.parametrize(

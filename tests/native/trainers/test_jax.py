@@ -1,5 +1,6 @@
 """The pool in JAX programs: compiled loops step it once a step, in order, and see what the pool gives."""
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -61,6 +62,14 @@ def test_mistakes_are_named():
     face.reset()
     with pytest.raises(ValueError, match=r"actions: expected an array of shape \(2,\), got \(3,\)"):
         face.step(np.zeros(3, np.int32))
+    for actions in (np.array([0.9, 0.1]), np.array([True, False])):
+        with pytest.raises(ValueError, match=r"actions: expected integers, got (float|bool)"):
+            face.step(actions)
+    for seed in (jax.random.key(0), np.arange(2), 1.5):
+        with pytest.raises(ValueError, match=r"seed: expected one whole number, got .*; keys of jax.random are for"):
+            face.reset(seed)
+    with pytest.raises(TypeError, match=r"expected a pool, as penstock.native.make gives, got .*CartPole"):
+        JaxPool(gymnasium.make_vec("CartPole-v1", 2))
     with pytest.raises(Exception, match=r"action 5 of environment 0 is out of range"):
         jax.block_until_ready(face.step(np.array([5, 0])))
     with pytest.raises(ValueError, match="autoreset_mode is Disabled"):

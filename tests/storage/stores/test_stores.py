@@ -270,6 +270,35 @@ def test_a_missing_bucket_is_named(scheme: str):
         assert not isinstance(failed.value, ObjectNotFoundError)
 
 
+class Page(BaseHTTPRequestHandler):
+    """Answers everything with a page, as the server of a web site does, or says that it is missing."""
+
+    status = 200
+
+    def do_GET(self) -> None:
+        answer = b"<html><body>Welcome</body></html>" if self.status == 200 else b"<!DOCTYPE HTML><html><p>Missing"
+        self.send_response(self.status)
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("status", [200, 404])
+def test_a_server_that_is_no_s3_is_not_taken_for_an_empty_store(status: int, monkeypatch: pytest.MonkeyPatch):
+    """A listing says that the endpoint is wrong, where a command would say that there are no runs."""
+    monkeypatch.setattr(Page, "status", status)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        endpoint = f"http://127.0.0.1:{server.server_port}"
+        store = open_store("s3://bucket/runs", endpoint_url=endpoint, key="my-key", secret="my-secret")
+        with pytest.raises(StoreError, match=r"speaks no S3, so check AWS_ENDPOINT_URL"):
+            store.list("")
+        server.shutdown()
+
+
 class Refusing(BaseHTTPRequestHandler):
     """S3's answer to a wrong secret, which repeats the key's id and what was signed."""
 

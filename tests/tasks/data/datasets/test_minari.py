@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import asdict
 
 import gymnasium
@@ -282,6 +283,21 @@ def test_a_run_knows_its_environments_spaces(tmp_path):
     assert spaces_of(run) == (environment.observation_space, environment.action_space)
 
 
+def test_minari_makes_the_environment_that_acted(made, tmp_path):
+    """An id that Gymnasium has, with the run's limit; a run of other settings names none."""
+    run, _ = made
+    environment = {"id": "CartPole-v1", "max_episode_steps": 77}
+    for name, more in (("plain", {}), ("other", {"settings": {"gravity": 3.0}})):
+        described = RunFolder(run.root, name)
+        shutil.copytree(run.store.path("run.json").parent, described.store.path("run.json").parent)
+        described.store.delete(["run.json"])
+        described.create({"format": "penstock-run/1", "identity": {}, "config": {"environment": environment | more}})
+        export_run(described, tmp_path / name, OBSERVATION, ACTION)
+    recovered = minari.MinariDataset(tmp_path / "plain" / "data").recover_environment()
+    assert (recovered.spec.id, recovered.spec.max_episode_steps) == ("CartPole-v1", 77)
+    assert minari.MinariDataset(tmp_path / "other" / "data").env_spec is None
+
+
 def test_the_command_exports_and_imports(made, tmp_path, monkeypatch):
     """From and to relative paths, as people type them. And says how many episodes had no end."""
     run, _ = made
@@ -294,5 +310,15 @@ def test_the_command_exports_and_imports(made, tmp_path, monkeypatch):
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout) == asdict(first)
     same_episodes(episodes_of(tmp_path / "first"), episodes_of(tmp_path / "second"))
+    for words in (["resume", "again"], ["extend", "again", "--max-stages", "9"]):
+        refused = CliRunner().invoke(app, [*words, *store[:2]])
+        assert isinstance(refused.exception, ConfigError)
+        assert "'again' was imported from a dataset" in str(refused.exception)
+    for words in (["evaluate", "again"], ["export", "again", "policy.onnx"]):
+        refused = CliRunner().invoke(app, [*words, *store[:2]])
+        assert isinstance(refused.exception, ConfigError)
+        assert "so there is no policy; read them with `penstock.TrajectoryDataset`" in str(refused.exception)
+    shown = CliRunner().invoke(app, ["show", "again", *store])
+    assert json.loads(shown.stdout)["next"][0].startswith("penstock export again FOLDER --to minari")
     with pytest.raises(ConfigError, match="'csv'"):
         CliRunner().invoke(app, ["export", "again", str(tmp_path / "x"), "--to", "csv", *store], catch_exceptions=False)

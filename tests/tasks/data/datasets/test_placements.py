@@ -106,7 +106,7 @@ def test_the_run_is_one_as_any_other(tmp_path, folders):
         open_store(tmp_path), build_replay_config({"source": {"runs": ["demos"], "min_return": least}})
     )
     assert [chosen[i].row_count for i in range(len(chosen))] in ([4], [6])
-    with pytest.raises(ConfigError, match="has learned nothing, so there is nothing to continue"):
+    with pytest.raises(ConfigError, match=r"has learned nothing, .*learn from them with `penstock replay NAME"):
         extend_run(run, lambda limits: limits._replace(max_stages=99))
 
 
