@@ -1,7 +1,7 @@
 """Compares all figures with those of peers, in one process tree: Penstock and a peer alternate, seed by seed.
 
-Each peer has an environment of its own, as `benchmarks.support.programs` installs them. Writes a
-table to `benchmarks/results/<date>.md`, and the raw results next to it.
+Each peer has an environment of its own, as `benchmarks.support.programs` installs them. Writes a table to
+`benchmarks/results/<date>.md`, and the raw results next to it.
 
     python -m benchmarks.board.figures                      # everything, about half an hour on two cores
     python -m benchmarks.board.figures --only acting solve --seeds 3

@@ -54,7 +54,7 @@ def main() -> None:
         sys.exit(2)
     if not args.skip_tests and not args.cpu_only:
         check([sys.executable, "-m", "pytest", "-m", "gpu", "tests/gpu", "-n", "0"])
-        check([sys.executable, "benchmarks/learner/pipeline_gpu.py"])
+        check([sys.executable, "-m", "benchmarks.learner.pipeline_gpu"])
     with tempfile.TemporaryDirectory(prefix="penstock-gpu-") as folder:
         os.environ.setdefault("PREFECT_HOME", f"{folder}/prefect")
         report(args, measure(args, folder))

@@ -48,6 +48,11 @@ def open_store(url: str | Path, **options: Any) -> Store:
         from penstock.storage.stores.local import LocalStore  # noqa: PLC0415  (not needed for remote stores)
 
         return LocalStore(Path(rest if separator else text).expanduser().absolute())
+    if scheme in {"http", "https"}:
+        raise ConfigError(
+            f"the store '{without_password(text)}': a web server keeps no runs; of an S3 service name the bucket, as "
+            "s3://bucket/folder, and its address in AWS_ENDPOINT_URL"
+        )
     if "::" in text:
         raise ConfigError(
             f"the store '{without_password(text)}' is chained; expected one plain url. A cache in between would hide "

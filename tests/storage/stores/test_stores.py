@@ -79,6 +79,10 @@ def test_urls_of_local_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         ("ftp://user:sec/secret@host/runs", r"user:\*\*\*@host"),
         ("s3+nonsense://bucket/runs", "there are: s3://, s3"),
         ("simplecache::s3://bucket/runs", "chained"),
+        (
+            "https://me:secret@host/runs",
+            r"'https://me:\*\*\*@host/runs': a web server keeps no runs; .*AWS_ENDPOINT_URL",
+        ),
         ("s3://", "names no bucket; expected s3://bucket/folder"),
         ("s3+obstore:///runs", r"names no bucket; expected s3\+obstore://bucket/folder"),
         ("s3+pyarrow://buck et/runs", "names no bucket"),
