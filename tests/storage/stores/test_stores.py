@@ -81,7 +81,7 @@ def test_urls_of_local_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         ("simplecache::s3://bucket/runs", "chained"),
         (
             "https://me:secret@host/runs",
-            r"'https://me:\*\*\*@host/runs': a web server keeps no runs; .*AWS_ENDPOINT_URL",
+            r"https://me:\*\*\*@host/runs': a web server keeps no runs",
         ),
         ("s3://", "names no bucket; expected s3://bucket/folder"),
         ("s3+obstore:///runs", r"names no bucket; expected s3\+obstore://bucket/folder"),
