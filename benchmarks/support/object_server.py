@@ -252,5 +252,6 @@ class _Objects:
             for name in page
         )
         more = f"<NextContinuationToken>{escape(page[-1])}</NextContinuationToken>" if cut else ""
-        told = f"<IsTruncated>{str(cut).lower()}</IsTruncated><KeyCount>{len(page)}</KeyCount>{more}{found}"
+        name = f"<Name>{escape(bucket)}</Name>"
+        told = f"{name}<IsTruncated>{str(cut).lower()}</IsTruncated><KeyCount>{len(page)}</KeyCount>{more}{found}"
         return "200 OK", {"Content-Type": "application/xml"}, f"<ListBucketResult>{told}</ListBucketResult>".encode()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import product
+from itertools import islice, product
 from typing import TYPE_CHECKING, Any
 
 from penstock.flows.sweeps.points import check_sweep_name, computed_settings, make_point
@@ -81,15 +81,11 @@ def plan_halving(
 
 def _drawn(space: Mapping[str, Choice], runs: int, seed: int) -> list[dict[str, Any]]:
     """Draw the settings of so many runs; no two are equal where the space is made of lists."""
-    lists = [choice for choice in space.values() if isinstance(choice, list)]
+    lists = [_without_repetitions(choice) for choice in space.values() if isinstance(choice, list)]
     possible: list[dict[str, Any]] = []
     if len(lists) == len(space):
-        for chosen in product(*lists):
-            point = dict(zip(space, chosen, strict=True))
-            if point not in possible:
-                possible.append(point)
-            if len(possible) > _LISTED_POINTS:
-                break
+        first = islice(product(*lists), _LISTED_POINTS + 1)
+        possible = [dict(zip(space, chosen, strict=True)) for chosen in first]
         if len(possible) < runs and len(possible) <= _LISTED_POINTS:
             raise ConfigError(
                 f"runs = {runs}: the space has {len(possible)} points, and a run that is trained twice is judged "
@@ -105,6 +101,11 @@ def _drawn(space: Mapping[str, Choice], runs: int, seed: int) -> list[dict[str, 
             values = next((point for point in possible if point not in drawn), values)
         drawn.append(values)
     return drawn
+
+
+def _without_repetitions(choices: list[Any]) -> list[Any]:
+    """Return each value once; a list may name one several times, so that it is drawn more often."""
+    return [value for index, value in enumerate(choices) if value not in choices[:index]]
 
 
 def run_halving(

@@ -71,10 +71,9 @@ def gymnasium_source(
             f"vectorization_mode='async' for a process each"
         )
     spec = _spec(env_id)
-    if spec.namespace == "penstock" and spec.name in _core.environment_ids() and _core.describe(spec.name)["agents"]:
-        raise ValueError(
-            f"{env_id} has a reward for each of its agents, and ids of Gymnasium have one: make {spec.name!r}"
-        )
+    own = spec.kwargs.get("environment_id") if spec.namespace == "penstock" else None
+    if own in _core.environment_ids() and _core.describe(own)["agents"]:
+        raise ValueError(f"{env_id} has a reward for each of its agents, and ids of Gymnasium have one: make {own!r}")
     own_only = spec.entry_point is None and spec.vector_entry_point is not None
     values = dict(settings)
     keywords = keywords_of(spec)

@@ -60,8 +60,7 @@ class WrappedActions:
             self._check_values(array, 0)
             return array.astype(self._dtype) + self._first
         if not self._count:
-            with np.errstate(over="ignore"):  # a number that its type does not hold is refused as infinite
-                array = array.astype(self._dtype, copy=False)
+            return self._held(array)
         self._check_values(array, self._first)
         return array.astype(self._dtype, copy=False)
 
@@ -72,20 +71,27 @@ class WrappedActions:
                 f"actions: expected a C-contiguous {self._round_dtype} array of shape {self._shape}, got "
                 f"{action.dtype} {action.shape}"
             )
+        if not self._count:
+            return self._held(action)
         self._check_values(action, 0)
         return action + self._first if self._first else action.astype(self._dtype, copy=False)
 
+    def _held(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Return numbers in the space's own type, which must be finite in it."""
+        with np.errstate(over="ignore"):
+            held = array.astype(self._dtype, copy=False)
+        if not np.isfinite(held).all():
+            wrong = int(np.argwhere(~np.isfinite(held))[0][0])
+            raise ValueError(f"action of environment {wrong} is not finite as {self._dtype}: got {array[wrong]}")
+        return held
+
     def _check_values(self, array: NDArray[Any], first: int) -> None:
-        if self._count:
-            last = first + self._count - 1
-            if _LEAST(array) < first or _MOST(array) > last:
-                wrong = int(np.flatnonzero((array < first) | (array > last))[0])
-                raise ValueError(
-                    f"action {array[wrong]} of environment {wrong} is out of range: expected {first} to {last}"
-                )
-        elif not np.isfinite(array).all():
-            wrong = int(np.argwhere(~np.isfinite(array))[0][0])
-            raise ValueError(f"action of environment {wrong} is not finite: got {array[wrong]}")
+        last = first + self._count - 1
+        if _LEAST(array) < first or _MOST(array) > last:
+            wrong = int(np.flatnonzero((array < first) | (array > last))[0])
+            raise ValueError(
+                f"action {array[wrong]} of environment {wrong} is out of range: expected {first} to {last}"
+            )
 
 
 def _check_batch(space: Space[Any], actions: Any, count: int, name: str) -> None:
@@ -109,8 +115,14 @@ def _check_batch(space: Space[Any], actions: Any, count: int, name: str) -> None
 
 def _check_held(dtype: np.dtype[Any], array: NDArray[Any], name: str) -> None:
     """Refuse what an integer type, or a bool, cannot hold: values beyond the bounds alone are the environment's."""
+    if array.dtype.kind == "b":
+        return
     first, last = (0, 1) if dtype.kind == "b" else (int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))
-    wrong = (array < first) | (array > last)
+    if array.dtype.kind == "f":  # as a float the greatest number of 64 bits is the one after it
+        array = array.astype(np.float64)
+        wrong = (array < first) | (array >= float(last + 1))
+    else:
+        wrong = (array < first) | (array > last)
     if wrong.any():
         place = tuple(np.argwhere(wrong)[0].tolist())
         raise ValueError(f"{name}: {array[place]} of environment {place[0]} is no {dtype}: expected {first} to {last}")

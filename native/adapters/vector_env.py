@@ -230,7 +230,11 @@ class WrappedPool(EnvironmentPool):
     def close_extras(self, **kwargs: Any) -> None:
         """Close the vector environment; every later call raises that the pool is closed."""
         self._current = None
-        self.vector_env.close(**kwargs)
+        if not self._is_broken:
+            self.vector_env.close(**kwargs)
+            return
+        with suppress(Exception):  # one that was interrupted would wait for answers that were taken
+            self.vector_env.close(terminate=True)
 
     # The rollout API
 
@@ -416,6 +420,7 @@ class WrappedPool(EnvironmentPool):
         self.vector_env = vector_env
         self._steps = steps_of(vector_env)
         self._mode = mode
+        self._is_broken = False
 
     def _end_environments(self) -> None:
         self._current, self._seeds = None, None
@@ -424,7 +429,6 @@ class WrappedPool(EnvironmentPool):
                 self.vector_env.close(terminate=True)
         else:
             self.vector_env.close()
-        self._is_broken = False
 
     def _reset(self, seeds: Sequence[int | None], options: Mapping[str, Any] | None) -> tuple[Any, Infos]:
         """Reset; `options` stay the caller's, as Gymnasium's vectorisers take the mask out of theirs."""

@@ -115,7 +115,7 @@ class ArrayVector(VectorEnv[Any, Any, Any]):
     def step(self, actions: Any) -> tuple[Any, NDArray[Any], NDArray[np.bool_], NDArray[np.bool_], Infos]:
         """Step; in same-step mode `final_obs` has the last observations of the episodes that ended."""
         own = self._own
-        begins = own["over"].copy()  # in next-step mode, and after a state of that mode was restored
+        begins = own["over"].copy()  # in next-step mode alone
         state = self._program.step(self.state, np.ascontiguousarray(actions, dtype=np.float32))
         self.state = state
         own["length"] += 1
@@ -126,7 +126,6 @@ class ArrayVector(VectorEnv[Any, Any, Any]):
             own["episode"] += begins
             self._replace(begins)
             own["length"][begins] = 0
-            own["over"][:] = False
             terminated, truncated, reward = terminated & ~begins, truncated & ~begins, np.where(begins, 0, reward)
         over = terminated | truncated
         infos: Infos = {}

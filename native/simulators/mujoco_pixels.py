@@ -142,8 +142,6 @@ class PixelVector(VectorEnv[Any, Any, Any]):
 
     def take(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Go on from what `arrays` returned; raises ValueError as `Pool.restore`."""
-        if self._same_step and np.any(arrays.get("own.over", False)):
-            raise ValueError("it has ended episodes, which a pool with autoreset_mode='SameStep' never has")
         self.pool.restore({name: array for name, array in arrays.items() if name != "own.over"})
 
     def _seen(self, mask: NDArray[np.bool_] | None = None) -> NDArray[np.uint8]:

@@ -68,12 +68,19 @@ class StatePool(WrappedPool):
                         f"{array.dtype}{list(array.shape)}"
                     )
             is_over = bool(np.asarray(state["own.over"]).any()) if "own.over" in state else False
+            if is_over and self.autoreset_mode == AutoresetMode.SAME_STEP:
+                raise StateNotSupportedError(
+                    f"the state of {self._source.id} has ended episodes, and a pool with autoreset_mode='SameStep' "
+                    f"never has one: restore it in a pool with autoreset_mode='NextStep'"
+                )
             mode = self.autoreset_mode if is_over else AutoresetMode.SAME_STEP
             source: Any = self._source.build(mode)
             try:
                 source.take({name: np.asarray(of) for name, of in state.items() if not name.startswith("count.")})
-            except ValueError as error:
+            except BaseException as error:
                 source.close()
+                if not isinstance(error, ValueError):
+                    raise
                 raise StateNotSupportedError(
                     f"the state of {self._source.id} is another environment's, or another version's: {error}"
                 ) from error

@@ -52,13 +52,13 @@ class Lease:
             values = parse_json(data)
         except ValueError as error:
             raise _corrupt(str(error)) from error
+        if isinstance(values, dict) and (format_ := values.get("format")) != _FORMAT:
+            raise _corrupt(f"'format' is {format_!r}, expected '{_FORMAT}'")
         expected = {"format", *(field.name for field in fields(cls))}
         if not isinstance(values, dict) or values.keys() != expected:
             found = ", ".join(sorted(values)) if isinstance(values, dict) else f"a {type(values).__name__}"
             raise _corrupt(f"found {found}, expected {', '.join(sorted(expected))}")
-        format_ = values.pop("format")
-        if format_ != _FORMAT:
-            raise _corrupt(f"'format' is {format_!r}, expected '{_FORMAT}'")
+        del values["format"]
         wrong = [field.name for field in fields(cls) if not isinstance(values[field.name], _KINDS[str(field.type)])]
         lease = cls(**values)
         if wrong or not 0 < lease.ttl_seconds <= _LONGEST_TTL_SECONDS or lease.pid < 1:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _RANGE_NOT_SATISFIABLE = 416
+_OF_LISTS = {"Name", "KeyCount", "IsTruncated", "Contents"}
+"""Names in S3's answer to a listing; services leave out some of them."""
 _NO_S3 = "what answers speaks no S3, so check AWS_ENDPOINT_URL"
 _S3_SETTINGS: Mapping[str, Any] = {
     "connect_timeout": CONNECT_SECONDS,
@@ -155,7 +157,7 @@ def _list_s3(system: Any, start: str) -> list[str]:
     paths: list[str] = []
     while True:
         page = system.call_s3("list_objects_v2", **asked)
-        if "Name" not in page:
+        if not page.keys() & _OF_LISTS:
             raise NotADirectoryError(f"{_NO_S3}: it sent something else than the list of a bucket")
         paths.extend(f"{bucket}/{found['Key']}" for found in page.get("Contents", []))
         if not page.get("IsTruncated"):

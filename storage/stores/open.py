@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _SECRET_OF_S3 = re.compile(r"(?!arn:)([^:@/]*):.*@")
 _SECRET = re.compile(r"([^:@/]*):(?!\d+/).*@")  # a number before a slash is a port
-_MISTYPED = re.compile(r"(s3a?|gs|gcs|az|abfss?|https?|file|local|memory)(\+\w+)?:(?!//)", re.IGNORECASE)
+_MISTYPED = re.compile(r"(s3a?|gs|gcs|az|abfss?|file|local|memory)(\+\w+)?:(?!//)", re.IGNORECASE)
 _BUCKET = re.compile(r"[A-Za-z0-9][\w.-]*|arn:.*", re.ASCII)
 
 

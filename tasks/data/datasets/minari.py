@@ -125,7 +125,8 @@ def _write_dataset(
         data, observation_space=observation_space, action_space=action_space, data_format="hdf5", jpeg_encoding=False
     )
     storage.update_metadata(
-        {"dataset_id": dataset_id or f"penstock/{run.name}-v0", "minari_version": minari.__version__} | _registered(run)
+        {"dataset_id": dataset_id or f"penstock/{run.name}-v0", "minari_version": minari.__version__}
+        | _registered(run, observation_space, action_space)
     )
     tally = {"episodes": 0, "cut": 0, "steps": 0}
     newest = run.log.newest()
@@ -218,16 +219,21 @@ def spaces_of(run: RunFolder) -> tuple[Space[Any], Space[Any]]:
         return pool.single_observation_space, own if is_structured(own) else pool.single_action_space
 
 
-def _registered(run: RunFolder) -> dict[str, str]:
-    """Return the `env_spec` with which `MinariDataset.recover_environment` makes the environment, if Gymnasium can."""
+def _registered(run: RunFolder, observation_space: Space[Any], action_space: Space[Any]) -> dict[str, str]:
+    """Return the `env_spec` of which Minari makes the environment, if Gymnasium has one with these spaces."""
     environment = run.load().get("config", {}).get("environment", {})
     spec = gymnasium.registry.get(environment.get("id", ""))
     if spec is None or environment.get("wrappers") or environment.get("settings"):
         return {}
-    made = copy.deepcopy(spec)
+    made = copy.copy(spec)
     if (limit := environment.get("max_episode_steps")) is not None:
         made.max_episode_steps = limit
-    return {"env_spec": made.to_json()}
+    try:
+        with contextlib.closing(gymnasium.make(made)) as env:
+            is_same = (env.observation_space, env.action_space) == (observation_space, action_space)
+        return {"env_spec": made.to_json()} if is_same else {}
+    except Exception:  # noqa: BLE001  (whatever a constructor raises: the dataset is as good without)
+        return {}
 
 
 def _minari() -> Any:

@@ -119,7 +119,7 @@ def validate(kind: type[ConfigT], values: Mapping[str, Any]) -> ConfigT:
         ConfigError: one line per mistake, with the field, the value and the expectation; or they are those of a run
             whose episodes were imported.
     """
-    if "imported" in values:
+    if isinstance(values.get("imported"), dict):
         raise ConfigError(
             f"run '{values.get('name')}' was imported from a dataset, which says nothing of an environment or an "
             f"algorithm, so it can't be trained, resumed or extended; read it with `penstock.TrajectoryDataset` "

@@ -57,16 +57,17 @@ def stepped(pool: StatePool, steps: int) -> list:
     return [tuple(part.tolist() for part in pool.step(np.zeros((2, 1), np.float32))[:3]) for _ in range(steps)]
 
 
-def test_a_state_with_ended_episodes_goes_on_in_same_step_mode():
-    """The ended one begins anew in the next step, without a reward, and is then stepped as every other."""
-    pool, other = made("NextStep"), made("SameStep")
+def test_a_state_with_ended_episodes_is_for_next_step_mode():
+    """There the ended one begins anew in the next step; a same-step pool would count it with the next episode."""
+    pool, other, same = made("NextStep"), made("NextStep"), made("SameStep")
     pool.reset(seed=[0, 1])
     stepped(pool, 2)
+    with pytest.raises(native.StateNotSupportedError, match=r"has ended episodes, .*autoreset_mode='NextStep'"):
+        same.restore(pool.save())
     other.restore(pool.save())
-    assert stepped(other, 3) == [
+    assert stepped(other, 2) == [
         ([[0.0], [3.0]], [0.0, 1.0], [False, False]),
         ([[1.0], [4.0]], [1.0, 1.0], [False, False]),
-        ([[0.0], [0.0]], [1.0, 1.0], [True, True]),
     ]
 
 

@@ -266,7 +266,8 @@ def test_ctrl_c_while_an_answer_is_awaited_leaves_no_answer_behind(monkeypatch):
         (Box(0, 10, (2,), np.uint8), [300, 5], r"300 of environment 0 is no uint8: expected 0 to 255"),
         (Box(0, 10, (2,), np.uint8), [-1, 5], r"-1 of environment 0 is no uint8"),
         (Box(0, 1, (2,), np.bool_), [2, 0], r"2 of environment 0 is no bool: expected 0 to 1"),
-        (Box(-1, 1, (2,), np.float16), [70000.0, 0], r"action of environment 0 is not finite"),
+        (Box(0, 10, (2,), np.int64), [2.0**63, 5.0], r"is no int64: expected -9"),
+        (Box(-1, 1, (2,), np.float16), [70000.0, 0], r"action of environment 0 is not finite as float16: got \[70000"),
     ],
 )
 def test_an_action_that_its_type_does_not_hold_is_refused(space, action, said):

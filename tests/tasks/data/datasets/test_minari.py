@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import asdict
 
 import gymnasium
@@ -11,6 +10,8 @@ import minari
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
+from minari.dataset.minari_storage import MinariStorage
 from typer.testing import CliRunner
 
 from penstock.flows.cli.main import app
@@ -283,19 +284,25 @@ def test_a_run_knows_its_environments_spaces(tmp_path):
     assert spaces_of(run) == (environment.observation_space, environment.action_space)
 
 
-def test_minari_makes_the_environment_that_acted(made, tmp_path):
-    """An id that Gymnasium has, with the run's limit; a run of other settings names none."""
-    run, _ = made
-    environment = {"id": "CartPole-v1", "max_episode_steps": 77}
-    for name, more in (("plain", {}), ("other", {"settings": {"gravity": 3.0}})):
-        described = RunFolder(run.root, name)
-        shutil.copytree(run.store.path("run.json").parent, described.store.path("run.json").parent)
-        described.store.delete(["run.json"])
-        described.create({"format": "penstock-run/1", "identity": {}, "config": {"environment": environment | more}})
-        export_run(described, tmp_path / name, OBSERVATION, ACTION)
-    recovered = minari.MinariDataset(tmp_path / "plain" / "data").recover_environment()
-    assert (recovered.spec.id, recovered.spec.max_episode_steps) == ("CartPole-v1", 77)
-    assert minari.MinariDataset(tmp_path / "other" / "data").env_spec is None
+def test_minari_makes_the_environment_that_acted(tmp_path):
+    """An id that Gymnasium has, with the run's limit; none where settings or an encoding make it another one."""
+    cartpole = gymnasium.make("CartPole-v1")
+    own = cartpole.observation_space, cartpole.action_space
+    for name, changed, shown, is_named in (
+        ("plain", {}, own, True),
+        ("heavier", {"settings": {"gravity": 30.0}}, own, False),
+        ("encoded", {}, (OBSERVATION, ACTION), False),
+        ("unknown", {"id": "Elsewhere-v0"}, own, False),
+    ):
+        run = RunFolder(open_store(tmp_path / "runs"), name)
+        environment = {"id": "CartPole-v1", "max_episode_steps": 77, **changed}
+        run.create({"format": "penstock-run/1", "identity": {}, "config": {"environment": environment}})
+        export_run(run, tmp_path / name, *shown)
+        stored = MinariStorage.read(tmp_path / name / "data").metadata.get("env_spec")
+        assert (stored is not None) == is_named
+        if stored is not None:
+            recovered = gymnasium.make(EnvSpec.from_json(stored))
+            assert (recovered.spec.id, recovered.spec.max_episode_steps) == ("CartPole-v1", 77)
 
 
 def test_the_command_exports_and_imports(made, tmp_path, monkeypatch):
