@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from .equality_runs import PolicyRuns
+    from .same_bytes.equality_runs import PolicyRuns
 
 
 @dataclass(frozen=True)
@@ -210,7 +210,7 @@ def policy_runs(
     policy_cluster: Cluster, flow_environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[PolicyRuns]:
     """Return undisturbed runs of any algorithm under any policy."""
-    from .equality_runs import PolicyRuns
+    from .same_bytes.equality_runs import PolicyRuns
 
     bench = Bench(tmp_path_factory.mktemp("policy-runs"), flow_environment, policy_cluster.address)
     yield PolicyRuns(bench)
