@@ -74,7 +74,10 @@ class JaxPool:
         if seed is None:
             return io_callback(self._reset, self._observed, ordered=True)
         if jax.numpy.shape(seed) or not _is(seed, jax.numpy.integer):
-            raise ValueError(f"seed: expected one whole number, got {seed!r}; keys of jax.random are for its functions")
+            raise ValueError(
+                f"seed: expected one whole number, got {jax.numpy.result_type(seed)} of shape {jax.numpy.shape(seed)}; "
+                f"keys of jax.random are for its functions"
+            )
         return io_callback(self._reset, self._observed, seed, ordered=True)
 
     def step(self, actions: Any) -> JaxStep:
