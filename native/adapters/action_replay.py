@@ -82,7 +82,7 @@ def repeat(pool: EnvironmentPool, name: str, state: Mapping[str, NDArray[np.gene
 
 
 def _check_form(num_envs: int, name: str, state: Mapping[str, NDArray[np.generic]]) -> None:
-    arrays = {name: np.asarray(array) for name, array in state.items()}
+    arrays = {key: np.asarray(array) for key, array in state.items()}
     seeds, shown, actions = arrays[SEED], arrays[SHOWN], arrays.get(ACTION, np.empty((num_envs, 0)))
     expected = (np.dtype(np.uint64), (num_envs,)), (np.dtype(np.uint8), (num_envs, _SHOWN_BYTES))
     found = tuple((array.dtype, array.shape) for array in (seeds, shown))

@@ -230,11 +230,7 @@ class WrappedPool(EnvironmentPool):
     def close_extras(self, **kwargs: Any) -> None:
         """Close the vector environment; every later call raises that the pool is closed."""
         self._current = None
-        if not self._is_broken:
-            self.vector_env.close(**kwargs)
-            return
-        with suppress(Exception):  # one that was interrupted would wait for answers that were taken
-            self.vector_env.close(terminate=True)
+        self._close_vector_env(**kwargs)
 
     # The rollout API
 
@@ -424,11 +420,14 @@ class WrappedPool(EnvironmentPool):
 
     def _end_environments(self) -> None:
         self._current, self._seeds = None, None
-        if self._is_broken:
-            with suppress(Exception):
-                self.vector_env.close(terminate=True)
-        else:
-            self.vector_env.close()
+        self._close_vector_env()
+
+    def _close_vector_env(self, **kwargs: Any) -> None:
+        if not self._is_broken:
+            self.vector_env.close(**kwargs)
+            return
+        with suppress(Exception):  # one that was interrupted would wait for answers that were taken
+            self.vector_env.close(terminate=True)
 
     def _reset(self, seeds: Sequence[int | None], options: Mapping[str, Any] | None) -> tuple[Any, Infos]:
         """Reset; `options` stay the caller's, as Gymnasium's vectorisers take the mask out of theirs."""
@@ -440,7 +439,6 @@ class WrappedPool(EnvironmentPool):
             raise ResetRefusedError("reset_mask: expected a reset of all environments first")
         if self._is_broken:
             self._rebuild(self._mode)
-        kept = self._round, self._seeds, self._record
         self._round, self._seeds, self._record = None, None, None
         self._current = None  # if one fails, those before it are in other episodes
         try:
@@ -448,10 +446,6 @@ class WrappedPool(EnvironmentPool):
                 seed=self._seed_argument(seeds),  # type: ignore[arg-type]
                 options=None if options is None else dict(options),
             )
-        except ResetRefusedError:
-            self._current = before
-            self._round, self._seeds, self._record = kept
-            raise
         except BaseException:
             self._is_broken = isinstance(self.vector_env, AsyncVectorEnv)
             raise

@@ -10,8 +10,6 @@ from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from penstock.native.interface import ResetRefusedError
-
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -64,6 +62,7 @@ class ArrayVector(VectorEnv[Any, Any, Any]):
     """Environments of one program. `state` is the program's, whose arrays other libraries take by DLPack."""
 
     reset_options = frozenset({"reset_mask"})
+    """The options that `reset` takes; a pool refuses others before it changes anything."""
 
     def __init__(self, program: Program, action_space: Box, mode: AutoresetMode, limit: int | None) -> None:
         self._program, self._limit = program, limit
@@ -89,8 +88,6 @@ class ArrayVector(VectorEnv[Any, Any, Any]):
             ValueError: `reset_mask` chooses some before all were reset.
         """
         own = self._own
-        if unknown := sorted(set(options or {}) - self.reset_options):
-            raise ResetRefusedError(f"reset options {unknown}: these environments take none but reset_mask")
         mask = (options or {}).get("reset_mask")
         chosen = np.ones(self.num_envs, dtype=np.bool_) if mask is None else np.asarray(mask, dtype=np.bool_)
         if self.state is None and not chosen.all():

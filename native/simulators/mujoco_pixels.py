@@ -85,6 +85,7 @@ class PixelVector(VectorEnv[Any, Any, Any]):
     """A pool whose observations are frames, uint8 `[3, height, width]`. `pool` is the one that steps."""
 
     reset_options = frozenset({"reset_mask"})
+    """The options that `reset` takes; a pool refuses others before it changes anything."""
 
     def __init__(self, pool: Pool, view: View, mode: AutoresetMode) -> None:
         self.pool, self._camera = pool, _Camera(pool, view)

@@ -16,7 +16,6 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from penstock.native.interface import ResetRefusedError
 from penstock.native.sockets import wire
 from penstock.native.sockets.client import RefusedError, connect
 from penstock.native.sockets.observing import PLAIN, Encoding, Observing
@@ -48,6 +47,7 @@ class SocketVector(VectorEnv[Any, Any, Any]):
     """Environments of one connection, in Gymnasium's next-step or same-step mode."""
 
     reset_options = frozenset({"reset_mask"})
+    """The options that `reset` takes; a pool refuses others before it changes anything."""
 
     def __init__(
         self, request: Request, connection: Connection, mode: AutoresetMode, encoding: Encoding = PLAIN
@@ -83,8 +83,6 @@ class SocketVector(VectorEnv[Any, Any, Any]):
         Raises:
             RuntimeError: The server is lost, or fails.
         """
-        if unknown := sorted(set(options or {}) - self.reset_options):
-            raise ResetRefusedError(f"reset options {unknown}: these environments take none but reset_mask")
         mask = (options or {}).get("reset_mask")
         chosen = np.ones(self.num_envs, dtype=np.bool_) if mask is None else np.asarray(mask, dtype=np.bool_)
         if not self._begun and not chosen.all():

@@ -9,7 +9,6 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from penstock.native.adapters.one_array import OneArray
-from penstock.native.interface import ResetRefusedError
 from penstock.native.pool.arguments import folded_seed
 from penstock.native.teams.actions import TeamActions
 from penstock.native.teams.observations import TeamEncoder, TeamLeaves, TeamObservations
@@ -49,6 +48,7 @@ class TeamVector(VectorEnv[Any, Any, Any]):
     """
 
     reset_options: frozenset[str] = frozenset()
+    """The options that `reset` takes; a pool refuses others before it changes anything."""
 
     def __init__(
         self,
@@ -100,11 +100,12 @@ class TeamVector(VectorEnv[Any, Any, Any]):
         self._over = np.zeros(num_envs, np.bool_)
 
     def reset(
-        self, *, seed: int | Sequence[int | None] | None = None, options: Mapping[str, Any] | None = None
+        self,
+        *,
+        seed: int | Sequence[int | None] | None = None,
+        options: Mapping[str, Any] | None = None,  # noqa: ARG002  (there are none)
     ) -> tuple[NDArray[Any], Infos]:
         """Start episodes in all environments; seeds of more than 31 bits are folded."""
-        if options:
-            raise ResetRefusedError(f"{self._id} takes no reset options, got {sorted(options)}")
         seeds = seed if isinstance(seed, (list, tuple)) else [None] * self.num_envs
         rows = [self._begin(env, one) for env, one in enumerate(seeds)]
         self._over[:] = False
