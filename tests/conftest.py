@@ -16,7 +16,7 @@ import pytest
 from s3fs import S3FileSystem
 from xdist.scheduler import LoadFileScheduling
 
-from .support.swift_server import NoSwiftError, SwiftServer
+from .support.services.swift_server import NoSwiftError, SwiftServer
 
 # A shell starts background jobs with SIGINT ignored, which children inherit; tests send it to commands.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:

@@ -311,7 +311,7 @@ def test_modules_of_the_flow_need_no_torch(tmp_path: Path):
 
 def test_writing_a_shard_imports_no_pandas(tmp_path: Path):
     """`pyarrow.array` does where it is installed; that costs every process that acts a second and 60 MB."""
-    cases = (ROOT / "tests" / "support" / "shard_cases.py").read_text(encoding="utf-8")
+    cases = (ROOT / "tests" / "support" / "stored" / "shard_cases.py").read_text(encoding="utf-8")
     (loaded,) = loaded_after(tmp_path, f"{cases}\na_shard({{'observation': Spec('float32', (4,))}}, 4, 2)")
     assert "pyarrow" in loaded
     assert "pandas" not in loaded

@@ -22,7 +22,7 @@ from statistics import median
 from benchmarks.peers.measure import machine
 from benchmarks.support.programs import RESULTS
 from benchmarks.support.tables import write_table
-from tests.support.first_line import first_line
+from tests.support.processes.first_line import first_line
 
 COMMANDS = (
     "--version",

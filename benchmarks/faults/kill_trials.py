@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import psutil
 
 from penstock.flows.api.prefect_server import PrefectServer
-from tests.support.power_disk import NoDiskError, PowerDisk
-from tests.support.processes import Command
+from tests.support.processes.commands import Command
+from tests.support.stored.power_disk import NoDiskError, PowerDisk
 
 if TYPE_CHECKING:
     import random

@@ -46,7 +46,7 @@ from penstock.storage.errors import PenstockError
 from penstock.storage.runs.run import RunFolder
 from penstock.storage.runs.timings import decode_timings
 from penstock.storage.stores.open import open_store
-from tests.support.processes import Command, is_alive, wait_until
+from tests.support.processes.commands import Command, is_alive, wait_until
 
 NAME = "soak"
 FLOW, SERVER, OTHERS = "flow", "Prefect server", "others"

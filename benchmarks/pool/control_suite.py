@@ -24,7 +24,7 @@ from benchmarks.support.tables import write_table
 from penstock import native
 from penstock.native.adapters.dm_control import envpool_twin
 from penstock.native.pool import control_suite
-from tests.support.control_suite import OWN_ARRAYS
+from tests.support.environments.control_suite import OWN_ARRAYS
 
 ALL = [name.removeprefix(control_suite.PREFIX) for name in control_suite.IDS]
 RATED = ("cartpole-balance", "cheetah-run", "walker-walk", "humanoid-run")

@@ -18,7 +18,7 @@ from benchmarks.faults.kill_trials import LIMIT_SECONDS, Trial, content, differi
 from benchmarks.pool.families_settings import settings_for
 from penstock.storage.runs.run import RunFolder
 from penstock.storage.stores.open import open_store
-from tests.support.environment_server import EnvironmentProcess
+from tests.support.services.environment_server import EnvironmentProcess
 
 SEED, SOCKET = 22, "socket/"
 VICTIMS = ("the flow", "a worker", "several workers", "everything")

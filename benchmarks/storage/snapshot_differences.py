@@ -37,8 +37,8 @@ from penstock.storage.errors import ObjectNotFoundError
 from penstock.storage.refs import SnapshotRef, difference_name, parse_snapshot_name
 from penstock.storage.stores.open import open_store
 from penstock.tasks.data.snapshots.differences import apply_difference, encode_difference
-from tests.support.prefect_server import prefect_server
-from tests.support.processes import Cluster, Command
+from tests.support.processes.commands import Cluster, Command
+from tests.support.services.prefect_server import prefect_server
 
 if TYPE_CHECKING:
     from penstock.storage.stores.protocol import Store

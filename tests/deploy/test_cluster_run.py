@@ -26,10 +26,10 @@ from distributed import Client, Security
 
 from penstock.storage.refs import parse_shard_name
 
-from ..support.hosts import PRIVATE, Host, NoHostsError, Process, Switch
-from ..support.processes import wait_until
-from ..support.services import ROOT, Services, postgres_programs
-from ..support.stored_run import StoredRun
+from ..support.processes.commands import wait_until
+from ..support.processes.hosts import PRIVATE, Host, NoHostsError, Process, Switch
+from ..support.services.compose import ROOT, Services, postgres_programs
+from ..support.stored.stored_run import StoredRun
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

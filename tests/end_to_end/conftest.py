@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ..support import warm
-from ..support.prefect_server import prefect_server
-from ..support.processes import Cluster, Command
-from ..support.s3_proxy import S3Proxy
-from ..support.stored_run import StoredRun
+from ..support.processes import warm
+from ..support.processes.commands import Cluster, Command
+from ..support.services.prefect_server import prefect_server
+from ..support.services.s3_proxy import S3Proxy
+from ..support.stored.stored_run import StoredRun
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ..support.first_line import first_line
+from ..support.processes.first_line import first_line
 
 SLOW = {"torch", "prefect", "distributed"}
 COMMANDS = [

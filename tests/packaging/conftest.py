@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from filelock import FileLock
 
-from ..support.installing import ROOT, run
+from ..support.processes.installing import ROOT, run
 
 if TYPE_CHECKING:
     from pathlib import Path

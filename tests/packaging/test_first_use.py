@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from ..support.installing import Installed, run
-from ..support.processes import wait_until
+from ..support.processes.commands import wait_until
+from ..support.processes.installing import Installed, run
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ..support.installing import ROOT, Installed
+from ..support.processes.installing import ROOT, Installed
 
 if TYPE_CHECKING:
     from pathlib import Path

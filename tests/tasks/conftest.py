@@ -13,7 +13,7 @@ from penstock.tasks.runtime.assignment import Assignment
 from penstock.tasks.runtime.run_context import RunContext, _load
 from penstock.tasks.setup.config.loading import build_config, merge
 
-from ..support.leaving import DESERTING, LEAVING
+from ..support.environments.leaving import DESERTING, LEAVING
 
 SMALL: dict[str, Any] = {
     "name": "small",

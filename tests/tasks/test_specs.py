@@ -7,7 +7,7 @@ from penstock import native
 from penstock.storage.shards.specs import Spec
 from penstock.tasks.specs import ActionSpec, EnvironmentSpec, ParameterGroup
 
-from ..support.own_ids import OWN_IDS
+from ..support.environments.own_ids import OWN_IDS
 
 
 def test_a_groups_tensors_are_its_vector():

@@ -10,8 +10,8 @@ import pytest
 
 from penstock.flows.cli.check import check_one_algorithm
 
-from ...support.processes import Command
-from ...support.stored_run import StoredRun
+from ...support.processes.commands import Command
+from ...support.stored.stored_run import StoredRun
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "custom_algorithm.md"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

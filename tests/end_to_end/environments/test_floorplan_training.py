@@ -10,7 +10,7 @@ import pytest
 from penstock.storage.refs import ShardRef
 from penstock.storage.shards.codec import decode_shard
 
-from ...support.stored_run import assert_same
+from ...support.stored.stored_run import assert_same
 from ..conftest import Bench, Settings
 
 MACROS = 12

@@ -6,7 +6,7 @@ import pytest
 
 from penstock import native
 
-from ...support.stored_run import assert_same, assert_whole
+from ...support.stored.stored_run import assert_same, assert_whole
 from ...tasks.environments.test_header import HEADER
 from ..conftest import Settings
 

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.native.pool.mujoco_library import available, model_path
 
-from ...support.stored_run import assert_whole
+from ...support.stored.stored_run import assert_whole
 from ..conftest import Settings
 
 SETTINGS = Settings(stages=2, rounds=12, tiles=2, act_tasks=1)

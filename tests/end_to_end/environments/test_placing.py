@@ -12,7 +12,7 @@ from penstock.flows.cli.floorplans import commands
 from penstock.native.floorplan import BlockSpec, generate_block
 from penstock.storage.errors import ConfigError
 
-from ...support.processes import Command, wait_until
+from ...support.processes.commands import Command, wait_until
 
 SEGMENTS = 40
 SAME = ("best.plc", "best.def", "before.png", "after.png")

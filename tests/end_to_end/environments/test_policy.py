@@ -16,7 +16,7 @@ import torch
 
 import penstock
 
-from ...support.processes import wait_until
+from ...support.processes.commands import wait_until
 from ..conftest import BRIEF
 
 if TYPE_CHECKING:

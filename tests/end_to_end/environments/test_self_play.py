@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from ...support.processes import is_alive, wait_until
-from ...support.stored_run import StoredRun, assert_same
+from ...support.processes.commands import is_alive, wait_until
+from ...support.stored.stored_run import StoredRun, assert_same
 from ..conftest import Settings
 from ..same_bytes.equality_runs import POLICIES, assert_near, columns, parameters
 
 if TYPE_CHECKING:
-    from ...support.processes import Cluster
+    from ...support.processes.commands import Cluster
     from ..conftest import Bench, References
 
 

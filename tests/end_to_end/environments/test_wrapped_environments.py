@@ -10,12 +10,12 @@ import pytest
 
 from penstock import native
 
-from ...support import structured, structured_environments
-from ...support.environment_server import EnvironmentProcess
-from ...support.seeing_teams import SEEING
-from ...support.stored_run import assert_same, assert_whole
-from ...support.structured import CHOICES, MASKED
-from ...support.structured_environments import SCENE
+from ...support.environments import structured, structured_environments
+from ...support.environments.seeing_teams import SEEING
+from ...support.environments.structured import CHOICES, MASKED
+from ...support.environments.structured_environments import SCENE
+from ...support.services.environment_server import EnvironmentProcess
+from ...support.stored.stored_run import assert_same, assert_whole
 from ..conftest import BRIEF, Settings
 from ..same_bytes.equality_runs import columns
 

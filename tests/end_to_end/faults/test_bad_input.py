@@ -15,7 +15,7 @@ from penstock.storage.errors import CorruptObjectError
 from penstock.storage.refs import ShardRef, parse_snapshot_name
 from penstock.storage.shards.codec import decode_shard
 
-from ...support.stored_run import assert_same, damage
+from ...support.stored.stored_run import assert_same, damage
 from ..conftest import BRIEF, Bench, Settings
 
 KINDS = ["altered", "cut", "empty"]

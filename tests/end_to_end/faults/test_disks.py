@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ...support.stored_run import StoredRun, assert_same
+from ...support.stored.stored_run import StoredRun, assert_same
 from ..conftest import BRIEF
 
 pytestmark = pytest.mark.slow

@@ -9,8 +9,8 @@ import signal
 
 import pytest
 
-from ...support.processes import Cluster
-from ...support.stored_run import assert_same
+from ...support.processes.commands import Cluster
+from ...support.stored.stored_run import assert_same
 from ..conftest import BRIEF, ENDLESS, Bench
 
 

@@ -14,10 +14,10 @@ import pytest
 from penstock.storage.digest import digest
 from penstock.storage.runs.commit_schema import commit_name, encode_commit
 
-from ...support.faulty import Fault, now_and_then
-from ...support.processes import is_alive, wait_until
-from ...support.s3_proxy import METHODS
-from ...support.stored_run import StoredRun, assert_same
+from ...support.processes.commands import is_alive, wait_until
+from ...support.services.s3_proxy import METHODS
+from ...support.stored.faulty import Fault, now_and_then
+from ...support.stored.stored_run import StoredRun, assert_same
 from ..conftest import BRIEF
 
 

@@ -15,8 +15,8 @@ import pytest
 
 from penstock.storage.runs.lease import LEASE
 
-from ...support.processes import Cluster
-from ...support.stored_run import StoredRun, assert_same
+from ...support.processes.commands import Cluster
+from ...support.stored.stored_run import StoredRun, assert_same
 from ..conftest import Settings
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from ...support.prefect_server import migrated_database
-from ...support.processes import wait_until
-from ...support.stored_run import assert_same
+from ...support.processes.commands import wait_until
+from ...support.services.prefect_server import migrated_database
+from ...support.stored.stored_run import assert_same
 from ..conftest import BRIEF, ENDLESS, Bench
 from ..operation.test_finished_run import ask
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from ...support.processes import Command
+    from ...support.processes.commands import Command
 
 SERVER_WAITS = """
 import os, sys, time

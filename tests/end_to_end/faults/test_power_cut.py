@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ...support.power_disk import NoDiskError, PowerDisk
-from ...support.stored_run import StoredRun, assert_same
+from ...support.stored.power_disk import NoDiskError, PowerDisk
+from ...support.stored.stored_run import StoredRun, assert_same
 from ..conftest import Settings
 
 if TYPE_CHECKING:

@@ -25,9 +25,9 @@ from penstock.flows.api.prefect_watch import kept_answering
 from penstock.storage.errors import PenstockError
 from penstock.storage.user_config import user_secret
 
-from ...support.prefect_server import prefect_server
-from ...support.processes import listener, wait_until
-from ...support.stored_run import assert_same
+from ...support.processes.commands import listener, wait_until
+from ...support.services.prefect_server import prefect_server
+from ...support.stored.stored_run import assert_same
 from ..conftest import BRIEF, Bench
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from ...support.stored_run import StoredRun, assert_same
+from ...support.stored.stored_run import StoredRun, assert_same
 from ..conftest import BRIEF
 
 

@@ -18,7 +18,7 @@ from ...tasks.setup.planning.test_auto_policy import SIZES
 from ..conftest import Settings
 
 if TYPE_CHECKING:
-    from ...support.processes import Cluster
+    from ...support.processes.commands import Cluster
 
 SETTINGS = Settings(stages=3, rounds=4, tiles=4, act_tasks=2)
 # The messages of one evaluation at the scheduler: graph, start, end, result, fetch and release.

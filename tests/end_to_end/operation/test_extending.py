@@ -12,11 +12,11 @@ import pytest
 
 from penstock.storage.runs.continuing.extensions import extension_name
 
-from ...support.processes import wait_until
+from ...support.processes.commands import wait_until
 from ..conftest import BRIEF, Settings
 
 if TYPE_CHECKING:
-    from ...support.stored_run import StoredRun
+    from ...support.stored.stored_run import StoredRun
     from ..conftest import Bench, References
 
 LONGER = replace(BRIEF, stages=4)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from prefect.flows import load_flow_from_entrypoint
 
-from ...support.processes import wait_until
+from ...support.processes.commands import wait_until
 from ..conftest import BRIEF
 
 STAGES = range(BRIEF.stages)

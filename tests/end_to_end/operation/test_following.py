@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from ...support.processes import Command
-from ...support.stored_run import assert_same
+from ...support.processes.commands import Command
+from ...support.stored.stored_run import assert_same
 from ..conftest import BRIEF
 from .test_finished_run import ask
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ...support.stored_run import assert_same, damage
+from ...support.stored.stored_run import assert_same, damage
 from ..conftest import BRIEF
 
 

@@ -25,7 +25,7 @@ from penstock.tasks.analysis.lineage import source_stages
 from penstock.tasks.data.replay.plan import pin
 from penstock.tasks.setup.config.replay import build_replay_config
 
-from ...support.stored_run import StoredRun
+from ...support.stored.stored_run import StoredRun
 from ..conftest import BRIEF
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from penstock.flows.sweeps.points import grid_points
 from penstock.flows.sweeps.records import SweepRecords
 from penstock.tasks.setup.config.loading import build_config, merge
 
-from ...support.processes import Command, wait_until
-from ...support.stored_run import StoredRun
+from ...support.processes.commands import Command, wait_until
+from ...support.stored.stored_run import StoredRun
 from ..conftest import Bench
 from .test_deployments import DEPLOYMENTS, DESCRIBED, GRID, SMALL
 from .test_finished_run import ask

@@ -13,8 +13,8 @@ import pytest
 
 from penstock.storage.stores.open import open_store
 
-from ...support.processes import wait_until
-from ...support.stored_run import StoredRun, assert_same
+from ...support.processes.commands import wait_until
+from ...support.stored.stored_run import StoredRun, assert_same
 from ..conftest import BRIEF
 from .test_finished_run import ask
 

@@ -16,7 +16,7 @@ from penstock.storage.runs.copying import copy_run
 from penstock.storage.runs.run import RunFolder
 from penstock.storage.stores.open import open_store
 
-from ...support.stored_run import StoredRun
+from ...support.stored.stored_run import StoredRun
 from ..conftest import BRIEF
 
 if TYPE_CHECKING:

@@ -16,15 +16,15 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from penstock import tasks
 
-from ...support.otlp_receiver import OtlpReceiver
-from ...support.processes import wait_until
-from ...support.prometheus_server import needs_prometheus, prometheus_server
+from ...support.processes.commands import wait_until
+from ...support.services.otlp_receiver import OtlpReceiver
+from ...support.services.prometheus_server import needs_prometheus, prometheus_server
 from ..conftest import BRIEF, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ...support.processes import Command
+    from ...support.processes.commands import Command
     from ..conftest import Bench, References
 
 GRAFANA = Path(tasks.__path__[0]).resolve().parent / "deploy/grafana"

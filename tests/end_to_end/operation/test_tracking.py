@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from ...support.processes import Command
+from ...support.processes.commands import Command
 from ..conftest import BRIEF
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from ..conftest import Settings
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from ...support.processes import Command
-    from ...support.stored_run import StoredRun
+    from ...support.processes.commands import Command
+    from ...support.stored.stored_run import StoredRun
     from ..conftest import Bench
 
 TOLERANCE = 1e-5

@@ -12,7 +12,7 @@ from penstock.tasks.seeds import Purpose, seed_of
 from penstock.tasks.setup.config.loading import build_config
 from penstock.tasks.setup.planning.preflight import check_distribution
 
-from ...support.stored_run import assert_as_predicted, assert_whole
+from ...support.stored.stored_run import assert_as_predicted, assert_whole
 from .equality_runs import (
     ALGORITHMS,
     ALONE,

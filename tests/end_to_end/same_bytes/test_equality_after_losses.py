@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from ...support.stored_run import assert_same
+from ...support.stored.stored_run import assert_same
 from .equality_runs import (
     APART,
     BOARD,

@@ -11,7 +11,7 @@ import pytest
 from penstock.storage.errors import ConfigError
 from penstock.tasks.setup.config.replay import build_replay_config
 
-from ...support.stored_run import StoredRun, assert_same
+from ...support.stored.stored_run import StoredRun, assert_same
 from .equality_runs import (
     ALONE,
     POLICIES,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from ...support.stored_run import StoredRun, assert_same
+from ...support.stored.stored_run import StoredRun, assert_same
 from ..conftest import BRIEF
 from .equality_runs import ALONE, ANY, POLICIES, Small, assert_near, parameters
 

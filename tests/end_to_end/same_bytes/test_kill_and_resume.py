@@ -10,8 +10,8 @@ import pytest
 
 from penstock.storage.digest import canonical_json
 
-from ...support.processes import is_alive, wait_until
-from ...support.stored_run import assert_same, assert_whole
+from ...support.processes.commands import is_alive, wait_until
+from ...support.stored.stored_run import assert_same, assert_whole
 from ..conftest import BRIEF, Settings
 from .equality_runs import parameters
 

@@ -10,8 +10,8 @@ import pytest
 
 from penstock import native
 
-from ...support.leaving import LEAVING
-from ...support.stored_run import assert_same, assert_whole
+from ...support.environments.leaving import LEAVING
+from ...support.stored.stored_run import assert_same, assert_whole
 from ..conftest import BRIEF
 from .equality_runs import ALONE, ANY, POLICIES, assert_near, columns, parameters
 

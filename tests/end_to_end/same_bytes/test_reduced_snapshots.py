@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ...support.processes import Cluster
-from ...support.stored_run import StoredRun, assert_same, assert_whole
+from ...support.processes.commands import Cluster
+from ...support.stored.stored_run import StoredRun, assert_same, assert_whole
 from ..conftest import BRIEF, Bench
 
 if TYPE_CHECKING:

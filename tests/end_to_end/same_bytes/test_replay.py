@@ -18,7 +18,7 @@ from penstock.tasks.driver.run import describe_run
 from penstock.tasks.setup.config.loading import build_config
 from penstock.tasks.setup.config.replay import build_replay_config
 
-from ...support.stored_run import StoredRun, assert_same
+from ...support.stored.stored_run import StoredRun, assert_same
 from ..conftest import BRIEF, Bench, Settings
 
 STAGES = 6

@@ -12,8 +12,8 @@ from distributed import Lock
 
 from penstock.tasks.driver import admission
 
-from ...support.processes import PATIENCE_SECONDS, Cluster, Members
-from ...support.stored_run import assert_same
+from ...support.processes.commands import PATIENCE_SECONDS, Cluster, Members
+from ...support.stored.stored_run import assert_same
 from ..conftest import BRIEF, Bench, Settings
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from penstock.storage.refs import parse_snapshot_name
 from penstock.storage.runs.continuing.arrival_orders import ArrivalOrder, stored_orders
 from penstock.storage.runs.verification import verify_run
 
-from ...support.processes import wait_until
-from ...support.stored_run import StoredRun, assert_as_predicted, assert_whole
+from ...support.processes.commands import wait_until
+from ...support.stored.stored_run import StoredRun, assert_as_predicted, assert_whole
 from .equality_runs import Small
 
 BOUND = 1

@@ -14,7 +14,7 @@ from penstock.storage.shards.reader import open_shard
 from penstock.tasks.data.datasets.minari import export_run, spaces_of
 from penstock.tasks.data.datasets.torch_dataset import TrajectoryDataset
 
-from ...support.processes import Cluster
+from ...support.processes.commands import Cluster
 from ..conftest import Bench, Settings
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from penstock.storage.shards.specs import Spec
 
-    from ...support.stored_run import StoredRun
+    from ...support.stored.stored_run import StoredRun
 
 HEADER = """
 #include <penstock/library.hpp>

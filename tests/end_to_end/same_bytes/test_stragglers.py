@@ -15,8 +15,8 @@ from penstock.storage.runs.gc import collect
 from penstock.storage.runs.round_choices import Choice, stored_choices
 from penstock.storage.shards.reader import open_shard
 
-from ...support.processes import wait_until
-from ...support.stored_run import StoredRun
+from ...support.processes.commands import wait_until
+from ...support.stored.stored_run import StoredRun
 from ..conftest import Settings
 
 SETTINGS = Settings(stages=2, rounds=24, tiles=4, act_tasks=4, lag=1)

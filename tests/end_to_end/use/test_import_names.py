@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ...support.processes import Command
+from ...support.processes.commands import Command
 from ..conftest import BRIEF
 
 if TYPE_CHECKING:

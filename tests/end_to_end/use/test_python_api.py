@@ -12,8 +12,8 @@ import pytest
 
 import penstock
 
-from ...support.processes import PATIENCE_SECONDS
-from ...support.stored_run import assert_same
+from ...support.processes.commands import PATIENCE_SECONDS
+from ...support.stored.stored_run import assert_same
 from ..conftest import BRIEF, Settings
 
 if TYPE_CHECKING:

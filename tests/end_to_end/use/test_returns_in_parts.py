@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ...support.processes import PATIENCE_SECONDS, wait_until
+from ...support.processes.commands import PATIENCE_SECONDS, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(1200)]
 

@@ -7,7 +7,7 @@ from rich.console import Console
 from penstock.flows.display.placing_panel import PlacingPanel, clock, describe_placing, draw_text
 from penstock.native.floorplan import BlockSpec, PlaceProgress, create_placement_cost, generate_block
 
-from ...support.blocks import macro, read
+from ...support.environments.blocks import macro, read
 
 
 def progress(plc, **changed):

@@ -7,7 +7,7 @@ from penstock.flows.report.page import Pictures, render
 from penstock.flows.report.seeds import identical_notes, seed_groups
 from penstock.tasks.analysis.history import read_history
 
-from ...support.stored_points import small_config, store_run
+from ...support.stored.stored_points import small_config, store_run
 
 
 @pytest.fixture

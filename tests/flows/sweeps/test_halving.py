@@ -9,7 +9,7 @@ from penstock.flows.sweeps.records import SweepRecords
 from penstock.flows.sweeps.space import Range
 from penstock.storage.errors import ConfigError
 
-from ...support.stored_points import small_config, store_run
+from ...support.stored.stored_points import small_config, store_run
 
 SPACE = {"learning_rate": Range(low=0.001, high=0.1, log=True)}
 

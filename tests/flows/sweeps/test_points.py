@@ -5,7 +5,7 @@ import pytest
 from penstock.flows.sweeps.points import check_points, grid_points
 from penstock.storage.errors import ConfigError
 
-from ...support.stored_points import small_config
+from ...support.stored.stored_points import small_config
 
 
 def test_a_table_that_is_varied_is_the_whole_table(tmp_path):

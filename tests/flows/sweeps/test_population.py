@@ -6,7 +6,7 @@ from penstock.flows.sweeps.population import plan_population
 from penstock.flows.sweeps.space import Range
 from penstock.storage.errors import ConfigError
 
-from ...support.stored_points import small_config
+from ...support.stored.stored_points import small_config
 
 RATES = {"learning_rate": Range(low=0.001, high=0.1, log=True)}
 

@@ -10,7 +10,7 @@ from penstock.flows.sweeps.search import plan_search, run_search
 from penstock.flows.sweeps.space import Range
 from penstock.storage.errors import ConfigError
 
-from ...support.stored_points import small_config, store_run
+from ...support.stored.stored_points import small_config, store_run
 
 SPACE = {"learning_rate": Range(low=0.001, high=0.1, log=True), "epochs": [1, 2]}
 RETURNS = [[10, 20, 30, 40], [11, 21, 31, 41], [12, 22, 32, 42], [13, 5, 50, 60], [5, 90, 90, 90], [14, 24, 34, 44]]

@@ -10,7 +10,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary
 from penstock import native
 from penstock.native.adapters.one_array import MaskedArray
 
-from ...support.structured import CHOICES, ID, Explorer
+from ...support.environments.structured import CHOICES, ID, Explorer
 
 
 class Board(gymnasium.Env[Any, Any]):

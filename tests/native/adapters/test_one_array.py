@@ -11,7 +11,7 @@ from gymnasium.spaces.utils import flatten
 from penstock import native
 from penstock.native.adapters.one_array import as_one_array, encoding, observation_format
 
-from ...support.structured import ID, Explorer
+from ...support.environments.structured import ID, Explorer
 
 
 def leaf(name: str, kind: str, dtype: str, shape: tuple[int, ...] = (), sizes: tuple[int, ...] = ()) -> dict[str, Any]:

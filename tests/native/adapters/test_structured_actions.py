@@ -17,8 +17,8 @@ from penstock.native.adapters.structured_actions import (
     stored_action,
 )
 
+from ...support.environments.structured_environments import SPACES, environment_id
 from ...support.slow import slow_after
-from ...support.structured_environments import SPACES, environment_id
 
 INFINITE = np.inf
 ALL: dict[str, Space[Any]] = {

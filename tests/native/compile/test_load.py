@@ -10,7 +10,7 @@ import pytest
 
 from penstock import native
 
-from ...support.leaving import LEAVING
+from ...support.environments.leaving import LEAVING
 
 HERE = Path(__file__).parents[1]
 # Compiled for the test's time, not the program's; test_tutorial.py loads one as people do.

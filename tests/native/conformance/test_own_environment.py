@@ -14,8 +14,8 @@ from penstock.flows.cli.check import check
 from penstock.native.conformance.runner import check_id
 from penstock.storage.errors import ConfigError
 
+from ...support.environments.structured import ID, Explorer
 from ...support.slow import slow_after
-from ...support.structured import ID, Explorer
 
 CALLS = itertools.count()
 

@@ -15,10 +15,10 @@ from penstock.native.conformance.runner import check_id
 from penstock.native.sockets.server import EnvironmentServer
 from penstock.storage.errors import ConfigError
 
-from ...support import structured, structured_environments
-from ...support.environment_server import EnvironmentProcess
-from ...support.structured import MASKED, Explorer
-from ...support.structured_environments import SCENE
+from ...support.environments import structured, structured_environments
+from ...support.environments.structured import MASKED, Explorer
+from ...support.environments.structured_environments import SCENE
+from ...support.services.environment_server import EnvironmentProcess
 from ..sockets.test_c import compiled
 from ..sockets.test_masks import LIGHTS
 from ..sockets.test_socket_pool import serving

@@ -8,7 +8,7 @@ import pytest
 
 from penstock import native
 
-from ...support.playing import Policy, play, play_both, random_actions
+from ...support.environments.playing import Policy, play, play_both, random_actions
 
 ENVIRONMENTS = ["MountainCar-v0", "MountainCarContinuous-v0", "Acrobot-v1"]
 SEEDS = [7 * index for index in range(50)]

@@ -11,7 +11,7 @@ from gymnasium.wrappers import FlattenObservation
 from penstock import native
 from penstock.native.conformance.runner import check_id
 
-from ...support.playing import play
+from ...support.environments.playing import play
 
 pytest.importorskip("mpe2", reason="comes with penstock-rl[mpe2], as PettingZoo does")
 

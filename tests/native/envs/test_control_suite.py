@@ -18,7 +18,7 @@ pytest.importorskip("mujoco", reason="comes with penstock-rl[mujoco]")
 if not control_suite.available():
     pytest.skip("the suite's models come with penstock-rl[dm]", allow_module_level=True)
 
-from ...support.control_suite import Reference
+from ...support.environments.control_suite import Reference
 from ...support.slow import slow_after
 
 SIMPLE = [

@@ -7,7 +7,7 @@ from gymnasium.utils.env_checker import data_equivalence
 
 from penstock import native
 
-from ...support.playing import play_both, random_actions
+from ...support.environments.playing import play_both, random_actions
 
 ENVIRONMENTS = ["CartPole-v1", "Pendulum-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Acrobot-v1"]
 

@@ -12,7 +12,7 @@ import pytest
 from penstock import native
 from penstock.native.pool import mujoco_library
 
-from ...support.alone import run_alone
+from ...support.processes.alone import run_alone
 from ...support.slow import slow_after
 
 mujoco = pytest.importorskip("mujoco", reason="comes with penstock-rl[mujoco]")

@@ -9,7 +9,7 @@ import pytest
 
 from penstock import native
 
-from ...support.alone import run_alone
+from ...support.processes.alone import run_alone
 
 pytest.importorskip("mujoco", reason="comes with penstock-rl[mujoco]")
 pytest.importorskip("imageio", reason="Gymnasium's MuJoCo environments import it; it comes with penstock-rl[test]")

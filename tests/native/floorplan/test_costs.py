@@ -12,7 +12,7 @@ from penstock.native.floorplan import (
     open_placement,
 )
 
-from ...support.blocks import ariane, macro, needs_ariane, pin, port, read
+from ...support.environments.blocks import ariane, macro, needs_ariane, pin, port, read
 
 # One track a cell in each direction, so that congestion is the number of wires.
 SIDE = 60.0

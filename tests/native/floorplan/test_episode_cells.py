@@ -20,7 +20,7 @@ from penstock.native.floorplan import (
     placing_order,
 )
 
-from ...support.blocks import macro, read
+from ...support.environments.blocks import macro, read
 
 
 def annealed(folder):

@@ -5,7 +5,7 @@ import pytest
 
 from penstock.native.floorplan import Observer
 
-from ...support.blocks import macro, node, pin, port, read
+from ...support.environments.blocks import macro, node, pin, port, read
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from penstock.native.floorplan import (
     read_blockages,
 )
 
-from ...support.blocks import ariane, macro, needs_ariane, node, pin, port, read
+from ...support.environments.blocks import ariane, macro, needs_ariane, node, pin, port, read
 
 SMALL = BlockSpec(hard_macros=2, soft_macros=2, ports=2, nets_per_macro=1, columns=5, rows=4)
 NODES = port("p", 1, 2, "A/i") + macro("A", 4, 2, 5, 6) + pin("A/i", "A", 1, 1)

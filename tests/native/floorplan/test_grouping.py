@@ -19,7 +19,7 @@ from penstock.native.floorplan.grouping.flat import CELL, read_flat
 from penstock.native.floorplan.grouping.partitioning import partition
 from penstock.native.floorplan.grouping.spread import break_up, merge
 
-from ...support.blocks import DATA, cell, macro, needs_data, node, pin, port, read
+from ...support.environments.blocks import DATA, cell, macro, needs_data, node, pin, port, read
 
 pytest.importorskip("mtkahypar", reason="grouping partitions with Mt-KaHyPar")
 

@@ -30,7 +30,7 @@ from penstock.native.floorplan.placing.starting import legality_problems, make_l
 from penstock.native.floorplan.placing.state import State
 from penstock.native.floorplan.searching import temperatures_of
 
-from ...support.blocks import macro, node, pin, port, read
+from ...support.environments.blocks import macro, node, pin, port, read
 
 SPEC = BlockSpec(hard_macros=6, soft_macros=8, ports=8, columns=10, rows=10)
 SMALL = {"moves": 900, "threads": 2, "segments": 6, "seed": 4}

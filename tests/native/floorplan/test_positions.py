@@ -13,7 +13,7 @@ from penstock.native.floorplan import (
     open_placement,
 )
 
-from ...support.blocks import ariane, macro, needs_ariane, node, pin, port, read
+from ...support.environments.blocks import ariane, macro, needs_ariane, node, pin, port, read
 
 
 def gridded(tmp_path, text, side=60.0, cells=6):

@@ -26,7 +26,7 @@ print(single.render().shape)
 single.close()
 
 import mujoco
-from tests.support.control_suite import Reference
+from tests.support.environments.control_suite import Reference
 
 for name in ("cartpole-balance", "reacher-easy", "quadruped-escape"):
     pool = native.make(f"dmc/{name}", 2, render_mode="rgb_array")

@@ -13,7 +13,7 @@ mujoco = pytest.importorskip("mujoco", reason="comes with penstock-rl[mujoco]")
 if not control_suite.available():
     pytest.skip("the suite's models come with penstock-rl[dm]", allow_module_level=True)
 
-from ...support.control_suite import Reference  # noqa: E402  (imports mujoco)
+from ...support.environments.control_suite import Reference  # noqa: E402  (imports mujoco)
 
 NAMES = ("cartpole-balance", "reacher-easy", "fish-swim", "quadruped-escape")
 """A task with one model for all, two whose target is drawn (fish has sensors too), and one whose ground is drawn."""

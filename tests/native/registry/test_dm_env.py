@@ -9,7 +9,7 @@ import pytest
 
 from penstock import native
 
-from ...support.own_ids import OWN_IDS
+from ...support.environments.own_ids import OWN_IDS
 
 pytest.importorskip("dm_env", reason="comes with penstock-rl[dm]")
 

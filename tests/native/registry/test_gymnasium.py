@@ -20,7 +20,7 @@ from gymnasium.wrappers import TransformReward
 from penstock import native
 from penstock.native.pool import mujoco_library
 
-from ...support.own_ids import OWN_IDS
+from ...support.environments.own_ids import OWN_IDS
 
 SINGLE = [env_id for env_id in OWN_IDS if not native.make(env_id, 1).environment["agents"]]
 TEAMS = [env_id for env_id in OWN_IDS if env_id not in SINGLE]

@@ -5,7 +5,7 @@ import pytest
 
 from penstock import native
 
-from ...support.leaving import LEAVING
+from ...support.environments.leaving import LEAVING
 
 pettingzoo_test = pytest.importorskip("pettingzoo.test", reason="comes with penstock-rl[pettingzoo]")
 

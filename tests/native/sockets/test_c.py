@@ -14,7 +14,7 @@ from penstock.native.sockets import server as python_server
 from penstock.native.sockets import wire
 from penstock.native.sockets.server import EnvironmentServer
 
-from ...support.environment_server import EnvironmentProcess
+from ...support.services.environment_server import EnvironmentProcess
 from .test_socket_pool import ID, Drifting, assert_same_rounds, play_rounds, served, serving
 from .test_wire import exchanged, hello
 

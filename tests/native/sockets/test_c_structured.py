@@ -10,7 +10,7 @@ from penstock import native
 from penstock.native.sockets import wire
 from penstock.native.sockets.rows import Rows, described_space
 
-from ...support.environment_server import EnvironmentProcess
+from ...support.services.environment_server import EnvironmentProcess
 from .test_c import compiled
 from .test_socket_pool import assert_same_rounds, play_rounds, served
 from .test_structured import SAMPLED

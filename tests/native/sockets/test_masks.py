@@ -10,8 +10,8 @@ from penstock import native
 from penstock.native.sockets import wire
 from penstock.native.sockets.server import EnvironmentServer
 
-from ...support.environment_server import EnvironmentProcess
-from ...support.structured import CHOICES, ID, Explorer
+from ...support.environments.structured import CHOICES, ID, Explorer
+from ...support.services.environment_server import EnvironmentProcess
 from .test_c import compiled
 from .test_socket_pool import Drifting, assert_same_rounds, play_rounds, served, serving
 from .test_structured import assert_equal, both

@@ -14,7 +14,7 @@ from penstock.native.sockets import wire
 from penstock.native.sockets.server import EnvironmentServer, serve_id
 from penstock.native.sockets.vector import episode_seed
 
-from ...support.environment_server import EnvironmentProcess
+from ...support.services.environment_server import EnvironmentProcess
 
 ID, PENDULUM = "socket/CartPole-v1", "socket/Pendulum-v1"
 

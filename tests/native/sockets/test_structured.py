@@ -13,10 +13,10 @@ from penstock import native
 from penstock.native.adapters.one_array import OneArray, is_one_array
 from penstock.native.sockets.server import EnvironmentServer
 
-from ...support import structured_environments
-from ...support.environment_server import EnvironmentProcess
-from ...support.structured import ID
-from ...support.structured_environments import SCENE, SPACES, registered_id
+from ...support.environments import structured_environments
+from ...support.environments.structured import ID
+from ...support.environments.structured_environments import SCENE, SPACES, registered_id
+from ...support.services.environment_server import EnvironmentProcess
 from .test_socket_pool import Drifting, assert_same_rounds, play_rounds, served, serving
 
 SAMPLED = "test/Sampled-v0"

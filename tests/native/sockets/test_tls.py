@@ -13,8 +13,8 @@ from penstock.native.conformance.runner import check_id
 from penstock.native.sockets import server as python_server
 from penstock.native.sockets.server import serve_id
 
-from ...support.certificates import self_signed, signed
-from ...support.environment_server import EnvironmentProcess
+from ...support.services.certificates import self_signed, signed
+from ...support.services.environment_server import EnvironmentProcess
 from .test_socket_pool import ID, assert_same_rounds, play_rounds, served
 
 

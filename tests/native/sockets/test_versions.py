@@ -18,8 +18,8 @@ from penstock.native.sockets import server as python_server
 from penstock.native.sockets import wire
 from penstock.native.sockets.server import EnvironmentServer
 
-from ...support.environment_server import EnvironmentProcess
-from ...support.structured_environments import registered_id
+from ...support.environments.structured_environments import registered_id
+from ...support.services.environment_server import EnvironmentProcess
 from .test_c import CLIENT, ECHO, compiled
 from .test_socket_pool import ID, Drifting, play_rounds, served, serving
 from .test_wire import exchanged, hello

@@ -12,7 +12,7 @@ from penstock import native
 from penstock.native.teams.masks import permitted
 from penstock.native.teams.pettingzoo import pettingzoo_ids
 
-from ...support.mortal_team import MORTALS
+from ...support.environments.mortal_team import MORTALS
 
 pytest.importorskip("pettingzoo", reason="comes with penstock-rl[pettingzoo]")
 mpe2 = pytest.importorskip("mpe2", reason="comes with penstock-rl[pettingzoo]")

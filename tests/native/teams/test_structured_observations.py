@@ -12,7 +12,7 @@ from penstock.native.teams.masks import permitted
 from penstock.storage.shards.leaves import split_leaves
 from penstock.storage.shards.specs import Leaf, Spec
 
-from ...support.seeing_teams import CHOICES, SEEING, SEEING_TURNS, SIDE, Seeing
+from ...support.environments.seeing_teams import CHOICES, SEEING, SEEING_TURNS, SIDE, Seeing
 from ..teams.test_pettingzoo import round_of
 
 NUMBERS = 2 + SIDE * SIDE * 3 + CHOICES

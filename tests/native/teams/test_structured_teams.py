@@ -11,7 +11,7 @@ from penstock import native
 from penstock.native.teams.masks import permitted
 from penstock.native.teams.structured import team_action
 
-from ...support.structured_teams import SPACES, TEAM, TURNS, other_thing
+from ...support.environments.structured_teams import SPACES, TEAM, TURNS, other_thing
 from .test_pettingzoo import round_of
 
 OTHER = f"pettingzoo/{other_thing.__module__}:{other_thing.__name__}"

@@ -19,8 +19,8 @@ from penstock.storage.runs.run import RunFolder, list_runs
 from penstock.storage.runs.verification import repair, verify_run
 from penstock.storage.stores.open import open_store
 
-from ...support.faulty import FaultyStore
-from ...support.stored_run import damage
+from ...support.stored.faulty import FaultyStore
+from ...support.stored.stored_run import damage
 from .test_commits import GENESIS, fill
 from .test_gc import History
 from .test_two_writers import one_of_two

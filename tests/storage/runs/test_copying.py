@@ -10,7 +10,7 @@ from penstock.storage.runs.run import RunFolder
 from penstock.storage.runs.verification import verify_run
 from penstock.storage.stores.open import open_store
 
-from ...support.stored_run import damage
+from ...support.stored.stored_run import damage
 from .test_gc import History
 
 OBJECTS = {"shards", "states", "snapshots", "checkpoints"}

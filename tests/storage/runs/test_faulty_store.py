@@ -18,7 +18,7 @@ from penstock.storage.stores.open import open_store
 from penstock.storage.stores.probe import probe
 from penstock.storage.transfer.prefetch import Prefetcher
 
-from ...support.faulty import Fault, FaultyStore, now_and_then
+from ...support.stored.faulty import Fault, FaultyStore, now_and_then
 from .test_commits import GENESIS, make_commit
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from penstock.storage.runs.reader_claims import RETENTION, keep_shards_from, liv
 from penstock.storage.runs.run import RunFolder
 from penstock.storage.stores.open import open_store
 
-from ...support.synthetic_shards import COLUMNS, store_shard
+from ...support.stored.synthetic_shards import COLUMNS, store_shard
 
 ROUNDS = 2
 

@@ -12,7 +12,7 @@ from penstock.storage.runs.lease import LEASE, Lease, LeaseKeeper, LeaseView, ac
 from penstock.storage.stores.local import LocalStore
 from penstock.storage.stores.open import open_store
 
-from ...support.leases import TTL, Clock, eventually, get, make_lease, owner_processes, put
+from ...support.stored.leases import TTL, Clock, eventually, get, make_lease, owner_processes, put
 
 
 @pytest.fixture

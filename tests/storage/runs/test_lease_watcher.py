@@ -7,7 +7,7 @@ import pytest
 from penstock.storage.runs.lease import LEASE, LeaseWatcher, acquire
 from penstock.storage.stores.open import open_store
 
-from ...support.leases import TTL, Clock, eventually, get, make_lease, owner_processes, put
+from ...support.stored.leases import TTL, Clock, eventually, get, make_lease, owner_processes, put
 
 
 @pytest.fixture

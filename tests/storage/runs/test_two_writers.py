@@ -21,8 +21,8 @@ from penstock.storage.runs.commit_schema import encode_commit
 from penstock.storage.runs.commits import CommitLog, commit_name, commit_ref
 from penstock.storage.stores.open import open_store
 
-from ...support.faulty import REQUESTS, Fault, FaultyStore
-from ...support.s3_proxy import S3Proxy
+from ...support.services.s3_proxy import S3Proxy
+from ...support.stored.faulty import REQUESTS, Fault, FaultyStore
 from .test_commits import GENESIS, make_commit
 
 if TYPE_CHECKING:

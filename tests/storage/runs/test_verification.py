@@ -13,7 +13,7 @@ from penstock.storage.runs.reader_claims import keep_shards_from
 from penstock.storage.runs.verification import repair, verify_run
 from penstock.storage.stores.open import open_store
 
-from ...support.stored_run import damage
+from ...support.stored.stored_run import damage
 from .test_gc import History
 
 STAGES = 3

@@ -16,7 +16,7 @@ from penstock.storage.shards.reader import open_shard
 from penstock.storage.shards.specs import Leaf, Spec
 from penstock.storage.stores.open import open_store
 
-from ...support.shard_cases import some_episodes, stored
+from ...support.stored.shard_cases import some_episodes, stored
 
 LEAVES = (
     Leaf("arm.position", "numbers", "float32", (2,)),

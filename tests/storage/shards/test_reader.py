@@ -12,8 +12,8 @@ from penstock.storage.shards.reader import HEAD_BYTES, open_buffer, open_shard
 from penstock.storage.shards.specs import Spec
 from penstock.storage.stores.local import LocalStore
 
-from ...support.faulty import Fault, FaultyStore
-from ...support.shard_cases import PIXELS, a_shard, stored
+from ...support.stored.faulty import Fault, FaultyStore
+from ...support.stored.shard_cases import PIXELS, a_shard, stored
 
 STEPS, ENVS = 40, 12
 PLAIN = {

@@ -14,7 +14,7 @@ import pytest
 from penstock.storage.shards.columns import STACK_SUFFIX
 from penstock.storage.shards.specs import Spec
 
-from ...support.shard_cases import PIXELS, a_shard
+from ...support.stored.shard_cases import PIXELS, a_shard
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "shards.md"
 BLOCKS = re.findall(
@@ -61,7 +61,7 @@ def case(request, tmp_path, monkeypatch):
 def a_shard_of(columns, arrays):
     from penstock.storage.shards.codec import ShardColumns, ShardInfo, encode_shard
 
-    from ...support.shard_cases import some_episodes
+    from ...support.stored.shard_cases import some_episodes
 
     info = ShardInfo(7, 2, 21, 3, STEPS, ENVS, 20, 20, "CartPole-v1", {}, some_episodes(STEPS, ENVS))
     rows = np.arange((STEPS - 1) * ENVS, STEPS * ENVS)

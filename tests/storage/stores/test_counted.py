@@ -7,7 +7,7 @@ from penstock.storage.stores.counted import CountedStore, StoreTally, calls_sinc
 from penstock.storage.stores.local import LocalStore
 from penstock.storage.testing import StoreContract
 
-from ...support.faulty import Fault, FaultyStore
+from ...support.stored.faulty import Fault, FaultyStore
 
 
 class TestCountedStore(StoreContract):

@@ -10,7 +10,7 @@ from penstock.storage.stores.open import open_store
 from penstock.storage.stores.protocol import Store
 from penstock.storage.testing import StoreContract
 
-from ...support.faulty import READS, REQUESTS, Fault, FaultyStore, now_and_then
+from ...support.stored.faulty import READS, REQUESTS, Fault, FaultyStore, now_and_then
 
 
 class TestWithoutFaults(StoreContract):

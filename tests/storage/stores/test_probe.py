@@ -13,7 +13,7 @@ from penstock.storage.errors import StoreError
 from penstock.storage.stores.open import open_store
 from penstock.storage.stores.probe import StoreGuarantees, always_has_one_winner, probe
 
-from ...support.faulty import Fault, FaultyStore
+from ...support.stored.faulty import Fault, FaultyStore
 
 
 class ForgetfulFileSystem(MemoryFileSystem):

@@ -13,9 +13,9 @@ from penstock.storage.errors import ObjectExistsError, StoreError
 from penstock.storage.stores.open import open_store
 from penstock.storage.testing import StoreContract
 
-from ...support.faulty import Fault, now_and_then
-from ...support.s3_clients import OBSTORE
-from ...support.s3_proxy import METHODS, S3Proxy
+from ...support.services.s3_clients import OBSTORE
+from ...support.services.s3_proxy import METHODS, S3Proxy
+from ...support.stored.faulty import Fault, now_and_then
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -28,7 +28,7 @@ from penstock.storage.stores.protocol import Store
 from penstock.storage.stores.remote import RequestCounts, request_counts
 from penstock.storage.testing import StoreContract
 
-from ...support.s3_clients import CLIENTS, OBSTORE
+from ...support.services.s3_clients import CLIENTS, OBSTORE
 
 NOBODY_LISTENS = "http://127.0.0.1:9"
 

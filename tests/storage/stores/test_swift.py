@@ -11,7 +11,7 @@ from penstock.storage.stores.protocol import Store
 from penstock.storage.stores.remote import request_counts
 from penstock.storage.testing import StoreContract
 
-from ...support.s3_clients import OBSTORE
+from ...support.services.s3_clients import OBSTORE
 
 pytestmark = pytest.mark.slow
 

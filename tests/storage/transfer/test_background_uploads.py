@@ -12,7 +12,7 @@ from penstock.storage.errors import StoreError
 from penstock.storage.stores.open import open_store
 from penstock.storage.transfer.background_uploads import Uploads
 
-from ...support.faulty import Fault, FaultyStore
+from ...support.stored.faulty import Fault, FaultyStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

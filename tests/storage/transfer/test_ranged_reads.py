@@ -14,7 +14,7 @@ from penstock.storage.refs import Ref
 from penstock.storage.stores.open import open_store
 from penstock.storage.transfer.ranged_reads import RangeReader
 
-from ...support.faulty import Fault, FaultyStore
+from ...support.stored.faulty import Fault, FaultyStore
 
 CONTENT = bytes(range(256)) * 40 + b"end"
 

@@ -11,11 +11,11 @@ from penstock.tasks.setup.config.loading import REPLAY_PRESETS_FOLDER, choices_o
 from penstock.tasks.setup.config.replay import ReplayConfig
 from penstock.tasks.setup.config.run import TrainConfig
 
-from ...support.seeing_teams import SEEING
+from ...support.environments.seeing_teams import SEEING
+from ...support.environments.structured_teams import TEAM
 from ...support.slow import slow_after
-from ...support.structured_teams import TEAM
 
-FILE = Path(__file__).parents[2] / "support" / "flawed_algorithms.py"
+FILE = Path(__file__).parents[2] / "support" / "algorithms" / "flawed_algorithms.py"
 
 SMALL = ["--algorithm.hidden", "[8]"]
 INIT, ROWS = "init is a function of the seed", "a snapshot is enough to act, and rows are as declared"

@@ -11,7 +11,7 @@ from penstock.tasks.driver.early_stopping import EvaluatedReturns, stop_reason
 from penstock.tasks.setup.config.loading import build_config
 from penstock.tasks.setup.config.run import ScheduleSettings
 
-from ...support.committed_run import CommittedRun
+from ...support.stored.committed_run import CommittedRun
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,8 +14,8 @@ from penstock.storage.stores.open import open_store
 from penstock.tasks.driver.attempts import give_up
 from penstock.tasks.driver.open_stage import repair_open_stage
 
-from ...support.stored_run import damage
-from ...support.synthetic_shards import store_shard
+from ...support.stored.stored_run import damage
+from ...support.stored.synthetic_shards import store_shard
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,7 +18,7 @@ from penstock.tasks.driver.admission import admitted
 from penstock.tasks.driver.cluster import Cluster, Clusters, connected_to
 from penstock.tasks.setup.distribution.policies import single_learner_coarse
 
-from ...support.processes import wait_until
+from ...support.processes.commands import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

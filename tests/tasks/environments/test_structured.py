@@ -18,7 +18,7 @@ from penstock.tasks.setup.config.environment import EnvironmentSettings
 from penstock.tasks.setup.config.loading import build_config
 from penstock.tasks.setup.planning.preflight import check_acting
 
-from ...support.structured import CHOICES, ID
+from ...support.environments.structured import CHOICES, ID
 
 if TYPE_CHECKING:
     from ..conftest import MakeContext

@@ -12,7 +12,7 @@ from penstock.storage.tensors import load_tensors, save_tensors
 from penstock.tasks.environments.torch.pool import TorchPool, make_torch_pool
 from penstock.tasks.environments.torch.registry import check_torch_environment, torch_environment_ids
 
-from ...support.rounds import Arrays, actions_for, assert_same, buffers_for, left, play, seeds_of
+from ...support.environments.rounds import Arrays, actions_for, assert_same, buffers_for, left, play, seeds_of
 
 IDS = (
     "Acrobot-v1", "CartPole-v1", "ConnectFour-v0", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1",

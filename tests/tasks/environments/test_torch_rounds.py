@@ -12,7 +12,7 @@ from penstock.tasks.environments.torch.pool import make_torch_pool
 from penstock.tasks.environments.torch.rollout import RoundPlayer, play_round
 from penstock.tasks.roles.acting.tile import RoundBuffers, TileActor
 
-from ...support.rounds import Arrays, assert_same, buffers_for, left, seeds_of
+from ...support.environments.rounds import Arrays, assert_same, buffers_for, left, seeds_of
 from ..conftest import MakeContext
 
 WIDTH = {"CartPole-v1": 4, "Pendulum-v1": 3}

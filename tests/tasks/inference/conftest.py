@@ -6,8 +6,8 @@ import pytest
 
 from penstock.tasks.runtime.run_context import RunContext
 
-from ...support.seeing_teams import SEEING
-from ...support.structured_environments import registered_id
+from ...support.environments.seeing_teams import SEEING
+from ...support.environments.structured_environments import registered_id
 from ..conftest import MakeContext
 
 KINDS: dict[str, dict[str, Any]] = {

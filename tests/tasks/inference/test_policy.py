@@ -18,7 +18,7 @@ from penstock.tasks.inference.policy import Policy
 from penstock.tasks.runtime.run_context import RunContext
 from penstock.tasks.seeds import Purpose, environment_seeds
 
-from ...support.structured_environments import SPACES
+from ...support.environments.structured_environments import SPACES
 from ..conftest import MakeContext
 from .conftest import KINDS
 from .support import as_stored, commit, policy_of

@@ -11,8 +11,8 @@ from gymnasium.spaces.utils import flatten
 
 from penstock.tasks.inference.export import export_policy
 
-from ...support.seeing_teams import SEEING, Seeing
-from ...support.structured import ID, Explorer
+from ...support.environments.seeing_teams import SEEING, Seeing
+from ...support.environments.structured import ID, Explorer
 from .support import commit, policy_of
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import penstock
 from penstock.flows.observers.callbacks.delivery import Delivery, given_callbacks, use_callbacks
 from penstock.flows.observers.callbacks.records import run_start
 
-from ....support.committed_run import CommittedRun
+from ....support.stored.committed_run import CommittedRun
 
 if TYPE_CHECKING:
     from pathlib import Path

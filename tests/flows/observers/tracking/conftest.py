@@ -8,7 +8,7 @@ import pytest
 
 from penstock.flows.observers.callbacks.delivery import Delivery
 
-from ....support.committed_run import CommittedRun
+from ....support.stored.committed_run import CommittedRun
 
 if TYPE_CHECKING:
     from collections.abc import Callable

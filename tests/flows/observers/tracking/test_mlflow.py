@@ -12,12 +12,12 @@ from penstock.flows.observers.callbacks.records import run_end, run_start
 from penstock.flows.observers.tracking.mlflow import MlflowTracker
 from penstock.flows.observers.tracking.outcome import Outcome, OutcomeMaker
 
-from ....support.mlflow_server import MlflowServer, NoMlflowError
+from ....support.services.mlflow_server import MlflowServer, NoMlflowError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ....support.committed_run import CommittedRun
+    from ....support.stored.committed_run import CommittedRun
 
 pytestmark = pytest.mark.slow
 

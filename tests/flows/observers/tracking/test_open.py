@@ -18,7 +18,7 @@ from penstock.tasks.setup.config.loading import build_config
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ....support.committed_run import CommittedRun
+    from ....support.stored.committed_run import CommittedRun
 
 
 @pytest.fixture(autouse=True)

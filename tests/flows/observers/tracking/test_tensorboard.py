@@ -12,7 +12,7 @@ from penstock.flows.observers.tracking.tensorboard import EVENTS, TensorBoardTra
 from penstock.flows.report.tensorboard import write_events
 from penstock.tasks.analysis.history import read_history
 
-from ....support.committed_run import CommittedRun
+from ....support.stored.committed_run import CommittedRun
 
 if TYPE_CHECKING:
     from pathlib import Path

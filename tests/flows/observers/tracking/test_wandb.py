@@ -10,7 +10,7 @@ import pytest
 from penstock.flows.observers.callbacks.records import run_start
 from penstock.flows.observers.tracking.outcome import OutcomeMaker
 
-from ....support.processes import wait_until
+from ....support.processes.commands import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from penstock.flows.observers.tracking.tracker import Tracker
 
-    from ....support.committed_run import CommittedRun
+    from ....support.stored.committed_run import CommittedRun
 
 
 @pytest.fixture(autouse=True)

@@ -26,8 +26,8 @@ from penstock.tasks.data.datasets.minari import export_run, import_dataset, spac
 from penstock.tasks.data.replay.plan import make_plan
 from penstock.tasks.setup.config.replay import build_replay_config
 
-from ....support.structured_environments import SPACES, registered_id
-from ....support.synthetic_shards import commit_stage
+from ....support.environments.structured_environments import SPACES, registered_id
+from ....support.stored.synthetic_shards import commit_stage
 
 TILES, ENVS, STEPS, ROUNDS = 2, 3, 10, 4
 OBSERVATION = spaces.Box(0, 255, (5, 6), np.uint8)

@@ -17,7 +17,7 @@ from penstock.tasks.roles.acting.tile import ActedRound, RoundBuffers, TileActor
 from penstock.tasks.runtime.run_context import RunContext, _load
 from penstock.tasks.setup.config.loading import build_config
 
-from ....support.synthetic_shards import commit_stage
+from ....support.stored.synthetic_shards import commit_stage
 
 DOCUMENT = Path(__file__).parents[4] / "docs" / "reading.md"
 BLOCKS = re.findall(

@@ -19,7 +19,7 @@ from penstock.storage.shards.specs import Spec
 from penstock.storage.stores.open import open_store
 from penstock.tasks.data.datasets.replay_buffer import ReplayBatch, StoredReplayBuffer
 
-from ....support.synthetic_shards import COLUMNS, commit_stage, fill, make_stage, store_shard
+from ....support.stored.synthetic_shards import COLUMNS, commit_stage, fill, make_stage, store_shard
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -22,7 +22,7 @@ from penstock.storage.stores.open import open_store
 from penstock.tasks.data.input.memory_budget import BudgetShares
 from penstock.tasks.data.input.shard_source import ShardSource
 
-from ....support.committed_run import CommittedRun
+from ....support.stored.committed_run import CommittedRun
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,7 +17,7 @@ from penstock.storage.stores.open import open_store
 from penstock.tasks.data.datasets.torch_dataset import TrajectoryDataset, _Window
 from penstock.tasks.data.input.pipeline import ShardPipeline
 
-from ....support.synthetic_shards import COLUMNS, fill, make_stage
+from ....support.stored.synthetic_shards import COLUMNS, fill, make_stage
 
 if TYPE_CHECKING:
     from multiprocessing.context import BaseContext

@@ -19,7 +19,7 @@ from penstock.tasks.roles.acting.tile import TileActor, act_together
 from penstock.tasks.roles.acting.torch_tile import DeviceParams, TorchTileActor
 from penstock.tasks.roles.learning.shard_feed import learned_columns
 
-from ....support.synthetic_shards import COLUMNS, store_shard
+from ....support.stored.synthetic_shards import COLUMNS, store_shard
 from ...conftest import first_stage_of
 from ...roles.acting.test_shard_writer import Hints
 from ...roles.acting.test_tile import StepCounter

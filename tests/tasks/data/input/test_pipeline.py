@@ -18,8 +18,8 @@ from penstock.storage.shards.specs import Spec
 from penstock.storage.stores.open import open_store
 from penstock.tasks.data.input.pipeline import ShardPipeline
 
-from ....support.faulty import Fault, FaultyStore
-from ....support.synthetic_shards import COLUMNS, fill, store_shard
+from ....support.stored.faulty import Fault, FaultyStore
+from ....support.stored.synthetic_shards import COLUMNS, fill, store_shard
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -19,7 +19,7 @@ from penstock.tasks.setup.config.off_policy import DQNSettings, QRDQNSettings
 from penstock.tasks.setup.config.on_policy import IMPALASettings, PPOSettings
 from penstock.tasks.specs import ActionSpec, EnvironmentSpec, LossInputs, Spec, Trajectory
 
-from ....support.ppo_cases import random
+from ....support.algorithms.ppo_cases import random
 from ...analysis.test_evaluation import published
 from ...conftest import MakeContext
 

@@ -27,7 +27,7 @@ from penstock.tasks.setup.config.on_policy import PPOSettings
 from penstock.tasks.setup.config.replay import build_replay_config
 from penstock.tasks.setup.planning.preflight import check_distribution
 
-from ....support.ppo_cases import CHOICES
+from ....support.algorithms.ppo_cases import CHOICES
 from ...conftest import MakeContext
 
 MINE = """

@@ -18,7 +18,7 @@ from penstock.tasks.roles.learning.window import RoundWindow
 from penstock.tasks.setup.config.off_policy import DQNSettings
 from penstock.tasks.specs import LossInputs, State, Trajectory
 
-from ....support.ppo_cases import CHOICES, random, trajectory, with_settings
+from ....support.algorithms.ppo_cases import CHOICES, random, trajectory, with_settings
 
 PLAIN = DQN(DQNSettings(hidden=(8,), dueling=False), CHOICES)
 

@@ -22,7 +22,7 @@ from penstock.tasks.setup.config.offline import BehaviourCloningSettings, IQLSet
 from penstock.tasks.setup.config.replay import build_replay_config
 from penstock.tasks.specs import EnvironmentSpec, LossInputs, ParameterGroup, Spec, State, Trajectory
 
-from ....support.ppo_cases import CHOICES, VECTORS, random
+from ....support.algorithms.ppo_cases import CHOICES, VECTORS, random
 
 if TYPE_CHECKING:
     from penstock.tasks.model.algorithms.contract import Algorithm

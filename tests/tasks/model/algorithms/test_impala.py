@@ -20,7 +20,7 @@ from penstock.tasks.setup.config.loading import build_config
 from penstock.tasks.setup.config.on_policy import IMPALASettings
 from penstock.tasks.specs import Batch, EnvironmentSpec, LossInputs, State, Trajectory
 
-from ....support.ppo_cases import CHOICES, ENVIRONMENTS, VECTORS, random, trajectory
+from ....support.algorithms.ppo_cases import CHOICES, ENVIRONMENTS, VECTORS, random, trajectory
 from ...conftest import MakeContext
 
 

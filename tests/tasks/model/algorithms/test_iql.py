@@ -17,7 +17,7 @@ from penstock.tasks.roles.learning.window import RoundWindow
 from penstock.tasks.setup.config.offline import BehaviourCloningSettings, IQLSettings
 from penstock.tasks.specs import ActionSpec, EnvironmentSpec, LossInputs, Spec, State
 
-from ....support.ppo_cases import CHOICES, ENVIRONMENTS, VECTORS, random, trajectory
+from ....support.algorithms.ppo_cases import CHOICES, ENVIRONMENTS, VECTORS, random, trajectory
 
 
 def batch_of(algorithm: IQL, count: int = 40) -> dict[str, Tensor]:

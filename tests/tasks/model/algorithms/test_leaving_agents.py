@@ -20,7 +20,7 @@ from penstock.tasks.setup.config.on_policy import IPPOSettings, MAPPOSettings
 from penstock.tasks.specs import ActionSpec, EnvironmentSpec, LossInputs, Spec, State, Trajectory
 from penstock.tasks.tape.totals import RoundTotals
 
-from ....support.ppo_cases import random
+from ....support.algorithms.ppo_cases import random
 from ....support.slow import slow_after
 from ...conftest import MakeContext
 

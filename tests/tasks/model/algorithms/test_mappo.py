@@ -14,7 +14,7 @@ from penstock.tasks.roles.learning.window import RoundWindow
 from penstock.tasks.setup.config.on_policy import IPPOSettings, MAPPOSettings
 from penstock.tasks.specs import Batch, EnvironmentSpec, LossInputs, State, Trajectory
 
-from ....support.ppo_cases import random
+from ....support.algorithms.ppo_cases import random
 
 ENVS, STEPS, AGENTS = 4, 6, 3
 STATS = {"count": 1.0, "advantage": 0.0, "advantage_square": 1.0}

@@ -11,7 +11,7 @@ from penstock.tasks.model.algorithms.mappo import MAPPO
 from penstock.tasks.setup.config.on_policy import IPPOSettings, MAPPOSettings
 from penstock.tasks.specs import Batch, EnvironmentSpec, LossInputs, State, Trajectory
 
-from ....support.ppo_cases import random
+from ....support.algorithms.ppo_cases import random
 
 ENVS, STEPS, AGENTS, WIDTH, CUT = 4, 6, 3, 5, 3
 STATS = {"count": 1.0, "advantage": 0.0, "advantage_square": 1.0}

@@ -19,7 +19,7 @@ from penstock.tasks.setup.config.off_policy import SACSettings
 from penstock.tasks.setup.config.on_policy import IMPALASettings, IPPOSettings, MAPPOSettings, PPOSettings
 from penstock.tasks.specs import ActionSpec, EnvironmentSpec, LossInputs, Spec, State, Trajectory
 
-from ....support.ppo_cases import CHOICES, VECTORS, random, with_settings
+from ....support.algorithms.ppo_cases import CHOICES, VECTORS, random, with_settings
 from ...roles.reducing.test_reduction import together
 
 if TYPE_CHECKING:

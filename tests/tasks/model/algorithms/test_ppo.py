@@ -13,7 +13,7 @@ from penstock.tasks.model.algorithms.ppo import PPO
 from penstock.tasks.setup.config.on_policy import PPOSettings
 from penstock.tasks.specs import EnvironmentSpec, State
 
-from ....support.ppo_cases import (
+from ....support.algorithms.ppo_cases import (
     CHOICES,
     ENVIRONMENTS,
     VECTORS,

@@ -11,7 +11,16 @@ from penstock.tasks.roles.learning.window import RoundWindow
 from penstock.tasks.setup.config.on_policy import PPOSettings
 from penstock.tasks.specs import EnvironmentSpec, ParameterGroup, State
 
-from ....support.ppo_cases import CHOICES, ENVIRONMENTS, VECTORS, biased, loss_of, random, rows_of, trajectory
+from ....support.algorithms.ppo_cases import (
+    CHOICES,
+    ENVIRONMENTS,
+    VECTORS,
+    biased,
+    loss_of,
+    random,
+    rows_of,
+    trajectory,
+)
 
 # Losses
 

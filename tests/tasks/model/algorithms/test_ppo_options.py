@@ -24,7 +24,7 @@ from penstock.tasks.setup.distribution.policies import make_policy
 from penstock.tasks.setup.planning.preflight import check_staleness
 from penstock.tasks.specs import ActionSpec, State, Trajectory
 
-from ....support.ppo_cases import CHOICES, PLAIN, VECTORS, loss_of, random, rows_of, trajectory
+from ....support.algorithms.ppo_cases import CHOICES, PLAIN, VECTORS, loss_of, random, rows_of, trajectory
 from ...conftest import MakeContext
 
 LOW, HIGH = torch.tensor([-0.5, -1.0]), torch.tensor([0.25, 3.0])

@@ -10,7 +10,7 @@ from penstock.tasks.roles.learning.gradients import minibatch_gradient
 from penstock.tasks.setup.config.on_policy import PPOSettings
 from penstock.tasks.specs import EnvironmentSpec, ParameterGroup, State
 
-from ....support.ppo_cases import ENVIRONMENTS, PLAIN, random, rows_of, trajectory
+from ....support.algorithms.ppo_cases import ENVIRONMENTS, PLAIN, random, rows_of, trajectory
 
 PAIRS = pytest.mark.parametrize("environment", ENVIRONMENTS)
 

@@ -17,7 +17,7 @@ from penstock.tasks.roles.learning.window import RoundWindow
 from penstock.tasks.setup.config.off_policy import QRDQNSettings
 from penstock.tasks.specs import EnvironmentSpec, LossInputs, Spec, State, Trajectory
 
-from ....support.ppo_cases import CHOICES, random, with_settings
+from ....support.algorithms.ppo_cases import CHOICES, random, with_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

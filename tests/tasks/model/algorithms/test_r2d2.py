@@ -24,7 +24,7 @@ from penstock.tasks.setup.config.loading import build_config
 from penstock.tasks.setup.config.off_policy import DQNSettings, QRDQNSettings
 from penstock.tasks.specs import LossInputs, State, Trajectory
 
-from ....support.ppo_cases import CHOICES, random
+from ....support.algorithms.ppo_cases import CHOICES, random
 
 STEPS, ENVS, SEQUENCE, BURN_IN, RETURN_STEPS, DISCOUNT = 12, 3, 4, 3, 2, 0.9
 MEMORY: dict[str, Any] = {

@@ -18,7 +18,7 @@ from penstock.tasks.roles.learning.window import RoundWindow
 from penstock.tasks.setup.config.off_policy import SACSettings
 from penstock.tasks.specs import LossInputs, State, Trajectory
 
-from ....support.ppo_cases import VECTORS, random, with_settings
+from ....support.algorithms.ppo_cases import VECTORS, random, with_settings
 
 SMALL = SAC(SACSettings(hidden=(8,)), VECTORS)
 

@@ -21,8 +21,8 @@ from penstock.tasks.setup.config.offline import BehaviourCloningSettings, IQLSet
 from penstock.tasks.setup.config.replay import build_replay_config
 from penstock.tasks.specs import State, Trajectory
 
+from ....support.environments.structured_environments import BEST, SPACES, STEPS, environment_id
 from ....support.slow import slow_after
-from ....support.structured_environments import BEST, SPACES, STEPS, environment_id
 
 if TYPE_CHECKING:
     from penstock.tasks.model.algorithms.contract import Algorithm

@@ -20,8 +20,8 @@ from penstock.tasks.setup.config.loading import build_config
 from penstock.tasks.setup.config.on_policy import IPPOSettings, MAPPOSettings
 from penstock.tasks.specs import ActionSpec, EnvironmentSpec, Leaf, Spec, State, Trajectory
 
-from ....support.ppo_cases import random
-from ....support.seeing_teams import CHOICES, SEEING
+from ....support.algorithms.ppo_cases import random
+from ....support.environments.seeing_teams import CHOICES, SEEING
 from ....support.slow import slow_after
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from penstock.tasks.setup.config.off_policy import TD3Settings
 from penstock.tasks.setup.config.offline import TD3BCSettings
 from penstock.tasks.specs import EnvironmentSpec, LossInputs, Spec, State, Trajectory
 
-from ....support.ppo_cases import VECTORS, random, with_settings
+from ....support.algorithms.ppo_cases import VECTORS, random, with_settings
 
 SMALL = TD3(TD3Settings(hidden=(8,), random_steps=0), VECTORS)
 CLONING = TD3BC(TD3BCSettings(hidden=(8,), normalize_observation=False), VECTORS)

@@ -10,7 +10,7 @@ import torch
 
 from penstock.tasks.model.nn.device_work import CapturedWork, Departure, Staged, _are_same
 
-from ....support.distant_device import DISTANT, DistantDevice
+from ....support.algorithms.distant_device import DISTANT, DistantDevice
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,8 +20,8 @@ from penstock.tasks.setup.config.off_policy import DQNSettings, SACSettings
 from penstock.tasks.setup.config.on_policy import PPOSettings
 from penstock.tasks.specs import EnvironmentSpec, Leaf, Spec, Trajectory
 
-from ....support.ppo_cases import CHOICES, VECTORS, random
-from ....support.structured import ID
+from ....support.algorithms.ppo_cases import CHOICES, VECTORS, random
+from ....support.environments.structured import ID
 
 LEAVES = (
     Leaf("position", "numbers", "float32", (2,)),

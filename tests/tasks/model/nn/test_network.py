@@ -24,7 +24,7 @@ from penstock.tasks.setup.config.loading import build_config
 from penstock.tasks.setup.config.on_policy import IMPALASettings, PPOSettings
 from penstock.tasks.specs import ActionSpec, EnvironmentSpec, LossInputs, Trajectory
 
-from ....support.ppo_cases import random
+from ....support.algorithms.ppo_cases import random
 from ....support.slow import slow_after
 
 if TYPE_CHECKING:

@@ -15,7 +15,16 @@ from penstock.tasks.roles.reducing.reduction import LocalReduction
 from penstock.tasks.setup.config.on_policy import PPOSettings
 from penstock.tasks.specs import EnvironmentSpec, State
 
-from ....support.ppo_cases import CHOICES, ENVIRONMENTS, VECTORS, biased, loss_of, random, rows_of, trajectory
+from ....support.algorithms.ppo_cases import (
+    CHOICES,
+    ENVIRONMENTS,
+    VECTORS,
+    biased,
+    loss_of,
+    random,
+    rows_of,
+    trajectory,
+)
 
 CPU = torch.device("cpu")
 

@@ -24,7 +24,7 @@ from penstock.tasks.setup.config.off_policy import DQNSettings, QRDQNSettings, S
 from penstock.tasks.setup.config.on_policy import IMPALASettings, IPPOSettings, MAPPOSettings, PPOSettings
 from penstock.tasks.specs import ActionSpec, EnvironmentSpec, LossInputs, Spec, State
 
-from ....support.ppo_cases import CHOICES, VECTORS, random
+from ....support.algorithms.ppo_cases import CHOICES, VECTORS, random
 
 TEAM = EnvironmentSpec("team", Spec("float32", (2, 3)), ActionSpec("discrete", n=2, shape=(2,)), None, None, agents=2)
 BONUS: dict[str, Any] = {"hidden": (8,), "entropy_weight": 0.1, "anneal_rounds": 4}

@@ -6,7 +6,7 @@ import torch
 from penstock.native.kernel_level import use_level
 from penstock.tasks.model.nn.optimizers import annealed, clip_norm, cosine_annealed, init_adam, step_adam
 
-from ....support.distant_device import DISTANT, DistantDevice
+from ....support.algorithms.distant_device import DISTANT, DistantDevice
 
 
 def gradients(count: int) -> list[torch.Tensor]:

@@ -21,7 +21,7 @@ from penstock.tasks.setup.config.on_policy import IMPALASettings
 from penstock.tasks.setup.planning.dry_run import training_rows, trial_run
 from penstock.tasks.specs import Facts, LossInputs
 
-from ....support.ppo_cases import with_settings
+from ....support.algorithms.ppo_cases import with_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

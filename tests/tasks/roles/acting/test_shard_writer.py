@@ -23,7 +23,7 @@ from penstock.tasks.runtime.announcements import wait_for
 from penstock.tasks.runtime.assignment import Assignment
 from penstock.tasks.runtime.results import ActResult
 
-from ....support.faulty import Fault, FaultyStore
+from ....support.stored.faulty import Fault, FaultyStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -25,8 +25,8 @@ from penstock.tasks.roles.learning.stage_state import Stage, move_state
 from penstock.tasks.roles.reducing.reduction import LocalReduction, SummedReduction, reducing
 from penstock.tasks.setup.distribution.policies import single_learner_coarse
 
-from ....support.distant_device import DISTANT, HERE, DistantDevice, DistantTensor
-from ....support.synthetic_shards import store_shard
+from ....support.algorithms.distant_device import DISTANT, HERE, DistantDevice, DistantTensor
+from ....support.stored.synthetic_shards import store_shard
 from ...conftest import first_stage_of
 
 if TYPE_CHECKING:

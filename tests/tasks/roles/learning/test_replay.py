@@ -25,8 +25,8 @@ from penstock.tasks.runtime.run_context import RunContext, _load
 from penstock.tasks.setup.config.loading import build_config, merge
 from penstock.tasks.setup.config.replay import build_replay_config
 
-from ....support.faulty import Fault, FaultyStore
-from ....support.synthetic_shards import commit_stage, fill, store_shard
+from ....support.stored.faulty import Fault, FaultyStore
+from ....support.stored.synthetic_shards import commit_stage, fill, store_shard
 from ...conftest import SMALL
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from penstock.tasks.roles.learning.shard_feed import ShardFeed, reader_at
 from penstock.tasks.runtime.mailbox import Mailbox
 from penstock.tasks.runtime.stored_objects import stored_shards
 
-from ....support.synthetic_shards import store_shard
+from ....support.stored.synthetic_shards import store_shard
 from ...conftest import first_stage_of
 
 if TYPE_CHECKING:

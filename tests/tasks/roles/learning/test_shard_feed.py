@@ -20,8 +20,8 @@ from penstock.tasks.runtime.assignment import Assignment
 from penstock.tasks.runtime.stored_objects import stored_shards
 from penstock.tasks.specs import Trajectory
 
-from ....support.faulty import FaultyStore
-from ....support.synthetic_shards import fill, store_shard
+from ....support.stored.faulty import FaultyStore
+from ....support.stored.synthetic_shards import fill, store_shard
 
 if TYPE_CHECKING:
     from penstock.storage.refs import ShardRef

@@ -19,7 +19,7 @@ from penstock.tasks.roles.learning.window_rows import continued, open_window
 from penstock.tasks.runtime.assignment import Assignment
 from penstock.tasks.specs import Trajectory
 
-from ....support.synthetic_shards import commit_stage, store_shard
+from ....support.stored.synthetic_shards import commit_stage, store_shard
 
 if TYPE_CHECKING:
     from penstock.storage.refs import ShardRef

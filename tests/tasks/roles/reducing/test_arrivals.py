@@ -25,7 +25,7 @@ from penstock.tasks.runtime.metrics import EdgeTally
 from penstock.tasks.runtime.process_group import Group, Rendezvous
 from penstock.tasks.setup.config.on_policy import PPOSettings
 
-from ....support.ppo_cases import CHOICES, random
+from ....support.algorithms.ppo_cases import CHOICES, random
 from .test_reduction import HOST, PATIENCE_SECONDS, ROWS, Present, batch_of, meet, plan_of, share, together
 
 if TYPE_CHECKING:

@@ -29,8 +29,8 @@ from penstock.tasks.runtime.assignment import Assignment
 from penstock.tasks.runtime.process_group import RENDEZVOUS_PORT, Group, Rendezvous
 from penstock.tasks.setup.config.on_policy import PPOSettings
 
-from ....support.ppo_cases import CHOICES, random
-from ....support.ppo_cases import rows_of as acted_rows
+from ....support.algorithms.ppo_cases import CHOICES, random
+from ....support.algorithms.ppo_cases import rows_of as acted_rows
 
 HOST = "127.0.0.1"
 PATIENCE_SECONDS = 150.0

@@ -22,8 +22,8 @@ from penstock.tasks.setup.config.loading import PRESETS_FOLDER, build_config, lo
 from penstock.tasks.setup.config.run import TrainConfig
 from penstock.tasks.setup.planning.resolve import resolve
 
-from ....support.certificates import self_signed
-from ....support.environment_server import EnvironmentProcess
+from ....support.services.certificates import self_signed
+from ....support.services.environment_server import EnvironmentProcess
 
 PPO_FIELDS = (
     "name, hidden, learning_rate, final_learning_rate, anneal_rounds, discount, trace_decay, clip_range, "

@@ -11,7 +11,7 @@ from typing import Self
 
 from penstock.native.sockets import server
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 class EnvironmentProcess:

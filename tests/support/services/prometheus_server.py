@@ -15,7 +15,7 @@ from urllib.request import urlopen
 import pytest
 import yaml
 
-from .processes import wait_until
+from ..processes.commands import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

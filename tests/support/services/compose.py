@@ -13,7 +13,7 @@ import yaml
 
 from penstock import tasks
 
-from .hosts import PRIVATE
+from ..processes.hosts import PRIVATE
 
 ROOT = Path(tasks.__path__[0]).resolve().parent
 _VARIABLE = re.compile(r"\$\{(\w+)(?::[-?]([^}]*))?\}")

@@ -17,12 +17,12 @@ import threading
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from urllib.parse import unquote, urlsplit
 
-from .faulty import Call, Result, _State
+from ..stored.faulty import Call, Result, _State
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from .faulty import Fault, Kind
+    from ..stored.faulty import Fault, Kind
 
 METHODS = ("PUT", "GET", "HEAD", "POST", "DELETE")
 _SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"

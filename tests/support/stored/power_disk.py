@@ -9,7 +9,7 @@ import struct
 import subprocess
 from typing import TYPE_CHECKING
 
-from .processes import wait_until
+from ..processes.commands import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path

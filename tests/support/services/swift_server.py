@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Self
 
 HERE = Path(__file__).resolve()
-VENV = HERE.parents[2] / ".venv-swift"
+VENV = HERE.parents[3] / ".venv-swift"
 REQUIREMENTS = HERE.with_name("requirements-swift.txt")
 USER, KEY = "test:tester", "testing"
 START_SECONDS = 120.0

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Self
 
 HERE = Path(__file__).resolve()
-VENV = HERE.parents[2] / ".venv-mlflow"
+VENV = HERE.parents[3] / ".venv-mlflow"
 REQUIREMENTS = HERE.with_name("requirements-mlflow.txt")
 START_SECONDS = 180.0
 INSTALL_SECONDS = 400.0

@@ -20,15 +20,15 @@ from penstock.tasks.setup.planning.calibration_process import sizes_of
 from penstock.tasks.setup.planning.dry_run import trial_run
 from penstock.tasks.setup.planning.traffic import edge_costs
 
-from .processes import wait_until
+from ..processes.commands import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.tasks.setup.config.run import RunConfig
 
-    from ..end_to_end.conftest import Settings
-    from .processes import Command
+    from ...end_to_end.conftest import Settings
+    from ..processes.commands import Command
 
 
 class StoredRun:

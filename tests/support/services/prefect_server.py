@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from filelock import FileLock
 
-from .processes import wait_until
+from ..processes.commands import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
