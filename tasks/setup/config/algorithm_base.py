@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from penstock.native import EnvironmentSpec
 
 
+MOST_COUNTED_UPDATES = 2**24
+"""The optimizer steps that Adam's counter distinguishes: it is a float32, which the next one leaves as it is."""
 _KINDS = {"discrete": "discrete actions", "box": "vectors as actions", "structured": "structured actions"}
 
 
@@ -148,6 +150,16 @@ def check_entropy_weight(final: float | None, anneal_rounds: int) -> None:
         raise ValueError(
             f"algorithm.final_entropy_weight = {final}, but algorithm.anneal_rounds is 0, so the weight would never "
             f"change; choose the number of rounds, or leave final_entropy_weight out"
+        )
+
+
+def check_schedule(anneal_rounds: int, round_updates: int) -> None:
+    """Refuse schedules that end after more optimizer steps than are counted; raises as `check_round`."""
+    if anneal_rounds * round_updates > MOST_COUNTED_UPDATES:
+        raise ValueError(
+            f"algorithm.anneal_rounds = {anneal_rounds} are {anneal_rounds * round_updates} optimizer steps, but at most "
+            f"{MOST_COUNTED_UPDATES} are counted, so the learning rate would not reach its last value; choose at most "
+            f"{MOST_COUNTED_UPDATES // round_updates} rounds"
         )
 
 

@@ -13,6 +13,7 @@ from penstock.tasks.setup.config.algorithm_base import (
     EncoderSettings,
     check_bounds,
     check_pixels,
+    check_schedule,
     check_window,
     implemented_by,
 )
@@ -139,6 +140,7 @@ class ChoiceSettings(WindowSettings):
                 "algorithm.returns_across_rounds = true: with network = 'recurrent' returns end with their sequence; "
                 "leave it out"
             )
+        check_schedule(self.anneal_rounds, self.minibatches)
         super().check_round(rows)
 
 

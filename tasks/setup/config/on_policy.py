@@ -14,6 +14,7 @@ from penstock.tasks.setup.config.algorithm_base import (
     check_images,
     check_minibatches,
     check_pixels,
+    check_schedule,
     implemented_by,
 )
 from penstock.tasks.setup.config.hyperparameters import (
@@ -124,10 +125,11 @@ class PPOSettings(NetworkSettings):
             )
 
     def check_round(self, rows: int) -> None:
-        """Refuse more minibatches than rows, normalised images, and a final weight that no round reaches."""
+        """Refuse more minibatches than rows, normalised images, and schedules whose end no round reaches."""
         check_pixels(self.network, normalized=self.normalize_observation)
         check_entropy_weight(self.final_entropy_weight, self.anneal_rounds)
         check_minibatches(self.minibatches, rows, self.row_steps)
+        check_schedule(self.anneal_rounds, self.epochs * self.minibatches)
 
 
 @implemented_by("penstock.tasks.model.algorithms.impala:IMPALA")
@@ -161,10 +163,11 @@ class IMPALASettings(NetworkSettings):
     final_entropy_weight: FinalEntropyWeight = None
 
     def check_round(self, rows: int) -> None:
-        """Refuse more minibatches than rows, normalised images, and a final weight that no round reaches."""
+        """Refuse more minibatches than rows, normalised images, and schedules whose end no round reaches."""
         check_pixels(self.network, normalized=self.normalize_observation)
         check_entropy_weight(self.final_entropy_weight, self.anneal_rounds)
         check_minibatches(self.minibatches, rows, self.row_steps)
+        check_schedule(self.anneal_rounds, self.minibatches)
 
 
 class MultiAgentSettings(AlgorithmSettings):
@@ -267,10 +270,11 @@ class MultiAgentSettings(AlgorithmSettings):
         check_images(self.network, environment)
 
     def check_round(self, rows: int) -> None:
-        """Refuse more minibatches than rows, normalised images, and a final weight that no round reaches."""
+        """Refuse more minibatches than rows, normalised images, and schedules whose end no round reaches."""
         check_pixels(self.network, normalized=self.normalize_observation)
         check_entropy_weight(self.final_entropy_weight, self.anneal_rounds)
         check_minibatches(self.minibatches, rows, self.row_steps)
+        check_schedule(self.anneal_rounds, self.epochs * self.minibatches)
 
 
 @implemented_by("penstock.tasks.model.algorithms.mappo:MAPPO")

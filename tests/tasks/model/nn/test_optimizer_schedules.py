@@ -18,8 +18,9 @@ from penstock.tasks.model.algorithms.ppo import PPO
 from penstock.tasks.model.algorithms.qr_dqn import QRDQN
 from penstock.tasks.model.algorithms.sac import SAC
 from penstock.tasks.model.algorithms.td3 import TD3
-from penstock.tasks.model.nn.optimizers import RandomStart, corrections
+from penstock.tasks.model.nn.optimizers import RandomStart, corrections, init_adam, step_adam
 from penstock.tasks.roles.learning.window import RoundWindow
+from penstock.tasks.setup.config.algorithm_base import MOST_COUNTED_UPDATES
 from penstock.tasks.setup.config.off_policy import DQNSettings, QRDQNSettings, SACSettings, TD3Settings
 from penstock.tasks.setup.config.on_policy import IMPALASettings, IPPOSettings, MAPPOSettings, PPOSettings
 from penstock.tasks.specs import ActionSpec, EnvironmentSpec, LossInputs, Spec, State
@@ -86,6 +87,31 @@ def test_a_final_entropy_weight_without_rounds_is_refused(algorithm):
     settings = algorithm.settings.model_copy(update={"anneal_rounds": 0})
     with pytest.raises(ValueError, match=r"final_entropy_weight = 0\.02, but algorithm\.anneal_rounds is 0"):
         settings.check_round(64)
+
+
+def test_adams_counter_ends_where_schedules_are_refused():
+    """The next optimizer step would not be counted, so a longer schedule would never end."""
+    state, params = init_adam(torch.zeros(1)), torch.zeros(1)
+    state["step"].fill_(MOST_COUNTED_UPDATES - 1)
+    for _ in range(2):
+        step_adam(params, torch.ones(1), state, 1e-3)
+        assert state["step"].item() == MOST_COUNTED_UPDATES
+
+
+@pytest.mark.parametrize(
+    ("settings", "updates"),
+    [
+        *((kind, 8) for kind in (PPOSettings, MAPPOSettings, IPPOSettings)),
+        *((kind, 4) for kind in (IMPALASettings, DQNSettings, QRDQNSettings)),
+    ],
+)
+def test_schedules_whose_end_is_never_counted_are_refused(settings, updates):
+    """A learning rate that stays before its last value would look like one that was chosen."""
+    epochs = {"epochs": 2} if "epochs" in settings.model_fields else {}
+    settings(minibatches=4, anneal_rounds=MOST_COUNTED_UPDATES // updates, **epochs).check_round(4096)
+    longer = settings(minibatches=4, anneal_rounds=MOST_COUNTED_UPDATES // updates + 1, **epochs)
+    with pytest.raises(ValueError, match=rf"16777216 are counted.*at most {MOST_COUNTED_UPDATES // updates} rounds"):
+        longer.check_round(4096)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
