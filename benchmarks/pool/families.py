@@ -3,7 +3,8 @@
 Each id makes a pool of two, and takes 100 random steps whose results must match its spaces; some, drawn by a seed, then
 train one stage, and one of each family is killed and must end with the same bytes. An id that crashes, hangs or does
 not match is listed with its reason. What was tried is kept, a line of JSON for each in the results folder, so that an
-interrupted run goes on where it was.
+interrupted run goes on where it was. Families whose packages exclude each other are tried in environments of their own
+(dm_control needs MuJoCo 3), with `--only`; the table has what was tried in any of them.
 
     python -m benchmarks.pool.families                      # all ids, 200 that train, kills: hours on two cores
     python -m benchmarks.pool.families --only EnvPool --train 0 --no-kill
@@ -19,6 +20,7 @@ import json
 import subprocess
 import tempfile
 import threading
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +30,7 @@ from benchmarks.support.programs import RESULTS, own_program
 from penstock.native.registry.families import families
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from penstock.native.registry.families import Family
 
@@ -50,11 +52,11 @@ def main() -> None:
     parser.add_argument("--page", action="store_true", help="write the table and try nothing")
     args = parser.parse_args()
     found = [one for one in families() if args.only is None or one.name in args.only]
+    trials = Trials(KEPT)
     if args.quick:
         with tempfile.TemporaryDirectory(prefix="penstock-families-") as folder:
             quick(Trials(Path(folder)), found)
         return
-    trials = Trials(KEPT)
     if not args.page:
         for family in found:
             trials.try_all("step", family.ids, again=args.again)
@@ -62,7 +64,8 @@ def main() -> None:
         trials.try_all("train", drawn(good, args.train, trials.kept("train")), again=args.again)
         ids = [TYPICAL[one.name] for one in found if one.installed and one.name in TYPICAL]
         trials.try_all("kill", ids if args.kill else (), again=args.again)
-    print(write(RESULTS, found, {trial: trials.kept(trial) for trial in LIMIT_SECONDS}))
+    tried = {trial: trials.kept(trial) for trial in LIMIT_SECONDS}
+    print(write(RESULTS, [with_ids_of(one, tried["step"]) for one in families()], tried))
 
 
 def quick(trials: Trials, found: Sequence[Family]) -> None:
@@ -72,6 +75,13 @@ def quick(trials: Trials, found: Sequence[Family]) -> None:
     stepping = [[name for name in drawn(one.ids, QUICK_IDS) if trials.went_well("step", name)] for one in found]
     trials.try_all("train", [names[0] for names in stepping if names])
     print(table(found, {trial: trials.kept(trial) for trial in LIMIT_SECONDS}))
+
+
+def with_ids_of(family: Family, tried: Iterable[str]) -> Family:
+    """Return a family that is not installed here with the ids that were tried elsewhere: they begin with its name."""
+    prefix = f"{family.name.lower()}/"
+    ids = tuple(sorted(name for name in tried if name.startswith(prefix)))
+    return family if family.installed else replace(family, ids=ids)
 
 
 def drawn(ids: Sequence[str], count: int, first: Collection[str] = ()) -> list[str]:

@@ -66,7 +66,10 @@ the shards, states, snapshots and checkpoint that they name, are compared with a
 
 
 def write(results: Path, found: Sequence[Family], tried: Tried) -> str:
-    """Write the table of what was tried, and the reasons of what failed; return its text."""
+    """Write the table of what was tried, and the reasons of what failed; return its text.
+
+    Families that are not installed may have ids that were tried elsewhere.
+    """
     named = ("penstock-rl", "gymnasium", "envpool", "ale-py", "minigrid", "minatar", "mujoco", "pettingzoo")
     packages = [name for name in named if any(distributions(name=name))]
     measured, source = throughput(results)
@@ -77,7 +80,10 @@ def write(results: Path, found: Sequence[Family], tried: Tried) -> str:
     notes = [NOTE]
     if source:
         notes.append(f"Throughput: stepping with random actions, medians of `{source}`.")
-    missing = [f"{one.name} (`{one.install}`)" for one in found if not one.installed]
+    elsewhere = [one.name for one in found if not one.installed and one.ids]
+    if elsewhere:
+        notes.append(f"Tried in environments of their own: {', '.join(elsewhere)}.")
+    missing = [f"{one.name} (`{one.install}`)" for one in found if not one.installed and not one.ids]
     if missing:
         notes.append(f"Not installed here: {', '.join(missing)}.")
     notes += ["What failed:", "\n".join(reasons(tried)) or "nothing."]
