@@ -155,9 +155,10 @@ def check_entropy_weight(final: float | None, anneal_rounds: int) -> None:
 
 def check_schedule(anneal_rounds: int, round_updates: int) -> None:
     """Refuse schedules that end after more optimizer steps than are counted; raises as `check_round`."""
-    if anneal_rounds * round_updates > MOST_COUNTED_UPDATES:
+    updates = anneal_rounds * round_updates
+    if updates > MOST_COUNTED_UPDATES:
         raise ValueError(
-            f"algorithm.anneal_rounds = {anneal_rounds} are {anneal_rounds * round_updates} optimizer steps, but at most "
+            f"algorithm.anneal_rounds = {anneal_rounds} are {updates} optimizer steps, but at most "
             f"{MOST_COUNTED_UPDATES} are counted, so the learning rate would not reach its last value; choose at most "
             f"{MOST_COUNTED_UPDATES // round_updates} rounds"
         )
