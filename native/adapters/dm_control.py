@@ -101,11 +101,21 @@ class SuiteTask(gymnasium.Env[Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.float64], dict[str, Any]]:
-        """Start an episode; with a seed, of a task that is loaded anew."""
+        """Start an episode; with a seed, of a task that is loaded anew. ValueError if it needs OpenGL and none is there."""
         super().reset(seed=seed, options=options)
         if seed is not None:
             self._env = self._loaded(seed)
-        return self._shown(self._env.reset().observation), {}
+        try:
+            moment = self._env.reset()
+        except Exception as error:
+            if "OpenGL" not in str(error):
+                raise
+            raise ValueError(
+                f"{self._id} draws its ground by OpenGL where an episode begins, and dm_control found none: {error}. Set "
+                f"MUJOCO_GL=egl, or choose environment.id = '{OWN_PREFIX}{self._id.removeprefix(PREFIX)}', the same task "
+                f"on MuJoCo 4"
+            ) from error
+        return self._shown(moment.observation), {}
 
     def step(self, action: Any) -> tuple[NDArray[np.float64], float, bool, bool, dict[str, Any]]:
         """Step: observation, reward, terminated where the discount is 0, truncated at the time limit, no infos."""

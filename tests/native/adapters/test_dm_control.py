@@ -52,6 +52,13 @@ def test_an_end_by_time_is_a_truncation(suite):
     assert [[bool(flag[0]) for flag in step] for step in flags] == [[False, False]] * 3 + [[False, True]]
 
 
+def test_a_task_that_draws_by_opengl_says_so_where_there_is_none(suite):
+    """With what helps: its own error names neither the task nor a setting."""
+    pool = native.make("dm_control/quadruped-escape", 1)
+    with pytest.raises(ValueError, match=r"quadruped-escape draws.* MUJOCO_GL=egl, .* 'dmc/quadruped-escape'"):
+        pool.reset(seed=0)
+
+
 def test_mistakes_are_refused_by_name(suite):
     """A task that there is not, with similar ones; and settings, which the suite's tasks do not have."""
     with pytest.raises(ValueError, match="dm_control has no task 'dm_control/cartpole-balanse'; similar: dm_control/c"):
