@@ -135,6 +135,13 @@ class RunFolder:
             )
         return dict(loaded)
 
+    def description_digest(self) -> str:
+        """Return the digest of the run's description: another run of that name and place has another one.
+
+        Errors as `load`.
+        """
+        return digest_of_description(self.load())
+
     def genesis(self) -> str:
         """Return the first commit's parent: the digest of `identity` in `run.json`, which determines the bytes.
 
@@ -199,6 +206,11 @@ class RunFolder:
             raise RunNotFoundError(
                 f"there is no run '{self.name}' in {self.root.url}; `penstock runs` lists the existing ones"
             ) from error
+
+
+def digest_of_description(loaded: Mapping[str, object]) -> str:
+    """Return the digest of what `RunFolder.load` returned."""
+    return digest(canonical_json(loaded))
 
 
 def open_run(run: str, store: str | None = None) -> RunFolder:

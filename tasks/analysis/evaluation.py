@@ -138,6 +138,7 @@ def observer_context(run: RunFolder, stage: int) -> RunContext:
         Assignment(
             store=run.root.url,
             run=run.name,
+            description=run.description_digest(),
             stage=stage,
             attempt=0,
             generation=0,

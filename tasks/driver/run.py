@@ -166,6 +166,7 @@ def drive_run(resolved: ResolvedRun, on_event: Callable[[MemberEvent], None]) ->
                 template=Assignment(
                     store=resolved.root.url,
                     run=run.name,
+                    description=run.description_digest(),
                     stage=0,
                     attempt=0,
                     generation=lease.generation,

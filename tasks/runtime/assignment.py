@@ -32,6 +32,8 @@ class Assignment:
     cache_folder: str
     """Folder of the node's cache; empty: that of the worker's user."""
     device: str
+    description: str = ""
+    """Digest of the run's `run.json`, which tells it from an earlier run of that name; empty: not checked."""
     before: dict[str, Any] | None = field(default=None, hash=False)
     """Reference to the commit that the stage resumes from; None for the first stage."""
     gang_seconds: float = 60.0

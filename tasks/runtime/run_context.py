@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 from penstock.storage import system
 from penstock.storage.cache.node_cache import LIMIT_BYTES, NodeCache, default_cache_folder
+from penstock.storage.errors import ConfigError
 from penstock.storage.refs import Ref
 from penstock.storage.runs.commits import read_commit
-from penstock.storage.runs.run import RunFolder
+from penstock.storage.runs.run import RunFolder, digest_of_description
 from penstock.storage.stores.counted import CountedStore, StoreTally
 from penstock.storage.stores.open import open_store
 from penstock.tasks.environments.factory import make_pool
@@ -126,10 +127,19 @@ _loading = threading.Lock()
 
 
 @lru_cache(maxsize=8)
-def _load(store: str, name: str, cache_folder: str, cache_limit_bytes: int = LIMIT_BYTES) -> RunContext:
+def _load(
+    store: str, name: str, description: str, cache_folder: str, cache_limit_bytes: int = LIMIT_BYTES
+) -> RunContext:
     tally = StoreTally()
     run = RunFolder(CountedStore(open_store(store), tally), name)
-    config = build_stored_config(run.load("config")["config"])
+    loaded = run.load("config")
+    if description and digest_of_description(loaded) != description:
+        raise ConfigError(
+            f"run '{name}' in {store} has another description here than where its work was assigned: the store is "
+            f"another one on this host, or the run was replaced meanwhile. Give every process the same store, and "
+            f"resume the run"
+        )
+    config = build_stored_config(loaded["config"])
     with closing(make_pool(config, 1)) as pool:
         described = dict(pool.environment)
         environment = EnvironmentSpec.from_pool(config.environment.id, described, config.environment.num_envs)
@@ -154,10 +164,17 @@ def load_context(assignment: Assignment) -> RunContext:
     """Return the run of an assignment; the first member in a process reads it from storage, and the others wait.
 
     Raises:
-        ConfigError: its custom algorithm can't be found or constructed here, or has another source.
+        ConfigError: its custom algorithm can't be found or constructed here, or has another source; or the run here is
+            another one.
     """
     with _loading:
-        context = _load(assignment.store, assignment.run, assignment.cache_folder, assignment.cache_limit_bytes)
+        context = _load(
+            assignment.store,
+            assignment.run,
+            assignment.description,
+            assignment.cache_folder,
+            assignment.cache_limit_bytes,
+        )
     if assignment.custom_files:
         require_source(context.config.algorithm.name, assignment.custom_files)
     return context

@@ -56,6 +56,6 @@ def make_context(tmp_path: Path) -> MakeContext:
         config = build_config(merge(small, values))
         root = open_store(str(tmp_path / "root"))
         RunFolder(root, name).create({"config": config.model_dump(mode="json", exclude={"store", "cluster"})})
-        return _load(root.url, name, str(tmp_path / "cache"))
+        return _load(root.url, name, "", str(tmp_path / "cache"))
 
     return make

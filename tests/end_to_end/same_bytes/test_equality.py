@@ -124,7 +124,7 @@ def test_rows_are_exactly_as_old_as_the_lag(policy_runs, policy_bench, tmp_path,
     assert len(found) == small.all_rounds * small.tiles
     for (round_, _), shard in found.items():
         assert (shard["policy_version"] == max(0, round_ - lag)).all()
-    context = _load(run.url, run.name, str(tmp_path / "cache"))
+    context = _load(run.url, run.name, "", str(tmp_path / "cache"))
     params = context.algorithm.init(seed_of(context.config.seed, Purpose.PARAMETERS)).params
     for tile in range(small.tiles):
         actor, buffers = TileActor(context, tile), RoundBuffers(context, tile)

@@ -1,11 +1,13 @@
 """Members of one process share what they read: the run, and the commit before, once for all of them."""
 
+import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
-from penstock.storage.errors import ObjectNotFoundError
+from penstock.storage.errors import ConfigError, ObjectNotFoundError
 from penstock.tasks.runtime.run_context import RecentCommit, _load, load_context
 
 from ..conftest import MakeContext, first_stage_of
@@ -57,3 +59,22 @@ def test_members_that_begin_together_load_their_run_once(make_context: MakeConte
     with ThreadPoolExecutor(8) as threads:
         assert len(set(threads.map(load, range(8)))) == 1
     assert _load.cache_info().misses == 1
+
+
+def test_a_run_that_replaced_another_of_its_name_is_loaded_anew(make_context: MakeContext):
+    """In a process that has worked for the first one, whose settings must not train the second."""
+    first = make_context()
+    assignment = first_stage_of("act", store=first.run.root.url, description=first.run.description_digest())
+    assert load_context(assignment).config.schedule.round_steps == 8
+    shutil.rmtree(first.run.store.url)
+    second = make_context({"schedule": {"round_steps": 4}})
+    replaced = replace(assignment, description=second.run.description_digest())
+    assert load_context(replaced).config.schedule.round_steps == 4
+
+
+def test_a_run_that_is_another_one_than_the_flows_is_refused(make_context: MakeContext):
+    """As where a worker's host has another folder of that name, or the run was replaced since the flow began."""
+    context = make_context()
+    assignment = first_stage_of("act", store=context.run.root.url, description="0" * 64)
+    with pytest.raises(ConfigError, match="another description here than where its work was assigned"):
+        load_context(assignment)

@@ -40,7 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = build_config(CONFIG)
     run = RunFolder(open_store(str(folder / "runs")), "cartpole-1")
     run.create({"config": config.model_dump(mode="json", exclude={"store", "cluster"})})
-    context = _load(str(folder / "runs"), "cartpole-1", str(folder / "cache"))
+    context = _load(str(folder / "runs"), "cartpole-1", "", str(folder / "cache"))
     params = context.algorithm.init(0).params
     with torch.no_grad():
         params["policy"].flat.zero_()

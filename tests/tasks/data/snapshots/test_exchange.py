@@ -69,7 +69,7 @@ class Node:
     """A run as one node sees it: with a cache of its own."""
 
     def __init__(self, url: str, folder: Path, members: Members) -> None:
-        self.context: RunContext = _load(url, "small", str(folder))
+        self.context: RunContext = _load(url, "small", "", str(folder))
         self.before: Any = None
         self._assignment = Assignment(
             store=url,

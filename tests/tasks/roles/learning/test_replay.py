@@ -93,7 +93,7 @@ class Replaying:
         run = RunFolder(root, "cloned")
         config, reads = pin(root, run, build_replay_config({**wanted, "algorithm": {"name": name, "hidden": [8]}}))
         run.create({**describe_run(config), **reads})
-        self.context: RunContext = _load(url, "cloned", str(folder))
+        self.context: RunContext = _load(url, "cloned", "", str(folder))
         self.members: Any = Alone()
 
     def assignment(self, read_budget_bytes: int | None = None) -> Assignment:

@@ -41,7 +41,7 @@ from penstock.tasks.runtime.run_context import _load
 from penstock.tasks.roles.stepping.server import EnvironmentServer
 
 def serve(store, name, cache, last_round):
-    context = _load(store, name, cache)
+    context = _load(store, name, "", cache)
     with EnvironmentServer(context, range(2), last_round, "127.0.0.1", "env-0") as server:
         print(json.dumps([os.getpid(), server.address.to_json()]), flush=True)
         server.serve(lambda: None)
