@@ -101,7 +101,7 @@ class SuiteTask(gymnasium.Env[Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.float64], dict[str, Any]]:
-        """Start an episode; with a seed, of a task that is loaded anew. ValueError if it needs OpenGL and none is there."""
+        """Start an episode; with a seed, of a task that is loaded anew. ValueError without an OpenGL that it needs."""
         super().reset(seed=seed, options=options)
         if seed is not None:
             self._env = self._loaded(seed)
@@ -111,9 +111,9 @@ class SuiteTask(gymnasium.Env[Any, Any]):
             if "OpenGL" not in str(error):
                 raise
             raise ValueError(
-                f"{self._id} draws its ground by OpenGL where an episode begins, and dm_control found none: {error}. Set "
-                f"MUJOCO_GL=egl, or choose environment.id = '{OWN_PREFIX}{self._id.removeprefix(PREFIX)}', the same task "
-                f"on MuJoCo 4"
+                f"{self._id} draws its ground by OpenGL where an episode begins, and dm_control found none: {error}. "
+                f"Set MUJOCO_GL=egl, or choose environment.id = '{OWN_PREFIX}{self._id.removeprefix(PREFIX)}', the "
+                f"same task on MuJoCo 4"
             ) from error
         return self._shown(moment.observation), {}
 

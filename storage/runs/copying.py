@@ -11,7 +11,7 @@ from penstock.storage import system
 from penstock.storage.errors import ConfigError, CorruptObjectError, RunExistsError
 from penstock.storage.refs import DIFFERENCES, ref_of_name
 from penstock.storage.runs.continuing.extensions import list_extensions
-from penstock.storage.runs.continuing.forking import clear_log
+from penstock.storage.runs.continuing.leftovers import clear_leftovers
 from penstock.storage.runs.lease import acquire
 from penstock.storage.runs.run import RUN
 from penstock.storage.shards.verify import check_content
@@ -76,12 +76,12 @@ def copy_run(
     if target.exists():
         return _report_existing(source, target)
     with acquire(source.store, "a copy", _LEASE_TTL_SECONDS) as keeper:
-        newest = source.log.verify(source.genesis()) - 1
+        source.log.verify(source.genesis())
         if target.exists():  # by another command, while this one waited
             return _report_existing(source, target)
-        clear_log(target, newest)
-        there = _whole(target.store)
         names = [name for name in source.store.list() if name != RUN and not name.startswith(_EXCLUDED)]
+        clear_leftovers(target, set(names))
+        there = _whole(target.store)
         missing = [name for name in names if name not in there]
 
         damaged: dict[str, CorruptObjectError] = {}

@@ -22,6 +22,7 @@ from penstock.storage.errors import (
     SchedulerLostError,
 )
 from penstock.storage.runs.continuing.extensions import extension_after
+from penstock.storage.runs.continuing.leftovers import refuse_leftovers
 from penstock.storage.runs.lease import acquire
 from penstock.storage.runs.run import stored_settings
 from penstock.storage.runs.timings import encode_timings, timings_name
@@ -237,6 +238,7 @@ def open_run(resolved: ResolvedRun, choice: Choice | None = None) -> ResolvedRun
 def _create(resolved: ResolvedRun, choice: Choice | None) -> RunConfig:
     """Create a run; returns its settings, with what is computed when it begins."""
     run, config = resolved.run, resolved.config
+    refuse_leftovers(run)
     if isinstance(config, ReplayConfig):
         with claimed(resolved.root, config):
             config, reads = pin(resolved.root, run, config)

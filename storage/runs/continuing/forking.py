@@ -14,9 +14,10 @@ from penstock.storage.runs.commit_copies import copy_name, list_copies
 from penstock.storage.runs.commit_schema import encode_commit
 from penstock.storage.runs.commits import commit_name, parse_commit_name
 from penstock.storage.runs.continuing.extensions import extension_after, extension_name, list_extensions
+from penstock.storage.runs.continuing.leftovers import clear_leftovers
 from penstock.storage.runs.latest import LATEST, Hint, read_hint, write_hint
 from penstock.storage.runs.lease import acquire
-from penstock.storage.runs.reader_claims import RETENTION, keep_shards_from, reading, shards_kept_from
+from penstock.storage.runs.reader_claims import keep_shards_from, reading, shards_kept_from
 from penstock.storage.runs.rollups.names import PREFIX, parse_rollup_name
 from penstock.storage.runs.verification import repair, verify_run
 from penstock.storage.shards.verify import check_content
@@ -111,7 +112,8 @@ def fork_run(
 
         if target.exists():  # by another command, meanwhile
             raise RunExistsError(f"there is a run '{target.name}' in {target.root.url} already; choose another name")
-        clear_log(target, stage)
+        names = [commit_name(commit.stage) for commit in commits]
+        clear_leftovers(target, {*names, *(ref.name for ref in refs)})
         progress = ProgressCount(len(refs), on_progress)
         try:
             with ThreadPoolExecutor(_THREADS, thread_name_prefix="fork") as threads:
@@ -127,12 +129,11 @@ def fork_run(
             # The source's may be after this stage: the fork keeps the shards of its own stages.
             keep_shards_from(target.store, min(kept_from, stage + 1))
         if description is None:
-            names = [commit_name(commit.stage) for commit in commits]
             for name in names:
                 target.store.write(name, [source.store.read(name)])
         else:
             genesis = digest(canonical_json(description["identity"]))
-            names = _chain_anew(target, commits, genesis)
+            _chain_anew(target, commits, genesis)
         target.store.sync([*(ref.name for ref in refs), *others, *names])
         target.log.verify(genesis)
     created = datetime.now(UTC).isoformat(timespec="seconds")
@@ -141,28 +142,12 @@ def fork_run(
     return Fork(len(refs) + len(others) + len(names) + 1 + bool(kept_from), nbytes, commits[-1].env_steps)
 
 
-def clear_log(target: RunFolder, stage: int) -> None:
-    """Remove what an interrupted fork or copy has left in the log of a run that does not exist yet, after a stage.
-
-    Commits up to the stage are written again, or compared; later ones, and what says how far the log goes, would make
-    the new run begin elsewhere.
-    """
-    stored = {name: parse_commit_name(name) for name in target.store.list("commits/")}
-    names = [name for name, number in stored.items() if number is not None and number > stage]
-    copies = list_copies(target.store)
-    names += [copy_name(number, found) for number, digests in copies.items() for found in digests]
-    names += [name for name in target.store.list(PREFIX) if parse_rollup_name(name)]
-    names += [extension_name(number) for number in list_extensions(target.store)]
-    target.store.delete([*names, LATEST, RETENTION])
-
-
-def _chain_anew(target: RunFolder, commits: Sequence[Commit], parent: str) -> list[str]:
-    """Write commits that follow each other from another first parent; return their names."""
+def _chain_anew(target: RunFolder, commits: Sequence[Commit], parent: str) -> None:
+    """Write commits that follow each other from another first parent."""
     for commit in commits:
         data = encode_commit(replace(commit, parent=parent))
         target.store.write(commit_name(commit.stage), [data])
         parent = digest(data)
-    return [commit_name(commit.stage) for commit in commits]
 
 
 def abandon_after(run: RunFolder, stage: int) -> list[str]:

@@ -24,7 +24,9 @@ from penstock.native.adapters.structured_actions import (
     own_action,
     stored_action,
 )
+from penstock.storage.digest import canonical_json, digest
 from penstock.storage.errors import ConfigError, RunExistsError
+from penstock.storage.runs.continuing.leftovers import clear_leftovers
 from penstock.storage.shards.codec import decode_shard
 from penstock.storage.shards.whole_episodes import whole_episodes
 from penstock.tasks.data.datasets.stored_episodes import LAST, commit_episodes, write_episodes
@@ -157,7 +159,8 @@ def _write_dataset(
 def import_dataset(run: RunFolder, path: Path) -> Exported:
     """Write a Minari dataset as a run of one stage, which readers accept like any other.
 
-    A shard stores whole episodes, one after another, as the rows of one environment.
+    A shard stores whole episodes, one after another, as the rows of one environment. A call that was stopped is
+    repeated.
 
     Args:
         run: the run to create.
@@ -172,8 +175,12 @@ def import_dataset(run: RunFolder, path: Path) -> Exported:
         dataset = minari.MinariDataset(path.absolute() / "data")
     except (OSError, ValueError, AssertionError) as error:
         raise ConfigError(f"'{path}' is not a Minari dataset: {error}; expected a folder with 'data' in it") from error
+    description = _run_json(run.name, dataset)
     if run.exists():
-        raise RunExistsError(f"there is a run '{run.name}' already; choose another name for the import")
+        if run.log.newest() or run.genesis() != digest(canonical_json(description["identity"])):
+            raise RunExistsError(f"there is a run '{run.name}' already; choose another name for the import")
+    else:
+        clear_leftovers(run, ())
     last_infos = _last_infos(dataset)
     environment = dataset.env_spec.id if dataset.env_spec is not None else str(dataset.id)
     refs: list[ShardRef] = []
@@ -189,7 +196,8 @@ def import_dataset(run: RunFolder, path: Path) -> Exported:
         refs.append(write_episodes(run, len(refs), pending, environment))
     if not refs:
         raise ConfigError(f"the Minari dataset '{path}' has no episodes; there is nothing to import")
-    run.create(_run_json(run.name, dataset))
+    if not run.exists():
+        run.create(description)
     commit_episodes(run, refs, dataset.total_episodes, "imported from Minari")
     return Exported(dataset.total_episodes, cut, sum(ref.rows for ref in refs))
 

@@ -14,6 +14,7 @@ import numpy as np
 from penstock.native.floorplan import PlacementCost, cells_of
 from penstock.storage.digest import canonical_json, digest
 from penstock.storage.errors import ConfigError, RunExistsError
+from penstock.storage.runs.continuing.leftovers import clear_leftovers
 from penstock.tasks.data.datasets.stored_episodes import LAST, commit_episodes, write_episodes
 from penstock.tasks.environments.factory import make_pool
 from penstock.tasks.environments.floorplan_blocks import open_blocks
@@ -64,6 +65,8 @@ def record_placements(
     """
     if run.exists() and (run.log.newest() or run.genesis() != digest(canonical_json(description["identity"]))):
         raise RunExistsError(f"there is a run '{run.name}' already; choose another name for the placements")
+    if not run.exists():
+        clear_leftovers(run, ())
     blocks = open_blocks(config.environment)
     cells = [[_cells(block, file) for file in files] for block, files in zip(blocks, placements, strict=True)]
     played = _played(config, [[one.cells for one in of_block] for of_block in cells])

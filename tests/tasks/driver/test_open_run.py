@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.storage.errors import RunExistsError
+from penstock.storage.errors import ConfigError, RunExistsError
 from penstock.storage.runs.run import RunFolder
 from penstock.storage.stores.open import open_store
 from penstock.tasks.driver.run import describe_run, open_run
@@ -36,6 +36,14 @@ def test_a_run_that_another_flow_created_meanwhile_is_resumed_if_asked(tmp_path)
     assert open_run(resolved(tmp_path, "resume", exists=False)).config.seed == 7
     with pytest.raises(RunExistsError, match="'mine'"):
         open_run(resolved(tmp_path, "refuse", exists=False))
+
+
+def test_a_run_is_not_created_where_objects_of_another_one_are(tmp_path):
+    """As an interrupted copy leaves them, whose `run.json` comes last."""
+    RunFolder(open_store(tmp_path), "mine").store.write("commits/00000000.json", [b"{}"])
+    with pytest.raises(ConfigError, match=r"such as 'commits/00000000\.json': a fork, copy or import was interrupted"):
+        open_run(resolved(tmp_path, "refuse", exists=False))
+    assert not RunFolder(open_store(tmp_path), "mine").exists()
 
 
 @pytest.mark.parametrize("given", [{}, {"device": "cpu"}, {"device": "auto"}])

@@ -14,6 +14,7 @@ from penstock.storage.errors import (
 )
 from penstock.storage.runs.commits import commit_name
 from penstock.storage.runs.continuing.forking import ABANDONED, abandon_after, fork_run
+from penstock.storage.runs.continuing.leftovers import refuse_leftovers
 from penstock.storage.runs.gc import collect
 from penstock.storage.runs.lease import LEASE, acquire
 from penstock.storage.runs.reader_claims import reading
@@ -100,6 +101,36 @@ def test_an_interrupted_fork_leaves_nothing_to_another_one(history, target, monk
     fork_run(history.run, target, 1)
     assert target.log.newest_stage() == 1
     assert verify_run(target).faults == ()
+
+
+def test_a_fork_of_another_stage_keeps_no_object_of_an_interrupted_one(history, target, monkeypatch):
+    """Not only of the log: a stage that is acted next would take states and shards that are stored for its own."""
+    clean = RunFolder(target.root, "clean")
+    fork_run(history.run, clean, 1)
+    with monkeypatch.context() as patched:
+        patched.setattr(RunFolder, "create", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            fork_run(history.run, target, 3)
+    target.store.write("shards/00000003/notes.txt/mine", [b"not Penstock's"])
+    fork_run(history.run, target, 1)
+    assert contents(target).keys() - contents(clean).keys() == {"shards/00000003/notes.txt/mine"}
+
+
+def test_no_run_begins_in_what_an_interrupted_fork_has_left(history, target, monkeypatch):
+    """Its members would take the other run's shards for theirs; initial parameters and others' files harm nothing."""
+    target.store.write("initial/" + "0" * 32 + ".safetensors", [b"?"])
+    target.store.write("notes.txt", [b"not Penstock's"])
+    refuse_leftovers(target)
+    with monkeypatch.context() as patched:
+        patched.setattr(RunFolder, "create", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            fork_run(history.run, target, 1)
+    with pytest.raises(
+        ConfigError, match=r"forked has no 'run\.json', but \d+ objects of a run, such as 'checkpoints/"
+    ):
+        refuse_leftovers(target)
+    fork_run(history.run, target, 1)
+    refuse_leftovers(target)
 
 
 def interrupt(*_):
