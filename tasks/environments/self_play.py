@@ -30,11 +30,18 @@ class Player(Protocol):
 
 
 class UniformPlayer:
-    """Chooses any allowed move, each with the same probability."""
+    """Chooses any allowed move, each with the same probability.
+
+    Args:
+        is_masked: whether observations begin with the mask of allowed moves; if not, all are allowed.
+    """
+
+    def __init__(self, *, is_masked: bool) -> None:
+        self._is_masked = is_masked
 
     def __call__(self, observation: NDArray[Any], noise: NDArray[np.float32]) -> NDArray[np.int64]:
         """Return the allowed move with the largest noise."""
-        allowed = observation[:, : noise.shape[1]] != 0
+        allowed = observation[:, : noise.shape[1]] != 0 if self._is_masked else True
         moves: NDArray[np.int64] = np.where(allowed, noise, -np.inf).argmax(-1)
         return moves
 
@@ -76,6 +83,7 @@ class SelfPlayPool:
         self._ids = np.asarray(env_ids, dtype=np.int64)
         self._seed = seed
         self._players = players
+        self._uniform = UniformPlayer(is_masked="behind_mask" in game.environment["observation"])
         self._cumulative = np.cumsum(probabilities)
         self._all = np.arange(envs, dtype=np.int32)
         # Replies, and first moves of the other side, which are made after the step that ended the episode before.
@@ -236,7 +244,7 @@ class SelfPlayPool:
         made: NDArray[np.int64] = (length[envs, 0] * (len(moves) + 1)).astype(np.int64)
         for ply, noise in enumerate(moves):
             movers = envs[made > ply]
-            ended = self._step(movers, UniformPlayer()(self._seen[movers], noise[movers]))
+            ended = self._step(movers, self._uniform(self._seen[movers], noise[movers]))
             self._begin_again(ended)
             made[np.isin(envs, ended)] = 0
         return made

@@ -54,7 +54,8 @@ def make_acting_pool(context: RunContext, tile: int, before: Commit | None) -> E
     config = context.config
     if not isinstance(config, TrainConfig) or not config.league.plays_itself:
         return context.make_pool(config.environment.envs_per_tile)
-    players = [_player(context, ref) for ref, _ in opponents_of(config, before)] or [UniformPlayer()]
+    uniform = UniformPlayer(is_masked=context.environment.unmasked_observation is not None)
+    players = [_player(context, ref) for ref, _ in opponents_of(config, before)] or [uniform]
     return SelfPlayPool(
         make_game(config, config.environment.envs_per_tile),
         context.envs_of(tile),

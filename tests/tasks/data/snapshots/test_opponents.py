@@ -12,6 +12,7 @@ from penstock.storage.refs import SnapshotRef
 from penstock.storage.runs.commit_schema import Commit
 from penstock.tasks.data.snapshots.opponents import make_acting_pool, opponents_of
 from penstock.tasks.driver.results import league_after
+from penstock.tasks.environments.header import with_header
 from penstock.tasks.environments.self_play import draw_players
 from penstock.tasks.roles.acting.tile import RoundBuffers, TileActor
 from penstock.tasks.setup.config.environment import LeagueSettings
@@ -26,6 +27,32 @@ GAME: dict[str, Any] = {
     "schedule": {"round_steps": 40},
     "league": {"opponents": "league"},
 }
+
+
+NIM = """
+#include "penstock/library.hpp"
+namespace penstock {
+struct Nim {
+  static constexpr Info info{.id = "test/Nim-v0"};
+  static constexpr Discrete<3> action{};
+  static constexpr auto observation = BoxOf<float, 2>::filled(-1, 30);
+  struct Config { bool turns = false; PENSTOCK_FIELDS(Config, turns) } config;
+  struct State { std::int64_t pile; std::int64_t last; PENSTOCK_FIELDS(State, pile, last) } state;
+  void reset(Rng&) { state = {30, -1}; }
+  Step step(std::int64_t taken, Rng& rng) {
+    take(taken);
+    if (state.pile <= 0) return {.reward = 1.0, .terminated = true};
+    if (config.turns) return {};
+    take(rng.integers(0, 3));
+    return {.reward = state.pile <= 0 ? -1.0 : 0.0, .terminated = state.pile <= 0};
+  }
+  void take(std::int64_t taken) { state.pile -= taken + 1, state.last = taken; }
+  void observe(std::span<float, 2> out) const { out[0] = float(state.pile), out[1] = float(state.last); }
+};
+}
+PENSTOCK_LIBRARY(penstock::Nim)
+"""
+"""A game without a mask of allowed moves, which shows the move before."""
 
 
 def acted(context, actor, params):
@@ -71,6 +98,25 @@ def test_openings_are_of_every_length_and_leave_the_turns(make_context: MakeCont
     assert (lengths[:10] > 0).all()
     ended = result.end.episodes["length"] == 0
     assert not ended.any()
+
+
+@pytest.mark.slow
+def test_without_a_mask_every_move_is_allowed_to_the_first_opponent(make_context: MakeContext, tmp_path):
+    """Each of them comes up, about as often as the others, in replies and in openings alike."""
+    header = tmp_path / "nim.hpp"
+    header.write_text(NIM, encoding="utf-8")
+    environment = {"header": str(header), "num_envs": 24, "envs_per_tile": 24, "max_episode_steps": None}
+    schedule = {"round_steps": 40, "rounds_per_stage": 2, "max_stages": 2}
+    values = {"environment": environment, "schedule": schedule, "league": {"opponents": "league", "opening_moves": 2}}
+    config = with_header(build_config({"name": "small", "seed": 5, **values}))
+    context = make_context(config.model_dump(mode="json", exclude={"store", "cluster"}))
+    actor = TileActor(context, 0)
+    actor.start()
+    columns, _ = acted(context, actor, context.algorithm.init(1).params)
+    replies = columns["observation"][..., 1].ravel().astype(int)
+    counts = np.bincount(replies + 1, minlength=4)[1:]
+    assert counts.sum() > 500
+    assert counts.min() > 0.8 * counts.max()
 
 
 @pytest.mark.parametrize("opening_moves", [0, 9])
