@@ -261,12 +261,12 @@ def owns_agents(settings: DistributionSettings) -> bool:
     return settings.policy == "agents"
 
 
-def unused_counts(settings: DistributionSettings) -> list[str]:
-    """Return the numbers of tasks that are not at their defaults and have no effect under the policy."""
+def unused_counts(settings: DistributionSettings) -> dict[str, int | None]:
+    """Return the defaults of the numbers of tasks that are not at them and have no effect under the policy."""
     policy = make_policy(settings)
-    unused = {"act_tasks": 1, "env_tasks": 1, "learn_tasks": 1, "min_act_tasks": None, "min_env_tasks": None}
-    return [
-        name
+    unused: dict[str, int | None] = {"act_tasks": 1, "env_tasks": 1, "learn_tasks": 1, "min_act_tasks": None, "min_env_tasks": None}
+    return {
+        name: default
         for name, default in unused.items()
         if getattr(settings, name) != default and make_policy(settings.model_copy(update={name: default})) == policy
-    ]
+    }

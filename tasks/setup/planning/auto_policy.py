@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.storage.errors import ConfigError, GangRefusedError
 from penstock.tasks.setup.distribution.policies import AUTO, POLICIES, make_policy, unused_counts
@@ -74,9 +74,12 @@ def candidates(config: ConfigT) -> Iterator[ConfigT]:
     for name in POLICIES:
         choices = product(*({1, getattr(config.distribution, count)} for count in _COUNTS))
         for counts in choices:
-            update = {"policy": name, **dict(zip(_COUNTS, counts, strict=True))}
+            update: dict[str, Any] = {"policy": name, **dict(zip(_COUNTS, counts, strict=True))}
+            for fewest, most in (("min_act_tasks", update["act_tasks"]), ("min_env_tasks", update["env_tasks"])):
+                if (given := getattr(config.distribution, fewest)) is not None:
+                    update[fewest] = min(given, most)
             distribution = config.distribution.model_copy(update=update)
-            distribution = distribution.model_copy(update=dict.fromkeys(unused_counts(distribution), 1))
+            distribution = distribution.model_copy(update=unused_counts(distribution))
             key = (name, *(getattr(distribution, count) for count in _COUNTS))
             candidate = config.model_copy(update={"distribution": distribution})
             try:

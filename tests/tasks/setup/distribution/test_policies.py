@@ -171,14 +171,14 @@ def test_an_invalid_custom_policy_is_refused_with_the_reason(settings: dict, mes
 )
 def test_unused_counts_lists_the_counts_without_effect(policy: str, unused: list[str]):
     """A warning can name them; counts of 1 are left out, since they are the default."""
-    assert unused_counts(DistributionSettings(policy=policy, act_tasks=2, env_tasks=2, learn_tasks=2)) == unused
-    assert unused_counts(DistributionSettings(policy=policy)) == []
+    assert unused_counts(DistributionSettings(policy=policy, act_tasks=2, env_tasks=2, learn_tasks=2)) == dict.fromkeys(unused, 1)
+    assert unused_counts(DistributionSettings(policy=policy)) == {}
 
 
 def test_the_number_of_learners_that_own_agents_has_an_effect():
     """Also where a list of agents fits this number alone."""
     owners = {**LEARN, "replicas": "learn_tasks", "agents": [[0, 1], [2]]}
-    assert unused_counts(described(actors=ACT, trainer=owners)) == []
+    assert unused_counts(described(actors=ACT, trainer=owners)) == {}
 
 
 def test_roles_are_part_of_the_identity_and_their_mistakes_are_named():

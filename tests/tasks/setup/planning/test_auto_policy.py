@@ -8,6 +8,7 @@ from penstock.storage.errors import ConfigError, GangRefusedError
 from penstock.tasks.driver.admission import shortages
 from penstock.tasks.setup.config.loading import build_config
 from penstock.tasks.setup.distribution.policies import make_policy
+from penstock.tasks.setup.distribution.settings import DistributionSettings
 from penstock.tasks.setup.planning.auto_policy import candidates, choose
 from penstock.tasks.setup.planning.calibration_process import calibrate
 from penstock.tasks.setup.planning.resolve import resolve
@@ -64,6 +65,19 @@ def test_candidates_are_supported_policies_with_at_most_the_configured_tasks():
         ("single_learner_fine", 1, 1, 1),
     ]
     assert ("gpu_only", 1, 1, 1) in names(config_of())
+
+
+def test_fewest_tasks_are_at_most_those_of_each_candidate():
+    """So that a resume accepts what is stored of the choice; where they have no effect they are left out."""
+    config = config_of(act_tasks=4, min_act_tasks=3, env_tasks=2, min_env_tasks=2)
+    found = {}
+    for candidate in candidates(config):
+        distribution = candidate.distribution
+        assert DistributionSettings.model_validate(distribution.model_dump()) == distribution
+        counts = (distribution.act_tasks, distribution.min_act_tasks, distribution.env_tasks, distribution.min_env_tasks)
+        found.setdefault(distribution.policy, set()).add(counts)
+    assert found["single_learner_coarse"] == {(4, 3, 1, None), (1, 1, 1, None)}
+    assert found["single_learner_fine"] == {(1, None, 2, 2), (1, None, 1, 1)}
 
 
 def test_learners_may_own_agents_if_these_have_parameters_of_their_own():
