@@ -19,13 +19,14 @@ from penstock.storage.errors import ConfigError
 from penstock.storage.shards.specs import Spec
 from penstock.tasks.model.algorithms.contract import DEFAULTED, Algorithm, Loss
 from penstock.tasks.model.algorithms.source_digest import note_import
-from penstock.tasks.setup.config.algorithm_base import AlgorithmSettings
+from penstock.tasks.setup.config.algorithm_base import AlgorithmSettings, check_row_steps
 from penstock.tasks.specs import NoiseSpec, State
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import ModuleType
 
+    from penstock.native import EnvironmentSpec as DescribedEnvironment
     from penstock.tasks.setup.config.custom_algorithm import CustomAlgorithmSettings
     from penstock.tasks.specs import EnvironmentSpec
 
@@ -139,6 +140,34 @@ def make_custom(settings: CustomAlgorithmSettings, environment: EnvironmentSpec)
     return algorithm
 
 
+def check_held(
+    algorithm: Algorithm, name: str, environment: DescribedEnvironment, round_steps: int | None, envs: int
+) -> None:
+    """Check the settings that a subclass of a shipped algorithm holds, as those of that algorithm are checked.
+
+    Args:
+        algorithm: the custom algorithm; other classes pass.
+        name: its name in the configuration.
+        environment: as its pool describes it; it must fit where acting is inherited, since that takes its actions.
+        round_steps: steps of an environment in a round; None where rounds are not acted.
+        envs: environments of the fewest shards that a round is learned from.
+
+    Raises:
+        ConfigError: names the setting and its bound.
+    """
+    held = getattr(algorithm, _SETTINGS, None)
+    if not isinstance(held, AlgorithmSettings):
+        return
+    try:
+        if type(algorithm).act.__module__.startswith(f"{Algorithm.__module__.rpartition('.')[0]}."):
+            AlgorithmSettings.check_environment(held, environment)
+        if round_steps is not None:
+            check_row_steps(held.row_steps, round_steps)
+            held.check_round(round_steps * envs // held.row_steps)
+    except (ConfigError, ValueError) as error:
+        raise ConfigError(f"algorithm.name = '{name}', as {held.name}, from which it inherits: {error}") from error
+
+
 def _import(name: str, module_name: str) -> ModuleType:
     folder = str(Path.cwd())
     if not {"", folder} & set(sys.path):
@@ -241,6 +270,16 @@ def _check_declared(algorithm: Algorithm, name: str) -> None:
     state = algorithm.init(0)
     if not isinstance(state, State):
         raise ConfigError(f"algorithm.name = '{name}': init returned {type(state).__name__}, expected a State")
+    if wrong := [group for group in state.params if "/" in group]:
+        raise ConfigError(
+            f"algorithm.name = '{name}': init makes a parameter group '{wrong[0]}', expected a name without '/', which "
+            f"divides names in checkpoints"
+        )
+    if lost := sorted(state.optimizer.keys() - state.params.keys()):
+        raise ConfigError(
+            f"algorithm.name = '{name}': init makes optimizer state for '{lost[0]}', expected one of the parameter "
+            f"groups, with which checkpoints store it: {', '.join(state.params)}; keep other tensors in targets"
+        )
     for group in (*groups, *(loss.group for loss in losses)):
         if group not in state.params:
             raise ConfigError(

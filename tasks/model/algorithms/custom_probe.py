@@ -88,9 +88,11 @@ def probe_algorithm(config: RunConfig) -> CustomAlgorithm:
 
 
 def question_of(config: RunConfig) -> str:
-    """Return the question that `reply` reads: environment, algorithm, and Python's path."""
+    """Return the question that `reply` reads: environment, algorithm, the steps of a round, and Python's path."""
     settings = {"algorithm": config.algorithm.model_dump(mode="json"), "environment": config.environment.model_dump()}
-    return json.dumps({**settings, "path": sys.path}, sort_keys=True)
+    round_steps = config.schedule.round_steps if config.has_actors else None
+    needed = config.shards_needed * config.environment.envs_per_tile if config.has_actors else 0
+    return json.dumps({**settings, "round": (round_steps, needed), "path": sys.path}, sort_keys=True)
 
 
 def _run_probe(question: str, name: str) -> CustomAlgorithm:
@@ -177,10 +179,12 @@ def _answer(question: dict[str, Any]) -> dict[str, Any]:
     config = build_config({"environment": question["environment"], "algorithm": question["algorithm"]})
     pool = make_pool(config, 1)
     settings = config.environment
-    environment = specs.EnvironmentSpec.from_pool(settings.id, dict(pool.environment), settings.num_envs)
+    described = dict(pool.environment)
+    environment = specs.EnvironmentSpec.from_pool(settings.id, described, settings.num_envs)
     pool.close()
     try:
         algorithm = custom.make_custom(config.algorithm, environment)
+        custom.check_held(algorithm, config.algorithm.name, described, *question["round"])
         window = contract.window_spec(algorithm)
         return {
             "settings": custom.typed_settings(type(algorithm), config.algorithm),

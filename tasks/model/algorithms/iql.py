@@ -18,6 +18,7 @@ from penstock.tasks.model.nn.distributions import ActionDistribution
 from penstock.tasks.model.nn.layers import part
 from penstock.tasks.model.nn.network import Network
 from penstock.tasks.model.nn.optimizers import cosine_annealed, init_adam, step_adam
+from penstock.tasks.model.nn.returns import set_rows
 from penstock.tasks.model.nn.squashed import bounded, within_bounds
 from penstock.tasks.setup.config.offline import IQLSettings
 from penstock.tasks.specs import EnvironmentSpec, NoiseSpec, ParameterGroup, Spec, State
@@ -101,7 +102,7 @@ class IQL(Algorithm):
         observation = self._network.prepared(unmasked)
         following = observation.roll(-columns["reward"].shape[1], 0)
         final, _ = self.environment.split(trajectory.bootstrap_observation)
-        following[trajectory.bootstrap_rows] = self._network.prepared(final)
+        set_rows(following, trajectory.bootstrap_rows, self._network.prepared(final))
         return {
             "observation": observation,
             "action": columns["action"].flatten(0, 1),

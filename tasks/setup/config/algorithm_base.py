@@ -93,6 +93,11 @@ class AlgorithmSettings(Settings):
                 f"environment: {environment['id']} has {has}, which {self.name} can't learn from; choose {choose}"
             )
         kind = environment["action"]["kind"]
+        if kind == "box" and len(environment["action"]["shape"]) == bool(agents):
+            raise ConfigError(
+                f"environment: {environment['id']} takes a single number, a Box of shape (), expected a vector; name "
+                f"an id whose entry point makes one of it (gymnasium.wrappers.TransformAction)"
+            )
         if kind in self.action_kinds:
             return
         remedy = f"choose another algorithm, such as {self.takes_any_action}"
@@ -133,6 +138,15 @@ def implemented_by(name: str) -> Callable[[type[SettingsT]], type[SettingsT]]:
 def implementation_of(kind: type[AlgorithmSettings]) -> str:
     """Return the `module:Class` that a settings class is registered for."""
     return _implementations[kind]
+
+
+def check_row_steps(row_steps: int, round_steps: int) -> None:
+    """Refuse training rows of which a round is no whole number; raises as `check_round`."""
+    if round_steps % row_steps:
+        raise ValueError(
+            f"algorithm.sequence_steps = {row_steps}: schedule.round_steps = {round_steps} is not a multiple of it; "
+            f"choose a divisor"
+        )
 
 
 def check_minibatches(minibatches: int, rows: int, row_steps: int = 1) -> None:

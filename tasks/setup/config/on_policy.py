@@ -129,7 +129,7 @@ class PPOSettings(NetworkSettings):
         check_pixels(self.network, normalized=self.normalize_observation)
         check_entropy_weight(self.final_entropy_weight, self.anneal_rounds)
         check_minibatches(self.minibatches, rows, self.row_steps)
-        check_schedule(self.anneal_rounds, self.epochs * self.minibatches)
+        check_schedule(self.anneal_rounds, 1 if self.target_kl else self.epochs * self.minibatches)
 
 
 @implemented_by("penstock.tasks.model.algorithms.impala:IMPALA")

@@ -19,7 +19,7 @@ from pydantic import (
 )
 
 from penstock.tasks.settings import Settings
-from penstock.tasks.setup.config.algorithm_base import AlgorithmSettings
+from penstock.tasks.setup.config.algorithm_base import AlgorithmSettings, check_row_steps
 from penstock.tasks.setup.config.cluster import ClusterSettings
 from penstock.tasks.setup.config.custom_algorithm import CUSTOM, CustomAlgorithmSettings, by_name
 from penstock.tasks.setup.config.environment import EnvironmentSettings, LeagueSettings
@@ -268,11 +268,7 @@ class TrainConfig(RunConfig):
                     f"(environment.num_envs / environment.envs_per_tile); each {kind} task owns at least one"
                 )
         row_steps = self.algorithm.row_steps
-        if self.schedule.round_steps % row_steps:
-            raise ValueError(
-                f"algorithm.sequence_steps = {row_steps}: schedule.round_steps = {self.schedule.round_steps} is not a "
-                f"multiple of it; choose a divisor"
-            )
+        check_row_steps(row_steps, self.schedule.round_steps)
         tile_rows = self.environment.envs_per_tile * self.schedule.round_steps
         self.algorithm.check_round(self.shards_needed * tile_rows // row_steps)
         if self.league.plays_itself:

@@ -5,13 +5,32 @@ They are no errors, since runs that were stored with them resume.
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING
 
 from penstock.tasks.setup.distribution.policies import unused_counts
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from penstock.tasks.setup.config.algorithm_base import AlgorithmSettings
     from penstock.tasks.setup.config.run import RunConfig
+
+
+_UNPRIORITISED = ("priority_exponent", operator.not_, "rows are drawn without priorities")
+_NOISY = ("noisy_scale", bool, "noisy layers explore, and no epsilon")
+_NEEDS: dict[str, tuple[str, Callable[[object], bool], str]] = {
+    "final_learning_rate": ("anneal_rounds", operator.not_, "the learning rate does not change"),
+    "correction_minibatches": _UNPRIORITISED,
+    "priority_correction": _UNPRIORITISED,
+    "reward_normalization": ("normalize_reward", operator.not_, "rewards stay as they are"),
+    "value_decay": ("normalize_value", operator.not_, "values are learned as they are"),
+    "returns_across_rounds": ("return_steps", lambda steps: steps == 1, "no return reaches beyond a round"),
+    "first_epsilon": _NOISY,
+    "last_epsilon": _NOISY,
+    "epsilon_minibatches": _NOISY,
+}
+"""Settings by the one that takes their effect away, when it does, and what it means."""
 
 
 def settings_without_effect(config: RunConfig, *, local_store: bool) -> list[str]:
@@ -37,16 +56,10 @@ def settings_without_effect(config: RunConfig, *, local_store: bool) -> list[str
 def _of_algorithm(algorithm: AlgorithmSettings) -> list[str]:
     values = dict(algorithm)
     changed = {name for name, field in type(algorithm).model_fields.items() if values[name] != field.default}
-    unprioritised = ("priority_exponent", 0, "rows are drawn without priorities")
-    needs = {
-        "final_learning_rate": ("anneal_rounds", 0, "the learning rate does not change"),
-        "correction_minibatches": unprioritised,
-        "priority_correction": unprioritised,
-    }
     lines = [
-        f"algorithm.{name} = {values[name]} has no effect: algorithm.{other} is {off}, so {why}"
-        for name, (other, off, why) in needs.items()
-        if name in changed and values.get(other) == off
+        f"algorithm.{name} = {values[name]} has no effect: algorithm.{other} is {values[other]}, so {why}"
+        for name, (other, is_off, why) in _NEEDS.items()
+        if name in changed and other in values and is_off(values[other])
     ]
     if "sequence_steps" in changed and values.get("network", "recurrent") != "recurrent":
         lines.append(

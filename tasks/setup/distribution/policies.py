@@ -264,7 +264,13 @@ def owns_agents(settings: DistributionSettings) -> bool:
 def unused_counts(settings: DistributionSettings) -> dict[str, int | None]:
     """Return the defaults of the numbers of tasks that are not at them and have no effect under the policy."""
     policy = make_policy(settings)
-    unused: dict[str, int | None] = {"act_tasks": 1, "env_tasks": 1, "learn_tasks": 1, "min_act_tasks": None, "min_env_tasks": None}
+    unused: dict[str, int | None] = {
+        "act_tasks": 1,
+        "env_tasks": 1,
+        "learn_tasks": 1,
+        "min_act_tasks": None,
+        "min_env_tasks": None,
+    }
     return {
         name: default
         for name, default in unused.items()

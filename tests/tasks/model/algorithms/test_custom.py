@@ -2,6 +2,7 @@
 
 import itertools
 import logging
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -256,6 +257,73 @@ def test_the_flow_hears_of_it_from_another_process(write: Write):
     """If that ends badly, this is one line too."""
     with pytest.raises(ConfigError, match=r"its process exited with status 3: "):
         probe_algorithm(build_config({"algorithm": {"name": f"{write('import os; os._exit(3)')}:Mine"}}))
+
+
+INHERITING = """
+from dataclasses import dataclass
+from penstock.tasks.model.algorithms.dqn import DQN
+from penstock.tasks.model.algorithms.ppo import PPO
+from penstock.tasks.model.algorithms.sac import SAC
+
+@dataclass(frozen=True, kw_only=True)
+class MyPPO(PPO):
+    pass
+
+@dataclass(frozen=True, kw_only=True)
+class MyDQN(DQN):
+    pass
+
+@dataclass(frozen=True, kw_only=True)
+class MySAC(SAC):
+    pass
+
+@dataclass(frozen=True, kw_only=True)
+class Choosing(SAC):
+    def act(self, params, carry, observation, noise):
+        return super().act(params, carry, observation, noise)
+"""
+
+
+def test_a_subclass_keeps_the_limits_of_the_settings_that_it_inherits(write: Write):
+    """As those of the algorithm itself: it would fail in the first step, or never learn."""
+    module = write(before=INHERITING)
+    small = {"environment": {"num_envs": 4, "envs_per_tile": 4}, "schedule": {"round_steps": 16}}
+
+    def probe(name: str, **settings: Any) -> None:
+        probe_algorithm(build_config({**small, "algorithm": {"name": f"{module}:{name}", **settings}}))
+
+    probe("MyPPO", minibatches=64)
+    probe("Choosing")  # its own acting may take any action
+    for name, settings, said in (
+        ("MyPPO", {"minibatches": 65}, "ppo, from which it inherits: algorithm.minibatches = 65, but a round has only"),
+        ("MyPPO", {"network": "recurrent", "sequence_steps": 5}, "schedule.round_steps = 16 is not a multiple"),
+        ("MyDQN", {"window_rows": 64, "warm_up_rows": 65}, "the window never has more than 64 rows"),
+        ("MySAC", {}, "sac, from which it inherits: algorithm.name = 'sac': it needs vectors as actions"),
+    ):
+        with pytest.raises(ConfigError, match=re.escape(said)):
+            probe(name, **settings)
+
+
+def test_state_that_checkpoints_can_not_hold_is_refused(write: Write):
+    """It would be lost, or not be read, where the next stage begins."""
+    lines = """
+@dataclass(frozen=True, kw_only=True)
+class Shared(PPO):
+    def init(self, seed):
+        state = PPO.init(self, seed)
+        state.optimizer["momentum"] = dict(state.optimizer["policy"])
+        return state
+
+@dataclass(frozen=True, kw_only=True)
+class Divided(PPO):
+    def init(self, seed):
+        state = PPO.init(self, seed)
+        state.params["policy/deep"] = state.params["policy"]
+        return state
+"""
+    module = write(lines)
+    assert "optimizer state for 'momentum', expected one of the parameter groups" in refusal(f"{module}:Shared")
+    assert "a parameter group 'policy/deep', expected a name without '/'" in refusal(f"{module}:Divided")
 
 
 def test_the_contracts_defaults_are_inherited():

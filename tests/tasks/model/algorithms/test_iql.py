@@ -15,7 +15,7 @@ from penstock.tasks.roles.learning.gradients import minibatch_gradient
 from penstock.tasks.roles.learning.minibatches import rows_of
 from penstock.tasks.roles.learning.window import RoundWindow
 from penstock.tasks.setup.config.offline import BehaviourCloningSettings, IQLSettings
-from penstock.tasks.specs import ActionSpec, EnvironmentSpec, LossInputs, Spec, State
+from penstock.tasks.specs import ActionSpec, EnvironmentSpec, LossInputs, Spec, State, Trajectory
 
 from ....support.algorithms.ppo_cases import CHOICES, ENVIRONMENTS, VECTORS, random, trajectory
 
@@ -263,3 +263,21 @@ def test_it_improves_on_the_stored_policy():
     assert acted["action"].tolist() == [0] * 5
     acted, _ = iql.act(learned(iql, batch).params, None, torch.eye(5), noise)
     assert acted["action"].tolist() == [1] * 5
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32"])
+def test_grids_of_any_whole_numbers_are_learned_from(dtype: str):
+    """Torch can't set rows of unsigned numbers of several bytes; those after an episode's end are the final ones."""
+    grid = EnvironmentSpec("grid", Spec(dtype, (4, 4, 2)), ActionSpec("discrete", n=3), None, None)
+    algorithm = IQL(IQLSettings(network="small", hidden=(8,)), grid)
+    number = torch.from_numpy(np.arange(3 * 2 * 32).reshape(3, 2, 4, 4, 2).astype(dtype))
+    final = torch.from_numpy(np.full((3, 4, 4, 2), 7, dtype))
+    zeros = torch.zeros(3, 2)
+    columns = {"observation": number, "action": zeros.long(), "reward": zeros, "terminated": zeros.byte()}
+    columns |= {"truncated": zeros.byte(), "episode_id": zeros.long()}
+    rows = torch.tensor([1, 4, 5])
+    batch = algorithm.post({}, Trajectory(columns, rows, final, 0))
+    expected = number.flatten(0, 1).float().roll(-2, 0)
+    expected[rows] = 7
+    assert torch.equal(batch["next_observation"].float(), expected)
+    assert torch.isfinite(outputs_of(algorithm, algorithm.init(1), "value", batch)[0])

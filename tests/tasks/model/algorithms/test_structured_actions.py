@@ -5,9 +5,11 @@ from __future__ import annotations
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium.spaces import Box
 
 from penstock.storage.errors import ConfigError
 from penstock.tasks.environments.factory import make_pool
@@ -158,6 +160,26 @@ def test_what_cannot_learn_them_refuses_by_name(values: dict[str, Any], said: st
     environment = {"id": environment_id("Hybrid"), "num_envs": 2, "envs_per_tile": 2}
     with pytest.raises(ConfigError, match=said):
         make_pool(build_config({"algorithm": values, "environment": environment}), 1)
+
+
+class OneNumber(gymnasium.Env[Any, Any]):
+    """Takes a number that is no vector."""
+
+    observation_space = Box(-1.0, 1.0, (2,), np.float32)
+    action_space = Box(-1.0, 1.0, (), np.float32)
+
+
+gymnasium.register("test/OneNumber-v0", OneNumber)
+
+
+@pytest.mark.parametrize("name", ["ppo", "impala", "sac", "td3"])
+def test_a_single_number_is_refused_with_what_would_be_right(name: str):
+    """The first step of a run would fail by an axis that is not there."""
+    environment = {"id": "test/OneNumber-v0", "num_envs": 2, "envs_per_tile": 2}
+    with pytest.raises(
+        ConfigError, match=r"OneNumber-v0 takes a single number, a Box of shape \(\), expected a vector"
+    ):
+        make_pool(build_config({"algorithm": {"name": name}, "environment": environment}), 1)
 
 
 def test_a_replay_refuses_them_too():

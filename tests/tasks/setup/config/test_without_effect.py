@@ -20,6 +20,10 @@ def lines(values: dict, *, local_store: bool = True) -> list[str]:
         ({"final_learning_rate": 1e-4}, "final_learning_rate = 0.0001 has no effect: algorithm.anneal_rounds is 0"),
         ({"name": "dqn", "correction_minibatches": 9}, "correction_minibatches = 9 has no effect: .*priority_exponent"),
         ({"name": "dqn", "priority_correction": 0.5}, "priority_correction = 0.5 has no effect: .*without priorities"),
+        ({"reward_normalization": "running"}, "= running has no effect: algorithm.normalize_reward is False"),
+        ({"name": "mappo", "value_decay": 0.9}, "value_decay = 0.9 has no effect: algorithm.normalize_value is False"),
+        ({"name": "dqn", "returns_across_rounds": True}, "has no effect: algorithm.return_steps is 1, so no return"),
+        ({"name": "qr_dqn", "noisy_scale": 0.5, "first_epsilon": 0.3}, "noisy_scale is 0.5, so noisy layers explore"),
         ({"sequence_steps": 8}, "sequence_steps = 8 has no effect: algorithm.network is 'mlp'"),
     ],
 )
@@ -49,6 +53,9 @@ def test_counts_of_tasks_that_the_policy_does_not_have_are_named():
         {"final_learning_rate": 1e-4, "anneal_rounds": 10},
         {"name": "dqn", "priority_exponent": 0.6, "correction_minibatches": 9, "priority_correction": 0.5},
         {"network": "recurrent", "sequence_steps": 8},
+        {"normalize_reward": True, "reward_normalization": "running"},
+        {"name": "dqn", "return_steps": 3, "returns_across_rounds": True, "first_epsilon": 0.3},
+        {"name": "qr_dqn", "first_epsilon": 0.3, "last_epsilon": 0.1, "epsilon_minibatches": 7},
     ],
 )
 def test_settings_with_an_effect_are_not_named(algorithm: dict):

@@ -171,7 +171,9 @@ def test_an_invalid_custom_policy_is_refused_with_the_reason(settings: dict, mes
 )
 def test_unused_counts_lists_the_counts_without_effect(policy: str, unused: list[str]):
     """A warning can name them; counts of 1 are left out, since they are the default."""
-    assert unused_counts(DistributionSettings(policy=policy, act_tasks=2, env_tasks=2, learn_tasks=2)) == dict.fromkeys(unused, 1)
+    assert unused_counts(DistributionSettings(policy=policy, act_tasks=2, env_tasks=2, learn_tasks=2)) == dict.fromkeys(
+        unused, 1
+    )
     assert unused_counts(DistributionSettings(policy=policy)) == {}
 
 

@@ -74,7 +74,12 @@ def test_fewest_tasks_are_at_most_those_of_each_candidate():
     for candidate in candidates(config):
         distribution = candidate.distribution
         assert DistributionSettings.model_validate(distribution.model_dump()) == distribution
-        counts = (distribution.act_tasks, distribution.min_act_tasks, distribution.env_tasks, distribution.min_env_tasks)
+        counts = (
+            distribution.act_tasks,
+            distribution.min_act_tasks,
+            distribution.env_tasks,
+            distribution.min_env_tasks,
+        )
         found.setdefault(distribution.policy, set()).add(counts)
     assert found["single_learner_coarse"] == {(4, 3, 1, None), (1, 1, 1, None)}
     assert found["single_learner_fine"] == {(1, None, 2, 2), (1, None, 1, 1)}
