@@ -21,11 +21,11 @@ def plan(store, **changed):
 
 def test_the_best_at_each_rung_continue(tmp_path):
     """A rung looks at its own stages, however far a run is; of equal runs the first continues."""
-    config = small_config(tmp_path)
-    store_run(config, "halved-0001", [30.0, 40.0, 50.0, 60.0])
-    store_run(config, "halved-0002", [20.0, 70.0], finished=False)
-    store_run(config, "halved-0003", [10.0, 99.0, 99.0, 99.0])
-    store_run(config, "halved-0000", [20.0, 35.0], finished=False)
+    zero, one, two, three = (point.config for point in plan(tmp_path).points)
+    store_run(one, "halved-0001", [30.0, 40.0, 50.0, 60.0])
+    store_run(two, "halved-0002", [20.0, 70.0], finished=False)
+    store_run(three, "halved-0003", [10.0, 99.0, 99.0, 99.0])
+    store_run(zero, "halved-0000", [20.0, 35.0], finished=False)
     records = SweepRecords(str(tmp_path), "halved")
     rows = run_halving(plan(tmp_path), records, 1, lambda rows: None)
     assert json.loads(records.store.read("rungs/00.json")) == {
