@@ -71,12 +71,12 @@ def fork(
     from penstock.storage.runs.continuing.forking import fork_run
     from penstock.storage.runs.run import RunFolder
     from penstock.storage.stores.open import open_store
-    from penstock.tasks.data.input.window_stages import require_window
+    from penstock.tasks.data.input.window_stages import require_shards
 
     where = store or "runs"
     with Working(f"copying run {run} up to stage {from_stage}", quiet=as_json) as working:
         source, target = RunFolder(open_store(where), run), RunFolder(open_store(to or where), name)
-        require_window(source, from_stage + 1)
+        require_shards(source, from_stage + 1)
         report = fork_run(source, target, from_stage, working.update)
     if as_json:
         typer.echo(

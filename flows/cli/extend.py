@@ -49,7 +49,7 @@ def extend(
     from penstock.flows.support.find_resumable import stored_config
     from penstock.storage.runs.run import RunFolder
     from penstock.storage.stores.open import open_store
-    from penstock.tasks.data.input.window_stages import require_window
+    from penstock.tasks.data.input.window_stages import require_shards
     from penstock.tasks.setup.planning.extending import extend_run
 
     if max_stages is None and target_return is None:
@@ -66,7 +66,7 @@ def extend(
         trust=trust,
     )
     if newest := folder.newest():
-        require_window(folder, newest.stage + 1)
+        require_shards(folder, newest.stage + 1)
     try:
         limits = extend_run(folder, lambda current: current._replace(**given))
         typer.echo(f"run {run} now ends after {limits.max_stages} stages at the latest", err=True)

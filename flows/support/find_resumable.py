@@ -6,9 +6,10 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from penstock.storage.digest import parse_json
 from penstock.storage.errors import ConfigError, LeaseHeldError
 from penstock.storage.runs.lease import acquire
-from penstock.storage.runs.run import RunFolder, list_runs, stored_settings
+from penstock.storage.runs.run import SWEEPS, RunFolder, list_runs, stored_settings
 from penstock.storage.stores.open import open_store
 from penstock.storage.stores.reachable import require_endpoint
 from penstock.tasks.setup.config.consent import record_consent, require_consent
@@ -17,6 +18,7 @@ from penstock.tasks.setup.config.replay import build_stored_config
 from penstock.tasks.setup.config.run import MOVABLE
 
 if TYPE_CHECKING:
+    from penstock.storage.stores.protocol import Store
     from penstock.tasks.setup.config.cluster import ClusterSettings
     from penstock.tasks.setup.config.run import RunConfig
 
@@ -69,6 +71,8 @@ def unfinished_config(
 ) -> RunConfig | None:
     """Return the settings of a named run, or of the newest in a store that is neither finished nor driven.
 
+    Runs of a search, a halving or a population are left out: these decide which of theirs go on, and resume them.
+
     Args:
         store: folder or address that holds runs.
         run: the run's name; None chooses one.
@@ -89,6 +93,8 @@ def unfinished_config(
         return None if newest and newest.finished else stored_config(store, run, where, trust=trust)
     root = open_store(store)
     found = [summary for summary in list_runs(root) if summary.finished is None and summary.problem is None]
+    if found and (deciding := tuple(f"{sweep}-" for sweep in _deciding_sweeps(root))):
+        found = [summary for summary in found if not summary.name.startswith(deciding)]
     for summary in sorted(found, key=lambda summary: summary.created or "", reverse=True):
         try:
             # Found out by acquiring the lease: only it shows that another host drives the run.
@@ -99,3 +105,18 @@ def unfinished_config(
             continue
         return stored_config(store, summary.name, where, trust=trust)
     return None
+
+
+def _deciding_sweeps(root: Store) -> list[str]:
+    """Return the names of the sweeps that stop runs which are not finished: all but grids."""
+    records = root.at(SWEEPS.rstrip("/"))
+    named = [name for name in records.list() if name.endswith("/sweep.json")]
+    return [name.partition("/")[0] for name in named if _method(records.read(name)) != "sweep"]
+
+
+def _method(description: bytes) -> object:
+    try:
+        found = parse_json(description)
+    except ValueError:
+        return None
+    return found.get("method") if isinstance(found, dict) else None

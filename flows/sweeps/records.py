@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.storage.digest import canonical_json, parse_json
 from penstock.storage.errors import ConfigError, CorruptObjectError, ObjectExistsError, ObjectNotFoundError
+from penstock.storage.runs.run import SWEEPS
 from penstock.storage.stores.open import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-PREFIX = ".sweeps/"
-"""The place of sweeps in a store. No run's name begins with a dot."""
 FORMAT = "penstock-sweep/1"
 _DESCRIPTION = "sweep.json"
 
@@ -33,7 +32,7 @@ class SweepRecords:
 
     def __init__(self, store: str, name: str) -> None:
         self.name = name
-        self.store = open_store(store).at(f"{PREFIX}{name}")
+        self.store = open_store(store).at(f"{SWEEPS}{name}")
 
     def begin(self, method: str, settings: Mapping[str, Any]) -> None:
         """Record the sweep's settings, or check that it was begun with the same ones.

@@ -38,6 +38,8 @@ _DIGEST = "digest"
 """Entry of `run.json`: the digest of the canonical JSON of the others."""
 _INDEX = ".runs/"
 """Prefix under which remote stores, which have no folders to list, keep an empty object for each run."""
+SWEEPS = ".sweeps/"
+"""The place of sweeps' records in a store. No run's name begins with a dot."""
 _EVALUATIONS = "evaluations/"
 """Folder of the results of `penstock evaluate` and of evaluations that follow a run."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")

@@ -1,15 +1,11 @@
-"""Stages whose shards a run still learns from: an off-policy algorithm draws rows of rounds before its next stage."""
+"""Stages whose shards a run still learns from: of a window of its earlier rounds, or of runs that a replay reads."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from penstock.storage.errors import ConfigError
 from penstock.storage.runs.reader_claims import shards_kept_from
+from penstock.storage.runs.run import RunFolder
 from penstock.tasks.setup.config.replay import build_stored_config
-
-if TYPE_CHECKING:
-    from penstock.storage.runs.run import RunFolder
 
 
 def first_window_stage(run: RunFolder, stage: int) -> int:
@@ -29,6 +25,27 @@ def first_window_stage(run: RunFolder, stage: int) -> int:
     begin = stage * schedule.rounds_per_stage
     held = min(begin, window_rows // (config.environment.num_envs * schedule.round_steps))
     return (begin - held) // schedule.rounds_per_stage
+
+
+def require_shards(run: RunFolder, stage: int) -> None:
+    """Refuse to go on with a stage that needs shards which garbage collection has removed: as `require_window`.
+
+    Raises:
+        ConfigError: it was the run's own, or those of a run that a replay reads; or that one is gone.
+    """
+    require_window(run, stage)
+    for source in run.load().get("reads", {}).get("sources", []):
+        other, (first, last) = RunFolder(run.root, str(source["run"])), source["stages"]
+        if not other.exists():
+            raise ConfigError(
+                f"run '{run.name}' reads the shards of run '{other.name}', which is not in {run.root.url}: it can't go "
+                f"on; copy that run there"
+            )
+        if (kept := shards_kept_from(other.store)) > first:
+            raise ConfigError(
+                f"run '{run.name}' reads the shards of stages {first} to {last} of run '{other.name}', and those "
+                f"before stage {kept} were dropped by `penstock gc --drop-shards-before`: it can't go on"
+            )
 
 
 def require_window(run: RunFolder, stage: int, kept_from: int | None = None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.flows.support.find_resumable import unfinished_config
+from penstock.flows.sweeps.records import SweepRecords
 from penstock.storage.errors import RunNotFoundError
 from penstock.storage.runs.lease import acquire
 from penstock.storage.runs.run import RunFolder
@@ -41,3 +42,13 @@ def test_a_named_run_is_resumed(store, tmp_path):
     with pytest.raises(RunNotFoundError, match="nowhere"):
         unfinished_config(store.url, "nowhere", CLUSTER)
     assert unfinished_config(str(tmp_path / "empty"), None, CLUSTER) is None
+
+
+@pytest.mark.parametrize(("method", "expected"), [("search", "older"), ("sweep", "newer-0001")])
+def test_a_run_that_a_search_has_stopped_is_left_to_it(store, method, expected):
+    """A grid trains all of its runs to the end, so that any of them may go on."""
+    SweepRecords(store.url, "newer").begin(method, {})
+    config = build_config({"name": "newer-0001"}).model_dump(mode="json", exclude={"store", "cluster"})
+    RunFolder(store, "newer-0001").create({"config": config, "created": "2026-01-03T00:00:00+00:00"})
+    with acquire(RunFolder(store, "newer").store, "somebody", 0.5):
+        assert unfinished_config(store.url, None, CLUSTER).name == expected

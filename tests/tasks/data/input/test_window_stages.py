@@ -6,9 +6,10 @@ from penstock.storage.errors import ConfigError
 from penstock.storage.runs.reader_claims import keep_shards_from
 from penstock.storage.runs.run import RunFolder
 from penstock.storage.stores.open import open_store
-from penstock.tasks.data.input.window_stages import first_window_stage, require_window
+from penstock.tasks.data.input.window_stages import first_window_stage, require_shards, require_window
 from penstock.tasks.driver.run import describe_run
 from penstock.tasks.setup.config.loading import build_config
+from penstock.tasks.setup.config.replay import build_replay_config
 
 
 def run_of(tmp_path, **algorithm) -> RunFolder:
@@ -47,3 +48,20 @@ def test_an_on_policy_run_needs_no_shards(tmp_path):
     run = run_of(tmp_path)
     assert first_window_stage(run, 5) == 5
     require_window(run, 5, 5)
+
+
+def test_a_replay_needs_the_shards_of_the_runs_that_it_reads(tmp_path):
+    """An extension is never taken back, so it is refused before it is stored; so is a fork."""
+    source = run_of(tmp_path)
+    config = build_replay_config({"name": "cloned", "source": {"runs": ["mine"]}, "algorithm": {"name": "iql"}})
+    replay = RunFolder(open_store(str(tmp_path)), "cloned")
+    reads = {"sources": [{"run": "mine", "stages": [1, 4], "commit": "0" * 32}]}
+    replay.create({**describe_run(config), "reads": reads})
+    keep_shards_from(source.store, 1)
+    require_shards(replay, 3)
+    keep_shards_from(source.store, 2)
+    with pytest.raises(ConfigError, match=r"stages 1 to 4 of run 'mine', and those before stage 2 were dropped"):
+        require_shards(replay, 3)
+    source.store.delete(["run.json"])
+    with pytest.raises(ConfigError, match="run 'mine', which is not in"):
+        require_shards(replay, 3)
