@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.storage import system
-from penstock.storage.errors import ConfigError, CorruptObjectError, RunExistsError
+from penstock.storage.errors import ConfigError, CorruptObjectError, LeaseHeldError, RunExistsError, StoreError
 from penstock.storage.refs import DIFFERENCES, ref_of_name
 from penstock.storage.runs.continuing.extensions import list_extensions
 from penstock.storage.runs.continuing.leftovers import clear_leftovers
-from penstock.storage.runs.lease import acquire
+from penstock.storage.runs.lease import acquire, refuse_driven
 from penstock.storage.runs.run import RUN
 from penstock.storage.shards.verify import check_content
 from penstock.storage.transfer.progress import ProgressCount
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from penstock.storage.refs import Ref
     from penstock.storage.runs.run import RunFolder
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _LEASE_TTL_SECONDS = 30.0
+_REFUSED = (errno.EROFS, errno.EACCES, errno.EPERM)
 _AT_ONCE = 8
 # The driver and the readers of a run belong to its folder, and are not copied; nor is what only spares downloads.
 _EXCLUDED = ("lease.json", "readers/", DIFFERENCES)
@@ -63,7 +66,7 @@ def copy_run(
         ConfigError: both are the same folder.
         RunNotFoundError: the source does not exist.
         RunExistsError: the target is another run, or has other commits.
-        LeaseHeldError: a flow drives the source.
+        LeaseHeldError: a flow drives the source; or, of a source that may only be read, drove it meanwhile.
         CommitConflictError: a stage was committed with different bytes.
         CorruptObjectError: a commit or an object of the source is damaged; `penstock verify` lists all that are.
     """
@@ -75,7 +78,7 @@ def copy_run(
     description = source.load()
     if target.exists():
         return _report_existing(source, target)
-    with acquire(source.store, "a copy", _LEASE_TTL_SECONDS) as keeper:
+    with _undriven(source) as check:
         source.log.verify(source.genesis())
         if target.exists():  # by another command, while this one waited
             return _report_existing(source, target)
@@ -87,7 +90,7 @@ def copy_run(
         damaged: dict[str, CorruptObjectError] = {}
 
         def copy(name: str) -> int:
-            keeper.check()
+            check()
             data = source.store.view(name)
             ref = _ref_of(name)
             if ref is not None:
@@ -108,6 +111,37 @@ def copy_run(
         commits = target.log.verify(source.genesis())
     target.create(description)
     return CopyReport(len(copied) + 1 - len(damaged), sum(copied), commits, len(damaged))
+
+
+@contextmanager
+def _undriven(source: RunFolder) -> Iterator[Callable[[], None]]:
+    """Keep flows away from a run; yields a check that it is so. An archive that may only be read is watched instead."""
+    try:
+        keeper = acquire(source.store, "a copy", _LEASE_TTL_SECONDS)
+    except StoreError as error:
+        if not _is_read_only(error):
+            raise
+        refuse_driven(source.store)
+        _log.warning("run=%s is copied without its lease, since its store may only be read: %s", source.name, error)
+        newest = source.log.newest_stage()
+        yield lambda: None
+        if source.log.newest_stage() != newest:
+            raise LeaseHeldError(
+                f"run '{source.name}' in {source.root.url} was driven while it was copied; copy it again when no flow "
+                f"drives it"
+            ) from error
+        return
+    with keeper:
+        yield keeper.check
+
+
+def _is_read_only(error: BaseException | None) -> bool:
+    """Return whether a store refused to be written, which no repetition changes; clients say it in their own words."""
+    while error is not None:
+        if (isinstance(error, OSError) and error.errno in _REFUSED) or "denied" in str(error).lower():
+            return True
+        error = error.__cause__
+    return False
 
 
 def _place(store: Store) -> str:

@@ -1,9 +1,20 @@
 """A run in another store: whole or not there, and what another store holds is never replaced."""
 
+import errno
+import os
+
 import pytest
 
-from penstock.storage.errors import ConfigError, CorruptObjectError, LeaseHeldError, RunExistsError, RunNotFoundError
+from penstock.storage.errors import (
+    ConfigError,
+    CorruptObjectError,
+    LeaseHeldError,
+    RunExistsError,
+    RunNotFoundError,
+    StoreError,
+)
 from penstock.storage.refs import difference_name
+from penstock.storage.runs.commits import commit_name
 from penstock.storage.runs.copying import copy_run
 from penstock.storage.runs.lease import LEASE, acquire
 from penstock.storage.runs.run import RunFolder
@@ -46,6 +57,28 @@ def test_a_copy_has_every_file_but_leases_and_claims(source, target):
     assert {name: data for name, data in contents(source).items() if name != LEASE} == before
     assert (report.objects, report.commits) == (len(before) - 1, 3)
     assert report.nbytes == sum(len(data) for name, data in contents(target).items() if name != "run.json")
+
+
+@pytest.mark.parametrize("code", [errno.EROFS, errno.EACCES])
+def test_an_archive_that_may_only_be_read_is_copied(source, target, monkeypatch, caplog, code):
+    """With a warning; and not if a stage was committed meanwhile. Other failures of the store end the copy."""
+
+    def refuse(self, name, data):
+        if self.url == source.store.url:
+            raise StoreError(f"cannot write '{name}'") from OSError(code, os.strerror(code))
+        return create(self, name, data)
+
+    create = type(source.store).create
+    monkeypatch.setattr(type(source.store), "create", refuse)
+    copy_run(source, target)
+    assert "without its lease" in caplog.text
+    assert verify_run(target).faults == ()
+    with pytest.raises(LeaseHeldError, match="was driven while it was copied"):
+        copy_run(source, RunFolder(target.root, "again"), lambda *_: source.store.write(commit_name(3), [b"{}"]))
+    source.store.delete([commit_name(3)])
+    code = errno.EIO
+    with pytest.raises(StoreError, match="cannot write 'lease"):
+        copy_run(source, RunFolder(target.root, "third"))
 
 
 def test_an_interrupted_copy_can_be_resumed(source, target, monkeypatch):
