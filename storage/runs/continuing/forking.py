@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from penstock.storage.stores.protocol import Store
 
 ABANDONED = "abandoned/"
+_EVALUATION = re.compile(r"evaluations/([0-9]+)-[^/]+\.json")
 _LEASE_TTL_SECONDS = 30.0
 _THREADS = 8
 
@@ -155,7 +157,8 @@ def abandon_after(run: RunFolder, stage: int) -> list[str]:
 
     A commit is damaged if it can't be read, has another digest than its neighbours or `latest.json` say, or if its
     checkpoint, or a state or snapshot that it names, is damaged or missing. The commits move to `abandoned/`, next to a
-    record of what was wrong with each. Damaged objects that only they name are removed, since the run makes them again.
+    record of what was wrong with each, and so do evaluations of their versions, which the run makes again. Damaged
+    objects that only they name are removed.
 
     Args:
         run: a run that no flow drives.
@@ -185,17 +188,20 @@ def abandon_after(run: RunFolder, stage: int) -> list[str]:
                 f"--from-stage {stage}: the commit of stage {intact[-1]} is intact, and no intact commit is given up; "
                 f"resume from it, or start another run with `penstock fork {run.name} NEW --from-stage {stage}`"
             )
-        names = _abandon(run, stage, problems, keeper)
+        names = _abandon(run, commit, problems, keeper)
     repair(run, verify_run(run).faults)
     return names
 
 
-def _abandon(run: RunFolder, stage: int, problems: dict[int, str], keeper: LeaseKeeper) -> list[str]:
+def _abandon(run: RunFolder, last: Commit, problems: dict[int, str], keeper: LeaseKeeper) -> list[str]:
+    stage = last.stage
     moved = f"{ABANDONED}{datetime.now(UTC).strftime('%Y%m%dT%H%M%S')}-{keeper.generation:08d}/"
     names = [commit_name(number) for number in sorted(problems, reverse=True)]
     later = {number: found for number, found in list_copies(run.store).items() if number > stage}
     copies = [copy_name(number, digest) for number, digests in later.items() for digest in digests]
-    for name in [*copies, *names]:
+    evaluated = [(name, _EVALUATION.fullmatch(name)) for name in run.store.list("evaluations/")]
+    evaluations = [name for name, found in evaluated if found and int(found[1]) > last.version]
+    for name in [*copies, *names, *evaluations]:
         run.store.write(f"{moved}{name.rpartition('/')[2]}", [run.store.read(name)], durable=True)
     record = {
         "resumed_from_stage": stage,
@@ -208,7 +214,7 @@ def _abandon(run: RunFolder, stage: int, problems: dict[int, str], keeper: Lease
         # Before the stages are made again: their shards would count as dropped.
         keep_shards_from(run.store, stage + 1)
     # Copies before their commits: the next driver would commit a stage that has a copy alone.
-    run.store.delete([*(span.name for span in spans if span.last > stage), *copies])
+    run.store.delete([*(span.name for span in spans if span.last > stage), *copies, *evaluations])
     write_hint(run.store, Hint(stage, run.log.digest_of(stage), read_hint(run.store).has_copies))
     for name in names:  # newest first, so that the log has no gap at any time
         keeper.check()

@@ -225,6 +225,19 @@ def test_stages_that_are_made_again_keep_their_shards(history, folder):
     assert not [fault for fault in verify_run(history.run).faults if fault.committed]
 
 
+def test_evaluations_of_abandoned_versions_are_moved_with_them(history, folder):
+    """Another run's best version would count otherwise, where the stages are made again with other bytes."""
+    kept = history.run.log.read(1).version
+    names = [f"evaluations/{version:08d}-1-20.json" for version in (kept, kept + 1)]
+    for name in names:
+        history.run.store.write(name, [b"{}"])
+    for stage in (2, 3):
+        damage(folder, history.committed[stage]["checkpoint"]["name"], "altered")
+    abandon_after(history.run, 1)
+    assert history.run.store.list("evaluations/") == names[:1]
+    assert [path.name for path in (folder / ABANDONED).rglob("*-1-20.json")] == [names[1].rpartition("/")[2]]
+
+
 def test_missing_commits_leave_a_gap_that_is_closed(history, folder):
     """A commit behind a missing one can't follow anything."""
     (folder / commit_name(2)).unlink()
