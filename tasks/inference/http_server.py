@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse, Response
@@ -122,7 +124,7 @@ class PolicyServer:
     async def _act(self, request: Request) -> Response:
         started = time.perf_counter()
         try:
-            is_arrow = request.headers.get("content-type", "").split(";")[0].strip() == ARROW
+            is_arrow = request.headers.get("content-type", "").split(";")[0].strip().lower() == ARROW
             body = await _body(request)
             given = _from_arrow(self.policy, body) if is_arrow else _from_json(body)
             answer, single = await self._answer(given, request.query_params.get("deterministic"))
@@ -193,11 +195,9 @@ def _from_arrow(policy: Policy, body: bytes) -> dict[str, Any]:
         table.validate(full=True)
         given = {}
         for name in set(shapes) & set(table.column_names):
-            column = table.column(name).combine_chunks()
-            if column.null_count or (pa.types.is_nested(column.type) and column.flatten().null_count):
-                raise _Refused(422, f"column '{name}' has nulls")
-            flat = column.flatten() if pa.types.is_nested(column.type) else column
-            given[name] = flat.to_numpy(zero_copy_only=False).reshape(table.num_rows, *shapes[name])
+            if table.column_names.count(name) > 1:
+                raise _Refused(422, f"there is more than one column '{name}'")
+            given[name] = _numbers(name, table.column(name).combine_chunks(), shapes[name])
     except (pa.ArrowException, ValueError, TypeError) as error:
         raise _Refused(
             422,
@@ -205,6 +205,23 @@ def _from_arrow(policy: Policy, body: bytes) -> dict[str, Any]:
             f"{', '.join(f'{name} with {int(np.prod(shape))} numbers' for name, shape in shapes.items())}",
         ) from error
     return given
+
+
+def _numbers(name: str, column: pa.Array, shape: tuple[int, ...]) -> NDArray[Any]:
+    """Return a column as `[rows, *shape]`: a number a row, a flat list, or a tensor of Arrow's own type."""
+    column = column.storage if isinstance(column, pa.ExtensionArray) else column
+    is_list = pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
+    is_list = is_list or pa.types.is_fixed_size_list(column.type)
+    flat, width = column.flatten() if is_list else column, math.prod(shape)
+    if column.null_count or flat.null_count:
+        raise _Refused(422, f"column '{name}' has nulls")
+    if pa.types.is_nested(flat.type):
+        raise ValueError(f"column '{name}' has the type {column.type}")
+    lengths = set(pc.unique(pc.list_value_length(column)).to_pylist()) if is_list else {1}
+    if wrong := lengths - {width}:
+        raise ValueError(f"column '{name}' has rows of {min(wrong)} numbers")
+    values: NDArray[Any] = flat.to_numpy(zero_copy_only=False)
+    return values.reshape(len(column), *shape)
 
 
 def _memory(policy: Policy, given: Any, rows: int, single: bool) -> NDArray[np.float32] | None:

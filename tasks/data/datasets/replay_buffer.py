@@ -24,7 +24,14 @@ from penstock.storage.stores.hedged import hedged
 from penstock.storage.stores.open import open_store
 from penstock.storage.stores.remote import request_counts
 from penstock.tasks.data.input.row_cache import RowReader, StoredRows
-from penstock.tasks.data.input.run_selection import StageClaims, from_root, newest_stages, requested_stages
+from penstock.tasks.data.input.run_selection import (
+    StageClaims,
+    from_root,
+    newest_stages,
+    requested_columns,
+    requested_runs,
+    requested_stages,
+)
 from penstock.tasks.data.input.sampling import ReplayWindow
 
 if TYPE_CHECKING:
@@ -121,7 +128,7 @@ class StoredReplayBuffer:
             ConfigError: a setting is wrong.
         """
         self._store = open_store(store)
-        self._runs = (runs,) if isinstance(runs, str) else tuple(runs)
+        self._runs = requested_runs(runs)
         self._stages = requested_stages(stages)
         for name, value, least in (
             ("capacity_rows", capacity_rows, 1),
@@ -132,15 +139,11 @@ class StoredReplayBuffer:
         ):
             if not value >= least:
                 raise ConfigError(f"{name} is {value}, expected {least} or more")
-        if not self._runs or len(set(self._runs)) < len(self._runs):
-            raise ConfigError(f"runs is {list(self._runs)}, expected the names of one or several different runs")
-        if columns is not None and not columns:
-            raise ConfigError("columns is empty, expected names of columns; leave it out to read all stored columns")
         self._settings = {"capacity_rows": capacity_rows, "exponent": exponent}
         self._correction = correction
         self._seed = seed
         self._reads = hedged(self._store)
-        reader = RowReader(self._reads, None if columns is None else tuple(columns))
+        reader = RowReader(self._reads, requested_columns(columns))
         is_remote = self._store.path("any") is None
         self._rows = StoredRows(reader.read, budget_bytes, _REMOTE_THREADS if is_remote else 1)
         self._window = self._new_window(seed)

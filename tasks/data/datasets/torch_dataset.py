@@ -14,31 +14,30 @@ import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset, get_worker_info
 
-from penstock.storage.errors import ConfigError, SpecMismatchError
+from penstock.storage.errors import ConfigError
 from penstock.storage.runs.reader_claims import reading
 from penstock.storage.runs.run import RunFolder
 from penstock.storage.shards.epoch_order import EpochOrder, Shuffle
 from penstock.storage.stores.open import open_store
+from penstock.tasks.data.datasets.shard_windows import ShardWindow, joined, refuse_differences
 from penstock.tasks.data.input.pipeline import BUDGET_BYTES, ShardPipeline
 from penstock.tasks.data.input.run_selection import (
-    NEXT_OBSERVATION,
     from_root,
     newest_stages,
+    requested_columns,
+    requested_runs,
     requested_stages,
     stored_name,
 )
-from penstock.tasks.model.nn.returns import set_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from penstock.storage.refs import ShardRef
     from penstock.storage.shards.epoch_order import BatchPlan
-    from penstock.tasks.data.input.pipeline import LoadedShard, PipelineTally
+    from penstock.tasks.data.input.pipeline import PipelineTally
 
 FORMAT = "penstock-dataset-reader/1"
-
-_COPIED_AT_ONCE_BYTES = 256 << 10  # a kept batch keeps at most this much memory, or its own size
 
 
 class TrajectoryDataset(IterableDataset[dict[str, Tensor]]):
@@ -91,13 +90,11 @@ class TrajectoryDataset(IterableDataset[dict[str, Tensor]]):
             ConfigError: a setting is wrong.
         """
         self._store = open_store(store)
-        self._runs = (runs,) if isinstance(runs, str) else tuple(runs)
-        self._columns = None if columns is None else tuple(columns)
-        if isinstance(columns, str) or self._columns == ():
-            raise ConfigError(
-                f"columns is {columns!r}, expected names of columns, such as ['reward'], or None for all of them"
-            )
+        self._runs = requested_runs(runs)
+        self._columns = requested_columns(columns)
         self._stages = requested_stages(stages)
+        if seed < 0:
+            raise ConfigError(f"seed is {seed}, expected 0 or more")
         self._settings: dict[str, Any] = {
             "batch_rows": batch_rows,
             "shuffle": shuffle,
@@ -111,6 +108,7 @@ class TrajectoryDataset(IterableDataset[dict[str, Tensor]]):
         self._seed = seed
         self._epoch = 0
         self._commits = self._newest()
+        self._digested: tuple[dict[str, int], dict[str, str]] = {}, {}
         self._cursor = 0
         self._taken = 0
         # Shared with DataLoader's workers, which read ahead of the loop: only the loop knows its position.
@@ -134,8 +132,11 @@ class TrajectoryDataset(IterableDataset[dict[str, Tensor]]):
     def set_epoch(self, epoch: int) -> None:
         """Begin an epoch over the shards committed by now; the current epoch's number changes nothing.
 
-        With a DataLoader, call it before iterating over the loader, and leave `persistent_workers` off.
+        With a DataLoader, call it before iterating over the loader, and leave `persistent_workers` off. ConfigError if
+        it is negative.
         """
+        if epoch < 0:
+            raise ConfigError(f"epoch is {epoch}, expected 0 or more")
         if epoch != self._epoch:
             self._epoch, self._cursor, self._taken = epoch, 0, 0
             self._commits, self._refs = self._newest(), None
@@ -189,6 +190,7 @@ class TrajectoryDataset(IterableDataset[dict[str, Tensor]]):
         return {
             "format": FORMAT,
             "commits": dict(self._commits),
+            "digests": self._digests(),
             "stages": [self._stages.start, self._stages.stop],
             "epoch": self._epoch,
             "seed": self._seed,
@@ -200,12 +202,18 @@ class TrajectoryDataset(IterableDataset[dict[str, Tensor]]):
         """Resume from a state; the number of ranks and of workers may differ.
 
         Raises:
-            ConfigError: the state has another format, or comes from other runs, stages or settings, so that rows would
-                be skipped or read twice.
+            ConfigError: the state has another format, or comes from other runs, stages, commits or settings, so that
+                rows would be skipped or read twice.
         """
         if state.get("format") != FORMAT:
             raise ConfigError(f"the state's format is {state.get('format')!r}, expected '{FORMAT}'")
-        here = {**self.state_dict(0), "seed": state["seed"]}
+        here = self.state_dict(0)
+        # Earlier versions stored no digests.
+        if lacking := sorted(here.keys() - {"digests"} - state.keys()):
+            raise ConfigError(f"the state has no {', '.join(lacking)}: it was altered; restart the epoch")
+        for name in ("epoch", "seed", "cursor"):
+            if type(state[name]) is not int or state[name] < 0:
+                raise ConfigError(f"the state's {name} is {state[name]!r}, expected 0 or more; restart the epoch")
         for name in ("settings", "stages"):
             if state[name] != here[name]:
                 raise ConfigError(
@@ -214,9 +222,34 @@ class TrajectoryDataset(IterableDataset[dict[str, Tensor]]):
                 )
         if list(state["commits"]) != list(self._runs):
             raise ConfigError(f"the state belongs to runs {list(state['commits'])}, this dataset to {list(self._runs)}")
+        self._refuse_other_commits(state["commits"], state.get("digests", {}))
         self._commits = dict(state["commits"])
         self._epoch, self._seed, self._cursor = state["epoch"], state["seed"], state["cursor"]
         self._taken, self._refs = 0, None
+
+    def _digests(self) -> dict[str, str]:
+        """Return the digest of each run's newest commit that this epoch covers, which says what is read."""
+        if self._commits != self._digested[0]:
+            logs = {name: RunFolder(self._store, name).log for name in self._runs}
+            found = {name: logs[name].digest_of(stage) for name, stage in self._commits.items() if stage >= 0}
+            self._digested = dict(self._commits), found
+        return dict(self._digested[1])
+
+    def _refuse_other_commits(self, commits: Mapping[str, int], digests: Mapping[str, str]) -> None:
+        for name, stage in commits.items():
+            log = RunFolder(self._store, name).log
+            newest = log.newest_stage()
+            if stage > (-1 if newest is None else newest):
+                raise ConfigError(
+                    f"the state was made when run '{name}' had committed stage {stage}, and in {self._store.url} it "
+                    f"has committed {'nothing' if newest is None else f'stages 0 to {newest}'}: wait until it has it "
+                    f"again, or restart the epoch"
+                )
+            if name in digests and log.digest_of(stage) != digests[name]:
+                raise ConfigError(
+                    f"the state was made with another commit of stage {stage} of run '{name}' than {self._store.url} "
+                    f"has, so its cursor is not valid here; restart the epoch"
+                )
 
     def _newest(self) -> dict[str, int]:
         """Return the newest committed stage by run; ranks that see different ones agree on the oldest of them."""
@@ -255,7 +288,8 @@ class TrajectoryDataset(IterableDataset[dict[str, Tensor]]):
         references = (shards[index] for plan in plans() for window in plan.opens for index in window.shards)
         stored = None if self._columns is None else {stored_name(name) for name in self._columns}
         pipeline = ShardPipeline(references, self._store, columns=stored, budget_bytes=self._budget_bytes)
-        windows: dict[tuple[int, int], _Window] = {}
+        windows: dict[tuple[int, int], ShardWindow] = {}
+        types: dict[str, str] | None = None
         with ExitStack() as stack:
             for name, first, last in self._spans():
                 stack.enter_context(reading(self._store.at(name), "dataset", first, last, optional=True))
@@ -265,86 +299,19 @@ class TrajectoryDataset(IterableDataset[dict[str, Tensor]]):
             for plan in plans():
                 for window in plan.opens:
                     loaded = [pipeline.take() for _ in window.shards]
-                    windows[window.lane, window.index] = _Window(loaded, self._columns)
+                    opened = windows[window.lane, window.index] = ShardWindow(loaded, self._columns)
+                    types = types or opened.types
+                    refuse_differences([types, opened.types])
                 parts = [windows[piece.window].rows(order.rows(piece)) for piece in plan.pieces]
                 for key in plan.closes:
                     windows.pop(key).release()
                 self._taken += 1
-                yield parts[0] if len(parts) == 1 else _joined(parts)
+                yield parts[0] if len(parts) == 1 else joined(parts)
 
     def _keep_tally(self, pipeline: ShardPipeline) -> None:
         """Keep a pipeline's counters after its end, without its memory."""
         tally = pipeline.tally()
         self._tally = lambda: tally
-
-
-class _Window:
-    """The rows of a few shards, held together."""
-
-    def __init__(self, loaded: list[LoadedShard], columns: Sequence[str] | None) -> None:
-        self._loaded = loaded
-        shards = [_rows_of(item, columns) for item in loaded]
-        self._columns = shards[0]
-        if len(shards) > 1:
-            self._columns = _joined(shards)
-            for item in loaded:
-                item.drop()
-        row_bytes = sum(column.stride(0) * column.element_size() for column in self._columns.values())
-        self._rows_at_once = _COPIED_AT_ONCE_BYTES // max(1, row_bytes)
-        self._copied: dict[int, dict[str, Tensor]] = {}
-        self._next_row = 0
-
-    def rows(self, chosen: Any) -> dict[str, Tensor]:
-        """Return copies of a slice of rows, or of rows by number."""
-        if not isinstance(chosen, slice):
-            index = torch.from_numpy(chosen)
-            return {name: column.index_select(0, index) for name, column in self._columns.items()}
-        start, rows = chosen.start, chosen.stop - chosen.start
-        copied = self._copied.pop(start, None)
-        if copied is None or len(next(iter(copied.values()))) != rows:
-            # A sequential reader needs the next rows too: one copy serves several small batches.
-            several = max(1, self._rows_at_once // rows) if start == self._next_row else 1
-            copies = [column[start : start + several * rows].clone().split(rows) for column in self._columns.values()]
-            self._copied = {
-                start + index * rows: dict(zip(self._columns, batch, strict=True))
-                for index, batch in enumerate(zip(*copies, strict=True))
-            }
-            copied = self._copied.pop(start)
-        self._next_row = chosen.stop
-        return copied
-
-    def release(self) -> None:
-        for item in self._loaded:
-            item.release()
-
-
-def _rows_of(loaded: LoadedShard, columns: Sequence[str] | None) -> dict[str, Tensor]:
-    """Return columns `[T * B, ...]` of a shard."""
-    trajectory = loaded.trajectory
-    found = {name: column.flatten(0, 1) for name, column in trajectory.columns.items()}
-    if columns is None:
-        return found
-    missing = sorted({stored_name(name) for name in columns} - found.keys())
-    if missing:
-        raise ConfigError(
-            f"columns: '{loaded.ref.name}' has no {', '.join(missing)}; leave columns out to get all stored columns"
-        )
-    if NEXT_OBSERVATION in columns:
-        observation = found["observation"]
-        successor = torch.empty_like(observation)
-        successor[: -loaded.info.envs] = observation[loaded.info.envs :]
-        set_rows(successor, trajectory.bootstrap_rows, trajectory.bootstrap_observation)
-        found[NEXT_OBSERVATION] = successor
-    return {name: found[name] for name in columns}
-
-
-def _joined(parts: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-    if any(part.keys() != parts[0].keys() for part in parts):
-        raise SpecMismatchError(
-            f"shards of these runs have different columns: {[sorted(part) for part in parts]}; name the columns that "
-            f"all of them have"
-        )
-    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
 def _place_among_ranks(rank: int | None, ranks: int | None) -> tuple[int, int]:

@@ -29,11 +29,28 @@ def requested_stages(stages: range | None) -> range:
     """Return the requested stages; None: all, including later ones.
 
     Raises:
-        ConfigError: they are no range, or not consecutive.
+        ConfigError: they are no range, not consecutive, or negative.
     """
-    if stages is not None and (not isinstance(stages, range) or stages.step != 1):
+    if stages is not None and (not isinstance(stages, range) or stages.step != 1 or stages.start < 0):
         raise ConfigError(f"stages is {stages!r}, expected a range of consecutive stages, such as range(10, 20)")
     return range(1 << 62) if stages is None else stages
+
+
+def requested_runs(runs: str | Sequence[str]) -> tuple[str, ...]:
+    """Return the names of the requested runs; ConfigError if there is none, or one is named twice."""
+    names = (runs,) if isinstance(runs, str) else tuple(runs)
+    if not names or len(set(names)) < len(names):
+        raise ConfigError(f"runs is {list(names)}, expected the names of one or several different runs")
+    return names
+
+
+def requested_columns(columns: Sequence[str] | None) -> tuple[str, ...] | None:
+    """Return the names of the requested columns, None for all; ConfigError if there is none, or no sequence."""
+    if isinstance(columns, str) or (columns is not None and not columns):
+        raise ConfigError(
+            f"columns is {columns!r}, expected names of columns, such as ['reward'], or None for all of them"
+        )
+    return None if columns is None else tuple(columns)
 
 
 def newest_stages(store: Store, runs: Sequence[str]) -> dict[str, int]:

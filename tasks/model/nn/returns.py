@@ -92,6 +92,14 @@ def set_rows(into: Tensor, rows: Tensor, values: Tensor) -> None:
         into.view(signed)[rows] = values.view(signed)
 
 
+def take_rows(column: Tensor, rows: Tensor) -> Tensor:
+    """Return rows of a tensor, in the order of int64 `rows`; unsigned numbers of several bytes as `set_rows` does."""
+    signed = _SIGNED.get(column.dtype)
+    if signed is None:
+        return column.index_select(0, rows)
+    return column.view(signed).index_select(0, rows).view(column.dtype)
+
+
 def transitions(
     rewards: Tensor,
     observation: Tensor,

@@ -132,14 +132,42 @@ def test_invalid_requests_get_a_4xx_that_says_what_was_expected(
         stream(observation=pa.array([[1.0, 2.0]])),
         stream(observation=pa.array([[1.0, 2.0, 3.0, None]])),
         stream(observation=pa.array(["text"])),
+        stream(observation=pa.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0, 7.0, 8.0]])),
+        stream(observation=pa.array([[1.0] * 8, []], pa.list_(pa.float32()))),
+        stream(observation=pa.array([{"x": 1.0}])),
+        stream(observation=pa.array([[[1.0, 2.0], [3.0, 4.0]]])),
     ],
-    ids=["bytes", "column", "width", "null", "text"],
+    ids=["bytes", "column", "width", "null", "text", "ragged", "empty", "struct", "nested"],
 )
 def test_invalid_arrow_is_refused(client: httpx.Client, body: bytes):
     """As invalid JSON is."""
     response = client.post("/act", content=body, headers={"content-type": ARROW})
     assert response.status_code == 422
     assert "expected" in response.json()["error"] or "nulls" in response.json()["error"]
+
+
+def test_arrows_own_types_of_a_row_are_taken(client: httpx.Client):
+    """Lists of any width of offset, and the tensors that a shard's own observations are; so is any case of the type."""
+    rows = np.linspace(-0.1, 0.1, 8, dtype=np.float32).reshape(2, 4)
+    expected = client.post("/act", json={"observation": rows.tolist()}).json()["action"]
+    columns = (
+        flat(rows),
+        pa.array(rows.tolist(), pa.large_list(pa.float32())),
+        pa.FixedShapeTensorArray.from_numpy_ndarray(rows),
+    )
+    for column in columns:
+        response = client.post("/act", content=stream(observation=column), headers={"content-type": ARROW.upper()})
+        assert pa.ipc.open_stream(response.raise_for_status().content).read_all()["action"].to_pylist() == expected
+
+
+def test_a_column_that_is_there_twice_is_refused(client: httpx.Client):
+    """Which of them is meant can not be known."""
+    table = pa.table([flat(np.zeros((1, 4)))] * 2, names=["observation", "observation"])
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    response = client.post("/act", content=sink.getvalue().to_pybytes(), headers={"content-type": ARROW})
+    assert (response.status_code, response.json()["error"]) == (422, "there is more than one column 'observation'")
 
 
 def test_a_memory_of_another_shape_is_refused(make_context: MakeContext):

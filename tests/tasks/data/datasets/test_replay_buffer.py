@@ -348,7 +348,7 @@ def test_what_the_window_needs_is_kept_while_it_is_open(url):
         ({"correction": float("nan")}, "correction is nan"),
         ({"seed": -1}, "seed is -1"),
         ({"stages": range(0, 9, 2)}, "stages is range"),
-        ({"columns": ()}, "columns is empty"),
+        ({"columns": ()}, r"columns is \(\), expected names"),
         ({"runs": ()}, "runs is"),
         ({"runs": ("one", "one")}, "different runs"),
     ],

@@ -11,13 +11,15 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from penstock.storage.errors import ConfigError, CorruptObjectError, RunNotFoundError
+from penstock.storage.errors import ConfigError, CorruptObjectError, RunNotFoundError, SpecMismatchError
 from penstock.storage.runs.run import RunFolder
+from penstock.storage.shards.specs import Spec
 from penstock.storage.stores.open import open_store
-from penstock.tasks.data.datasets.torch_dataset import TrajectoryDataset, _Window
+from penstock.tasks.data.datasets.shard_windows import ShardWindow
+from penstock.tasks.data.datasets.torch_dataset import TrajectoryDataset
 from penstock.tasks.data.input.pipeline import ShardPipeline
 
-from ....support.stored.synthetic_shards import COLUMNS, fill, make_stage
+from ....support.stored.synthetic_shards import COLUMNS, commit_stage, fill, make_stage, store_shard
 
 if TYPE_CHECKING:
     from multiprocessing.context import BaseContext
@@ -145,6 +147,62 @@ def test_a_state_is_gone_on_from_exactly(url, taken, ranks_after):
     assert [left[index % ranks_after][index // ranks_after] for index in range(count)] == whole[2 * taken :]
 
 
+def test_a_state_of_other_commits_is_refused(url, tmp_path):
+    """Of a store that lacks the newest ones, or where the run was trained again: its cursor counts other rows."""
+    state = json.loads(json.dumps(TrajectoryDataset(url, "one", batch_rows=5).state_dict()))
+    other = RunFolder(open_store(str(tmp_path / "other")), "one")
+    other.create({"config": {}})
+    make_stage(other, 0, ROUNDS, TILES, STEPS, ENVS)
+    dataset = TrajectoryDataset(str(tmp_path / "other"), "one", batch_rows=5)
+    with pytest.raises(ConfigError, match=r"had committed stage 1, and in .* it has committed stages 0 to 0"):
+        dataset.load_state_dict(state)
+    commit_stage(other, 1, [store_shard(other.store, COLUMNS, 1, ROUNDS, 0, STEPS, ENVS)])
+    with pytest.raises(ConfigError, match="another commit of stage 1 of run 'one'"):
+        dataset.load_state_dict(state)
+    del state["digests"]  # as earlier versions stored it
+    dataset.load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("altered", "said"),
+    [({"epoch": None}, "epoch is None, expected 0"), ({"cursor": -1}, "cursor is -1"), ({"seed": "a"}, "seed is 'a'")],
+)
+def test_an_altered_state_is_refused(url, altered, said):
+    """By the name of what is wrong; so is one that lacks something."""
+    dataset = TrajectoryDataset(url, "one")
+    with pytest.raises(ConfigError, match=said):
+        dataset.load_state_dict({**dataset.state_dict(), **altered})
+    with pytest.raises(ConfigError, match="the state has no cursor"):
+        dataset.load_state_dict({name: value for name, value in dataset.state_dict().items() if name != "cursor"})
+
+
+@pytest.mark.parametrize("changed", [{"reward": Spec("float64")}, {"observation": Spec("float32", (5,))}])
+@pytest.mark.parametrize("shuffle", ["none", "rows"])
+def test_runs_with_other_types_are_refused(url, changed, shuffle):
+    """Batches of an epoch would have several dtypes, or widths that can't be joined."""
+    run = RunFolder(open_store(url), "three")
+    run.create({"config": {}})
+    commit_stage(run, 0, [store_shard(run.store, {**COLUMNS, **changed}, 0, 0, 0, STEPS, ENVS)])
+    (name,) = changed
+    with pytest.raises(SpecMismatchError, match=f"'{name}' is .* in one and .* in another"):
+        list(TrajectoryDataset(url, ["one", "three"], batch_rows=5, shuffle=shuffle))
+
+
+@pytest.mark.parametrize("dtype", ["uint16", "uint32", "uint64"])
+def test_rows_of_wide_unsigned_numbers_are_shuffled(tmp_path, dtype):
+    """All of them, bit for bit; torch can't index them by itself."""
+    run = RunFolder(open_store(str(tmp_path)), "wide")
+    run.create({"config": {}})
+    commit_stage(run, 0, [store_shard(run.store, {**COLUMNS, "observation": Spec(dtype, (3,))}, 0, 0, 0, STEPS, ENVS)])
+    plainly, shuffled = (
+        torch.cat([batch["observation"] for batch in TrajectoryDataset(str(tmp_path), "wide", shuffle=shuffle, seed=1)])
+        for shuffle in ("none", "rows")
+    )
+    assert str(shuffled.dtype) == f"torch.{dtype}"
+    assert plainly.tolist() != shuffled.tolist()
+    assert sorted(plainly.tolist()) == sorted(shuffled.tolist())
+
+
 @MORE_WORKERS_THAN_CORES
 def test_a_state_with_workers_needs_the_loops_count(url, forked):
     """Workers read ahead; what the loop took decides, and a guess is refused."""
@@ -222,7 +280,7 @@ def test_batches_are_the_callers_own(url, chosen):
     with ShardPipeline(run.log.shard_refs(), run.store) as pipeline:
         loaded = pipeline.take()
         column = loaded.trajectory.columns["observation"]
-        window = _Window([loaded], None)
+        window = ShardWindow([loaded], None)
         batch = window.rows(chosen)
         expected = column.flatten(0, 1)[chosen].clone()
         column.fill_(-1.0)
@@ -260,6 +318,10 @@ def test_a_damaged_shard_is_named_and_stays(url):
     [
         ({"stages": [0]}, r"stages is \[0\], expected a range of consecutive stages"),
         ({"stages": 0}, r"stages is 0, expected a range"),
+        ({"stages": range(-3, 1)}, r"stages is range\(-3, 1\), expected a range"),
+        ({"seed": -1}, r"seed is -1, expected 0 or more"),
+        ({"runs": ["one", "one"]}, r"runs is \['one', 'one'\], expected the names of one or several different runs"),
+        ({"runs": []}, r"runs is \[\], expected the names"),
         ({"columns": "reward"}, r"columns is 'reward', expected names of columns, such as \['reward'\]"),
         ({"columns": []}, r"columns is \[\], expected names"),
         ({"batch_rows": "512"}, r"batch_rows is '512', expected a whole number of 1 or more"),
@@ -269,7 +331,7 @@ def test_a_damaged_shard_is_named_and_stays(url):
 def test_a_wrong_argument_is_refused_by_name(url, wrong, message):
     """When the dataset is made, and not where a loop reads it."""
     with pytest.raises(ConfigError, match=message):
-        TrajectoryDataset(url, "one", **wrong)
+        TrajectoryDataset(url, **{"runs": "one", **wrong})
 
 
 def test_a_loop_over_nothing_is_refused(url, tmp_path):
