@@ -140,6 +140,8 @@ def evaluate(
     for name, value, least in (("episodes", episodes, 1), ("stage", stage, 0), ("key", key, 0)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
             raise ConfigError(f"{name} = {value!r}: expected a whole number of at least {least}")
+    if key >= 1 << 63:
+        raise ConfigError(f"key = {key}: expected at most {(1 << 63) - 1}")
     from penstock.flows.api.evaluation import evaluate_run, trust_run
 
     found = _found(run, store)

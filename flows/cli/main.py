@@ -169,7 +169,7 @@ def evaluate(
     run: Annotated[str, typer.Argument(help="Name of the run.")],
     episodes: Annotated[int, typer.Option(min=1, help="Episodes, each on its own seed.")] = 100,
     stage: Annotated[int | None, typer.Option(min=0, help="Stage whose last snapshot is evaluated.")] = None,
-    key: Annotated[int, typer.Option(min=0, help="Selects the set of seeds.")] = 1_000_000,
+    key: Annotated[int, typer.Option(min=0, max=(1 << 63) - 1, help="Selects the set of seeds.")] = 1_000_000,
     follow: Annotated[
         bool, typer.Option("--follow", help="Evaluate every commit as it appears, until the run is finished.")
     ] = False,

@@ -171,6 +171,8 @@ class LocalStore:
     def sync(self, names: Iterable[str]) -> None:
         """Flush files and their folders to the disk."""
         names = list(names)
+        if not names:
+            return  # the folder of a store need not exist before its first object
         name = ""
         try:
             for name in names:

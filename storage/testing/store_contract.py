@@ -197,6 +197,11 @@ class StoreContract:
         assert store.read("new/folder/object") == b"content"
         assert store.list() == ["new/folder/object", "other/object"]
 
+    def test_nothing_is_synced_in_a_new_store(self, store: Store) -> None:
+        """A store whose place does not exist yet is as any other that holds nothing."""
+        store.at("new").sync([])
+        assert store.list() == []
+
     @pytest.mark.parametrize("name", ["", "/etc/passwd", "../other", "a/../../b", "a//b", "a/", "./a", "a/.tmp-1"])
     def test_names_stay_inside(self, store: Store, name: str) -> None:
         """Names that leave the store, or look half-written, are refused by every method."""

@@ -98,9 +98,11 @@ def evaluate_commit(
         The result of `evaluate_snapshot`, and `seeds`, which is `key`.
 
     Raises:
-        ConfigError: the snapshot was removed.
+        ConfigError: the snapshot was removed, or the key is no int64 of 0 or more.
         StoreError: the store can't be read or, with `keep_result`, written.
     """
+    if not 0 <= key < 1 << 63:
+        raise ConfigError(f"key = {key}: expected 0 to {(1 << 63) - 1}, which tables of evaluations can hold")
     snapshot = last_snapshot(run, commit)
     if not run.store.exists(snapshot.name):
         raise ConfigError(

@@ -121,7 +121,7 @@ def evaluation_table(run: RunFolder, commits: Sequence[Commit]) -> pa.Table:
     Returns:
         `version` of the parameters, `stage` and `env_steps` of the commit that names it; `mean_return`, `min_return`,
         `max_return` and `mean_length` of its episodes; `episodes`; `seeds`, the key of their seeds, which is null for
-        the run's own.
+        the run's own and where it is no int64, as earlier versions took any.
 
     Raises:
         CorruptObjectError: an evaluation is damaged.
@@ -141,6 +141,8 @@ def _evaluation(run: RunFolder, result: Mapping[str, Any], by_version: Mapping[i
         }
     except (TypeError, ValueError) as error:
         raise CorruptObjectError(f"an evaluation of run '{run.name}' is damaged: {dict(result)}") from error
+    if row["seeds"] is not None and row["seeds"] >= 1 << 63:
+        row["seeds"] = None
     commit = by_version.get(row["version"])
     return {**row, "stage": commit and commit.stage, "env_steps": commit and commit.env_steps}
 

@@ -9,8 +9,10 @@ scheduler may run code as its owner.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
@@ -19,6 +21,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import dask
 import distributed.utils
 from distributed import Client, Nanny, Scheduler, SpecCluster
+from distributed.core import rpc
 from distributed.security import Security
 
 from penstock.storage.errors import GangRefusedError
@@ -273,6 +276,8 @@ def connected_to(address: str, loop: IOLoop | None = None) -> Iterator[Client]:
         GangRefusedError: no scheduler answers there, or it runs in an environment without Penstock.
     """
     try:
+        with ThreadPoolExecutor(1, "probe") as threads:  # in a notebook, this thread has an event loop already
+            threads.submit(asyncio.run, _answer_of(address)).result()
         client = Client(address, timeout=_CONNECT_SECONDS, name="penstock", set_as_default=False, loop=loop)
     except TypeError as error:  # raised by Dask for tls:// without certificates
         raise GangRefusedError(
@@ -282,8 +287,9 @@ def connected_to(address: str, loop: IOLoop | None = None) -> Iterator[Client]:
     # Another service's answer is read as the size of a message, for which no memory is found.
     except (TimeoutError, OSError, ValueError, MemoryError) as error:
         raise GangRefusedError(
-            f"no Dask scheduler answered at '{address}' within {_CONNECT_SECONDS} s ({error}); start one with `dask "
-            f"scheduler`, or leave cluster.scheduler and cluster.schedulers empty for workers on this machine"
+            f"no Dask scheduler answered at '{address}' within {_CONNECT_SECONDS} s "
+            f"({str(error) or type(error).__name__}); start one with `dask scheduler`, or leave cluster.scheduler and "
+            f"cluster.schedulers empty for workers on this machine"
         ) from error
     with client:
         try:
@@ -294,6 +300,12 @@ def connected_to(address: str, loop: IOLoop | None = None) -> Iterator[Client]:
                 f"{_PACKAGE} {version(_PACKAGE)} there, and restart it"
             ) from error
         yield client
+
+
+async def _answer_of(address: str) -> None:
+    """Wait for a scheduler's answer. A client does not end its own attempts where another kind of server listens."""
+    async with rpc(address, connection_args=Security().get_connection_args("client")) as server:
+        await asyncio.wait_for(server.identity(), _CONNECT_SECONDS)
 
 
 @contextmanager

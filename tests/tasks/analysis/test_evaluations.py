@@ -1,10 +1,13 @@
 """An evaluation flow takes every commit when it follows, and the newest one when an event starts it."""
 
+import json
+
 import pytest
 
-from penstock.storage.errors import RunIdleError, RunNotFoundError
+from penstock.storage.errors import ConfigError, RunIdleError, RunNotFoundError
 from penstock.storage.runs.run import RunFolder
-from penstock.tasks.analysis.evaluation import commits_to_evaluate, newest_to_evaluate
+from penstock.tasks.analysis.evaluation import commits_to_evaluate, evaluate_commit, newest_to_evaluate
+from penstock.tasks.analysis.tables import evaluation_table
 
 from ..conftest import MakeContext
 from ..inference.support import commit
@@ -44,3 +47,19 @@ def test_a_run_that_is_not_there_is_named(make_context: MakeContext):
     """As everywhere."""
     with pytest.raises(RunNotFoundError, match="absent"):
         next(newest_to_evaluate(RunFolder(make_context().run.root, "absent"), 4, 0))
+
+
+def test_a_key_that_no_table_can_hold_is_refused_and_read(make_context: MakeContext):
+    """One that an earlier version has stored is null, and the other evaluations are there."""
+    context = make_context()
+    run = context.run
+    commit(context, None)
+    newest = run.log.newest()
+    assert newest is not None
+    with pytest.raises(ConfigError, match="key = 9223372036854775808: expected 0 to 9223372036854775807"):
+        evaluate_commit(run, newest, 1, 1 << 63)
+    for key in (1 << 63, 5):
+        content = {"version": 1, "mean_return": 2.0, "episodes": 4, "seeds": key}
+        run.store.write(f"evaluations/00000001-{key}-4.json", [json.dumps(content).encode()])
+    table = evaluation_table(run, [newest])
+    assert table["seeds"].to_pylist() == [None, 5]

@@ -169,3 +169,28 @@ def test_workers_on_this_machine_accept_only_their_run(tmp_path):
     done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "all were refused\n"
+
+
+ELSEWHERE = """
+import socket
+from penstock.storage.errors import GangRefusedError
+from penstock.tasks.driver import cluster
+
+cluster._CONNECT_SECONDS = 1
+with socket.create_server(("127.0.0.1", 0)) as server:
+    try:
+        with cluster.connected_to(f"tcp://127.0.0.1:{server.getsockname()[1]}"):
+            print("connected")
+    except GangRefusedError as error:
+        print(error)
+"""
+
+
+def test_a_server_that_is_no_scheduler_is_named(tmp_path):
+    """A client of Dask goes on trying, and does not let its process end, where another kind of server listens."""
+    done = subprocess.run(
+        [sys.executable, "-c", ELSEWHERE], cwd=tmp_path, capture_output=True, text=True, timeout=150, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("no Dask scheduler answered at 'tcp://127.0.0.1:"), done.stdout
+    assert "within 1 s" in done.stdout
