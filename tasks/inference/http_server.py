@@ -24,7 +24,7 @@ from penstock.tasks.inference.batching import Answer, MicroBatcher
 from penstock.tasks.inference.export import describe_program
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Collection
 
     from numpy.typing import NDArray
     from starlette.requests import Request
@@ -155,7 +155,11 @@ class PolicyServer:
             raise _Refused(422, str(error)) from error
 
     async def _describe(self, _: Request) -> Response:
-        return JSONResponse(describe_program(self.policy))
+        described = describe_program(self.policy)
+        # The server draws the noise, and takes the memory that it answers under the same name.
+        inputs = [each for each in described["inputs"] if each["name"] != "noise"]
+        outputs = [{**each, "name": each["name"].removeprefix("next_")} for each in described["outputs"]]
+        return JSONResponse({**described, "inputs": inputs, "outputs": outputs})
 
     async def _health(self, _: Request) -> Response:
         return JSONResponse({"status": "ok", **asdict(self.policy.origin)})
@@ -193,18 +197,25 @@ def _from_arrow(policy: Policy, body: bytes) -> dict[str, Any]:
         with pa.ipc.open_stream(body) as reader:
             table = reader.read_all()
         table.validate(full=True)
+        _refuse_unknown(table.column_names, shapes)
         given = {}
         for name in set(shapes) & set(table.column_names):
             if table.column_names.count(name) > 1:
                 raise _Refused(422, f"there is more than one column '{name}'")
             given[name] = _numbers(name, table.column(name).combine_chunks(), shapes[name])
-    except (pa.ArrowException, ValueError, TypeError) as error:
+    except (pa.ArrowException, OSError, ValueError, TypeError) as error:
         raise _Refused(
             422,
             f"the Arrow stream does not fit: {error}; expected columns of one flat list a row: "
-            f"{', '.join(f'{name} with {int(np.prod(shape))} numbers' for name, shape in shapes.items())}",
+            f"{', '.join(f'{name} with {int(np.prod(shape))} numbers' for name, shape in shapes.items())}; "
+            f"?deterministic=false is a parameter of the address",
         ) from error
     return given
+
+
+def _refuse_unknown(names: list[str], expected: Collection[str]) -> None:
+    if unknown := sorted(set(names).difference(expected)):
+        raise ValueError(f"unknown columns: {', '.join(unknown)}")
 
 
 def _numbers(name: str, column: pa.Array, shape: tuple[int, ...]) -> NDArray[Any]:

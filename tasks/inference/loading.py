@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+import torch
+
+from penstock.storage.errors import ConfigError
 from penstock.storage.runs.run import open_run
 from penstock.tasks.analysis.evaluation import observer_context
 from penstock.tasks.data.snapshots.exchange import load_snapshot
@@ -17,10 +21,10 @@ if TYPE_CHECKING:
 
 
 def load_policy(
-    run: str,
+    run: str | os.PathLike[str],
     version: Version = "newest",
     *,
-    store: str | None = None,
+    store: str | os.PathLike[str] | None = None,
     device: str = "cpu",
     seed: int = 0,
     trust: bool = False,
@@ -38,12 +42,15 @@ def load_policy(
 
     Raises:
         RunNotFoundError: there is no such run.
-        ConfigError: nothing is committed yet; the version is not named by a commit, or was removed by `penstock gc`; or
-            none was evaluated.
+        ConfigError: nothing is committed yet; the version is not named by a commit, or was removed by `penstock gc`;
+            none was evaluated; or the device is not there, or the seed no number of 0 or more.
         ConsentError: the run names code in the working directory, and is not trusted.
         CorruptObjectError: the snapshot was altered or cut short.
     """
-    folder = open_run(run, store)
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise ConfigError(f"seed is {seed!r}, expected a whole number of 0 or more")
+    _require_device(device)
+    folder = open_run(os.fspath(run), None if store is None else os.fspath(store))
     if trust:
         record_consent(folder)
     commit, ref = find_snapshot(folder, version)
@@ -64,11 +71,29 @@ def load_policy(
     )
 
 
+def _require_device(device: str) -> None:
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:  # the latter where torch was compiled without
+        reason = str(error).partition("\n")[0]
+        raise ConfigError(f"device '{device}': torch has none of that name here ({reason}); choose cpu") from error
+
+
 def load_newer(policy: Policy) -> Policy | None:
-    """Load the run's newest policy if it is not this one, which takes a few small reads; errors as `load_policy`."""
+    """Load the run's newest policy if it is not this one, which takes a few small reads.
+
+    Raises:
+        ConfigError: another run has taken the run's name; or as `load_policy`, whose other errors are raised too.
+    """
     origin = policy.origin
-    _, ref = find_snapshot(open_run(origin.run, origin.store), "newest")
+    folder = open_run(origin.run, origin.store)
+    _, ref = find_snapshot(folder, "newest")
     if ref.digest == origin.digest:
         return None
+    if folder.load("config")["config"] != policy.settings:
+        raise ConfigError(
+            f"another run has taken the name '{origin.run}' in {origin.store}, with other settings: version "
+            f"{origin.version} of the first one acts on; load the policy again for the other"
+        )
     # Another seed for each version, so that sampled actions do not begin with the same noise again.
     return load_policy(origin.run, ref.version, store=origin.store, device=str(policy.device), seed=ref.version)

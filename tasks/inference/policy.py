@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from gymnasium.spaces import Discrete
+from gymnasium.spaces import Box, Dict, Discrete, Tuple
 
 from penstock.native import fill_noise
 from penstock.native.adapters.structured_actions import ActionVectors, own_action
@@ -278,9 +278,9 @@ class Policy:
         if encode is None or isinstance(observation, np.ndarray):
             return None
         if encode.space.contains(observation):
-            return encode(observation)[None], True
+            return _encoded(encode, observation)[None], True
         if several and observation and all(encode.space.contains(each) for each in observation):
-            return np.stack([encode(each) for each in observation]), False
+            return np.stack([_encoded(encode, each) for each in observation]), False
         if several or isinstance(observation, dict):
             raise ValueError(f"an observation that is not in {encode.space}: correct its keys, types, shapes or bounds")
         return None
@@ -289,3 +289,20 @@ class Policy:
     def _actions(action: Tensor, single: bool) -> NDArray[Any]:
         actions: NDArray[Any] = action.cpu().numpy()
         return actions[0] if single else actions
+
+
+def _encoded(encode: Any, observation: Any) -> NDArray[Any]:
+    """Encode an observation that is in the environment's space, which takes lists as the numbers of its own types."""
+    if _has_fractions(encode.space, observation):
+        raise ValueError(f"an observation with a fraction where {encode.space} has whole numbers: convert it first")
+    encoded: NDArray[Any] = encode(observation)
+    return encoded
+
+
+def _has_fractions(space: Space[Any], value: Any) -> bool:
+    if isinstance(space, Dict):
+        return any(_has_fractions(part, value[name]) for name, part in space.items())
+    if isinstance(space, Tuple):
+        return any(map(_has_fractions, space, value))
+    given = np.asarray(value) if isinstance(space, Box) and space.dtype.kind in "iu" else None
+    return given is not None and given.dtype.kind == "f" and bool((given != np.rint(given)).any())

@@ -42,7 +42,7 @@ def play(
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # or pygame complains that there is no display to find
     wanted, played = parse_version(version), []
     with video_file(video) if video else window(f"penstock: {run}") as screen:
-        policy = load_policy(run, wanted, store=store or "runs", seed=seed, trust=trust)
+        policy = load_policy(run, wanted, store=store, seed=seed, trust=trust)
         shown = play_episodes(policy, episodes, seed=seed, deterministic=not sampled, max_steps=max_steps)
         for each in shown:
             if not isinstance(each, Episode):

@@ -37,10 +37,8 @@ def serve_policy(
     from penstock.tasks.inference.loading import load_newer, load_policy
 
     wanted = parse_version(version)
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise ConfigError(f"--device {device}: torch {torch.__version__} finds no CUDA device here; leave it out")
     listening = _listen(host, port)
-    policy = load_policy(run, wanted, store=store or "runs", device=device, trust=trust)
+    policy = load_policy(run, wanted, store=store, device=device, trust=trust)
 
     server = PolicyServer(
         policy, load_newer if wanted == "newest" else None, poll_seconds=poll_seconds, max_rows=max_batch_rows
@@ -61,6 +59,8 @@ def _listen(host: str, port: int) -> socket.socket:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
         listening.listen(1024)
+    except socket.gaierror as error:
+        raise ConfigError(f"can't listen on {host}:{port}: {error.strerror or error}; choose another --host") from error
     except OSError as error:
         raise ConfigError(f"can't listen on {host}:{port}: {error.strerror or error}; choose another --port") from error
     return listening

@@ -135,9 +135,11 @@ def test_invalid_requests_get_a_4xx_that_says_what_was_expected(
         stream(observation=pa.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0, 7.0, 8.0]])),
         stream(observation=pa.array([[1.0] * 8, []], pa.list_(pa.float32()))),
         stream(observation=pa.array([{"x": 1.0}])),
+        stream(observation=flat(np.zeros((1, 4))), memory=pa.array([[0.0]])),
+        stream(observation=flat(np.zeros((64, 4))))[:-900],
         stream(observation=pa.array([[[1.0, 2.0], [3.0, 4.0]]])),
     ],
-    ids=["bytes", "column", "width", "null", "text", "ragged", "empty", "struct", "nested"],
+    ids=["bytes", "column", "width", "null", "text", "ragged", "empty", "struct", "unknown", "cut", "nested"],
 )
 def test_invalid_arrow_is_refused(client: httpx.Client, body: bytes):
     """As invalid JSON is."""
@@ -242,7 +244,8 @@ def wait(holds: Any) -> None:
 def test_it_describes_itself_and_counts(client: httpx.Client):
     """Health, metrics and the inputs that it expects; many clients at once."""
     described = client.get("/policy").json()
-    assert described["inputs"][0] == {"name": "observation", "dtype": "float32", "shape": ["B", 4]}
+    assert described["inputs"] == [{"name": "observation", "dtype": "float32", "shape": ["B", 4]}]
+    assert [each["name"] for each in described["outputs"]] == ["action"]
     threads = [
         threading.Thread(target=client.post, args=("/act",), kwargs={"json": {"observation": [0, 0, 0, 0]}})
         for _ in range(8)

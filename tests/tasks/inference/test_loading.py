@@ -1,9 +1,12 @@
 """`load_policy` finds the snapshot that was asked for, and names a user's mistakes."""
 
+import shutil
+from pathlib import Path
+
 import pytest
 
 from penstock.storage.errors import ConfigError, CorruptObjectError, RunNotFoundError
-from penstock.tasks.inference.loading import load_policy
+from penstock.tasks.inference.loading import load_newer, load_policy
 
 from ..conftest import MakeContext
 from .support import commit
@@ -47,6 +50,39 @@ def test_what_cannot_be_loaded_is_said(make_context: MakeContext):
         load_policy(address)
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"device": "gpu"}, "device 'gpu': torch has none of that name here"),
+        ({"device": "cuda:99"}, "device 'cuda:99': torch has none"),
+        ({"seed": "a"}, "seed is 'a', expected a whole number of 0 or more"),
+        ({"seed": -1}, "seed is -1"),
+    ],
+)
+def test_a_device_or_seed_that_is_none_is_refused(make_context: MakeContext, given, said):
+    """When the policy is loaded, and not where it first acts."""
+    context = make_context()
+    commit(context, None)
+    with pytest.raises(ConfigError, match=said):
+        load_policy("small", store=context.run.root.url, **given)
+
+
+def test_another_run_of_the_name_is_not_followed(make_context: MakeContext):
+    """A server of the first one goes on with it, and does not move to another environment between two requests."""
+    context = make_context()
+    commit(context, None)
+    policy = load_policy("small", store=context.run.root.url)
+    commit(context, None, first=1)
+    newer = load_newer(policy)
+    assert newer is not None
+    assert newer.origin.version == 2
+    shutil.rmtree(context.run.store.url)
+    other = make_context({"environment": {"id": "Acrobot-v1"}})
+    commit(other, None)
+    with pytest.raises(ConfigError, match=r"another run has taken the name 'small' .* version 2 of the first one"):
+        load_newer(newer)
+
+
 def test_addresses(make_context: MakeContext, tmp_path, monkeypatch: pytest.MonkeyPatch):
     """A path, a name in a store, a relative path; a store alone and a run that is not there are refused."""
     context = make_context()
@@ -54,6 +90,7 @@ def test_addresses(make_context: MakeContext, tmp_path, monkeypatch: pytest.Monk
     root = context.run.root.url
     assert load_policy("small", store=root).origin.run == "small"
     assert load_policy(f"{root}/small/").origin.run == "small"
+    assert load_policy(Path(root) / "small").origin.run == load_policy("small", store=Path(root)).origin.run == "small"
     monkeypatch.chdir(tmp_path)
     assert load_policy("root/small").origin.run == "small"
     with pytest.raises(RunNotFoundError, match="absent"):

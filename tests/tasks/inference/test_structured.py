@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..conftest import MakeContext
 
 
+@pytest.mark.filterwarnings("ignore:.*Casting input x to numpy array:UserWarning")
 @pytest.mark.parametrize("masked", ["", "observation"])
 def test_an_environments_own_observation_gives_the_action_of_its_array(make_context: MakeContext, masked: str):
     """One, a list of them, and their arrays; forbidden choices are not taken."""
@@ -50,6 +51,10 @@ def test_an_environments_own_observation_gives_the_action_of_its_array(make_cont
         policy.act({**seen[0], "shift": 9})
     with pytest.raises(ValueError, match="an observation that is not in Dict"):
         policy.act([seen[0], {}])
+    listed = {**seen[0], "camera": seen[0]["camera"].tolist()}
+    assert policy.act(listed) == policy.act(seen[0])
+    with pytest.raises(ValueError, match=r"a fraction where Dict.* has whole numbers"):  # it would act on black images
+        policy.act({**seen[0], "camera": (seen[0]["camera"] / 256).tolist()})
 
 
 @pytest.mark.parametrize("masked", [False, True])
