@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from penstock.tasks.setup.config.cluster import ClusterSettings
     from penstock.tasks.setup.config.run import RunConfig
 
+_NUMBERED = r"[0-9]{4,}|i[0-9]+-x[0-9]+"
+"""The ends of the names of runs that searches and halvings number, and populations by individual and exchange."""
 logger = logging.getLogger(__name__)
 
 
@@ -93,8 +96,9 @@ def unfinished_config(
         return None if newest and newest.finished else stored_config(store, run, where, trust=trust)
     root = open_store(store)
     found = [summary for summary in list_runs(root) if summary.finished is None and summary.problem is None]
-    if found and (deciding := tuple(f"{sweep}-" for sweep in _deciding_sweeps(root))):
-        found = [summary for summary in found if not summary.name.startswith(deciding)]
+    if found and (sweeps := _deciding_sweeps(root)):
+        theirs = re.compile(f"(?:{'|'.join(map(re.escape, sweeps))})-(?:{_NUMBERED})")
+        found = [summary for summary in found if not theirs.fullmatch(summary.name)]
     for summary in sorted(found, key=lambda summary: summary.created or "", reverse=True):
         try:
             # Found out by acquiring the lease: only it shows that another host drives the run.

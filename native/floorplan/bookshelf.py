@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _ORIENTATIONS = ("N", "FN", "S", "FS", "E", "FE", "W", "FW")
+_MIRRORED = {"N": (1, 1), "S": (-1, -1), "FN": (-1, 1), "FS": (1, -1)}
+"""Factors of a pin's offsets in x and y, by orientations that leave width and height as they are."""
+_QUARTER_TURNS = ("E", "W", "FE", "FW")
 
 
 @dataclass(slots=True)
@@ -100,18 +103,20 @@ class _Lines:
 def _read_rows(design: _Design, path: str) -> None:
     lines = _Lines(path)
     row: dict[str, float] | None = None
+    subrows: list[tuple[float, float]] = []
     for words in lines:
         key = words[0].lower()
         if key == "corerow":
-            row = {"sitespacing": 1.0}
+            row, subrows = {"sitespacing": 1.0}, []
         elif row is None:
             if key != "numrows":
                 lines.fail("NumRows : n, or CoreRow Horizontal")
         elif key == "end":
-            if not {"coordinate", "height", "subroworigin", "numsites"} <= set(row):
+            if not {"coordinate", "height"} <= set(row) or not subrows:
                 lines.fail("Coordinate, Height, SubrowOrigin and NumSites before the End of a row")
-            x, y = row["subroworigin"], row["coordinate"]
-            design.rows.append((x, y, x + row["numsites"] * row["sitespacing"], y + row["height"]))
+            y = row["coordinate"]
+            for x, sites in subrows:
+                design.rows.append((x, y, x + sites * row["sitespacing"], y + row["height"]))
             design.row_height = max(design.row_height, row["height"])
             row = None
         else:
@@ -119,7 +124,10 @@ def _read_rows(design: _Design, path: str) -> None:
                 if words[at + 1] == ":" and words[at].lower() in {
                     "coordinate", "height", "sitespacing", "subroworigin", "numsites",
                 }:  # fmt: skip
-                    [row[words[at].lower()]] = lines.numbers([words[at + 2]], f"a number behind {words[at]} :")
+                    name = words[at].lower()
+                    [row[name]] = lines.numbers([words[at + 2]], f"a number behind {words[at]} :")
+                    if name == "numsites" and "subroworigin" in row:
+                        subrows.append((row.pop("subroworigin"), row["numsites"]))
     if not design.rows:
         raise BlockFileError(f"{path}: found no row, expected CoreRow Horizontal ... End")
 
@@ -204,6 +212,11 @@ def _converted(design: _Design) -> tuple[str, str]:
     for name, cell in design.cells.items():
         index_of[name] = len(nodes)
         orientation = cell.orientation if kinds[name] == "hard" else "N"
+        if cell.orientation in _QUARTER_TURNS and (kinds[name] == "soft" or cell.width != cell.height):
+            raise BlockFileError(
+                f"{name} has the orientation {cell.orientation}, which exchanges its width and height; expected one "
+                f"of {', '.join(_MIRRORED)}, as nothing is turned by a quarter here"
+            )
         if kinds[name] == "port":
             nodes.append((names[name], [], {"type": "port"}))
         else:
@@ -220,9 +233,10 @@ def _converted(design: _Design) -> tuple[str, str]:
             lines.append(f"{len(nodes) - 1} {x!r} {y!r} {shown} {int(cell.fixed)}")
     driving: set[int] = set()
     for number, pins in enumerate(design.nets):
-        _add_net(
-            nodes, lines, [(*pin, kinds[pin[0]], names[pin[0]], index_of[pin[0]]) for pin in pins], number, driving
-        )
+        placed = [
+            (*_turned(design, pin, kinds[pin[0]]), kinds[pin[0]], names[pin[0]], index_of[pin[0]]) for pin in pins
+        ]
+        _add_net(nodes, lines, placed, number, driving)
     text = "".join(node_text(*node) for node in nodes)
     side = min(1024, max(1, math.isqrt(len([1 for kind in kinds.values() if kind == "hard"]) * 9)))
     header = [
@@ -232,6 +246,15 @@ def _converted(design: _Design) -> tuple[str, str]:
         "# node_index x y orientation fixed",
     ]
     return text, "\n".join([*header, *lines, ""])
+
+
+def _turned(design: _Design, pin: tuple[str, str, float, float], kind: str) -> tuple[str, str, float, float]:
+    """Return a pin with its offsets as the cell lies: a soft macro has no orientation that would turn them."""
+    name, direction, x, y = pin
+    if kind != "soft":
+        return pin
+    factor_x, factor_y = _MIRRORED[design.cells[name].orientation]
+    return name, direction, x * factor_x, y * factor_y
 
 
 def _kind(cell: _Cell, row_height: float) -> str:

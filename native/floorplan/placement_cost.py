@@ -171,8 +171,7 @@ class PlacementCost(Evaluator):
 def open_placement(netlist_file: str | os.PathLike[str], plc_file: str | os.PathLike[str]) -> PlacementCost:
     """Open a finished placement, with the settings in its header, or else in the netlist's comments."""
     plc = PlacementCost(netlist_file)
-    plc.apply_comments(plc.netlist_comments())
-    plc.apply_comments(plc.placement_comments(plc_file))
+    plc.apply_comments({**plc.netlist_comments(), **plc.placement_comments(plc_file)})
     plc.restore_placement(plc_file)
     return plc
 
@@ -232,10 +231,9 @@ def create_placement_cost(
         plc.make_soft_macros_square()
     for blockage in blockages:
         plc.create_blockage(*blockage)
-    sources = [plc.netlist_comments()] + ([plc.placement_comments(init_placement)] if init_placement else [])
-    for comments in sources:
-        chosen = {key: value for key, value in comments.items() if key in {"blockages", "canvas", "grid", "block"}}
-        plc.apply_comments(cast("BlockComments", chosen))
+    comments = {**plc.netlist_comments(), **(plc.placement_comments(init_placement) if init_placement else {})}
+    chosen = {key: value for key, value in comments.items() if key in {"blockages", "canvas", "grid", "block"}}
+    plc.apply_comments(cast("BlockComments", chosen))
     plc.set_routes_per_micron(*routes_per_micron)
     plc.set_macro_routing_allocation(*macro_routes)
     plc.set_congestion_smooth_range(smooth_range)

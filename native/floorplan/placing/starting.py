@@ -106,7 +106,7 @@ def legality_problems(plc: PlacementCost, allowed_um: float = 0.0) -> list[str]:
             return problems[:_MOST_PROBLEMS]
     for x0, y0, x1, y1, _ in plc.get_blockages():
         shared = _shared(low, high, np.array([x0, y0]), np.array([x1, y1]))
-        meets = (shared > most).all(axis=1) & free
+        meets = (shared > slack).all(axis=1) & free  # the overlap threshold is between macros alone
         problems += [f"{names[j]} is on a blockage" for j in np.nonzero(meets)[0].tolist()]
     return problems[:_MOST_PROBLEMS]
 

@@ -44,11 +44,22 @@ def test_a_named_run_is_resumed(store, tmp_path):
     assert unfinished_config(str(tmp_path / "empty"), None, CLUSTER) is None
 
 
-@pytest.mark.parametrize(("method", "expected"), [("search", "older"), ("sweep", "newer-0001")])
-def test_a_run_that_a_search_has_stopped_is_left_to_it(store, method, expected):
-    """A grid trains all of its runs to the end, so that any of them may go on."""
+@pytest.mark.parametrize(
+    ("method", "name", "is_left"),
+    [
+        ("search", "newer-0001", True),
+        ("halve", "newer-0012", True),
+        ("population", "newer-i3-x0", True),
+        ("sweep", "newer-0001", False),
+        ("search", "newer-1a2b3c4d", False),
+        ("search", "newer-2-0001", False),
+    ],
+)
+def test_a_run_that_a_search_has_stopped_is_left_to_it(store, method, name, is_left):
+    """A grid trains all of its runs to the end, so that any of them may go on; so may others with such a name."""
     SweepRecords(store.url, "newer").begin(method, {})
-    config = build_config({"name": "newer-0001"}).model_dump(mode="json", exclude={"store", "cluster"})
-    RunFolder(store, "newer-0001").create({"config": config, "created": "2026-01-03T00:00:00+00:00"})
+    config = build_config({"name": name}).model_dump(mode="json", exclude={"store", "cluster"})
+    RunFolder(store, name).create({"config": config, "created": "2026-01-03T00:00:00+00:00"})
+    expected = "older" if is_left else name
     with acquire(RunFolder(store, "newer").store, "somebody", 0.5):
         assert unfinished_config(store.url, None, CLUSTER).name == expected
