@@ -27,6 +27,7 @@ from penstock.native.adapters.structured_actions import (
 from penstock.storage.digest import canonical_json, digest
 from penstock.storage.errors import ConfigError, RunExistsError
 from penstock.storage.runs.continuing.leftovers import clear_leftovers
+from penstock.storage.runs.reader_claims import reading
 from penstock.storage.shards.codec import decode_shard
 from penstock.storage.shards.whole_episodes import whole_episodes
 from penstock.tasks.data.datasets.stored_episodes import LAST, commit_episodes, write_episodes
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from penstock.storage.refs import ShardRef
+    from penstock.storage.runs.commit_schema import Commit
     from penstock.storage.runs.run import RunFolder
     from penstock.storage.shards.codec import Shard
     from penstock.storage.shards.whole_episodes import WholeEpisode
@@ -88,13 +90,16 @@ def export_run(
         on_progress: called with the numbers of written steps and of all.
 
     Raises:
-        ConfigError: Minari is not installed, or the path exists.
+        ConfigError: Minari is not installed, the path exists, nothing is committed, or shards were dropped.
         CorruptObjectError: a shard is damaged; nothing is written.
     """
     minari = _minari()
     data = path.absolute() / "data"  # Minari prefixes a relative path with its own folder
     if data.exists():
         raise ConfigError(f"'{data}' exists already; an export needs a new path")
+    newest = run.log.newest()
+    if newest is None:
+        raise ConfigError(f"run '{run.name}' has committed nothing yet; export it after the first stage")
     # Written under another name, so that an export that was stopped leaves no part of a dataset.
     created = not path.exists()
     partial = data.with_name(f".{data.name}.partial")
@@ -104,7 +109,10 @@ def export_run(
     except OSError as error:
         raise ConfigError(f"'{path}' can't be a dataset's folder: {error}; choose a new path") from error
     try:
-        counts = _write_dataset(minari, run, partial, observation_space, action_space, dataset_id, on_progress)
+        with reading(run.store, "export", 0, newest.stage, optional=True):
+            counts = _write_dataset(
+                minari, run, newest, partial, observation_space, action_space, dataset_id, on_progress
+            )
         partial.rename(data)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
@@ -117,6 +125,7 @@ def export_run(
 def _write_dataset(
     minari: Any,
     run: RunFolder,
+    newest: Commit,
     data: Path,
     observation_space: Space[Any],
     action_space: Space[Any],
@@ -131,11 +140,10 @@ def _write_dataset(
         | _registered(run, observation_space, action_space)
     )
     tally = {"episodes": 0, "cut": 0, "steps": 0}
-    newest = run.log.newest()
-    all_steps = newest.env_steps if newest else 0
+    all_steps = newest.env_steps
 
     def buffers() -> Iterator[Any]:
-        for index, episode in enumerate(whole_episodes(_shards(run))):
+        for index, episode in enumerate(whole_episodes(_shards(run, newest.stage))):
             infos = _infos(episode)
             steps = len(episode.columns["reward"])
             tally["episodes"] += 1
@@ -257,8 +265,8 @@ def _minari() -> Any:
     return minari
 
 
-def _shards(run: RunFolder) -> Iterator[Shard]:
-    for ref in run.log.shard_refs():
+def _shards(run: RunFolder, last_stage: int) -> Iterator[Shard]:
+    for ref in run.log.shard_refs(0, last_stage):
         yield decode_shard(run.store.view(ref.name), None, ref.name, ref.digest)
 
 

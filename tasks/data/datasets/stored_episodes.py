@@ -44,7 +44,8 @@ def write_episodes(
         returns: of the episodes; None: the sums of their rewards, as the column has them.
 
     Raises:
-        ConfigError: columns differ, no column can hold one, or an episode has no end.
+        ConfigError: columns differ, no column can hold one, an episode has no end or another one before its last step,
+            or a reward is not finite.
     """
     first = episodes[0]
     names = [name for name in first if name != LAST]
@@ -53,15 +54,36 @@ def write_episodes(
     steps = int(lengths.sum())
     arrays = allocate(columns, steps, 1)
     for rows in episodes:
-        if {name: _spec(name, rows[name]) for name in rows if name != LAST} != columns:
+        own = {name: _spec(name, rows[name]) for name in rows if name != LAST}
+        if own.keys() != columns.keys():
             raise ConfigError(
-                f"the dataset's episodes have different columns: {sorted(rows)}, expected {sorted(first)}"
+                f"the dataset's episodes have different columns: {sorted(own)}, expected {sorted(columns)}"
+            )
+        if other := [name for name, spec in own.items() if spec != columns[name]]:
+            kinds = [f"{spec.dtype} {list(spec.shape)}" for spec in (own[other[0]], columns[other[0]])]
+            raise ConfigError(
+                f"the dataset's episodes have different columns: '{other[0]}' is {kinds[0]} in one and {kinds[1]} in "
+                f"the first"
             )
     for name in names:
         np.concatenate([rows[name] for rows in episodes], out=arrays[name][:, 0])
     ends = np.cumsum(lengths) - 1
-    if not (arrays["terminated"] | arrays["truncated"])[ends, 0].all():
+    flags = (arrays["terminated"] | arrays["truncated"])[:, 0] != 0
+    if not flags[ends].all():
         raise ConfigError("an episode of the dataset neither terminates nor is truncated; Minari requires one of them")
+    ids = np.repeat(arrays["episode_id"][ends, 0], lengths)
+    flags[ends] = False
+    if flags.any():
+        raise ConfigError(
+            f"episode {ids[flags.argmax()]} of the dataset terminates or is truncated before its last step; an episode "
+            f"ends once: divide it there"
+        )
+    wrong = ~np.isfinite(arrays["reward"][:, 0])
+    if wrong.any():
+        raise ConfigError(
+            f"episode {ids[wrong.argmax()]} of the dataset has the reward {arrays['reward'][wrong.argmax(), 0]}, "
+            f"expected finite numbers: leave it out, or correct it"
+        )
     starts = ends + 1 - lengths
     versions, rewards = arrays["policy_version"][:, 0], arrays["reward"][:, 0]
     if returns is None:

@@ -11,6 +11,7 @@ from penstock.native.floorplan import (
     BlockFileError,
     BlockSpec,
     PlacementCost,
+    create_placement_cost,
     generate_block,
     import_bookshelf,
     open_placement,
@@ -273,6 +274,45 @@ def test_bookshelf_wirelength_is_kept(tmp_path):
     assert plc.is_node_fixed(plc.get_node_index("pad"))
     assert plc.get_node_type(plc.get_node_index("pad")) == "PORT"
     assert plc.get_macro_orientation(plc.get_node_index("M")) == "FN"
+
+
+def test_standard_cells_of_bookshelf_are_mirrored_with_their_pins(tmp_path):
+    """A soft macro has no orientation, so that its pins are stored as they lie."""
+    turned = BOOKSHELF["pl"].replace("a 100 10 : N", "a 100 10 : FS")
+    plc = open_placement(*import_bookshelf(bookshelf(tmp_path, pl=turned), tmp_path / "out"))
+    a, m, b, pad = (100 + 2, 10 + 1), (120 + 5, 10 + 3), (110 + 3, 12 + 1), (98, 9)
+    first = [(a[0] + 1, a[1] - 0.5), (m[0] + 3, m[1] + 2), b]
+    second = [pad, (a[0] - 2, a[1] + 1)]
+    hpwl = sum(max(p[i] for p in net) - min(p[i] for p in net) for net in (first, second) for i in (0, 1))
+    assert plc.get_wirelength() == hpwl
+
+
+@pytest.mark.parametrize("line", ["a 100 10 : W", "M 120 10 : E"])
+def test_quarter_turns_of_bookshelf_are_refused(tmp_path, line):
+    """Width and height would change places, and with them the centre and every pin."""
+    name = line.split()[0]
+    turned = "\n".join(line if each.startswith(f"{name} ") else each for each in BOOKSHELF["pl"].splitlines())
+    with pytest.raises(BlockFileError, match=rf"{name} has the orientation [EW], which exchanges its width and height"):
+        import_bookshelf(bookshelf(tmp_path, pl=turned), tmp_path / "out")
+
+
+def test_a_row_of_bookshelf_may_have_several_parts(tmp_path):
+    """The canvas covers all of them."""
+    parts = "SubrowOrigin : 98 NumSites : 15\n SubrowOrigin : 123 NumSites : 15"
+    scl = BOOKSHELF["scl"].replace("SubrowOrigin : 98 NumSites : 40", parts)
+    plc = open_placement(*import_bookshelf(bookshelf(tmp_path, scl=scl), tmp_path / "out"))
+    assert plc.get_canvas_width_height() == (40.0, 4.0)
+
+
+def test_blockages_of_a_header_replace_those_of_the_netlist(tmp_path):
+    """As all its other settings do, in a finished placement and in an episode."""
+    netlist, placement = tmp_path / "netlist.pb.txt", tmp_path / "initial.plc"
+    netlist.write_text("# Blockage : 0 0 1 1 0.5\n" + NODES)
+    head = "# Columns : 10  Rows : 10\n# Width : 20  Height : 20\n"
+    for blockage, expected in (("# Blockage : 0 0 2 2 0.99\n", [0, 0, 2, 2, 0.99]), ("", [0, 0, 1, 1, 0.5])):
+        placement.write_text(f"{head}{blockage}1 5 6 N 0\n")
+        for opened in (open_placement(netlist, placement), create_placement_cost(netlist, placement)):
+            assert [list(each) for each in opened.get_blockages()] == [expected]
 
 
 def test_malformed_bookshelf_files_are_refused_by_file_and_line(tmp_path):

@@ -341,6 +341,8 @@ def test_problems_of_legality_are_named(tmp_path):
     for index in (1, 2):
         plc.fix_node_coord(index)
     assert legality_problems(plc)[1:] == ["A is on a blockage"]
+    plc.set_overlap_threshold(5.0)  # a length that two macros may share, and none that one shares with a blockage
+    assert legality_problems(plc) == ["A stands out of the canvas", "A is on a blockage"]
 
 
 def test_small_and_odd_blocks(tmp_path):

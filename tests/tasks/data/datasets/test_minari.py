@@ -11,18 +11,18 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
-from minari.dataset.minari_storage import MinariStorage
 from typer.testing import CliRunner
 
 from penstock.flows.cli.main import app
 from penstock.storage.errors import ConfigError, CorruptObjectError, RunExistsError
 from penstock.storage.refs import ShardRef, shard_name
+from penstock.storage.runs.reader_claims import keep_shards_from
 from penstock.storage.runs.run import RunFolder
 from penstock.storage.shards.codec import ShardColumns, ShardInfo, allocate, decode_shard, encode_shard
 from penstock.storage.shards.episode_index import Episodes
 from penstock.storage.shards.specs import Spec
 from penstock.storage.stores.open import open_store
-from penstock.tasks.data.datasets.minari import export_run, import_dataset, spaces_of
+from penstock.tasks.data.datasets.minari import _registered, export_run, import_dataset, spaces_of
 from penstock.tasks.data.replay.plan import make_plan
 from penstock.tasks.setup.config.replay import build_replay_config
 
@@ -257,6 +257,53 @@ def test_a_run_of_structured_actions_exports_the_environments_own(tmp_path):
     assert spaces_of(run)[1] == SPACES["Hybrid"]
 
 
+@pytest.mark.parametrize(
+    ("episodes", "said"),
+    [
+        (
+            [{"terminations": [True, False, True]}],
+            "episode 0 of the dataset terminates or is truncated before its last",
+        ),
+        ([{}, {"rewards": [0.0, np.nan, 1.0]}], "episode 1 of the dataset has the reward nan, expected finite numbers"),
+        ([{"infos": {"k": np.zeros(4)}}, {"infos": {"k": np.zeros(4, int)}}], "'k' is int64 .* in one and float64"),
+    ],
+)
+def test_datasets_that_are_no_whole_episodes_are_refused(tmp_path, episodes, said):
+    """By the episode: an import would store what no export could read."""
+    (tmp_path / "theirs").mkdir()
+    storage = minari.dataset.minari_storage.MinariStorage.new(
+        tmp_path / "theirs" / "data", observation_space=BOX, action_space=BOX, jpeg_encoding=False
+    )
+    storage.update_metadata({"dataset_id": "theirs-v0", "minari_version": minari.__version__})
+    plain = {"rewards": np.zeros(3), "terminations": [False, False, True], "truncations": [False] * 3, "infos": {}}
+    storage.update_episodes(
+        [
+            minari.data_collector.EpisodeBuffer(
+                id=index,
+                observations=np.zeros((4, 3)),
+                actions=np.zeros((3, 3)),
+                **{name: value if name == "infos" else np.asarray(value) for name, value in {**plain, **own}.items()},
+            )
+            for index, own in enumerate(episodes)
+        ]
+    )
+    with pytest.raises(ConfigError, match=said):
+        import_dataset(RunFolder(open_store(tmp_path / "runs"), "theirs"), tmp_path / "theirs")
+
+
+def test_a_run_without_commits_or_shards_is_not_exported(made, tmp_path):
+    """A dataset of nothing could not be read, and one of a part would not say so."""
+    empty = RunFolder(open_store(tmp_path), "empty")
+    empty.create({})
+    with pytest.raises(ConfigError, match="run 'empty' has committed nothing yet"):
+        export_run(empty, tmp_path / "out", OBSERVATION, ACTION)
+    run, _ = made
+    keep_shards_from(run.store, 1)
+    with pytest.raises(ConfigError, match=r"no longer have shards: those before stage 1 were dropped"):
+        export_run(run, tmp_path / "out", OBSERVATION, ACTION)
+    assert not (tmp_path / "out").exists()
+
+
 def test_impossible_conversions_are_reported(made, tmp_path):
     """A path that is taken, a folder that is no dataset, spaces that are no arrays, a damaged shard."""
     run, _ = made
@@ -299,8 +346,7 @@ def test_minari_makes_the_environment_that_acted(tmp_path):
         run = RunFolder(open_store(tmp_path / "runs"), name)
         environment = {"id": "CartPole-v1", "max_episode_steps": 77, **changed}
         run.create({"format": "penstock-run/1", "identity": {}, "config": {"environment": environment}})
-        export_run(run, tmp_path / name, *shown)
-        stored = MinariStorage.read(tmp_path / name / "data").metadata.get("env_spec")
+        stored = _registered(run, *shown).get("env_spec")
         assert (stored is not None) == is_named
         if stored is not None:
             recovered = gymnasium.make(EnvSpec.from_json(stored))
