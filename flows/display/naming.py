@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from prefect.runtime import flow_run
+from prefect.runtime import deployment, flow_run
 
 from penstock.tasks.setup.config.run import ConfigT, RunConfig
 
@@ -20,6 +20,11 @@ def named(config: ConfigT) -> ConfigT:
 def exists_policy(if_exists: IfExists) -> IfExists:
     """Return `resume` for a retry of a flow run, which always resumes the run of its first try."""
     return "resume" if (flow_run.run_count or 0) > 1 else if_exists
+
+
+def is_unattended() -> bool:
+    """Return whether nobody waits for the flow run: a retry, or a flow run of a deployment."""
+    return (flow_run.run_count or 0) > 1 or deployment.id is not None
 
 
 def flow_run_name() -> str:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from penstock.flows.display.naming import exists_policy, named
+from penstock.flows.display.naming import exists_policy, is_unattended, named
 from penstock.flows.display.run_report import RunReport
+from penstock.flows.display.summary import flow_result
 from penstock.flows.observers.callbacks.delivery import Delivery
 from penstock.flows.observers.telemetry.run_telemetry import RunTelemetry
 from penstock.flows.observers.tracking.open import open_followers
 from penstock.flows.support.head_start import take_head_start
-from penstock.storage.errors import SchedulerLostError
+from penstock.storage.errors import RunFinishedError, SchedulerLostError
+from penstock.storage.runs.run import RunFolder
+from penstock.storage.stores.open import open_store
 from penstock.tasks.driver.recovery import wait_for_clusters
 from penstock.tasks.driver.run import drive_run
 from penstock.tasks.setup.planning.resolve import resolve
@@ -47,11 +50,19 @@ def execute_run(config: RunConfig, if_exists: IfExists) -> FlowResult:
     """Drive a run inside a flow run; return its result, and raise as `resolve` and `drive_run` do.
 
     Go on with a run that this process has begun already (`HeadStart`). Where a cluster's scheduler is lost, wait for it
-    and resume as `penstock resume` does.
+    and resume as `penstock resume` does. A retry, or a deployment's flow run, that finds its run finished is a success.
     """
     begun = take_head_start()
     followers = begun.followers if begun else open_followers(config.cluster)
-    resolved = resolve(named(config), exists_policy(if_exists))
+    config, policy = named(config), exists_policy(if_exists)
+    try:
+        resolved = resolve(config, policy)
+    except RunFinishedError:
+        if policy != "resume" or not is_unattended():
+            raise
+        # It was stopped between its last commit and Prefect's record of it.
+        run = RunFolder(open_store(config.store), str(config.name))
+        return flow_result(run.name, config.store, run.log.newest(), 0.0)
     with (
         RunTelemetry(resolved.config) as telemetry,
         RunReport(resolved.config) as report,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from itertools import takewhile
@@ -189,6 +190,8 @@ def read_blockages(filename: str | os.PathLike[str]) -> list[list[float]]:
             continue
         try:
             x0, y0, x1, y1 = map(float, words)
+            if not all(map(math.isfinite, (x0, y0, x1, y1))):
+                raise ValueError  # noqa: TRY301  (as a word that is no number)
         except ValueError:
             raise BlockFileError(
                 f"{filename}:{number}: found {line[:60]!r}, expected four numbers: {' '.join(_EDGES)}"

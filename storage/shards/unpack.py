@@ -42,7 +42,9 @@ class Segments:
         return None
 
     def view(self, start: int, stop: int) -> memoryview:
-        """Return a view of bytes `[start, stop)`, which must have been fetched."""
+        """Return a view of bytes `[start, stop)`, which must have been fetched; none are needed for an empty range."""
+        if start == stop:
+            return memoryview(b"")
         found = self.find(start, stop)
         if found is None:
             raise RuntimeError(f"bytes {start} to {stop} were not fetched")

@@ -15,11 +15,16 @@ if TYPE_CHECKING:
 
 
 def centres(block: FlatBlock, groups: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the centre of mass of each group's standard cells, [groups, 2]; nan of a group without any."""
+    """Return the centre of mass of each group's standard cells, [groups, 2]; nan of a group without any.
+
+    Cells without an area count alike where a group has no others.
+    """
     cells = np.flatnonzero((block.kinds == CELL) & (groups >= 0))
     count = int(groups.max()) + 1
+    areas = np.bincount(groups[cells], weights=block.areas[cells], minlength=count)
+    masses = np.where(areas[groups[cells]] > 0, block.areas[cells], 1.0)
     sums = [
-        np.bincount(groups[cells], weights=block.areas[cells] * weights, minlength=count)
+        np.bincount(groups[cells], weights=masses * weights, minlength=count)
         for weights in (np.ones(len(cells)), *block.positions[cells].T)
     ]
     with np.errstate(invalid="ignore"):

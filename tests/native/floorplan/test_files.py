@@ -259,6 +259,9 @@ def test_other_files_are_refused_by_name(tmp_path):
             PlacementCost(tmp_path / name)
     with pytest.raises(BlockFileError, match="blockages:3: found '1 2 3', expected four numbers"):
         read_blockages(tmp_path / "blockages")
+    (tmp_path / "blockages").write_text("0 0 nan 1\n")
+    with pytest.raises(BlockFileError, match="blockages:1: found '0 0 nan 1', expected four numbers"):
+        read_blockages(tmp_path / "blockages")
 
 
 def test_bookshelf_wirelength_is_kept(tmp_path):
