@@ -169,7 +169,9 @@ def _deployment(described: _Described) -> RunnerDeployment:
     )
     known_parameters = made._parameter_openapi_schema.properties  # noqa: SLF001  (there is no public way)
     if "store" not in known_parameters and not described["names_store"]:
-        made.parameters.pop("store", None)  # another program's flow, which has none
+        named = made.parameters.pop("store", None)  # another program's flow has none
+        if named and described["entrypoint"].startswith("penstock.") and "config" in known_parameters:
+            made.parameters["config"] = {"store": named}
     if unknown := sorted(made.parameters.keys() - known_parameters.keys()):
         raise ValueError(f"its flow has no parameter {', '.join(unknown)}; it has {', '.join(known_parameters)}")
     return made
@@ -177,17 +179,26 @@ def _deployment(described: _Described) -> RunnerDeployment:
 
 def _with_stores(described: _Described, store: str | None) -> _Described:
     """Return a deployment with another store, or with its own as a full path, since its flow runs start elsewhere."""
-    triggers = []
-    for trigger in described.get("triggers", []):
-        parameters = trigger.get("parameters", {})
-        triggers.append({**trigger, "parameters": _with_store(parameters, store)} if "store" in parameters else trigger)
+    placed = {}
+    for kind in ("triggers", "schedules"):
+        placed[kind] = [_with_own_store(kind[:-1], each, store) for each in described.get(kind, [])]
     parameters = described.get("parameters", {})
     return {
         **described,
+        **placed,
         "parameters": _with_store(parameters, store),
         "names_store": "store" in parameters,
-        "triggers": triggers,
     }
+
+
+def _with_own_store(kind: str, entry: Any, store: str | None) -> Mapping[str, Any]:
+    """Return a trigger or schedule whose own parameters, if they name a store, name it as the deployment's do."""
+    if not isinstance(entry, dict) or not isinstance(entry.get("parameters") or {}, dict):
+        raise ConfigError(f"--file: found the {kind} {entry!r}, expected a table, and a table of its parameters if any")
+    parameters = entry.get("parameters") or {}
+    table = parameters.get("config", parameters)
+    names = isinstance(table, dict) and "store" in table
+    return {**entry, "parameters": _with_store(parameters, store)} if names else entry
 
 
 def _with_store(parameters: Mapping[str, Any], store: str | None) -> Mapping[str, object]:

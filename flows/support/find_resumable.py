@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from penstock.storage.digest import parse_json
-from penstock.storage.errors import ConfigError, LeaseHeldError
+from penstock.storage.errors import ConfigError, LeaseHeldError, StoreError
 from penstock.storage.runs.lease import acquire
 from penstock.storage.runs.run import SWEEPS, RunFolder, list_runs, stored_settings
 from penstock.storage.stores.open import open_store
@@ -88,7 +88,7 @@ def unfinished_config(
     Raises:
         RunNotFoundError: no run has that name.
         ConsentError: the run names code in the working directory, and is not trusted.
-        StoreError: the store can't be read.
+        StoreError: the store can't be read; or all that is left to resume may only be read.
     """
     where = {"cluster": cluster.model_dump(mode="json", exclude_unset=True)}
     if run is not None:
@@ -99,6 +99,7 @@ def unfinished_config(
     if found and (sweeps := _deciding_sweeps(root)):
         theirs = re.compile(f"(?:{'|'.join(map(re.escape, sweeps))})-(?:{_NUMBERED})")
         found = [summary for summary in found if not theirs.fullmatch(summary.name)]
+    failure: StoreError | None = None
     for summary in sorted(found, key=lambda summary: summary.created or "", reverse=True):
         try:
             # Found out by acquiring the lease: only it shows that another host drives the run.
@@ -107,7 +108,13 @@ def unfinished_config(
         except LeaseHeldError as error:
             logger.info("run=%s is skipped: %s", summary.name, error)
             continue
+        except StoreError as error:  # in a folder that users share, others' runs may only be read
+            failure = failure or error
+            logger.warning("run=%s is skipped: %s", summary.name, error)
+            continue
         return stored_config(store, summary.name, where, trust=trust)
+    if failure:
+        raise failure
     return None
 
 

@@ -12,6 +12,7 @@ from penstock.storage.errors import (
     LeaseLostError,
     ObjectNotFoundError,
     RunNotFoundError,
+    StoreError,
 )
 from penstock.storage.runs.gc import collect
 from penstock.storage.runs.run import RunFolder, list_runs
@@ -34,16 +35,16 @@ class CollectedRun(TypedDict):
 
 
 def collect_all(store: str, keep_checkpoints: int, *, dry_run: bool) -> list[CollectedRun]:
-    """Remove what no commit names, run by run; skip runs that are driven or damaged.
+    """Remove what no commit names, run by run; skip runs that are driven, damaged, or may only be read.
 
     Returns:
         One row per run.
 
     Raises:
-        StoreError: the store can't be read or written.
+        StoreError: the store can't be read, or no run in it written.
     """
     root = open_store(store)
-    rows = []
+    rows, failures = [], []
     for summary in list_runs(root):
         row: CollectedRun = {"run": summary.name, "objects": 0, "bytes": 0, "left": None}
         try:
@@ -53,5 +54,11 @@ def collect_all(store: str, keep_checkpoints: int, *, dry_run: bool) -> list[Col
             row["left"] = str(error)
             level = logging.INFO if isinstance(error, _DRIVEN) else logging.WARNING
             logger.log(level, "run=%s is skipped: %s", summary.name, error)
+        except StoreError as error:  # in a folder that users share, others' runs may only be read
+            failures.append(error)
+            row["left"] = str(error)
+            logger.warning("run=%s is skipped: %s", summary.name, error)
         rows.append(row)
+    if rows and len(failures) == len(rows):
+        raise failures[0]
     return rows

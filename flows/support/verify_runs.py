@@ -35,15 +35,19 @@ def verify_runs(store: str, run: str | None, since: int) -> list[VerifiedRun]:
 
     Raises:
         RunNotFoundError: no run has that name.
-        ConfigError: `since` is no committed stage of the run.
+        ConfigError: `since` is no committed stage of the named run.
         StoreError: the store can't be read.
     """
     root = open_store(store)
     rows = []
     for name in [run] if run is not None else run_names(root):
         row: VerifiedRun = {"run": name, "commits": 0, "objects": 0, "faults": 0, "leftovers": 0, "first": None}
+        folder = RunFolder(root, name)
         try:
-            found = verify_run(RunFolder(root, name), since)
+            if run is None and since > (folder.log.newest_stage() or 0) and folder.exists():
+                rows.append(row)  # it has no such stage
+                continue
+            found = verify_run(folder, since)
             problems = [f"{fault.name}: {fault.problem}" for fault in found.faults if fault.committed]
             row["leftovers"] = len(found.faults) - len(problems)
             row["commits"], row["objects"] = found.commits, found.objects

@@ -3,11 +3,14 @@
 import pytest
 
 from penstock.flows.support.garbage import collect_all
+from penstock.flows.support.verify_runs import verify_runs
 from penstock.storage.digest import digest
+from penstock.storage.errors import ConfigError, StoreError
 from penstock.storage.runs.commit_copies import copy_name
 from penstock.storage.runs.commits import commit_name
 from penstock.storage.runs.latest import LATEST
 from penstock.storage.runs.lease import acquire
+from penstock.storage.stores.local import LocalStore
 from penstock.storage.stores.open import open_store
 
 from ...storage.runs.test_gc import History
@@ -44,3 +47,41 @@ def test_a_run_that_cannot_be_collected_is_skipped(tmp_path, harm):
     assert "a flow" in (driven["left"] or "")
     assert whole["left"] is None
     assert whole["objects"] > 0
+
+
+def test_runs_that_may_only_be_read_are_skipped(tmp_path, monkeypatch):
+    """As others' in a shared folder; where none can be written, the store is what is wrong."""
+    root = open_store(tmp_path)
+    for name in ("a-theirs", "b-mine"):
+        history = History(root, name)
+        for stage in range(3):
+            history.commit(stage)
+    History(open_store(tmp_path / "other"), "a-theirs").commit(0)
+    create = LocalStore.create
+
+    def refuse(self, name, data):
+        if self.url.endswith("/a-theirs"):
+            raise StoreError(f"cannot write '{name}'")
+        return create(self, name, data)
+
+    monkeypatch.setattr(LocalStore, "create", refuse)
+    theirs, mine = collect_all(str(tmp_path), 1, dry_run=False)
+    assert "cannot write 'lease.json'" in (theirs["left"] or "")
+    assert mine["left"] is None
+    assert mine["objects"] > 0
+    with pytest.raises(StoreError, match="cannot write"):
+        collect_all(str(tmp_path / "other"), 1, dry_run=False)
+
+
+def test_runs_without_a_stage_are_not_verified_from_it(tmp_path):
+    """Of all runs of a store; a run that is named must have it."""
+    root = open_store(tmp_path)
+    for name, stages in (("a-short", 1), ("b-long", 3)):
+        history = History(root, name, real_shards=True)
+        for stage in range(stages):
+            history.commit(stage)
+    short, long = verify_runs(str(tmp_path), None, 2)
+    assert (short["commits"], short["faults"], long["faults"]) == (0, 0, 0)
+    assert long["commits"] > 0
+    with pytest.raises(ConfigError, match="--since 2"):
+        verify_runs(str(tmp_path), "a-short", 2)
