@@ -226,7 +226,11 @@ class Run:
         """Return all committed stages; only those since the last call are read."""
         newest = self._folder.log.newest()
         committed = newest.stage + 1 if newest else 0
-        if committed < len(self._stages):  # commits were given up: those that follow may differ
+        # Each commit names the one before, so an equal one follows equal ones. Another one is there where commits were
+        # given up, or where another run has taken the name.
+        if (last := len(self._stages) - 1) >= 0 and (
+            committed <= last or self._folder.log.read(last) != self._stages[last].commit
+        ):
             self._stages, self._episodes = [], []
         if self._stages and self._stages[-1].timings is None:  # they are written after the commit
             self._stages.pop()

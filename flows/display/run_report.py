@@ -115,7 +115,7 @@ class RunReport:
         self._logger.info("run=%s store=%s %s", training.run.name, self._config.store, start)
         if training.why:
             self._logger.info("policy=%s %s", training.config.distribution.policy, training.why)
-        self._work.put(lambda: self._progress.show(0.0))
+        self._show_progress(training.newest.rounds[1] + 1 if training.newest else 0)
         if training.newest:
             self._work.put(lambda: self._read_earlier(training))
 
@@ -174,7 +174,8 @@ class RunReport:
         return LiveArtifact(kind, artifact_key(self._run, name), description, self._flow_run["flow_run_id"] or "")
 
     def _read_earlier(self, training: ActiveRun) -> None:
-        """Draw commits from before this drive."""
+        """Draw commits from before this drive, and nothing else: an earlier drive of this flow run has drawn some."""
+        self._acting, self._evaluated = [], []
         stages = training.newest.stage + 1 if training.newest else 0
         every = max(1.0, stages / _EARLIER_COMMITS)
         chosen = sorted({int(index * every) for index in range(min(stages, _EARLIER_COMMITS))})

@@ -13,6 +13,8 @@ import penstock
 from penstock.storage.runs.commits import commit_name
 from penstock.storage.stores.open import open_store
 
+from ...support.stored.stored_points import small_config, store_run
+
 GOLDEN = Path(__file__).parents[2] / "golden" / "run"
 MORE = ("commits/00000001.json", "latest.json", "timings/00000001-00000001.json")
 """Objects that the golden run stored when its second stage ended."""
@@ -71,6 +73,17 @@ def test_a_run_is_read_while_it_grows(golden: Path, tmp_path: Path):
     assert run.history.num_rows == 2
     assert run.episodes.num_rows > episodes > 0
     assert run.episodes.equals(penstock.Run(golden).episodes)
+
+
+def test_another_run_of_the_name_is_read_anew(tmp_path: Path):
+    """Its rows do not mix with those that were read of the first one, whichever of the two is longer."""
+    first = store_run(small_config(tmp_path), "mine", [1.0, 2.0])
+    run = penstock.Run("mine", store=tmp_path)
+    assert run.history["evaluation"].to_pylist() == [1.0, 2.0]
+    shutil.rmtree(first.store.url)
+    store_run(small_config(tmp_path), "mine", [3.0, 4.0, 5.0])
+    assert run.history["evaluation"].to_pylist() == [3.0, 4.0, 5.0]
+    assert run.evaluations["mean_return"].to_pylist() == [3.0, 4.0, 5.0]
 
 
 def test_a_run_on_s3_is_read(s3_url: str):
