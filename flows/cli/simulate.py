@@ -37,7 +37,7 @@ def simulate(
         from penstock.tasks.simulation import runner
 
         if seed is not None:
-            _replay(seed)
+            _replay(seed, as_json=as_json)
             return
         report = runner.simulate(
             range(first, first + seeds), processes, lambda so_far: working.update(so_far.schedules, seeds)
@@ -51,14 +51,18 @@ def simulate(
         raise typer.Exit(1)
 
 
-def _replay(seed: int) -> None:
+def _replay(seed: int, *, as_json: bool) -> None:
     from penstock.tasks.simulation.schedule import run_schedule
 
     outcome = run_schedule(seed, traced=True)
-    typer.echo(f"seed {seed}: {outcome.plan}")
-    for line in outcome.trace:
-        typer.echo(line)
-    typer.echo(f"seed {seed}: {outcome.violation or 'all that must hold did'}")
+    if as_json:
+        values = {"seed": seed, "plan": str(outcome.plan), "trace": outcome.trace, "violation": outcome.violation}
+        typer.echo(json.dumps(values, indent=2))
+    else:
+        typer.echo(f"seed {seed}: {outcome.plan}")
+        for line in outcome.trace:
+            typer.echo(line)
+        typer.echo(f"seed {seed}: {outcome.violation or 'all that must hold did'}")
     if outcome.violation:
         raise typer.Exit(1)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import Any
+from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
 
@@ -126,6 +127,11 @@ class ClusterSettings(Settings):
             if kind not in TRACKERS or (colon and not where):
                 raise ValueError(
                     f"'{one}' is no tracker, expected tensorboard[:FOLDER], wandb[:PROJECT] or mlflow[:URI]"
+                )
+            if kind == "mlflow" and "@" in urlsplit(where).netloc:
+                raise ValueError(
+                    "mlflow's address has a user or a password in it, which Prefect would store and show; expected "
+                    "mlflow:http://HOST:PORT, and MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
                 )
         return value
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -96,6 +97,9 @@ def test_the_command_prints_the_trace_of_a_seed_and_a_summary():
     assert shown.exit_code == 0, shown.output
     assert "create commits/00000002.json" in shown.output
     assert shown.output.splitlines()[-1] == "seed 3: all that must hold did"
+    in_json = json.loads(CliRunner().invoke(app, ["simulate", "--seed", "3", "--json"]).stdout)
+    assert (in_json["seed"], in_json["violation"]) == (3, "")
+    assert set(in_json["trace"]) <= set(shown.stdout.splitlines())
     summary = CliRunner().invoke(app, ["simulate", "--seeds", "20", "--coverage"])
     assert summary.exit_code == 0, summary.output
     assert "20 schedules" in summary.output

@@ -105,3 +105,10 @@ def test_a_tracker_of_ones_own_needs_no_arguments(monkeypatch: pytest.MonkeyPatc
     (tracker,) = open_followers(ClusterSettings(callbacks=("own_tracker:Mine",)))
     assert tracker.name == "tracker Mine"
     assert isinstance(tracker._outcomes, OutcomeMaker)
+
+
+def test_an_address_with_a_password_is_refused_without_showing_it():
+    """Prefect would store it with the flow run's parameters."""
+    with pytest.raises(ConfigError, match=r"a user or a password in it.*MLFLOW_TRACKING_PASSWORD") as caught:
+        build_config({"cluster": {"track": ["mlflow:http://ada:sekret@127.0.0.1:9"]}})
+    assert "sekret" not in str(caught.value)
