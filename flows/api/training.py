@@ -54,13 +54,16 @@ def train(
         The finished run.
 
     Raises:
-        ConfigError: a setting is wrong, or this process drives another run.
+        ConfigError: a setting or a callback is wrong, or this process drives another run.
         RunExistsError: the store has a run of this name.
         PenstockError: anything else that keeps the run from finishing.
     """
+    from penstock.flows.observers.callbacks.loading import made_callbacks
+
+    called = made_callbacks(callbacks)
     from penstock.flows.api.drive import run_here
 
-    result = run_here(_configured(config, settings), "refuse", _panel(progress=progress), callbacks=callbacks)
+    result = run_here(_configured(config, settings), "refuse", _panel(progress=progress), callbacks=called)
     return Run(result["run"], store=result["store"])
 
 
@@ -93,6 +96,9 @@ def resume(
         ConsentError: the run names code in the working directory, and is not trusted.
         PenstockError: anything else that keeps the run from finishing.
     """
+    from penstock.flows.observers.callbacks.loading import made_callbacks
+
+    called = made_callbacks(callbacks)
     from penstock.flows.api.drive import run_here
     from penstock.flows.support.find_resumable import require_movable, stored_config
 
@@ -102,7 +108,7 @@ def resume(
     config = stored_config(found.store, found.name, overrides, trust=trust)
     # A success: whoever calls this until it succeeds may have been stopped after the last commit.
     with suppress(RunFinishedError):
-        run_here(config, "resume", _panel(progress=progress), callbacks=callbacks)
+        run_here(config, "resume", _panel(progress=progress), callbacks=called)
     return found
 
 

@@ -53,6 +53,23 @@ def found_callback(name: str) -> Any:
     return found
 
 
+def made_callbacks(callbacks: object) -> list[Callback]:
+    """Return callbacks that were given as objects; a class is called without arguments.
+
+    Raises:
+        ConfigError: they are no list, or one follows nothing or can't be made.
+    """
+    if not isinstance(callbacks, list | tuple):
+        raise ConfigError(f"callbacks = {callbacks!r}: expected a list of callbacks, such as [MyCallback()]")
+    for one in callbacks:
+        if not any(callable(getattr(one, method, None)) for method in METHODS):
+            raise ConfigError(
+                f"callbacks: {one!r} has none of {', '.join(METHODS)}; expected an instance of a subclass of "
+                f"penstock.Callback"
+            )
+    return [_made("callbacks", one) for one in callbacks]
+
+
 def in_one_line(error: BaseException) -> str:
     """Format an error's kind and message, and the last place in its traceback, on one line."""
     where = error.__traceback__
@@ -70,4 +87,5 @@ def _made(name: str, found: Any) -> Callback:
     try:
         return cast("Callback", found())
     except Exception as error:
-        raise ConfigError(f"--callback {name}: it can't be made without arguments: {in_one_line(error)}") from error
+        shown = name if name == "callbacks" else f"--callback {name}"
+        raise ConfigError(f"{shown}: {found.__name__} can't be made without arguments: {in_one_line(error)}") from error

@@ -83,7 +83,7 @@ class RunMetrics:
         self._labels: dict[tuple[str, str], set[tuple[str, ...]]] = {}
         self._stored: dict[str, StoreCalls] = {}
         self._metrics: dict[str, Any] = {}
-        self.registry.register(_Before(self._count_store_calls))
+        self.registry.register(_Before(self.count_store_calls))
         for kind, described in ((Counter, _COUNTERS), (Gauge, _GAUGES)):
             for name, (text, labels) in described.items():
                 made: Any = kind(f"penstock_{name}", text, ("run", *labels), registry=self.registry)
@@ -172,7 +172,8 @@ class RunMetrics:
             for role, value in values.items():
                 self._set(name, value, role)
 
-    def _count_store_calls(self) -> None:
+    def count_store_calls(self) -> None:
+        """Add the flow's calls of the store since the last time; reading the whole registry does it."""
         with self._lock:
             earlier, self._stored = self._stored, self._tally.counts()
             self._add_store_calls("flow", calls_since(earlier, self._stored))

@@ -60,13 +60,12 @@ class OpenTelemetry:
         self._run, self._tally, self._counts = str(config.name), tally, tally.counts()
         self._failures = _FirstFailure()
         _SDK.addHandler(self._failures)
-        resource = Resource.create(
-            {
-                "service.name": os.environ.get("OTEL_SERVICE_NAME", _SERVICE),
-                "service.version": penstock.__version__,
-                "penstock.run": self._run,
-            }
-        )
+        own = {"service.version": penstock.__version__, "penstock.run": self._run}
+        if not {"OTEL_SERVICE_NAME"} & os.environ.keys() and "service.name=" not in os.environ.get(
+            "OTEL_RESOURCE_ATTRIBUTES", ""
+        ):
+            own["service.name"] = _SERVICE
+        resource = Resource.create(own)
         self._meters = MeterProvider(
             [PeriodicExportingMetricReader(OTLPMetricExporter())], resource, shutdown_on_exit=False
         )
@@ -173,6 +172,7 @@ def _observe(meters: MeterProvider, metrics: RunMetrics) -> None:
 
     def reader(name: str, suffix: str) -> Callable[[CallbackOptions], Iterable[Observation]]:
         def read(_: CallbackOptions) -> Iterable[Observation]:
+            metrics.count_store_calls()  # a part of a registry is read without what is called before the whole
             for family in metrics.registry.restricted_registry([f"{name}{suffix}"]).collect():
                 for sample in family.samples:
                     yield Observation(sample.value, dict(sample.labels))

@@ -90,7 +90,7 @@ def test_the_command_prints_rows_constants_and_measurements(bench):
     for row in found["rows"]:
         assert row["parts"][row["first bottleneck"]] == max(row["parts"].values())
         assert row["env steps/s"] > 0
-    assert found["rows"][0]["hours"] == 8.6
+    assert found["rows"][0]["hours"] == pytest.approx(8.6)
     assert {"learner", "bandwidth"} < {row["part"] for row in found["limits"]}
     assert {row["name"]: row["source"] for row in found["constants"]}["kept_months"] == "given by --assume"
     assert {row["name"]: row["value"] for row in found["measured"]}["update"] == 2.0

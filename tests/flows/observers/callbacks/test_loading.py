@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import penstock
-from penstock.flows.observers.callbacks.loading import load_callbacks
+from penstock.flows.observers.callbacks.loading import load_callbacks, made_callbacks
 from penstock.storage.errors import ConfigError
 from penstock.tasks.setup.config.loading import build_config
 
@@ -68,3 +68,39 @@ def test_a_name_of_another_form_is_refused(name: str):
     """It is refused with the other settings."""
     with pytest.raises(ConfigError, match=r"cluster.callbacks: .*expected module:Name"):
         build_config({"cluster": {"callbacks": [name]}})
+
+
+class Follower(penstock.Callback):
+    """Follows everything, and keeps nothing."""
+
+
+class Demanding(Follower):
+    """Can't be made without knowing where to send."""
+
+    def __init__(self, channel: str) -> None:
+        self.channel = channel
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (5, "callbacks = 5: expected a list of callbacks"),
+        (Follower(), "expected a list of callbacks"),
+        ([5], "callbacks: 5 has none of on_run_start"),
+        ([lambda _: None], "has none of on_run_start"),
+        ([Demanding], "callbacks: Demanding can't be made without arguments: TypeError"),
+    ],
+)
+def test_objects_that_are_no_callbacks_are_refused_before_a_run_starts(given: object, says: str, tmp_path: Path):
+    """Nothing would call them, and nobody would see that."""
+    with pytest.raises(ConfigError, match=says):
+        penstock.train("cartpole", store=tmp_path, callbacks=given)  # type: ignore[arg-type]
+    assert not list(tmp_path.glob("cartpole*"))
+
+
+def test_classes_are_made_as_named_ones_are():
+    """An object is taken as it is."""
+    follower = Follower()
+    made, taken = made_callbacks([Follower, follower])
+    assert isinstance(made, Follower)
+    assert taken is follower

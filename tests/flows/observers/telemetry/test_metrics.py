@@ -2,10 +2,13 @@
 
 import re
 
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.flows.observers.telemetry.metrics import RunMetrics, stage_parts
+from penstock.flows.observers.telemetry.otlp import _observe
 from penstock.storage.refs import Ref, SnapshotRef
 from penstock.storage.runs.commit_schema import Commit
 from penstock.storage.runs.timings import ActTimes, EdgeCount, LearnTimes, MemberPlace, StageTimings
@@ -91,6 +94,23 @@ def test_store_calls_are_those_since_the_last_scrape():
     assert found["penstock_store_seconds_total", "read", "flow"] == 0.75
     assert found["penstock_store_bytes_total", "read", "flow"] == 15
     assert found["penstock_store_errors_total", "read", "flow"] == 1
+
+
+def test_opentelemetry_reads_store_calls_too():
+    """It reads one metric after another, and never the whole registry."""
+    tally, reader = StoreTally(), InMemoryMetricReader()
+    meters = MeterProvider([reader])
+    _observe(meters, RunMetrics("a", tally))
+    tally.add("read", StoreCalls(calls=2, seconds=0.5, bytes=10, errors=1))
+    read = reader.get_metrics_data()
+    assert read is not None
+    found = {
+        metric.name: [point.value for point in metric.data.data_points]
+        for scope in read.resource_metrics[0].scope_metrics
+        for metric in scope.metrics
+    }
+    assert (found["penstock_store_calls"], found["penstock_store_bytes"]) == ([2], [10])
+    meters.shutdown()
 
 
 def test_a_state_without_tasks_becomes_zero():
