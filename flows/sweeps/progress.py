@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from penstock.storage.errors import ConfigError
@@ -14,8 +15,8 @@ if TYPE_CHECKING:
     from penstock.tasks.setup.config.run import TrainConfig
 
 
-_COMPARED = ("", "algorithm", "schedule")
-"""Tables of settings whose values are stored as they are given."""
+_COMPARED = re.compile(r"seed|(?:algorithm|schedule)\.\w+")
+"""Settings whose values are stored as they are given."""
 
 
 class Progress:
@@ -90,15 +91,14 @@ def _refuse_other_values(point: Point, run: RunFolder) -> None:
     stored, expected = (
         config.model_dump(mode="json") for config in (build_stored_config(run.load("config")["config"]), point.config)
     )
-    for path in point.values:
+    for path in filter(_COMPARED.fullmatch, point.values):
         table, _, name = path.rpartition(".")
-        if table in _COMPARED:
-            there, wanted = (settings[table][name] if table else settings[name] for settings in (stored, expected))
-            if there != wanted:
-                raise ConfigError(
-                    f"run '{run.name}' is there already, with {path} = {there!r}, and this sweep's has {wanted!r}: it "
-                    f"is another sweep's, or none's; choose another name for the sweep"
-                )
+        there, wanted = ((one[table] if table else one).get(name) for one in (stored, expected))
+        if there != wanted:
+            raise ConfigError(
+                f"run '{run.name}' is there already, with {path} = {there!r}, and this sweep's has {wanted!r}: it is "
+                f"another sweep's, or none's; choose another name for the sweep"
+            )
 
 
 def check_evaluated(what: str, stages: int, config: TrainConfig) -> None:

@@ -58,6 +58,15 @@ def test_a_run_with_other_values_is_no_trial(tmp_path, returns):
     assert Progress(point_of(tmp_path, 0.01)).update() == bool(returns)
 
 
+def test_a_run_of_another_algorithm_is_no_trial(tmp_path):
+    """It may lack the setting."""
+    config = build_config({"store": str(tmp_path), "algorithm": {"name": "dqn"}})
+    store_run(config, "tpe-0000", [1.0])
+    point = make_point("tpe", small_config(tmp_path), {"algorithm.epochs": 2}, "tpe-0000")
+    with pytest.raises(ConfigError, match=r"with algorithm\.epochs = None, and this sweep's has 2"):
+        Progress(point).update()
+
+
 def test_tables_and_numbers_compare_as_they_are_stored(tmp_path):
     """A whole number for one with a fraction, a list for a tuple, and an environment's settings in whatever form."""
     values = {RATE: 1, "algorithm.hidden": [8], "seed": 0, "environment.settings": {"gravity": 3.7}}
