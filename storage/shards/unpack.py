@@ -44,7 +44,7 @@ class Segments:
     def view(self, start: int, stop: int) -> memoryview:
         """Return a view of bytes `[start, stop)`, which must have been fetched; none are needed for an empty range."""
         if start == stop:
-            return memoryview(b"")
+            return memoryview(bytearray())
         found = self.find(start, stop)
         if found is None:
             raise RuntimeError(f"bytes {start} to {stop} were not fetched")

@@ -74,7 +74,7 @@ def test_runs_that_may_only_be_read_are_skipped(tmp_path, monkeypatch):
 
 
 def test_runs_without_a_stage_are_not_verified_from_it(tmp_path):
-    """Of all runs of a store; a run that is named must have it."""
+    """Runs that are not named are verified as far as they have it; a named one must have it."""
     root = open_store(tmp_path)
     for name, stages in (("a-short", 1), ("b-long", 3)):
         history = History(root, name, real_shards=True)

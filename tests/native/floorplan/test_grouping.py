@@ -56,6 +56,19 @@ def made_up(folder: Path) -> tuple[Path, Path]:
     return flat(folder, text)
 
 
+def test_cells_without_an_area_are_grouped_by_their_places(tmp_path):
+    """Their centre of mass is that of equal ones; a netlist of no numbers would come out otherwise."""
+    names = [f"c{i}" for i in range(8)]
+    text = macro("M", 10, 10, 20, 20) + pin("M/p", "M", 0, 0, "c0", "c1")
+    text += "".join(cell(name, 0.0, 50.0 + i, 50.0, names[(i + 1) % 8]) for i, name in enumerate(names))
+    netlist, placement = group_netlist(*flat(tmp_path, text), tmp_path / "grouped", groups=2, threads=1)
+    plc = open_placement(netlist, placement)
+    for index in soft_macros(plc):
+        x, y = plc.get_node_location(index)
+        assert 50.0 <= x <= 57.0
+        assert y == 50.0
+
+
 @pytest.fixture(scope="module")
 def block(tmp_path_factory):
     folder = tmp_path_factory.mktemp("flat")

@@ -128,6 +128,16 @@ def test_steps_take_as_many_requests_in_large_shards_as_in_small_ones(form, stor
         assert store.read_bytes < 2_000_000
 
 
+@pytest.mark.parametrize("form", list(FORMS))
+def test_no_steps_are_no_rows_and_no_request(form, store):
+    """Wherever they would be, and whatever has been read before."""
+    *_, shard = a_shard(FORMS[form], STEPS, ENVS)
+    reader = open_shard(store, stored(store, shard), head_bytes=4096)
+    for step in (0, STEPS // 2, STEPS):
+        part = reader.steps(step, step, ["observation"])
+        assert part["observation"].shape[0] == 0
+
+
 def test_a_small_shard_is_one_request(store):
     """Its data are read with the head."""
     columns = {"observation": Spec("float32", (4,)), "reward": Spec("float32")}

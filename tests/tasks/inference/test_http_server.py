@@ -163,7 +163,7 @@ def test_arrows_own_types_of_a_row_are_taken(client: httpx.Client):
 
 
 def test_a_column_that_is_there_twice_is_refused(client: httpx.Client):
-    """Which of them is meant can not be known."""
+    """No rule says which of them is meant."""
     table = pa.table([flat(np.zeros((1, 4)))] * 2, names=["observation", "observation"])
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:

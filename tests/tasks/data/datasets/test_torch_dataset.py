@@ -148,7 +148,7 @@ def test_a_state_is_gone_on_from_exactly(url, taken, ranks_after):
 
 
 def test_a_state_of_other_commits_is_refused(url, tmp_path):
-    """Of a store that lacks the newest ones, or where the run was trained again: its cursor counts other rows."""
+    """A store may lack the newest ones, or have those of a run that was trained again: the cursor counts other rows."""
     state = json.loads(json.dumps(TrajectoryDataset(url, "one", batch_rows=5).state_dict()))
     other = RunFolder(open_store(str(tmp_path / "other")), "one")
     other.create({"config": {}})

@@ -120,6 +120,7 @@ def test_zero_noise_acts_the_mapped_mean(actions: str):
 )
 def test_bounds_that_are_not_there_are_refused(action: dict[str, Any], found: str):
     """Before anything starts, with the setting and the environment by name."""
+    action = {"shape": (2,), **action}
     environment: Any = {"id": "Endless-v0", "agents": 0, "observation": {"shape": (3,)}, "action": action}
     PPOSettings().check_environment(environment)
     with pytest.raises(ConfigError, match=rf"algorithm\.actions = 'clipped': Endless-v0 .*{found}"):
@@ -137,7 +138,7 @@ def test_bounds_that_are_not_there_are_refused(action: dict[str, Any], found: st
 )
 def test_an_actor_between_bounds_needs_some(settings: Any, low: float, high: float, found: str):
     """Its actions would be infinite or no numbers; a distance between bounds has to be a number, too."""
-    action = {"kind": "box", "low": np.full(2, low), "high": np.full(2, high)}
+    action = {"kind": "box", "shape": (2,), "low": np.full(2, low), "high": np.full(2, high)}
     environment: Any = {"id": "Endless-v0", "agents": 0, "observation": {"shape": (3,)}, "action": action}
     with pytest.raises(ConfigError, match=rf"algorithm\.name = '{settings.name}': Endless-v0 .*{found}"):
         settings.check_environment(environment)
