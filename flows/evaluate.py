@@ -5,8 +5,11 @@ Needs nothing in the environment; uses `PREFECT_API_URL`, and the usual credenti
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from prefect import flow, get_run_logger
 from prefect.artifacts import create_table_artifact
+from pydantic import Field
 
 from penstock.flows.display.console import current_panel
 from penstock.flows.display.naming import artifact_key
@@ -21,9 +24,9 @@ from penstock.tasks.setup.config.consent import record_consent
 def evaluate(
     run: str,
     store: str = "runs",
-    episodes: int = 100,
-    key: int = 1_000_000,
-    idle_seconds: float = 3600.0,
+    episodes: Annotated[int, Field(ge=1)] = 100,
+    key: Annotated[int, Field(ge=0, lt=1 << 63)] = 1_000_000,
+    idle_seconds: Annotated[float, Field(ge=0)] = 3600.0,
     follow: bool = True,
     trust: bool = False,
 ) -> list[dict[str, float]]:

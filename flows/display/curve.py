@@ -93,7 +93,8 @@ def _thinned(points: Sequence[Point]) -> list[Point]:
 
 def _ticks(least: float, most: float) -> list[float]:
     """Return evenly spaced round numbers that enclose both ends."""
-    return list(_round_numbers(least, most if most > least else least + 1.0))
+    # Wider than the last digit of a number of any size.
+    return list(_round_numbers(least, most if most > least else least + max(1.0, 1e-6 * abs(least))))
 
 
 def _round_numbers(least: float, most: float) -> Iterator[float]:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from penstock.native import fill_noise
+from penstock.storage.errors import DivergedError
 from penstock.storage.shards.codec import ShardColumns, allocate
 from penstock.tasks.data.snapshots.opponents import make_acting_pool
 from penstock.tasks.roles.stepping.remote_pool import RemotePool
@@ -233,13 +234,27 @@ class TileActor:
             rows, carry = algorithm.act(params, carry, observation, noise_row)
             for name, column in buffers.row_columns:
                 column[step].copy_(rows[name])
-            pool.step_round(step, action)
+            try:
+                pool.step_round(step, action)
+            except ValueError as error:
+                self._refuse_diverged(action, error)
+                raise
             if self.remote is not None:
                 yield
                 self.remote.receive_step()
             if carry is not None:
                 carry = self._fresh_where_ended(carry, arrays["terminated"][step] | arrays["truncated"][step])
         self._carry = carry
+
+    def _refuse_diverged(self, action: object, error: ValueError) -> None:
+        """Raise a DivergedError if the policy's own numbers are what the environments refuse."""
+        if not np.isfinite(np.asarray(action)).all():
+            stage = self.next_round // self._context.config.schedule.rounds_per_stage
+            raise DivergedError(
+                f"stage {stage} diverged in round {self.next_round}: {error}. Nothing of it was committed, and a "
+                f"resumed run would end likewise: start another one with a lower algorithm.learning_rate, or look for "
+                f"rewards and observations that are not finite"
+            ) from error
 
     def _acted(self, version: int, buffers: RoundBuffers) -> ActedRound:
         """End the round that was played."""

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from penstock.storage.errors import DivergedError
 from penstock.storage.tensors import load_tensors, save_tensors
 from penstock.tasks.roles.acting.tile import RoundBuffers, TileActor
 from penstock.tasks.specs import LossInputs, NoiseSpec, ParameterGroup, Spec, State
@@ -204,3 +205,15 @@ def test_the_carry_resets_with_every_episode_and_survives_a_restart(make_context
     actor.restore(load_tensors(memoryview(save_tensors(state, {})), "state")[0], 2)
     buffers = RoundBuffers(context, 0)
     assert_same([kept(actor.act_round(0, params_of(context), buffers)) for _ in range(2)], rounds[2:])
+
+
+@pytest.mark.parametrize("broken", [np.inf, np.nan])
+def test_a_policy_that_gives_no_numbers_has_diverged(make_context: MakeContext, broken: float):
+    """By too large a learning rate: a search goes on with other trials, and a command says what would help."""
+    context = make_context({"environment": {"id": "Pendulum-v1", "max_episode_steps": 200}})
+    params = context.algorithm.init(1).params
+    actor, buffers = TileActor(context, 0), RoundBuffers(context, 0)
+    actor.start()
+    params["policy"].flat.fill_(broken)
+    with pytest.raises(DivergedError, match=r"stage 0 diverged in round 0: action .*finite.*algorithm\.learning_rate"):
+        actor.act_round(0, params, buffers)
