@@ -46,7 +46,9 @@ def facts(history: History) -> Row:
         found["episodes"] = f"{newest.episodes:,}"
         means = [stage.commit.evaluation["mean_return"] for stage in history.stages if stage.commit.evaluation]
         if means:
-            found["best evaluation"] = f"{round_return(max(means)):,}"
+            shown = len(history.stages)
+            of = "" if shown == history.committed else f" of {shown:,} stages that were read"
+            found[f"best evaluation{of}"] = f"{round_return(max(means)):,}"
     if newest and len(history.stages) == history.committed:
         found["shards"] = format_bytes(sum(ref.nbytes for stage in history.stages for ref in stage.commit.shards))
         if seconds:

@@ -85,7 +85,7 @@ def export_to(
         from penstock.flows.report.tensorboard import write_events
         from penstock.tasks.analysis.history import read_history
 
-        return write_events(read_history(run), path)
+        return write_events(read_history(run, most_stages=(run.log.newest_stage() or 0) + 1), path)
     if kind != "minari":
         raise ConfigError(f"the format {kind!r} is not known, expected 'onnx', 'torch', 'minari' or 'tensorboard'")
     from penstock.tasks.data.datasets.minari import export_run, spaces_of
