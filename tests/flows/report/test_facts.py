@@ -9,7 +9,7 @@ from ...support.stored.stored_points import small_config, store_run
 
 
 def test_the_best_evaluation_of_a_part_is_called_so(tmp_path, monkeypatch: pytest.MonkeyPatch):
-    """Of a long run some stages are read, and the best may be among the others."""
+    """A long run is read in part, and its best stage may be among the others."""
     run = store_run(small_config(tmp_path), "long", [10.0, 90.0, 20.0, 30.0])
     assert facts(history.read_history(run))["best evaluation"] == "90.0"
     monkeypatch.setattr(history, "_NEWEST_STAGES", 1)
