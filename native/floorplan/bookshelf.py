@@ -212,7 +212,9 @@ def _converted(design: _Design) -> tuple[str, str]:
     for name, cell in design.cells.items():
         index_of[name] = len(nodes)
         orientation = cell.orientation if kinds[name] == "hard" else "N"
-        if cell.orientation in _QUARTER_TURNS and (kinds[name] == "soft" or cell.width != cell.height):
+        # A square macro's pins are turned by the evaluator; a port has no sides.
+        turns_sides = kinds[name] == "soft" or (kinds[name] == "hard" and cell.width != cell.height)
+        if turns_sides and cell.orientation in _QUARTER_TURNS:
             raise BlockFileError(
                 f"{name} has the orientation {cell.orientation}, which exchanges its width and height; expected one "
                 f"of {', '.join(_MIRRORED)}, as nothing is turned by a quarter here"
@@ -233,10 +235,10 @@ def _converted(design: _Design) -> tuple[str, str]:
             lines.append(f"{len(nodes) - 1} {x!r} {y!r} {shown} {int(cell.fixed)}")
     driving: set[int] = set()
     for number, pins in enumerate(design.nets):
-        placed = [
+        turned = [
             (*_turned(design, pin, kinds[pin[0]]), kinds[pin[0]], names[pin[0]], index_of[pin[0]]) for pin in pins
         ]
-        _add_net(nodes, lines, placed, number, driving)
+        _add_net(nodes, lines, turned, number, driving)
     text = "".join(node_text(*node) for node in nodes)
     side = min(1024, max(1, math.isqrt(len([1 for kind in kinds.values() if kind == "hard"]) * 9)))
     header = [

@@ -197,11 +197,9 @@ def _from_arrow(policy: Policy, body: bytes) -> dict[str, Any]:
         with pa.ipc.open_stream(body) as reader:
             table = reader.read_all()
         table.validate(full=True)
-        _refuse_unknown(table.column_names, shapes)
+        _check_columns(table.column_names, shapes)
         given = {}
-        for name in set(shapes) & set(table.column_names):
-            if table.column_names.count(name) > 1:
-                raise _Refused(422, f"there is more than one column '{name}'")
+        for name in table.column_names:
             given[name] = _numbers(name, table.column(name).combine_chunks(), shapes[name])
     except (pa.ArrowException, OSError, ValueError, TypeError) as error:
         raise _Refused(
@@ -213,9 +211,11 @@ def _from_arrow(policy: Policy, body: bytes) -> dict[str, Any]:
     return given
 
 
-def _refuse_unknown(names: list[str], expected: Collection[str]) -> None:
-    if unknown := sorted(set(names).difference(expected)):
+def _check_columns(names: list[str], known: Collection[str]) -> None:
+    if unknown := sorted(set(names).difference(known)):
         raise ValueError(f"unknown columns: {', '.join(unknown)}")
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"there is more than one column '{twice[0]}'")
 
 
 def _numbers(name: str, column: pa.Array, shape: tuple[int, ...]) -> NDArray[Any]:

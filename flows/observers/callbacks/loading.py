@@ -25,7 +25,7 @@ def load_callbacks(names: Iterable[str]) -> list[Callback]:
     Raises:
         ConfigError: one can't be imported or made, or follows nothing.
     """
-    return [_made(name, found_callback(name)) for name in names]
+    return [_made(f"--callback {name}", found_callback(name)) for name in names]
 
 
 def found_callback(name: str) -> Any:
@@ -81,11 +81,10 @@ def in_one_line(error: BaseException) -> str:
     return f"{text} ({Path(where.tb_frame.f_code.co_filename).name}, line {where.tb_lineno})"
 
 
-def _made(name: str, found: Any) -> Callback:
+def _made(what: str, found: Any) -> Callback:
     if not isinstance(found, type):
         return cast("Callback", found)
     try:
         return cast("Callback", found())
     except Exception as error:
-        shown = name if name == "callbacks" else f"--callback {name}"
-        raise ConfigError(f"{shown}: {found.__name__} can't be made without arguments: {in_one_line(error)}") from error
+        raise ConfigError(f"{what}: {found.__name__} can't be made without arguments: {in_one_line(error)}") from error

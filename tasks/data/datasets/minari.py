@@ -24,13 +24,11 @@ from penstock.native.adapters.structured_actions import (
     own_action,
     stored_action,
 )
-from penstock.storage.digest import canonical_json, digest
-from penstock.storage.errors import ConfigError, RunExistsError
-from penstock.storage.runs.continuing.leftovers import clear_leftovers
+from penstock.storage.errors import ConfigError
 from penstock.storage.runs.reader_claims import reading
 from penstock.storage.shards.codec import decode_shard
 from penstock.storage.shards.whole_episodes import whole_episodes
-from penstock.tasks.data.datasets.stored_episodes import LAST, commit_episodes, write_episodes
+from penstock.tasks.data.datasets.stored_episodes import LAST, commit_episodes, require_free, write_episodes
 from penstock.tasks.environments.factory import make_pool
 from penstock.tasks.setup.config.consent import require_consent
 from penstock.tasks.setup.config.replay import build_stored_config
@@ -184,11 +182,7 @@ def import_dataset(run: RunFolder, path: Path) -> Exported:
     except (OSError, ValueError, AssertionError) as error:
         raise ConfigError(f"'{path}' is not a Minari dataset: {error}; expected a folder with 'data' in it") from error
     description = _run_json(run.name, dataset)
-    if run.exists():
-        if run.log.newest() or run.genesis() != digest(canonical_json(description["identity"])):
-            raise RunExistsError(f"there is a run '{run.name}' already; choose another name for the import")
-    else:
-        clear_leftovers(run, ())
+    require_free(run, description, "import")
     last_infos = _last_infos(dataset)
     environment = dataset.env_spec.id if dataset.env_spec is not None else str(dataset.id)
     refs: list[ShardRef] = []

@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from penstock.native.floorplan import PlacementCost, cells_of
-from penstock.storage.digest import canonical_json, digest
-from penstock.storage.errors import ConfigError, RunExistsError
-from penstock.storage.runs.continuing.leftovers import clear_leftovers
-from penstock.tasks.data.datasets.stored_episodes import LAST, commit_episodes, write_episodes
+from penstock.storage.errors import ConfigError
+from penstock.tasks.data.datasets.stored_episodes import LAST, commit_episodes, require_free, write_episodes
 from penstock.tasks.environments.factory import make_pool
 from penstock.tasks.environments.floorplan_blocks import open_blocks
 
@@ -47,7 +45,7 @@ class RecordedEpisode:
 
 
 def record_placements(
-    run: RunFolder, config: TrainConfig, description: Mapping[str, object], placements: Sequence[Sequence[Path]]
+    run: RunFolder, config: TrainConfig, description: Mapping[str, Any], placements: Sequence[Sequence[Path]]
 ) -> list[RecordedEpisode]:
     """Write placements as a finished run of one stage, a shard for each block.
 
@@ -63,10 +61,7 @@ def record_placements(
         ConfigError: a placement can't be read, or is none of an episode, as `cells_of` says.
         RunExistsError: there is another run of that name.
     """
-    if run.exists() and (run.log.newest() or run.genesis() != digest(canonical_json(description["identity"]))):
-        raise RunExistsError(f"there is a run '{run.name}' already; choose another name for the placements")
-    if not run.exists():
-        clear_leftovers(run, ())
+    require_free(run, description, "placements")
     blocks = open_blocks(config.environment)
     cells = [[_cells(block, file) for file in files] for block, files in zip(blocks, placements, strict=True)]
     played = _played(config, [[one.cells for one in of_block] for of_block in cells])

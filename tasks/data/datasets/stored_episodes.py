@@ -7,17 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from penstock.storage.digest import digest
-from penstock.storage.errors import ConfigError
+from penstock.storage.digest import canonical_json, digest
+from penstock.storage.errors import ConfigError, RunExistsError
 from penstock.storage.refs import Ref, ShardRef, checkpoint_name, shard_name
 from penstock.storage.runs.commit_schema import Commit
+from penstock.storage.runs.continuing.leftovers import clear_leftovers
 from penstock.storage.shards.codec import ShardColumns, ShardInfo, allocate, encode_shard
 from penstock.storage.shards.episode_index import Episodes
 from penstock.storage.shards.specs import DTYPES, Spec
 from penstock.storage.tensors import save_tensors
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -104,6 +105,23 @@ def write_episodes(
     name = shard_name(0, 0, round_, 0, shard.digest)
     run.store.write(name, shard.parts)
     return ShardRef(name, shard.digest, shard.nbytes, round_, 0, steps)
+
+
+def require_free(run: RunFolder, description: Mapping[str, Any], what: str) -> None:
+    """Check that episodes can be written as this run, and clear what an interrupted call or another one has left.
+
+    Args:
+        run: the run to create; one that such a call has created, and that has no commit yet, is the same.
+        description: what its `run.json` will say.
+        what: word for what is written, for the message.
+
+    Raises:
+        RunExistsError: there is another run of that name.
+    """
+    if not run.exists():
+        clear_leftovers(run, ())
+    elif run.log.newest() or run.genesis() != digest(canonical_json(description["identity"])):
+        raise RunExistsError(f"there is a run '{run.name}' already; choose another name for the {what}")
 
 
 def commit_episodes(run: RunFolder, refs: Sequence[ShardRef], episodes: int, finished: str) -> None:

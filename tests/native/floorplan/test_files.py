@@ -299,6 +299,14 @@ def test_quarter_turns_of_bookshelf_are_refused(tmp_path, line):
         import_bookshelf(bookshelf(tmp_path, pl=turned), tmp_path / "out")
 
 
+def test_a_pad_of_bookshelf_may_have_any_orientation(tmp_path):
+    """It is a point: nothing of it is turned, whatever length its file gives it."""
+    nodes = BOOKSHELF["nodes"].replace("pad 0 0 terminal", "pad 3 0 terminal")
+    turned = BOOKSHELF["pl"].replace("pad 98 9 : N", "pad 98 9 : W")
+    plc = open_placement(*import_bookshelf(bookshelf(tmp_path, nodes=nodes, pl=turned), tmp_path / "out"))
+    assert plc.get_node_type(plc.get_node_index("pad")) == "PORT"
+
+
 def test_a_row_of_bookshelf_may_have_several_parts(tmp_path):
     """The canvas covers all of them."""
     parts = "SubrowOrigin : 98 NumSites : 15\n SubrowOrigin : 123 NumSites : 15"
