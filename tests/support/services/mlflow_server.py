@@ -3,34 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 import urllib.request
-from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-HERE = Path(__file__).resolve()
-VENV = HERE.parents[3] / ".venv-mlflow"
-REQUIREMENTS = HERE.with_name("requirements-mlflow.txt")
+from .own_environment import own_environment
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
 START_SECONDS = 180.0
 INSTALL_SECONDS = 400.0
-
-
-class NoMlflowError(Exception):
-    """Raised if MLflow cannot be installed here, with the reason."""
 
 
 class MlflowServer:
     """A server on loopback with its data below `folder`; a context manager that starts it."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises NoMlflowError if it can't be installed."""
-        self._command = _installed()
+        """Raises NotInstalledError if it can't be installed."""
+        self._command = own_environment("mlflow", INSTALL_SECONDS) / "mlflow"
         self._folder = folder
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = free.getsockname()[1]
@@ -85,30 +80,3 @@ class MlflowServer:
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait(150)
             self._process = None
-
-
-def _installed() -> Path:
-    """Return the command `mlflow`, after installing it if needed."""
-    command, done = VENV / "bin" / "mlflow", VENV / ".ready"
-    wanted = REQUIREMENTS.read_text()
-    with VENV.with_name(".venv-mlflow.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if done.exists() and done.read_text() == wanted:
-            return command
-        python = VENV / "bin" / "python"
-        install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", REQUIREMENTS]
-        for step in ([sys.executable, "-m", "venv", VENV], install):
-            try:
-                subprocess.run(
-                    [str(part) for part in step],
-                    env={name: value for name, value in os.environ.items() if name != "PIP_CONSTRAINT"},
-                    stdin=subprocess.DEVNULL,
-                    capture_output=True,
-                    check=True,
-                    timeout=INSTALL_SECONDS,
-                )
-            except subprocess.SubprocessError as error:
-                said = (getattr(error, "stderr", None) or b"").decode(errors="replace").strip()[-500:]
-                raise NoMlflowError(f"MLflow could not be installed into '{VENV}': {error} {said}") from error
-        done.write_text(wanted)
-    return command

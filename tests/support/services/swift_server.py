@@ -8,7 +8,6 @@ background daemons. Swift reads its configuration from a fixed path, so that pat
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import socket
 import subprocess
@@ -20,8 +19,6 @@ from pathlib import Path
 from typing import Self
 
 HERE = Path(__file__).resolve()
-VENV = HERE.parents[3] / ".venv-swift"
-REQUIREMENTS = HERE.with_name("requirements-swift.txt")
 USER, KEY = "test:tester", "testing"
 START_SECONDS = 120.0
 INSTALL_SECONDS = 200.0
@@ -138,28 +135,12 @@ def _check_attributes(folder: Path) -> None:
 
 def _environment() -> Path:
     """Return a Python interpreter with Swift, after installing it if needed."""
-    python, done = VENV / "bin" / "python", VENV / ".ready"
-    wanted = REQUIREMENTS.read_text()
-    with VENV.with_name(".venv-swift.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if done.exists() and done.read_text() == wanted:
-            return python
-        install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", REQUIREMENTS]
-        for command in ([sys.executable, "-m", "venv", VENV], install):
-            try:
-                subprocess.run(
-                    [str(part) for part in command],
-                    env={name: value for name, value in os.environ.items() if name != "PIP_CONSTRAINT"},
-                    stdin=subprocess.DEVNULL,
-                    capture_output=True,
-                    check=True,
-                    timeout=INSTALL_SECONDS,
-                )
-            except subprocess.SubprocessError as error:
-                said = (getattr(error, "stderr", None) or b"").decode(errors="replace").strip()[-500:]
-                raise NoSwiftError(f"Swift could not be installed into '{VENV}': {error} {said}") from error
-        done.write_text(wanted)
-    return python
+    from .own_environment import NotInstalledError, own_environment  # not where that interpreter runs this file
+
+    try:
+        return own_environment("swift", INSTALL_SECONDS) / "python"
+    except NotInstalledError as error:
+        raise NoSwiftError(f"Swift could not be installed: {error}") from error
 
 
 def _serve(folder: Path, port: int) -> None:

@@ -12,7 +12,8 @@ from penstock.flows.observers.callbacks.records import run_end, run_start
 from penstock.flows.observers.tracking.mlflow import MlflowTracker
 from penstock.flows.observers.tracking.outcome import Outcome, OutcomeMaker
 
-from ....support.services.mlflow_server import MlflowServer, NoMlflowError
+from ....support.services.mlflow_server import MlflowServer
+from ....support.services.own_environment import NotInstalledError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +27,7 @@ pytestmark = pytest.mark.slow
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MlflowServer]:
     try:
         server = MlflowServer(tmp_path_factory.mktemp("mlflow"))
-    except NoMlflowError as error:
+    except NotInstalledError as error:
         pytest.skip(str(error))
     with server:
         yield server
