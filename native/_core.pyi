@@ -1,6 +1,7 @@
 # Types of the extension module that native/src builds.
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, Literal, NotRequired, SupportsIndex, TypedDict
 
 import numpy as np
@@ -29,7 +30,12 @@ class Description(TypedDict):
     facts: NotRequired[dict[str, NDArray[np.float64]]]
 
 def environment_ids() -> tuple[str, ...]: ...
-def load_library(path: str, resources: str = "", id: str = "") -> list[str]: ...  # noqa: A002
+def load_library(
+    path: str,
+    resources: str = "",
+    id: str = "",  # noqa: A002
+    reserved: AbstractSet[str] = ...,
+) -> list[str]: ...
 def describe(id: str, config: Mapping[str, float] = ..., resources: str | None = None) -> Description: ...  # noqa: A002
 def batch_kernels(id: str) -> int: ...  # noqa: A002  (address of a table, native/include/penstock/batch/kernels.hpp; 0: none)
 def fill_noise(

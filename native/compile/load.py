@@ -24,6 +24,7 @@ from filelock import FileLock
 
 from penstock.native import _core
 from penstock.native.compile.compiler import CompileError, Compiler, find_compiler, include_dir
+from penstock.native.pool import task_libraries
 from penstock.native.registry.gymnasium_ids import register
 from penstock.native.registry.registry import make_native
 
@@ -194,7 +195,8 @@ class Build:
                 platform.node().encode() if any("native" in flag for flag in self.arguments) else b"",
             ]
         )
-        # Names which files a request read when it was last built; if none has changed, it would read the same ones.
+        # Has the binary's size, and names which files a request read when it was last built; if none has changed, it
+        # would read the same ones.
         manifest = folder / f"{request}.json"
         if (known := self._known(folder, manifest)) is not None:
             return known, False
@@ -207,20 +209,22 @@ class Build:
                     target = self._target(folder, request, files)
                     if target != built:  # a file was saved meanwhile: what was compiled is neither state
                         continue
-                    (Path(scratch) / "built").replace(target)
-                    listed = Path(scratch) / "manifest"
-                    listed.write_text(json.dumps([str(file) for file in files]), encoding="utf-8")
+                    made, listed = Path(scratch) / "built", Path(scratch) / "manifest"
+                    listed.write_text(json.dumps([made.stat().st_size, *map(str, files)]), encoding="utf-8")
+                    for written in (made, listed):
+                        _keep(written)
+                    made.replace(target)
                     listed.replace(manifest)
                     return target, True
         raise RuntimeError(f"{self.source} changed while it was compiled, {_ATTEMPTS} times; save it and try again")
 
     def _known(self, folder: Path, manifest: Path) -> Path | None:
         try:
-            files = [Path(name) for name in json.loads(manifest.read_text(encoding="utf-8"))]
-            target = self._target(folder, manifest.stem, files)
+            size, *files = json.loads(manifest.read_text(encoding="utf-8"))
+            target = self._target(folder, manifest.stem, map(Path, files))
+            return target if target.stat().st_size == size else None
         except (OSError, ValueError):
             return None
-        return target if target.exists() else None
 
     def _target(self, folder: Path, request: str, files: Iterable[Path]) -> Path:
         contents = (part for file in files for part in (str(file).encode(), file.read_bytes()))
@@ -260,7 +264,8 @@ class Build:
 
 
 def _load(file: Path, resources: str | os.PathLike[str], build: Build | None) -> tuple[str, ...]:
-    ids = tuple(_core.load_library(str(file), str(resources)))
+    # MuJoCo's tasks are built in, too, though their libraries are loaded when the first is made.
+    ids = tuple(_core.load_library(str(file), str(resources), reserved=task_libraries.IDS))
     _builds.update(dict.fromkeys(ids, build))
     for environment_id in ids:
         try:
@@ -313,6 +318,12 @@ def _digest(parts: Iterable[bytes]) -> str:
         digest.update(len(part).to_bytes(8, "little"))
         digest.update(part)
     return digest.hexdigest()
+
+
+def _keep(file: Path) -> None:
+    """Make a file's bytes durable, so that a power cut after its renaming leaves no empty one."""
+    with file.open("rb") as opened:
+        os.fsync(opened.fileno())
 
 
 def _replace(target: Path, file: Path) -> None:

@@ -176,6 +176,14 @@ class CheckedWrapped:
                 f"value {[int(part) for part in at[2:]]} is {seen[at]:g} after {at[0]} steps, beyond its bounds "
                 f"[{low[at[2:]]:g}, {high[at[2:]]:g}] ({int(wrong.sum())} of {wrong.size} values are)"
             )
+        final = self.seeded().end.bootstrap_observation
+        wrong = ~((final >= low) & (final <= high))
+        if wrong.any():
+            at = np.unravel_index(int(np.argmax(wrong)), wrong.shape)
+            raise CheckFailedError(
+                f"value {[int(part) for part in at[1:]]} of the observation after an episode's last step is "
+                f"{final[at]:g}, beyond its bounds [{low[at[1:]]:g}, {high[at[1:]]:g}]"
+            )
         return f"{len(seen)} steps of {_NUM_ENVS} environments, {seen.dtype} {seen.shape[2:]}"
 
     def check_array(self) -> str:
@@ -204,6 +212,14 @@ class CheckedWrapped:
             if bad.any():
                 at = np.unravel_index(int(np.argmax(bad)), bad.shape)
                 raise CheckFailedError(f"the {name} of environment {at[1]} is {values[at]} at step {at[0]}")
+        final = got.end.bootstrap_observation
+        bad = ~np.isfinite(final)
+        if bad.any():
+            at = np.unravel_index(int(np.argmax(bad)), bad.shape)
+            raise CheckFailedError(
+                f"an observation after an episode's last step has {final[at]}, and learners take its value at a time "
+                f"limit; expected a finite number"
+            )
         return f"rewards from {got.reward.min():g} to {got.reward.max():g}"
 
     def check_same_seed(self) -> str:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 _MAX_SEED = 2**64 - 1
 
+_LARGEST_INTEGER = 2**53
+"""The compiled pool takes a configuration as float64, which has all whole numbers up to here."""
+
 
 def one_seed_each(seed: int | Sequence[int | None] | None, num_envs: int) -> Sequence[int | None]:
     """Return None for each environment, `seed + i` for environment i, or the sequence itself.
@@ -151,7 +154,7 @@ def one_each(name: str, value: Any, default: float, num_envs: int) -> NDArray[An
     """Return one value of a field for each environment, of the type of its default.
 
     Raises:
-        ValueError: Another type, another number of values, or one that is not finite.
+        ValueError: Another type, another number of values, one that is not finite, or an integer beyond 2**53.
     """
     kind = type(default)
     array = np.asarray(value)
@@ -167,6 +170,8 @@ def one_each(name: str, value: Any, default: float, num_envs: int) -> NDArray[An
     wrong = next((item for item in array.reshape(-1).tolist() if not takes(item)), None)
     if wrong is not None:
         raise ValueError(f"{name} must be finite, got {wrong}")
+    if kind is int and np.any((array > _LARGEST_INTEGER) | (array < -_LARGEST_INTEGER)):
+        raise ValueError(f"{name} must be from -{_LARGEST_INTEGER} to {_LARGEST_INTEGER}, got {value!r}")
     return np.broadcast_to(array, (num_envs,)).astype(_DTYPES[kind])
 
 

@@ -137,10 +137,11 @@ class Pool(Asynchronous):
             if value is not None or not self._seeded[index]:
                 seeds[index] = self._drawn_seed(index) if value is None else checked_seed(value, index)
                 given[index] = True
-        self._core.reset(seeds, given, mask)
+        # An environment that fails to reset has its generator seeded before: the next reset continues it.
         for index in np.flatnonzero(given & mask).tolist():
             self._seeds[index] = int(seeds[index])
         self._seeded |= mask
+        self._core.reset(seeds, given, mask)
         return self._core.observation, self._infos.after_reset(self._core, mask)
 
     def picture(self, environment: int) -> NDArray[np.uint8]:

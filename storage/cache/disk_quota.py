@@ -11,7 +11,6 @@ number makes it too high, and costs a scan.
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import itertools
 import os
@@ -21,7 +20,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.storage.cache.node_lock import node_lock
+from penstock.storage.cache.node_lock import NO_LOCKS, node_lock
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,7 +38,6 @@ _FREE = 1 / 16  # of the limit: kept free for reservations, enough for 64 proces
 _LOCK_SECONDS = 10.0  # a scan and some removals take less; after this, a process continues without the lock, inexactly
 _STARTING_SECONDS = 60.0  # between a part file's creation and its lock
 _LEFTOVER_SECONDS = 3_600.0  # used where the file system has no locks, which show whether a writer is alive
-_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
 _COUNTER = itertools.count()
 
 
@@ -158,7 +156,7 @@ def _is_leftover(part: str, age_seconds: float) -> bool:
     except BlockingIOError:
         return False
     except OSError as error:
-        if error.errno not in _NO_LOCKS:
+        if error.errno not in NO_LOCKS:
             raise
         return age_seconds > _LEFTOVER_SECONDS
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import time
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,9 @@ from filelock import FileLock, Timeout
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL})
+"""Error numbers of a file system without locks: a folder on NFS without a lock daemon, say."""
 
 _POLL_SECONDS = 0.002
 _POLL_AT_MOST_SECONDS = 0.02
@@ -37,6 +41,10 @@ def node_lock(file: Path, wait_seconds: float, enough: Callable[[], bool] = lamb
             time.sleep(pause)
             pause = min(2 * pause, _POLL_AT_MOST_SECONDS)
         except NotImplementedError:
+            break
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                raise
             break
         else:
             break

@@ -12,7 +12,7 @@ from pyarrow import fs
 
 from penstock.storage.stores.fsspec import FsspecStore
 from penstock.storage.stores.remote import CONNECT_SECONDS, READ_SECONDS, Fault
-from penstock.storage.stores.s3_credentials import S3Access, check_options
+from penstock.storage.stores.s3_credentials import Keys, S3Access, check_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -26,6 +26,25 @@ _PERMANENT = {"ACCESS_DENIED", "INVALID_ACCESS_KEY_ID", "NO_SUCH_BUCKET", "SIGNA
 class _Clients(NamedTuple):
     arrow: Any
     s3fs: Any
+    access: S3Access
+    keys: Keys | None
+    """Those that `arrow` was made with, which it can't renew."""
+
+
+def _arrow_client(access: S3Access, keys: Keys | None) -> Any:
+    return fs.S3FileSystem(
+        access_key=keys and keys.key,
+        secret_key=keys and keys.secret,
+        session_token=keys and keys.token,
+        anonymous=access.anonymous,
+        region=access.region,
+        endpoint_override=access.endpoint_url,
+        request_timeout=READ_SECONDS,
+        connect_timeout=CONNECT_SECONDS,
+        background_writes=False,
+        allow_delayed_open=True,  # one request for objects of one part
+        retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=0),
+    )
 
 
 class PyarrowStore(FsspecStore):
@@ -39,20 +58,14 @@ class PyarrowStore(FsspecStore):
     def _connect(self) -> _Clients:
         access = S3Access(self._options)
         keys = None if access.anonymous else access.keys()
-        arrow = fs.S3FileSystem(
-            access_key=keys and keys.key,
-            secret_key=keys and keys.secret,
-            session_token=keys and keys.token,
-            anonymous=access.anonymous,
-            region=access.region,
-            endpoint_override=access.endpoint_url,
-            request_timeout=READ_SECONDS,
-            connect_timeout=CONNECT_SECONDS,
-            background_writes=False,
-            allow_delayed_open=True,  # one request for objects of one part
-            retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=0),
-        )
-        return _Clients(arrow, super()._connect())
+        return _Clients(_arrow_client(access, keys), super()._connect(), access, keys)
+
+    def _client(self) -> _Clients:
+        clients: _Clients = super()._client()
+        keys = None if clients.access.anonymous else clients.access.keys()
+        if keys != clients.keys:  # those of a role change every few hours
+            self._opened = clients = clients._replace(arrow=_arrow_client(clients.access, keys), keys=keys)
+        return clients
 
     def _get(self, client: _Clients, path: str) -> Buffer:
         try:

@@ -14,6 +14,7 @@ from penstock.tasks.specs import State
 if TYPE_CHECKING:
     from torch import Tensor
 
+_CARRY = "the next carry"
 _DRAWS = 256
 _TOLERANCE = 1e-3
 
@@ -89,6 +90,8 @@ class ActingChecks:
     def check_row_wise(self) -> str:
         """A row of the result does not depend on another row of the arguments."""
         observation, noise, carry = self._inputs()
+        if carry is not None:
+            carry = self._act(carry, observation, noise)[_CARRY]  # all rows' first ones are alike
         whole = self._act(carry, observation, noise)
         for row in (0, len(observation) - 1):
             changed = observation.clone()
@@ -168,7 +171,9 @@ class ActingChecks:
 
     @torch.inference_mode()
     def _act(self, carry: Tensor | None, observation: Tensor, noise: Tensor) -> dict[str, Tensor]:
-        return self._trial.algorithm.act(self._trial.snapshot, carry, observation, noise)[0]
+        """Act; the columns, and the next carry as one more of that name."""
+        rows, following = self._trial.algorithm.act(self._trial.snapshot, carry, observation, noise)
+        return rows if following is None else {**rows, _CARRY: following}
 
 
 def _require_likeliest(sampled: Tensor, greedy: Tensor, count: int) -> None:

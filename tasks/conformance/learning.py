@@ -207,10 +207,12 @@ class LearningChecks:
                     "what was observed after a termination changes a gradient, expected that nothing follows it: "
                     "multiply the bootstrap value by `terminated == 0`"
                 )
-        self._check_next_episode()
-        if not any(terminated):
-            return "no episode was terminated in these rows, so only truncations were checked"
-        return ""
+        remarks = (
+            [] if any(terminated) else ["no episode was terminated in these rows, so only truncations were checked"]
+        )
+        if not self._check_next_episode():
+            remarks.append("rows are sequences, so the next episode was not changed")
+        return "; ".join(remarks)
 
     def check_update(self) -> str:
         """`update` changes the parameters and the optimizer of one group, `after_minibatch` no parameter."""
@@ -250,7 +252,7 @@ class LearningChecks:
             follows["after_round"] = partial(self._algorithm.after_round, stats=stats)
         for function, follow in follows.items():
             with torch.no_grad():
-                after = follow(clone(trial.state))
+                after = trial.pure(function, lambda follow=follow: follow(clone(trial.state)))
             touched = [
                 name for name in trained if not torch.equal(after.params[name].flat, trial.state.params[name].flat)
             ]
@@ -298,12 +300,13 @@ class LearningChecks:
             for name, column in self._rows(_changed_at(first, step + 1, 0)).items()
         )
 
-    def _check_next_episode(self) -> None:
+    def _check_next_episode(self) -> bool:
+        """Check that rows before an episode's end do not depend on the next one; False if rows are no single steps."""
         for trajectory in self._trial.trajectories:
             steps, envs = trajectory.columns["terminated"].shape
             rows = self._rows(trajectory)
             if len(next(iter(rows.values()))) != steps * envs:
-                return
+                return False
             for row in trajectory.bootstrap_rows[trajectory.bootstrap_rows < (steps - 1) * envs][:_ENDS].tolist():
                 step, env = divmod(row, envs)
                 changed = self._rows(_changed_at(trajectory, step + 1, env))
@@ -316,6 +319,7 @@ class LearningChecks:
                             f"expected that episodes are independent: cut at `terminated | truncated`, and "
                             f"bootstrap from trajectory.bootstrap_observation"
                         )
+        return True
 
     def _rows(self, trajectory: Trajectory) -> Batch:
         with torch.no_grad():

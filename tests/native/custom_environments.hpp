@@ -63,19 +63,26 @@ struct Pixel {
   }
 };
 
-/// Throws when its action is above 0.5.
+/// Throws when its action is above 0.5, and in a reset after an action above 0 if it is `brittle`.
 struct Fragile {
   static constexpr Info info{.id = "Fragile-v0"};
   static constexpr auto action = Box<1>::symmetric({1.0});
   static constexpr auto observation = Box<1>::symmetric({1.0});
   struct Config {
-    PENSTOCK_FIELDS(Config)
+    bool brittle = false;
+    PENSTOCK_FIELDS(Config, brittle)
   } config;
   struct State {
     double last;
     PENSTOCK_FIELDS(State, last)
   } state;
-  void reset(Rng&) { state.last = 0.0; }
+  void reset(Rng&) {
+    if (config.brittle && state.last > 0.0) {
+      state.last = -1.0;
+      throw std::runtime_error("broken");
+    }
+    state.last = 0.0;
+  }
   Step step(std::span<const float, 1> push) {
     if (push[0] > 0.5f) throw std::runtime_error("pushed too hard");
     state.last = double(push[0]);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 
 #include "bindings.hpp"
 #include "penstock/library.hpp"
@@ -30,7 +31,8 @@ Catalog& catalog() {
 /// Adds a library's environments; their ids. One that came from a library before is replaced, pools of it live on:
 /// libraries are never unloaded. With `id` the library's only environment is called that, so that it can be there for
 /// several folders of resources at once.
-std::vector<std::string> load_library(const std::string& path, const std::string& resources, const std::string& id) {
+std::vector<std::string> load_library(const std::string& path, const std::string& resources, const std::string& id,
+                                      const std::set<std::string>& reserved) {
   void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) throw std::runtime_error("cannot load '" + path + "': " + dlerror());
   const auto entry_point = reinterpret_cast<LibraryEntryPoint>(dlsym(handle, library_entry_point));
@@ -51,7 +53,7 @@ std::vector<std::string> load_library(const std::string& path, const std::string
   std::vector<std::string> ids;
   for (const CatalogEntry& entry : entries) {
     const auto found = catalog().find(entry.description.id);
-    if (found != catalog().end() && found->second.library.empty())
+    if ((found != catalog().end() && found->second.library.empty()) || reserved.contains(entry.description.id))
       throw py::value_error("'" + path + "' has an environment called '" + entry.description.id +
                             "', which is built in: give yours another id");
     ids.push_back(entry.description.id);
@@ -130,7 +132,7 @@ void bind_catalog(py::module_& module) {
     return reinterpret_cast<std::uintptr_t>(registered(id).entry.batch);
   }, py::arg("id"));
   module.def("load_library", &load_library, py::arg("path"), py::arg("resources") = "",
-             py::arg("id") = "");
+             py::arg("id") = "", py::arg("reserved") = std::set<std::string>());
 }
 
 }  // namespace penstock

@@ -94,9 +94,9 @@ void PoolBinding::set_batch(std::int64_t batch_size, bool deterministic) {
 
 void PoolBinding::async_reset(const py::array& seeds, const py::array& seeded, const py::object& environments) {
   const Use use(*this, true);
-  buffers_.clear();
   if (!async_) async_.emplace(*pool_, layout_);
   async_->reset(seeds, seeded, environments);
+  buffers_.clear();  // a refused reset leaves a round open, which writes to them
 }
 
 void PoolBinding::drain() {

@@ -144,11 +144,11 @@ class BehaviourCloning(Algorithm):
 
     def _structured_loss(self, output: Tensor, log_std: Tensor | None, batch: LossInputs) -> LossResult:
         """The same of all parts of an action, with the agreement of its choices and the error of its numbers."""
-        distribution, action = self._distribution, batch["action"]
-        likelihood, _ = distribution.probability(output, log_std, action)
+        distribution, action, allowed = self._distribution, batch["action"], batch.get("allowed")
+        likelihood, _ = distribution.probability(output, log_std, action, allowed)
         outputs = {"negative_log_likelihood": -likelihood.detach()}
         with torch.no_grad():
-            greedy, _ = distribution.sample(output, log_std, torch.zeros_like(output))
+            greedy, _ = distribution.sample(output, log_std, torch.zeros_like(output), allowed)
             (likeliest, means), (chosen, numbers) = distribution.parts(greedy), distribution.parts(action)
             if chosen.shape[-1]:
                 outputs["agreement"] = (likeliest == chosen).float().mean(-1)

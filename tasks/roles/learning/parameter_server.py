@@ -1,6 +1,6 @@
 """The parameter server: takes the optimizer's steps for learners that send it gradients, and publishes versions.
 
-It makes the same plan as the learners, so it knows the number of minibatches of a round without a message. With
+It makes the same plan as the learners, over as many rows, so it knows the minibatches of a round. With
 `max_staleness` it takes each learner's steps as they come (`stale_rounds`), otherwise all learners' together.
 """
 
@@ -62,7 +62,9 @@ def serve(assignment: Assignment, context: RunContext, membership: Membership) -
             membership.check()
             if stage.window:
                 stage.window.begin_round()
-            window = stage.window or RoundWindow.of_round(stage.rounds.share_of(round_)[1], round_)
+            # The learners alone know how many rows `post` makes of a round's steps.
+            rows = told_from_first(group)
+            window = stage.window or RoundWindow.of_round(rows, round_)
             if stale is None:
                 state = serve_round(context, state, round_, group, window, edges)
             else:

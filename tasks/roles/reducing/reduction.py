@@ -182,6 +182,12 @@ class ServerReduction(SummedReduction):
         super().__init__(algorithm, group)
         self._server = server
 
+    def share_of(self, rows: int) -> tuple[range, int]:
+        """Return this learner's rows; the first learner tells the server the rows of all, by which it plans."""
+        own, in_all = super().share_of(rows)
+        self._tell(in_all)
+        return own, in_all
+
     def update(self, state: State, loss: Loss, gradient: Tensor) -> State:
         """Send the gradient, and receive the group's parameters."""
         server = self._server.size - 1
@@ -205,10 +211,7 @@ class ServerReduction(SummedReduction):
     def is_beyond(self, limit: RoundLimit, values: Tensor | None) -> bool:
         """Compare as the other learners do; the first of them tells the server."""
         found = super().is_beyond(limit, values)
-        if not self._rows.start:
-            others = self._server.size - 1
-            self.edges.add("learn -> sync", others, others)
-        told_from_first(self._server, found)
+        self._tell(found)
         return found
 
     def after_round(self, state: State, stats: Mapping[str, Tensor]) -> State:
@@ -219,6 +222,13 @@ class ServerReduction(SummedReduction):
             others = self._server.size - 1
             self.edges.add("learn -> sync", others * sum(value.nbytes for value in copied), others * len(copied))
         return state
+
+    def _tell(self, number: int) -> None:
+        """Send a number from the first learner to the server, which all members of the group take part in."""
+        if not self._rows.start:
+            others = self._server.size - 1
+            self.edges.add("learn -> sync", 8 * others, others)
+        told_from_first(self._server, number)
 
 
 class StaleReduction(ServerReduction):
@@ -269,9 +279,9 @@ class StaleReduction(ServerReduction):
             value.copy_(self._server.receive(self._server.size - 1, value, self._patience))
 
 
-def told_from_first(server: Group, found: bool = False) -> bool:
-    """Return what the first learner has found, to a whole server group."""
-    return bool(server.copy_from(0, torch.tensor([found], dtype=torch.uint8)).item())
+def told_from_first(server: Group, number: int = 0) -> int:
+    """Return the number that the first learner has, to a whole server group."""
+    return int(server.copy_from(0, torch.tensor([number])).item())
 
 
 def served_values(algorithm: Algorithm, state: State) -> list[Tensor]:

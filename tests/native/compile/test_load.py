@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -124,6 +125,71 @@ def test_environment_that_throws_is_named(own: native.Library):
         pool.step(np.array([[0.25], [0.75], [0.5]], np.float32))
     observation, _ = pool.reset(options={"reset_mask": np.array([False, True, False])})
     assert observation[:, 0].tolist() == [0.25, 0.0, 0.5]
+
+
+def round_of(pool: native.Pool, steps: int = 1) -> tuple[np.ndarray, ...]:
+    rows = (steps, pool.num_envs)
+    flags = np.empty(rows, np.uint8), np.empty(rows, np.uint8), np.empty(rows, np.int32)
+    return np.empty((*rows, *pool.single_observation_space.shape), np.float32), np.empty(rows, np.float32), *flags
+
+
+def test_environment_that_throws_as_a_round_begins_is_named(own: native.Library):
+    """Its half-made state is neither observed nor saved, and no step follows until it is reset."""
+    pool = own.make(2, id="Fragile-v0", max_episode_steps=1, brittle=[False, True])
+    pool.reset(seed=0)
+    pool.step(np.array([[0.25], [0.25]], np.float32))
+    with pytest.raises(RuntimeError, match=r"environment 1 of Fragile-v0 failed: broken"):
+        pool.begin_round(*round_of(pool))
+    for refused in (pool.save, lambda: pool.step_round(0, np.zeros((2, 1), np.float32))):
+        with pytest.raises(RuntimeError, match="not every environment is ready"):
+            refused()
+    pool.reset(options={"reset_mask": np.array([False, True])})
+    pool.begin_round(*round_of(pool))
+
+
+def test_reset_that_fails_keeps_its_seed(own: native.Library):
+    """The environment's generator has it by then, and the next reset continues that generator."""
+    pool = own.make(2, id="Fragile-v0", brittle=[False, True])
+    pool.reset()
+    pool.step(np.array([[0.25], [0.25]], np.float32))
+    with pytest.raises(RuntimeError, match=r"environment 1 of Fragile-v0 failed: broken"):
+        pool.reset(seed=5)
+    assert pool.np_random_seed == (5, 6)
+
+
+def test_refused_asynchronous_reset_leaves_an_open_round_its_arrays(own: native.Library):
+    """The round stays open, and its next step writes to them."""
+    pool = own.make(2, id="Fragile-v0")
+    pool.reset(seed=0)
+    arrays = round_of(pool)
+    kept = [weakref.ref(array) for array in arrays]
+    pool.begin_round(*arrays)
+    del arrays
+    with pytest.raises(ValueError, match="named twice"):
+        pool.async_reset(seed=0, env_ids=[0, 0])
+    assert all(array() is not None for array in kept)
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "Ant-v5"])
+def test_built_in_ids_are_refused(tmp_path: Path, name: str):
+    """Those of MuJoCo's tasks, too, whether or not their library is loaded: one would take the other's place."""
+    header = counter(tmp_path, stride=1)
+    header.write_text(COUNTER.replace("Counter-v0", name))
+    with pytest.raises(ValueError, match=f"'{name}', which is built in: give yours another id"):
+        native.load(header, environments=["Counter"], flags=QUICK)
+
+
+@pytest.mark.slow
+def test_library_of_a_lost_write_is_compiled_again(tmp_path: Path):
+    """An empty file under a library's name, as a power cut may leave it, is not loaded."""
+    header = counter(tmp_path, stride=7)
+    first = native.load(header, environments=["Counter"], flags=QUICK)
+    lost = first.path.with_suffix(".lost")
+    first.path.rename(lost)
+    first.path.touch()
+    again = native.load(header, environments=["Counter"], flags=QUICK)
+    assert again.compiled
+    assert again.path.stat().st_size == lost.stat().st_size
 
 
 @pytest.mark.slow

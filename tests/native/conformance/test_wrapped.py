@@ -65,6 +65,23 @@ class Broken(Walk):
         return (self.shown(), float("nan"), *super().step(action)[2:])
 
 
+class LostAtTheEnd(Walk):
+    """Ends after a few steps, with an observation of its `last` that no round stores as a row."""
+
+    last = float("nan")
+
+    def step(self, action):
+        observation, reward, *_ = super().step(action)
+        ends = abs(self.place) > 3.0
+        return (np.array([self.last], np.float32) if ends else observation), reward, ends, False, {}
+
+
+class FarAtTheEnd(LostAtTheEnd):
+    """The same beyond its bounds."""
+
+    last = 50.0
+
+
 class Deaf(Walk):
     """Ignores its seed."""
 
@@ -102,6 +119,8 @@ def test_an_environment_without_fault_passes(outcomes):
         (Drift, "the same seed, the same episodes", "keeps something that its seed does not reset"),
         (Narrow, "spaces contain what is observed", "beyond its bounds [-0.5, 0.5]"),
         (Broken, "every number is finite", "the reward of environment 0 is nan"),
+        (LostAtTheEnd, "every number is finite", "an observation after an episode's last step has nan"),
+        (FarAtTheEnd, "spaces contain what is observed", "the observation after an episode's last step is 50, beyond"),
     ],
 )
 def test_faults_are_found(outcomes, kind, check, said):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.native.pool.arguments import folded_seed
+from penstock.native.pool.arguments import folded_seed, one_each
 
 
 @pytest.mark.parametrize("bits", [31, 32])
@@ -21,3 +21,11 @@ def test_32_bits_are_the_two_halves():
     """The seeds of earlier versions' runs stay: both halves, one over the other."""
     seed = 0x0123456789ABCDEF
     assert folded_seed(seed, 32) == (seed ^ (seed >> 32)) & 0xFFFFFFFF
+
+
+@pytest.mark.parametrize("value", [2**53 + 1, -(2**53) - 1, 2**63, [5, 2**60]])
+def test_integers_that_a_float_does_not_have_are_refused(value: object):
+    """The compiled pool would get another number than the configuration shows."""
+    with pytest.raises(ValueError, match=r"max_steps must be"):
+        one_each("max_steps", value, 100, 2)
+    assert one_each("max_steps", 2**53, 100, 2).tolist() == [2**53] * 2

@@ -1,10 +1,15 @@
 """A node's lock is held by one at a time, and waiting for it is bounded."""
 
+import errno
+import fcntl
+import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from penstock.storage.cache.node_lock import node_lock
+import pytest
+
+from penstock.storage.cache.node_lock import NO_LOCKS, node_lock
 
 LONG_SECONDS = 150.0
 
@@ -49,3 +54,20 @@ def test_a_waiter_continues_when_enough_returns_true(tmp_path):
         assert not waiting.done()
         came.set()
         assert waiting.result(LONG_SECONDS)
+
+
+def test_work_continues_where_a_file_system_has_no_locks(tmp_path, monkeypatch: pytest.MonkeyPatch):
+    """A folder on NFS without a lock daemon is one; any other error is raised. (filelock itself handles ENOSYS.)"""
+
+    def lock(number: int) -> None:
+        def refuse(*_: object) -> None:
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr(fcntl, "flock", refuse)
+        with node_lock(tmp_path / "lock", LONG_SECONDS):
+            pass
+
+    for number in NO_LOCKS - {errno.ENOSYS}:
+        lock(number)
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        lock(errno.EIO)

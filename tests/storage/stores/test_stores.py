@@ -12,6 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
@@ -372,6 +373,20 @@ def test_missing_credentials_are_an_error(scheme: str, monkeypatch: pytest.Monke
     url = s3_url.replace("s3", scheme, 1)
     with pytest.raises(StoreError, match=rf"'{re.escape(url)}'.* credentials"):
         open_store(url).read("object")
+
+
+def test_pyarrows_client_follows_renewed_keys(monkeypatch: pytest.MonkeyPatch, s3_url: str):
+    """Those of a role expire within a run: the client that signed with them is replaced, and not before."""
+    soon = datetime.now(UTC) + timedelta(minutes=5)
+    monkeypatch.setenv("AWS_CREDENTIAL_EXPIRATION", soon.isoformat())
+    store: Any = open_store(s3_url.replace("s3", "s3+pyarrow", 1))
+    store.write("object", [b"content"])
+    first = store._client()
+    assert store._client() is first
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "renewed")
+    second = store._client()
+    assert (second.keys.key, second.arrow is first.arrow) == ("renewed", False)
+    assert store.read("object") == b"content"
 
 
 @pytest.mark.parametrize("scheme", [OBSTORE, "s3+pyarrow"])

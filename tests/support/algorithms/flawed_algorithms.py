@@ -231,6 +231,16 @@ class StepsAfterwards(PPO):
         return state
 
 
+class CountsMinibatches(PPO):
+    """Has what it does after a minibatch depend on a number that no checkpoint has."""
+
+    done = 0
+
+    def after_minibatch(self, state):
+        object.__setattr__(self, "done", self.done + 1)
+        return PPO.after_minibatch(self, state)
+
+
 class WritesIntoRows(PPO):
     """Scales rewards in place."""
 

@@ -53,6 +53,7 @@ FAULTS = [
     ("StepsEverything", UPDATE, "update for the loss 'policy' changes value"),
     ("ForgetsToStep", UPDATE, "update for the loss 'policy' changes no parameter of 'policy'"),
     ("StepsAfterwards", UPDATE, "after_minibatch changes the parameters of policy"),
+    ("CountsMinibatches", UPDATE, "after_minibatch changes the algorithm object (done)"),
     (
         "NotIndependent",
         UPDATE,

@@ -8,8 +8,16 @@ namespace penstock {
 template <Environment E>
 inline void Pool<E>::begin_round(const RoundBuffers& buffers) {
   require_started();
-  for (Slot<E>& slot : slots_)
-    if (slot.ended) begin_next_episode(slot);
+  next_step_ = no_round;
+  for (std::size_t env = 0; env < slots_.size(); ++env) {
+    if (!slots_[env].ended) continue;
+    try {
+      begin_next_episode(slots_[env]);
+    } catch (...) {
+      ready_ = slots_[env].started = false;
+      std::rethrow_exception(explained(description_.id.c_str(), env, std::current_exception()));
+    }
+  }
   observe(buffers.observation);
   for (BlockLog& log : logs_) log.clear();
   round_ = buffers;

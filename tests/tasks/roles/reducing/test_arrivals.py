@@ -20,7 +20,7 @@ from penstock.tasks.roles.learning.gradients import minibatch_gradient
 from penstock.tasks.roles.learning.minibatches import gather_minibatches, rows_of, take_share
 from penstock.tasks.roles.reducing.arrivals import ArrivalServer
 from penstock.tasks.roles.reducing.pace import Pace, StalenessTally, parts_of
-from penstock.tasks.roles.reducing.reduction import StaleReduction, copy_round_state
+from penstock.tasks.roles.reducing.reduction import StaleReduction, copy_round_state, told_from_first
 from penstock.tasks.runtime.metrics import EdgeTally
 from penstock.tasks.runtime.process_group import Group, Rendezvous
 from penstock.tasks.setup.config.on_policy import PPOSettings
@@ -94,6 +94,7 @@ def run(
     @torch.no_grad()
     def serve(server: Group) -> dict[str, Tensor]:
         with ThreadPoolExecutor(LEARNERS) as threads:
+            assert told_from_first(server) == ROWS
             pace = Pace(LEARNERS, len(plan_of(ppo)), len(parts_of(ppo)), bound)
             arrivals = ArrivalServer(ppo, server, threads, EdgeTally(), tally)
             state, taken = arrivals.serve(ppo.init(1), pace, order)

@@ -23,6 +23,7 @@ from penstock.tasks.roles.reducing.reduction import (
     ServerReduction,
     SummedReduction,
     copy_round_state,
+    told_from_first,
     untrained_values,
 )
 from penstock.tasks.runtime.assignment import Assignment
@@ -162,6 +163,7 @@ def test_a_server_takes_the_steps_of_one(ppo):
     def work(rank: int, server: Group) -> Any:
         if rank == 2:
             state = ppo.init(1)
+            assert told_from_first(server) == ROWS
             for _ in plan:
                 for loss in ppo.losses:
                     gradient = server.sum_at(2, torch.zeros_like(state.params[loss.group].flat))
@@ -216,6 +218,20 @@ def test_rows_may_be_sequences():
         return reduction.share_of(6)
 
     assert together(1, work)[0] == (range(6, 12), 12)
+
+
+def test_a_server_is_told_the_rows_of_all():
+    """It plans over as many rows as the learners, also where a row is a sequence of steps, which it never sees."""
+    learners = Rendezvous(HOST, PATIENCE_SECONDS)
+
+    def work(rank: int, server: Group) -> int:
+        if rank == 2:
+            return told_from_first(server)
+        with meet(rank, 2, Present(learners.port), None if rank else learners) as group:
+            reduction = ServerReduction(None, group, server)  # type: ignore[arg-type]
+            return assigned(reduction, range(24 * rank, 24 * (rank + 1)), 48).share_of(6)[1]
+
+    assert together(3, work) == [12, 12, 12]
 
 
 def test_a_leaving_member_does_not_wait_to_connect():
