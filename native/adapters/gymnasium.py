@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 PREFIX = "gymnasium/"
 MODES = ("sync", "async", "vector_entry_point")
-_OF_MAKE_VEC = ("vectorization_mode", "vector_kwargs", "wrappers", "render_mode", "max_episode_steps")
+OF_MAKE_VEC = ("vectorization_mode", "vector_kwargs", "wrappers", "render_mode", "max_episode_steps")
+"""Settings of `gymnasium.make_vec`, and no keyword arguments of an environment's class."""
 
 
 def gymnasium_knows(env_id: str) -> bool:
@@ -77,7 +78,7 @@ def gymnasium_source(
     own_only = spec.entry_point is None and spec.vector_entry_point is not None
     values = dict(settings)
     keywords = keywords_of(spec)
-    check_keywords(spec.id, keywords, {name: value for name, value in values.items() if name not in _OF_MAKE_VEC})
+    check_keywords(spec.id, keywords, {name: value for name, value in values.items() if name not in OF_MAKE_VEC})
     mode = values.pop("vectorization_mode", "vector_entry_point" if own_only else "sync")
     if mode not in MODES:
         raise ValueError(f"vectorization_mode is {mode!r}, expected one of {', '.join(map(repr, MODES))}")
@@ -101,7 +102,7 @@ def gymnasium_source(
         try:
             made = gymnasium.make_vec(env_id, num_envs, vectorization_mode=mode, **arguments)
         except Exception as error:  # whatever the environment's constructor raises
-            given = {name: value for name, value in values.items() if name not in _OF_MAKE_VEC}
+            given = {name: value for name, value in values.items() if name not in OF_MAKE_VEC}
             hint = suggestion(keywords, given) if isinstance(error, TypeError) else ""
             plain = isinstance(error, (gymnasium.error.Error, ImportError, OSError, TypeError, ValueError))
             said = str(error) if plain else f"{type(error).__name__}: {error}"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 from gymnasium.spaces import Dict
 
-from penstock.native.adapters.gymnasium import gymnasium_source, gymnasium_types, near_misses
+from penstock.native.adapters.gymnasium import OF_MAKE_VEC, gymnasium_source, gymnasium_types, near_misses
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -91,7 +91,8 @@ def _steps_of(name: str, settings: Mapping[str, Any]) -> int:
     """Return the steps after which the environment truncates an episode, 0 if only an episode has a number."""
     if isinstance(given := settings.get("max_steps"), int):
         return given
-    with gymnasium.make(name, disable_env_checker=True) as env:
+    own = {key: value for key, value in settings.items() if key not in OF_MAKE_VEC}
+    with gymnasium.make(name, disable_env_checker=True, **own) as env:
         limit: int = env.get_wrapper_attr("max_steps")
     return limit
 

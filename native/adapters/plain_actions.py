@@ -65,16 +65,19 @@ class WrappedActions:
         return array.astype(self._dtype, copy=False)
 
     def for_round(self, action: NDArray[Any]) -> NDArray[Any]:
-        """Check the actions of `step_round`: int64 that counts from 0, or float32."""
+        """Check the actions of `step_round`, int64 that counts from 0 or float32, and return them in another array.
+
+        The environments may change what they get, and the caller stores what it gave.
+        """
         if action.dtype != self._round_dtype or action.shape != self._shape or not action.flags.c_contiguous:
             raise ValueError(
                 f"actions: expected a C-contiguous {self._round_dtype} array of shape {self._shape}, got "
                 f"{action.dtype} {action.shape}"
             )
         if not self._count:
-            return self._held(action)
+            return self._held(action.copy())
         self._check_values(action, 0)
-        return action + self._first if self._first else action.astype(self._dtype, copy=False)
+        return action + self._first if self._first else action.astype(self._dtype)
 
     def _held(self, array: NDArray[Any]) -> NDArray[Any]:
         """Return numbers in the space's own type, which must be finite in it."""

@@ -146,6 +146,10 @@ class Rows:
                 )
             if leaf.dtype.kind in "iu" and array.dtype.kind == "f" and not (array == np.trunc(array)).all():
                 raise ValueError(f"{label} is {array[array != np.trunc(array)][0]}, expected whole numbers")
+            if leaf.dtype.kind in "iu" and array.dtype != leaf.dtype and array.size:
+                least, most = np.iinfo(leaf.dtype).min, np.iinfo(leaf.dtype).max
+                if array.min() < least or array.max() > most:
+                    raise ValueError(f"{label} has {array.min()} to {array.max()}, expected {least} to {most}")
             column[index] = array.reshape(room.shape)
 
     def _checked(self, described: Any, path: tuple[Any, ...]) -> Any:

@@ -69,8 +69,8 @@ class ParallelTeam(TeamEnv):
         there = list(self._env.agents)
         observation, reward, terminations, truncations, infos = self._env.step({name: actions[name] for name in there})
         over = not self._env.agents or all(terminations[name] or truncations[name] for name in there)
-        truncated = over and any(truncations[name] for name in there)
         going_on = [name for name in there if not terminations[name]]
+        truncated = over and any(truncations[name] for name in going_on)
         return TeamStep(observation, reward, infos, over and not truncated, truncated, going_on)
 
     def acting(self) -> Sequence[str]:
@@ -103,8 +103,8 @@ class TurnTeam(TeamEnv):
         env = self._env
         env.step(actions[env.agent_selection])
         reward = dict(env.rewards)
-        truncated = any(env.truncations.values())
         going_on = [name for name in env.agents if not env.terminations[name]]
+        truncated = any(env.truncations[name] for name in going_on)
         over = all(env.terminations[name] or env.truncations[name] for name in env.agents)
         while not over and (env.terminations[env.agent_selection] or env.truncations[env.agent_selection]):
             env.step(None)  # an agent that has left takes its leave

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 UNITS_PER_UM = 2000
 """Database units of a micron."""
 _UNNAMED = "unset_block"
+_QUARTER_TURNS = {"E", "W", "FE", "FW"}
 _SPECIAL = re.compile(r"[\s;()]")
 
 
@@ -43,13 +44,16 @@ def def_text(plc: PlacementCost) -> str:
 
 def _component(plc: PlacementCost, macro: int) -> str:
     width, height = plc.get_node_width_height(macro)
-    cell = f"macro_{_units(width)}x{_units(height)}"
+    orientation = plc.get_macro_orientation(macro)
+    # The width and height are those of the macro as it lies; a reader turns the cell by the orientation.
+    across, up = (height, width) if orientation in _QUARTER_TURNS else (width, height)
+    cell = f"macro_{_units(across)}x{_units(up)}"
     if not plc.is_node_placed(macro):
         return f"- {_name(plc.get_node_name(macro))} {cell} + UNPLACED ;"
     x, y = plc.get_node_location(macro)
     corner = f"( {_units(x - width / 2)} {_units(y - height / 2)} )"
     kept = "FIXED" if plc.is_node_fixed(macro) else "PLACED"
-    return f"- {_name(plc.get_node_name(macro))} {cell} + {kept} {corner} {plc.get_macro_orientation(macro)} ;"
+    return f"- {_name(plc.get_node_name(macro))} {cell} + {kept} {corner} {orientation} ;"
 
 
 def _pin(plc: PlacementCost, port: int) -> str:

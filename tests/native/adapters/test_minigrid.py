@@ -45,6 +45,7 @@ def test_the_limit_of_a_task_is_reported(wrappers):
     assert native.make(DOORKEY, 1).environment["max_episode_steps"] == 250
     assert native.make("minigrid/BabyAI-GoToRedBall-v0", 1).environment["max_episode_steps"] is None
     assert native.make(DOORKEY, 1, max_episode_steps=9).environment["max_episode_steps"] == 9
+    assert native.make("minigrid/MiniGrid-Empty-5x5-v0", 1, size=16).environment["max_episode_steps"] == 4 * 16**2
 
 
 @pytest.mark.parametrize("name", ["MiniGrid-DoorKey-5x5-v9", "CartPole-v1"])

@@ -256,6 +256,39 @@ def test_ids_of_several_rewards_are_no_ids_of_gymnasiums():
         native.make("penstock/simple_spread_v3", 2)
 
 
+class Scaling(gymnasium.Env):
+    """Halves its action in place."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        action *= 0.5
+        return action, 0.0, False, False, {}
+
+
+def test_a_round_keeps_actions_that_environments_change():
+    """The caller's array is what a shard stores, and a saved state repeats those actions."""
+    gymnasium.register("Scaling-v0", Scaling)
+    try:
+        pool, actions = native.make("Scaling-v0", 2), np.ones((3, 2, 2), np.float32)
+        pool.reset_ids(np.arange(2, dtype=np.uint64))
+        pool.begin_round(**(round_buffers(3) | {"observation": np.empty((3, 2, 2), np.float32)}))
+        for t in range(3):
+            pool.step_round(t, actions[t])
+        pool.end_round()
+        assert (actions == 1.0).all()
+        again = native.make("Scaling-v0", 2)
+        again.restore(pool.save())
+        assert np.array_equal(again.observation, np.full((2, 2), 0.5, np.float32))
+    finally:
+        del gymnasium.registry["Scaling-v0"]
+
+
 class Careless(gymnasium.Env):
     """Shows a number from a generator that no seed reaches."""
 

@@ -24,7 +24,7 @@ from penstock.native.floorplan import (
 )
 from penstock.native.floorplan.placing import check_counts
 from penstock.native.floorplan.placing.chains import Job, run_chains
-from penstock.native.floorplan.placing.def_file import UNITS_PER_UM
+from penstock.native.floorplan.placing.def_file import UNITS_PER_UM, def_text
 from penstock.native.floorplan.placing.positions import positions_of, put_at, weighted_cost
 from penstock.native.floorplan.placing.starting import legality_problems, make_legal
 from penstock.native.floorplan.placing.state import State
@@ -283,6 +283,20 @@ def test_def_has_corners_in_database_units(undisturbed, block):
         assert orientation == plc.get_macro_orientation(index)
     assert len(re.findall(r"^- P\d+ \+ NET P\d+ \+ DIRECTION (?:IN|OUT)PUT .* \+ FIXED", text, re.MULTILINE)) == 8
     assert text.endswith("END PINS\nEND DESIGN\n")
+
+
+def test_def_turns_a_cell_into_the_outline_of_its_macro(undisturbed, block, tmp_path):
+    """A reader turns the cell by its orientation: of a quarter turn, the cell's sides are the macro's exchanged."""
+    node = create_placement_cost(*block).get_node_index("M0")
+    before, named, after = block[0].read_text().partition('name: "M0"')
+    narrow = re.sub(r'(key: "width"\s+value \{\s*f: )\S+', r"\g<1>20.0", after, count=1)
+    (tmp_path / "narrow.pb.txt").write_text(before + named + narrow)
+    turned = re.sub(rf"^({node} \S+ \S+) \w+ ", r"\1 E ", (undisturbed / "best.plc").read_text(), flags=re.MULTILINE)
+    (tmp_path / "turned.plc").write_text(turned)
+    plc = create_placement_cost(tmp_path / "narrow.pb.txt", tmp_path / "turned.plc")
+    width, height = (round(side * UNITS_PER_UM) for side in plc.get_node_width_height(node))
+    assert width != height
+    assert re.search(rf"^- M0 macro_{height}x{width} \+ PLACED .* E ;$", def_text(plc), re.MULTILINE)
 
 
 def test_a_fixed_macro_stays_and_is_marked(block, tmp_path):

@@ -201,6 +201,7 @@ def test_the_environments_own_actions_cross_too():
         (np.zeros(2), r"'a' is missing"),
         ({"a": np.zeros(2), "b": 0.7}, r"'b' is 0\.7, expected whole numbers"),
         ({"a": np.zeros(2), "b": np.nan}, r"'b' is nan, expected whole numbers"),
+        ({"a": np.zeros(2), "b": np.inf}, r"'b' has inf to inf, expected -9223372036854775808 to"),
         ({"a": np.zeros((2, 1)), "b": 0}, r"'a' has the shape \(2, 1\) of float64, expected \(2,\) of float32"),
     ],
 )
@@ -216,6 +217,22 @@ def test_observations_that_are_none_of_the_space_are_named(shown, said):
     with serving(EnvironmentServer(Other, "Other", "127.0.0.1:0")) as server:
         pool = native.make("socket/Other", 1, address=server.address)
         with pytest.raises(RuntimeError, match=said):
+            pool.reset(seed=0)
+        pool.close()
+
+
+def test_whole_numbers_that_an_image_has_not_are_named():
+    """They are not cut to its eight bits."""
+
+    class Other(Drifting):
+        observation_space = Box(0, 255, (2,), np.uint8)
+
+        def reset(self, *, seed):
+            return np.array([255, 300]), {}
+
+    with serving(EnvironmentServer(Other, "Other", "127.0.0.1:0")) as server:
+        pool = native.make("socket/Other", 1, address=server.address)
+        with pytest.raises(RuntimeError, match="the value has 255 to 300, expected 0 to 255"):
             pool.reset(seed=0)
         pool.close()
 

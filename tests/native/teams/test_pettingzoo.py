@@ -151,8 +151,9 @@ def test_agents_that_leave_have_a_mask_that_allows_nothing():
         ({"dies_at": 4, "ends_at": 4}, None, [True, False], True),
         ({"dies_at": 9}, 4, [True, True], True),
         ({"dies_at": 2, "wins_at": 4}, None, [True, True], False),
+        ({"dies_at": 2, "wins_at": 4, "ends_at": 4}, None, [True, True], False),
     ],
-    ids=["cut", "its own limit", "in one step", "nobody died", "a termination"],
+    ids=["cut", "its own limit", "in one step", "nobody died", "a termination", "both at once"],
 )
 def test_the_last_mask_says_whose_returns_go_on(settings, limit, going_on: list[bool], truncated: bool):
     """After a truncation, those of the agents that were there, and that their last step has not terminated."""

@@ -57,7 +57,7 @@ def test_a_waiter_continues_when_enough_returns_true(tmp_path):
 
 
 def test_work_continues_where_a_file_system_has_no_locks(tmp_path, monkeypatch: pytest.MonkeyPatch):
-    """A folder on NFS without a lock daemon is one; any other error is raised. (filelock itself handles ENOSYS.)"""
+    """A folder on NFS without a lock daemon is one; any other error is raised. filelock itself handles ENOSYS."""
 
     def lock(number: int) -> None:
         def refuse(*_: object) -> None:

@@ -33,7 +33,7 @@ class Mortals:
         there = self.agents
         ended = dict.fromkeys(there, self._step == self._wins_at)
         ended |= {"second": True} if "second" in there and self._step == self._dies_at else {}
-        cut = {name: self._step == self._ends_at and not ended[name] for name in there}
+        cut = dict.fromkeys(there, self._step == self._ends_at)
         observed = self._observed()
         self.agents = [name for name in there if not ended[name] and not cut[name]]
         return observed, dict.fromkeys(there, 1.0), ended, cut, {name: {} for name in there}
