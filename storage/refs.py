@@ -25,7 +25,7 @@ _INITIAL = re.compile(rf"initial/({_DIGEST})\.safetensors")
 _PLAN = re.compile(rf"replay/plan-({_DIGEST})\.arrow")
 
 DIFFERENCES = "differences/"
-"""The folder of what spares actors a download, and nothing needs."""
+"""The folder of differences between snapshots: they save downloads, and a run is whole without them."""
 
 
 @dataclass(frozen=True, slots=True)

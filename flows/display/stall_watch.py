@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class StallWatch:
@@ -15,31 +11,31 @@ class StallWatch:
 
     Args:
         stall_seconds: time without progress that counts as a stall.
-        clock: returns monotonic seconds.
     """
 
-    def __init__(self, stall_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, stall_seconds: float) -> None:
         self._stall_seconds = stall_seconds
-        self._clock = clock
         self._lock = threading.Lock()
-        self._progress_at = clock()
+        self._progress_at = time.monotonic()
         self._stall_reported = False
 
     def move(self) -> None:
         """Note progress."""
         with self._lock:
-            self._progress_at = self._clock()
+            self._progress_at = time.monotonic()
             self._stall_reported = False
 
     def left_seconds(self) -> float | None:
         """Return the seconds until the stall; None where it was reported already."""
         with self._lock:
-            return None if self._stall_reported else max(0.0, self._progress_at + self._stall_seconds - self._clock())
+            return (
+                None if self._stall_reported else max(0.0, self._progress_at + self._stall_seconds - time.monotonic())
+            )
 
     def stalled(self) -> float | None:
         """Return the seconds since the last progress when a stall is first seen; otherwise None."""
         with self._lock:
-            idle = self._clock() - self._progress_at
+            idle = time.monotonic() - self._progress_at
             if self._stall_reported or idle < self._stall_seconds:
                 return None
             self._stall_reported = True

@@ -85,7 +85,7 @@ class CheckedEnvironment:
         return Rollout(np.concatenate([first[None], observation]), reward, terminated, truncated, pool.save())
 
     def check_spaces(self) -> str:
-        """Dtype, shape and bounds of all that is observed."""
+        """Check dtype, shape and bounds of all that is observed."""
         with self.pool() as pool:
             seen = self.rollout(pool, self.actions()).observation
         space = self.observation_space

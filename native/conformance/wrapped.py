@@ -156,7 +156,7 @@ class CheckedWrapped:
         return f"{observed['dtype']} of shape {list(observed['shape'])}{': ' if leaves else ''}{leaves}{settings}"
 
     def check_spaces(self) -> str:
-        """Type, shape and bounds of all that is observed: of every leaf, or in arrays of numbers."""
+        """Check type, shape and bounds of all that is observed: of every leaf, or in arrays of numbers."""
         if self.own is not None:
             for step, observation in enumerate(self.own.observed(_OWN_STEPS)):
                 if not self.own.space.contains(observation):

@@ -51,7 +51,7 @@ def load_environment(
     """
     several = (blocks,) if isinstance(blocks, PlacementCost) else tuple(blocks)
     _check(several)
-    texts = [(plc.netlist_text(), _start(plc)) for plc in several]
+    texts = [(plc.netlist_text(), _fixed_start(plc)) for plc in several]
     digest = hashlib.sha256("\0".join(text for both in texts for text in both).encode()).hexdigest()[:16]
     kept = Path(folder) if folder is not None else cache_dir() / "blocks" / digest
     for number, (netlist, start) in enumerate(texts):
@@ -93,8 +93,8 @@ def _check(blocks: Sequence[PlacementCost]) -> None:
             )
 
 
-def _start(plc: PlacementCost) -> str:
-    """Settings and fixed nodes, to the last bit."""
+def _fixed_start(plc: PlacementCost) -> str:
+    """Return what every episode begins with as text, exact to the last bit: settings and fixed nodes."""
     across, up = plc.get_macro_macro_spacing()
     pairs = {
         "Columns : {}  Rows : {}": plc.get_grid_num_columns_rows(),

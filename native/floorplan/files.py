@@ -43,7 +43,7 @@ def read_text(path: str | os.PathLike[str]) -> str:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Writes a file; gzip, always with the same bytes, where its name ends in .gz."""
+    """Write a file; gzip, always with the same bytes, where its name ends in .gz."""
     data = text.encode("utf-8")
     Path(path).write_bytes(gzip.compress(data, mtime=0) if str(path).endswith(".gz") else data)
 

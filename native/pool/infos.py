@@ -29,7 +29,7 @@ class StepExtras(Protocol):
 
     @property
     def report(self) -> NDArray[np.float64]:
-        """[rows, reports], of the observation's moment."""
+        """Return the reports `[rows, reports]`, float64, of the moment that was observed."""
 
     def ended(
         self, rows: NDArray[np.int64], /

@@ -67,7 +67,7 @@ class SingleEntryPoint:
     """From it `gymnasium.make` knows that it may collect frames for `rgb_array_list`."""
 
     def __call__(self, environment_id: str, **kwargs: Any) -> SingleEnv:
-        """Make one without a time limit, for `gymnasium.make` adds the one that it was asked for."""
+        """Make an environment without a time limit; `gymnasium.make` adds the one that it was asked for."""
         return SingleEnv(environment_id, **{"max_episode_steps": -1, **kwargs})
 
 

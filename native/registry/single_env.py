@@ -84,7 +84,9 @@ class SingleEnv(gymnasium.Env[Any, Any]):
         return observation[0], _single(infos)
 
     def step(self, action: Any) -> tuple[np.ndarray[Any, Any], float, bool, bool, Infos]:
-        """Observation, reward, terminated, truncated (both hold if both happened in the last allowed step), infos.
+        """Step, and return observation, reward, terminated, truncated and infos.
+
+        Both flags hold if both happened in the last allowed step.
 
         Raises:
             TypeError: The action is a single number, and the space has arrays.

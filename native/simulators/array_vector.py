@@ -51,7 +51,7 @@ class Program(Protocol):
         """Return copies of all arrays of a state."""
 
     def state_of(self, arrays: list[NDArray[Any]]) -> Any:
-        """Return the state of such arrays, of which this makes copies."""
+        """Return the state that has such arrays, which are copied."""
 
 
 _OWN = {"key": (2,), "episode": (), "length": (), "over": ()}

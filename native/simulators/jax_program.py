@@ -105,7 +105,7 @@ class JaxProgram:
         return [np.array(leaf) for leaf in self._jax.tree.leaves(state)]
 
     def state_of(self, arrays: list[NDArray[Any]]) -> Any:
-        """Return the state of such arrays, of which this makes copies."""
+        """Return the state that has such arrays, which are copied."""
         return self._jax.tree.unflatten(self._tree, [self._jax.numpy.array(array) for array in arrays])
 
 

@@ -117,7 +117,7 @@ class WarpProgram:
 
     @staticmethod
     def state_of(arrays: list[NDArray[Any]]) -> WarpState:
-        """Return the state of such arrays, of which this makes copies."""
+        """Return the state that has such arrays, which are copied."""
         *physics, observation, reward, done = (np.array(array) for array in arrays)
         return WarpState(tuple(physics), observation, reward, done)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.storage.shards.arrow_frame import ALIGNMENT_BYTES, PREFIX_BYTES, RAW, Layout
-from penstock.storage.shards.blocks import SUM_BYTES, block_sums
+from penstock.storage.shards.blocks import block_sums
 
 if TYPE_CHECKING:
     from penstock.storage.shards.columns import StoredColumn
@@ -87,8 +87,3 @@ def _sizes(column: StoredColumn, span: list[memoryview]) -> list[int] | None:
         sum(piece.nbytes for piece in span) - PREFIX_BYTES - sum(map(len, column.blocks)) + len(column.blocks[-1])
     )
     return sizes
-
-
-def sum_count(sums: str) -> int:
-    """Return how many blocks a column's checksums cover."""
-    return len(sums) // (2 * SUM_BYTES)

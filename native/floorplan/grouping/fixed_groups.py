@@ -32,7 +32,7 @@ def fixed_groups(block: FlatBlock) -> NDArray[np.int64]:
 
 
 def _group_ports(block: FlatBlock, groups: NDArray[np.int64]) -> None:
-    """Gives the placed ports their groups, side by side of the canvas."""
+    """Give the placed ports their groups, side by side of the canvas."""
     width, height = block.plc.get_canvas_width_height()
     columns, rows = block.plc.get_grid_num_columns_rows()
     ports = np.flatnonzero((block.kinds == PORT) & ~np.isnan(block.positions[:, 0]))

@@ -67,7 +67,7 @@ def merge(block: FlatBlock, groups: NDArray[np.int64], few: int, distance: float
 
 
 def _merge_once(block: FlatBlock, groups: NDArray[np.int64], few: int, distance: float) -> bool:
-    """Returns whether another pass may find more to merge."""
+    """Return whether another pass may find more to merge."""
     middle = centres(block, groups)
     ones, others, nets = _shared_nets(block, groups)
     sizes = np.bincount(groups[groups >= 0])

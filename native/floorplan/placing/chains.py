@@ -202,4 +202,4 @@ def moves_within(seconds: float, trials: Sequence[tuple[int, float]]) -> int:
 
 def available_cpus() -> int:
     """Return the CPUs that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return len(os.sched_getaffinity(0))

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Self
 
 import torch
@@ -104,10 +104,6 @@ class PipelineTally:
     staging_bytes: int
     staging_allocations: int
     staging_uses: int
-
-    def to_json(self) -> dict[str, float]:
-        """Return a JSON-able form for `timings/`."""
-        return asdict(self)
 
 
 @dataclass(slots=True)

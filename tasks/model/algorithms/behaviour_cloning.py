@@ -128,7 +128,7 @@ class BehaviourCloning(Algorithm):
         return output, params["log_std"].clamp(*_LOG_STD_RANGE)
 
     def _loss(self, params: Params, batch: LossInputs) -> LossResult:
-        """Mean negative log-likelihood; for choices also how often the likeliest one is the stored one."""
+        """Return the mean negative log-likelihood; for choices also how often the likeliest one is the stored one."""
         output, log_std = self._policy(params["policy"], batch["observation"])
         if self.environment.action.kind == "structured":
             return self._structured_loss(output, log_std, batch)
@@ -143,7 +143,7 @@ class BehaviourCloning(Algorithm):
         return batch.mean(loss), {"negative_log_likelihood": loss.detach(), "square_error": square}
 
     def _structured_loss(self, output: Tensor, log_std: Tensor | None, batch: LossInputs) -> LossResult:
-        """The same of all parts of an action, with the agreement of its choices and the error of its numbers."""
+        """Return the same of all parts of an action, with the agreement of its choices and the error of its numbers."""
         distribution, action, allowed = self._distribution, batch["action"], batch.get("allowed")
         likelihood, _ = distribution.probability(output, log_std, action, allowed)
         outputs = {"negative_log_likelihood": -likelihood.detach()}

@@ -197,7 +197,7 @@ class DQN(Algorithm):
         return self._values(outputs), target_values, judged
 
     def _loss(self, params: Params, batch: LossInputs) -> LossResult:
-        """Half the squared temporal-difference error, or its Huber loss; its magnitude is the row's priority."""
+        """Return half the squared temporal-difference error, or its Huber loss; its magnitude is the row's priority."""
         values, target_values, judged = (self._of_sequences if self._network.recurrent else self._of_rows)(
             params, batch
         )

@@ -158,7 +158,7 @@ class IMPALA(Algorithm):
         return torch.randperm(window.rows, generator=generator).tensor_split(self.settings.minibatches)
 
     def _loss(self, params: Params, batch: LossInputs) -> LossResult:
-        """Section 4.2 of the paper: policy gradient with V-trace's advantage, value error, entropy bonus."""
+        """Return the loss of section 4.2 of the paper: V-trace's policy gradient, value error, entropy bonus."""
         settings = self.settings
         inputs = self._normalizers.normalized(params, batch["observation"])
         output = self._network.over_rows(params[_GROUP], inputs, batch.get("memory"), batch.get("fresh"))

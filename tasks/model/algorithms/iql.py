@@ -189,13 +189,13 @@ class IQL(Algorithm):
         return critic - self._value(params["value"], batch["observation"])
 
     def _value_loss(self, params: Params, batch: LossInputs) -> LossResult:
-        """Equation 5: asymmetric squares, which weigh tau where the critic exceeds the value and 1 - tau elsewhere."""
+        """Return equation 5: squares, weighed by tau where the critic exceeds the value and by 1 - tau elsewhere."""
         advantage = self._advantage(params, batch)
         loss = torch.where(advantage > 0, self.settings.expectile, 1.0 - self.settings.expectile) * advantage.square()
         return batch.mean(loss), {"value_loss": loss.detach(), "advantage": advantage.detach()}
 
     def _policy_loss(self, params: Params, batch: LossInputs) -> LossResult:
-        """Equation 7: negative log-likelihood of the stored actions, weighted by their exponential advantage."""
+        """Return equation 7: negative log-likelihood of the stored actions, weighted by their exponential advantage."""
         with torch.no_grad():
             advantage = self._advantage(params, batch)
             weight = (self.settings.inverse_temperature * advantage).exp().clamp(max=self.settings.weight_limit)
@@ -205,7 +205,7 @@ class IQL(Algorithm):
         return -batch.mean(weight * likelihood), outputs
 
     def _critic_loss(self, params: Params, batch: LossInputs) -> LossResult:
-        """Equation 6: squared error of both critics against the reward and the value of what followed."""
+        """Return equation 6: squared error of both critics against the reward and the value of what followed."""
         with torch.no_grad():
             following = self._value(params["value"], batch["next_observation"])
             target = batch["reward"] + self.settings.discount * batch["alive"] * following

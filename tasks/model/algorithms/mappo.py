@@ -218,7 +218,7 @@ class MAPPO(Algorithm):
             yield from torch.randperm(window.rows, generator=generator).tensor_split(self.settings.minibatches)
 
     def _policy_loss(self, suffix: str, agents: range, params: Params, batch: LossInputs) -> LossResult:
-        """Minus PPO's clipped surrogate and its entropy bonus, a mean over the agents of one policy.
+        """Return minus PPO's clipped surrogate and its entropy bonus, a mean over the agents of one policy.
 
         Those that have left count as 0: ratio, divergence and entropy of their only choice are constants.
         """
@@ -244,7 +244,7 @@ class MAPPO(Algorithm):
         }
 
     def _value_loss(self, suffix: str, agents: range, params: Params, batch: LossInputs) -> LossResult:
-        """Half the squared error of the value, or Huber's, a mean over the agents of one critic."""
+        """Return half the squared error of the value, or Huber's, a mean over the agents of one critic."""
         settings, present, critic = self.settings, batch.get("present"), params[f"value{suffix}"]
         features = self._normalizers.normalized(params, batch["observation"])
         inputs = self._critics.inputs(critic, features, agents, present)

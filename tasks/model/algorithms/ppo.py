@@ -261,17 +261,17 @@ class PPO(Algorithm):
         return RoundLimit("kl", settings.target_kl, settings.minibatches) if settings.target_kl else None
 
     def _policy_loss(self, params: Params, batch: LossInputs) -> LossResult:
-        """Minus the surrogate and its entropy bonus."""
+        """Return minus the surrogate and its entropy bonus."""
         terms, outputs = self._objective(params, self._outputs(0, params, batch), batch)
         return batch.weighted_mean(*terms), _by_row(outputs)
 
     def _value_loss(self, params: Params, batch: LossInputs) -> LossResult:
-        """Half the squared error of the value."""
+        """Return half the squared error of the value."""
         error = self._value_error(self._outputs(1, params, batch), batch)
         return batch.mean(error), _by_row({"value_loss": error.detach()})
 
     def _actor_critic_loss(self, params: Params, batch: LossInputs) -> LossResult:
-        """Both; of a shared network by one pass through it."""
+        """Return the sum of both; of a shared network by one pass through it."""
         output = self._outputs(0, params, batch)
         terms, outputs = self._objective(params, self._policy_part(output), batch)
         error = self._value_error(output if self.settings.shared_network else self._outputs(1, params, batch), batch)

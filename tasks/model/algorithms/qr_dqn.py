@@ -233,7 +233,7 @@ class QRDQN(Algorithm):
         return self._by_choice(outputs.flatten(0, 1)), following, judged
 
     def _loss(self, params: Params, batch: LossInputs) -> LossResult:
-        """The quantile Huber loss of the row's choice against the target's quantiles of the best next choice."""
+        """Return the quantile Huber loss of the row's choice against the target's quantiles of the best next choice."""
         recurrent, shape = self._network.recurrent, batch["action"].shape
         quantiles, following, judged = (self._of_sequences if recurrent else self._of_rows)(params, batch)
         action, returns, factor = (batch[name].flatten() for name in ("action", "return", "factor"))

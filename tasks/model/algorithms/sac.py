@@ -184,7 +184,7 @@ class SAC(Algorithm):
         return first, second
 
     def _critic_loss(self, params: Params, batch: LossInputs) -> LossResult:
-        """Squared error of both critics against the smaller target value with its entropy term (equation 5)."""
+        """Return both critics' squared error against the smaller target value with its entropy term (equation 5)."""
         observation, following = (
             self._normalizers.normalized(params, batch[name]) for name in ("observation", "following")
         )
@@ -199,7 +199,7 @@ class SAC(Algorithm):
         return batch.weighted_mean((first, 1.0), (second, 1.0)), outputs
 
     def _actor_loss(self, params: Params, batch: LossInputs) -> LossResult:
-        """Minus the smaller value and the entropy (equation 9)."""
+        """Return minus the smaller value and the entropy (equation 9)."""
         observation = self._normalizers.normalized(params, batch["observation"])
         action, log_probability = self._sample(params["actor"], observation, _noise_of(batch))
         value = smaller(*self._values(params["critic"], observation, action))

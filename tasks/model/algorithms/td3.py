@@ -185,7 +185,7 @@ class TD3(Algorithm):
         return self._network.over_pairs(part(critics, name), observation, action)
 
     def _critic_loss(self, params: Params, batch: LossInputs) -> LossResult:
-        """Squared error of both critics against the smaller target value of the smoothed action (algorithm 1)."""
+        """Return both critics' squared error against the smaller target value of the smoothed action (algorithm 1)."""
         settings = self.settings
         if batch.noise is None:
             raise TypeError("the loss of TD3's critics needs noise, as it declares")
@@ -203,7 +203,7 @@ class TD3(Algorithm):
         return batch.weighted_mean((first, 1.0), (second, 1.0)), outputs
 
     def _actor_loss(self, params: Params, batch: LossInputs) -> LossResult:
-        """Minus the first critic's value of the actor's action: the deterministic policy gradient."""
+        """Return minus the first critic's value of the actor's action: the deterministic policy gradient."""
         observation = self._normalizers.normalized(params, batch["observation"])
         value = self._value(params["critic"], _CRITICS[0], observation, self._action(params["actor"], observation))
         return batch.weighted_mean((value, -1.0)), {"actor_loss": -value.detach().squeeze(-1)}

@@ -196,7 +196,7 @@ class TD3BC(Algorithm):
         return self._network.over_pairs(part(critics, name), observation, action)
 
     def _critic_loss(self, params: Params, batch: LossInputs) -> LossResult:
-        """Squared error of both critics against the smaller target value of the smoothed action, as in TD3."""
+        """Return both critics' squared error against the smaller target value of the smoothed action, as in TD3."""
         settings = self.settings
         if batch.noise is None:
             raise TypeError("the loss of TD3+BC's critics needs noise, as it declares")
@@ -214,7 +214,7 @@ class TD3BC(Algorithm):
         return batch.weighted_mean((first, 1.0), (second, 1.0)), outputs
 
     def _balance_loss(self, params: Params, batch: LossInputs) -> LossResult:
-        """A product whose gradient is minus the mean magnitude of the first critic's values of the actor's actions."""
+        """Return a product whose gradient is minus the mean magnitude of the first critic's values of actions."""
         with torch.no_grad():
             observation = self._normalizers.normalized(params, batch["observation"])
             action = self._action(params["actor"], observation)
@@ -223,7 +223,7 @@ class TD3BC(Algorithm):
         return batch.mean(multiplied(params["balance"]["log"], -magnitude)), {"magnitude": magnitude}
 
     def _actor_loss(self, params: Params, batch: LossInputs) -> LossResult:
-        """Equation 3: minus lambda times the first critic's value, and the squared distance from the stored action."""
+        """Return equation 3: the squared distance to the stored action, minus lambda times the first critic's value."""
         observation = self._normalizers.normalized(params, batch["observation"])
         action = self._action(params["actor"], observation)
         value = self._value(params["critic"], _CRITICS[0], observation, action)

@@ -169,7 +169,7 @@ def is_worth_a_thread(parameters: Tensor, rows: int) -> bool:
     Both threads take turns in Python. With little to multiply they wait for each other instead of computing, and two
     can need more than twice as long as one. An accelerator has one queue anyway.
     """
-    return parameters.is_cpu and rows * parameters.numel() >= _THREAD_PRODUCTS and _cpus() > 1
+    return parameters.is_cpu and rows * parameters.numel() >= _THREAD_PRODUCTS and len(os.sched_getaffinity(0)) > 1
 
 
 def _taken(calls: Sequence[Callable[[], T]]) -> list[T]:
@@ -196,10 +196,6 @@ def _taken(calls: Sequence[Callable[[], T]]) -> list[T]:
         if not helped.cancel():
             helped.result()
     return [found[number] for number in range(len(calls))]
-
-
-def _cpus() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @lru_cache(maxsize=1)
