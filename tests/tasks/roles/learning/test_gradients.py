@@ -117,7 +117,7 @@ def test_the_same_blocks_give_the_same_bytes():
 
 def cpus(monkeypatch, number: int) -> threading.Barrier:
     """Pretend to have so many CPUs; returns a barrier that needs as many threads."""
-    monkeypatch.setattr("penstock.tasks.roles.learning.gradients._cpus", lambda: number)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(number))
     monkeypatch.setattr("penstock.tasks.roles.learning.gradients._THREAD_PRODUCTS", 1)
     return threading.Barrier(number, timeout=150)
 
@@ -164,7 +164,7 @@ def test_blocks_of_an_independent_loss_are_computed_in_two_threads(monkeypatch, 
 @pytest.mark.parametrize(("rows", "cpus_here", "worth"), [(7_999, 2, False), (8_000, 2, True), (8_000, 1, False)])
 def test_a_second_thread_needs_a_cpu_and_enough_to_multiply(monkeypatch, rows: int, cpus_here: int, worth: bool):
     """Two threads that take turns in Python are slower than one."""
-    monkeypatch.setattr("penstock.tasks.roles.learning.gradients._cpus", lambda: cpus_here)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(cpus_here))
     assert is_worth_a_thread(torch.zeros(1000), rows) is worth
 
 
