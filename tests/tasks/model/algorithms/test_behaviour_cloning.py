@@ -12,7 +12,7 @@ from penstock.tasks.roles.learning.gradients import minibatch_gradient
 from penstock.tasks.roles.learning.minibatches import rows_of
 from penstock.tasks.roles.learning.window import RoundWindow
 from penstock.tasks.setup.config.offline import BehaviourCloningSettings
-from penstock.tasks.specs import ActionSpec, EnvironmentSpec, LossInputs, Spec, Trajectory
+from penstock.tasks.specs import ActionLeaf, ActionSpec, EnvironmentSpec, LossInputs, Spec, Trajectory
 
 CHOICES = EnvironmentSpec("CartPole-v1", Spec("float32", (4,)), ActionSpec("discrete", n=2), 500, 475.0)
 VECTORS = EnvironmentSpec(
@@ -164,3 +164,22 @@ def test_it_imitates_the_stored_policy():
             50,
         )
     assert cloned >= 400
+
+
+def test_parts_of_actions_that_a_mask_leaves_out_are_not_imitated():
+    """A number that is not taken is stored as 0; its mean and deviation have no gradient, nor have other choices."""
+    action = ActionSpec("structured", shape=(2,), leaves=(ActionLeaf("turn", (3,)), ActionLeaf("push", (0,))))
+    environment = EnvironmentSpec("Masked-v0", Spec("float32", (4,)), action, None, None)
+    algorithm = BehaviourCloning(BehaviourCloningSettings(hidden=(8,)), environment)
+    state = algorithm.init(3)
+    rows = {
+        "observation": torch.randn(40, 4, generator=torch.Generator().manual_seed(1)),
+        "action": torch.tensor([[1.0, 0.0]]).expand(40, 2).contiguous(),
+        "allowed": torch.tensor([[False, True, False, False]]).expand(40, 4).contiguous(),
+    }
+    gradient, outputs = minibatch_gradient(algorithm.losses[0], state, rows, {}, 4096)
+    assert not gradient.any()
+    assert (outputs["agreement"] == 1.0).all()
+    assert (outputs["square_error"] == 0.0).all()
+    taken = rows | {"allowed": torch.ones(40, 4, dtype=torch.bool)}
+    assert minibatch_gradient(algorithm.losses[0], state, taken, {}, 4096)[0].any()
