@@ -153,8 +153,8 @@ def _gradients(policy: DistributionPolicy, config: RunConfig, sizes: Sizes) -> _
     if config.distribution.max_staleness is not None:
         nbytes, messages = nbytes + sizes.arrivals * _ROW_COUNT_BYTES, messages + sizes.arrivals
     if policy.reduce == "parameter_server":  # the server draws the same rows and starts rounds as learners do
-        nbytes += sizes.priority_bytes + sizes.round_state_bytes
-        messages += sizes.priority_messages + sizes.round_state_vectors
+        nbytes += _ROW_COUNT_BYTES + sizes.priority_bytes + sizes.round_state_bytes
+        messages += 1 + sizes.priority_messages + sizes.round_state_vectors
     return policy.learners * nbytes, policy.learners * messages
 
 

@@ -71,8 +71,9 @@ def test_every_edge_that_crosses_has_a_cost(name: str, sizes: Sizes):
         if cost.way == "link":
             assert cost.round_messages == steps
     if "learn -> sync" in costs:
-        assert costs["learn -> sync"].round_messages == 2 * sizes.updates
-        assert costs["learn -> sync"].round_bytes == 2 * sizes.gradient_bytes
+        to_server = policy.reduce == "parameter_server"  # which is told the rows of the round, in eight bytes
+        assert costs["learn -> sync"].round_messages == 2 * (sizes.updates + to_server)
+        assert costs["learn -> sync"].round_bytes == 2 * (sizes.gradient_bytes + 8 * to_server)
 
 
 def test_owners_of_agents_send_what_they_train_to_each_other(sizes: Sizes):
