@@ -292,6 +292,8 @@ def best_version(
 ) -> int | None:
     """Return the version with the highest mean return among evaluations; of equal ones the newest.
 
+    Of several evaluations of a version, the one of most episodes counts; of as many, the best.
+
     Args:
         run: the run.
         commits: its commits, whose evaluations count.
@@ -304,19 +306,21 @@ def best_version(
     Raises:
         CorruptObjectError: an evaluation is damaged.
     """
-    returns: dict[int, float] = {}
+    # (episodes, mean return) of each version
+    found: dict[int, tuple[int, float]] = {}
     for result in [*(commit.evaluation for commit in commits), *stored_evaluations(run)]:
         if result is None:
             continue
         try:
-            returns[int(result["version"])] = float(result["mean_return"])
+            version, mean_return = int(result["version"]), float(result["mean_return"])
+            if not math.isnan(mean_return):
+                found[version] = max(found.get(version, (-1, 0.0)), (int(result.get("episodes", 0)), mean_return))
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             if skip_damaged:
                 continue
             raise CorruptObjectError(f"an evaluation of run '{run.name}' is damaged: {json.dumps(result)}") from error
-    counting = [version for version in returns if versions is None or version in versions]
-    counting = [version for version in counting if not math.isnan(returns[version])]
-    return max(counting, key=lambda version: (returns[version], version), default=None)
+    counting = [version for version in found if versions is None or version in versions]
+    return max(counting, key=lambda version: (found[version][1], version), default=None)
 
 
 def stored_evaluations(run: RunFolder) -> list[Mapping[str, Any]]:

@@ -140,14 +140,26 @@ class Policy:
         """Forget: for policies with a memory, where episodes begin.
 
         Args:
-            rows: indices, or bool `[B]`, of the rows of the batch whose episodes ended; None forgets all of them.
+            rows: indices, or bool `[B]`, of the rows of the batch whose episodes ended, maybe none; None forgets all of
+                them.
+
+        Raises:
+            ValueError: they are neither, or beyond the batch.
         """
         if rows is None or self._memory is None:
             self._memory = None
             return
         fresh = self.algorithm.initial_carry(len(self._memory))
         assert fresh is not None
-        index = torch.from_numpy(np.atleast_1d(np.asarray(rows)))
+        ended, count = np.atleast_1d(np.asarray(rows)), len(self._memory)
+        if not ended.size:
+            return
+        is_mask = ended.dtype == np.bool_ and ended.shape == (count,)
+        if not is_mask and (ended.dtype.kind not in "iu" or ended.min() < -count or ended.max() >= count):
+            raise ValueError(
+                f"rows is {rows!r}, expected indices below {count}, or bool [{count}], as the batch has rows"
+            )
+        index = torch.from_numpy(ended if is_mask else ended.astype(np.int64))
         self._memory = self._memory.clone()
         self._memory[index] = fresh.to(self._memory)[index]
 
@@ -176,10 +188,12 @@ class Policy:
         memory = self.algorithm.initial_carry(len(rows))
         if memory is not None and state is not None:
             expected = tuple(memory.shape)
-            given = torch.from_numpy(np.asarray(state[0], dtype=np.float32))
+            given = torch.from_numpy(np.asarray(state[0] if len(state) else (), dtype=np.float32))
             if tuple(given.shape) != expected:
                 raise ValueError(f"state has the shape {tuple(given.shape)}, expected {expected}: as returned before")
             fresh = np.zeros(len(rows), dtype=bool) if episode_start is None else np.atleast_1d(episode_start)
+            if fresh.shape != (len(rows),) or fresh.dtype.kind not in "biuf":
+                raise ValueError(f"episode_start is {episode_start!r}, expected bool [{len(rows)}]")
             starts = torch.from_numpy(fresh.astype(bool)).view(-1, *[1] * (memory.dim() - 1))
             memory = torch.where(starts, memory, given)
         action, memory = self._step(rows, memory, deterministic)

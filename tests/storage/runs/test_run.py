@@ -13,7 +13,7 @@ from penstock.storage.errors import ConfigError, CorruptObjectError, RunExistsEr
 from penstock.storage.records import from_json
 from penstock.storage.refs import checkpoint_name
 from penstock.storage.runs.commit_schema import Commit
-from penstock.storage.runs.run import RunFolder, RunSummary, list_runs, stored_evaluations
+from penstock.storage.runs.run import RunFolder, RunSummary, best_version, list_runs, stored_evaluations
 from penstock.storage.stores.open import open_store
 
 
@@ -259,3 +259,13 @@ def test_evaluations_that_are_none_are_passed_over(tmp_path: Path):
     for name, result in enumerate((right, *others)):
         run.store.write(f"evaluations/{name}.json", [json.dumps(result).encode()])
     assert stored_evaluations(run) == [right]
+
+
+def test_the_evaluation_of_most_episodes_counts_for_a_version(tmp_path: Path):
+    """A short one, in whichever file, does not take the place of a long one: `gc` keeps the version that is best."""
+    run = RunFolder(open_store(tmp_path), "mine")
+    for name, version, mean_return, episodes in (("1", 1, 500.0, 100), ("9", 1, 104.0, 1), ("5", 2, 300.0, 100)):
+        result = {"version": version, "mean_return": mean_return, "episodes": episodes}
+        run.store.write(f"evaluations/{name}.json", [json.dumps(result).encode()])
+    assert best_version(run, []) == 1
+    assert best_version(run, [], {2}) == 2
