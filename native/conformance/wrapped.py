@@ -165,26 +165,21 @@ class CheckedWrapped:
                         f"correct its type, shape or bounds"
                     )
             return f"{_OWN_STEPS} steps"
-        seen = self.seeded().observation
+        got = self.seeded()
         low, high = getattr(self.space, "low", None), getattr(self.space, "high", None)
         if low is None or high is None:
             raise SkippedError(f"{type(self.space).__name__} has no bounds")
-        wrong = ~((seen >= low) & (seen <= high))
-        if wrong.any():
-            at = np.unravel_index(int(np.argmax(wrong)), wrong.shape)
-            raise CheckFailedError(
-                f"value {[int(part) for part in at[2:]]} is {seen[at]:g} after {at[0]} steps, beyond its bounds "
-                f"[{low[at[2:]]:g}, {high[at[2:]]:g}] ({int(wrong.sum())} of {wrong.size} values are)"
-            )
-        final = self.seeded().end.bootstrap_observation
-        wrong = ~((final >= low) & (final <= high))
-        if wrong.any():
-            at = np.unravel_index(int(np.argmax(wrong)), wrong.shape)
-            raise CheckFailedError(
-                f"value {[int(part) for part in at[1:]]} of the observation after an episode's last step is "
-                f"{final[at]:g}, beyond its bounds [{low[at[1:]]:g}, {high[at[1:]]:g}]"
-            )
-        return f"{len(seen)} steps of {_NUM_ENVS} environments, {seen.dtype} {seen.shape[2:]}"
+        for seen, is_final in ((got.observation, False), (got.end.bootstrap_observation, True)):
+            wrong = ~((seen >= low) & (seen <= high))
+            if wrong.any():
+                at = np.unravel_index(int(np.argmax(wrong)), wrong.shape)
+                place, when = (at[1:], "an episode's last step") if is_final else (at[2:], f"{at[0]} steps")
+                raise CheckFailedError(
+                    f"value {[int(part) for part in place]} is {seen[at]:g} after {when}, beyond its bounds "
+                    f"[{low[place]:g}, {high[place]:g}] ({int(wrong.sum())} of {wrong.size} values are)"
+                )
+        rows = got.observation
+        return f"{len(rows)} steps of {_NUM_ENVS} environments, {rows.dtype} {rows.shape[2:]}"
 
     def check_array(self) -> str:
         """Compare the array with the observation's own numbers."""

@@ -120,7 +120,11 @@ def test_an_environment_without_fault_passes(outcomes):
         (Narrow, "spaces contain what is observed", "beyond its bounds [-0.5, 0.5]"),
         (Broken, "every number is finite", "the reward of environment 0 is nan"),
         (LostAtTheEnd, "every number is finite", "an observation after an episode's last step has nan"),
-        (FarAtTheEnd, "spaces contain what is observed", "the observation after an episode's last step is 50, beyond"),
+        (
+            FarAtTheEnd,
+            "spaces contain what is observed",
+            "is 50 after an episode's last step, beyond its bounds [-30, 30]",
+        ),
     ],
 )
 def test_faults_are_found(outcomes, kind, check, said):
