@@ -13,6 +13,7 @@ from penstock.native.sockets.client import ADDRESS_VARIABLE
 from penstock.native.sockets.source import PREFIX as SOCKET
 from penstock.storage.errors import ConfigError
 from penstock.tasks.conformance.runner import check_algorithm
+from penstock.tasks.environments.local_modules import search_working_directory
 from penstock.tasks.model.algorithms.custom import name_in_file
 from penstock.tasks.setup.config.custom_algorithm import CUSTOM
 from penstock.tasks.setup.config.loading import (
@@ -77,6 +78,8 @@ def check(
             raise ConfigError(str(error)) from error
     if Path(target).suffix in {".hpp", ".h", ".hh", ".hxx"}:
         raise ConfigError(f"there is no header {target!r}")
+    if ":" in target:  # module:Id
+        search_working_directory()
     try:
         return [check_id(target, given)]
     except ValueError as error:
@@ -87,7 +90,7 @@ def print_reports(reports: list[Report], console: Console) -> None:
     """Print one line per check, with its detail, and the verdict."""
     for report in reports:
         if report.id:
-            console.print(report.id, style="bold", highlight=False)
+            console.print(report.id, style="bold", highlight=False, markup=False)
         for line in report.checks:
             detail = f": {line.detail}" if line.detail else ""
             console.print(f"  {_MARKS[line.outcome]} ", end="")

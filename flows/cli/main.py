@@ -291,7 +291,9 @@ def serve(
     from penstock.flows.cli.serve import PREFECT_FILE
     from penstock.flows.cli.serve import serve as serve_deployments
 
-    serve_deployments(store, file or PREFECT_FILE, port, lambda text: Console().print(text, highlight=False))
+    serve_deployments(
+        store, file or PREFECT_FILE, port, lambda text: Console().print(text, highlight=False, markup=False)
+    )
 
 
 @app.command("check-env")
@@ -387,7 +389,7 @@ def plan(
     console = Console()
     console.print(f"policy {found['policy']}", highlight=False, markup=False)
     if "why" in found:
-        console.print(found["why"], highlight=False)
+        console.print(found["why"], highlight=False, markup=False)
     print_table(found["roles"])
     if found["edges"]:
         print_table(found["edges"])
@@ -398,7 +400,7 @@ def plan(
         nbytes = f"{found['difference_bytes_a_round']:,} bytes a round"
         console.print(f"on a remote store also the difference between versions: {nbytes}", highlight=False)
     if "note" in found:
-        console.print(found["note"], highlight=False)
+        console.print(found["note"], highlight=False, markup=False)
 
 
 @app.command()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import os
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -251,12 +252,18 @@ class RunSummary:
     """Host and process that drive an unfinished run, as far as its lease says; None if none does."""
 
 
-def list_runs(root: Store) -> list[RunSummary]:
+def list_runs(root: Store | str | os.PathLike[str]) -> list[RunSummary]:
     """Return all runs in a store by name, in a few small reads each; folders that hold no run are left out.
 
+    Args:
+        root: the store, its folder or its address.
+
     Raises:
+        ConfigError: the address names no store.
         StoreError: the store can't be read.
     """
+    if isinstance(root, str | os.PathLike):
+        root = open_store(os.fspath(root))
     return [summary for summary in (_summarise(RunFolder(root, name)) for name in run_names(root)) if summary]
 
 

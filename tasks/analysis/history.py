@@ -87,7 +87,7 @@ class History:
     committed: int
     """Number of committed stages."""
     evaluations: tuple[Mapping[str, Any], ...]
-    """Results of `penstock evaluate`, by version."""
+    """Results of `penstock evaluate`, by version; of a version the one of most episodes is the last, as it counts."""
     attempts: Mapping[int, Mapping[str, Any]]
     """For each stage that was tried again, the attempt that counts and the reason."""
 
@@ -125,9 +125,13 @@ def read_history(
         description=description,
         stages=read_stages(run, stages, on_progress),
         committed=committed,
-        evaluations=tuple(sorted(stored_evaluations(run), key=lambda one: int(one["version"]))),
+        evaluations=tuple(sorted(stored_evaluations(run), key=_order)),
         attempts={int(name[len("attempts/") : -len(".json")]): value for name, value in named_values(run, "attempts/")},
     )
+
+
+def _order(evaluation: Mapping[str, Any]) -> tuple[int, int, float]:
+    return int(evaluation["version"]), int(evaluation["episodes"]), float(evaluation["mean_return"])
 
 
 def read_stages(

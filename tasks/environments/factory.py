@@ -10,6 +10,7 @@ from gymnasium.vector import AutoresetMode
 from penstock import native
 from penstock.storage.errors import ConfigError
 from penstock.tasks.environments.header import loaded_header
+from penstock.tasks.environments.local_modules import search_working_directory
 from penstock.tasks.environments.model_files import check_model
 from penstock.tasks.environments.typed_settings import arguments_of
 from penstock.tasks.environments.wrappers import wrappers_of
@@ -38,6 +39,8 @@ def make_pool(
     settings = config.environment
     encoding = {"structured": settings.structured, "action_mask": settings.action_mask}
     fixed: dict[str, Any] = {"one_array": True, "one_action": True, **encoding}
+    if ":" in settings.id:  # module:Id
+        search_working_directory()
     with loaded_header(settings) as loaded_id:
         environment_id = loaded_id
         check_model(settings)

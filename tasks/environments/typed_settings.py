@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from penstock import native
 from penstock.storage.errors import ConfigError
 from penstock.tasks.environments.header import loaded_header
+from penstock.tasks.environments.local_modules import search_working_directory
 from penstock.tasks.setup.config.environment import FLOORPLAN
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ def with_typed_settings(config: ConfigT) -> ConfigT:
     settings = config.environment
     if not settings.settings:
         return config
+    if ":" in settings.id:
+        search_working_directory()
     try:
         with loaded_header(settings) as loaded_id:
             environment_id = loaded_id

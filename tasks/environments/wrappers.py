@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import importlib
-import sys
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
@@ -14,6 +12,7 @@ from gymnasium.wrappers import RecordVideo
 
 from penstock import native
 from penstock.storage.errors import ConfigError
+from penstock.tasks.environments.local_modules import search_working_directory
 from penstock.tasks.setup.config.environment import WrapperSettings, module_of_wrapper
 
 if TYPE_CHECKING:
@@ -68,9 +67,7 @@ def wrappers_of(settings: EnvironmentSettings, environment_id: str) -> tuple[Nam
 def _class(name: str) -> type[gymnasium.Wrapper[Any, Any, Any, Any]]:
     """Import what a name stands for. The module is searched on Python's path, and last in the working directory."""
     module_name = module_of_wrapper(name)
-    folder = str(Path.cwd())
-    if not {"", folder} & set(sys.path):
-        sys.path.append(folder)
+    search_working_directory()
     try:
         module = importlib.import_module(module_name)
     except Exception as error:

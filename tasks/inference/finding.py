@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
 from penstock.storage.errors import ConfigError
@@ -37,8 +38,9 @@ def find_snapshot(run: RunFolder, version: Version) -> tuple[Commit, SnapshotRef
         raise ConfigError(f"run '{run.name}' has committed nothing yet; load its policy after the first stage")
     require_learned(run, newest)
     wanted = _best_version(run, newest) if version == "best" else newest.version if version == "newest" else version
-    if isinstance(wanted, bool) or not isinstance(wanted, int):
+    if isinstance(wanted, bool) or not isinstance(wanted, Integral):  # NumPy's too
         raise ConfigError(f"version {version!r}, expected 'newest', 'best' or the number of a snapshot")
+    wanted = int(wanted)
     commit = _commit_of(run, newest, wanted)
     ref = next((ref for ref in commit.snapshots if ref.version == wanted), None) if commit else None
     if commit is None or ref is None:

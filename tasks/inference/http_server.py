@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from penstock.storage.errors import PenstockError
 from penstock.tasks.inference.batching import Answer, MicroBatcher
 from penstock.tasks.inference.export import describe_program
 
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 ARROW = "application/vnd.apache.arrow.stream"
 _MOST_BYTES = 64 << 20
+_CLIENT_LEFT = 499
+"""The status that nginx counts where a client closes its connection before it has the answer."""
 _LATENCIES = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 _log = logging.getLogger(__name__)
@@ -111,10 +113,10 @@ class PolicyServer:
             await asyncio.sleep(self._poll_seconds)
             try:
                 found = await asyncio.to_thread(self._newer, self.policy)
-            except PenstockError as error:
+            except Exception as error:  # noqa: BLE001  (libraries of stores have errors of their own)
                 # The current version keeps acting: a store may be unreachable for a while.
                 self._failed_polls.inc()
-                _log.warning("polling for a new version failed: %s", error)
+                _log.warning("polling for a new version failed: %s: %s", type(error).__name__, error)
                 continue
             if found is not None:
                 self._batcher.policy = found
@@ -131,6 +133,8 @@ class PolicyServer:
             response = _as_arrow(answer) if is_arrow else _as_json(self.policy, answer, single)
         except _Refused as refused:
             response = JSONResponse({"error": str(refused)}, refused.status)
+        except ClientDisconnect:
+            response = Response(status_code=_CLIENT_LEFT)  # nobody reads it, but it is counted
         self._requests.labels(status=str(response.status_code)).inc()
         self._seconds.observe(time.perf_counter() - started)
         return response

@@ -43,12 +43,12 @@ def load_policy(
     Raises:
         RunNotFoundError: there is no such run.
         ConfigError: nothing is committed yet; the version is not named by a commit, or was removed by `penstock gc`;
-            none was evaluated; or the device is not there, or the seed no number of 0 or more.
+            none was evaluated; or the device is not there, or the seed no number of 64 bits.
         ConsentError: the run names code in the working directory, and is not trusted.
         CorruptObjectError: the snapshot was altered or cut short.
     """
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise ConfigError(f"seed is {seed!r}, expected a whole number of 0 or more")
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 1 << 63:
+        raise ConfigError(f"seed is {seed!r}, expected a whole number from 0 to {(1 << 63) - 1}")
     _require_device(device)
     folder = open_run(os.fspath(run), None if store is None else os.fspath(store))
     if trust:

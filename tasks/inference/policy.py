@@ -255,7 +255,8 @@ class Policy:
     def as_rows(self, observation: ArrayLike) -> tuple[NDArray[Any], bool]:
         """Return observations as a new array `[B, ...]`, and whether there was one without the batch's axis.
 
-        An environment's own Dict, Tuple or Discrete observation is encoded as in training; so is a list of the former.
+        An environment's own Dict, Tuple or Discrete observation is encoded as in training; so are a list
+        of them, and an array of a Discrete's choices.
 
         Raises:
             ValueError: their shape or type is another one, or an integer is out of range.
@@ -288,16 +289,37 @@ class Policy:
     def _own_rows(self, observation: Any) -> tuple[NDArray[Any], bool] | None:
         """Encode observations of the environment's own space; None if they are arrays already."""
         encode = getattr(self.observation_space, "encode", None)
-        several = isinstance(observation, list) and all(isinstance(each, (dict, tuple)) for each in observation)
-        if encode is None or isinstance(observation, np.ndarray):
+        if encode is None:
             return None
-        if encode.space.contains(observation):
+        space = encode.space
+        kinds: tuple[type, ...] = (dict, tuple)
+        if isinstance(space, Discrete):
+            # Encoded rows are floats: whole numbers are choices, of which n would pass for a single row else.
+            kinds = (int, np.integer)
+            if isinstance(observation, np.ndarray) and observation.ndim < 2 and observation.dtype.kind in "iu":
+                if observation.shape == (space.n,) and observation.sum() == 1 and set(observation.tolist()) == {0, 1}:
+                    raise ValueError(
+                        f"{space.n} whole numbers in an array: choices of {space}, or one choice that is one-hot? Give "
+                        f"the former as a list, the latter as {self.environment.observation.dtype}"
+                    )
+                observation = observation.tolist()
+        elif isinstance(space, Tuple):
+            kinds = (dict, tuple, list)  # JSON has no tuples
+        if isinstance(observation, np.ndarray):
+            return None
+        if space.contains(observation):
             return _encoded(encode, observation)[None], True
-        if several and observation and all(encode.space.contains(each) for each in observation):
+        several = isinstance(observation, list) and all(isinstance(each, kinds) for each in observation)
+        if several and observation and all(space.contains(each) for each in observation):
             return np.stack([_encoded(encode, each) for each in observation]), False
-        if several or isinstance(observation, dict):
-            raise ValueError(f"an observation that is not in {encode.space}: correct its keys, types, shapes or bounds")
+        if isinstance(observation, dict) or (several and not self._is_encoded(observation)):
+            raise ValueError(f"an observation that is not in {space}: correct its keys, types, shapes or bounds")
         return None
+
+    def _is_encoded(self, observation: list[Any]) -> bool:
+        """Return whether lists are rows of numbers, as they are encoded."""
+        width = self.environment.observation.shape[0]
+        return bool(observation) and all(isinstance(each, list) and len(each) == width for each in observation)
 
     @staticmethod
     def _actions(action: Tensor, single: bool) -> NDArray[Any]:

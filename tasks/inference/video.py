@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from penstock.tasks.inference.episodes import Picture
 
 ENDINGS = (".mp4", ".gif")
+_GIF_UNIT_SECONDS, _MOST_GIF_PICTURES_PER_SECOND = 0.01, 50.0
+"""A GIF counts delays in hundredths of a second, and programs show a delay of 0 or 1 of them as 10."""
 _MISSING = "a package is missing; `pip install 'penstock-rl[video]'` installs it"
 
 
@@ -71,11 +73,16 @@ class _File:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.written = False
+        self._is_gif = path.suffix.lower() == ".gif"
         self._writer: Any = None
+        self._shown = 0
 
     def show(self, picture: Picture) -> bool:
         if self._writer is None:
             self._writer = self._open(picture.per_second)
+        self._shown += 1
+        if self._is_gif and not self._is_due(self._shown - 1, picture.per_second):
+            return True
         self._writer.append_data(_even(_coloured(picture.pixels)))
         self.written = True
         return True
@@ -84,11 +91,19 @@ class _File:
         if self._writer is not None:
             self._writer.close()
 
+    @staticmethod
+    def _is_due(index: int, per_second: float) -> bool:
+        """Return whether a GIF has this picture: pictures are left out where there are too many in a second."""
+        share = min(1.0, _MOST_GIF_PICTURES_PER_SECOND / per_second)
+        return index == 0 or int(index * share) > int((index - 1) * share)
+
     def _open(self, per_second: float) -> Any:
         import imageio.v2 as imageio  # noqa: PLC0415  (an extra)
 
-        if self.path.suffix.lower() == ".gif":
-            return imageio.get_writer(self.path, mode="I", duration=1000.0 / per_second, loop=0)
+        if self._is_gif:
+            delay_seconds = max(1.0 / per_second, 1.0 / _MOST_GIF_PICTURES_PER_SECOND)
+            units = round(delay_seconds / _GIF_UNIT_SECONDS)
+            return imageio.get_writer(self.path, mode="I", duration=1000.0 * _GIF_UNIT_SECONDS * units, loop=0)
         return imageio.get_writer(self.path, fps=per_second, codec="libx264", macro_block_size=2, quality=7)
 
 

@@ -52,7 +52,7 @@ def export(
         from penstock.flows.api.evaluation import trust_run
 
         trust_run(store or "runs", run)
-    to = to or _BY_ENDING.get(path.suffix, "minari")
+    to = to or _BY_ENDING.get(path.suffix.lower(), "minari")
     if to in _POLICY_FORMATS:
         with Working(f"exporting the policy of run {run} (torch is loaded first)", quiet=as_json):
             about = export_policy_to(to, store or "runs", run, path, version or "newest")

@@ -19,7 +19,7 @@ def play(
     ] = None,
     episodes: Annotated[int, typer.Option(min=1, help="Episodes, one after the other.")] = 3,
     version: Annotated[str, typer.Option(help="newest, best, or a number.")] = "newest",
-    seed: Annotated[int, typer.Option(min=0, help="Selects the set of seeds, as --key of evaluate.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=(1 << 63) - 1, help="The set of seeds, as --key of evaluate.")] = 0,
     sampled: Annotated[bool, typer.Option("--sampled", help="Sample actions; otherwise the greedy ones.")] = False,
     max_steps: Annotated[int, typer.Option(min=1, help="An episode is cut after so many steps.")] = 10_000,
     trust: Trust = False,

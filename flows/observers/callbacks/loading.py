@@ -6,12 +6,12 @@ Such a name is never stored with a run: only who starts or resumes a run names w
 from __future__ import annotations
 
 import importlib
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from penstock.flows.observers.callbacks.callback import METHODS
 from penstock.storage.errors import ConfigError
+from penstock.tasks.environments.local_modules import search_working_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,9 +31,7 @@ def load_callbacks(names: Iterable[str]) -> list[Callback]:
 def found_callback(name: str) -> Any:
     """Import the object that a name means: a callback or its class. Raises as `load_callbacks`."""
     module_name, _, attribute = name.partition(":")
-    folder = str(Path.cwd())
-    if not {"", folder} & set(sys.path):
-        sys.path.append(folder)  # last, so that nothing in it can shadow an installed package
+    folder = search_working_directory()
     try:
         module = importlib.import_module(module_name)
     except Exception as error:

@@ -81,7 +81,7 @@ def export_run(
 
     Args:
         run: a run with committed shards.
-        path: the dataset's folder, which must not exist yet.
+        path: the dataset's folder, which must not exist yet, or be empty.
         observation_space: the space of one environment.
         action_space: the space of one environment.
         dataset_id: the dataset's name in Minari; by default, it is derived from the run's name.
@@ -93,14 +93,14 @@ def export_run(
     """
     minari = _minari()
     data = path.absolute() / "data"  # Minari prefixes a relative path with its own folder
-    if data.exists():
-        raise ConfigError(f"'{data}' exists already; an export needs a new path")
+    partial = data.with_name(f".{data.name}.partial")
+    if path.is_dir() and any(one.name != partial.name for one in path.iterdir()):
+        raise ConfigError(f"'{path}' is a folder with files; an export needs a new path, or an empty folder")
     newest = run.log.newest()
     if newest is None:
         raise ConfigError(f"run '{run.name}' has committed nothing yet; export it after the first stage")
     # Written under another name, so that an export that was stopped leaves no part of a dataset.
     created = not path.exists()
-    partial = data.with_name(f".{data.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     try:
         partial.mkdir(parents=True)

@@ -9,7 +9,6 @@ import dataclasses
 import importlib
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
@@ -17,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from penstock.storage.error_places import describe_error
 from penstock.storage.errors import ConfigError
 from penstock.storage.shards.specs import Spec
+from penstock.tasks.environments.local_modules import search_working_directory
 from penstock.tasks.model.algorithms.contract import DEFAULTED, Algorithm, Loss
 from penstock.tasks.model.algorithms.source_digest import note_import
 from penstock.tasks.setup.config.algorithm_base import AlgorithmSettings, check_row_steps
@@ -24,6 +24,7 @@ from penstock.tasks.specs import NoiseSpec, State
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
     from types import ModuleType
 
     from penstock.native import EnvironmentSpec as DescribedEnvironment
@@ -169,9 +170,7 @@ def check_held(
 
 
 def _import(name: str, module_name: str) -> ModuleType:
-    folder = str(Path.cwd())
-    if not {"", folder} & set(sys.path):
-        sys.path.append(folder)
+    folder = search_working_directory()
     try:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:

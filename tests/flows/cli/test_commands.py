@@ -34,7 +34,12 @@ def test_a_mistake_is_refused_before_a_trial_is_announced(command, named):
 
 @pytest.mark.parametrize(
     ("path", "announced"),
-    [("p.onnx", "exporting the policy of run"), ("p.pt2", "exporting the policy of run"), ("data", "exporting run")],
+    [
+        ("p.onnx", "exporting the policy of run"),
+        ("P.ONNX", "exporting the policy of run"),
+        ("p.pt2", "exporting the policy of run"),
+        ("data", "exporting run"),
+    ],
 )
 def test_a_policys_format_follows_its_name(tmp_path, path, announced):
     """A policy's file is never taken for a folder of episodes."""

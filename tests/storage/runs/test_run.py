@@ -157,6 +157,14 @@ def test_an_empty_store_has_no_runs(root):
     assert list_runs(root) == []
 
 
+def test_runs_are_listed_by_address_too(tmp_path: Path):
+    """As policies are loaded and runs opened."""
+    RunFolder(open_store(tmp_path), "mine").create({})
+    found = list_runs(open_store(tmp_path))
+    assert [summary.name for summary in found] == ["mine"]
+    assert list_runs(tmp_path) == list_runs(str(tmp_path)) == found
+
+
 def test_runs_are_listed_with_how_far_they_are(root):
     """Newest stage, why it ended, steps, the newest evaluation, and when it was created."""
     for name in ("c-new", "b-running", "a-finished"):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from penstock.storage.runs.run import RunFolder
 from penstock.storage.runs.timings import StageTimings, encode_timings, timings_name
 from penstock.storage.stores.open import open_store
-from penstock.tasks.analysis.history import newest_timings
+from penstock.tasks.analysis.history import newest_timings, read_history
 
 
 @pytest.fixture
@@ -29,3 +31,14 @@ def test_wanted_stages_have_the_timings_of_their_last_driver(run, wanted):
     assert {stage: one.stage_seconds for stage, one in found.items()} == {
         stage: 2.0 if stage % 3 else 1.0 for stage in wanted if stage < 130 and stage != 128
     }
+
+
+def test_the_last_evaluation_of_a_version_is_the_one_of_most_episodes(tmp_path):
+    """A short one, in whichever file, does not take its place in curves."""
+    run = RunFolder(open_store(tmp_path), "evaluated")
+    run.create({"config": {}, "made_with": {}, "promise": ""})
+    for name, version, mean_return, episodes in (("1", 1, 500.0, 100), ("9", 1, 104.0, 1), ("5", 2, 300.0, 100)):
+        result = {"version": version, "mean_return": mean_return, "episodes": episodes}
+        run.store.write(f"evaluations/{name}.json", [json.dumps(result).encode()])
+    found = {one["version"]: one["mean_return"] for one in read_history(run).evaluations}
+    assert found == {1: 500.0, 2: 300.0}

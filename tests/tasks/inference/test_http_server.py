@@ -234,6 +234,31 @@ def test_it_follows_training(make_context: MakeContext):
         assert b"penstock_policy_version 3.0" in client.get("/metrics").content
 
 
+def test_it_follows_on_after_any_error(make_context: MakeContext):
+    """A library of a store may raise what it likes: the version that acts goes on, and so does the polling."""
+    policy, newer = policy_of(make_context()), policy_of(make_context(name="newer"))
+    found: list[Policy | Exception] = [RuntimeError("of the library"), KeyError("credentials"), newer]
+
+    def poll(_: Policy) -> Policy | None:
+        one = found.pop(0) if found else None
+        if isinstance(one, Exception):
+            raise one
+        return one
+
+    with serving(PolicyServer(policy, poll, poll_seconds=0.05)) as client:
+        wait(lambda: client.get("/health").json()["run"] == "newer")
+        assert b"penstock_policy_failed_polls_total 2.0" in client.get("/metrics").content
+
+
+def test_a_client_that_leaves_is_counted_and_no_error(client: httpx.Client):
+    """Its request ends in mid-body; others are answered."""
+    address = (client.base_url.host, client.base_url.port or 0)
+    with socket.create_connection(address) as leaving:
+        leaving.sendall(b"POST /act HTTP/1.1\r\nHost: penstock\r\nContent-Length: 100\r\n\r\n{")
+    wait(lambda: b'penstock_policy_requests_total{status="499"} 1.0' in client.get("/metrics").content)
+    assert client.post("/act", json={"observation": [0, 0, 0, 0]}).status_code == 200
+
+
 def wait(holds: Any) -> None:
     for _ in range(600):
         if holds():

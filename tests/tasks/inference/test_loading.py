@@ -3,6 +3,7 @@
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from penstock.storage.errors import ConfigError, CorruptObjectError, RunNotFoundError
@@ -24,6 +25,7 @@ def test_newest_best_and_numbered_versions(make_context: MakeContext):
         "evaluations/00000003-0-8.json", [b'{"version": 3, "mean_return": 12.5, "episodes": 8, "seeds": 0}']
     )
     assert load_policy(address, "best").origin.version == 3
+    assert load_policy(address, np.int64(3)).origin.version == 3  # type: ignore[arg-type]
 
 
 def test_what_cannot_be_loaded_is_said(make_context: MakeContext):
@@ -55,8 +57,9 @@ def test_what_cannot_be_loaded_is_said(make_context: MakeContext):
     [
         ({"device": "gpu"}, "device 'gpu': torch has none of that name here"),
         ({"device": "cuda:99"}, "device 'cuda:99': torch has none"),
-        ({"seed": "a"}, "seed is 'a', expected a whole number of 0 or more"),
+        ({"seed": "a"}, "seed is 'a', expected a whole number from 0 to 9223372036854775807"),
         ({"seed": -1}, "seed is -1"),
+        ({"seed": 1 << 64}, "seed is 18446744073709551616"),
     ],
 )
 def test_a_device_or_seed_that_is_none_is_refused(make_context: MakeContext, given, said):

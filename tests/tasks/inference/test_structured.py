@@ -87,7 +87,19 @@ def test_a_choice_alone_is_taken_as_it_is(make_context: MakeContext):
         commit(context, None)
         policy = policy_of(context)
         rows = np.eye(16, dtype=np.float32)
-        assert [int(policy.act(cell)) for cell in range(16)] == policy.act(rows).tolist()
+        actions = policy.act(rows).tolist()
+        assert [int(policy.act(cell)) for cell in range(16)] == actions
+        # Sixteen cells are as many numbers as a row has.
+        assert policy.act(list(range(16))).tolist() == policy.act(np.arange(16)).tolist() == actions
+        assert policy.act(np.array([3, 5])).tolist() == [actions[3], actions[5]]
+        assert int(policy.act(np.array(7))) == actions[7]
+        assert policy.act(rows.tolist()).tolist() == actions
+        assert policy.act(rows[4].tolist()) == policy.act(rows[4]) == actions[4]
+        with pytest.raises(ValueError, match=r"16 whole numbers in an array: choices of .*, or one choice"):
+            policy.act(np.eye(16, dtype=np.int64)[4])
+        for wrong in ([3, 16], [-1], np.array([16]), 16):
+            with pytest.raises(ValueError, match="an observation"):
+                policy.act(wrong)
 
 
 def test_it_is_exported_with_its_encoders(make_context: MakeContext, tmp_path: Path):

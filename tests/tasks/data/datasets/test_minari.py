@@ -308,8 +308,14 @@ def test_impossible_conversions_are_reported(made, tmp_path):
     """A path that is taken, a folder that is no dataset, spaces that are no arrays, a damaged shard."""
     run, _ = made
     export_run(run, tmp_path / "taken", OBSERVATION, ACTION)
-    with pytest.raises(ConfigError, match="exists already"):
-        export_run(run, tmp_path / "taken", OBSERVATION, ACTION)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("not of a dataset")
+    for path in (tmp_path / "taken", tmp_path / "mine"):
+        with pytest.raises(ConfigError, match="is a folder with files; an export needs a new path, or an empty folder"):
+            export_run(run, path, OBSERVATION, ACTION)
+    assert [one.name for one in (tmp_path / "mine").iterdir()] == ["notes.txt"]
+    (tmp_path / "empty").mkdir()
+    assert export_run(run, tmp_path / "empty", OBSERVATION, ACTION).episodes > 0
     (tmp_path / "policy.onnx").write_bytes(b"a policy")
     with pytest.raises(ConfigError, match=r"policy\.onnx' can't be a dataset's folder: .*choose a new path"):
         export_run(run, tmp_path / "policy.onnx", OBSERVATION, ACTION)
