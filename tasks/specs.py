@@ -370,7 +370,7 @@ class LossInputs:
         if tape is None or not torch.is_grad_enabled() or not all(values.is_leaf for values, *_ in shares):
             return _weighted_sum(shares)
         with torch.no_grad():
-            # A captured loss has no use for its own value.
+            # A captured loss has no use for its own value; one that has can't be captured, and is called again.
             total = torch.empty(()) if current_capture() else _weighted_sum(shares)
 
         def back(gradients: Sequence[Tensor | None]) -> Sequence[Tensor]:

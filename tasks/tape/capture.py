@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from penstock.native import _learner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from torch import Tensor
 
@@ -108,7 +108,7 @@ class Capture:
         gradient: Tensor,
         outputs: Mapping[str, Tensor],
         inputs: Sequence[Tensor | None],
-        fixed: Callable[[], Iterable[Tensor]],
+        fixed: Iterable[Tensor],
     ) -> CapturedLoss | None:
         """Return what has been captured; None if the loss can't be.
 
@@ -117,7 +117,7 @@ class Capture:
             gradient: which the tape has returned.
             outputs: of the loss, by name.
             inputs: the totals' vector, noise (None for a loss without), and the columns.
-            fixed: returns parameters and targets, which stay where they are.
+            fixed: parameters and targets, which stay where they are.
         """
         found = list(outputs.values())
         addresses = {each.data_ptr() for each in (*found, *(each for each in inputs if each is not None))}
@@ -159,17 +159,21 @@ class CapturedLoss:
         outputs: tuple[str, ...],
         rows: int,
         kept: list[Tensor],
-        fixed: Callable[[], Iterable[Tensor]],
+        fixed: Iterable[Tensor],
         read: Sequence[tuple[Tensor, float]],
     ) -> None:
-        self._program, self._outputs, self._rows, self._kept, self._fixed = program, outputs, rows, kept, fixed
-        self._addresses, self._read = self._now(), read
+        self._program, self._outputs, self._rows, self._kept = program, outputs, rows, kept
+        self._addresses, self._read = _addresses(fixed), read
         self.runs = 0
         """Calls of `run`."""
 
-    def holds(self) -> bool:
-        """Return whether parameters and targets are where they were, and numbers that were read are as they were."""
-        return self._addresses == self._now() and all(target.item() == number for target, number in self._read)
+    def holds(self, fixed: Iterable[Tensor]) -> bool:
+        """Return whether parameters and targets are where they were, and numbers that were read are as they were.
+
+        Args:
+            fixed: parameters and targets of the present state, which may be another object than the one captured.
+        """
+        return self._addresses == _addresses(fixed) and all(target.item() == number for target, number in self._read)
 
     def run(
         self, parameters: int, totals: Tensor, noise: Tensor | None, rows: Mapping[str, Tensor]
@@ -197,8 +201,9 @@ class CapturedLoss:
         self._program.run(addresses)
         return gradient, dict(zip(self._outputs, outputs.unbind(0), strict=True))
 
-    def _now(self) -> list[int]:
-        return [each.data_ptr() for each in self._fixed()]
+
+def _addresses(fixed: Iterable[Tensor]) -> list[int]:
+    return [each.data_ptr() for each in fixed]
 
 
 class _Watch(TorchDispatchMode):

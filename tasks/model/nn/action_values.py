@@ -186,7 +186,7 @@ def choice_error(values: Tensor, action: Tensor, target: Tensor, *, huber: bool)
         The error `[rows]`, detached, and the loss `[rows]`.
     """
     tape, level = kernels.tape_for(values), kernels.level_number(values)
-    is_plain = kernels.plain(values) and kernels.plain(target) and action.is_contiguous()
+    is_plain = kernels.plain(values) and kernels.plain(target) and kernels.plain_choices(action)
     if tape is None or level is None or not (is_plain and target.shape == action.shape == values.shape[:1]):
         error = values.gather(-1, action.unsqueeze(-1)).squeeze(-1) - target
         # The gradient of either loss is the slope: detached, it makes their product's.
@@ -255,7 +255,8 @@ def quantile_targets(quantiles: Tensor, choice: Tensor, returns: Tensor, factors
     """
     with torch.no_grad():
         level, (rows, n, q) = kernels.level_number(quantiles), quantiles.shape
-        if level is None or not all(map(kernels.plain, (quantiles, returns, factors))) or not choice.is_contiguous():
+        is_plain = all(map(kernels.plain, (quantiles, returns, factors))) and kernels.plain_choices(choice)
+        if level is None or not is_plain:
             chosen = quantiles.gather(1, choice.view(-1, 1, 1).expand(-1, 1, q)).squeeze(1)
             return returns.unsqueeze(-1) + factors.unsqueeze(-1) * chosen
         found = torch.empty(rows, q)
@@ -280,7 +281,9 @@ def quantile_error(quantiles: Tensor, action: Tensor, target: Tensor, limit: flo
     """
     rows, n, q = quantiles.shape
     tape, level = kernels.tape_for(quantiles), kernels.level_number(quantiles)
-    if tape is None or level is None or not (kernels.plain(quantiles) and kernels.plain(target)):
+    action = action.contiguous()
+    is_plain = kernels.plain(quantiles) and kernels.plain(target) and kernels.plain_choices(action)
+    if tape is None or level is None or not is_plain:
         chosen = quantiles.gather(1, action.view(-1, 1, 1).expand(-1, 1, q)).squeeze(1)
         with torch.no_grad():
             middles = (torch.arange(q, device=target.device) + 0.5) / q
@@ -291,7 +294,6 @@ def quantile_error(quantiles: Tensor, action: Tensor, target: Tensor, limit: flo
             loss = (weight * limited * (error - 0.5 * limited)).mean(2).sum(1)
         # The gradient of the loss is minus the slope: this has it, without a table of errors for autograd.
         return chosen.detach().mean(-1), loss - (slope * (chosen - chosen.detach())).sum(1)
-    action = action.contiguous()
     value, slope, found = torch.empty(rows), torch.empty(rows, q), torch.empty(rows)
     call(level, "quantile_error", (quantiles, action, target, value, slope, found), (rows, n, q), (limit,))
 

@@ -306,6 +306,11 @@ def plain(tensor: Tensor) -> bool:
     return tensor.dtype is torch.float32 and tensor.is_cpu and tensor.is_contiguous()
 
 
+def plain_choices(tensor: Tensor) -> bool:
+    """Return whether kernels can read a tensor as the numbers of choices."""
+    return tensor.dtype is torch.int64 and tensor.is_cpu and tensor.is_contiguous()
+
+
 def _network(number: int, parameters: Sequence[Tensor], relu: bool) -> _learner.Network | None:
     """Return the kernels' view of parameters, which have to outlive it; None if they are torch's."""
     key = (number, relu, *map(id, parameters))

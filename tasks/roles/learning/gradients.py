@@ -93,7 +93,7 @@ def _of_one_block(loss: Loss, state: State, inputs: LossInputs) -> Gradient:
     key = (loss.name, level, inputs.count, *(column.nbytes for column in rows.values()))
     captured: CapturedLoss | None = group.programs.get(key)
     contiguous = all(column.is_contiguous() for column in rows.values()) and (noise is None or noise.is_contiguous())
-    if captured is not None and contiguous and captured.holds():
+    if captured is not None and contiguous and captured.holds(_fixed(state)):
         return captured.run(group.flat.numel(), totals.vector, noise, rows)
     if key in group.programs and (captured is None or not captured.runs):
         # What changes before it is used once costs more to capture than it saves.
@@ -105,8 +105,9 @@ def _of_one_block(loss: Loss, state: State, inputs: LossInputs) -> Gradient:
     given = (totals.vector, noise, *rows.values())
     if len(group.programs) >= _MOST_PROGRAMS:
         group.programs.clear()
-    group.programs[key] = capture.finish(level, gradient, outputs, given, partial(_fixed, state))
-    return gradient, outputs
+    finished = group.programs[key] = capture.finish(level, gradient, outputs, given, _fixed(state))
+    # A capture does not compute the loss's own value, which one that can't be captured may have made use of.
+    return (gradient, outputs) if finished is not None else _differentiated(loss, state, inputs)
 
 
 def _fixed(state: State) -> list[Tensor]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from penstock.storage.errors import ConfigError
 from penstock.tasks.data.input.hand_over import ref_of
 from penstock.tasks.model.algorithms.contract import PRIORITY, SumsMinibatches, round_limit
 from penstock.tasks.roles.learning.gradients import each_gradient, is_worth_a_thread, minibatch_gradient
@@ -211,6 +212,12 @@ def take_steps(
             if window.prioritised:
                 priorities = torch.zeros(len(share.rows), dtype=torch.float64)
                 if len(share.own):
+                    if PRIORITY not in row_outputs:
+                        raise ConfigError(
+                            f"algorithm.name = '{context.config.algorithm.name}': no loss gave '{PRIORITY}' in "
+                            f"minibatch {minibatch} of round {round_}, expected one in every minibatch, since rows are "
+                            f"drawn by it; have the loss that gives it be due in each"
+                        )
                     priorities[share.places] = row_outputs[PRIORITY].double().cpu()
                 window.update(share.rows, reduction.row_values(priorities))
         for name, values in row_outputs.items():
@@ -244,8 +251,8 @@ def _learn_minibatch(
         return minibatch_gradient(loss, state, rows, totals, block_rows, divided_by, noise)
 
     row_outputs: dict[str, Tensor] = {}
-    smallest = min((state.params[loss.group].flat for loss in losses), key=torch.Tensor.numel)
-    in_parallel = is_worth_a_thread(smallest, len(share.own))
+    groups = [state.params[loss.group].flat for loss in losses]  # none, where no loss is due
+    in_parallel = bool(groups) and is_worth_a_thread(min(groups, key=torch.Tensor.numel), len(share.own))
     for loss, (gradient, of_loss) in each_gradient(losses, gradient_of, in_parallel):
         with torch.no_grad():
             state = reduction.update(state, loss, gradient)

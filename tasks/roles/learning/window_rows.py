@@ -93,6 +93,7 @@ class WindowRows:
         self._rows = StoredRows(self._read, assignment.window_budget_bytes, _REMOTE_THREADS if self._is_remote else 1)
         self._refs: list[ShardRef] = []
         self._at: dict[tuple[int, int], ShardRef] = {}
+        self._newest = -1
         self._nothing: Batch = {}
         self._claim = ExitStack()
         environment, steps = context.config.environment, context.config.schedule.round_steps
@@ -117,6 +118,12 @@ class WindowRows:
             rounds: in the window before it, all of them committed.
         """
         self._stage, self._rounds = stage, rounds
+        if self._steps_after and self._newest != rounds.stop - 1:
+            # Another process has learned a stage between: what was the newest round has one behind it.
+            for tile in self._tiles:
+                if (before := self._at.get((self._newest, tile))) is not None:
+                    self._rows.drop(before)
+        self._newest = rounds.stop - 1
         self._list([])
         if rounds:
             committed = self._context.run.log.shard_refs(self._first_stage, stage - 1)
@@ -150,6 +157,7 @@ class WindowRows:
             refs: its shards, by tile.
             batches: the rows that `post` made of them.
         """
+        self._newest = rounds.stop - 1
         self._list([ref for ref in self._refs if ref.round >= rounds.start] + list(refs))
         self._rows.number(self._refs, 0, self._row_steps)
         self._nothing = {name: column[:0].clone() for name, column in batches[0].items()}

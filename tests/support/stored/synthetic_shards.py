@@ -52,10 +52,23 @@ def fill(columns: Mapping[str, Spec], round_: int, tile: int, steps: int, envs: 
 
 
 def store_shard(
-    store: Store, columns: Mapping[str, Spec], stage: int, round_: int, tile: int, steps: int, envs: int
+    store: Store,
+    columns: Mapping[str, Spec],
+    stage: int,
+    round_: int,
+    tile: int,
+    steps: int,
+    envs: int,
+    *,
+    continues: bool = False,
 ) -> ShardRef:
-    """One shard, in the store of a run; the second environment's episode ends in its first step."""
+    """One shard, in the store of a run; the second environment's episode ends in its first step.
+
+    By default no episode continues in another round.
+    """
     arrays = fill(columns, round_, tile, steps, envs)
+    if continues:
+        arrays["episode_id"][...] = 0
     arrays["terminated"][...] = 0
     arrays["truncated"][...] = 0
     arrays["terminated"][0, 1] = 1

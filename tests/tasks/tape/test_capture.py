@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -407,6 +407,36 @@ def test_parameters_that_moved_are_captured_again(state: State, rows: Batch):
         group.flat.mul_(2.0)
     found = learned(plain, state, rows)
     assert torch.equal(found, learned(plain, State(params={"net": ParameterGroup(dict(group))}), rows))
+
+
+def with_a_mean_as_a_factor(params, batch):
+    """Use the value of a mean of rows, not its gradient alone."""
+    return sum((batch.mean(batch["target"]) * value.sum() for value in params["net"].values()), torch.zeros(())), {}
+
+
+def test_a_loss_that_uses_the_value_of_a_mean_has_it_in_every_minibatch(state: State, rows: Batch):
+    """A capture computes no values of means: a loss that needs one is called again without."""
+    expected = rows["target"].mean().expand(state.params["net"].flat.shape)
+    for _ in range(3):
+        _ = [torch.full((), 1e30) for _ in range(1000)]  # what memory that nobody fills has
+        torch.testing.assert_close(learned(with_a_mean_as_a_factor, state, rows), expected)
+    assert programs(state) == [False]
+
+
+def with_goals(params, batch):
+    """Learn what a target holds."""
+    return batch.mean(value_error(mlp(params["net"], batch["observation"]), batch.targets["goals"])), {}
+
+
+def test_a_state_with_other_targets_is_not_learned_from_those_it_had(state: State, rows: Batch):
+    """An algorithm may return a new state that keeps its parameters, such as one of `dataclasses.replace`."""
+    for scale in (1.0, -3.0, 7.0):
+        goals = rows["target"] * scale
+        state = replace(state, targets={"goals": goals})
+        for _ in range(3):
+            found = learned(with_goals, state, rows)
+            fresh = State(params={"net": ParameterGroup(dict(state.params["net"]))}, targets={"goals": goals.clone()})
+            assert torch.equal(found, learned(with_goals, fresh, rows))
 
 
 def test_an_action_that_is_no_choice_is_refused_by_the_program():

@@ -36,8 +36,8 @@ SETTINGS = {
 class Committed:
     """A run whose stages are committed, and what `post` makes of each of its shards."""
 
-    def __init__(self, context, stages: int) -> None:
-        self.context = context
+    def __init__(self, context, stages: int, *, continues: bool = False) -> None:
+        self.context, self.continues = context, continues
         self.refs: dict[tuple[int, int], ShardRef] = {}
         for stage in range(stages):
             refs = [self._store(stage, round_, tile) for round_ in self.rounds_of(stage) for tile in range(TILES)]
@@ -47,7 +47,8 @@ class Committed:
         return range(stage * ROUNDS, (stage + 1) * ROUNDS)
 
     def _store(self, stage: int, round_: int, tile: int) -> ShardRef:
-        ref = store_shard(self.context.run.store, self.context.columns, stage, round_, tile, STEPS, ENVS)
+        store, columns = self.context.run.store, self.context.columns
+        ref = store_shard(store, columns, stage, round_, tile, STEPS, ENVS, continues=self.continues)
         self.refs[round_, tile] = ref
         return ref
 
@@ -246,6 +247,35 @@ def test_returns_continue_in_the_next_round(make_context, return_steps, round_st
     assert not torch.equal(alone["return"], whole["return"][:rows])
 
 
+@pytest.mark.parametrize("budget_bytes", [1, 7_000, 1 << 20])
+def test_rows_are_the_same_where_another_process_learned_the_stage_between(make_context, budget_bytes):
+    """The newest round of the stage that was learned here has one behind it by the time of the next one here."""
+    changes = {"return_steps": 3, "returns_across_rounds": True, "window_rows": 240}
+    context = make_context({**SETTINGS, "algorithm": {**SETTINGS["algorithm"], **changes}})
+    made = Committed(context, stages=2, continues=True)
+
+    def stage(number: int) -> dict[str, torch.Tensor]:
+        before = range(max(0, 2 * number - 4), 2 * number)
+        with open_window(assignment(budget_bytes, stage=number), made.context, CPU, before) as rows:
+            for round_ in made.rounds_of(number):
+                loaded = [made.loaded(number, round_, tile) for tile in range(TILES)]
+                batches = [made.context.algorithm.post({}, item.trajectory) for item in loaded]
+                rows.add(range(round_ - 4, round_ + 1), [item.ref for item in loaded], batches)
+            return {name: column.clone() for name, column in rows.take(torch.arange(5 * TILES * STEPS * ENVS)).items()}
+
+    stage(2)
+    for number in (2, 3):
+        for round_ in made.rounds_of(number):
+            for tile in range(TILES):
+                made.loaded(number, round_, tile)
+        refs = [made.refs[round_, tile] for round_ in made.rounds_of(number) for tile in range(TILES)]
+        commit_stage(made.context.run, number, refs)
+    found = stage(4)
+    window_rows._between.take(make_context(name="another"), ())  # nothing is held now
+    for name, column in stage(4).items():
+        assert torch.equal(found[name], column), name
+
+
 def test_an_environment_that_began_anew_does_not_continue(make_context):
     """It could not save its state: the episode of the next round is another, though none ended."""
     changes = {"return_steps": 3, "returns_across_rounds": True}
@@ -263,7 +293,8 @@ def test_an_environment_that_began_anew_does_not_continue(make_context):
 def test_rows_with_steps_after_them_are_the_same_at_any_budget_and_after_a_resume(make_context, budget_bytes, first):
     """All rounds but the newest have steps of the next one, of whichever stage, and a resume finds the same rows."""
     changes = {"return_steps": 3, "returns_across_rounds": True}
-    made = Committed(make_context({**SETTINGS, "algorithm": {**SETTINGS["algorithm"], **changes}}), stages=3)
+    context = make_context({**SETTINGS, "algorithm": {**SETTINGS["algorithm"], **changes}})
+    made = Committed(context, stages=3, continues=True)
     algorithm = made.context.algorithm
     given = replace(assignment(budget_bytes), stage=first // ROUNDS)
     with open_window(given, made.context, CPU, range(first - 3, first)) as rows:
