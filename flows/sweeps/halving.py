@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from itertools import islice, product
 from typing import TYPE_CHECKING, Any
 
-from penstock.flows.sweeps.points import check_sweep_name, computed_settings, make_point
-from penstock.flows.sweeps.processes import refuse_problems, train_points
+from penstock.flows.sweeps.points import check_points, check_sweep_name, computed_settings, make_point
+from penstock.flows.sweeps.processes import refuse_divergence, train_points
 from penstock.flows.sweeps.progress import Progress, check_evaluated
 from penstock.flows.sweeps.space import check_space, describe_space, draw, resolved_space
 from penstock.flows.sweeps.table import best_first, progress_row
@@ -74,6 +74,7 @@ def plan_halving(
         rungs.append(rungs[-1] * reduction)
     drawn = _drawn(space, runs, seed)
     points = [make_point(name, config, values, f"{name}-{number:04d}") for number, values in enumerate(drawn)]
+    check_points(points)
     for point in points:
         check_evaluated("first_stages", first_stages, point.config)
     return HalvingPlan(name, space, config, points, [*rungs, last], reduction, seed)
@@ -147,10 +148,10 @@ def run_halving(
         reached.update((point.name, rung) for point in alive)
         is_last = stages == plan.rungs[-1]
         diverged |= train_points(plan.name, alive, runs_at_once, show_all, None if is_last else stages)
+        judged = [point for point in alive if point.name not in diverged]
+        if not judged:
+            refuse_divergence(diverged)
         if not is_last:
-            judged = [point for point in alive if point.name not in diverged]
-            if not judged:
-                refuse_problems(diverged, len(alive))
             kept = records.read(f"rungs/{rung:02d}.json") or records.keep(
                 f"rungs/{rung:02d}.json", _promoted(judged, stages, max(1, len(alive) // plan.reduction))
             )
@@ -189,4 +190,4 @@ def _rows(plan: HalvingPlan, reached: Mapping[str, int], problems: Mapping[str, 
         progress.update()
         rows.append(progress_row(progress, rung=reached[point.name], problem=problems.get(point.name)))
     # A run of a later rung is better than those that it has left behind, whatever they had by chance.
-    return sorted(best_first(rows), key=lambda row: -row["rung"])
+    return sorted(best_first(rows), key=lambda row: (row["problem"] is not None, -row["rung"]))

@@ -79,8 +79,10 @@ def picture_svg(title: str, settings: Sequence[str], rows: Sequence[Mapping[str,
     Args:
         title: text above the picture.
         settings: columns of the rows that get an axis each; the last axis is the return.
-        rows: as of a sweep's table. A run without a return yet is grey, and ends before the last axis.
+        rows: as of a sweep's table. A run without a return yet, or with a problem, is grey and ends before the last
+            axis.
     """
+    rows = [row if row.get("problem") is None else {**row, _RETURN: None} for row in rows]
     names = [*settings, _RETURN]
     axes = [_axis(name, _LEFT + index * _AXIS_GAP, rows) for index, name in enumerate(names)]
     width = _LEFT + _RIGHT + _AXIS_GAP * len(settings)

@@ -75,14 +75,18 @@ def grid_points(name: str, grid: Mapping[str, Sequence[Any]], config: TrainConfi
 
 
 def check_points(points: Iterable[Point]) -> None:
-    """Refuse points whose environment or distribution policy no run can have; each of them is checked once.
+    """Refuse points whose environment or distribution policy no run can have, or not with its algorithm.
+
+    Each combination is checked once; settings with a fraction, such as a learning rate, make no other one.
 
     Raises:
         ConfigError: names the mistake.
     """
-    checked: list[tuple[object, object]] = []
+    checked: list[tuple[object, ...]] = []
     for point in points:
-        varied = (point.config.environment, point.config.distribution)
+        algorithm = point.config.algorithm
+        whole = {name: value for name, value in algorithm if not isinstance(value, float)}
+        varied = (point.config.environment, point.config.distribution, type(algorithm), whole)
         if varied not in checked:
             checked.append(varied)
             config = with_header(point.config)
@@ -116,14 +120,17 @@ def varied_settings(what: str, names: Iterable[str]) -> list[str]:
         names: names in full or, where that is unique, their last part.
 
     Raises:
-        ConfigError: one is no setting, is named twice, or is not part of what a run computes.
+        ConfigError: one is no setting, is named twice, is the table of another, or is not part of what a run computes.
     """
     paths = [resolve_setting(name.replace("-", "_")) for name in names]
-    fixed = sorted(path for path in paths if path.split(".")[0] in _PLACES)
+    fixed = sorted(path for path in paths if path.split(".")[0] in {*_PLACES, "continues"})
     if fixed:
         raise ConfigError(f"{what}: {', '.join(fixed)} can't be varied; it is not part of what a run computes")
     if twice := sorted({path for path in paths if paths.count(path) > 1}):
         raise ConfigError(f"{what}: {', '.join(twice)} is named more than once; name each setting once")
+    for path in paths:
+        if inside := [other for other in paths if other.startswith(f"{path}.")]:
+            raise ConfigError(f"{what}: {path} is the table of {inside[0]}; vary the table, or settings in it")
     return paths
 
 

@@ -17,7 +17,7 @@ from penstock.flows.sweeps.progress import check_evaluated
 from penstock.flows.sweeps.space import Range, check_space, describe_space, draw, perturb, resolved_space, uniform
 from penstock.flows.sweeps.table import best_first, point_row
 from penstock.storage.errors import ConfigError
-from penstock.tasks.driver.branching import branch_run, check_changeable, check_switches
+from penstock.tasks.driver.branching import branch_run, check_changeable, check_switches, has_fractions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from penstock.flows.sweeps.records import SweepRecords
     from penstock.flows.sweeps.space import Choice
     from penstock.flows.sweeps.table import SweepRow
+    from penstock.tasks.setup.config.algorithm_base import AlgorithmSettings
     from penstock.tasks.setup.config.run import TrainConfig
 
 _SUFFIX_CHARACTERS = len("-i000-x0000")
@@ -66,11 +67,11 @@ def plan_population(
             would be judged before they are evaluated.
     """
     check_sweep_name(name, _SUFFIX_CHARACTERS)
-    space = {path: _with_fractions(choices) for path, choices in resolved_space(space).items()}
+    space = {path: _with_fractions(config.algorithm, path, choices) for path, choices in resolved_space(space).items()}
     for path, choices in space.items():
-        values = [float(choices.low), float(choices.high)] if isinstance(choices, Range) else choices
+        values = [choices.low, choices.high] if isinstance(choices, Range) else choices
         for value in values:
-            check_changeable("space", {path: value})
+            check_changeable("space", config.algorithm, {path: value})
         check_switches("space", path, values)
     check_space(name, config, space)
     check_evaluated("interval_stages", interval_stages, config)
@@ -183,8 +184,9 @@ def _run_name(name: str, individual: int, exchange: int) -> str:
     return f"{name}-i{individual:03d}-x{exchange:04d}"
 
 
-def _with_fractions(choices: Choice) -> Choice:
-    """Return a range whose values have fractions, as its bounds were meant in a form that drops the zero of 1.0."""
+def _with_fractions(algorithm: AlgorithmSettings, path: str, choices: Choice) -> Choice:
+    """Return numbers with fractions where the setting has them: a form drops the zero of 1.0."""
     if isinstance(choices, Range):
-        return choices.model_copy(update={"low": float(choices.low), "high": float(choices.high)})
-    return choices
+        low, high = float(choices.low), float(choices.high)
+        return choices.model_copy(update={"low": low, "high": high}) if has_fractions(algorithm, path, low) else choices
+    return [float(value) if has_fractions(algorithm, path, value) else value for value in choices]

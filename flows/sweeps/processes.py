@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, NoReturn
 
 from prefect.settings import PREFECT_API_URL
 
@@ -130,7 +130,7 @@ def train_points(
             while waiting and pool.has_room:
                 pool.start(waiting.pop(0), stages)
             for point, problem in pool.ended():
-                if problem:
+                if problem and not _is_there(point, stages):  # a process may fail after its last commit
                     problems[point.name] = problem
                 show(problems)
     refuse_problems({name: one for name, one in problems.items() if name not in pool.diverged}, len(points))
@@ -141,9 +141,17 @@ def refuse_problems(problems: Mapping[str, str], runs: int) -> None:
     """Raise a PenstockError if there are problems, with the name of the run of each."""
     if problems:
         raise PenstockError(
-            f"{len(problems)} of {runs} runs did not finish; start the sweep again to resume them. "
-            f"{'; '.join(f'{name}: {problem}' for name, problem in problems.items())}"
+            f"{len(problems)} of {runs} runs did not finish; start the sweep again to resume them. {_listed(problems)}"
         )
+
+
+def refuse_divergence(diverged: Mapping[str, str]) -> NoReturn:
+    """Raise a PenstockError where all runs have diverged, as they would again."""
+    raise PenstockError(f"all runs have diverged, so none can be compared; choose other settings. {_listed(diverged)}")
+
+
+def _listed(problems: Mapping[str, str]) -> str:
+    return "; ".join(f"{name}: {problem}" for name, problem in problems.items())
 
 
 def _is_there(point: Point, stages: int | None) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from penstock.flows.sweeps.points import check_sweep_name, computed_settings, make_point
+from penstock.flows.sweeps.points import check_points, check_sweep_name, computed_settings, make_point
 from penstock.flows.sweeps.processes import TrainingPool, refuse_problems
 from penstock.flows.sweeps.progress import Progress
 from penstock.flows.sweeps.space import Range, check_space, describe_space, resolved_space, rounded
@@ -151,8 +151,8 @@ def run_search(plan: SearchPlan, records: SweepRecords, show: Callable[[Sequence
                 trial.progress.update()
                 if point.name in pool.diverged:
                     trial.diverged = records.keep(f"diverged/{trial.number:04d}.json", {"problem": problem})
-                elif problem := problem or (None if trial.is_ended else "its process left it before its end"):
-                    problems[point.name] = problem
+                elif not trial.is_ended:
+                    problems[point.name] = problem or "its process left it before its end"
                 show_all()
             for trial in trials:
                 if not trial.is_ended and trial.progress.update():
@@ -226,7 +226,7 @@ def _propose(plan: SearchPlan, trials: Sequence[Trial]) -> dict[str, Any]:
         proposed = study.ask(_distributions(plan.space)).params
         choices = {path: rounded_choice(plan.space[path], proposed[path]) for path in plan.space}
         try:
-            _point(plan, len(trials), choices)
+            check_points([_point(plan, len(trials), choices)])
         except ConfigError as found:
             error = found
             continue

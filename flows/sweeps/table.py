@@ -47,8 +47,15 @@ def compared(points: Iterable[Point], problems: Mapping[str, str]) -> list[Sweep
 
 
 def best_first(rows: Iterable[SweepRow]) -> list[SweepRow]:
-    """Return rows, the greatest return first and those without one last."""
-    return sorted(rows, key=lambda row: -float("inf") if row["return"] is None else row["return"], reverse=True)
+    """Return rows, the greatest return first, behind all others those without one, and last those with a problem.
+
+    What a run reached before it diverged is of no use.
+    """
+
+    def place(row: SweepRow) -> tuple[bool, float]:
+        return row.get("problem") is None, -float("inf") if row["return"] is None else row["return"]
+
+    return sorted(rows, key=place, reverse=True)
 
 
 def sweep_display(records: SweepRecords, settings: Sequence[str]) -> Callable[[Sequence[SweepRow]], None]:

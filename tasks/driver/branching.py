@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from penstock.storage.errors import ConfigError
 from penstock.storage.runs.continuing.forking import fork_run
@@ -15,9 +15,13 @@ from penstock.tasks.setup.config.loading import build_config, merge
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from penstock.tasks.setup.config.algorithm_base import AlgorithmSettings
+
 _CHANGEABLE = "algorithm."
 _STORED = {"algorithm.priority_exponent"}
 """Settings that a checkpoint's numbers have been computed with."""
+_OF_THE_START = {"algorithm.initial_log_std", "algorithm.initial_temperature"}
+"""Settings of the first parameters alone."""
 _SWITCHES = {"algorithm.target_kl": 0.0, "algorithm.final_entropy_weight": None, "algorithm.noisy_scale": 0.0}
 """Settings by the value at which a checkpoint has no counters or parameters for them."""
 
@@ -41,10 +45,10 @@ def branch_run(source: RunFolder, name: str, stage: int, values: Mapping[str, fl
     target = RunFolder(source.root, name)
     if target.exists():
         return
-    check_changeable("values", values)
     require_consent(source)
     settings = stored_settings(source.load("config")["config"])
     algorithm = build_config(settings).algorithm
+    check_changeable("values", algorithm, values)
     for path, value in values.items():
         check_switches("values", path, (getattr(algorithm, path.removeprefix(_CHANGEABLE), value), value))
     changed: dict[str, Any] = {"name": name, "continues": source.log.digest_of(stage)}
@@ -55,17 +59,20 @@ def branch_run(source: RunFolder, name: str, stage: int, values: Mapping[str, fl
         record_consent(target)
 
 
-def check_changeable(what: str, values: Mapping[str, object]) -> None:
+def check_changeable(what: str, algorithm: AlgorithmSettings, values: Mapping[str, object]) -> None:
     """Refuse settings that a run can't change on its way: a checkpoint may depend on all but numbers with a fraction.
 
     Args:
         what: the parameter that names them, for the message.
+        algorithm: whose settings they are.
         values: a value of each setting by its full name.
 
     Raises:
-        ConfigError: one is not the algorithm's, or is no such number.
+        ConfigError: one is not the algorithm's, is no such number, or counts at a run's start alone.
     """
-    fixed = [path for path, value in values.items() if not (path.startswith(_CHANGEABLE) and isinstance(value, float))]
+    fixed = [path for path, value in values.items() if not has_fractions(algorithm, path, value)]
+    if at_start := sorted(_OF_THE_START & {*values}):
+        raise ConfigError(f"{what}: {', '.join(at_start)} counts at a run's start alone; leave it out")
     if _STORED & {*values}:
         raise ConfigError(
             f"{what}: {', '.join(sorted(_STORED & {*values}))} can't change while a run is trained: its checkpoints "
@@ -76,6 +83,19 @@ def check_changeable(what: str, values: Mapping[str, object]) -> None:
             f"{what}: {', '.join(sorted(fixed))} can't change while a run is trained; expected settings of the "
             f"algorithm whose values are numbers with a fraction, such as learning_rate with 0.01 or 1.0"
         )
+
+
+def has_fractions(algorithm: AlgorithmSettings, path: str, value: object) -> bool:
+    """Return whether the algorithm's setting of that full name is a number with a fraction, by its type.
+
+    Of an algorithm of the user's own, whose settings are not declared here, the type is that of the value.
+    """
+    if not path.startswith(_CHANGEABLE):
+        return False
+    field = type(algorithm).model_fields.get(path.removeprefix(_CHANGEABLE))
+    if field is None:
+        return isinstance(value, float)
+    return isinstance(value, int | float) and float in (field.annotation, *get_args(field.annotation))
 
 
 def check_switches(what: str, path: str, values: Iterable[object]) -> None:

@@ -130,9 +130,14 @@ def list_extensions(store: Store) -> dict[int, Extension]:
     Raises:
         CorruptObjectError: one is damaged.
     """
-    names = sorted(name for name in store.list(FOLDER) if _NAME.fullmatch(name))
+    names = map(extension_name, extended_stages(store))
     found = [Extension.decode(store.read(name), name) for name in names]
     return {extension.stage: extension for extension in found}
+
+
+def extended_stages(store: Store) -> list[int]:
+    """Return the stages that have an extension, in order; reads none."""
+    return sorted(int(found[1]) for found in map(_NAME.fullmatch, store.list(FOLDER)) if found)
 
 
 def extension_after(store: Store, commit: Commit) -> Extension | None:

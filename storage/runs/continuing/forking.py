@@ -14,7 +14,12 @@ from penstock.storage.errors import ConfigError, CorruptObjectError, ObjectNotFo
 from penstock.storage.runs.commit_copies import copy_name, list_copies
 from penstock.storage.runs.commit_schema import encode_commit
 from penstock.storage.runs.commits import commit_name, parse_commit_name
-from penstock.storage.runs.continuing.extensions import extension_after, extension_name, list_extensions
+from penstock.storage.runs.continuing.extensions import (
+    extended_stages,
+    extension_after,
+    extension_name,
+    list_extensions,
+)
 from penstock.storage.runs.continuing.leftovers import clear_leftovers
 from penstock.storage.runs.latest import LATEST, Hint, read_hint, write_hint
 from penstock.storage.runs.lease import acquire
@@ -157,8 +162,8 @@ def abandon_after(run: RunFolder, stage: int) -> list[str]:
 
     A commit is damaged if it can't be read, has another digest than its neighbours or `latest.json` say, or if its
     checkpoint, or a state or snapshot that it names, is damaged or missing. The commits move to `abandoned/`, next to a
-    record of what was wrong with each, and so do evaluations of their versions, which the run makes again. Damaged
-    objects that only they name are removed.
+    record of what was wrong with each, and so do evaluations of their versions, which the run makes again, and their
+    extensions. Damaged objects that only they name are removed.
 
     Args:
         run: a run that no flow drives.
@@ -201,8 +206,12 @@ def _abandon(run: RunFolder, last: Commit, problems: dict[int, str], keeper: Lea
     copies = [copy_name(number, digest) for number, digests in later.items() for digest in digests]
     evaluated = [(name, _EVALUATION.fullmatch(name)) for name in run.store.list("evaluations/")]
     evaluations = [name for name, found in evaluated if found and int(found[1]) > last.version]
+    # They continue commits that are given up: made again, these have other digests, or are the run's end once more.
+    extensions = [extension_name(number) for number in extended_stages(run.store) if number > stage]
     for name in [*copies, *names, *evaluations]:
         run.store.write(f"{moved}{name.rpartition('/')[2]}", [run.store.read(name)], durable=True)
+    for name in extensions:
+        run.store.write(f"{moved}extension-{name.rpartition('/')[2]}", [run.store.read(name)], durable=True)
     record = {
         "resumed_from_stage": stage,
         "problems": {commit_name(number): problem for number, problem in problems.items()},
@@ -214,7 +223,7 @@ def _abandon(run: RunFolder, last: Commit, problems: dict[int, str], keeper: Lea
         # Before the stages are made again: their shards would count as dropped.
         keep_shards_from(run.store, stage + 1)
     # Copies before their commits: the next driver would commit a stage that has a copy alone.
-    run.store.delete([*(span.name for span in spans if span.last > stage), *copies, *evaluations])
+    run.store.delete([*(span.name for span in spans if span.last > stage), *copies, *evaluations, *extensions])
     write_hint(run.store, Hint(stage, run.log.digest_of(stage), read_hint(run.store).has_copies))
     for name in names:  # newest first, so that the log has no gap at any time
         keeper.check()

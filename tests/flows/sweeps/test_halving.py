@@ -4,10 +4,11 @@ import json
 
 import pytest
 
+from penstock.flows.sweeps import halving
 from penstock.flows.sweeps.halving import plan_halving, run_halving
 from penstock.flows.sweeps.records import SweepRecords
 from penstock.flows.sweeps.space import Range
-from penstock.storage.errors import ConfigError
+from penstock.storage.errors import ConfigError, PenstockError
 
 from ...support.stored.stored_points import small_config, store_run
 
@@ -85,3 +86,33 @@ def test_rungs_that_can_not_be_judged_are_refused(changed, mentioned, tmp_path):
         plan_halving(
             "halved", SPACE, config.model_copy(update={"schedule": schedule}), runs=4, reduction=2, seed=1, **changed
         )
+
+
+def diverging(monkeypatch, diverged: set[str]) -> None:
+    """Have runs of these names diverge where they would be trained."""
+
+    def train(sweep, points, runs_at_once, show, stages=None):
+        return {point.name: "stage 2 diverged: loss is nan" for point in points if point.name in diverged}
+
+    monkeypatch.setattr(halving, "train_points", train)
+
+
+def store_four(store) -> None:
+    points = plan(store).points
+    for point, returns in zip(points, ([10.0, 11.0], [30.0, 90.0], [20.0, 21.0, 22.0, 23.0], [5.0]), strict=True):
+        store_run(point.config, point.name, returns, finished=len(returns) == 4)
+
+
+def test_a_run_that_diverged_is_the_worst_however_good_it_was(tmp_path, monkeypatch):
+    store_four(tmp_path)
+    diverging(monkeypatch, {"halved-0001"})
+    rows = run_halving(plan(tmp_path), SweepRecords(str(tmp_path), "halved"), 1, lambda rows: None)
+    assert [row["run"] for row in rows] == ["halved-0002", "halved-0000", "halved-0003", "halved-0001"]
+
+
+def test_a_halving_of_which_all_runs_have_diverged_fails(tmp_path, monkeypatch):
+    """In the last rung too: there is none to choose."""
+    store_four(tmp_path)
+    diverging(monkeypatch, {"halved-0000", "halved-0001", "halved-0002", "halved-0003"})
+    with pytest.raises(PenstockError, match=r"all runs have diverged.*halved-0001: stage 2 diverged"):
+        run_halving(plan(tmp_path), SweepRecords(str(tmp_path), "halved"), 1, lambda rows: None)

@@ -31,3 +31,21 @@ def test_points_whose_run_could_not_begin_are_refused(tmp_path, grid, said):
     with pytest.raises(ConfigError, match=said):
         check_points(grid_points("mine", grid, small_config(tmp_path)))
     check_points(grid_points("mine", {"seed": [1, 2], "distribution.policy": ["auto"]}, small_config(tmp_path)))
+
+
+def test_points_whose_algorithm_does_not_fit_are_refused(tmp_path):
+    """The first algorithm fits the environment and the policy, and another one does not."""
+    pendulum = small_config(
+        tmp_path, environment={"id": "Pendulum-v1", "num_envs": 8, "envs_per_tile": 4}, algorithm={}
+    )
+    with pytest.raises(ConfigError, match=r"algorithm\.name = 'dqn': it needs discrete actions"):
+        check_points(grid_points("mine", {"algorithm.name": ["ppo", "dqn"]}, pendulum))
+
+
+def test_a_setting_is_not_varied_beside_its_table(tmp_path):
+    """The row of a run would show another table than the run has."""
+    grid = {"environment.settings": [{"gravity": 9.0}], "environment.settings.gravity": [8.0]}
+    with pytest.raises(ConfigError, match=r"environment\.settings is the table of environment\.settings\.gravity"):
+        grid_points("mine", grid, small_config(tmp_path))
+    with pytest.raises(ConfigError, match="continues can't be varied"):
+        grid_points("mine", {"continues": ["a"]}, small_config(tmp_path))

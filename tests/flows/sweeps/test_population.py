@@ -25,6 +25,8 @@ def test_first_individuals_follow_from_the_seed(tmp_path):
         len({point.values["algorithm.learning_rate"] for point in first}) == len({point.name for point in first}) == 4
     )
     assert plan(config, {"reward_scale": Range(low=1, high=2)}).space["algorithm.reward_scale"].low == 1.0
+    listed = plan(config, {"entropy_weight": [0, 0.003, 1]}).space["algorithm.entropy_weight"]
+    assert list(map(repr, listed)) == ["0.0", "0.003", "1.0"]
 
 
 @pytest.mark.parametrize(
@@ -32,6 +34,8 @@ def test_first_individuals_follow_from_the_seed(tmp_path):
     [
         ({"hidden": [[8], [16]]}, {}, {}, "can't change while a run is trained"),
         ({"epochs": [1, 2]}, {}, {}, "algorithm.epochs"),
+        ({"epochs": Range(low=1, high=9)}, {}, {}, "algorithm.epochs can't change while a run is trained"),
+        ({"initial_log_std": [0.0, -1.0]}, {}, {}, "initial_log_std counts at a run's start alone"),
         ({"schedule.target_return": [1.0]}, {}, {}, "schedule.target_return"),
         ({"discount": Range(low=0.9, high=1.5)}, {}, {}, "algorithm.discount = 1.5"),
         ({"discount": [0.9, 1.5]}, {}, {}, "algorithm.discount = 1.5"),
@@ -55,3 +59,10 @@ def test_an_exponent_that_is_stored_in_priorities_is_not_varied(tmp_path):
     config = small_config(tmp_path, algorithm={"name": "dqn", "hidden": [8], "priority_exponent": 0.5})
     with pytest.raises(ConfigError, match="priority_exponent can't change while a run is trained"):
         plan(config, {"priority_exponent": [0.5, 0.6]})
+
+
+def test_a_whole_number_is_not_varied_however_large_its_range_is(tmp_path):
+    """Large numbers are rounded to whole ones, which a window's size would take."""
+    config = small_config(tmp_path, algorithm={"name": "dqn", "hidden": [8]})
+    with pytest.raises(ConfigError, match="window_rows can't change while a run is trained"):
+        plan(config, {"window_rows": Range(low=1_000_000, high=5_000_000)})

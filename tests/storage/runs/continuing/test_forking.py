@@ -13,6 +13,7 @@ from penstock.storage.errors import (
     RunNotFoundError,
 )
 from penstock.storage.runs.commits import commit_name
+from penstock.storage.runs.continuing.extensions import Extension, list_extensions, store_extension
 from penstock.storage.runs.continuing.forking import ABANDONED, abandon_after, fork_run
 from penstock.storage.runs.continuing.leftovers import refuse_leftovers
 from penstock.storage.runs.gc import collect
@@ -236,6 +237,17 @@ def test_evaluations_of_abandoned_versions_are_moved_with_them(history, folder):
     abandon_after(history.run, 1)
     assert history.run.store.list("evaluations/") == names[:1]
     assert [path.name for path in (folder / ABANDONED).rglob("*-1-20.json")] == [names[1].rpartition("/")[2]]
+
+
+def test_extensions_of_abandoned_stages_are_moved_with_them(history, folder):
+    """They name commits by digest: where such a stage is made again with other bytes, no run could be read."""
+    for stage in (1, 3):
+        store_extension(history.run.store, Extension(stage, history.run.log.digest_of(stage), 9, None))
+    for stage in (2, 3):
+        damage(folder, history.committed[stage]["checkpoint"]["name"], "altered")
+    abandon_after(history.run, 1)
+    assert list(list_extensions(history.run.store)) == [1]
+    assert [path.name for path in (folder / ABANDONED).rglob("extension-*")] == ["extension-00000003.json"]
 
 
 def test_missing_commits_leave_a_gap_that_is_closed(history, folder):
