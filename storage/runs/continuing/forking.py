@@ -81,12 +81,12 @@ def fork_run(
         ConfigError: the stage is not committed, ended the run, or its checkpoint was removed.
         RunNotFoundError: the source does not exist.
         RunExistsError: the target was created before.
+        LeaseHeldError: another command makes the target.
         CommitConflictError: a stage up to that one was committed with different bytes.
         CorruptObjectError: a commit or an object that is needed is damaged.
     """
     genesis = source.genesis()
-    if target.exists():
-        raise RunExistsError(f"there is a run '{target.name}' in {target.root.url} already; choose another name")
+    _require_new(target)
     newest = source.log.newest_stage()
     if newest is None or not 0 <= stage <= newest:
         committed = "nothing yet" if newest is None else f"stages 0 to {newest}"
@@ -109,44 +109,63 @@ def fork_run(
         refs += commits[-1].resumed_from
         refs += source.described()
         others = [extension_name(number) for number in extended]
-
-        def copy(ref: Ref) -> int:
-            data = source.store.view(ref.name)
-            check_content(data, ref, source.store.url)
-            target.store.write(ref.name, [data])
-            progress.add_one()
-            return len(data)
-
-        if target.exists():  # by another command, meanwhile
-            raise RunExistsError(f"there is a run '{target.name}' in {target.root.url} already; choose another name")
         names = [commit_name(commit.stage) for commit in commits]
-        clear_leftovers(target, {*names, *(ref.name for ref in refs)})
-        progress = ProgressCount(len(refs), on_progress)
-        try:
-            with ThreadPoolExecutor(_THREADS, thread_name_prefix="fork") as threads:
-                nbytes = sum(threads.map(copy, refs))
-        except ObjectNotFoundError as error:
-            raise ConfigError(
-                f"--from-stage {stage}: run '{source.name}' can't be forked there, since an object that it needs was "
-                f"removed, as `penstock gc` does with old checkpoints: {error}"
-            ) from error
-        for name in others:
-            target.store.write(name, [source.store.read(name)])
-        if kept_from:
-            # The source's may be after this stage: the fork keeps the shards of its own stages.
-            keep_shards_from(target.store, min(kept_from, stage + 1))
-        if description is None:
-            for name in names:
+        # Of two forks to one name, the slower one would write over a run that the other one has made.
+        with acquire(target.store, "a fork", _LEASE_TTL_SECONDS) as keeper:
+            _require_new(target)  # once more: another command may have made it meanwhile
+            clear_leftovers(target, {*names, *(ref.name for ref in refs)})
+            try:
+                nbytes = _copy(source, target, refs, keeper, on_progress)
+            except ObjectNotFoundError as error:
+                raise ConfigError(
+                    f"--from-stage {stage}: run '{source.name}' can't be forked there, since an object that it needs "
+                    f"was removed, as `penstock gc` does with old checkpoints: {error}"
+                ) from error
+            for name in others:
                 target.store.write(name, [source.store.read(name)])
-        else:
-            genesis = digest(canonical_json(description["identity"]))
-            _chain_anew(target, commits, genesis)
-        target.store.sync([*(ref.name for ref in refs), *others, *names])
-        target.log.verify(genesis)
-    created = datetime.now(UTC).isoformat(timespec="seconds")
-    origin = {"run": source.name, "store": source.root.url, "stage": stage}
-    target.create({**(description or source.load()), "created": created, "forked_from": origin})
+            if kept_from:
+                # The source's may be after this stage: the fork keeps the shards of its own stages.
+                keep_shards_from(target.store, min(kept_from, stage + 1))
+            if description is None:
+                for name in names:
+                    target.store.write(name, [source.store.read(name)])
+            else:
+                genesis = digest(canonical_json(description["identity"]))
+                _chain_anew(target, commits, genesis)
+            target.store.sync([*(ref.name for ref in refs), *others, *names])
+            target.log.verify(genesis)
+            keeper.check()
+            created = datetime.now(UTC).isoformat(timespec="seconds")
+            origin = {"run": source.name, "store": source.root.url, "stage": stage}
+            target.create({**(description or source.load()), "created": created, "forked_from": origin})
     return Fork(len(refs) + len(others) + len(names) + 1 + bool(kept_from), nbytes, commits[-1].env_steps)
+
+
+def _require_new(target: RunFolder) -> None:
+    if target.exists():
+        raise RunExistsError(f"there is a run '{target.name}' in {target.root.url} already; choose another name")
+
+
+def _copy(
+    source: RunFolder,
+    target: RunFolder,
+    refs: Sequence[Ref],
+    keeper: LeaseKeeper,
+    on_progress: Callable[[int, int], None],
+) -> int:
+    """Copy objects, each verified, while the target is this command's; return their bytes."""
+    progress = ProgressCount(len(refs), on_progress)
+
+    def copy(ref: Ref) -> int:
+        keeper.check()
+        data = source.store.view(ref.name)
+        check_content(data, ref, source.store.url)
+        target.store.write(ref.name, [data])
+        progress.add_one()
+        return len(data)
+
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="fork") as threads:
+        return sum(threads.map(copy, refs))
 
 
 def _chain_anew(target: RunFolder, commits: Sequence[Commit], parent: str) -> None:

@@ -477,8 +477,9 @@ def test_a_listing_requests_only_its_prefix(s3_server, s3_url: str):
         assert store.list("stage/00001001-") == [names[1_001]]
         assert store.list("stage/00009999-") == []
         assert store.list("nothing/") == []
+        assert store.list(names[1_001]) == [names[1_001]]
         with s3_server.log.open() as log:
             log.seek(before)
             asked = [line for line in log if '"GET ' in line or '"HEAD ' in line]
-        assert len(asked) == 3, asked
+        assert len(asked) == 4, asked
         assert all("list-type=2" in line for line in asked)

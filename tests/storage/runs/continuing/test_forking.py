@@ -53,6 +53,24 @@ def contents(run):
     return {name: run.store.read(name) for name in run.store.list() if name != LEASE}
 
 
+def test_of_two_forks_to_one_name_one_is_refused(history, target):
+    """Otherwise the slower one would write its commits over those of a run that the other one has made."""
+    refused = []
+
+    def meanwhile(done: int, _: int) -> None:
+        if done == 1:
+            with pytest.raises(LeaseHeldError, match="a fork"):
+                fork_run(history.run, target, 0)
+            refused.append(done)
+
+    fork_run(history.run, target, 1, on_progress=meanwhile)
+    assert refused == [1]
+    assert target.log.newest_stage() == 1
+    assert not verify_run(target).faults
+    with pytest.raises(RunExistsError, match="there is a run 'forked'"):
+        fork_run(history.run, target, 0)
+
+
 def test_a_fork_holds_what_its_commit_needs(history, target):
     """The commits up to the stage with their shards, and that stage's state; the source is what it was."""
     before = contents(history.run)
