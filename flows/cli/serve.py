@@ -129,6 +129,9 @@ def read_deployments(path: Path) -> list[_Described]:
     names = [(each["entrypoint"], each["name"]) for each in found]
     for each in found:
         label = f"--file {path}: deployment '{each['name']}'"
+        limit = each.get("concurrency_limit")
+        if limit is not None and not (isinstance(limit, dict) or (type(limit) is int and limit > 0)):
+            raise ConfigError(f"{label}: concurrency_limit is {limit!r}, expected a number of 1 or more, or a dict")
         kinds = {"parameters": dict, "schedules": list, "triggers": list}
         for entry, kind in kinds.items():
             if not isinstance(each.get(entry) or kind(), kind):
@@ -163,7 +166,7 @@ def _deployment(described: _Described) -> RunnerDeployment:
         parameters=described["parameters"],
         schedules=[_schedule(number, each) for number, each in enumerate(described.get("schedules", []))],
         triggers=[*known.validate_python(triggers)],
-        concurrency_limit=ConcurrencyLimitConfig.model_validate(limit) if limit else None,
+        concurrency_limit=ConcurrencyLimitConfig.model_validate(limit) if isinstance(limit, dict) else limit,
         # Otherwise it stays paused, as the last process that served it left it.
         paused=False,
     )

@@ -8,6 +8,7 @@ not committed yet stay, because a resumed run continues from them.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -202,7 +203,8 @@ def _report(run: RunFolder, names: list[str]) -> GcReport:
     nbytes = 0
     for name in names:
         path = run.store.path(name)
-        nbytes += known.get(name, 0) if path is None else path.stat().st_size
+        with suppress(FileNotFoundError):  # another collection may remove it while a dry run looks
+            nbytes += known.get(name, 0) if path is None else path.stat().st_size
     return GcReport(objects=len(names), nbytes=nbytes, names=tuple(names))
 
 

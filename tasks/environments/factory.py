@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 def make_pool(
     config: RunConfig,
     num_envs: int,
-    autoreset_mode: AutoresetMode = AutoresetMode.NEXT_STEP,
+    autoreset_mode: AutoresetMode = AutoresetMode.SAME_STEP,
     render_mode: str | None = None,
     first_env: int = 0,
 ) -> EnvironmentPool:
-    """Make a pool as configured; `autoreset_mode` applies outside of rounds.
+    """Make a pool as configured; `autoreset_mode` applies outside of rounds, which need the same step.
 
     Of settings with several values, and of several blocks, its environments have those from `first_env` on.
 

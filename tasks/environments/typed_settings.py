@@ -51,7 +51,8 @@ def with_typed_settings(config: ConfigT) -> ConfigT:
             types = native.setting_types(environment_id)
     except (ValueError, ImportError) as error:
         raise ConfigError(f"environment: {error}") from error
-    typed = {name: _typed(value, types.get(name)) for name, value in settings.settings.items()}
+    kinds = {name: float if _is_range(name, types) else types.get(name) for name in settings.settings}
+    typed = {name: _typed(value, kinds[name]) for name, value in settings.settings.items()}
     return config.model_copy(update={"environment": settings.model_copy(update={"settings": typed})})
 
 
@@ -81,7 +82,8 @@ def arguments_of(
         return given
     types = native.setting_types(environment_id) if given else {}
     for name, values in given.items():
-        if not isinstance(values, list) or types.get(name) is list:  # such a list is one value, of the whole pool
+        # Such a list is one value, of the whole pool; a pair `x_range` is one of each environment.
+        if not isinstance(values, list) or types.get(name) is list or _is_range(name, types):
             continue
         if settings.id == FLOORPLAN:
             raise ConfigError(f"environment.settings.{name} = {values!r}: expected one value, which all blocks have")
@@ -95,6 +97,12 @@ def arguments_of(
             raise ConfigError(f"environment.settings.{name} = {values!r}: expected values of one type")
         given[name] = [values[env % len(values)] for env in range(first_env, first_env + num_envs)]
     return given
+
+
+def _is_range(name: str, types: dict[str, type | None]) -> bool:
+    """Return whether a pair of that name stands for the fields of its bounds, as Gymnasium's classes take it."""
+    bounds = {f"{name.removesuffix('_range')}{end}" for end in ("_min", "_max")}
+    return name.endswith("_range") and name not in types and bounds <= types.keys()
 
 
 def _typed(value: Any, kind: type | None) -> Any:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from gymnasium.vector import AutoresetMode
 
 from penstock.native.floorplan import PlacementCost, cells_of
 from penstock.storage.errors import ConfigError
@@ -96,7 +97,7 @@ def _played(config: TrainConfig, cells: Sequence[Sequence[tuple[int, ...]]]) -> 
     # The step after an episode's end is the reset, whose action is not looked at.
     actions = [np.array([cell for one in of_block for cell in (*one, 0)]) for of_block in cells]
     kept: list[list[tuple[Any, ...]]] = [[] for _ in cells]
-    with closing(make_pool(config, len(cells))) as pool:
+    with closing(make_pool(config, len(cells), AutoresetMode.NEXT_STEP)) as pool:
         observation, _ = pool.reset(seed=config.seed)
         for step in range(max(map(len, actions))):
             chosen = np.array([own[step % len(own)] for own in actions])

@@ -154,10 +154,14 @@ def _resume_all(
 ) -> tuple[dict[int, TileActor], Starts]:
     """Return the actors of all tiles, as they were stored, and the stored objects that were found."""
     found = find_starts(assignment, context, tiles)
-    actors = {
-        tile: _actor(context, tile, start, buffer, served, device, found.before)
-        for tile, start, buffer in zip(tiles, found.starts, found.buffers, strict=True)
-    }
+    actors: dict[int, TileActor] = {}
+    try:
+        for tile, start, buffer in zip(tiles, found.starts, found.buffers, strict=True):
+            actors[tile] = _actor(context, tile, start, buffer, served, device, found.before)
+    except BaseException:
+        for actor in actors.values():
+            actor.close()
+        raise
     return actors, found
 
 

@@ -246,7 +246,7 @@ class TileActor:
                 carry = self._fresh_where_ended(carry, arrays["terminated"][step] | arrays["truncated"][step])
         self._carry = carry
 
-    def _refuse_diverged(self, action: object, error: ValueError) -> None:
+    def _refuse_diverged(self, action: object, error: Exception) -> None:
         """Raise a DivergedError if the policy's own numbers are what the environments refuse."""
         if not np.isfinite(np.asarray(action)).all():
             stage = self.next_round // self._context.config.schedule.rounds_per_stage

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from penstock.native.batch.kernels import BatchError
 from penstock.tasks.data.input.fixed_shapes import has_fixed_shapes
 from penstock.tasks.environments.header import loaded_header
 from penstock.tasks.environments.torch.pool import make_torch_pool
@@ -74,7 +75,11 @@ class TorchTileActor(TileActor):
         player.stage(buffers.noise)
         # All tiles are prepared before one is played: between their rounds nothing comes from the host.
         yield
-        player.play(to_host=False)
+        try:
+            player.play(to_host=False)
+        except BatchError as error:
+            self._refuse_diverged(player.rows["action"].cpu(), error)
+            raise
         # Copies: the next round is played while this one goes to the host.
         self._carry = None if player.carry is None else player.carry.clone()
         self._rows = {name: column.clone() for name, column in player.rows.items()}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from penstock.storage.errors import GangError
 from penstock.tasks.roles.stepping.protocol import StepFrame, pack_start, unpack_end
 from penstock.tasks.roles.stepping.sockets import LINK_SECONDS, Link, LinkAddress, connect
@@ -11,7 +13,6 @@ from penstock.tasks.roles.stepping.sockets import LINK_SECONDS, Link, LinkAddres
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from penstock.native import RoundEnd
@@ -85,7 +86,7 @@ class RemotePool:
         """Send the actions of step t: int64 `[B]`, or float32 `[B, ...]`, C-contiguous; nothing is converted.
 
         Raises:
-            ValueError: another t is next, or type or shape of the actions.
+            ValueError: another t is next, or type, shape or values of the actions.
             MemberLostError: the peer is gone.
         """
         expected = self._frame.action
@@ -95,6 +96,10 @@ class RemotePool:
             raise ValueError(
                 f"actions: expected {expected.dtype} of shape {expected.shape}, got {action.dtype} {action.shape}"
             )
+        if action.dtype.kind == "f" and not np.isfinite(action).all():
+            # The peer would refuse them too, and the run fail by its error: here the actor knows what has diverged.
+            environment = int(np.argmax(~np.isfinite(action).reshape(len(action), -1).all(1)))
+            raise ValueError(f"action of environment {environment} is not finite: got {action[environment]}")
         self._linked().send(action.data)
         self.sent_frames += 1
 

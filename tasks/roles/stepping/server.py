@@ -138,6 +138,11 @@ class TileServer:
             self.link.close()
             self.link = None
 
+    def end(self) -> None:
+        """Close the link and the environments."""
+        self.close()
+        self._pool.close()
+
     def _send(self, link: Link, frame: memoryview) -> None:
         link.send(frame)
         self.sent_frames += 1
@@ -170,8 +175,14 @@ class EnvironmentServer:
         member: str,
         before: Commit | None = None,
     ) -> None:
-        self._tiles = {tile: TileServer(context, tile, last_round, before) for tile in tiles}
-        self._listener = Listener(host, member)
+        self._tiles: dict[int, TileServer] = {}
+        try:
+            for tile in tiles:
+                self._tiles[tile] = TileServer(context, tile, last_round, before)
+            self._listener = Listener(host, member)
+        except BaseException:
+            self._end_tiles()
+            raise
         self._selector = selectors.DefaultSelector()
         self._pending: set[PendingConnection] = set()
         self._selector.register(self._listener, selectors.EVENT_READ, self._knock)
@@ -188,13 +199,16 @@ class EnvironmentServer:
         self.close()
 
     def close(self) -> None:
-        """Close all links."""
+        """Close all links and environments."""
         self._selector.close()
         self._listener.close()
         for connection in self._pending:
             connection.close()
+        self._end_tiles()
+
+    def _end_tiles(self) -> None:
         for tile in self._tiles.values():
-            tile.close()
+            tile.end()
 
     def serve(self, check: Callable[[], None]) -> None:
         """Serve until every tile was stepped to the end of the stage.

@@ -182,6 +182,14 @@ def check_league(config: RunConfig, policy: DistributionPolicy) -> None:
             f"lets the caller move for both players; choose ConnectFour-v0 or a header that has it, or "
             f"league.opponents = 'environment'"
         )
+    with closing(make_pool(config, 1)) as pool:
+        limit = pool.environment["max_episode_steps"]
+    if limit is not None:
+        # What follows the learner's move is what the other player sees, from which its return can't be continued.
+        raise ConfigError(
+            f"{asked}: episodes of environment.id = '{config.environment.label}' are cut after {limit} moves of both "
+            f"players (max_episode_steps of its Info), expected none; have the game end by its own rules"
+        )
 
 
 def check_owners(config: RunConfig, policy: DistributionPolicy) -> None:

@@ -1,10 +1,12 @@
 """Wrapped pools: another library steps, and both APIs keep the contract of the pool that this package steps itself."""
 
+from contextlib import closing
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.spaces import Box, Dict, Discrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
@@ -383,3 +385,31 @@ def test_saved_state_is_the_actions_since_the_seeds(kind: tuple[str, dict[str, A
     pool.reset_ids(np.arange(NUM_ENVS, dtype=np.uint64))
     other.restore(pool.save())
     assert_same(play_round(pool, 8, 9), play_round(other, 8, 9))
+
+
+class OneSeed(CartPoleVectorEnv):
+    """A vector environment of its own, which takes one seed for all of its environments, as Gymnasium's own do."""
+
+
+@pytest.fixture
+def one_seed():
+    gymnasium.register("test/OneSeed-v0", vector_entry_point=OneSeed)
+    yield "test/OneSeed-v0"
+    del gymnasium.registry["test/OneSeed-v0"]
+
+
+def test_a_vector_environment_that_takes_one_seed_has_the_first_in_rounds(one_seed: str):
+    """A run seeds each environment: equal seeds give equal episodes. A user's own seeds are refused by name."""
+    starts = []
+    for seeds in ([5, 9], [5, 9], [6, 9]):
+        with closing(native.make(one_seed, 2)) as pool:
+            pool.reset_ids(np.array(seeds, np.uint64))
+            starts.append(pool.observation)
+    assert np.array_equal(starts[0], starts[1])
+    assert not np.array_equal(starts[0], starts[2])
+    assert not np.array_equal(*starts[0])
+    with closing(native.make(one_seed, 2)) as pool:
+        said = "does not take a seed for each environment .*; give one number, or choose vectorization_mode='sync'"
+        with pytest.raises(ValueError, match=said):
+            pool.reset(seed=[5, 9])
+        assert np.array_equal(pool.reset(seed=5)[0], starts[0])

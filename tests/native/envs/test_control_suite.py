@@ -6,8 +6,10 @@
 import os
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -66,6 +68,19 @@ def assert_equal_to_reference(env_id: str, steps: int) -> None:
 def test_task_equals_bare_mujoco(env_id: str):
     """Observations and rewards, step for step from the pool's own initial state, under random actions."""
     assert_equal_to_reference(env_id, STEPS)
+
+
+def test_the_task_is_the_ids_and_no_setting():
+    """It would step another task than the one that a run names; the pool's own description has it."""
+    assert native.setting_types("dmc/cartpole-balance") == {}
+    said = "dmc/cartpole-balance has no configuration field 'task'; its fields: none"
+    with pytest.raises(ValueError, match=said):
+        native.make("dmc/cartpole-balance", 1, task=1)
+    with closing(native.make("dmc/cartpole-balance", 1)) as pool:
+        with pytest.raises(ValueError, match=said):
+            pool.configure(task=1)
+        with closing(gymnasium.make_vec(pool.spec)) as again:
+            assert again.config == pool.config
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from gymnasium.vector import AutoresetMode
 
 from penstock import native
 from penstock.flows.display.naming import named
@@ -199,7 +200,7 @@ def test_a_header_in_a_store_needs_consent(tmp_path: Path, header: Path, monkeyp
 
 def test_loading_it_by_hand_gives_the_same_environment(header: Path):
     """A pool of a run equals one of `native.load`."""
-    pools = [make_pool(configured(header), 3), native.load(f"{HEADER}\n").make(3)]
+    pools = [make_pool(configured(header), 3, AutoresetMode.NEXT_STEP), native.load(f"{HEADER}\n").make(3)]
     for pool in pools:
         pool.reset(seed=[1, 2, 3])
     for step in range(12):

@@ -10,7 +10,7 @@ import pytest
 from penstock.native.pool.mujoco_library import available, model_path
 from penstock.storage.errors import ConfigError
 from penstock.tasks.environments.factory import make_pool
-from penstock.tasks.environments.model_files import model_files, with_model_digest
+from penstock.tasks.environments.model_files import _digest, check_model, model_files, with_model_digest
 from penstock.tasks.setup.config.loading import build_config
 
 if TYPE_CHECKING:
@@ -86,3 +86,36 @@ def test_files_that_a_model_names_are_found(tmp_path: Path):
     for name in ("a", "b"):
         (tmp_path / "parts" / f"{name}.stl").write_bytes(b"solid")
     assert [file.name for file in model_files(tmp_path / "main.xml")] == ["main.xml", "more.xml", "a.stl", "b.stl"]
+
+
+def test_files_are_found_wherever_their_folder_is_named(tmp_path: Path):
+    """In a file that is included behind them, and of names whose folders the compiler leaves out."""
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "main.xml").write_text(
+        '<mujoco><asset><mesh file="a.stl"/><mesh file="from/elsewhere/b.stl"/></asset>'
+        '<include file="more.xml"/></mujoco>'
+    )
+    (tmp_path / "more.xml").write_text('<mujoco><compiler meshdir="parts" strippath="true"/></mujoco>')
+    for name in ("a", "b"):
+        (tmp_path / "parts" / f"{name}.stl").write_bytes(b"solid")
+    main = tmp_path / "main.xml"
+    assert [file.name for file in model_files(main)] == ["main.xml", "more.xml", "a.stl", "b.stl"]
+    assert [file.name for file in model_files(main, in_order=True)] == ["main.xml", "more.xml"]
+
+
+def test_a_run_of_an_earlier_version_keeps_its_digest(model: Path):
+    """Its digest may lack files that are found now; a run that begins now has them."""
+    config = with_model_digest(configured(xml_file=str(model)))
+    (model.parent / "parts").mkdir()
+    (model.parent / "parts" / "lost.stl").write_bytes(b"solid")
+    text = model.read_text().replace("<worldbody>", "<!-- file='lost.stl' --><worldbody>", 1)
+    model.write_text(text.replace('<include file="extra.xml"/>', ""))
+    before = with_model_digest(configured(xml_file=str(model))).environment
+    model.write_text(model.read_text().replace("</mujoco>", '<compiler meshdir="parts"/></mujoco>'))
+    now = with_model_digest(configured(xml_file=str(model))).environment
+    assert len({config.environment.model_digest, before.model_digest, now.model_digest}) == 3
+    old = now.model_copy(update={"model_digest": _digest(now, in_order=True)})
+    check_model(old)
+    check_model(now)
+    with pytest.raises(ConfigError, match="with which the run was created"):
+        check_model(now.model_copy(update={"model_digest": before.model_digest}))

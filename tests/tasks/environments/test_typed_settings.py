@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
@@ -130,6 +131,18 @@ def test_a_list_gives_each_environment_its_value():
     for num_envs in (1, 3, 64):
         pool = make_pool(config, num_envs)
         assert pool.get_attr("gravity") == tuple([9.8, 1.62][index % 2] for index in range(num_envs))
+
+
+def test_a_range_is_one_value_of_each_environment():
+    """A pair stands for the fields of its bounds, in a pool of any size, and is stored as numbers with fractions."""
+    config = with_typed_settings(configured("Hopper-v5", {"healthy_z_range": [0, 2]}))
+    assert repr(config.environment.settings["healthy_z_range"]) == "[0.0, 2.0]"
+    for num_envs in (1, 2, 5):
+        with closing(make_pool(config, num_envs)) as pool:
+            assert pool.get_attr("healthy_z_min") == (0.0,) * num_envs
+            assert pool.get_attr("healthy_z_max") == (2.0,) * num_envs
+    with pytest.raises(ConfigError, match="healthy_z_range must be a pair of numbers"):
+        make_pool(configured("Hopper-v5", {"healthy_z_range": [0.0, 1.0, 2.0]}), 3)
 
 
 @pytest.mark.parametrize("env_id", ["FrozenLake-v1", "CliffWalking-v1", "Taxi-v4", "Blackjack-v1"])

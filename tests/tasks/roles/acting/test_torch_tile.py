@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from penstock.storage.errors import DivergedError
 from penstock.storage.tensors import load_tensors, save_tensors
 from penstock.tasks.roles.acting.tile import RoundBuffers, act_together
 from penstock.tasks.roles.acting.torch_tile import DeviceParams, TorchTileActor
@@ -99,3 +100,16 @@ def test_the_carry_is_stored_and_resets_with_every_episode(make_context: MakeCon
             assert np.array_equal(mine["count"], native["count"])
             assert np.array_equal(mine["state/carry"], native["state/carry"])
             assert mine["state/carry"].any()
+
+
+def test_a_policy_that_diverged_is_named(make_context: MakeContext):
+    """As by native environments: a sweep takes it for the worst result, and no failure."""
+    context = make_context({"environment": {"id": "Pendulum-v1"}})
+    params = params_of(context)
+    with torch.inference_mode(mode=False), torch.no_grad():
+        params["policy"].flat.fill_(np.nan)
+    actor = TorchTileActor(context, 0, CPU)
+    actor.start()
+    with pytest.raises(DivergedError, match="stage 0 diverged in round 0: action of environment 0 is not finite"):
+        actor.act_round(0, params, RoundBuffers(context, 0))
+    actor.close()

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import os
 import signal
 import subprocess
 import sys
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+import torch
 
-from penstock.storage.errors import GangError, MemberLostError
+from penstock.storage.errors import ConfigError, DivergedError, GangError, MemberLostError
 from penstock.storage.tensors import load_tensors, save_tensors
+from penstock.tasks.data.snapshots.opponents import make_acting_pool
 from penstock.tasks.roles.acting.tile import RoundBuffers, TileActor, act_together
+from penstock.tasks.roles.stepping import server as stepping_server
 from penstock.tasks.roles.stepping.remote_pool import RemotePool
+from penstock.tasks.roles.stepping.server import EnvironmentServer
 from penstock.tasks.roles.stepping.sockets import LinkAddress
 
 if TYPE_CHECKING:
@@ -102,7 +106,7 @@ class Served:
 
     def close(self) -> None:
         if self._status is None:
-            with contextlib.suppress(ProcessLookupError):
+            with suppress(ProcessLookupError):
                 self.send_signal(signal.SIGKILL)
             self.wait()
 
@@ -250,19 +254,54 @@ def test_invalid_actions_are_not_sent(pendulum: Served):
         pool.step_round(0, np.zeros((3, 1)))
     with pytest.raises(ValueError, match=r"got float32 \(2, 1\)"):
         pool.step_round(0, np.zeros((2, 1), dtype=np.float32))
+    with pytest.raises(ValueError, match=r"action of environment 1 is not finite: got \[nan\]"):
+        pool.step_round(0, np.array([[0.0], [np.nan], [np.inf]], dtype=np.float32))
     with pytest.raises(RuntimeError, match="8 steps, only 0 were made"):
         pool.end_round()
     assert pool.sent_bytes == sent
     close(actors)
 
 
-def test_a_failing_environment_says_why(pendulum: Served):
-    """The other process's error reaches the actor, and ends that process."""
+def test_a_policy_that_diverged_is_named_by_its_actor(pendulum: Served):
+    """Its actions are not finite: a sweep takes that for the worst result, and no failure."""
     actors = started(pendulum)
-    pool: Any = actors[0]._pool
-    pool.begin_round(*(RoundBuffers(pendulum.context, 0).arrays[name] for name in COLUMNS))
-    pool.step_round(0, np.full((3, 1), np.nan, dtype=np.float32))
-    with pytest.raises(GangError, match=r"env-0 could not step the environments of tile 0: ValueError: .*nan"):
-        pool.receive_step()
-    assert pendulum.wait() != 0
+    params = pendulum.context.algorithm.init(3).params
+    with torch.inference_mode(mode=False), torch.no_grad():
+        params["policy"].flat.fill_(np.nan)
+    with pytest.raises(DivergedError, match="stage 0 diverged in round 0: action of environment 0 is not finite"):
+        actors[0].act_round(0, params, RoundBuffers(pendulum.context, 0))
     close(actors)
+
+
+def test_a_failing_environment_says_why(make_context: MakeContext, tmp_path: Path, forking: subprocess.Popen[str]):
+    """The other process's error reaches the actor, and ends that process."""
+    with closing(
+        Served(make_context({"environment": {"id": "CartPole-v1"}}), tmp_path / "env-cache", forking)
+    ) as served:
+        actors = started(served)
+        pool: Any = actors[0]._pool
+        pool.begin_round(*(RoundBuffers(served.context, 0).arrays[name] for name in COLUMNS))
+        pool.step_round(0, np.array([0, 5, 0]))
+        with pytest.raises(GangError, match=r"env-0 could not step the environments of tile 0: ValueError: .*5"):
+            pool.receive_step()
+        assert served.wait() != 0
+        close(actors)
+
+
+def test_environments_are_closed_with_their_server(context: RunContext, monkeypatch: pytest.MonkeyPatch):
+    """Also where a later tile can't be made: processes of environments would outlive the stage in a worker."""
+    with EnvironmentServer(context, range(2), 1, "127.0.0.1", "env-0") as server:
+        pools: list[Any] = [tile._pool for tile in server._tiles.values()]
+    assert all(pool.closed for pool in pools)
+    made: list[Any] = []
+
+    def make(*given: Any) -> Any:
+        if made:
+            raise ConfigError("no second one")
+        made.append(make_acting_pool(*given))
+        return made[0]
+
+    monkeypatch.setattr(stepping_server, "make_acting_pool", make)
+    with pytest.raises(ConfigError, match="no second one"):
+        EnvironmentServer(context, range(2), 1, "127.0.0.1", "env-0")
+    assert made[0].closed
