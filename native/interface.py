@@ -192,6 +192,10 @@ class EnvironmentPool(VectorEnv[Any, Any, Any], ABC):
         """Resume from a saved state, bit for bit."""
 
 
+class SeedsRefusedError(ValueError):
+    """A vector environment that an id brings takes one seed for all of its environments, and several were given."""
+
+
 class ResetRefusedError(ValueError):
     """A reset has options that the environments do not take; nothing was reset."""
 

@@ -110,9 +110,14 @@ def gymnasium_source(
         found = made.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
         if found != autoreset_mode:
             made.close()
+            instead = (
+                "have it reset so, and its metadata say it"
+                if own_only
+                else "choose vectorization_mode='sync' or 'async'"
+            )
             raise ValueError(
                 f"the vector environment that {env_id} brings resets as {found.value}, and {autoreset_mode.value} is "
-                f"needed; choose vectorization_mode='sync' or 'async'"
+                f"needed; {instead}"
             )
         return made
 

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
@@ -21,16 +22,13 @@ from penstock.native.adapters.one_array import observation_format, unfit_leaf
 from penstock.native.adapters.plain_actions import WrappedActions
 from penstock.native.adapters.rollout import EpisodeCounts, OpenRound
 from penstock.native.adapters.round_steps import DirectSteps, RoundStep, steps_of
-from penstock.native.adapters.structured_actions import (
-    StructuredActions,
-    UnsupportedActionError,
-    is_structured,
-)
+from penstock.native.adapters.structured_actions import StructuredActions, UnsupportedActionError, is_structured
 from penstock.native.interface import (
     EnvironmentPool,
     EnvironmentSpec,
     ResetRefusedError,
     RoundEnd,
+    SeedsRefusedError,
     StateNotSupportedError,
 )
 from penstock.native.pool.arguments import checked_mask, checked_seed, one_seed_each
@@ -47,6 +45,8 @@ if TYPE_CHECKING:
     Stepped = tuple[Any, NDArray[Any], NDArray[np.bool_], NDArray[np.bool_], Infos]
     """A step's results by the Gymnasium API."""
     Step = TypeVar("Step", Stepped, RoundStep)
+
+_REFUSALS = (gymnasium.error.Error, TypeError, ValueError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +237,8 @@ class WrappedPool(EnvironmentPool):
     def reset_ids(self, seeds: NDArray[np.uint64]) -> None:
         """Seed environment b with `seeds[b]`, as `reset(seed=seeds)` does; its first episode has the id 0.
 
+        A vector environment that an id brings may take one seed for all: then it is the first one.
+
         Raises:
             ValueError: Not uint64 [num_envs].
         """
@@ -246,7 +248,11 @@ class WrappedPool(EnvironmentPool):
             self._seeds = None
             if self._source.outlives_seeds and self._current is not None:
                 self._rebuild(self._mode)
-            self._reset(seeds.tolist(), None)
+            try:
+                self._reset(seeds.tolist(), None)
+            except SeedsRefusedError:
+                first = int(seeds[0])
+                self._reset(range(first, first + self.num_envs), None)
             self._seeds, self._record = seeds.tolist(), ActionRecord(seeds)
 
     @property
@@ -441,13 +447,19 @@ class WrappedPool(EnvironmentPool):
             self._rebuild(self._mode)
         self._round, self._seeds, self._record = None, None, None
         self._current = None  # if one fails, those before it are in other episodes
+        argument = self._seed_argument(seeds)
         try:
             self._current, infos = self.vector_env.reset(
-                seed=self._seed_argument(seeds),  # type: ignore[arg-type]
+                seed=argument,  # type: ignore[arg-type]
                 options=None if options is None else dict(options),
             )
-        except BaseException:
+        except BaseException as error:
             self._is_broken = isinstance(self.vector_env, AsyncVectorEnv)
+            if isinstance(argument, list) and not self._takes_seeds and isinstance(error, _REFUSALS):
+                raise SeedsRefusedError(
+                    f"{self._source.id}: the vector environment that it brings does not take a seed for each "
+                    f"environment ({error}); give one number, or choose vectorization_mode='sync' or 'async'"
+                ) from error
             raise
         if mask is not None and before is not None and isinstance(self._steps, DirectSteps):
             self._current[~mask] = before[~mask]
@@ -457,15 +469,19 @@ class WrappedPool(EnvironmentPool):
 
     def _seed_argument(self, seeds: Sequence[int | None]) -> list[int | None] | int | None:
         """Return seeds as the vector environment takes them: one of an id's own may take the first one alone."""
-        if isinstance(self.vector_env, (SyncVectorEnv, AsyncVectorEnv)) or type(self.vector_env).__module__.startswith(
-            "penstock."
-        ):
+        if self._takes_seeds:
             return list(seeds)
         if all(seed is None for seed in seeds):
             return None
         first = seeds[0]
         in_order = first is not None and list(seeds) == list(range(first, first + len(seeds)))
         return first if in_order else list(seeds)
+
+    @property
+    def _takes_seeds(self) -> bool:
+        """Return whether the vector environment is known to take a seed for each environment."""
+        ours = type(self.vector_env).__module__.startswith("penstock.")
+        return ours or isinstance(self.vector_env, (SyncVectorEnv, AsyncVectorEnv))
 
     def _advance(self, step: Callable[[], Step]) -> Step:
         """Return what a step gives, which begins with the observations."""

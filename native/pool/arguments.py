@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import gymnasium
 import numpy as np
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+
+ValueT = TypeVar("ValueT")
 
 _MAX_SEED = 2**64 - 1
 
@@ -118,11 +120,16 @@ def configuration(
     Raises:
         ValueError: An unknown field (the message lists those that exist), or an invalid value.
     """
-    given = without_ranges(given, defaults)
-    unknown = sorted(set(given) - set(defaults))
+    given, own = without_ranges(given, defaults), settable(environment_id, defaults)
+    # A pool's own description has all fields.
+    unknown = sorted(
+        name
+        for name, value in given.items()
+        if name not in own and not (name in defaults and np.array_equal(value, defaults[name]))
+    )
     if unknown:
-        fields = ", ".join(f"{name}={default!r}" for name, default in defaults.items())
-        near = [match for name in unknown for match in get_close_matches(name, defaults, n=1)]
+        fields = ", ".join(f"{name}={default!r}" for name, default in own.items())
+        near = [match for name in unknown for match in get_close_matches(name, own, n=1)]
         hint = f"; did you mean {' or '.join(near)}?" if near else ""
         if environment_id in gymnasium.registry:
             hint += f"; Gymnasium's own, 'gymnasium/{environment_id}', takes the keyword arguments of its class"
@@ -131,6 +138,12 @@ def configuration(
             f"{fields or 'none'}{hint}"
         )
     return {name: one_each(name, given.get(name, default), default, num_envs) for name, default in defaults.items()}
+
+
+def settable(environment_id: str, defaults: Mapping[str, ValueT]) -> dict[str, ValueT]:
+    """Return the fields that a user may set: of the control suite's tasks, the number of the task is the id's."""
+    is_of_the_suite = environment_id.startswith("dmc/")
+    return {name: value for name, value in defaults.items() if not (is_of_the_suite and name == "task")}
 
 
 def without_ranges(given: Mapping[str, Any], defaults: Mapping[str, float | int | bool]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from penstock.native.adapters.minigrid import PREFIX as MINIGRID
 from penstock.native.adapters.minigrid import minigrid_source, minigrid_types
 from penstock.native.adapters.vector_env import WrappedPool
 from penstock.native.pool import mujoco_library, task_libraries
-from penstock.native.pool.arguments import configuration
+from penstock.native.pool.arguments import configuration, settable
 from penstock.native.pool.pool import Pool
 from penstock.native.pool.rendering_pool import RenderingPool
 from penstock.native.pool.resources import resource_types, without_resources
@@ -298,7 +298,10 @@ def setting_types(environment_id: str) -> dict[str, type | None]:
         ValueError: No such id, or what it needs is not installed.
     """
     if is_native(environment_id):
-        fields = {name: type(default) for name, default in _core.describe(environment_id)["config"].items()}
+        fields = {
+            name: type(default)
+            for name, default in settable(environment_id, _core.describe(environment_id)["config"]).items()
+        }
         pixels = PIXEL_TYPES if environment_id in mujoco_library.IDS else {}
         return {**fields, **resource_types(environment_id), **pixels}
     if environment_id.startswith(ATARI):
