@@ -61,6 +61,9 @@ class PrefectServer:
     Args:
         port: on loopback; 0 chooses a free one.
 
+    Attributes:
+        home: Prefect's home folder, which has the server's database.
+
     Raises:
         ConfigError: the auth string can't be kept in the user's configuration folder.
         PenstockError: the port can't be had.
@@ -89,9 +92,9 @@ class PrefectServer:
         }
         environment.pop("PREFECT_API_URL", None)
         self._environment = environment
-        self._home = _home()
-        self._is_new = not has_own_database(self._home)
-        if self._is_new and copy_database(self._home):
+        self.home = _home()
+        self._is_new = not has_own_database(self.home)
+        if self._is_new and copy_database(self.home):
             # Another start with this home does what these leave out.
             self._environment = {**dict.fromkeys(_ONCE, "false"), **environment}
         self._starts_left = _STARTS
@@ -154,7 +157,7 @@ class PrefectServer:
             try:
                 with urllib.request.urlopen(f"{self.api_url}/health", timeout=2.0):  # noqa: S310  (loopback)
                     if self._is_new:
-                        keep_database(self._home)
+                        keep_database(self.home)
                     self._turn.close()
                     return
             except OSError:

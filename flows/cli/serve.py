@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -13,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from penstock import flows
+from penstock.flows.api.left_flow_runs import end_left_flow_runs, only_serving
 from penstock.flows.api.prefect_answers import require_prefect
 from penstock.flows.api.prefect_server import PrefectServer
 from penstock.flows.api.prefect_watch import kept_answering
+from penstock.flows.display.amounts import amount
 from penstock.storage.errors import ConfigError, PenstockError
 from penstock.storage.stores.open import open_store
 
@@ -55,17 +58,17 @@ def serve(store: str | None, path: Path, port: int, note: Callable[[str], None])
     os.environ.setdefault("PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW", "ignore")
     if "PREFECT_API_URL" in os.environ:
         require_prefect(os.environ["PREFECT_API_URL"])
-        _serve(described, note)
+        _serve(described, note, ends_left=False)
         return
     with PrefectServer(port) as server:
         server.direct_here()
         server.wait_ready()
         note(f"Prefect's UI: {server.sign_in}")
-        with kept_answering(server):
-            _serve(described, note)
+        with kept_answering(server), only_serving(server.home) as is_only:
+            _serve(described, note, ends_left=is_only)
 
 
-def _serve(described: list[_Described], note: Callable[[str], None]) -> None:
+def _serve(described: list[_Described], note: Callable[[str], None], *, ends_left: bool) -> None:
     from prefect.exceptions import MissingFlowError, TerminationSignal
 
     # A filter, since Prefect sets levels anew when it starts.
@@ -79,10 +82,12 @@ def _serve(described: list[_Described], note: Callable[[str], None]) -> None:
                 f"--file: deployment '{each['name']}' can't be served: {' '.join(repr(error).split())}; correct it"
             ) from error
     with suppress(KeyboardInterrupt, TerminationSignal):  # the runner has paused its deployments
-        asyncio.run(_register_and_run(deployments, note))
+        asyncio.run(_register_and_run(deployments, note, ends_left=ends_left))
 
 
-async def _register_and_run(deployments: list[RunnerDeployment], note: Callable[[str], None]) -> None:
+async def _register_and_run(
+    deployments: list[RunnerDeployment], note: Callable[[str], None], *, ends_left: bool
+) -> None:
     """Do what `prefect.serve` does, and say that it serves only once every deployment can be found on the server."""
     from prefect.deployments.runner import DeploymentApplyError
     from prefect.exceptions import PrefectHTTPStatusError
@@ -91,15 +96,20 @@ async def _register_and_run(deployments: list[RunnerDeployment], note: Callable[
     # Deployments limit their own flow runs. A limit of the runner counts those that wait in one deployment's queue, and
     # would keep the others' from starting.
     runner = Runner(pause_on_shutdown=True, limit=None)
+    # Prefect's own handler ends with a traceback, and leaves the deployments as they are: do what Ctrl-C does.
+    runner.handle_sigterm = lambda *_: os.kill(os.getpid(), signal.SIGINT)  # type: ignore[method-assign]
+    ids = []
     for each in deployments:
         try:
-            await runner.aadd_deployment(each)
+            ids.append(await runner.aadd_deployment(each))
         except (PrefectHTTPStatusError, DeploymentApplyError) as error:
             answer = getattr(error if isinstance(error, PrefectHTTPStatusError) else error.__cause__, "response", None)
             said = " ".join((str(error) if answer is None else answer.text).split())
             raise PenstockError(
                 f"Prefect's server refused the deployment '{each.name}': {said[:500]}; correct it in --file"
             ) from error
+    if ends_left and (number := await end_left_flow_runs(ids)):
+        note(f"{amount(number, 'flow runs')} that an earlier `penstock serve` left have crashed")
     note(f"serving {', '.join(each.name for each in deployments)} until Ctrl-C")
     await runner.start()
 

@@ -208,7 +208,7 @@ def test_settings_that_do_not_fit_are_refused_by_name(changes, said):
 
 
 @pytest.mark.slow
-def test_a_game_with_a_time_limit_of_its_own_is_refused(tmp_path: Path):
+def test_a_game_with_a_time_limit_of_its_own_is_refused(tmp_path):
     """Where the learner moves last, what is seen next is the other player's view, and its return can't go on there."""
     header = tmp_path / "nim.hpp"
     header.write_text(NIM.replace('.id = "test/Nim-v0"', '.id = "test/ShortNim-v0", .max_episode_steps = 4'))
