@@ -44,4 +44,11 @@ def load_installed() -> tuple[str, ...]:
         return tuple(name for name in _core.environment_ids() if name not in before)
 
 
+def load_installed_again() -> None:
+    """Load the environments of installed packages once more: another library may have replaced some of them."""
+    with _loading:
+        _called.clear()
+        load_installed()
+
+
 registry.unknown_id_hooks.append(load_installed)

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from penstock import native
 from penstock.native.compile.compiler import find_compiler
+from penstock.native.compile.load import build_behind
+from penstock.native.registry.entry_points import load_installed_again
 from penstock.storage.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
 
 _LIMIT_BYTES = 1 << 20
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"(?!penstock/)([^"]+)"', re.MULTILINE)
+
+_brought: dict[str, object] = {}
+"""What the newest header of each id was built as: `native.make` finds it by its id as long as the process lives."""
 
 _loading = threading.RLock()
 """A library replaces the environments of another one that have the same id; members of two runs may share a process."""
@@ -53,15 +58,37 @@ def loaded_header(settings: EnvironmentSettings) -> Iterator[str]:
 
     Raises:
         ConfigError: the header can't be read, includes files of its own, does not compile, or does not have the id; or
-            this machine has no compiler.
+            this machine has no compiler; or without a header, only that of another run has the id.
     """
     settings = _with_text(settings)
     if settings.header_text is None:
-        yield settings.id
+        if settings.id not in _brought:
+            yield settings.id
+            return
+        with _loading:
+            _restore(settings.id)
+            yield settings.id
         return
     with _loading:
         ids = _load(settings.header_text, _name(settings))
+        _brought.update({name: build_behind(name)[1] for name in ids})
         yield _chosen(settings, ids)
+
+
+def _restore(environment_id: str) -> None:
+    """Have an id stand for an installed package's environment again, if a header of another run has replaced it.
+
+    Raises:
+        ConfigError: no installed package has it.
+    """
+    if build_behind(environment_id)[1] != _brought[environment_id]:
+        return
+    load_installed_again()
+    if build_behind(environment_id)[1] == _brought[environment_id]:
+        raise ConfigError(
+            f"environment.id = '{environment_id}': only a header has it, which another run of this process names, and "
+            f"no installed package; name the header as environment.header"
+        )
 
 
 def header_compiler(config: RunConfig) -> dict[str, str]:

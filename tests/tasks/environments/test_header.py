@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from gymnasium.vector import AutoresetMode
 from penstock import native
 from penstock.flows.display.naming import named
 from penstock.flows.settings.listing import flat_settings
+from penstock.native.registry import entry_points
 from penstock.storage.digest import canonical_json, digest
 from penstock.storage.errors import ConfigError, ConsentError
 from penstock.storage.runs.run import RunFolder
@@ -29,6 +32,8 @@ from penstock.tasks.setup.planning.resolve import resolve
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from penstock.tasks.setup.config.run import TrainConfig
 
 HEADER = """
 #include <penstock/library.hpp>
@@ -221,3 +226,27 @@ def test_it_is_stepped_in_tensors_under_gpu_only(header: Path):
     for step in range(12):
         left, right = (pool.step(np.array([step % 2, 1, 0])) for pool in pools)
         assert all(np.array_equal(one, two) for one, two in zip(left[:4], right[:4], strict=True))
+
+
+@pytest.mark.slow
+def test_a_header_does_not_stay_in_place_of_a_package(header: Path, monkeypatch: pytest.MonkeyPatch):
+    """A later run of the process that names the package's environment by its id has that one."""
+    packaged = native.load(f"{HEADER}\n".replace("{.reward = state.at}", "{.reward = -7.0}"))
+    (environment_id,) = packaged.environment_ids
+
+    def reward(config: TrainConfig) -> float:
+        with closing(make_pool(config, 1)) as pool:
+            pool.reset(seed=0)
+            return float(pool.step(np.array([1]))[1][0])
+
+    by_id = build_config({"environment": {"id": environment_id, "max_episode_steps": None}})
+    of_header = reward(configured(header))
+    with pytest.raises(ConfigError, match=f"'{environment_id}': only a header has it"):
+        make_pool(by_id, 1)
+    package = SimpleNamespace(
+        name="walk", value="walk:load", dist=None, load=lambda: lambda: native.load_library(packaged.path)
+    )
+    monkeypatch.setattr(entry_points, "entry_points", lambda group: [package])
+    assert reward(by_id) == -7.0
+    assert reward(configured(header)) == of_header == 1.0
+    assert reward(by_id) == -7.0
