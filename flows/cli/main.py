@@ -5,12 +5,13 @@ Local workers also import this module when they are spawned.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
 from contextlib import suppress
 from gc import set_threshold
-from pathlib import Path  # noqa: TC003  (typer reads annotations)
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -80,6 +81,9 @@ _AFTER_STOP = {
     **dict.fromkeys(("verify", "evaluate", "simulate"), _NOTHING_CHANGED),
 }
 """By command, or by its first two words, the end of the message after Ctrl-C; a run that has begun has its own."""
+
+_STORING = {"--follow", "--repair"}
+"""Options with which such a command does change something."""
 
 _OVERRIDES = {"allow_extra_args": True, "ignore_unknown_options": True}
 app.command(context_settings=_OVERRIDES)(scale)
@@ -441,6 +445,13 @@ def main() -> None:
         for line in str(error).splitlines():
             typer.secho(f"error: {line}", err=True, fg=typer.colors.RED)
         sys.exit(1)
+    except OSError as error:
+        if error.errno != errno.ENOSPC or error.filename is not None:
+            raise
+        typer.secho(f"error: what was to be printed can't be written ({error.strerror})", err=True, fg=typer.colors.RED)
+        # Its rest is written at the process's end, and would fail once more.
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115
+        sys.exit(1)
     except KeyboardInterrupt:  # while the command's options are read; later ones end with a status
         typer.secho("stopped; nothing was changed", err=True)
         sys.exit(_INTERRUPTED)
@@ -448,6 +459,8 @@ def main() -> None:
         if end.code == _INTERRUPTED:
             words = [word for word in sys.argv[1:] if not word.startswith("-")]
             after = _AFTER_STOP.get(" ".join(words[:2]), _AFTER_STOP.get("".join(words[:1]), ""))
+            if after == _NOTHING_CHANGED and _STORING & set(sys.argv):
+                after = _REPEATED
             after = _after_run(end) or after
             typer.secho(f"stopped{after}", err=True)
         raise
@@ -464,7 +477,9 @@ def _after_run(end: BaseException) -> str:
             run, store = stopped
             resume = next_steps(run.name, store, finished=False)[0]
             with suppress(PenstockError):
-                if run.log.newest_stage() is not None:
+                if (newest := run.newest()) is not None:
+                    if newest.finished:
+                        return f"; the run is finished ({newest.finished})"
                     return f"; the last commit is intact, `{resume}` resumes from it"
             return f"; nothing is committed yet, `{resume}` starts it again"
         error = error.__cause__ or error.__context__

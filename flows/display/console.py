@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleDimensions
@@ -70,17 +71,24 @@ class LivePanel(Panel):
         if console.is_terminal:
             self._live.start()
 
+    def _print(self, line: str | Text, **options: Any) -> None:
+        try:
+            self._console.print(line, **options)
+        except OSError as error:  # such as a full disk, which is no reason to end a run
+            self._console.quiet = True
+            sys.stderr.write(f"warning: no progress is printed any more: {error.strerror}; the run goes on\n")
+
     def note(self, text: str) -> None:
         """Print or update the line, with the seconds since the command began."""
         line = Text(f"{time.perf_counter() - self._started:6.1f} s  {text}")
         if self._console.is_terminal:
             self._live.update(line)
         else:
-            self._console.print(line, soft_wrap=True)
+            self._print(line, soft_wrap=True)
 
     def warn(self, text: str) -> None:
         """Print a permanent line."""
-        self._console.print(f"warning: {text}", style="yellow", highlight=False, markup=False, soft_wrap=True)
+        self._print(f"warning: {text}", style="yellow", highlight=False, markup=False, soft_wrap=True)
 
     def begin(self, training: ActiveRun) -> None:
         """Print the run, and the stage from which it resumes."""
@@ -90,16 +98,14 @@ class LivePanel(Panel):
         self._stage = newest.stage + 1 if newest else 0
         self._stage_started = training.driver.ahead_since or time.perf_counter()
         start = f"resumes from stage {self._stage}" if newest else "starts"
-        self._console.print(
+        self._print(
             f"run {training.run.name} {start}: {training.config.summary}",
             highlight=False,
             markup=False,
             soft_wrap=True,
         )
         if training.why:
-            self._console.print(
-                f"policy {training.config.distribution.policy}: {training.why}", highlight=False, markup=False
-            )
+            self._print(f"policy {training.config.distribution.policy}: {training.why}", highlight=False, markup=False)
 
     def progress(self, event: Progress) -> None:
         """Update the live line."""
@@ -135,7 +141,7 @@ class LivePanel(Panel):
         ]
         # A log has the whole line, whatever its width.
         line = fitting(parts, self._console.width) if self._console.is_terminal else "  ".join(parts)
-        self._console.print(line, highlight=False, soft_wrap=True)
+        self._print(line, highlight=False, soft_wrap=True)
         self._base_env_steps = commit.env_steps
         self._stage = commit.stage + 1
         self._stage_started = time.perf_counter()

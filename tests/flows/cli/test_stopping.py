@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +17,12 @@ from penstock.storage.stores.open import open_store
 from ...storage.runs.test_gc import History
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from penstock.storage.runs.run import RunFolder
 
 
-def stopped(monkeypatch: pytest.MonkeyPatch, command: str, run: tuple[RunFolder, str] | None = None) -> None:
+def stopped(
+    monkeypatch: pytest.MonkeyPatch, command: str, run: tuple[RunFolder, str] | None = None, *options: str
+) -> None:
     """Stop a command as typer does it: by the status of an interrupt, whose cause the interrupt is."""
 
     def interrupted() -> None:
@@ -33,7 +35,7 @@ def stopped(monkeypatch: pytest.MonkeyPatch, command: str, run: tuple[RunFolder,
             raise SystemExit(130) from error
 
     monkeypatch.setattr(commands, "app", interrupted)
-    monkeypatch.setattr(sys, "argv", ["penstock", command])
+    monkeypatch.setattr(sys, "argv", ["penstock", command, *options])
     with pytest.raises(SystemExit) as end:
         commands.main()
     assert end.value.code == 130
@@ -85,3 +87,20 @@ def test_imports_and_options_are_stopped_by_a_line_too(monkeypatch: pytest.Monke
     with pytest.raises(SystemExit) as end:
         cli.command()
     assert (end.value.code, capsys.readouterr().err) == (130, "stopped; nothing was changed\n")
+
+
+def test_a_table_that_can_not_be_written_is_one_line(tmp_path: Path):
+    """No traceback on a full disk."""
+    command = [str(Path(sys.executable).with_name("penstock")), "settings"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr == "error: what was to be printed can't be written (No space left on device)\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"), [([], "nothing was changed"), (["--repair"], "the same command continues")]
+)
+def test_what_may_have_been_stored_is_not_denied(options: list[str], said: str, monkeypatch, capsys: Any):
+    stopped(monkeypatch, "verify", None, *options)
+    assert capsys.readouterr().err.startswith(f"stopped; {said}")

@@ -1,5 +1,6 @@
 """Tables that commands print, on terminals of any width and into pipes."""
 
+import errno
 import io
 
 import pytest
@@ -63,3 +64,21 @@ def test_square_brackets_are_text_in_warnings():
     for text in ("pip install 'penstock-rl[telemetry]'", "bad path [/nope] here"):
         panel.warn(text)
         assert text in file.getvalue()
+
+
+class Full(io.StringIO):
+    """A file on a full disk."""
+
+    def write(self, _: str) -> int:
+        """Have no room."""
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_panel_that_can_not_be_written_ends_no_run(capsys: pytest.CaptureFixture[str]):
+    """On a full disk: it says so once, on the error stream, and is silent from then on."""
+    panel = LivePanel(Console(file=Full()))
+    for _ in range(3):
+        panel.note("starting")
+        panel.warn("slow")
+    said = capsys.readouterr().err
+    assert said == "warning: no progress is printed any more: No space left on device; the run goes on\n"
