@@ -7,7 +7,7 @@ database, but their leases in memory, so that no later server finds them expired
 from __future__ import annotations
 
 import fcntl
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -24,10 +24,11 @@ def only_serving(home: Path) -> Iterator[bool]:
 
     Until the context ends, no other process does so as the only one.
     """
-    with (home / ".penstock-serve.lock").open("a") as lock:
+    with ExitStack() as stack:
         try:
+            lock = stack.enter_context((home / ".penstock-serve.lock").open("a"))
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        except OSError:  # held, another user's, or of a file system without locks
             yield False
             return
         yield True

@@ -114,8 +114,8 @@ class ObstoreStore(RemoteStore):
         return True
 
     def _paths_from(self, client: S3Store, start: str) -> builtins.list[str]:
-        # The client lists whole folders only, of which names before `start` need not be listed. An
-        # offset is left out itself.
+        # The client lists whole folders only, of which names before `start` need not be listed; it leaves out the
+        # offset itself.
         folder, _, begun = start.rpartition("/")
         chunks = obstore.list(client, folder or None, offset=start[:-1] if begun else None, chunk_size=_LISTED_AT_ONCE)
         return [str(meta["path"]) for chunk in chunks for meta in chunk]

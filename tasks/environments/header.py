@@ -30,7 +30,7 @@ _LIMIT_BYTES = 1 << 20
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"(?!penstock/)([^"]+)"', re.MULTILINE)
 
 _brought: dict[str, object] = {}
-"""What the newest header of each id was built as: `native.make` finds it by its id as long as the process lives."""
+"""The build of each id's newest header: `native.make` finds its environment by the id as long as the process lives."""
 
 _loading = threading.RLock()
 """A library replaces the environments of another one that have the same id; members of two runs may share a process."""

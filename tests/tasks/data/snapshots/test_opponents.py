@@ -209,7 +209,7 @@ def test_settings_that_do_not_fit_are_refused_by_name(changes, said):
 
 @pytest.mark.slow
 def test_a_game_with_a_time_limit_of_its_own_is_refused(tmp_path):
-    """Where the learner moves last, what is seen next is the other player's view, and its return can't go on there."""
+    """The learner's last move is followed by the other player's view, from which its return can't go on."""
     header = tmp_path / "nim.hpp"
     header.write_text(NIM.replace('.id = "test/Nim-v0"', '.id = "test/ShortNim-v0", .max_episode_steps = 4'))
     environment = {"id": "test/ShortNim-v0", "header": str(header), "max_episode_steps": None}
