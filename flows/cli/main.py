@@ -9,7 +9,6 @@ import errno
 import json
 import os
 import sys
-from contextlib import suppress
 from gc import set_threshold
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -31,6 +30,7 @@ from penstock.flows.cli.scale import scale
 from penstock.flows.cli.simulate import simulate
 from penstock.flows.cli.training import TRAIN_HELP, AsJson, Store, Trust, replay, resume, train
 from penstock.flows.cli.verify import verify
+from penstock.flows.display.after_stop import after_stop
 from penstock.flows.display.amounts import amount
 from penstock.flows.display.console import print_table
 from penstock.flows.display.working import Working
@@ -65,25 +65,6 @@ _COLLECTED_AFTER = 50_000
 # Exit status of typer after Ctrl-C.
 _INTERRUPTED = 130
 _SHOWN_STAGES = 100
-
-_RUN_STOPPED = (
-    "; nothing is committed yet: give the same command again, or `penstock resume RUN` if it says that there is the run"
-)
-_RESUMED = "; what is committed is intact, `penstock resume RUN` goes on"
-_REPEATED = "; the same command continues it"
-_NOTHING_LEFT = "; nothing of it is left"
-_NOTHING_CHANGED = "; nothing was changed"
-_AFTER_STOP = {
-    **dict.fromkeys(("train", "replay"), _RUN_STOPPED),
-    **dict.fromkeys(("resume", "extend"), _RESUMED),
-    **dict.fromkeys(("copy", "fork", "gc", "import", "floorplan place"), _REPEATED),
-    **dict.fromkeys(("export", "report", "floorplan", "play"), _NOTHING_LEFT),
-    **dict.fromkeys(("verify", "evaluate", "simulate"), _NOTHING_CHANGED),
-}
-"""By command, or by its first two words, the end of the message after Ctrl-C; a run that has begun has its own."""
-
-_STORING = {"--follow", "--repair"}
-"""Options with which such a command does change something."""
 
 _OVERRIDES = {"allow_extra_args": True, "ignore_unknown_options": True}
 app.command(context_settings=_OVERRIDES)(scale)
@@ -457,33 +438,8 @@ def main() -> None:
         sys.exit(_INTERRUPTED)
     except SystemExit as end:
         if end.code == _INTERRUPTED:
-            words = [word for word in sys.argv[1:] if not word.startswith("-")]
-            after = _AFTER_STOP.get(" ".join(words[:2]), _AFTER_STOP.get("".join(words[:1]), ""))
-            if after == _NOTHING_CHANGED and _STORING & set(sys.argv):
-                after = _REPEATED
-            after = _after_run(end) or after
-            typer.secho(f"stopped{after}", err=True)
+            typer.secho(f"stopped{after_stop(sys.argv[1:], end)}", err=True)
         raise
-
-
-def _after_run(end: BaseException) -> str:
-    """Return the end of the message for a run that had begun when Ctrl-C stopped it; empty if none had."""
-    error: BaseException | None = end
-    while error is not None:
-        stopped = getattr(error, "stopped_run", None)
-        if isinstance(error, KeyboardInterrupt) and stopped is not None:
-            from penstock.flows.display.summary import next_steps
-
-            run, store = stopped
-            resume = next_steps(run.name, store, finished=False)[0]
-            with suppress(PenstockError):
-                if (newest := run.newest()) is not None:
-                    if newest.finished:
-                        return f"; the run is finished ({newest.finished})"
-                    return f"; the last commit is intact, `{resume}` resumes from it"
-            return f"; nothing is committed yet, `{resume}` starts it again"
-        error = error.__cause__ or error.__context__
-    return ""
 
 
 def _check_kernels() -> None:

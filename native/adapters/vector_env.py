@@ -237,7 +237,7 @@ class WrappedPool(EnvironmentPool):
     def reset_ids(self, seeds: NDArray[np.uint64]) -> None:
         """Seed environment b with `seeds[b]`, as `reset(seed=seeds)` does; its first episode has the id 0.
 
-        A vector environment that an id brings may take one seed for all: then it is the first one.
+        A vector environment of an id's own may take one seed for all: then it is the first.
 
         Raises:
             ValueError: Not uint64 [num_envs].
@@ -251,8 +251,7 @@ class WrappedPool(EnvironmentPool):
             try:
                 self._reset(seeds.tolist(), None)
             except SeedsRefusedError:
-                first = int(seeds[0])
-                self._reset(range(first, first + self.num_envs), None)
+                self._reset(range(int(seeds[0]), int(seeds[0]) + self.num_envs), None)
             self._seeds, self._record = seeds.tolist(), ActionRecord(seeds)
 
     @property
@@ -447,18 +446,15 @@ class WrappedPool(EnvironmentPool):
             self._rebuild(self._mode)
         self._round, self._seeds, self._record = None, None, None
         self._current = None  # if one fails, those before it are in other episodes
-        argument = self._seed_argument(seeds)
+        argument, kept = self._seed_argument(seeds), None if options is None else dict(options)
         try:
-            self._current, infos = self.vector_env.reset(
-                seed=argument,  # type: ignore[arg-type]
-                options=None if options is None else dict(options),
-            )
+            self._current, infos = self.vector_env.reset(seed=argument, options=kept)  # type: ignore[arg-type]
         except BaseException as error:
             self._is_broken = isinstance(self.vector_env, AsyncVectorEnv)
             if isinstance(argument, list) and not self._takes_seeds and isinstance(error, _REFUSALS):
                 raise SeedsRefusedError(
-                    f"{self._source.id}: the vector environment that it brings does not take a seed for each "
-                    f"environment ({error}); give one number, or choose vectorization_mode='sync' or 'async'"
+                    f"{self._source.id}: its own vector environment does not take a seed for each environment "
+                    f"({error}); give one number, or choose vectorization_mode='sync' or 'async'"
                 ) from error
             raise
         if mask is not None and before is not None and isinstance(self._steps, DirectSteps):
@@ -480,8 +476,8 @@ class WrappedPool(EnvironmentPool):
     @property
     def _takes_seeds(self) -> bool:
         """Return whether the vector environment is known to take a seed for each environment."""
-        ours = type(self.vector_env).__module__.startswith("penstock.")
-        return ours or isinstance(self.vector_env, (SyncVectorEnv, AsyncVectorEnv))
+        kind = type(self.vector_env)
+        return issubclass(kind, (SyncVectorEnv, AsyncVectorEnv)) or kind.__module__.startswith("penstock.")
 
     def _advance(self, step: Callable[[], Step]) -> Step:
         """Return what a step gives, which begins with the observations."""
