@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import socket
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import httpx
 import pytest
@@ -34,7 +34,7 @@ deployments:
 
 
 class Serving:
-    """A served deployment, and requests to the server that came with it."""
+    """A served deployment, and requests to its server. A context manager, whose end ends its processes."""
 
     def __init__(self, folder: Path, number: int) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
@@ -49,6 +49,12 @@ class Serving:
         self.process = Command(arguments, environment, logs, folder, cold=True)
         self._api = f"http://127.0.0.1:{port}/api/"
         wait_until(lambda: "serving asleep" in self.process.output, lambda: self.process.output, poll_seconds=0.2)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill_group()
 
     def ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
         """Return an answer of Prefect's server; the request is repeated while its database is busy."""
@@ -82,16 +88,15 @@ def test_flow_runs_that_a_stopped_server_left_take_no_slot(tmp_path: Path, ended
     """They have crashed, as triggers expect; the only slot of their deployment is the next flow run's."""
     (tmp_path / "sleeping.py").write_text(FLOW)
     (tmp_path / "deployments.yaml").write_text(DEPLOYMENTS)
-    first = Serving(tmp_path, 1)
-    left = first.start(600)
-    first.wait(left, "RUNNING")
-    first.process.send(ended_by)
-    first.process.wait()
-    assert "Traceback" not in first.process.output
-    first.process.kill_group()  # SIGKILL of its parent alone leaves the flow run's process
-    again = Serving(tmp_path, 2)
-    again.wait(left, "CRASHED")
-    again.wait(again.start(0), "COMPLETED")
-    again.process.send(signal.SIGTERM)
-    assert again.process.wait() == 0
-    assert "Traceback" not in again.process.output
+    with Serving(tmp_path, 1) as first:  # its end ends the flow run too, which SIGKILL of its parent leaves
+        left = first.start(600)
+        first.wait(left, "RUNNING")
+        first.process.send(ended_by)
+        first.process.wait()
+        assert "Traceback" not in first.process.output
+    with Serving(tmp_path, 2) as again:
+        again.wait(left, "CRASHED")
+        again.wait(again.start(0), "COMPLETED")
+        again.process.send(signal.SIGTERM)
+        assert again.process.wait() == 0
+        assert "Traceback" not in again.process.output
