@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import gymnasium
 import numpy as np
 
+from penstock.native.pool.control_suite import PREFIX as SUITE
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, MutableMapping, Sequence
 
@@ -142,7 +144,7 @@ def configuration(
 
 def settable(environment_id: str, defaults: Mapping[str, ValueT]) -> dict[str, ValueT]:
     """Return the fields that a user may set: of the control suite's tasks, the number of the task is the id's."""
-    is_of_the_suite = environment_id.startswith("dmc/")
+    is_of_the_suite = environment_id.startswith(SUITE)
     return {name: value for name, value in defaults.items() if not (is_of_the_suite and name == "task")}
 
 

@@ -134,7 +134,8 @@ class PolicyServer:
         except _Refused as refused:
             response = JSONResponse({"error": str(refused)}, refused.status)
         except ClientDisconnect:
-            response = Response(status_code=_CLIENT_LEFT)  # nobody reads it, but it is counted
+            self._requests.labels(status=str(_CLIENT_LEFT)).inc()
+            return Response(status_code=_CLIENT_LEFT)  # nobody reads it
         self._requests.labels(status=str(response.status_code)).inc()
         self._seconds.observe(time.perf_counter() - started)
         return response

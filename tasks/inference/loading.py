@@ -43,7 +43,7 @@ def load_policy(
     Raises:
         RunNotFoundError: there is no such run.
         ConfigError: nothing is committed yet; the version is not named by a commit, or was removed by `penstock gc`;
-            none was evaluated; or the device is not there, or the seed no number of 64 bits.
+            none was evaluated; or the device is not there, or the seed no number below 2**63.
         ConsentError: the run names code in the working directory, and is not trusted.
         CorruptObjectError: the snapshot was altered or cut short.
     """
