@@ -10,13 +10,12 @@ import time
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+from penstock.flows.api.interrupts import interrupts_deferred, interrupts_raised, lost_interrupts_repeated
 from penstock.flows.api.prefect_answers import require_prefect
 from penstock.flows.api.prefect_server import PrefectServer
 from penstock.flows.api.surroundings import (
     collection_paused,
     flush_prefect,
-    interrupts_deferred,
-    interrupts_raised,
     kept_environment,
     logs_shown,
     main_module_kept_out,
@@ -85,6 +84,7 @@ def run_here(
     with contextlib.ExitStack() as stack:
         stack.callback(panel.end)
         stack.enter_context(only_driver())
+        stack.enter_context(lost_interrupts_repeated())
         stack.enter_context(interrupts_raised())
         # The run begins before there is a flow run, whose id its name could have; a retry finds it by its settings.
         resolved = resolve(config.with_name(uuid4().hex[:_SUFFIX_LENGTH]), if_exists)

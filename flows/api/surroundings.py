@@ -5,11 +5,9 @@ Driving sets environment variables, Prefect's settings and levels of logs, and s
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import logging
 import os
-import signal
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -124,41 +122,6 @@ def collection_paused() -> Iterator[None]:
     finally:
         if before:
             gc.enable()
-
-
-@contextmanager
-def interrupts_raised() -> Iterator[None]:
-    """Let SIGINT raise KeyboardInterrupt at once, also within `asyncio.run`, which would wait for the next `await`."""
-    handler = signal.getsignal(signal.SIGINT)
-    is_ours = threading.current_thread() is threading.main_thread() and handler not in {signal.SIG_IGN, None}
-    if not (is_ours and asyncio.events._get_running_loop()):  # noqa: SLF001  (documented; the public one raises)
-        yield
-        return
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, handler)
-
-
-@contextmanager
-def interrupts_deferred() -> Iterator[None]:
-    """Raise a KeyboardInterrupt that arrives meanwhile at the end.
-
-    Where two threads import, an interrupted import may keep a lock of a module for ever.
-    """
-    handler = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or handler in {signal.SIG_IGN, None}:
-        yield
-        return
-    arrived = threading.Event()
-    signal.signal(signal.SIGINT, lambda *_: arrived.set())
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, handler)
-        if arrived.is_set():
-            raise KeyboardInterrupt
 
 
 @contextmanager

@@ -23,7 +23,7 @@ def test_a_killed_run_of_a_header_ends_with_the_same_bytes(bench, cluster):
     bench.train("undisturbed", SETTINGS, *options).succeed()
     with cluster.members.learners_held():
         flow, run = bench.train("killed", SETTINGS, *options), bench.run("killed")
-        cluster.members.pid_of("act-0", "killed")
+        cluster.members.pid_of("act-0", "killed", flow)
         file.unlink()
     run.wait_for_round(SETTINGS.rounds + 3, flow)
     flow.kill()

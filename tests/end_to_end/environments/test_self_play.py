@@ -94,10 +94,10 @@ def test_a_killed_worker_plays_the_same_opponents(
     settings = SETTINGS
     with cluster.members.learners_held():
         flow, run = bench.train("killed", settings), bench.run("killed")
-        pid = cluster.members.pid_of(member, "killed")
+        pid = cluster.members.pid_of(member, "killed", flow)
     if round_ >= settings.rounds:
         run.wait_for_commit(round_ // settings.rounds - 1, flow)
-        pid = cluster.members.pid_of(member, "killed")
+        pid = cluster.members.pid_of(member, "killed", flow)
     run.wait_for_round(round_, flow)
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: not is_alive(pid), "the end of what was killed")

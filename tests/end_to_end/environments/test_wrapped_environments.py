@@ -44,7 +44,7 @@ def killed_and_resumed(bench, cluster, *options: str, meanwhile=lambda: None):
     bench.train("undisturbed", SETTINGS, *options).succeed()
     with cluster.members.learners_held():
         flow, run = bench.train("killed", SETTINGS, *options), bench.run("killed")
-        actor = cluster.members.pid_of("act-0", "killed")
+        actor = cluster.members.pid_of("act-0", "killed", flow)
     run.wait_for_round(SETTINGS.rounds + 3, flow)
     meanwhile()
     os.kill(actor, signal.SIGKILL)

@@ -66,7 +66,7 @@ def test_a_cluster_that_dasks_commands_started_holds_a_run(references, flow_envi
     try:
         with cluster.members.learners_held():
             flow, run = bench.train("by-hand", BRIEF), bench.run("by-hand")
-            pid = cluster.members.pid_of("act-0", "by-hand")
+            pid = cluster.members.pid_of("act-0", "by-hand", flow)
         run.wait_for_round(1, flow)
         os.kill(pid, signal.SIGKILL)
         flow.succeed()

@@ -95,9 +95,9 @@ def test_rows_lost_with_their_uploader_are_acted_again(bench, cluster, reference
     proxy.add(Fault("delay", ("PUT",), "*shards/*", calls=None, seconds=0.4))
     with cluster.members.learners_held():
         flow, run = bench.train("ahead", BRIEF, "--lease-seconds", "60", store=s3_url), StoredRun(s3_url, "ahead")
-        cluster.members.pid_of("act-0", "ahead")
+        cluster.members.pid_of("act-0", "ahead", flow)
     for version in (2, BRIEF.rounds + 3):
-        pid = cluster.members.pid_of("act-0", "ahead")
+        pid = cluster.members.pid_of("act-0", "ahead", flow)
         wait_until(
             lambda version=version: run.store.list(f"snapshots/{version:08d}-") or not flow.running,
             f"version {version}",

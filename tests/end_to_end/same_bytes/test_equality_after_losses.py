@@ -65,7 +65,7 @@ def kill_each(bench, cluster, name, algorithm, policy, lost) -> bool:
             run.wait_for_commit(stage - 1, flow)
         if member is None:
             continue
-        pid = flow.pid if member == FLOW else cluster.members.pid_of(member, name)
+        pid = flow.pid if member == FLOW else cluster.members.pid_of(member, name, flow)
         run.wait_for_round(stage * small.rounds + 1, flow)
         os.kill(pid, signal.SIGKILL)
         if member == FLOW:

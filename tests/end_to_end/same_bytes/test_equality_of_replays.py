@@ -82,7 +82,7 @@ def test_a_replay_that_loses_a_learner_changes_no_byte(policy_runs, policy_bench
         flow = policy_bench.penstock("replay", name, *rows, *portions, *where)
         for _ in range(losses):
             policy_cluster.members.wait_whole(policy_cluster.workers)
-            os.kill(policy_cluster.members.pid_of("worker-1", name), signal.SIGKILL)
+            os.kill(policy_cluster.members.pid_of("worker-1", name, flow), signal.SIGKILL)
         flow.succeed()
     assert_same(StoredRun(source.url, "disturbed"), StoredRun(source.url, "whole").content())
 

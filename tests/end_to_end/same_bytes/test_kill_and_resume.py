@@ -44,9 +44,9 @@ def test_a_killed_worker_restarts_from_stored_rounds(bench, cluster, references,
     """Killing the process of an act or learn task costs its restart: the same flow ends with the same bytes."""
     with cluster.members.learners_held():
         flow, run = bench.train("killed", settings), bench.run("killed")
-        pid = cluster.members.pid_of(member, "killed")
+        pid = cluster.members.pid_of(member, "killed", flow)
     for number, round_ in enumerate(rounds):
-        pid = cluster.members.pid_of(member, "killed") if number else pid
+        pid = cluster.members.pid_of(member, "killed", flow) if number else pid
         run.wait_for_round(round_, flow)
         kill([pid])
     flow.succeed()
@@ -89,7 +89,7 @@ def test_everything_killed_at_once_is_resumed(bench, cluster, references):
     """Killing the flow and all workers at once, and resuming while they are restarted, ends with the same bytes."""
     with cluster.members.learners_held():
         flow, run = bench.train("killed", OVERLAPPED), bench.run("killed")
-        cluster.members.pid_of("learn-0", "killed")
+        cluster.members.pid_of("learn-0", "killed", flow)
     workers = list(cluster.members.working())
     run.wait_for_round(27, flow)
     kill([flow.pid, *workers])
@@ -104,7 +104,7 @@ def test_at_most_one_round_of_a_tile_is_acted_again(bench, cluster):
     settings = Settings(stages=1, rounds=50, tiles=2, act_tasks=1)
     with cluster.members.learners_held():
         flow, run = bench.train("killed", settings), bench.run("killed")
-        learner = cluster.members.pid_of("learn-0", "killed")
+        learner = cluster.members.pid_of("learn-0", "killed", flow)
     run.wait_for_round(40, flow)
     kill([learner, flow.pid])
     cluster.members.wait_whole(cluster.workers)
@@ -126,7 +126,7 @@ def test_a_policys_memory_survives_a_kill(bench, cluster):
     bench.train("alone", BRIEF, *memory).succeed()
     with cluster.members.learners_held():
         flow, run = bench.train("killed", BRIEF, *memory), bench.run("killed")
-        pid = cluster.members.pid_of("act-0", "killed")
+        pid = cluster.members.pid_of("act-0", "killed", flow)
     run.wait_for_round(2, flow)
     kill([pid])
     flow.succeed()
@@ -141,7 +141,7 @@ def test_reward_sums_that_run_on_survive_a_kill(bench, cluster, settings):
     bench.train("alone", settings, *running).succeed()
     with cluster.members.learners_held():
         flow, run = bench.train("killed", settings, *running), bench.run("killed")
-        pid = cluster.members.pid_of("learn-0", "killed")
+        pid = cluster.members.pid_of("learn-0", "killed", flow)
     run.wait_for_round(settings.rounds + 1, flow)
     kill([pid, flow.pid])
     bench.resume("killed").succeed()
@@ -190,7 +190,7 @@ def test_a_worker_that_dies_repeatedly_is_named(bench, cluster):
     try:
         with cluster.members.learners_held():
             flow, run = bench.train("dying", settings), bench.run("dying")
-            pid = cluster.members.pid_of("act-0", "dying")
+            pid = cluster.members.pid_of("act-0", "dying", flow)
         run.wait_for_round(5, flow)
         kill([pid])
         flow.refuse("act-0", "resume")

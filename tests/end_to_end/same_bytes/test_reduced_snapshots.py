@@ -35,7 +35,7 @@ def test_an_int8_run_is_killed_and_resumed_to_the_same_bytes(bench, cluster, ref
     bench.environment = {**bench.environment, **s3_server.environment}
     with cluster.members.learners_held():
         flow, run = bench.train("killed", BRIEF, *REDUCED, store=s3_url), StoredRun(s3_url, "killed")
-        learner = cluster.members.pid_of("learn-0", "killed")
+        learner = cluster.members.pid_of("learn-0", "killed", flow)
     run.wait_for_round(2, flow)
     os.kill(learner, signal.SIGKILL)
     run.wait_for_round(BRIEF.rounds + 1, flow)
@@ -93,7 +93,7 @@ def test_a_run_with_differences_is_killed_and_resumed_to_the_same_bytes(own_cach
     empty_caches(tmp_path)
     with cluster.members.learners_held():
         flow, run = bench.train("killed", settings, *reduced, *more, store=s3_url), StoredRun(s3_url, "killed")
-        pids = [cluster.members.pid_of(member, "killed") for member in ("learn-0", "act-1")]
+        pids = [cluster.members.pid_of(member, "killed", flow) for member in ("learn-0", "act-1")]
     run.wait_for_round(2, flow)
     for pid in pids:
         os.kill(pid, signal.SIGKILL)

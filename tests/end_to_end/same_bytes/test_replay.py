@@ -57,7 +57,7 @@ def test_a_killed_replay_ends_with_the_same_bytes(bench, cluster, references):
     cluster.members.wait_idle()
     flow = bench.resume("killed", store=source.url)
     killed.wait_for_commit(2, flow)
-    os.kill(cluster.members.pid_of("learn-0", "killed"), signal.SIGKILL)
+    os.kill(cluster.members.pid_of("learn-0", "killed", flow), signal.SIGKILL)
     flow.succeed()
 
     commits = killed.commits()

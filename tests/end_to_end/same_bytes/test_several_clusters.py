@@ -66,7 +66,7 @@ def test_a_worker_joins_and_is_terminated(apart, clusters, references):
         joined = clusters.join(act)
         members.wait_whole(2)
         turn.release()
-        members.pid_of("act-1", "elastic")
+        members.pid_of("act-1", "elastic", flow)
         run.wait_for_round(settings.rounds, flow)
         own = {process.pid for process in psutil.Process(joined.pid).children(recursive=True)}
         assert any(keys for pid, keys in members.working().items() if pid in own), "the worker that joined should act"

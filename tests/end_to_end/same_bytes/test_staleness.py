@@ -110,7 +110,7 @@ def test_what_was_published_is_not_contradicted_after_a_kill(policy_bench, polic
     run = policy_bench.run("killed")
     with policy_cluster.members.learners_held():
         flow = policy_bench.train(run.name, settings, *STALE)
-        victim = flow.pid if lost == "flow" else policy_cluster.members.pid_of(lost, run.name)
+        victim = flow.pid if lost == "flow" else policy_cluster.members.pid_of(lost, run.name, flow)
     wait_until(lambda: len(published(run)) > 5, "five published versions")
     os.kill(victim, signal.SIGKILL)
     before, stored = published(run), orders(run, 0)

@@ -48,7 +48,7 @@ def start_with_straggler(bench, cluster, store) -> tuple[StoredRun, Any, int, in
         run = StoredRun(store, f"late-{number}")
         with cluster.members.learners_held():
             flow = bench.train(run.name, SETTINGS, "--quorum", str(QUORUM), store=store)
-            straggler, learner = (cluster.members.pid_of(member, run.name) for member in ("act-3", "learn-0"))
+            straggler, learner = (cluster.members.pid_of(member, run.name, flow) for member in ("act-3", "learn-0"))
         run.wait_for_round(0, flow)
         os.kill(straggler, signal.SIGSTOP)
         if not run.commits() and max(stored_choices(run.store, 0, 0), default=0) < 12:

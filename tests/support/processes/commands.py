@@ -194,21 +194,31 @@ class Members:
     def close(self) -> None:
         self.client.close()
 
-    def pid_of(self, member: str, run: str) -> int:
+    def pid_of(self, member: str, run: str, flow: Command) -> int:
         """Wait until a worker has a member of a run's gang, `act-0` or `learn-0`, and return that worker's pid.
 
         Only the scheduler is asked: a request to a worker that was just killed blocks for longer than a run may take.
+        The run's `flow` must not end meanwhile.
         """
         prefix = f"{member} penstock/{run}/"
+        assigned: dict[str, list[str]] = {}
 
-        def addresses(dask_scheduler: Any) -> list[str]:
+        def keys(dask_scheduler: Any) -> dict[str, list[str]]:
             workers = dask_scheduler.workers.values()
-            return [one.address for one in workers if any(str(task.key).startswith(prefix) for task in one.processing)]
+            return {one.address: [str(task.key) for task in one.processing] for one in workers}
+
+        def said() -> str:
+            return f"{member} of run {run} on a worker: {assigned}; its flow has printed:\n{flow.output}"
 
         def find() -> int | None:
-            return next(filter(None, map(self._pid_at, self.client.run_on_scheduler(addresses))), None)
+            assigned.clear()
+            assigned.update(self.client.run_on_scheduler(keys))
+            has_it = [address for address, its in assigned.items() if any(key.startswith(prefix) for key in its)]
+            found = next(filter(None, map(self._pid_at, has_it)), None)
+            assert found or flow.running, f"the flow ended before there was {said()}"
+            return found
 
-        return int(wait_until(find, f"{member} of run {run} on a worker", poll_seconds=_POLL_SECONDS))
+        return int(wait_until(find, said))
 
     @contextlib.contextmanager
     def learners_held(self) -> Iterator[None]:
@@ -231,11 +241,13 @@ class Members:
                 os.kill(pid, signal.SIGCONT)
 
     def _pid_at(self, address: str) -> int | None:
-        """Return the pid of the worker at an address; None if it has ended."""
+        """Return the pid of the worker at an address, which a later worker may have again; None if it has ended."""
         pid = self._pids.get(address)
-        if pid is None and (pid := listener(int(address.rpartition(":")[2]))):
+        if pid and is_alive(pid):
+            return pid
+        if pid := listener(int(address.rpartition(":")[2])):
             self._pids[address] = pid
-        return pid if pid and is_alive(pid) else None
+        return pid
 
     def working(self) -> dict[int, list[str]]:
         """Return the keys of the tasks that each worker process runs; the scheduler forgets those of an ended flow."""

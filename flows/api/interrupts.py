@@ -1,0 +1,102 @@
+"""Ctrl-C arrives as KeyboardInterrupt, exactly once: at once, later or again, as the code that it meets requires.
+
+Modules of this package are imported by every command: this one imports little.
+"""
+
+from __future__ import annotations
+
+import _thread
+import signal
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_AGAIN_SECONDS = 0.05
+"""A lost interrupt is repeated after so long: the code that lost it has returned by then."""
+
+
+@contextmanager
+def lost_interrupts_repeated() -> Iterator[None]:
+    """Repeat a KeyboardInterrupt that was raised where Python can't pass it on, such as a finalizer or a callback of C.
+
+    Python prints such an exception and goes on, so a program that was told to stop once would run to its end.
+    """
+    main = threading.main_thread()
+    if threading.current_thread() is not main:
+        yield
+        return
+    before = sys.unraisablehook
+    changing = threading.Lock()
+    lost: list[None] = []
+
+    def take() -> bool:
+        """Return whether an interrupt is lost, and forget it."""
+        with changing:
+            is_lost = bool(lost)
+            lost.clear()
+            return is_lost
+
+    def repeat() -> None:
+        time.sleep(_AGAIN_SECONDS)
+        if take():
+            assert main.ident is not None
+            signal.pthread_kill(main.ident, signal.SIGINT)
+
+    def keep(unraisable: sys.UnraisableHookArgs) -> None:
+        if not issubclass(unraisable.exc_type, KeyboardInterrupt):
+            before(unraisable)
+            return
+        lost.append(None)
+        # Not `threading.Thread`, whose locks the interrupted code may hold.
+        _thread.start_new_thread(repeat, ())
+
+    sys.unraisablehook = keep
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
+        is_lost = take()
+    if is_lost:
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def interrupts_raised() -> Iterator[None]:
+    """Let SIGINT raise KeyboardInterrupt at once, also within `asyncio.run`, which would wait for the next `await`."""
+    import asyncio
+
+    handler = signal.getsignal(signal.SIGINT)
+    is_ours = threading.current_thread() is threading.main_thread() and handler not in {signal.SIG_IGN, None}
+    if not (is_ours and asyncio.events._get_running_loop()):  # noqa: SLF001  (documented; the public one raises)
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
+@contextmanager
+def interrupts_deferred() -> Iterator[None]:
+    """Raise a KeyboardInterrupt that arrives meanwhile at the end.
+
+    Where two threads import, an interrupted import may keep a lock of a module for ever.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or handler in {signal.SIG_IGN, None}:
+        yield
+        return
+    arrived = threading.Event()
+    signal.signal(signal.SIGINT, lambda *_: arrived.set())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if arrived.is_set():
+            raise KeyboardInterrupt
