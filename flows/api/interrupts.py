@@ -1,4 +1,4 @@
-"""Ctrl-C arrives as KeyboardInterrupt, exactly once: at once, later or again, as the code that it meets requires.
+"""Ctrl-C and SIGTERM arrive as KeyboardInterrupt, once: at once, later or again, as the code that they meet requires.
 
 Modules of this package are imported by every command: this one imports little.
 """
@@ -16,6 +16,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+INTERRUPTED_STATUS = 128 + signal.SIGINT
+TERMINATED_STATUS = 128 + signal.SIGTERM
+"""Statuses of a command that was stopped, as shells number them."""
 _AGAIN_SECONDS = 0.05
 """A lost interrupt is repeated after so long: the code that lost it has returned by then."""
 
@@ -84,19 +87,49 @@ def interrupts_raised() -> Iterator[None]:
 
 @contextmanager
 def interrupts_deferred() -> Iterator[None]:
-    """Raise a KeyboardInterrupt that arrives meanwhile at the end.
+    """Handle SIGINT and SIGTERM that arrive meanwhile at the end.
 
     Where two threads import, an interrupted import may keep a lock of a module for ever.
     """
-    handler = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or handler in {signal.SIG_IGN, None}:
-        yield
-        return
-    arrived = threading.Event()
-    signal.signal(signal.SIGINT, lambda *_: arrived.set())
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    deferred = {number: handler for number, handler in handlers.items() if callable(handler)}
+    if threading.current_thread() is not threading.main_thread():
+        deferred.clear()
+    arrived: list[signal.Signals] = []
+    for number in deferred:
+        signal.signal(number, lambda number, _: arrived.append(signal.Signals(number)))
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, handler)
-        if arrived.is_set():
-            raise KeyboardInterrupt
+        for number, handler in deferred.items():
+            signal.signal(number, handler)
+        for number in arrived[:1]:
+            deferred[number](number, None)
+
+
+@contextmanager
+def terminations_raised() -> Iterator[None]:
+    """Let SIGTERM end a command as Ctrl-C does, with status 143; unless it is handled or ignored already.
+
+    Without it a run's lease is kept, a temporary folder is left, and a command that is the first process of a container
+    does not end: the kernel gives such a process no signal that it does not handle.
+    """
+    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL or signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        yield
+        return
+    arrived = False
+
+    def interrupt(*_: object) -> None:
+        nonlocal arrived
+        arrived = True
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    except SystemExit as end:
+        if arrived and end.code == INTERRUPTED_STATUS:
+            raise SystemExit(TERMINATED_STATUS) from end
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -17,6 +17,7 @@ import typer
 from rich.console import Console
 
 import penstock
+from penstock.flows.api.interrupts import INTERRUPTED_STATUS
 from penstock.flows.cli import floorplans
 from penstock.flows.cli.environments.envs import envs, serve_env
 from penstock.flows.cli.environments.new_env import new_env
@@ -62,8 +63,6 @@ app.command()(simulate)
 
 _COLLECTED_AFTER = 50_000
 """Objects after which garbage is collected, at first: importing makes many, none of which is garbage."""
-# Exit status of typer after Ctrl-C.
-_INTERRUPTED = 130
 _SHOWN_STAGES = 100
 
 _OVERRIDES = {"allow_extra_args": True, "ignore_unknown_options": True}
@@ -435,9 +434,9 @@ def main() -> None:
         sys.exit(1)
     except KeyboardInterrupt:  # while the command's options are read; later ones end with a status
         typer.secho("stopped; nothing was changed", err=True)
-        sys.exit(_INTERRUPTED)
+        sys.exit(INTERRUPTED_STATUS)
     except SystemExit as end:
-        if end.code == _INTERRUPTED:
+        if end.code == INTERRUPTED_STATUS:
             typer.secho(f"stopped{after_stop(sys.argv[1:], end)}", err=True)
         raise
 

@@ -1,4 +1,4 @@
-"""A Ctrl-C that Python can't pass on is not lost."""
+"""A Ctrl-C that Python can't pass on is not lost, one that must wait comes later, and SIGTERM does what Ctrl-C does."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from penstock.flows.api.interrupts import lost_interrupts_repeated
+from penstock.flows.api.interrupts import interrupts_deferred, lost_interrupts_repeated, terminations_raised
 
 
 class Interrupted:
@@ -53,3 +53,47 @@ def test_other_errors_of_finalizers_are_left_to_python(monkeypatch):
     with lost_interrupts_repeated():
         Failing()
     assert printed == ["in a finalizer"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+def test_a_deferred_signal_arrives_at_the_end(number):
+    work: list[str] = []
+
+    def do() -> None:
+        signal.raise_signal(number)
+        work.append("done")
+
+    with pytest.raises(KeyboardInterrupt), terminations_raised(), interrupts_deferred():
+        do()
+    assert work == ["done"]
+
+
+@pytest.mark.parametrize(("status", "becomes"), [(130, 143), (1, 1), (0, 0)])
+def test_a_command_that_sigterm_stops_has_the_status_of_sigterm(status, becomes):
+    """A command answers an interrupt with a status; one that ends otherwise keeps its own."""
+
+    def stop() -> None:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except KeyboardInterrupt:
+            sys.exit(status)
+
+    with pytest.raises(SystemExit) as ended, terminations_raised():
+        stop()
+    assert ended.value.code == becomes
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_a_command_that_ctrl_c_stops_has_its_status():
+    with pytest.raises(SystemExit) as ended, terminations_raised():
+        sys.exit(130)
+    assert ended.value.code == 130
+
+
+def test_a_program_that_handles_sigterm_itself_keeps_its_handler():
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        with terminations_raised():
+            signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -147,7 +147,7 @@ def run_command(order: dict[str, Any]) -> None:
         importlib.import_module("penstock.flows.api.surroundings").quieten_prefect()
     else:
         read_settings()  # also from files in that folder
-    importlib.import_module("penstock.flows.cli.main").main()
+    importlib.import_module("penstock.flows.cli").command()
 
 
 if __name__ == "__main__":
