@@ -76,7 +76,15 @@ def bare_environment(
     """
     if render_mode not in (None, "human"):
         use_egl_without_display()
-    return gymnasium.make(environment_id, render_mode=render_mode, **(resources or {}), **camera).unwrapped
+    import mujoco  # noqa: PLC0415  (a pool steps without it)
+
+    # The pool has loaded the same model without a word.
+    before = mujoco.get_mju_user_warning()
+    mujoco.set_mju_user_warning(lambda _: None)
+    try:
+        return gymnasium.make(environment_id, render_mode=render_mode, **(resources or {}), **camera).unwrapped
+    finally:
+        mujoco.set_mju_user_warning(before)
 
 
 def load_state(environment: Any, state: NDArray[np.float64]) -> None:

@@ -18,10 +18,8 @@ from penstock.native.pool.mujoco_data import (
     FRAMES_PER_SECOND,
     RENDER_MODES,
     SAVED_ARRAYS,
-    bare_environment,
-    load_state,
 )
-from penstock.native.pool.suite_scene import SuiteScene
+from penstock.native.pool.mujoco_scenes import SuiteScene, TaskScene
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,7 +30,6 @@ if TYPE_CHECKING:
 
 # The picture of these follows from `state`, the configuration and, for Pendulum, the torque.
 _DRAWN = ("Acrobot-v1", "CartPole-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1")
-
 
 _FRAMES_PER_SECOND = 20
 """For environments that draw themselves: their steps have no duration that the pool knows."""
@@ -87,21 +84,15 @@ class Renderer:
     """Draws one environment at a time; with `human` into a window, otherwise into an array."""
 
     def __init__(self, environment_id: str, render_mode: str, resources: Mapping[str, Any]) -> None:
-        self._simulates = environment_id in SAVED_ARRAYS
         self._looks_at: dict[int, NDArray[np.float64]] = {}
-        self._scene = (
-            SuiteScene(environment_id, depths=render_mode == "depth_array")
-            if environment_id in control_suite.IDS
-            else None
-        )
-        if self._scene is not None:
-            return
-        # Bare, for it is never reset or stepped, which the wrappers would demand.
-        self._canvas: Any = (
-            bare_environment(environment_id, render_mode, resources)
-            if self._simulates
-            else gymnasium.make(environment_id, render_mode=render_mode).unwrapped
-        )
+        self._scene: SuiteScene | TaskScene | None = None
+        if environment_id in control_suite.IDS:
+            self._scene = SuiteScene(environment_id, depths=render_mode == "depth_array")
+        elif environment_id in SAVED_ARRAYS:
+            self._scene = TaskScene(environment_id, render_mode, resources)
+        else:
+            # Bare, for it is never reset or stepped, which the wrappers would demand.
+            self._canvas: Any = gymnasium.make(environment_id, render_mode=render_mode).unwrapped
 
     def draw(
         self,
@@ -119,17 +110,10 @@ class Renderer:
             environment: Its number: each has a camera of its own, which stays where the environment's first frame put
                 it, as in Gymnasium.
         """
-        frame: NDArray[Any] | None
-        if self._scene is not None:
+        if isinstance(self._scene, SuiteScene):
             return self._scene.draw(state)
-        if self._simulates:
-            load_state(self._canvas, state)
-            if self._looks_at:
-                looks_at = self._looks_at.setdefault(environment, _center_of(self._canvas))
-                self._canvas.mujoco_renderer.viewer.cam.lookat[:] = looks_at
-            frame = self._canvas.render()
-            self._looks_at.setdefault(environment, self._canvas.mujoco_renderer.viewer.cam.lookat.copy())
-            return frame
+        if isinstance(self._scene, TaskScene):
+            return self._draw_task(self._scene, state, environment)
         for name, value in config.items():
             if hasattr(self._canvas, name):
                 setattr(self._canvas, name, value)
@@ -137,16 +121,17 @@ class Renderer:
         limit = getattr(self._canvas, "max_torque", None)
         if limit is not None:
             self._canvas.last_u = None if action is None else np.clip(action, -limit, limit)[0]
-        frame = self._canvas.render()
+        frame: NDArray[Any] | None = self._canvas.render()
+        return frame
+
+    def _draw_task(self, scene: TaskScene, state: NDArray[np.float64], environment: int) -> NDArray[Any] | None:
+        scene.load(state)
+        if self._looks_at:
+            scene.free_camera.lookat[:] = self._looks_at.setdefault(environment, scene.default_center)
+        frame = scene.draw()
+        self._looks_at.setdefault(environment, scene.free_camera.lookat.copy())
         return frame
 
     def close(self) -> None:
         """Close the window, if there is one."""
         (self._scene or self._canvas).close()
-
-
-def _center_of(canvas: Any) -> NDArray[np.float64]:
-    """Return the point at which Gymnasium's camera looks when its first frame is of the data of the moment."""
-    fixed = (canvas.mujoco_renderer.default_cam_config or {}).get("lookat")
-    center: NDArray[np.float64] = np.median(canvas.data.geom_xpos, axis=0) if fixed is None else np.array(fixed)
-    return center

@@ -16,7 +16,8 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from penstock.native.adapters.vector_env import WrappedSource
-from penstock.native.pool.mujoco_data import FRAMES_PER_SECOND, bare_environment, load_state
+from penstock.native.pool.mujoco_data import FRAMES_PER_SECOND
+from penstock.native.pool.mujoco_scenes import TaskScene
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -159,39 +160,32 @@ class _Camera:
     """Draws frames of states; makes its context of OpenGL with the first."""
 
     def __init__(self, pool: Pool, view: View) -> None:
+        size = {"width": view.width, "height": view.height}
         try:
-            canvas = bare_environment(
-                pool.environment["id"],
-                "rgb_array",
-                pool.resources,
-                width=view.width,
-                height=view.height,
-            )
+            scene = TaskScene(pool.environment["id"], "rgb_array", pool.resources, **size)
         except DependencyNotInstalled as error:
             raise ImportError(f"observation = 'pixels' draws with Gymnasium's renderer: {error}") from error
-        cameras = [canvas.model.camera(index).name for index in range(canvas.model.ncam)]
-        chosen = view.camera or (_TRACKING if _TRACKING in cameras else None)
-        if chosen is not None and chosen not in cameras:
+        chosen = view.camera or (_TRACKING if _TRACKING in scene.cameras else None)
+        if chosen is not None and chosen not in scene.cameras:
             raise ValueError(
                 f"camera is {chosen!r}, expected one of the model's: "
-                f"{', '.join(filter(None, cameras)) or 'it has none'}; leave it out"
+                f"{', '.join(filter(None, scene.cameras)) or 'it has none'}; leave it out"
             )
-        canvas.mujoco_renderer.camera_id = -1 if chosen is None else cameras.index(chosen)
-        self._canvas, self._is_placed = canvas, False
+        scene.choose_camera(chosen)
+        self._scene, self._is_placed = scene, False
 
     def frame(self, state: NDArray[np.float64]) -> NDArray[np.uint8]:
         if not self._is_placed:  # the free camera looks at where the robot is when it is made
-            import mujoco  # noqa: PLC0415  (a pool steps without it)
-
-            mujoco.mj_forward(self._canvas.model, self._canvas.data)
-            self._canvas.render()
+            self._scene.load_start()
+            self._scene.draw()
             self._is_placed = True
-        load_state(self._canvas, state)
-        frame: NDArray[np.uint8] = self._canvas.render()
+        self._scene.load(state)
+        frame = self._scene.draw()
+        assert frame is not None
         return frame
 
     def close(self) -> None:
-        self._canvas.close()
+        self._scene.close()
 
 
 def _like(mask: NDArray[np.bool_], value: NDArray[Any]) -> NDArray[np.bool_]:

@@ -16,7 +16,7 @@ pytest.importorskip("pygame", reason="comes with penstock-rl[render]")
 
 MODES = {env_id: native.make(env_id, 1).metadata["render_modes"] for env_id in native.environment_ids()}
 DRAWN = [env_id for env_id, modes in MODES.items() if modes == ["human", "rgb_array"]]
-"""Classic control; test_mujoco_data.py and test_suite_scene.py have MuJoCo's tasks, which need OpenGL."""
+"""Classic control; test_mujoco_data.py and test_mujoco_scenes.py have MuJoCo's tasks, which need OpenGL."""
 DRAW_THEMSELVES = [
     env_id for env_id, modes in MODES.items() if modes == ["rgb_array"] and not env_id.startswith("dmc/")
 ]

@@ -79,18 +79,91 @@ pusher = native.make("Reacher-v5", 1, observation="pixels", height=16, width=16)
 print(len(np.unique(pusher.reset(seed=0)[0])) > 3, pusher.environment["observation"])
 """
 
+BESIDE = """
+import gc, threading
+import numpy as np
+from penstock import native
 
-@pytest.mark.slow
-def test_pictures_are_seen_in_place_of_states():
-    """Rewards, ends and infos stay, in every mode; rounds and saved states; the default camera follows the robot."""
+def pixels(task="Hopper-v5", size=24):
+    return native.make(task, 1, observation="pixels", height=size, width=32)
+
+def drawn(task="Hopper-v5"):
+    return native.make(task, 1, render_mode="rgb_array")
+
+def suite():
+    return native.make("dmc/cartpole-balance", 1, render_mode="rgb_array")
+
+def begun(pool):
+    if pool.reset(seed=1)[0].ndim < 4:
+        pool.render()
+    return pool
+
+def seen(pool):
+    action = np.zeros((1, *pool.single_action_space.shape), np.float32)
+    observed = pool.step(action)[0]
+    frame = observed if observed.ndim == 4 else pool.render()[0]
+    assert frame.std() > 5
+    return frame.tobytes()
+
+def in_thread(call):
+    got = []
+    thread = threading.Thread(target=lambda: got.append(call()))
+    thread.start()
+    thread.join()
+    return got[0]
+
+def begin():
+    return begun(make())
+
+for make in (pixels, drawn, suite):
+    alone = seen(begin())
+    pools = [begin() for _ in range(4)]
+    others = [begun(pixels("Reacher-v5", 40)), begun(drawn("Ant-v5")), begun(suite())]
+    same = [seen(pools[0]) == alone]
+    closed = begin()
+    closed.close()
+    same += [seen(pools[1]) == alone]
+    for other in others:
+        other.close()
+    del other, others, closed
+    gc.collect()
+    same += [seen(pools[2]) == alone, in_thread(lambda: seen(pools[3])) == alone, seen(in_thread(begin)) == alone]
+    print(make.__name__, same)
+"""
+
+
+def lines_of(program: str) -> list[str]:
+    """Return what a program prints that draws with EGL, which it must find by itself; nothing may come beside it."""
     environment = {**os.environ, "MUJOCO_GL": "egl"}
     if subprocess.run([sys.executable, "-c", PROBE], env=environment, capture_output=True, check=False).returncode:
         pytest.skip("there is no EGL, with which frames are drawn without a window")
     del environment["MUJOCO_GL"]
     environment.pop("DISPLAY", None)
-    command = [sys.executable, "-W", "ignore", "-c", PROGRAM]
+    command = [sys.executable, "-W", "ignore", "-c", program]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=600)
-    assert done.stdout.splitlines() == [
+    assert not done.stderr
+    return done.stdout.splitlines()
+
+
+@pytest.mark.slow
+def test_pictures_do_not_depend_on_other_pools_or_threads():
+    """Beside others that were made, drawn, closed and collected since, and in another thread than the first one's."""
+    assert lines_of(BESIDE) == [f"{name} {[True] * 5}" for name in ("pixels", "drawn", "suite")]
+
+
+@pytest.mark.slow
+def test_drawing_prints_nothing_and_leaves_no_file(tmp_path, monkeypatch):
+    """MuJoCo warns of what is old in a model, HalfCheetah's too, on standard error and in a file of the folder."""
+    monkeypatch.chdir(tmp_path)
+    make = "from penstock import native; native.make('HalfCheetah-v5', 1, observation='pixels').close()"
+    assert lines_of(f"{make}; print('made')") == ["made"]
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_pictures_are_seen_in_place_of_states():
+    """Rewards, ends and infos stay, in every mode; rounds and saved states; the default camera follows the robot."""
+    assert lines_of(PROGRAM) == [
         "NextStep True (2, 3, 24, 32) uint8 True",
         "SameStep True (2, 3, 24, 32) uint8 True",
         "Disabled True (2, 3, 24, 32) uint8 True",
@@ -98,7 +171,7 @@ def test_pictures_are_seen_in_place_of_states():
         "True",
         "False True ",
         "True True True {'dtype': 'uint8', 'shape': (3, 16, 16)}",
-    ], done.stderr
+    ]
 
 
 @pytest.mark.parametrize(
