@@ -66,7 +66,8 @@ def copy_run(
         ConfigError: both are the same folder.
         RunNotFoundError: the source does not exist.
         RunExistsError: the target is another run, or has other commits.
-        LeaseHeldError: a flow drives the source; or, of a source that may only be read, drove it meanwhile.
+        LeaseHeldError: a flow drives the source, or, of a source that may only be read, drove it meanwhile; or another
+            command makes the target.
         CommitConflictError: a stage was committed with different bytes.
         CorruptObjectError: a commit or an object of the source is damaged; `penstock verify` lists all that are.
     """
@@ -78,7 +79,8 @@ def copy_run(
     description = source.load()
     if target.exists():
         return _report_existing(source, target)
-    with _undriven(source) as check:
+    # Of two copies to one name, the slower one would write over a run that the other one has made.
+    with _undriven(source) as check, acquire(target.store, "a copy", _LEASE_TTL_SECONDS) as keeper:
         source.log.verify(source.genesis())
         if target.exists():  # by another command, while this one waited
             return _report_existing(source, target)
@@ -91,6 +93,7 @@ def copy_run(
 
         def copy(name: str) -> int:
             check()
+            keeper.check()
             data = source.store.view(name)
             ref = _ref_of(name)
             if ref is not None:
@@ -109,7 +112,8 @@ def copy_run(
         _refuse_committed(source, damaged)
         target.store.sync([name for name in names if name not in damaged])
         commits = target.log.verify(source.genesis())
-    target.create(description)
+        keeper.check()
+        target.create(description)
     return CopyReport(len(copied) + 1 - len(damaged), sum(copied), commits, len(damaged))
 
 

@@ -95,7 +95,8 @@ def verify_run(
         faults += [Fault(name, problem, committed=False) for name, problem in damaged_orders(run.store)]
     committed = {ref.name for commit in commits for ref in commit.references()}
     stored = {name for folder in _FOLDERS for name in run.store.list(folder)}
-    needed = _needed(commits, newest, shards_kept_from(run.store))
+    # Read after the list: garbage collection, which may go on meanwhile, says what is not needed before it removes it.
+    needed = _needed(commits, run.log.newest_stage(), shards_kept_from(run.store))
     described = {ref.name for ref in run.described()}
     committed |= described
     needed |= described
@@ -122,6 +123,8 @@ def verify_run(
 def repair(run: RunFolder, faults: Iterable[Fault]) -> list[str]:
     """Remove damaged objects that no commit names: a resumed run makes them again.
 
+    It may have done so since they were found: what is whole, or named by a commit now, stays.
+
     Returns:
         The removed names.
 
@@ -139,9 +142,32 @@ def repair(run: RunFolder, faults: Iterable[Fault]) -> list[str]:
     names = [fault.name for fault in faults if not fault.committed]
     if names:
         with acquire(run.store, "a repair", _LEASE_TTL_SECONDS) as keeper:
+            names = _still_damaged(run, names)
             keeper.check()
             run.store.delete(names)
     return names
+
+
+def _still_damaged(run: RunFolder, names: Iterable[str]) -> list[str]:
+    """Return those of the names that are damaged and that no commit names, while no flow drives the run."""
+    newest = run.log.newest_stage()
+    committed = {ref.name for ref in run.described()}
+    for commit in run.log.chain(run.genesis(), -1 if newest is None else newest):
+        committed.update(ref.name for ref in commit.references())
+    problems = dict(damaged_orders(run.store))
+    copies = {
+        copy_name(stage, found): Ref(copy_name(stage, found), found, 0)
+        for stage, digests in list_copies(run.store).items()
+        for found in digests
+    }
+
+    def is_damaged(name: str) -> bool:
+        if name in problems:
+            return True
+        refs = [copies[name]] if name in copies else _refs([name])[0]
+        return any(_problem(run.store, ref) for ref in refs)
+
+    return [name for name in names if name not in committed and is_damaged(name)]
 
 
 def _chain(store: Store, first: int, last: int, genesis: str, faults: list[Fault]) -> Iterator[Commit]:

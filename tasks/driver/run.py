@@ -137,11 +137,12 @@ def drive_run(resolved: ResolvedRun, on_event: Callable[[MemberEvent], None]) ->
             no cluster answers.
     """
     resolved, choice = resolve_auto_policy(resolved)
-    resolved = open_run(resolved, choice)
-    config, run, policy = resolved.config, resolved.run, resolved.policy
-    assert policy is not None
-    lease = acquire(run.store, f"{socket.gethostname()}/{os.getpid()}", config.cluster.lease_seconds)
+    # Before a new run is created: a fork or a copy to its name may be making it.
+    lease = acquire(resolved.run.store, f"{socket.gethostname()}/{os.getpid()}", resolved.config.cluster.lease_seconds)
     try:
+        resolved = open_run(resolved, choice)
+        config, run, policy = resolved.config, resolved.run, resolved.policy
+        assert policy is not None
         genesis = run.genesis()
         if genesis != digest(canonical_json(config.identity())):
             # Two flows created it at the same time, on a store that let both.

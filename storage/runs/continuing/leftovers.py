@@ -9,6 +9,7 @@ import re
 from typing import TYPE_CHECKING
 
 from penstock.storage.errors import ConfigError
+from penstock.storage.runs.lease import refuse_driven
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -31,9 +32,11 @@ def refuse_leftovers(run: RunFolder) -> None:
 
     Raises:
         ConfigError: an interrupted fork, copy or import has left some.
+        LeaseHeldError: a fork, copy or import of this host is making the run.
     """
     found = _leftovers(run.store)
     if found and not run.exists():
+        refuse_driven(run.store)  # it goes on, and is not to be removed
         raise ConfigError(
             f"{run.store.url} has no 'run.json', but {len(found)} objects of a run, such as '{found[0]}': a fork, copy "
             f"or import was interrupted. Give that command again, or choose another name, or remove the folder"

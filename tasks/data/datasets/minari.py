@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import fcntl
+import os
 import shutil
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -24,11 +26,12 @@ from penstock.native.adapters.structured_actions import (
     own_action,
     stored_action,
 )
-from penstock.storage.errors import ConfigError
+from penstock.storage.error_places import describe_error
+from penstock.storage.errors import ConfigError, PenstockError
 from penstock.storage.runs.reader_claims import reading
 from penstock.storage.shards.codec import decode_shard
 from penstock.storage.shards.whole_episodes import whole_episodes
-from penstock.tasks.data.datasets.stored_episodes import LAST, commit_episodes, require_free, write_episodes
+from penstock.tasks.data.datasets.stored_episodes import LAST, commit_episodes, write_episodes, written_as
 from penstock.tasks.environments.factory import make_pool
 from penstock.tasks.setup.config.consent import require_consent
 from penstock.tasks.setup.config.replay import build_stored_config
@@ -94,30 +97,54 @@ def export_run(
     minari = _minari()
     data = path.absolute() / "data"  # Minari prefixes a relative path with its own folder
     partial = data.with_name(f".{data.name}.partial")
-    if path.is_dir() and any(one.name != partial.name for one in path.iterdir()):
-        raise ConfigError(f"'{path}' is a folder with files; an export needs a new path, or an empty folder")
     newest = run.log.newest()
     if newest is None:
         raise ConfigError(f"run '{run.name}' has committed nothing yet; export it after the first stage")
-    # Written under another name, so that an export that was stopped leaves no part of a dataset.
+    with _dataset_folder(path, partial.name):
+        # Written under another name, so that an export that was stopped leaves no part of a dataset.
+        shutil.rmtree(partial, ignore_errors=True)
+        try:
+            partial.mkdir()
+            with reading(run.store, "export", 0, newest.stage, optional=True):
+                counts = _write_dataset(
+                    minari, run, newest, partial, observation_space, action_space, dataset_id, on_progress
+                )
+            partial.rename(data)
+        except (OSError, RuntimeError) as error:  # h5py has both for a full disk
+            raise PenstockError(f"the dataset can't be written to '{path}': {describe_error(error)}") from error
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+    return counts
+
+
+@contextlib.contextmanager
+def _dataset_folder(path: Path, partial: str) -> Iterator[None]:
+    """Let no other export write into a folder, which is made, and removed where nothing is written into it.
+
+    Raises:
+        ConfigError: it has other files than `partial`, another export writes into it, or it can't be a folder.
+    """
     created = not path.exists()
-    shutil.rmtree(partial, ignore_errors=True)
     try:
-        partial.mkdir(parents=True)
+        path.mkdir(parents=True, exist_ok=True)
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
         raise ConfigError(f"'{path}' can't be a dataset's folder: {error}; choose a new path") from error
     try:
-        with reading(run.store, "export", 0, newest.stage, optional=True):
-            counts = _write_dataset(
-                minari, run, newest, partial, observation_space, action_space, dataset_id, on_progress
-            )
-        partial.rename(data)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(f"another export writes into '{path}'; choose a new path") from None
+        except OSError:  # such as a network's file system without locks
+            pass
+        if any(one.name != partial for one in path.iterdir()):
+            raise ConfigError(f"'{path}' is a folder with files; an export needs a new path, or an empty folder")
+        yield
+    finally:
+        os.close(folder)
         if created:
-            path.rmdir()
-        raise
-    return counts
+            with contextlib.suppress(OSError):  # it has files
+                path.rmdir()
 
 
 def _write_dataset(
@@ -175,6 +202,7 @@ def import_dataset(run: RunFolder, path: Path) -> Exported:
     Raises:
         ConfigError: Minari is not installed, or the dataset is invalid, empty, or has values that columns can't store.
         RunExistsError: the run exists already.
+        LeaseHeldError: another command makes the run.
     """
     minari = _minari()
     try:
@@ -182,7 +210,18 @@ def import_dataset(run: RunFolder, path: Path) -> Exported:
     except (OSError, ValueError, AssertionError) as error:
         raise ConfigError(f"'{path}' is not a Minari dataset: {error}; expected a folder with 'data' in it") from error
     description = _run_json(run.name, dataset)
-    require_free(run, description, "import")
+    with written_as(run, description, "Minari dataset"):
+        refs, cut = _write_shards(run, dataset)
+        if not refs:
+            raise ConfigError(f"the Minari dataset '{path}' has no episodes; there is nothing to import")
+        if not run.exists():
+            run.create(description)
+        commit_episodes(run, refs, dataset.total_episodes, "imported from Minari")
+    return Exported(dataset.total_episodes, cut, sum(ref.rows for ref in refs))
+
+
+def _write_shards(run: RunFolder, dataset: Any) -> tuple[list[ShardRef], int]:
+    """Write a dataset's episodes; return the shards, and the number of episodes that were cut."""
     last_infos = _last_infos(dataset)
     environment = dataset.env_spec.id if dataset.env_spec is not None else str(dataset.id)
     refs: list[ShardRef] = []
@@ -196,12 +235,7 @@ def import_dataset(run: RunFolder, path: Path) -> Exported:
             pending = []
     if pending:
         refs.append(write_episodes(run, len(refs), pending, environment))
-    if not refs:
-        raise ConfigError(f"the Minari dataset '{path}' has no episodes; there is nothing to import")
-    if not run.exists():
-        run.create(description)
-    commit_episodes(run, refs, dataset.total_episodes, "imported from Minari")
-    return Exported(dataset.total_episodes, cut, sum(ref.rows for ref in refs))
+    return refs, cut
 
 
 def spaces_of(run: RunFolder) -> tuple[Space[Any], Space[Any]]:

@@ -14,7 +14,7 @@ from gymnasium.vector import AutoresetMode
 
 from penstock.native.floorplan import PlacementCost, cells_of
 from penstock.storage.errors import ConfigError
-from penstock.tasks.data.datasets.stored_episodes import LAST, commit_episodes, require_free, write_episodes
+from penstock.tasks.data.datasets.stored_episodes import LAST, commit_episodes, write_episodes, written_as
 from penstock.tasks.environments.factory import make_pool
 from penstock.tasks.environments.floorplan_blocks import open_blocks
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from penstock.native.floorplan import EpisodeCells
+    from penstock.storage.refs import ShardRef
     from penstock.storage.runs.run import RunFolder
     from penstock.tasks.setup.config.run import TrainConfig
 
@@ -61,8 +62,19 @@ def record_placements(
     Raises:
         ConfigError: a placement can't be read, or is none of an episode, as `cells_of` says.
         RunExistsError: there is another run of that name.
+        LeaseHeldError: another command makes the run.
     """
-    require_free(run, description, "placements")
+    with written_as(run, description, "placements"):
+        refs, recorded = _write_shards(run, config, placements)
+        if not run.exists():
+            run.create(description)
+        commit_episodes(run, refs, len(recorded), FINISHED)
+    return recorded
+
+
+def _write_shards(
+    run: RunFolder, config: TrainConfig, placements: Sequence[Sequence[Path]]
+) -> tuple[list[ShardRef], list[RecordedEpisode]]:
     blocks = open_blocks(config.environment)
     cells = [[_cells(block, file) for file in files] for block, files in zip(blocks, placements, strict=True)]
     played = _played(config, [[one.cells for one in of_block] for of_block in cells])
@@ -74,10 +86,7 @@ def record_placements(
             RecordedEpisode(number, str(file), return_, len(one.cells), len(one.moved), one.most_moved_um)
             for file, return_, one in zip(files, returns, of_block, strict=True)
         ]
-    if not run.exists():
-        run.create(description)
-    commit_episodes(run, refs, len(recorded), FINISHED)
-    return recorded
+    return refs, recorded
 
 
 def _cells(block: PlacementCost, file: Path) -> EpisodeCells:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,18 +13,20 @@ from penstock.storage.errors import ConfigError, RunExistsError
 from penstock.storage.refs import Ref, ShardRef, checkpoint_name, shard_name
 from penstock.storage.runs.commit_schema import Commit
 from penstock.storage.runs.continuing.leftovers import clear_leftovers
+from penstock.storage.runs.lease import acquire
 from penstock.storage.shards.codec import ShardColumns, ShardInfo, allocate, encode_shard
 from penstock.storage.shards.episode_index import Episodes
 from penstock.storage.shards.specs import DTYPES, Spec
 from penstock.storage.tensors import save_tensors
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from penstock.storage.runs.run import RunFolder
 
+_LEASE_TTL_SECONDS = 30.0
 LAST = "/last"
 """Name, which no column has, of an episode's observation after its last step."""
 
@@ -107,21 +110,25 @@ def write_episodes(
     return ShardRef(name, shard.digest, shard.nbytes, round_, 0, steps)
 
 
-def require_free(run: RunFolder, description: Mapping[str, Any], what: str) -> None:
-    """Check that episodes can be written as this run, and clear what an interrupted call or another one has left.
+@contextmanager
+def written_as(run: RunFolder, description: Mapping[str, Any], what: str) -> Iterator[None]:
+    """Let episodes be written as this run, by this process alone; clears what an interrupted call or another one left.
 
     Args:
         run: the run to create; one that such a call has created, and that has no commit yet, is the same.
         description: what its `run.json` will say.
-        what: word for what is written, for the message.
+        what: word for what is written, for messages.
 
     Raises:
         RunExistsError: there is another run of that name.
+        LeaseHeldError: another command makes the run.
     """
-    if not run.exists():
-        clear_leftovers(run, ())
-    elif run.log.newest() or run.genesis() != digest(canonical_json(description["identity"])):
-        raise RunExistsError(f"there is a run '{run.name}' already; choose another name for the {what}")
+    with acquire(run.store, f"an import of {what}", _LEASE_TTL_SECONDS):
+        if not run.exists():
+            clear_leftovers(run, ())
+        elif run.log.newest() or run.genesis() != digest(canonical_json(description["identity"])):
+            raise RunExistsError(f"there is a run '{run.name}' already; choose another name for the {what}")
+        yield
 
 
 def commit_episodes(run: RunFolder, refs: Sequence[ShardRef], episodes: int, finished: str) -> None:

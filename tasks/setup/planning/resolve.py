@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from penstock.storage.errors import ConfigError, RunExistsError, RunFinishedError
+from penstock.storage.runs.continuing.leftovers import refuse_leftovers
 from penstock.storage.runs.lease import refuse_driven
 from penstock.storage.runs.run import RunFolder
 from penstock.storage.stores.open import open_store
@@ -87,6 +88,9 @@ def resolve(config: RunConfig, if_exists: IfExists) -> ResolvedRun:
                 f"continues = {origin!r}: Penstock sets this where a population copies a run; leave it out, or "
                 f"start from another run's commit with `penstock fork`"
             )
+        if run is not None:
+            refuse_driven(run.store)
+            refuse_leftovers(run)
         check_reach(config, policy)
         read_initial(config)
         is_fenced = check_fence(root, guarantees, config, None)

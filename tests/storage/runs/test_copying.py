@@ -43,7 +43,8 @@ def target(tmp_path):
 
 
 def contents(run):
-    return {name: run.store.read(name) for name in run.store.list()}
+    """Return what each command leaves as it is; the lease is of those that made or read the run."""
+    return {name: run.store.read(name) for name in run.store.list() if name != LEASE}
 
 
 def test_a_copy_has_every_file_but_leases_and_claims(source, target):
@@ -52,9 +53,10 @@ def test_a_copy_has_every_file_but_leases_and_claims(source, target):
     seen = []
     report = copy_run(source, target, lambda done, total: seen.append((done, total)))
     assert seen == [(done, report.objects - 1) for done in range(1, report.objects)]  # run.json is the last object
-    left = {LEASE, "readers/somebody/claim.json"}
-    assert contents(target) == {name: data for name, data in before.items() if name not in left}
-    assert {name: data for name, data in contents(source).items() if name != LEASE} == before
+    left = "readers/somebody/claim.json"
+    assert contents(target) == {name: data for name, data in before.items() if name != left}
+    assert contents(source) == before
+    assert b'"released":true' in target.store.read(LEASE)
     assert (report.objects, report.commits) == (len(before) - 1, 3)
     assert report.nbytes == sum(len(data) for name, data in contents(target).items() if name != "run.json")
 
@@ -141,6 +143,26 @@ def test_a_run_that_was_made_meanwhile_keeps_its_commits(source, target, monkeyp
     assert target.log.newest_stage() == 3
 
 
+def test_of_two_copies_to_one_name_one_is_refused(source, target, tmp_path):
+    """Otherwise the slower one would write its commits over those of a run that the other one has made."""
+    other = History(open_store(tmp_path / "third"), "shorter", real_shards=True)
+    other.commit(0)
+    refused = []
+
+    def meanwhile(done: int, _: int) -> None:
+        if done == 1:
+            with pytest.raises(LeaseHeldError, match="a copy"):
+                copy_run(other.run, target)
+            refused.append(done)
+
+    copy_run(source, target, meanwhile)
+    assert refused == [1]
+    assert target.log.newest_stage() == 2
+    assert not verify_run(target).faults
+    with pytest.raises(RunExistsError, match="no copy of 'shorter'"):
+        copy_run(other.run, target)
+
+
 def interrupt(*_):
     raise KeyboardInterrupt
 
@@ -200,7 +222,7 @@ def test_damaged_objects_that_no_commit_names_are_left_out(source, target, tmp_p
         damage(tmp_path / "runs" / "history", name, kind)
     report = copy_run(source, target)
     assert report.left_out == len(left)
-    assert set(contents(source)) - set(contents(target)) == {*left, LEASE, "readers/somebody/claim.json"}
+    assert set(contents(source)) - set(contents(target)) == {*left, "readers/somebody/claim.json"}
     assert not verify_run(target).faults
 
 
@@ -223,7 +245,7 @@ def test_differences_between_snapshots_are_not_copied(source, target):
     verified = verify_run(source)
     assert (verified.faults, verified.foreign) == ((), 0)
     copy_run(source, target)
-    assert set(contents(source)) - set(contents(target)) == {difference, LEASE, "readers/somebody/claim.json"}
+    assert set(contents(source)) - set(contents(target)) == {difference, "readers/somebody/claim.json"}
     assert not verify_run(target).faults
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from penstock.storage import system
 from penstock.storage.errors import CorruptObjectError, LeaseHeldError, LeaseLostError, StoreError
 from penstock.storage.runs.lease import LEASE, Lease, LeaseKeeper, LeaseView, acquire, refuse_driven
 from penstock.storage.stores.local import LocalStore
@@ -206,6 +207,16 @@ def test_an_unknown_owner_is_watched_for_one_ttl(store):
     with acquire(store, "me", 60.0, sleep=clock.sleep, clock=clock) as keeper:
         assert keeper.generation == 7
         assert TTL < clock.now - 1000.0 < 2 * TTL
+
+
+def test_an_owner_in_a_container_that_has_this_hosts_name_is_not_to_be_killed_by_its_pid_here(store):
+    """Its pid is one of the container's, where the first process has 1."""
+    lease = replace(make_lease(), host=system.process().host, machine="a container", pid=1)
+    put(store, lease)
+    clock = Clock(during=lambda: put(store, replace(lease, sequence=1)))
+    with pytest.raises(LeaseHeldError, match="container or process namespace") as caught:
+        acquire(store, "me", TTL, sleep=clock.sleep, clock=clock)
+    assert "kill" not in str(caught.value)
 
 
 def test_an_owner_that_renews_while_being_watched_is_left_alone(store):

@@ -150,6 +150,19 @@ def test_repair_waits_for_damaged_commits(history, folder):
     assert history.run.store.exists(history.committed[1]["shards"][0]["name"])
 
 
+def test_repair_leaves_what_was_made_again_meanwhile(history, folder):
+    """A run may be resumed while it is verified: it makes the damaged objects again, and commits them."""
+    whole, damaged = history.run.store.list("shards/00000003/")[:2]
+    data = history.run.store.read(whole)
+    for name in (whole, damaged):
+        damage(folder, name, "cut")
+    faults = verify_run(history.run).faults
+    assert [fault.name for fault in faults] == [whole, damaged]
+    history.run.store.write(whole, [data])
+    assert repair(history.run, faults) == [damaged]
+    assert history.run.store.read(whole) == data
+
+
 def test_repair_removes_what_is_made_again(history, folder):
     """Damaged objects that no commit names go, committed ones stay; a run that is driven is left alone."""
     committed = history.committed[1]["shards"][0]["name"]

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from penstock.storage.errors import ConfigError, RunExistsError
+from penstock.storage.errors import ConfigError, LeaseHeldError, RunExistsError
+from penstock.storage.runs.lease import acquire
 from penstock.storage.runs.run import RunFolder
 from penstock.storage.stores.open import open_store
-from penstock.tasks.driver.run import describe_run, open_run
+from penstock.tasks.driver.run import describe_run, drive_run, open_run
 from penstock.tasks.setup.config.loading import build_config
 from penstock.tasks.setup.planning.resolve import IfExists, ResolvedRun
 
@@ -44,6 +45,18 @@ def test_a_run_is_not_created_where_objects_of_another_one_are(tmp_path):
     with pytest.raises(ConfigError, match=r"such as 'commits/00000000\.json': a fork, copy or import was interrupted"):
         open_run(resolved(tmp_path, "refuse", exists=False))
     assert not RunFolder(open_store(tmp_path), "mine").exists()
+
+
+def test_a_run_is_not_created_where_a_fork_of_its_name_is_made(tmp_path):
+    """Otherwise the one's `run.json` would stand beside the other's commits."""
+    wanted = resolved(tmp_path, "refuse", exists=False)
+    with (
+        acquire(wanted.run.store, "a fork", 30.0),
+        pytest.raises(LeaseHeldError, match="a fork"),
+        drive_run(wanted, lambda _: None),
+    ):
+        pass
+    assert not wanted.run.exists()
 
 
 @pytest.mark.parametrize("given", [{}, {"device": "cpu"}, {"device": "auto"}])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from dataclasses import asdict
 
@@ -14,8 +15,9 @@ from gymnasium.envs.registration import EnvSpec
 from typer.testing import CliRunner
 
 from penstock.flows.cli.main import app
-from penstock.storage.errors import ConfigError, CorruptObjectError, RunExistsError
+from penstock.storage.errors import ConfigError, CorruptObjectError, LeaseHeldError, PenstockError, RunExistsError
 from penstock.storage.refs import ShardRef, shard_name
+from penstock.storage.runs.lease import acquire
 from penstock.storage.runs.reader_claims import keep_shards_from
 from penstock.storage.runs.run import RunFolder
 from penstock.storage.shards.codec import ShardColumns, ShardInfo, allocate, decode_shard, encode_shard
@@ -302,6 +304,44 @@ def test_a_run_without_commits_or_shards_is_not_exported(made, tmp_path):
     with pytest.raises(ConfigError, match=r"no longer have shards: those before stage 1 were dropped"):
         export_run(run, tmp_path / "out", OBSERVATION, ACTION)
     assert not (tmp_path / "out").exists()
+
+
+def test_of_two_exports_into_one_folder_one_is_refused(made, tmp_path):
+    """Otherwise the one would give the other's half-written files its own name."""
+    run, _ = made
+    refused = []
+
+    def meanwhile(*_: int) -> None:
+        if not refused:
+            with pytest.raises(ConfigError, match="another export writes into"):
+                export_run(run, tmp_path / "out", OBSERVATION, ACTION)
+            refused.append(True)
+
+    exported = export_run(run, tmp_path / "out", OBSERVATION, ACTION, on_progress=meanwhile)
+    assert refused
+    assert len(episodes_of(tmp_path / "out")) == exported.episodes
+
+
+def test_an_export_to_a_full_disk_is_one_message(made, tmp_path, monkeypatch):
+    """Whatever h5py makes of the system's error; nothing is left."""
+    run, _ = made
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(minari.dataset.minari_storage.MinariStorage, "update_metadata", fail)
+    with pytest.raises(PenstockError, match=r"out': .*No space left on device"):
+        export_run(run, tmp_path / "out", OBSERVATION, ACTION)
+    assert not (tmp_path / "out").exists()
+
+
+def test_of_two_imports_of_one_name_one_is_refused(made, tmp_path):
+    run, _ = made
+    export_run(run, tmp_path / "dataset", OBSERVATION, ACTION)
+    new = RunFolder(open_store(tmp_path / "runs"), "new")
+    with acquire(new.store, "another import", 30.0), pytest.raises(LeaseHeldError, match="another import"):
+        import_dataset(new, tmp_path / "dataset")
+    assert import_dataset(new, tmp_path / "dataset").episodes > 0
 
 
 def test_impossible_conversions_are_reported(made, tmp_path):

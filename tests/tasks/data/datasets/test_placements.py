@@ -66,8 +66,9 @@ def record(store: Path, folders: list[Path], name: str = "demos", kinds: tuple[s
 
 
 def content(store: Path, name: str = "demos") -> dict[str, bytes]:
-    """All objects but `run.json`, which has the time."""
-    files = (path for path in (store / name).rglob("*") if path.is_file() and path.name != "run.json")
+    """All objects but `run.json`, which has the time, and the lease."""
+    names = ("run.json", "lease.json")
+    files = (path for path in (store / name).rglob("*") if path.is_file() and path.name not in names)
     return {str(path.relative_to(store)): path.read_bytes() for path in files}
 
 

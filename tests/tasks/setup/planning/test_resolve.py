@@ -1,10 +1,14 @@
 """A run is resolved once before it starts: settings, store and policy are checked, and the result is passed on."""
 
+import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from penstock.storage.errors import RunExistsError
+from penstock.storage import system
+from penstock.storage.errors import ConfigError, LeaseHeldError, RunExistsError
+from penstock.storage.runs.lease import LEASE, Lease
 from penstock.tasks.setup.config.loading import build_config
 from penstock.tasks.setup.planning.resolve import already_resolved, resolve
 
@@ -18,6 +22,22 @@ def test_resolved_run_has_policy_store_and_state(tmp_path: Path):
     assert found.policy.role_of("act").replicas == 1
     auto = build_config({"store": str(tmp_path), "name": "mine", "distribution": {"policy": "auto"}})
     assert resolve(auto, "refuse").policy is None
+
+
+def test_a_name_that_another_command_is_making_is_refused(tmp_path: Path):
+    """Before anything starts; nobody is told to remove what a fork or a copy writes at this moment."""
+    config = build_config({"store": str(tmp_path), "name": "mine"})
+    store = resolve(config, "refuse").run.store
+    store.write("commits/00000000.json", [b"{}"])
+    with pytest.raises(ConfigError, match="a fork, copy or import was interrupted"):
+        resolve(config, "refuse")
+    parent = os.getppid()
+    start = system.process_start(parent)
+    assert start
+    lease = replace(Lease.of_this_process("a fork", 30.0), pid=parent, process_start=start)
+    store.write(LEASE, [lease.encode()])
+    with pytest.raises(LeaseHeldError, match="driven by a fork"):
+        resolve(config, "refuse")
 
 
 def test_a_resolved_run_is_checked_once(tmp_path: Path):
