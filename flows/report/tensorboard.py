@@ -1,4 +1,7 @@
-"""Exports a run's curves as a TensorBoard event file: scalars over environment steps, and settings as hparams."""
+"""Exports a run's curves as a TensorBoard event file: scalars over environment steps, and settings as hparams.
+
+A tracker writes into the same folders, so both tell runs of one name apart by a file beside the events.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import json
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from penstock.flows.observers.callbacks.records import record_of
+from penstock.flows.observers.callbacks.records import record_of, run_start
 from penstock.flows.report.scalars import stage_scalars
 from penstock.flows.settings.listing import flat_settings
 from penstock.storage.errors import ConfigError
@@ -16,14 +19,20 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from penstock.flows.observers.callbacks.records import RunStart
     from penstock.tasks.analysis.history import History
 
+EVENTS = "events.out.tfevents.penstock"
+_ABOUT = "penstock.json"
+"""File beside the events with the id of the run that they are of."""
 _OF_THE_SETTINGS = (bool, int, float, str)
 HPARAM_METRICS = ("return/evaluation", "return/acting")
 
 
 def write_events(history: History, folder: Path) -> dict[str, int]:
     """Write `<folder>/<run>/events.out.tfevents.penstock`, which replaces an earlier export.
+
+    Where that folder is another run's of the same name, it is `<folder>/<run>-<id>/`.
 
     Wall times are the stages' ends, so the same commits and timings give the same events.
 
@@ -57,9 +66,8 @@ def write_events(history: History, folder: Path) -> dict[str, int]:
             summary = scalar(tag, value)
             events.append(Event(wall_time=wall, step=stage.commit.env_steps, summary=summary))
             scalars += 1
-    target = folder / history.run.name / "events.out.tfevents.penstock"
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
+        target = folder_of(folder, run_start(history.run, None), or_unnamed=True) / EVENTS
         with replacing(target) as part:
             writer = RecordWriter(str(part))
             for event in events:
@@ -68,6 +76,36 @@ def write_events(history: History, folder: Path) -> dict[str, int]:
     except OSError as error:
         raise ConfigError(f"{folder}: {error.strerror}; choose a folder that is writable") from None
     return {"scalars": scalars, "stages": len(history.stages)}
+
+
+def folder_of(root: Path, start: RunStart, *, or_unnamed: bool = False) -> Path:
+    """Return the folder of a run's events below `root`, which is made if it is not there.
+
+    Args:
+        root: the folder of several runs' curves.
+        start: says which run.
+        or_unnamed: take one of the run's name that does not say whose it is, as a version before 0.3 left it.
+
+    Raises:
+        OSError: it can't be made or written.
+    """
+    about = json.dumps({"id": start.id, "run": start.run, "store": start.store}) + "\n"
+    own = {start.id, None} if or_unnamed else {start.id}
+    folder = root / start.run
+    if folder.exists() and _id_in(folder) not in own:
+        folder = root / f"{start.run}-{start.id[:8]}"
+    folder.mkdir(parents=True, exist_ok=True)
+    if _id_in(folder) != start.id:
+        (folder / _ABOUT).write_text(about, encoding="utf-8")
+    return folder
+
+
+def _id_in(folder: Path) -> str | None:
+    try:
+        found = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return str(found.get("id")) if isinstance(found, dict) else None
 
 
 def hparams_of(settings: Mapping[str, object]) -> dict[str, bool | int | float | str]:

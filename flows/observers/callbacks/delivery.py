@@ -8,7 +8,7 @@ import logging
 import queue
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -117,7 +117,9 @@ class _Follower:
     """A callback, its records that wait, and its thread."""
 
     def __init__(self, callback: Callback) -> None:
-        self.name = str(getattr(callback, "name", f"callback {type(callback).__qualname__}"))
+        self.name = f"callback {type(callback).__qualname__}"
+        with suppress(Exception):  # a user's property may fail
+            self.name = str(getattr(callback, "name", self.name))
         self._callback = callback
         self._waiting: queue.Queue[tuple[str, Any]] = queue.Queue()
         self._warned: set[str] = set()

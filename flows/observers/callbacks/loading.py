@@ -73,7 +73,11 @@ def in_one_line(error: BaseException) -> str:
     where = error.__traceback__
     while where is not None and where.tb_next is not None:
         where = where.tb_next
-    text = f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip(": ")
+    try:
+        said = " ".join(str(error).split())
+    except Exception:  # noqa: BLE001  (a user's exception may fail to say what it is)
+        said = ""
+    text = f"{type(error).__name__}: {said}".rstrip(": ")
     if where is None:
         return text
     return f"{text} ({Path(where.tb_frame.f_code.co_filename).name}, line {where.tb_lineno})"

@@ -66,12 +66,12 @@ class OpenTelemetry:
         ):
             own["service.name"] = _SERVICE
         resource = Resource.create(own)
-        self._meters = MeterProvider(
-            [PeriodicExportingMetricReader(OTLPMetricExporter())], resource, shutdown_on_exit=False
-        )
+        readers = [PeriodicExportingMetricReader(OTLPMetricExporter())] if _is_asked_for("METRICS") else []
+        self._meters = MeterProvider(readers, resource, shutdown_on_exit=False)
         _observe(self._meters, metrics)
         self._traces = TracerProvider(resource=resource, shutdown_on_exit=False)
-        self._traces.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+        if _is_asked_for("TRACES"):
+            self._traces.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
         self._tracer = self._traces.get_tracer(_SERVICE, penstock.__version__)
         self._span = self._tracer.start_span(
             f"run {self._run}",
@@ -121,6 +121,8 @@ class OpenTelemetry:
         deadline = time.monotonic() + _FLUSH_SECONDS
         for thread in sending:
             thread.join(max(0.0, deadline - time.monotonic()))
+        if any(thread.is_alive() for thread in sending):
+            self._failures.warn(f"the collector has not taken everything {_FLUSH_SECONDS:g} s after the end")
         _SDK.removeHandler(self._failures)
 
     @property
@@ -158,12 +160,23 @@ class _FirstFailure(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Warn of the first failure."""
+        self.warn(record.getMessage())
+
+    def warn(self, problem: str) -> None:
+        """Warn if it is the first failure."""
         if self._is_first:
             self._is_first = False
             logger.warning(
                 "OpenTelemetry lacks something of this run, which is not affected; check the variables OTEL_*: %s",
-                record.getMessage(),
+                problem,
             )
+
+
+def _is_asked_for(signal: str) -> bool:
+    """Return whether a collector is named for METRICS or TRACES; the SDK would send both, if need be to this host."""
+    return bool(
+        os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") or os.environ.get(f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT")
+    )
 
 
 def _observe(meters: MeterProvider, metrics: RunMetrics) -> None:

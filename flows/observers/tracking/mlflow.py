@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ _TAG = "penstock.run_id"
 _TIMEOUT_SECONDS = 10.0
 _PARAMETERS_AT_ONCE = 100
 _PARAMETER_CHARACTERS = 500
+_NOT_IN_KEYS = re.compile(r"[^\w\-. :/]")
 _PROXIED = "mlflow-artifacts:"
 
 
@@ -83,7 +85,7 @@ class MlflowTracker(Tracker):
         """Send the values of a stage in one request, which the server stores whole or not at all."""
         self._ended_at = record.ended_at or self._ended_at or time.time()
         at = {"timestamp": _milliseconds(self._ended_at), "step": record.env_steps}
-        metrics = [{"key": tag, "value": value, **at} for tag, value in stage_scalars(record).items()]
+        metrics = [{"key": _key(tag), "value": value, **at} for tag, value in stage_scalars(record).items()]
         self._post("runs/log-batch", {"run_id": self._run_id, "metrics": metrics})
 
     def add_outcome(self, outcome: Outcome) -> None:
@@ -136,6 +138,11 @@ class MlflowTracker(Tracker):
             f"the MLflow server at {without_password(self._address)} answered {response.status_code}: "
             f"{' '.join(reason.split())[:200]}"
         )
+
+
+def _key(tag: str) -> str:
+    """Return a tag as MLflow takes it: an algorithm's own diagnostics have any names."""
+    return _NOT_IN_KEYS.sub("_", tag)
 
 
 def _text(value: object) -> str:

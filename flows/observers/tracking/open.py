@@ -5,19 +5,22 @@ from __future__ import annotations
 import os
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from penstock.flows.observers.callbacks.delivery import given_callbacks
 from penstock.flows.observers.callbacks.loading import found_callback, in_one_line, load_callbacks
 from penstock.flows.observers.tracking.outcome import OutcomeMaker
-from penstock.flows.observers.tracking.wandb_mode import has_key, is_offline
+from penstock.flows.observers.tracking.wandb_mode import has_key, is_disabled, is_offline
 from penstock.storage.errors import ConfigError
 
 if TYPE_CHECKING:
     from penstock.flows.observers.callbacks.callback import Callback
     from penstock.tasks.setup.config.cluster import ClusterSettings
 
+_FOLDER, _PROJECT = "tensorboard", "penstock"
+"""TensorBoard's folder and W&B's project for trackers that name none."""
 _MODULES = {"tensorboard": "tensorboardX", "wandb": "wandb"}
 
 
@@ -41,7 +44,12 @@ def open_followers(cluster: ClusterSettings) -> list[Callback]:
     """
     check_followers(cluster)
     outcomes = OutcomeMaker(cluster.callback_seconds)
-    trackers = [_make(tracker, outcomes) for tracker in dict.fromkeys(cluster.track)]
+    places = {_place(tracker): tracker for tracker in reversed(cluster.track)}  # the first of those for one place
+    trackers = [
+        _make(tracker, outcomes)
+        for tracker in dict.fromkeys(cluster.track)
+        if tracker in places.values() and not (tracker.partition(":")[0] == "wandb" and is_disabled())
+    ]
     return [*trackers, *load_callbacks(cluster.callbacks), *given_callbacks()]
 
 
@@ -74,16 +82,26 @@ def _check_tracker(tracker: str) -> None:
             )
 
 
+def _place(tracker: str) -> tuple[str, str]:
+    """Return the kind of a tracker and where it writes, the same however it was named."""
+    kind, _, where = tracker.partition(":")
+    if kind == "tensorboard":
+        return kind, str(Path(where or _FOLDER).resolve())
+    if kind == "wandb":
+        return kind, where or _PROJECT
+    return kind, (where or os.environ.get("MLFLOW_TRACKING_URI", "")).rstrip("/")
+
+
 def _make(tracker: str, outcomes: OutcomeMaker) -> Callback:
     kind, _, where = tracker.partition(":")
     if kind == "tensorboard":
         from penstock.flows.observers.tracking.tensorboard import TensorBoardTracker  # noqa: PLC0415  (an extra)
 
-        return TensorBoardTracker(kind, outcomes, where or "tensorboard")
+        return TensorBoardTracker(kind, outcomes, where or _FOLDER)
     if kind == "wandb":
         from penstock.flows.observers.tracking.wandb import WandbTracker  # noqa: PLC0415  (an extra)
 
-        return WandbTracker(kind, outcomes, where or "penstock")
+        return WandbTracker(kind, outcomes, where or _PROJECT)
     from penstock.flows.observers.tracking.mlflow import MlflowTracker  # noqa: PLC0415  (it alone needs httpx)
 
     return MlflowTracker(kind, outcomes, where or os.environ["MLFLOW_TRACKING_URI"])

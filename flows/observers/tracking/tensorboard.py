@@ -5,7 +5,6 @@ A stage is one record of the file. A record that a kill cut short is removed bef
 
 from __future__ import annotations
 
-import json
 import struct
 from datetime import datetime
 from pathlib import Path
@@ -18,7 +17,7 @@ from tensorboardX.summary import hparams
 
 from penstock.flows.observers.tracking.tracker import Tracker
 from penstock.flows.report.scalars import STAGE_TAG, stage_scalars
-from penstock.flows.report.tensorboard import HPARAM_METRICS, hparams_of
+from penstock.flows.report.tensorboard import EVENTS, HPARAM_METRICS, folder_of, hparams_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,9 +25,6 @@ if TYPE_CHECKING:
     from penstock.flows.observers.callbacks.records import RunEnd, RunStart, StageRecord
     from penstock.flows.observers.tracking.outcome import Outcome, OutcomeMaker
 
-EVENTS = "events.out.tfevents.penstock"
-_ABOUT = "penstock.json"
-"""File beside the events with the id of the run that they are of."""
 _HEADER_BYTES = 12
 _CHECKSUM_BYTES = 4
 
@@ -36,26 +32,35 @@ _CHECKSUM_BYTES = 4
 class TensorBoardTracker(Tracker):
     """Writes `<folder>/<run>/`; `<folder>/<run>-<id>/` where that is another run's."""
 
-    def __init__(self, name: str, outcomes: OutcomeMaker, folder: str = "tensorboard") -> None:
+    def __init__(self, name: str, outcomes: OutcomeMaker, folder: str) -> None:
         super().__init__(name, outcomes)
         self._folder = Path(folder)
         self._file = self._folder / EVENTS
         self._wall = 0.0
+        self._left: tuple[int, int] | None = None
+        """The file, and its length, as this tracker has left it."""
 
     def open(self, start: RunStart) -> int:
         """Continue the file of the run, or begin one with the settings as hparams."""
-        self._file = _folder_of(self._folder, start) / EVENTS
+        self._file = folder_of(self._folder, start) / EVENTS
         self._wall = _unix(start.created)
         known, end = _scan(self._file)
         if known is not None:
             with self._file.open("r+b") as file:
                 file.truncate(end)
+            self._left = self._found()
             return known + 1
         summaries = hparams(hparams_of(start.settings), dict.fromkeys(HPARAM_METRICS, 0.0))
         events = [Event(wall_time=self._wall, file_version="brain.Event:2")]
         events += [Event(wall_time=self._wall, summary=summary) for summary in summaries]
         self._file.write_bytes(b"".join(map(_encode, events)))
+        self._left = self._found()
         return 0
+
+    def first_lacking(self, known: int) -> int:
+        """Look into the file again where an export has replaced it, or a write of this tracker has failed half way."""
+        assert self._start is not None
+        return known if self._found() == self._left else self.open(self._start)
 
     def add(self, record: StageRecord) -> None:
         """Append a record with all values of the stage."""
@@ -79,38 +84,31 @@ class TensorBoardTracker(Tracker):
         # Opened each time: an export may have replaced the file meanwhile.
         with self._file.open("ab") as file:
             file.write(_encode(event))
+        self._left = self._found()
+
+    def _found(self) -> tuple[int, int] | None:
+        try:
+            found = self._file.stat()
+        except FileNotFoundError:
+            return None
+        return found.st_ino, found.st_size
 
     def _steps(self) -> int:
         return max((event.step for event, _ in _records(self._file)), default=0)
 
 
-def _folder_of(root: Path, start: RunStart) -> Path:
-    """Return the folder of the run's events, which is made if it is not there."""
-    about = json.dumps({"id": start.id, "run": start.run, "store": start.store}) + "\n"
-    folder = root / start.run
-    if folder.exists() and _id_in(folder) != start.id:
-        folder = root / f"{start.run}-{start.id[:8]}"
-    folder.mkdir(parents=True, exist_ok=True)
-    if _id_in(folder) != start.id:
-        (folder / _ABOUT).write_text(about, encoding="utf-8")
-    return folder
-
-
-def _id_in(folder: Path) -> str | None:
-    try:
-        found = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return str(found.get("id")) if isinstance(found, dict) else None
-
-
 def _scan(file: Path) -> tuple[int | None, int]:
-    """Return the last whole stage of a file, and the position after it; None if there is none."""
+    """Return the last stage of a file before which none is lacking or double, and the position after it.
+
+    The stage is None if there is none.
+    """
     stage, end = None, 0
     for event, position in _records(file):
-        for value in event.summary.value:
-            if value.tag == STAGE_TAG:
-                stage, end = int(value.simple_value), position
+        found = [int(value.simple_value) for value in event.summary.value if value.tag == STAGE_TAG]
+        if found and found != [0 if stage is None else stage + 1]:
+            break
+        if found:
+            stage, end = found[0], position
     return stage, end
 
 

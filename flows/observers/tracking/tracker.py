@@ -39,6 +39,14 @@ class Tracker(Callback):
     def open(self, start: RunStart) -> int:
         """Open or continue the record of a run, with its settings; return the first stage that the record lacks."""
 
+    def first_lacking(self, known: int) -> int:
+        """Return the first stage that the record lacks now; override it where something else may write to the record.
+
+        Args:
+            known: the stage after the last one that was added.
+        """
+        return known
+
     @abstractmethod
     def add(self, record: StageRecord) -> None:
         """Add a stage."""
@@ -77,6 +85,8 @@ class Tracker(Callback):
         assert self._start is not None
         if self._next is None:
             self._next = self.open(self._start)
+        else:
+            self._next = self.first_lacking(self._next)
         for record in self._start.read_stages(self._next, stop):
             self.add(record)
             self._next = record.stage + 1

@@ -29,7 +29,7 @@ class WandbTracker(Tracker):
     Online, the service says which stage it lacks; offline, the files of earlier drives in the working directory do.
     """
 
-    def __init__(self, name: str, outcomes: OutcomeMaker, project: str = "penstock") -> None:
+    def __init__(self, name: str, outcomes: OutcomeMaker, project: str) -> None:
         super().__init__(name, outcomes)
         self._project = project
         self._run: Any = None

@@ -6,7 +6,13 @@ import netrc
 import os
 from urllib.parse import urlsplit
 
-_OFFLINE = {"offline", "disabled", "dryrun"}
+_DISABLED = "disabled"
+_OFFLINE = {"offline", _DISABLED, "dryrun"}
+
+
+def is_disabled() -> bool:
+    """Return whether W&B is switched off: it then makes no record, and no files."""
+    return os.environ.get("WANDB_MODE") == _DISABLED
 
 
 def is_offline() -> bool:

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
 
 from penstock.flows.observers.callbacks.delivery import Delivery
-from penstock.flows.observers.callbacks.records import run_end, run_start
+from penstock.flows.observers.callbacks.records import run_end, run_start, stage_record
 from penstock.flows.observers.tracking.mlflow import MlflowTracker
 from penstock.flows.observers.tracking.outcome import Outcome, OutcomeMaker
 
 from ....support.services.mlflow_server import MlflowServer
 from ....support.services.own_environment import NotInstalledError
+from ....support.stored.committed_run import CommittedRun
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from ....support.stored.committed_run import CommittedRun
+    from pathlib import Path
 
 pytestmark = pytest.mark.slow
 
@@ -71,6 +72,19 @@ def test_a_resumed_run_continues_the_same_record(server: MlflowServer, run: Comm
     found, curve = stored(server, run)
     assert curve == [(100, 0.0), (200, 1.0), (300, 2.0), (400, 3.0)]
     assert found["info"]["run_name"] == "small"
+
+
+def test_a_diagnostic_of_any_name_keeps_no_stage_out_of_the_record(server: MlflowServer, tmp_path: Path):
+    """MLflow refuses a whole request for one name; an algorithm of one's own has any."""
+    one, run = tracker(server), CommittedRun(tmp_path, created="2026-11-25")
+    one.on_run_start(run_start(run.folder, None))
+    ((commit, timings),) = run.commit(1.0)
+    record = stage_record("small", commit, timings)
+    one.on_stage(replace(record, metrics={**record.metrics, "kl (approx), %": 0.5}))
+    found, curve = stored(server, run)
+    one._client.close()
+    assert curve == [(100, 0.0)]
+    assert 0.5 in [each["value"] for each in found["data"]["metrics"] if each["key"].endswith("kl _approx__ _")]
 
 
 def test_report_and_clip_are_artifacts(server: MlflowServer, run: CommittedRun):

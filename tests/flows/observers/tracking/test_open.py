@@ -34,6 +34,23 @@ def test_trackers_are_made_once_each():
     assert len(found) == 2
 
 
+def test_two_names_of_one_place_are_one_tracker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """A default and what it stands for, a folder with a slash, the address of the environment."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:5000/")
+    named = ("tensorboard", "tensorboard:tensorboard", "tensorboard:./tensorboard/", "mlflow")
+    found = open_followers(ClusterSettings(track=(*named, "mlflow:http://127.0.0.1:5000")))
+    assert [one.name for one in found] == ["tracker tensorboard", "tracker mlflow"]
+    for one in found[1:]:
+        one._client.close()
+
+
+def test_a_disabled_wandb_makes_no_record(monkeypatch: pytest.MonkeyPatch):
+    """It has no files of which a resumed run could read what is lacking."""
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    assert open_followers(ClusterSettings(track=("wandb",))) == []
+
+
 @pytest.mark.parametrize(
     ("tracker", "says"),
     [

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from penstock.flows.observers.callbacks.records import run_start, stage_record
 from penstock.flows.observers.tracking.outcome import OutcomeMaker
-from penstock.flows.observers.tracking.tensorboard import EVENTS, TensorBoardTracker
-from penstock.flows.report.tensorboard import write_events
+from penstock.flows.observers.tracking.tensorboard import TensorBoardTracker
+from penstock.flows.report.tensorboard import EVENTS, write_events
 from penstock.tasks.analysis.history import read_history
 
 from ....support.stored.committed_run import CommittedRun
@@ -63,14 +64,48 @@ def test_a_resumed_run_continues_the_same_file(tmp_path: Path, run: CommittedRun
     assert stages(tmp_path / "logs/small") == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("meanwhile", ["longer export", "shorter export", "half a record"])
+def test_a_file_that_changed_while_the_run_trains_has_every_stage_once(
+    tmp_path: Path, run: CommittedRun, meanwhile: str
+):
+    """An export may replace it with more stages or fewer; a full disk leaves half of what this tracker wrote."""
+    file, following = tmp_path / "logs/small" / EVENTS, tracker(tmp_path / "logs")
+    following.on_run_start(run_start(run.folder, None))
+    records = [stage_record("small", *stage) for stage in run.commit(1.0, 2.0)]
+    shorter = read_history(run.folder)
+    records += [stage_record("small", *stage) for stage in run.commit(3.0, 4.0)]
+    for record in records[: 4 if meanwhile == "shorter export" else 2]:
+        following.on_stage(record)
+    if meanwhile == "half a record":
+        file.write_bytes(file.read_bytes() + file.read_bytes()[:60])
+    else:
+        write_events(read_history(run.folder) if meanwhile == "longer export" else shorter, tmp_path / "logs")
+    for record in records[2:]:
+        following.on_stage(record)
+    for stage in run.commit(5.0):
+        following.on_stage(stage_record("small", *stage))
+    assert stages(tmp_path / "logs/small") == [0, 1, 2, 3, 4]
+
+
+def test_an_export_of_another_run_of_the_same_name_replaces_nothing(tmp_path: Path, run: CommittedRun, drive):
+    """The run that is tracked keeps its file, and the other one has a folder of its own, which it finds again."""
+    drive(tracker(tmp_path / "logs"), 1.0, 2.0)
+    before = (tmp_path / "logs/small" / EVENTS).read_bytes()
+    other = CommittedRun(tmp_path / "elsewhere", created="2026-11-25")
+    other.commit(7.0)
+    for _ in range(2):
+        write_events(read_history(other.folder), tmp_path / "logs")
+    assert (tmp_path / "logs/small" / EVENTS).read_bytes() == before
+    (folder,) = (tmp_path / "logs").glob("small-*")
+    assert stages(folder) == [0]
+
+
 def test_another_run_of_the_same_name_has_a_folder_of_its_own(tmp_path: Path, drive):
     """Curves of two runs are never mixed, and none is removed."""
     drive(tracker(tmp_path / "logs"), 1.0)
     again = CommittedRun(tmp_path / "elsewhere", created="2026-11-25")
     again.commit(1.0, 2.0)
     other = tracker(tmp_path / "logs")
-    from penstock.flows.observers.callbacks.records import run_start
-
     other.on_run_start(run_start(again.folder, again.newest))
     folders = sorted((tmp_path / "logs").iterdir())
     assert [len(stages(folder)) for folder in folders] == [1, 2]

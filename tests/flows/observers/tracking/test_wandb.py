@@ -36,7 +36,7 @@ def make_tracker() -> Callable[[], Tracker]:
     """Import W&B when a test runs: at the top, all of pytest's processes would spend three CPU seconds on it."""
     from penstock.flows.observers.tracking.wandb import WandbTracker
 
-    return lambda: WandbTracker("wandb", OutcomeMaker(60.0))
+    return lambda: WandbTracker("wandb", OutcomeMaker(60.0), "penstock")
 
 
 def written(folder: Path) -> list[Record]:
