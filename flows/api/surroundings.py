@@ -152,4 +152,7 @@ class _PanelHandler(logging.Handler):
         self._panel = panel
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._panel.warn(record.getMessage())
+        try:
+            self._panel.warn(record.getMessage())
+        except Exception:  # noqa: BLE001  (as any handler: what logs goes on, whatever can't be shown)
+            self.handleError(record)

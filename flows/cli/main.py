@@ -6,6 +6,7 @@ Local workers also import this module when they are spawned.
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import sys
@@ -116,7 +117,11 @@ def runs(store: Store = None, as_json: AsJson = False) -> None:
     for row in found:
         if row["evaluation_return"] is not None:
             row["evaluation_return"] = round_return(row["evaluation_return"])
-    print_table(found)
+    # Of a run that can't be read, the other columns say nothing.
+    if "problem" in print_table(found):
+        for row in found:
+            if row["problem"]:
+                Console(soft_wrap=True).print(f"{row['name']}: {row['problem']}", highlight=False, markup=False)
 
 
 @app.command()
@@ -145,7 +150,7 @@ def show(
         if earlier := stages[0]["stage"]:
             console.print(f"stages 0 to {earlier - 1:,} are not shown: --last N shows more", highlight=False)
     for command in description["next"]:
-        console.print(f"  {command}", highlight=False, markup=False)
+        console.print(f"  {command}", highlight=False, markup=False, soft_wrap=True)
 
 
 @app.command()
@@ -418,6 +423,9 @@ def settings(
 def main() -> None:
     """Run the command; an error that Penstock raises on purpose is one message, never a traceback."""
     set_threshold(_COLLECTED_AFTER)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a path or a name may have what the terminal's encoding has not
+            stream.reconfigure(errors="backslashreplace")
     try:
         _check_kernels()
         app()

@@ -43,10 +43,7 @@ def describe_run(store: str, name: str, last: int | None = None) -> dict[str, An
     rows = []
     for stage in stages:
         commit = run.log.read(stage)
-        if stage in timings:
-            rows.append(stage_row(commit, timings[stage]))
-        else:
-            rows.append({"stage": stage, "env steps": commit.env_steps})
+        rows.append(stage_row(commit, timings.get(stage)))
     columns = max((list(row) for row in rows), key=len, default=[])
     return {
         "run": name,

@@ -133,7 +133,7 @@ class LivePanel(Panel):
         parts = [
             f"stage {shown['stage']:>3}",
             f"{shown['env steps']:>9,} steps",
-            f"{shown['steps/s']:>7,}/s",
+            f"{row['steps/s'] or 0:>7,}/s",
             f"return {shown['return']:>7}",
             f"evaluation {shown['evaluation']:>6}",
             f"{shown['seconds']:.2f} s{_waited(timings.prefect_seconds)}",
@@ -186,8 +186,8 @@ def use_panel(panel: Panel) -> Iterator[None]:
         _panels.remove(panel)
 
 
-def print_table(rows: Sequence[Mapping[str, object]], console: Console | None = None) -> None:
-    """Print rows of the same columns; None is an empty cell.
+def print_table(rows: Sequence[Mapping[str, object]], console: Console | None = None) -> list[str]:
+    """Print rows of the same columns; None is an empty cell. Return the columns that were left out.
 
     On a terminal that is too narrow, last columns are left out and named below. A file or a pipe gets all of them.
     """
@@ -206,8 +206,11 @@ def print_table(rows: Sequence[Mapping[str, object]], console: Console | None = 
         # As text, for square brackets in a string would be markup.
         table.add_row(*(Text("" if row[column] is None else str(row[column])) for column in columns))
     console.print(table)
-    if left_out := [" ".join(_words(column)) for column in rows[0] if column not in columns]:
-        console.print(f"[dim]not shown in {console.width} columns: {escape(', '.join(left_out))}[/]", highlight=False)
+    left_out = [column for column in rows[0] if column not in columns]
+    if left_out:
+        named = ", ".join(" ".join(_words(column)) for column in left_out)
+        console.print(f"[dim]not shown in {console.width} columns: {escape(named)}[/]", highlight=False)
+    return left_out
 
 
 def _longest_word(rows: Sequence[Mapping[str, object]], column: str) -> int:

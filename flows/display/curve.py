@@ -93,8 +93,9 @@ def _thinned(points: Sequence[Point]) -> list[Point]:
 
 def _ticks(least: float, most: float) -> list[float]:
     """Return evenly spaced round numbers that enclose both ends."""
-    # Wider than the last digit of a number of any size.
-    return list(_round_numbers(least, most if most > least else least + max(1.0, 1e-6 * abs(least))))
+    # Wider than the last digits of a number of any size, in which means of one value differ.
+    smallest = 1e-6 * max(abs(least), abs(most))
+    return list(_round_numbers(least, most if most - least > smallest else least + max(1.0, 2 * smallest)))
 
 
 def _round_numbers(least: float, most: float) -> Iterator[float]:

@@ -57,34 +57,43 @@ def flow_result(run: str, store: str, commit: Commit | None, seconds: float) -> 
     }
 
 
-def stage_row(commit: Commit, timings: StageTimings) -> Row:
-    """Return a stage as a row of the table of stages."""
-    act_seconds = max((part.act_seconds for part in timings.act), default=0.0)
-    learn = timings.learn[0]
-    acted = sum(part.env_steps for part in timings.act or timings.learn)
-    busy = learn.learn_seconds + learn.wait_seconds
+def stage_row(commit: Commit, timings: StageTimings | None) -> Row:
+    """Return a stage as a row of the table of stages; without timings, which may be lost, what its commit says."""
     evaluation = commit.evaluation
     episode_return = stage_return(commit)
-    return {
+    row: Row = {
         "stage": commit.stage,
         "env steps": commit.env_steps,
-        "steps/s": round(acted / timings.own_seconds),
+        "steps/s": None,
         "return": None if episode_return is None else round_return(episode_return),
         "evaluation": None if evaluation is None else round_return(evaluation["mean_return"]),
-        "wait share": round(learn.wait_seconds / busy, 3) if busy else None,
-        # Only runs with a quorum below 1 have it.
-        **({} if timings.missed_shards is None else {"missed shards": timings.missed_shards}),
-        # Only runs with max_staleness have these.
-        **_staleness(timings),
+        "wait share": None,
+        # Only runs with a quorum below 1 have it, and only runs with max_staleness what follows.
+        **({} if timings is None or timings.missed_shards is None else {"missed shards": timings.missed_shards}),
+        **({} if timings is None else _staleness(timings)),
         # A commit names the snapshot of its last round and those that later rounds still act with.
         "lag": len(commit.snapshots) - 1,
         "shard bytes": sum(shard.nbytes for shard in commit.shards),
-        "queue depth": round(learn.pipeline.queue_depth, 1),
+    }
+    return row if timings is None else row | _times(timings)
+
+
+def _times(timings: StageTimings) -> Row:
+    """Return what a stage's row says of its members: the slowest's seconds, and what learners did together."""
+    learn = timings.learn
+    acted = sum(part.env_steps for part in timings.act or learn)
+    waited = sum(one.wait_seconds for one in learn)
+    busy = waited + sum(one.learn_seconds for one in learn)
+    depths = [one.pipeline.queue_depth for one in learn]
+    return {
+        "steps/s": round(acted / timings.own_seconds) if timings.own_seconds else None,
+        "wait share": round(waited / busy, 3) if busy else None,
+        "queue depth": round(sum(depths) / len(depths), 1) if depths else None,
         "seconds": round(timings.own_seconds, 3),
-        "act seconds": round(act_seconds, 3),
-        "learn seconds": round(learn.learn_seconds, 3),
-        "retries": learn.pipeline.retries,
-        "hedges": learn.pipeline.hedges,
+        "act seconds": round(max((part.act_seconds for part in timings.act), default=0.0), 3),
+        "learn seconds": round(max((one.learn_seconds for one in learn), default=0.0), 3),
+        "retries": sum(one.pipeline.retries for one in learn),
+        "hedges": sum(one.pipeline.hedges for one in learn),
         "attempt": timings.attempt,
     }
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import partial
 from html import escape
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import plotly.graph_objects as go
@@ -236,7 +235,7 @@ def _spread(evaluations: Iterable[Mapping[str, Any]]) -> dict[str, object] | Non
 def _throughput(histories: Sequence[History]) -> _Axes:
     axes = _Axes(histories, "Throughput", "environment steps/s", "~s")
     for history in histories:
-        axes.line(history, "by the whole stage's time", _by_stage(history, lambda stage: stage.steps_per_second))
+        axes.line(history, "without waiting for Prefect", _by_stage(history, lambda stage: stage.steps_per_second))
         axes.line(history, "actors, without waiting", _by_stage(history, _acting_rate))
     return axes
 
@@ -379,9 +378,27 @@ def _by_stage(history: History, value: Callable[[Stage], Any]) -> dict[int, Any]
 
 def _places(history: History, values: Mapping[int, Any]) -> dict[str, list[float]]:
     """Return the x coordinates in steps, stages and seconds; pauses between stages do not count."""
-    seconds = list(accumulate(stage.seconds or 0.0 for stage in history.stages))
+    seconds = _elapsed(history)
     return {
         "steps": [history.stages[at].commit.env_steps for at in values],
         "stages": [history.stages[at].index for at in values],
         "seconds": [round(seconds[at], 3) for at in values],
     }
+
+
+def _elapsed(history: History) -> list[float]:
+    """Return the seconds in stages until the end of each.
+
+    Stages that were not read count as long as those beside them on average, ones without timings as all others.
+    """
+    known = [stage.seconds for stage in history.stages if stage.seconds is not None]
+    usual = sum(known) / len(known) if known else 0.0
+    elapsed: list[float] = []
+    total, before, before_seconds = 0.0, -1, None
+    for stage in history.stages:
+        seconds = usual if stage.seconds is None else stage.seconds
+        beside = seconds if before_seconds is None else (before_seconds + seconds) / 2
+        total += (stage.index - before - 1) * beside + seconds
+        elapsed.append(total)
+        before, before_seconds = stage.index, seconds
+    return elapsed

@@ -83,6 +83,10 @@ def configuration(history: History) -> list[Row]:
     ]
 
 
+_PATHS = "stored setting"
+"""Heading of the settings' names; no run has a name with a space."""
+
+
 def differing_settings(histories: Sequence[History]) -> list[Row]:
     """Return the settings that differ between runs, with the value of each run."""
     flat = [flat_settings(history.config) for history in histories]
@@ -91,7 +95,7 @@ def differing_settings(histories: Sequence[History]) -> list[Row]:
     for path in paths:
         texts = [format_setting(values[path]) if path in values else "(has none)" for values in flat]
         if len(set(texts)) > 1:
-            rows.append({"setting": path, **{h.run.name: one for h, one in zip(histories, texts, strict=True)}})
+            rows.append({_PATHS: path, **{h.run.name: one for h, one in zip(histories, texts, strict=True)}})
     return rows
 
 

@@ -19,6 +19,7 @@ from penstock.flows.report.curves import COLOURS, curve_panels
 from penstock.flows.report.formatting import format_number, format_seconds
 from penstock.flows.report.seeds import identical_notes, seed_groups
 from penstock.flows.report.timeline import slowest_actors, timeline
+from penstock.storage.runs.continuing.extensions import without_end
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -80,7 +81,7 @@ def _section(history: History, seen: Pictures, figures: _Figures) -> dict[str, A
     return {
         "name": history.run.name,
         "store": history.run.root.url,
-        "outcome": outcome(history.newest),
+        "outcome": outcome(without_end(history.run.store, history.newest)),
         "facts": facts.facts(history),
         "metrics": facts.metrics(history),
         "timeline": figures.add(drawn[0]) if drawn else None,

@@ -7,6 +7,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from penstock.flows.report.page import Pictures
+from penstock.storage.error_places import describe_error
 from penstock.storage.errors import PenstockError
 from penstock.tasks.setup.config.environment import FLOORPLAN
 
@@ -35,6 +36,8 @@ def pictures_of(history: History, *, clips: bool) -> Pictures:
         return Pictures(clip=play(history.run, kept[-1]))
     except PenstockError as error:
         return Pictures(missing=str(error))
+    except Exception as error:  # noqa: BLE001  (whatever the environment raises that plays the clip)
+        return Pictures(missing=f"No clip: {describe_error(error)}")
 
 
 def _is_kept(history: History, commit: Commit) -> bool:

@@ -7,6 +7,7 @@ import logging
 import math
 import os
 import re
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,7 @@ _INDEX = ".runs/"
 """Prefix under which remote stores, which have no folders to list, keep an empty object for each run."""
 SWEEPS = ".sweeps/"
 """The place of sweeps' records in a store. No run's name begins with a dot."""
+_RETURNS = ("mean_return", "min_return", "max_return")
 _EVALUATIONS = "evaluations/"
 """Folder of the results of `penstock evaluate` and of evaluations that follow a run."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
@@ -332,12 +334,16 @@ def best_version(
 
 def stored_evaluations(run: RunFolder) -> list[Mapping[str, Any]]:
     """Return the results of `penstock evaluate` and of evaluations that follow a run, in no order."""
-    expected: dict[str, tuple[type, ...]] = {"version": (int,), "mean_return": (int, float), "episodes": (int,)}
     return [
         value
         for _, value in named_values(run, _EVALUATIONS)
-        if all(isinstance(value.get(name), kind) for name, kind in expected.items())
+        if all(isinstance(value.get(name), int) for name in ("version", "episodes"))
+        and all(_is_finite(value.get(name, value.get("mean_return"))) for name in _RETURNS)
     ]
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, int | float) and abs(value) <= sys.float_info.max
 
 
 def named_values(run: RunFolder, prefix: str) -> Iterator[tuple[str, dict[str, Any]]]:

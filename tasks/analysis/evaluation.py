@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ import torch
 from gymnasium.vector import AutoresetMode
 
 from penstock.storage.digest import canonical_json
-from penstock.storage.errors import ConfigError, RunIdleError, StoreError
+from penstock.storage.errors import ConfigError, PenstockError, RunIdleError, StoreError
 from penstock.storage.runs.continuing.extensions import extension_after
 from penstock.storage.runs.reader_claims import reading
 from penstock.tasks.data.replay.given_episodes import require_learned
@@ -99,6 +100,7 @@ def evaluate_commit(
 
     Raises:
         ConfigError: the snapshot was removed, or the key is no int64 of 0 or more.
+        PenstockError: a return is not finite.
         StoreError: the store can't be read or, with `keep_result`, written.
     """
     if not 0 <= key < 1 << 63:
@@ -114,6 +116,13 @@ def evaluate_commit(
             **evaluate_snapshot(observer_context(run, commit.stage), run.store, snapshot, episodes, key),
             "seeds": key,
         }
+    unusual = {name: value for name, value in result.items() if not math.isfinite(value)}
+    if unusual:
+        said = ", ".join(f"{name} is {value}" for name, value in unusual.items())
+        raise PenstockError(
+            f"the evaluation of stage {commit.stage} of run '{run.name}' is not kept: {said}, expected finite numbers; "
+            f"check the rewards of {run.load('config')['config']['environment']['id']}"
+        )
     try:
         run.store.write(_evaluation_name(snapshot, episodes, key), [canonical_json(result)])
     except StoreError as error:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from penstock.storage.runs.run import RunFolder
     from penstock.storage.runs.timings import ActTimes, LearnTimes, MemberTimes, StageTimings
 
+_ATTEMPT_NAME = re.compile(r"attempts/([0-9]{1,18})\.json")
 _TIMINGS_NAME = re.compile(r"timings/(\d{8,})-(\d{8,})\.json")
 _MOST_STAGES = 1000
 _NEWEST_STAGES = 50
@@ -126,7 +127,11 @@ def read_history(
         stages=read_stages(run, stages, on_progress),
         committed=committed,
         evaluations=tuple(sorted(stored_evaluations(run), key=_order)),
-        attempts={int(name[len("attempts/") : -len(".json")]): value for name, value in named_values(run, "attempts/")},
+        attempts={
+            int(found[1]): value
+            for name, value in named_values(run, "attempts/")
+            if (found := _ATTEMPT_NAME.fullmatch(name))
+        },
     )
 
 

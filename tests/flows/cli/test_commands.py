@@ -1,5 +1,9 @@
 """Every command of `penstock` has its mistakes, which the packaging tests try."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 import typer.main
 from typer.testing import CliRunner
@@ -47,3 +51,14 @@ def test_a_policys_format_follows_its_name(tmp_path, path, announced):
     assert announced in found.output
     assert isinstance(found.exception, RunNotFoundError)
     assert not list(tmp_path.iterdir())
+
+
+def test_text_that_the_outputs_encoding_lacks_is_escaped(tmp_path):
+    """A store's path, after a run that is done; a terminal of a container is often ASCII alone."""
+    store = tmp_path / "stör"
+    store.mkdir()
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "COLUMNS": "200"}
+    command = [sys.executable, "-c", "from penstock.flows.cli import command; command()", "runs", "--store", str(store)]
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    assert found.returncode == 0, found.stderr
+    assert "st\\xf6r; start one with" in found.stdout.replace("\n", " ")

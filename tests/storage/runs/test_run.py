@@ -264,6 +264,7 @@ def test_evaluations_that_are_none_are_passed_over(tmp_path: Path):
     run = RunFolder(open_store(tmp_path), "mine")
     right = {"version": 4, "mean_return": 2, "episodes": 3}
     others = ({**right, "version": "a"}, {**right, "mean_return": "q"}, {})
+    others += ({**right, "max_return": None}, {**right, "min_return": "x"}, {**right, "mean_return": 10**400})
     for name, result in enumerate((right, *others)):
         run.store.write(f"evaluations/{name}.json", [json.dumps(result).encode()])
     assert stored_evaluations(run) == [right]

@@ -42,3 +42,12 @@ def test_the_last_evaluation_of_a_version_is_the_one_of_most_episodes(tmp_path):
         run.store.write(f"evaluations/{name}.json", [json.dumps(result).encode()])
     found = {one["version"]: one["mean_return"] for one in read_history(run).evaluations}
     assert found == {1: 500.0, 2: 300.0}
+
+
+def test_attempts_are_the_files_of_stages(tmp_path):
+    """Another program's file beside them is passed over."""
+    run = RunFolder(open_store(tmp_path), "tried")
+    run.create({"config": {}, "made_with": {}, "promise": ""})
+    for name in ("00000003", "notes"):
+        run.store.write(f"attempts/{name}.json", [b'{"attempt": 1, "reason": "x"}'])
+    assert list(read_history(run).attempts) == [3]
