@@ -16,7 +16,7 @@ from penstock.storage.runs.continuing.extensions import list_extensions
 from penstock.storage.runs.continuing.leftovers import clear_leftovers
 from penstock.storage.runs.lease import acquire, refuse_driven
 from penstock.storage.runs.run import RUN
-from penstock.storage.shards.verify import check_content
+from penstock.storage.shards.verify import check_content, read_whole
 from penstock.storage.transfer.progress import ProgressCount
 
 if TYPE_CHECKING:
@@ -94,14 +94,14 @@ def copy_run(
         def copy(name: str) -> int:
             check()
             keeper.check()
-            data = source.store.view(name)
             ref = _ref_of(name)
-            if ref is not None:
-                try:
+            try:
+                data = source.store.read(name) if ref is None else read_whole(source.store, ref)
+                if ref is not None:
                     check_content(data, ref, source.store.url)
-                except CorruptObjectError as error:
-                    damaged[name] = error
-                    return 0
+            except CorruptObjectError as error:
+                damaged[name] = error
+                return 0
             target.store.write(name, [data])
             progress.add_one()
             return len(data)
@@ -166,7 +166,7 @@ def _whole(target: Store) -> set[str]:
         ref = _ref_of(name)
         try:
             if ref is not None:
-                check_content(target.view(name), ref, target.url)
+                check_content(read_whole(target, ref), ref, target.url)
         except CorruptObjectError:
             return False
         return ref is not None

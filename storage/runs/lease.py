@@ -200,7 +200,9 @@ class LeaseKeeper:
         found = _read(self._store)
         if found is None:
             # A removed lease is a way to end a run manually: it is not written again, and expires.
-            raise ObjectNotFoundError(f"'{LEASE}' is no longer in {self._store.url}")
+            raise ObjectNotFoundError(
+                f"'{LEASE}' is no longer in {self._store.url}; was the run's folder moved or removed?"
+            )
         if found.token != self._lease.token and found.generation >= self._lease.generation:
             return f"the lease was taken over by {found}"
         self._lease = replace(self._lease, sequence=self._lease.sequence + 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,7 +16,7 @@ from penstock.storage.runs.continuing.arrival_orders import damaged_orders
 from penstock.storage.runs.continuing.extensions import extension_after, extension_name
 from penstock.storage.runs.lease import acquire
 from penstock.storage.runs.reader_claims import shards_kept_from
-from penstock.storage.shards.verify import check_content
+from penstock.storage.shards.verify import check_content, read_whole
 from penstock.storage.transfer.progress import ProgressCount
 
 if TYPE_CHECKING:
@@ -232,10 +231,7 @@ def _refs(names: Iterable[str]) -> tuple[list[Ref], int]:
 
 def _problem(store: Store, ref: Ref) -> str:
     try:
-        content = store.view(ref.name)
-        if isinstance(content.obj, mmap.mmap):
-            content.obj.madvise(mmap.MADV_WILLNEED)  # or the disk is read in small pieces, page by page
-        check_content(content, ref, store.url)
+        check_content(read_whole(store, ref), ref, store.url)
     except CorruptObjectError as error:
         return str(error)
     except ObjectNotFoundError:  # removed meanwhile

@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
+import errno
 from typing import TYPE_CHECKING
 
 from penstock.storage.digest import digest
-from penstock.storage.errors import CorruptObjectError
+from penstock.storage.errors import CorruptObjectError, StoreError
 from penstock.storage.refs import Ref, ShardRef
 
 if TYPE_CHECKING:
     from penstock.storage.digest import Buffer
+    from penstock.storage.stores.protocol import Store
+
+
+def read_whole(store: Store, ref: Ref) -> bytes:
+    """Read an object to verify all of it. It is not mapped: a sector that can't be read would end the process.
+
+    Raises:
+        CorruptObjectError: the disk can't read it.
+        ObjectNotFoundError: there is none.
+        StoreError: the store can't be read.
+    """
+    try:
+        return store.read(ref.name)
+    except StoreError as error:
+        if not isinstance(error.__cause__, OSError) or error.__cause__.errno != errno.EIO:
+            raise
+        raise CorruptObjectError(
+            f"'{ref.name}' in '{store.url}' can't be read, as where a disk is damaged ({error.__cause__.strerror}): "
+            f"restore it, or resume from an older commit"
+        ) from error
 
 
 def check_content(content: Buffer, ref: Ref, place: str) -> None:

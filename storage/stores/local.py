@@ -29,6 +29,8 @@ LEFTOVER_SECONDS = 86_400
 MAPPED_RANGE_BYTES = 4 << 20
 """Ranges of this size or more are mapped; smaller ones are copied faster than one page fault for every 4 KiB."""
 
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV)
+"""Answers to `link` of file systems that have no hard links."""
 _IO_VECTOR_PARTS = 1024  # IOV_MAX of Linux
 _FOLDER_SECONDS = 5.0  # a folder may vanish between its creation and its use, again and again, while others delete
 _PROCESS_TOKEN = secrets.token_hex(4)  # distinguishes hosts that share a disk; the process id distinguishes forks
@@ -122,7 +124,14 @@ class LocalStore:
         temporary = ""
         try:
             temporary = self._write_temporary(target, [data], durable=True)
-            if not _link(temporary, target):
+            try:
+                is_new = _link(temporary, target)
+            except OSError as error:
+                if error.errno in _NO_LINKS:
+                    advice = "its file system may lack hard links, which exclusive creation needs: use another one"
+                    self._fail_writing(name, error, advice)
+                raise
+            if not is_new:
                 raise ObjectExistsError(f"'{name}' exists already in the store '{self.url}'; read it to see its writer")
             self._sync_folders([name])
         except OSError as error:
@@ -250,12 +259,11 @@ class LocalStore:
             "files are readable"
         ) from error
 
-    def _fail_writing(self, name: str, error: OSError) -> NoReturn:
-        advice = "check that it is a folder, is writable and has space"
+    def _fail_writing(
+        self, name: str, error: OSError, advice: str = "check that it is a folder, is writable and has space"
+    ) -> NoReturn:
         if error.errno in {errno.ENOSPC, errno.EDQUOT}:
             advice = "the disk or the user's quota is full: free space, then resume what stopped"
-        elif error.errno in {errno.EPERM, errno.EOPNOTSUPP}:
-            advice = "its file system may lack hard links, which exclusive creation needs: use another one"
         raise StoreError(f"cannot write '{name}' in the store '{self.url}': {error.strerror}; {advice}") from error
 
 

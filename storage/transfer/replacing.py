@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,8 @@ if TYPE_CHECKING:
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a path beside `path` to write to; it replaces `path` at the end, or is removed where writing stopped."""
-    part = path.with_name(f".{path.name}.part{path.suffix}")
+    # A name of its own: another command may write the same file at the same time.
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part{path.suffix}")
     try:
         yield part
         part.replace(path)

@@ -15,7 +15,7 @@ from penstock.storage import system
 from penstock.storage.errors import CorruptObjectError, ObjectNotFoundError
 from penstock.storage.refs import Ref, parse_checkpoint_name, parse_snapshot_name, ref_of_name, stage_folder
 from penstock.storage.runs.run import RUN
-from penstock.storage.shards.verify import check_content
+from penstock.storage.shards.verify import check_content, read_whole
 from penstock.tasks.driver.attempts import current_attempt
 from penstock.tasks.runtime.stored_objects import named_objects, snapshot_folder
 
@@ -89,7 +89,7 @@ def repair_open_stage(run: RunFolder, stage: int, version: int) -> int:
 
 def _is_intact(store: Store, ref: Ref) -> bool:
     try:
-        check_content(store.view(ref.name), ref, store.url)
+        check_content(read_whole(store, ref), ref, store.url)
     except CorruptObjectError:
         return False
     except ObjectNotFoundError:  # removed meanwhile, such as by garbage collection

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
-import tempfile
 import warnings
 from dataclasses import asdict
 from math import isfinite
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,9 +16,12 @@ from torch import Tensor
 
 from penstock.native.adapters.structured_actions import leaf_formats
 from penstock.native.teams.structured import TeamSpace
-from penstock.storage.errors import ConfigError
+from penstock.storage.errors import ConfigError, PenstockError
+from penstock.storage.transfer.replacing import replacing
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from penstock.native.interface import ActionLeafFormat
     from penstock.tasks.inference.policy import Policy
 
@@ -70,7 +72,7 @@ def export_policy(policy: Policy, path: Path, kind: str) -> dict[str, Any]:
 
     Raises:
         ConfigError: the format is unknown, a package is missing, or the algorithm's `act` can't be traced.
-        OSError: the file can't be written.
+        PenstockError: the file can't be written.
     """
     if kind not in FORMATS:
         raise ConfigError(f"the format {kind!r} is not known, expected {' or '.join(map(repr, FORMATS))}")
@@ -80,15 +82,18 @@ def export_policy(policy: Policy, path: Path, kind: str) -> dict[str, Any]:
     about = describe_program(policy)
     inputs = _example(policy)
     program = _traced(PolicyProgram(policy).eval(), inputs)
-    # In the same folder, so that replacing is atomic.
-    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
-        written = Path(folder) / path.name
-        if kind == "torch":
-            written = written.with_suffix(".pt2")  # torch warns about any other suffix
-            torch.export.save(program, written, extra_files={_ABOUT: json.dumps(about)})
-        else:
-            _write_onnx(program, inputs, about, written)
-        written.replace(path)
+    if kind == "torch":
+        # In memory first: of a full disk torch's writer ends the process.
+        file = io.BytesIO()
+        torch.export.save(program, file, extra_files={_ABOUT: json.dumps(about)})
+        data = file.getvalue()
+    else:
+        data = _onnx_of(program, inputs, about)
+    try:
+        with replacing(path) as part:
+            part.write_bytes(data)
+    except OSError as error:
+        raise PenstockError(f"'{path}' can't be written: {error.strerror}; choose a folder with space") from error
     return about
 
 
@@ -160,7 +165,7 @@ def _traced(program: PolicyProgram, inputs: tuple[Tensor, ...]) -> Any:
         ) from error
 
 
-def _write_onnx(program: Any, inputs: tuple[Tensor, ...], about: dict[str, Any], path: Path) -> None:
+def _onnx_of(program: Any, inputs: tuple[Tensor, ...], about: dict[str, Any]) -> bytes:
     try:
         import onnx  # noqa: PLC0415  (an extra)
         import onnxscript  # noqa: F401, PLC0415
@@ -186,4 +191,5 @@ def _write_onnx(program: Any, inputs: tuple[Tensor, ...], about: dict[str, Any],
     model = exported.model_proto
     model.metadata_props.add(key="penstock", value=json.dumps(about))
     onnx.checker.check_model(model)
-    path.write_bytes(model.SerializeToString())
+    data: bytes = model.SerializeToString()
+    return data

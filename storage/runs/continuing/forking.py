@@ -26,7 +26,7 @@ from penstock.storage.runs.lease import acquire
 from penstock.storage.runs.reader_claims import keep_shards_from, reading, shards_kept_from
 from penstock.storage.runs.rollups.names import PREFIX, parse_rollup_name
 from penstock.storage.runs.verification import repair, verify_run
-from penstock.storage.shards.verify import check_content
+from penstock.storage.shards.verify import check_content, read_whole
 from penstock.storage.transfer.progress import ProgressCount
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def _copy(
 
     def copy(ref: Ref) -> int:
         keeper.check()
-        data = source.store.view(ref.name)
+        data = read_whole(source.store, ref)
         check_content(data, ref, source.store.url)
         target.store.write(ref.name, [data])
         progress.add_one()
@@ -271,7 +271,7 @@ def _problem_of(store: Store, commit: Commit) -> str:
     """Return the first damaged or missing object that a run needs to resume from a commit; empty if there is none."""
     for ref in commit.resumed_from:
         try:
-            check_content(store.view(ref.name), ref, store.url)
+            check_content(read_whole(store, ref), ref, store.url)
         except (CorruptObjectError, ObjectNotFoundError) as error:
             return str(error)
     return ""

@@ -39,7 +39,8 @@ def refuse_leftovers(run: RunFolder) -> None:
         refuse_driven(run.store)  # it goes on, and is not to be removed
         raise ConfigError(
             f"{run.store.url} has no 'run.json', but {len(found)} objects of a run, such as '{found[0]}': a fork, copy "
-            f"or import was interrupted. Give that command again, or choose another name, or remove the folder"
+            f"or import was interrupted, or the folder was moved or removed under a run. Give that command again, or "
+            f"choose another name, or remove the folder"
         )
 
 

@@ -86,7 +86,7 @@ def test_an_archive_that_may_only_be_read_is_copied(source, target, monkeypatch,
 def test_an_interrupted_copy_can_be_resumed(source, target, monkeypatch):
     """Until it is whole there is no run; what is there already is not copied again."""
     *_, last = sorted(name for name in source.store.list() if name.startswith("shards/"))
-    read = type(source.store).view
+    read = type(source.store).read
 
     def failing(store, name):
         if name == last and store.url == source.store.url:
@@ -94,7 +94,7 @@ def test_an_interrupted_copy_can_be_resumed(source, target, monkeypatch):
         return read(store, name)
 
     with monkeypatch.context() as patched:
-        patched.setattr(type(source.store), "view", failing)
+        patched.setattr(type(source.store), "read", failing)
         with pytest.raises(CorruptObjectError, match="the disk"):
             copy_run(source, target)
     assert not target.exists()

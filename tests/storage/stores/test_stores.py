@@ -151,6 +151,23 @@ for write in (lambda: store.write("object", [b"x" * 600, b"y" * 600]), lambda: s
     assert (tmp_path / "object").read_bytes() == b"old"
 
 
+@pytest.mark.parametrize("code", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV], ids=errno.errorcode.get)
+def test_a_file_system_without_hard_links_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int):
+    """Where a file is linked; the same answer to an ordinary write has other reasons."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    store = open_store(tmp_path)
+    monkeypatch.setattr(os, "link", refuse)
+    with pytest.raises(StoreError, match="may lack hard links"):
+        store.create("object", b"new")
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setattr(os, "replace", refuse)
+    with pytest.raises(StoreError, match="is writable and has space"):
+        store.write("object", [b"new"])
+
+
 def test_local_parts_beyond_one_system_call(tmp_path: Path):
     """More parts than one system call accepts are all written, in order."""
     store = open_store(tmp_path)

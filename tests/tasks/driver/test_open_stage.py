@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 from typing import TYPE_CHECKING
 
 import pytest
 
 from penstock.storage.digest import digest
+from penstock.storage.errors import StoreError
 from penstock.storage.refs import checkpoint_name, snapshot_name, state_name
 from penstock.storage.runs.run import RunFolder
 from penstock.storage.stores.open import open_store
@@ -20,6 +23,7 @@ from ...support.stored.synthetic_shards import store_shard
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from penstock.storage.stores.local import LocalStore
     from penstock.tasks.runtime.run_context import RunContext
 
     from ..conftest import MakeContext
@@ -107,3 +111,24 @@ def test_what_is_committed_and_what_is_foreign_is_left_alone(context: RunContext
     assert repair_open_stage(context.run, 0, 1) == 6
     assert context.run.store.exists(stored[4])
     assert all((folder / name).exists() for name in foreign)
+
+
+def test_what_a_disk_cannot_read_is_removed(context: RunContext, stored: list[str], monkeypatch):
+    """It is made again, as what is damaged is; a store that answers otherwise may have it a minute later."""
+    store = type(context.run.store)
+    read, code = store.read, errno.EIO
+
+    def failing(self: LocalStore, name: str) -> bytes:
+        if name == stored[3]:
+            raise StoreError("cannot read") from OSError(code, os.strerror(code))
+        return read(self, name)
+
+    monkeypatch.setattr(store, "read", failing)
+    assert repair_open_stage(context.run, 0, 0) == 1
+    monkeypatch.undo()
+    assert [name for name in stored if not context.run.store.exists(name)] == [stored[3]]
+    context.run.store.write(stored[3], [b"again"])
+    code = errno.ETIMEDOUT
+    monkeypatch.setattr(store, "read", failing)
+    with pytest.raises(StoreError, match="cannot read"):
+        repair_open_stage(context.run, 0, 0)

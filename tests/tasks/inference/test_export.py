@@ -1,6 +1,8 @@
 """An exported policy gives the run's actions in other runtimes: greedy ones, and sampled ones with the same noise."""
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +12,7 @@ import pytest
 import torch
 
 from penstock.native import fill_noise
-from penstock.storage.errors import ConfigError
+from penstock.storage.errors import ConfigError, PenstockError
 from penstock.tasks.inference.export import export_policy
 from penstock.tasks.inference.policy import Policy
 from penstock.tasks.runtime.run_context import RunContext
@@ -118,6 +120,21 @@ def test_mistakes_are_refused(make_context: MakeContext, tmp_path: Path):
         export_policy(policy, tmp_path, "torch")
     with pytest.raises(ConfigError, match=r"is in a folder that does not exist, '.*absent'"):
         export_policy(policy, tmp_path / "absent" / "policy", "torch")
+
+
+@pytest.mark.parametrize("kind", ["onnx", "torch"])
+def test_a_full_disk_is_one_message(make_context: MakeContext, tmp_path: Path, monkeypatch, kind: str):
+    """Torch's own writer would end the process; what was there before stays."""
+    path = tmp_path / "policy.bin"
+    path.write_bytes(b"before")
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_bytes", fail)
+    with pytest.raises(PenstockError, match=r"policy\.bin' can't be written: No space left"):
+        export_policy(policy_of(make_context()), path, kind)
+    assert [(file.name, file.read_bytes()) for file in tmp_path.glob("*policy*")] == [("policy.bin", b"before")]
 
 
 def test_an_algorithm_that_branches_on_values_is_named(make_context: MakeContext, tmp_path: Path):
