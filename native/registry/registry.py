@@ -10,37 +10,17 @@ from typing import TYPE_CHECKING, Any
 from gymnasium.vector import AutoresetMode
 
 from penstock.native import _core
-from penstock.native.adapters.atari import PREFIX as ATARI
-from penstock.native.adapters.atari import atari_source, atari_types
-from penstock.native.adapters.dm_control import PREFIX as DM_CONTROL
-from penstock.native.adapters.dm_control import dm_control_source, dm_control_types
-from penstock.native.adapters.envpool import PREFIX as ENVPOOL
-from penstock.native.adapters.envpool import envpool_source, envpool_types
-from penstock.native.adapters.gymnasium import PREFIX as GYMNASIUM
-from penstock.native.adapters.gymnasium import gymnasium_knows, gymnasium_source, gymnasium_types, near_misses
-from penstock.native.adapters.minatar import PREFIX as MINATAR
-from penstock.native.adapters.minatar import minatar_source, minatar_types
-from penstock.native.adapters.minigrid import PREFIX as MINIGRID
-from penstock.native.adapters.minigrid import minigrid_source, minigrid_types
+from penstock.native.adapters.gymnasium import near_misses
 from penstock.native.adapters.vector_env import WrappedPool
 from penstock.native.pool import mujoco_library, task_libraries
 from penstock.native.pool.arguments import configuration, settable
 from penstock.native.pool.pool import Pool
 from penstock.native.pool.rendering_pool import RenderingPool
 from penstock.native.pool.resources import resource_types, without_resources
-from penstock.native.simulators.brax import PREFIX as BRAX
-from penstock.native.simulators.brax import brax_source, brax_types
+from penstock.native.registry.wrapped import SettingTypes, Wanted, family_of, named_family
 from penstock.native.simulators.mujoco_pixels import PIXEL_TYPES, View, pixels_source, without_view
-from penstock.native.simulators.playground import PREFIX as MJX
-from penstock.native.simulators.playground import playground_source, playground_types
 from penstock.native.simulators.state_pool import StatePool
-from penstock.native.simulators.warp import PREFIX as WARP
-from penstock.native.simulators.warp import warp_source
-from penstock.native.sockets.observing import Encoding
-from penstock.native.sockets.source import PREFIX as SOCKET
-from penstock.native.sockets.source import socket_source
 from penstock.native.teams.pettingzoo import PREFIX as PETTINGZOO
-from penstock.native.teams.pettingzoo import pettingzoo_source, pettingzoo_types
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,12 +28,6 @@ if TYPE_CHECKING:
     from penstock.native.adapters.one_array import MaskSource
     from penstock.native.adapters.vector_env import WrappedSource
     from penstock.native.interface import EnvironmentPool
-
-_WRAPPED = (ATARI, MINATAR, MINIGRID, ENVPOOL, DM_CONTROL, PETTINGZOO, SOCKET, BRAX, MJX, WARP, GYMNASIUM)
-"""Beginnings of ids that other libraries step, Gymnasium last."""
-
-_SIMULATED = (BRAX, MJX, WARP)
-"""Beginnings of ids whose libraries give their state."""
 
 unknown_id_hooks: list[Callable[[], object]] = []
 """Hooks that are called for an unknown id, which they may then load."""
@@ -158,43 +132,21 @@ def make(
     mode = _autoreset_mode(autoreset_mode)
     if render_mode is not None:
         config["render_mode"] = render_mode
-    if id.startswith(ATARI):
-        source = atari_source(id, num_envs, num_threads, max_episode_steps, config)
-    elif id.startswith(MINATAR):
-        source = minatar_source(id, num_envs, num_threads, max_episode_steps, config)
-    elif id.startswith(MINIGRID):
-        source = minigrid_source(id, num_envs, num_threads, max_episode_steps, config, one_array=one_array)
-    elif id.startswith(ENVPOOL):
-        source = envpool_source(id, num_envs, num_threads, max_episode_steps, config, one_array=one_array)
-    elif id.startswith(DM_CONTROL):
-        source = dm_control_source(id, num_envs, num_threads, max_episode_steps, config)
-    elif id.startswith(PETTINGZOO):
-        source = pettingzoo_source(id, num_envs, max_episode_steps, config, structured=structured)
-    elif id.startswith(SOCKET):
-        encoding = Encoding(one_array, structured, action_mask)
-        source = socket_source(id, num_envs, num_threads, max_episode_steps, config, encoding)
-    elif id.startswith(BRAX):
-        source = brax_source(id, num_envs, num_threads, max_episode_steps, config)
-    elif id.startswith(WARP):
-        source = warp_source(id, num_envs, num_threads, max_episode_steps, config)
-    elif id.startswith(MJX):
-        source = playground_source(id, num_envs, num_threads, max_episode_steps, config)
-    elif id.startswith(GYMNASIUM) or gymnasium_knows(id):
-        name = id.removeprefix(GYMNASIUM)
-        source = gymnasium_source(
-            name,
-            num_envs,
-            num_threads,
-            max_episode_steps,
-            config,
-            one_array=one_array,
-            structured=structured,
-            action_mask=action_mask,
-        )
-    else:
+    family = family_of(id)
+    if family is None:
         raise ValueError(_unknown(id))
-    kind = StatePool if id.startswith(_SIMULATED) else WrappedPool
-    return kind(source, mode, record_episode_statistics=record_episode_statistics, one_action=one_action)
+    wanted = Wanted(
+        id,
+        num_envs,
+        num_threads,
+        max_episode_steps,
+        config,
+        one_array=one_array,
+        structured=structured,
+        action_mask=action_mask,
+    )
+    kind = StatePool if family.gives_state else WrappedPool
+    return kind(family.source(wanted), mode, record_episode_statistics=record_episode_statistics, one_action=one_action)
 
 
 def _seen_as_pixels(
@@ -226,7 +178,8 @@ def _check_encoding(id: str, *, one_array: bool, structured: bool, action_mask: 
                 f"array anyway; leave it out"
             )
         return
-    encodes = id.startswith((SOCKET, GYMNASIUM)) or not (is_native(id) or id.startswith(_WRAPPED))
+    named = named_family(id)
+    encodes = named.encodes if named else not is_native(id)
     if given and not encodes:
         raise ValueError(f"{given}: {id} observes one array as it is, expected an id of Gymnasium's; leave it out")
 
@@ -276,7 +229,7 @@ def make_native(
 def is_native(environment_id: str) -> bool:
     """Return whether this package steps the environment itself; an installed package may bring it only now."""
     task_libraries.load_for(environment_id)
-    if environment_id not in _core.environment_ids() and not environment_id.startswith(_WRAPPED):
+    if environment_id not in _core.environment_ids() and named_family(environment_id) is None:
         for bring_more in unknown_id_hooks:
             bring_more()
     return environment_id in _core.environment_ids()
@@ -284,12 +237,11 @@ def is_native(environment_id: str) -> bool:
 
 def takes_wrappers(environment_id: str) -> bool:
     """Return whether Gymnasium steps the environment, so that its wrappers can be put around each."""
-    return not is_native(environment_id) and not environment_id.startswith(
-        (ATARI, ENVPOOL, PETTINGZOO, SOCKET, *_SIMULATED)
-    )
+    named = named_family(environment_id)
+    return not is_native(environment_id) and (named is None or named.by_gymnasium)
 
 
-def setting_types(environment_id: str) -> dict[str, type | None]:
+def setting_types(environment_id: str) -> SettingTypes:
     """Return the names that `make` takes as configuration, each with the type of its value; None if it may be any.
 
     What an environment accepts beyond that only it knows.
@@ -304,27 +256,10 @@ def setting_types(environment_id: str) -> dict[str, type | None]:
         }
         pixels = PIXEL_TYPES if environment_id in mujoco_library.IDS else {}
         return {**fields, **resource_types(environment_id), **pixels}
-    if environment_id.startswith(ATARI):
-        return atari_types(environment_id)
-    if environment_id.startswith(MINATAR):
-        return minatar_types(environment_id)
-    if environment_id.startswith(MINIGRID):
-        return minigrid_types(environment_id)
-    if environment_id.startswith(ENVPOOL):
-        return envpool_types(environment_id)
-    if environment_id.startswith(DM_CONTROL):
-        return dm_control_types(environment_id)
-    if environment_id.startswith(PETTINGZOO):
-        return pettingzoo_types(environment_id)
-    if environment_id.startswith((SOCKET, WARP)):
-        return {}
-    if environment_id.startswith(BRAX):
-        return brax_types(environment_id)
-    if environment_id.startswith(MJX):
-        return playground_types(environment_id)
-    if environment_id.startswith(GYMNASIUM) or gymnasium_knows(environment_id):
-        return gymnasium_types(environment_id)
-    raise ValueError(_unknown(environment_id))
+    family = family_of(environment_id)
+    if family is None:
+        raise ValueError(_unknown(environment_id))
+    return family.types(environment_id)
 
 
 def _unknown(environment_id: str) -> str:

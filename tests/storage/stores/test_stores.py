@@ -153,7 +153,7 @@ for write in (lambda: store.write("object", [b"x" * 600, b"y" * 600]), lambda: s
 
 @pytest.mark.parametrize("code", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV], ids=errno.errorcode.get)
 def test_a_file_system_without_hard_links_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int):
-    """Where a file is linked; the same answer to an ordinary write has other reasons."""
+    """The link is what it lacks; the same answer to an ordinary write has other reasons."""
 
     def refuse(*_: object) -> None:
         raise OSError(code, os.strerror(code))

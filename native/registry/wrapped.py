@@ -1,0 +1,140 @@
+"""The libraries whose environments other code steps: by the beginning of an id, what makes a source of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from penstock.native.adapters.atari import PREFIX as ATARI
+from penstock.native.adapters.atari import atari_source, atari_types
+from penstock.native.adapters.dm_control import PREFIX as DM_CONTROL
+from penstock.native.adapters.dm_control import dm_control_source, dm_control_types
+from penstock.native.adapters.envpool import PREFIX as ENVPOOL
+from penstock.native.adapters.envpool import envpool_source, envpool_types
+from penstock.native.adapters.gymnasium import PREFIX as GYMNASIUM
+from penstock.native.adapters.gymnasium import gymnasium_knows, gymnasium_source, gymnasium_types
+from penstock.native.adapters.minatar import PREFIX as MINATAR
+from penstock.native.adapters.minatar import minatar_source, minatar_types
+from penstock.native.adapters.minigrid import PREFIX as MINIGRID
+from penstock.native.adapters.minigrid import minigrid_source, minigrid_types
+from penstock.native.simulators.brax import PREFIX as BRAX
+from penstock.native.simulators.brax import brax_source, brax_types
+from penstock.native.simulators.playground import PREFIX as MJX
+from penstock.native.simulators.playground import playground_source, playground_types
+from penstock.native.simulators.warp import PREFIX as WARP
+from penstock.native.simulators.warp import warp_source
+from penstock.native.sockets.observing import Encoding
+from penstock.native.sockets.source import PREFIX as SOCKET
+from penstock.native.sockets.source import socket_source
+from penstock.native.teams.pettingzoo import PREFIX as PETTINGZOO
+from penstock.native.teams.pettingzoo import pettingzoo_source, pettingzoo_types
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from penstock.native.adapters.one_array import MaskSource
+    from penstock.native.adapters.vector_env import WrappedSource
+
+SettingTypes: TypeAlias = "dict[str, type | None]"
+"""The type of a value by the name of its setting; None if it may be any."""
+_Usual: TypeAlias = "tuple[str, int, int, int | None, Mapping[str, Any]]"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The arguments of `make` that say which environments are wanted; checked, but for the settings."""
+
+    environment_id: str
+    num_envs: int
+    num_threads: int
+    max_episode_steps: int | None
+    settings: Mapping[str, Any]
+    one_array: bool
+    structured: bool
+    action_mask: MaskSource | None
+
+    @property
+    def usual(self) -> _Usual:
+        """Return the arguments that the sources of all libraries have in common."""
+        return self.environment_id, self.num_envs, self.num_threads, self.max_episode_steps, self.settings
+
+
+@dataclass(frozen=True, slots=True)
+class WrappedFamily:
+    """The environments whose ids begin alike, and that one library steps."""
+
+    prefix: str
+    source: Callable[[Wanted], WrappedSource]
+    """Raises ValueError and ImportError as `make`."""
+    types: Callable[[str], SettingTypes]
+    """Raises ValueError as `setting_types`."""
+    gives_state: bool = False
+    """True if the library gives its state, which a pool then saves and restores."""
+    by_gymnasium: bool = False
+    """True if Gymnasium makes each environment, so that its wrappers can be put around it."""
+    encodes: bool = False
+    """True if observations may be structured, so that `structured` and `action_mask` have a meaning."""
+
+
+def _plainly(
+    make: Callable[[str, int, int, int | None, Mapping[str, Any]], WrappedSource],
+) -> Callable[[Wanted], WrappedSource]:
+    return lambda wanted: make(*wanted.usual)
+
+
+def _minigrid(wanted: Wanted) -> WrappedSource:
+    return minigrid_source(*wanted.usual, one_array=wanted.one_array)
+
+
+def _envpool(wanted: Wanted) -> WrappedSource:
+    return envpool_source(*wanted.usual, one_array=wanted.one_array)
+
+
+def _pettingzoo(wanted: Wanted) -> WrappedSource:
+    environment_id, num_envs, _, max_episode_steps, settings = wanted.usual
+    return pettingzoo_source(environment_id, num_envs, max_episode_steps, settings, structured=wanted.structured)
+
+
+def _socket(wanted: Wanted) -> WrappedSource:
+    return socket_source(*wanted.usual, Encoding(wanted.one_array, wanted.structured, wanted.action_mask))
+
+
+def _gymnasium(wanted: Wanted) -> WrappedSource:
+    within = replace(wanted, environment_id=wanted.environment_id.removeprefix(GYMNASIUM))
+    return gymnasium_source(
+        *within.usual,
+        one_array=wanted.one_array,
+        structured=wanted.structured,
+        action_mask=wanted.action_mask,
+    )
+
+
+def _none(_: str) -> SettingTypes:
+    return {}
+
+
+_GYMNASIUM = WrappedFamily(GYMNASIUM, _gymnasium, gymnasium_types, by_gymnasium=True, encodes=True)
+_FAMILIES = (
+    WrappedFamily(ATARI, _plainly(atari_source), atari_types),
+    WrappedFamily(MINATAR, _plainly(minatar_source), minatar_types, by_gymnasium=True),
+    WrappedFamily(MINIGRID, _minigrid, minigrid_types, by_gymnasium=True),
+    WrappedFamily(ENVPOOL, _envpool, envpool_types),
+    WrappedFamily(DM_CONTROL, _plainly(dm_control_source), dm_control_types, by_gymnasium=True),
+    WrappedFamily(PETTINGZOO, _pettingzoo, pettingzoo_types),
+    WrappedFamily(SOCKET, _socket, _none, encodes=True),
+    WrappedFamily(BRAX, _plainly(brax_source), brax_types, gives_state=True),
+    WrappedFamily(WARP, _plainly(warp_source), _none, gives_state=True),
+    WrappedFamily(MJX, _plainly(playground_source), playground_types, gives_state=True),
+    _GYMNASIUM,
+)
+
+
+def named_family(environment_id: str) -> WrappedFamily | None:
+    """Return the family that an id names by its beginning; None if it names none."""
+    return next((family for family in _FAMILIES if environment_id.startswith(family.prefix)), None)
+
+
+def family_of(environment_id: str) -> WrappedFamily | None:
+    """Return the family of an id that this package does not step; None if no library knows it."""
+    named = named_family(environment_id)
+    return _GYMNASIUM if named is None and gymnasium_knows(environment_id) else named
