@@ -46,7 +46,7 @@ from penstock.tasks.model.nn.optimizers import (
     minibatches_before,
     step_adam,
 )
-from penstock.tasks.setup.config.off_policy import DQNSettings
+from penstock.tasks.setup.config.off_policy import ChoiceSettings, DQNSettings
 from penstock.tasks.specs import EnvironmentSpec, NoiseSpec, ParameterGroup, Spec, State
 
 if TYPE_CHECKING:
@@ -55,16 +55,31 @@ if TYPE_CHECKING:
     from penstock.tasks.model.algorithms.contract import Draw, Window
     from penstock.tasks.specs import Batch, LossInputs, LossResult, Params, Trajectory
 
-_TARGET = "value/"
+TARGET = "value/"
+"""Prefix of the target network among the targets."""
 _UPDATES = "updates"
 
 
 @dataclass(frozen=True, slots=True)
-class DQN(Algorithm):
-    """Q-learning with a target network, for one environment's spaces."""
+class ChoiceAlgorithm(Algorithm):
+    """The parts that DQN and QR-DQN have in common: window, epsilon, target network, sequences and schedules."""
 
-    settings: DQNSettings
+    settings: ChoiceSettings
     environment: EnvironmentSpec
+
+    @property
+    def _network(self) -> Network:
+        raise NotImplementedError
+
+    @property
+    def _outputs(self) -> int:
+        """Return the number of outputs of the network."""
+        raise NotImplementedError
+
+    @property
+    def _has_epsilon(self) -> bool:
+        """Return whether it explores by epsilon."""
+        return True
 
     @property
     def window(self) -> WindowSpec:
@@ -86,29 +101,17 @@ class DQN(Algorithm):
         return NoiseSpec("uniform", (1 + self.environment.action.n,))
 
     @property
-    def losses(self) -> tuple[Loss, ...]:
-        """One loss, for the value."""
-        return (Loss("value", "value", self._loss),)
-
-    @property
     def actor_groups(self) -> tuple[str, ...]:
-        """The values, and epsilon."""
-        return ("value", "exploration")
-
-    @property
-    def _network(self) -> Network:
-        settings, observed = self.settings, self.environment.policy_input
-        return Network(settings.network, observed, settings.features, settings.hidden, relu=True)
+        """The network, and epsilon if it explores by that."""
+        return ("value", "exploration") if self._has_epsilon else ("value",)
 
     def init(self, seed: int) -> State:
         """Return orthogonal weights; the target network starts as a copy of the network."""
-        outputs = self.environment.action.n + self.settings.dueling
-        network = self._network.init(outputs, 1.0, torch.Generator().manual_seed(seed))
-        params = {
-            "value": ParameterGroup(network),
-            "exploration": ParameterGroup({"epsilon": torch.tensor([self.settings.first_epsilon])}),
-        }
-        targets = {f"{_TARGET}{name}": value.clone() for name, value in network.items()}
+        network = self._network.init(self._outputs, 1.0, torch.Generator().manual_seed(seed))
+        params = {"value": ParameterGroup(network)}
+        if self._has_epsilon:
+            params["exploration"] = ParameterGroup({"epsilon": torch.tensor([self.settings.first_epsilon])})
+        targets = {f"{TARGET}{name}": value.clone() for name, value in network.items()}
         return State(
             params=params,
             optimizer={"value": init_adam(params["value"].flat)},
@@ -119,17 +122,13 @@ class DQN(Algorithm):
         """Return empty memories `[envs, features]`; None for a network without one."""
         return torch.zeros(envs, self.settings.features) if self._network.recurrent else None
 
-    def act(
-        self, params: Params, carry: Tensor | None, observation: Tensor, noise: Tensor
-    ) -> tuple[dict[str, Tensor], Tensor | None]:
-        """Take a random choice with probability epsilon, otherwise the best one; zero noise never explores."""
-        unmasked, allowed = self.environment.split(observation)
-        require_choice(allowed)
+    def _explored(
+        self, params: Params, greedy: Tensor, allowed: Tensor | None, noise: Tensor, carry: Tensor | None
+    ) -> dict[str, Tensor]:
+        """Return the rows of a step: a random choice with probability epsilon, otherwise the greedy one."""
         explores = noise[:, 0] > 1.0 - params["exploration"]["epsilon"]
-        outputs, memory = self._network.step(params["value"], carry, self._network.prepared(unmasked))
-        greedy = best(self._values(outputs), allowed)
         rows = {"action": torch.where(explores, best(noise[:, 1:], allowed), greedy)}
-        return rows if carry is None else {**rows, "memory": carry}, memory
+        return rows if carry is None else {**rows, "memory": carry}
 
     def post(self, _params: Params, trajectory: Trajectory) -> Batch:
         """Return each row with its n-step return, the observation after these steps and the factor of its value."""
@@ -162,11 +161,45 @@ class DQN(Algorithm):
         updates = int(state.targets[_UPDATES])
         if updates % self.settings.target_minibatches == 0:
             for name, value in state.params["value"].items():
-                state.targets[f"{_TARGET}{name}"].copy_(value)
-        settings = self.settings
-        epsilon = epsilon_after(updates, settings.first_epsilon, settings.last_epsilon, settings.epsilon_minibatches)
-        state.params["exploration"].flat.fill_(epsilon)
+                state.targets[f"{TARGET}{name}"].copy_(value)
+        if self._has_epsilon:
+            settings = self.settings
+            epsilon = epsilon_after(
+                updates, settings.first_epsilon, settings.last_epsilon, settings.epsilon_minibatches
+            )
+            state.params["exploration"].flat.fill_(epsilon)
         return state
+
+
+@dataclass(frozen=True, slots=True)
+class DQN(ChoiceAlgorithm):
+    """Q-learning with a target network, for one environment's spaces."""
+
+    settings: DQNSettings
+
+    @property
+    def losses(self) -> tuple[Loss, ...]:
+        """One loss, for the value."""
+        return (Loss("value", "value", self._loss),)
+
+    @property
+    def _network(self) -> Network:
+        settings, observed = self.settings, self.environment.policy_input
+        return Network(settings.network, observed, settings.features, settings.hidden, relu=True)
+
+    @property
+    def _outputs(self) -> int:
+        return self.environment.action.n + self.settings.dueling
+
+    def act(
+        self, params: Params, carry: Tensor | None, observation: Tensor, noise: Tensor
+    ) -> tuple[dict[str, Tensor], Tensor | None]:
+        """Take a random choice with probability epsilon, otherwise the best one; zero noise never explores."""
+        unmasked, allowed = self.environment.split(observation)
+        require_choice(allowed)
+        outputs, memory = self._network.step(params["value"], carry, self._network.prepared(unmasked))
+        greedy = best(self._values(outputs), allowed)
+        return self._explored(params, greedy, allowed, noise, carry), memory
 
     def _values(self, outputs: Tensor) -> Tensor:
         """Compute the value of every choice, `[..., n]`; a dueling network's first output is the state's value."""
@@ -176,7 +209,7 @@ class DQN(Algorithm):
         """Compute values of the choices, of the target network's next ones, and of what chooses among these."""
         values = self._values(self._network.step(params["value"], None, batch["observation"])[0])
         with torch.no_grad():
-            target = part(batch.targets, _TARGET)
+            target = part(batch.targets, TARGET)
             target_values = self._values(self._network.step(target, None, batch["following"])[0])
             judged = target_values
             if self.settings.double:
@@ -188,7 +221,7 @@ class DQN(Algorithm):
         network, burn_in_steps = self._network, self.settings.burn_in_steps
         outputs, memories = network.over_replayed(params["value"], batch, burn_in_steps)
         with torch.no_grad():
-            target = part(batch.targets, _TARGET)
+            target = part(batch.targets, TARGET)
             _, target_memories = network.over_replayed(target, batch, burn_in_steps)
             target_values = self._values(network.after_replayed(target, batch, target_memories))
             judged = target_values

@@ -19,64 +19,35 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from penstock.tasks.model.algorithms.contract import Algorithm, Loss, WindowSpec
+from penstock.tasks.model.algorithms.contract import Loss
+from penstock.tasks.model.algorithms.dqn import TARGET, ChoiceAlgorithm
 from penstock.tasks.model.nn.action_values import (
     by_step,
     dueling_quantiles,
-    epsilon_after,
     priorities,
     quantile_error,
     quantile_means,
     quantile_targets,
     rescaled,
     restored,
-    rows_of_choices,
-    sequences_of_choices,
 )
 from penstock.tasks.model.nn.distributions import best, require_choice
 from penstock.tasks.model.nn.layers import part
 from penstock.tasks.model.nn.network import Network, rowwise
-from penstock.tasks.model.nn.optimizers import (
-    annealed,
-    clip_norm,
-    corrections,
-    init_adam,
-    minibatches_before,
-    step_adam,
-)
-from penstock.tasks.setup.config.off_policy import QRDQNSettings
-from penstock.tasks.specs import EnvironmentSpec, NoiseSpec, ParameterGroup, Spec, State
+from penstock.tasks.specs import NoiseSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
-    from penstock.tasks.model.algorithms.contract import Draw, Window
-    from penstock.tasks.specs import Batch, LossInputs, LossResult, Params, Trajectory
-
-_TARGET = "value/"
-_UPDATES = "updates"
+    from penstock.tasks.setup.config.off_policy import QRDQNSettings
+    from penstock.tasks.specs import LossInputs, LossResult, Params
 
 
 @dataclass(frozen=True, slots=True)
-class QRDQN(Algorithm):
+class QRDQN(ChoiceAlgorithm):
     """Quantile regression with a target network, for one environment's spaces."""
 
     settings: QRDQNSettings
-    environment: EnvironmentSpec
-
-    @property
-    def window(self) -> WindowSpec:
-        """The newest rounds, drawn by priority if the exponent is not 0."""
-        settings = self.settings
-        steps_after = (settings.return_steps - 1) * settings.returns_across_rounds
-        sequences = settings.window_rows // settings.row_steps
-        return WindowSpec(sequences, settings.priority_exponent, steps_after, settings.row_steps)
-
-    @property
-    def rows(self) -> dict[str, Spec]:
-        """The choice, and with a recurrent network the `memory` before the step."""
-        memory = {"memory": Spec("float32", (self.settings.features,))} if self._network.recurrent else {}
-        return {"action": self.environment.action.spec, **memory}
 
     @property
     def noise(self) -> NoiseSpec:
@@ -93,13 +64,12 @@ class QRDQN(Algorithm):
         return (Loss("value", "value", self._loss, noise),)
 
     @property
-    def actor_groups(self) -> tuple[str, ...]:
-        """The quantiles, and epsilon if it explores."""
-        return ("value",) if self._is_noisy else ("value", "exploration")
-
-    @property
     def _is_noisy(self) -> bool:
         return self.settings.noisy_scale > 0.0
+
+    @property
+    def _has_epsilon(self) -> bool:
+        return not self._is_noisy
 
     @property
     def _network(self) -> Network:
@@ -122,23 +92,6 @@ class QRDQN(Algorithm):
     def _noise_numbers(self) -> int:
         return self._network.noise_numbers(self._outputs)
 
-    def init(self, seed: int) -> State:
-        """Return orthogonal weights; the target network starts as a copy of the network."""
-        network = self._network.init(self._outputs, 1.0, torch.Generator().manual_seed(seed))
-        params = {"value": ParameterGroup(network)}
-        if not self._is_noisy:
-            params["exploration"] = ParameterGroup({"epsilon": torch.tensor([self.settings.first_epsilon])})
-        targets = {f"{_TARGET}{name}": value.clone() for name, value in network.items()}
-        return State(
-            params=params,
-            optimizer={"value": init_adam(params["value"].flat)},
-            targets={**targets, _UPDATES: torch.zeros((), dtype=torch.int64)},
-        )
-
-    def initial_carry(self, envs: int) -> Tensor | None:
-        """Return empty memories `[envs, features]`; None for a network without one."""
-        return torch.zeros(envs, self.settings.features) if self._network.recurrent else None
-
     def act(
         self, params: Params, carry: Tensor | None, observation: Tensor, noise: Tensor
     ) -> tuple[dict[str, Tensor], Tensor | None]:
@@ -150,49 +103,7 @@ class QRDQN(Algorithm):
             return {"action": best(self._means(self._quantiles(params["value"], observed, noise)), allowed)}, carry
         outputs, memory = self._network.step(params["value"], carry, observed)
         greedy = best(self._means(self._by_choice(outputs)), allowed)
-        explores = noise[:, 0] > 1.0 - params["exploration"]["epsilon"]
-        rows = {"action": torch.where(explores, best(noise[:, 1:], allowed), greedy)}
-        return rows if carry is None else {**rows, "memory": carry}, memory
-
-    def post(self, _params: Params, trajectory: Trajectory) -> Batch:
-        """Return each row with its n-step return, the observation after these steps and the factor of its value."""
-        settings, returns = self.settings, (self.settings.discount, self.settings.return_steps)
-        if self._network.recurrent:
-            cut = settings.sequence_steps, settings.burn_in_steps
-            return sequences_of_choices(self.environment, self._network, trajectory, *returns, *cut)
-        return rows_of_choices(self.environment, self._network, trajectory, *returns)
-
-    def plan(self, generator: torch.Generator, window: Window) -> Iterator[Draw]:
-        """Yield minibatches of the whole window, once it has `warm_up_rows`; weights correct for priorities."""
-        settings, count = self.settings, self.settings.minibatches
-        least = settings.training_rows(settings.warm_up_rows)
-        if window.rows >= least:
-            before = minibatches_before(window.rounds, window.round_rows, least, count)
-            for correction in corrections(settings.priority_correction, settings.correction_minibatches, before, count):
-                yield window.draw(generator, settings.minibatch_rows, correction)
-
-    def update(self, state: State, loss: Loss, gradient: Tensor) -> State:
-        """Clip the gradient by its norm, then take a step of Adam with the annealed learning rate."""
-        optimizer = state.optimizer[loss.group]
-        over_steps = self.settings.anneal_rounds * self.settings.minibatches
-        rate = annealed(self.settings.learning_rate, self.settings.final_learning_rate, optimizer, over_steps)
-        step_adam(state.params[loss.group].flat, clip_norm(gradient, self.settings.gradient_norm), optimizer, rate)
-        return state
-
-    def after_minibatch(self, state: State) -> State:
-        """Count the minibatch, copy the network to its target when that is due, and lower epsilon."""
-        state.targets[_UPDATES] += 1
-        updates = int(state.targets[_UPDATES])
-        if updates % self.settings.target_minibatches == 0:
-            for name, value in state.params["value"].items():
-                state.targets[f"{_TARGET}{name}"].copy_(value)
-        if not self._is_noisy:
-            settings = self.settings
-            epsilon = epsilon_after(
-                updates, settings.first_epsilon, settings.last_epsilon, settings.epsilon_minibatches
-            )
-            state.params["exploration"].flat.fill_(epsilon)
-        return state
+        return self._explored(params, greedy, allowed, noise, carry), memory
 
     def _means(self, quantiles: Tensor) -> Tensor:
         """Return the mean return of every choice, `[..., n]`: h is not linear, so quantiles are restored before."""
@@ -213,7 +124,7 @@ class QRDQN(Algorithm):
         noise = [None] * 3 if batch.noise is None else list(batch.noise.unbind(1))
         quantiles = self._quantiles(params["value"], batch["observation"], noise[0])
         with torch.no_grad():
-            following = self._quantiles(part(batch.targets, _TARGET), batch["following"], noise[1])
+            following = self._quantiles(part(batch.targets, TARGET), batch["following"], noise[1])
             judged = following
             if self.settings.double:
                 judged = self._quantiles(params["value"], batch["following"], noise[2])
@@ -224,7 +135,7 @@ class QRDQN(Algorithm):
         network, burn_in_steps = self._network, self.settings.burn_in_steps
         outputs, memories = network.over_replayed(params["value"], batch, burn_in_steps)
         with torch.no_grad():
-            target = part(batch.targets, _TARGET)
+            target = part(batch.targets, TARGET)
             _, target_memories = network.over_replayed(target, batch, burn_in_steps)
             following = self._by_choice(network.after_replayed(target, batch, target_memories).flatten(0, 1))
             judged = following
