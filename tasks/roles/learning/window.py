@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from penstock.storage.errors import ConfigError
+from penstock.storage.errors import ConfigError, DivergedError
 from penstock.tasks.data.input.sampling import ReplayWindow
 from penstock.tasks.model.algorithms.contract import Draw
 
@@ -109,9 +109,18 @@ class RoundWindow:
             priorities: float64 `[n]`, the same in every process that has this window.
 
         Raises:
-            ValueError: a priority is negative or not finite.
+            DivergedError: a priority is not finite.
+            ValueError: a priority is negative.
         """
-        self._window.update(rows.numpy() + self._window.first_id, priorities.cpu().numpy())
+        values = priorities.cpu().numpy()
+        if not np.isfinite(values).all():
+            raise DivergedError(
+                f"round {self._rounds - 1} diverged: {np.count_nonzero(~np.isfinite(values))} of {len(values)} "
+                f"priorities of a minibatch are not finite. Nothing of its stage was committed, and a resumed run "
+                f"would end likewise: start another one with a lower algorithm.learning_rate, or look for rewards and "
+                f"observations that are not finite"
+            )
+        self._window.update(rows.numpy() + self._window.first_id, values)
 
     def export(self) -> dict[str, NDArray[Any]]:
         """Return the state for a checkpoint: empty unless the window is prioritised."""

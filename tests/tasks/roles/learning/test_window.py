@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.storage.errors import ConfigError
+from penstock.storage.errors import ConfigError, DivergedError
 from penstock.tasks.model.algorithms.contract import WindowSpec
 from penstock.tasks.roles.learning.window import RoundWindow, training_rows
 
@@ -108,3 +108,13 @@ def test_a_round_that_is_no_whole_number_of_sequences_is_refused():
     assert training_rows(spec, 8, 24) == 6
     with pytest.raises(ConfigError, match=r"round_steps = 10: .* have 4 steps each .*change one of the two"):
         training_rows(spec, 10, 30)
+
+
+def test_priorities_that_are_not_finite_say_that_the_run_diverged():
+    """As metrics would at the stage's end; a negative one is a mistake of the algorithm."""
+    window = RoundWindow(WindowSpec(64, 0.6), 8)
+    window.begin_round()
+    with pytest.raises(DivergedError, match="round 0 diverged: 1 of 2 priorities"):
+        window.update(torch.tensor([0, 1]), torch.tensor([1.0, torch.nan], dtype=torch.float64))
+    with pytest.raises(ValueError, match="at least 0"):
+        window.update(torch.tensor([0, 1]), torch.tensor([1.0, -1.0], dtype=torch.float64))
