@@ -16,6 +16,7 @@ from penstock.storage.stores.open import open_store
 from penstock.tasks.environments.header import with_header
 from penstock.tasks.setup.config.loading import build_config, with_overrides
 from penstock.tasks.setup.distribution.policies import AUTO
+from penstock.tasks.setup.planning.initial_parameters import find_initial
 from penstock.tasks.setup.planning.preflight import check_distribution, check_environment
 
 if TYPE_CHECKING:
@@ -77,13 +78,20 @@ def grid_points(name: str, grid: Mapping[str, Sequence[Any]], config: TrainConfi
 def check_points(points: Iterable[Point]) -> None:
     """Refuse points whose environment or distribution policy no run can have, or not with its algorithm.
 
-    Each combination is checked once; settings with a fraction, such as a learning rate, make no other one.
+    Each combination is checked once; settings with a fraction, such as a learning rate, make no other one. Of a run
+    that parameters are taken from, it is checked that there is its version.
 
     Raises:
         ConfigError: names the mistake.
+        RunNotFoundError: parameters are to be taken from a run that there is not.
     """
     checked: list[tuple[object, ...]] = []
+    sources: list[tuple[object, ...]] = []
     for point in points:
+        source = point.config.init_from.run, point.config.init_from.version
+        if source not in sources:
+            sources.append(source)
+            find_initial(point.config)
         algorithm = point.config.algorithm
         whole = {name: value for name, value in algorithm if not isinstance(value, float)}
         varied = (point.config.environment, point.config.distribution, type(algorithm), whole)

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from penstock.storage.refs import SnapshotRef
+    from penstock.storage.runs.commit_schema import Commit
     from penstock.storage.runs.run import RunFolder
     from penstock.tasks.setup.config.run import RunConfig
 
@@ -70,15 +72,12 @@ class InitialParameters:
     """Store, run, version, stage and checkpoint that they come from, for `run.json`."""
 
 
-def read_initial(config: RunConfig) -> InitialParameters | None:
-    """Read and check the parameters that the settings name; None if they name no run.
+def find_initial(config: RunConfig) -> tuple[RunFolder, Commit, SnapshotRef] | None:
+    """Return the run, the commit and the version whose parameters the settings name; None if they name no run.
 
     Raises:
         RunNotFoundError: there is no such run.
-        ConfigError: it has no such version, the version is not the last of a stage, its checkpoint was removed, it has
-            other parameters than the digest says, or, one line each, groups, names, shapes or dtypes are not those of
-            the new run's algorithm.
-        CorruptObjectError: the checkpoint was altered or cut short.
+        ConfigError: it has no such version, or the version is not the last of a stage.
     """
     settings = config.init_from if isinstance(config, TrainConfig) else None
     if settings is None or settings.run is None:
@@ -90,6 +89,23 @@ def read_initial(config: RunConfig) -> InitialParameters | None:
             f"init_from.version = {ref.version}: run '{source.name}' keeps all parameters of the last version of a "
             f"stage alone; choose {commit.version}, the last of stage {commit.stage}, or another stage's last"
         )
+    return source, commit, ref
+
+
+def read_initial(config: RunConfig) -> InitialParameters | None:
+    """Read and check the parameters that the settings name; None if they name no run.
+
+    Raises:
+        RunNotFoundError: there is no such run.
+        ConfigError: it has no such version, the version is not the last of a stage, its checkpoint was removed, it has
+            other parameters than the digest says, or, one line each, groups, names, shapes or dtypes are not those of
+            the new run's algorithm.
+        CorruptObjectError: the checkpoint was altered or cut short.
+    """
+    source_commit = find_initial(config)
+    if source_commit is None or not isinstance(config, TrainConfig):
+        return None
+    settings, (source, commit, ref) = config.init_from, source_commit
     with reading(source.store, "init_from", commit.stage, commit.stage, shards=False, optional=True):
         found = _checkpoint_of(source, commit.checkpoint.name, commit.checkpoint.digest, ref.version)
     stored, groups = _by_group(found), settings.groups

@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.flows.sweeps.points import check_points, grid_points
-from penstock.storage.errors import ConfigError
+from penstock.storage.errors import ConfigError, RunNotFoundError
 
 from ...support.stored.stored_points import small_config
 
@@ -49,3 +49,9 @@ def test_a_setting_is_not_varied_beside_its_table(tmp_path):
         grid_points("mine", grid, small_config(tmp_path))
     with pytest.raises(ConfigError, match="continues can't be varied"):
         grid_points("mine", {"continues": ["a"]}, small_config(tmp_path))
+
+
+def test_a_missing_run_to_take_parameters_from_is_refused(tmp_path):
+    """Before the sweep's name is used up by runs that can't begin."""
+    with pytest.raises(RunNotFoundError, match="'nobody'"):
+        check_points(grid_points("mine", {"init_from.run": ["nobody"]}, small_config(tmp_path)))
