@@ -15,7 +15,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 
 from penstock.native.adapters.vector_env import WrappedSource
-from penstock.native.pool.arguments import folded_seed
+from penstock.native.pool.arguments import folded_seed, refuse_unknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -46,12 +46,7 @@ def atari_source(
         near = get_close_matches(env_id, games, n=3, cutoff=0.4)
         raise ValueError(f"no Atari game is called {env_id!r}; similar: {', '.join(near) or 'none'}")
     offered = _offered(vector_class)
-    unknown = sorted(set(settings) - set(offered))
-    if unknown:
-        listed = ", ".join(f"{name}={default!r}" for name, default in offered.items())
-        near = [match for name in unknown for match in get_close_matches(name, offered, n=1)]
-        hint = f"; did you mean {' or '.join(near)}?" if near else ""
-        raise ValueError(f"{env_id} has no setting {', '.join(map(repr, unknown))}; its settings: {listed}{hint}")
+    refuse_unknown(env_id, sorted(set(settings) - set(offered)), offered)
     values = offered | gymnasium.spec(env_id).kwargs
     values |= {name: _like(name, value, offered[name]) for name, value in settings.items()}
     if values["frameskip"] < 1:

@@ -19,7 +19,7 @@ from gymnasium.vector.utils import batch_space
 from penstock.native.adapters.batched_array import BatchedArray, with_true_bounds
 from penstock.native.adapters.round_steps import RoundStep, RoundVector
 from penstock.native.adapters.vector_env import WrappedSource
-from penstock.native.pool.arguments import folded_seed
+from penstock.native.pool.arguments import folded_seed, refuse_unknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -59,12 +59,7 @@ def envpool_source(
     """
     name = env_id.removeprefix(PREFIX)
     offered = _offered(env_id)
-    unknown = sorted(set(settings) - set(offered) - {"render_mode"})
-    if unknown:
-        listed = ", ".join(f"{key}={default!r}" for key, default in offered.items())
-        near = [match for key in unknown for match in get_close_matches(key, offered, n=1)]
-        hint = f"; did you mean {' or '.join(near)}?" if near else ""
-        raise ValueError(f"{env_id} has no setting {', '.join(map(repr, unknown))}; its settings: {listed}{hint}")
+    refuse_unknown(env_id, sorted(set(settings) - set(offered) - {"render_mode"}), offered)
     if settings.get("render_mode") is not None:
         raise ValueError(f"{env_id} can't be drawn here: leave render_mode out")
     values = {key: _like(key, value, offered[key]) for key, value in settings.items() if key in offered}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,7 +14,7 @@ import numpy as np
 from penstock.native.pool.control_suite import PREFIX as SUITE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, MutableMapping, Sequence
+    from collections.abc import Collection, MutableMapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -129,17 +130,43 @@ def configuration(
         for name, value in given.items()
         if name not in own and not (name in defaults and np.array_equal(value, defaults[name]))
     )
-    if unknown:
-        fields = ", ".join(f"{name}={default!r}" for name, default in own.items())
-        near = [match for name in unknown for match in get_close_matches(name, own, n=1)]
-        hint = f"; did you mean {' or '.join(near)}?" if near else ""
-        if environment_id in gymnasium.registry:
-            hint += f"; Gymnasium's own, 'gymnasium/{environment_id}', takes the keyword arguments of its class"
-        raise ValueError(
-            f"{environment_id} has no configuration field {', '.join(map(repr, unknown))}; its fields: "
-            f"{fields or 'none'}{hint}"
-        )
+    others = f"; Gymnasium's own, 'gymnasium/{environment_id}', takes the keyword arguments of its class"
+    ending = others if environment_id in gymnasium.registry else ""
+    refuse_unknown(environment_id, unknown, own, kind="configuration field", listed_as="fields", ending=ending)
     return {name: one_each(name, given.get(name, default), default, num_envs) for name, default in defaults.items()}
+
+
+def refuse_unknown(
+    environment_id: str,
+    unknown: Collection[str],
+    offered: Mapping[str, object] | Sequence[str],
+    *,
+    kind: str = "setting",
+    listed_as: str = "settings",
+    ending: str = "",
+) -> None:
+    """Refuse settings that an environment does not have.
+
+    Args:
+        environment_id: Its id.
+        unknown: Names that it does not have; none are fine.
+        offered: Those that it has, with their defaults or without.
+        kind: What one is called.
+        listed_as: What all are called.
+        ending: The end of the message.
+
+    Raises:
+        ValueError: There are some; the message lists what is offered, and what is near.
+    """
+    if not unknown:
+        return
+    listed = [f"{name}={value!r}" for name, value in offered.items()] if isinstance(offered, Mapping) else offered
+    near = [match for name in unknown for match in get_close_matches(name, list(offered), n=1)]
+    hint = f"; did you mean {' or '.join(near)}?" if near else ""
+    raise ValueError(
+        f"{environment_id} has no {kind} {', '.join(map(repr, unknown))}; its {listed_as}: "
+        f"{', '.join(listed) or 'none'}{hint}{ending}"
+    )
 
 
 def settable(environment_id: str, defaults: Mapping[str, ValueT]) -> dict[str, ValueT]:

@@ -16,6 +16,7 @@ from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode
 
 from penstock.native.adapters.vector_env import WrappedSource
+from penstock.native.pool.arguments import refuse_unknown
 from penstock.native.simulators.array_vector import ArrayVector
 from penstock.native.simulators.jax_program import JaxProgram
 
@@ -46,12 +47,7 @@ def brax_source(
     given = {name: value for name, value in settings.items() if name != "render_mode"}
     constructor = _constructor(env_id)
     offered = brax_types(env_id)
-    if unknown := sorted(given.keys() - offered.keys()):
-        near = [match for name in unknown for match in get_close_matches(name, offered, n=1)]
-        hint = f"; did you mean {' or '.join(near)}?" if near else ""
-        raise ValueError(
-            f"{env_id} has no setting {', '.join(map(repr, unknown))}; its settings: {', '.join(offered)}{hint}"
-        )
+    refuse_unknown(env_id, sorted(given.keys() - offered.keys()), list(offered))
     if given.get("backend", BACKENDS[0]) not in BACKENDS:
         raise ValueError(f"backend is {given['backend']!r}, expected one of {', '.join(map(repr, BACKENDS))}")
     try:

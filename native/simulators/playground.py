@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gymnasium.spaces import Box
 
+from penstock.native.pool.arguments import refuse_unknown
 from penstock.native.simulators.brax import jax_source
 
 if TYPE_CHECKING:
@@ -43,11 +44,7 @@ def playground_source(
     suite, name = _suite(env_id)
     config = suite.get_default_config(name)
     offered = _offered(config)
-    if unknown := sorted(given.keys() - offered.keys()):
-        near = [match for key in unknown for match in get_close_matches(key, offered, n=1)]
-        hint = f"; did you mean {' or '.join(near)}?" if near else ""
-        listed = ", ".join(f"{key}={value!r}" for key, value in offered.items())
-        raise ValueError(f"{env_id} has no setting {', '.join(map(repr, unknown))}; its settings: {listed}{hint}")
+    refuse_unknown(env_id, sorted(given.keys() - offered.keys()), offered)
     for key, value in given.items():
         if type(offered[key]) is float and type(value) is int:
             given[key] = float(value)
