@@ -237,8 +237,8 @@ class Gang:
                         shown += f" and {len(missing) - _SHOWN_MEMBERS} more"
                     self.error = GangError(
                         f"stage {self.template.stage}: {shown} did not report within {gang_seconds:g} s; "
-                        f"{len(self.members)} of {len(expected)} members did. Check the Dask workers, or raise "
-                        f"cluster.gang_seconds"
+                        f"{len(self.members)} of {len(expected)} members did. Check the Dask workers, each of which "
+                        f"needs a thread for each of its slots (`--nthreads`), or raise cluster.gang_seconds"
                     )
             if self.error is not None:
                 raise self.error
