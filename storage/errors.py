@@ -95,6 +95,10 @@ class GangRefusedError(GangError):
     """The cluster has too few slots for the gang, or too few were free within the time allowed."""
 
 
+class MemberStoppedError(GangError):
+    """A member left because it was told to: another one failed, whose error is the cause, or the stage is given up."""
+
+
 class MemberLostError(GangError):
     """One of several members that synchronise was lost, so all leave and restart the stage. The message names it."""
 

@@ -20,7 +20,7 @@ from distributed import as_completed, span
 from distributed.scheduler import KilledWorker
 
 from penstock.storage.error_places import describe_error
-from penstock.storage.errors import GangError, MemberLeftError, MemberLostError, PenstockError
+from penstock.storage.errors import GangError, MemberLeftError, MemberLostError, MemberStoppedError, PenstockError
 from penstock.storage.records import RecordError
 from penstock.tasks.driver.admission import rpc
 from penstock.tasks.driver.forgetting import SPAN
@@ -257,9 +257,10 @@ class Gang:
     def _cause_of(self, error: BaseException) -> BaseException:
         """Return the cause for which a member lost another one: the other's error, or members whose workers were lost.
 
-        Members that synchronise within a round notice the loss of another one, often before the flow does.
+        Members that synchronise within a round notice the loss of another one, often before the flow does; those in
+        the process of one that failed are told to leave, and may be heard first.
         """
-        if not isinstance(error, MemberLostError):
+        if not isinstance(error, MemberLostError | MemberStoppedError):
             return error
         self.leave(str(error))
         deadline = time.monotonic() + _CAUSE_SECONDS

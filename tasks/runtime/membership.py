@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from distributed import Reschedule, Status, get_worker
 
-from penstock.storage.errors import GangError, LeaseLostError
+from penstock.storage.errors import GangError, LeaseLostError, MemberStoppedError
 from penstock.storage.runs.lease import LeaseWatcher
 from penstock.tasks.runtime import mailbox, shutdown
 from penstock.tasks.runtime.events import LogRecord, Preempted, Reported, encode_event
@@ -168,7 +168,7 @@ class Membership:
             raise Reschedule(f"{self.assignment.member} leaves stage {self.assignment.stage}: its worker was preempted")
         reason = MAILBOX.get(self._topic, "leave")
         if reason is not None:
-            raise GangError(f"{self.assignment.member} leaves stage {self.assignment.stage}: {reason}")
+            raise MemberStoppedError(f"{self.assignment.member} leaves stage {self.assignment.stage}: {reason}")
         if self._worker.status in _CLOSING:
             # For instance, its scheduler was lost. Dask waits half a minute for the task before it ends the process.
             raise GangError(f"{self.assignment.member} leaves stage {self.assignment.stage}: its worker is closing")

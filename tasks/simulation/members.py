@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any, cast
 
 from penstock.storage.digest import digest
-from penstock.storage.errors import CorruptObjectError, GangError, LeaseLostError
+from penstock.storage.errors import CorruptObjectError, LeaseLostError, MemberStoppedError
 from penstock.storage.refs import Ref, checkpoint_name
 from penstock.storage.runs.commits import read_commit
 from penstock.storage.runs.lease import LeaseWatcher
@@ -95,7 +95,7 @@ class SimulatedMembership:
             raise self._failure
         reason = self.latest("leave")
         if reason is not None:
-            raise GangError(f"{self.assignment.member} leaves stage {self.assignment.stage}: {reason}")
+            raise MemberStoppedError(f"{self.assignment.member} leaves stage {self.assignment.stage}: {reason}")
         if self._watcher.lost:
             raise LeaseLostError(f"{self.assignment.member} leaves: {self._watcher.reason}")
 

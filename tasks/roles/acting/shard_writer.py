@@ -65,6 +65,7 @@ class RoundWriter:
         self._storage = RoundStorage(assignment, context, membership, shards, states, confirm)
         self._free: dict[int, list[RoundBuffers]] = {}
         self._pending: list[Future[None]] = []
+        self._failure: BaseException | None = None
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="round-writer")
 
     @property
@@ -114,12 +115,22 @@ class RoundWriter:
 
     def _write(self, acted: ActedRound, info: Later[ShardInfo], stored_as: Future[ShardRef]) -> None:
         try:
+            self._refuse_after_failure()
             self._encode_and_store(acted, info, stored_as)
         except BaseException as error:
+            self._failure = self._failure or error
             if not stored_as.done():
                 stored_as.set_exception(error)
             self._membership.fail(error)
             raise
+
+    def _refuse_after_failure(self) -> None:
+        """Store nothing after a round that could not be stored.
+
+        What follows it would be taken for what follows the other round that is stored there.
+        """
+        if self._failure is not None:
+            raise self._failure
 
     def _encode_and_store(self, acted: ActedRound, info: Later[ShardInfo], stored_as: Future[ShardRef]) -> None:
         acted.to_host()

@@ -8,7 +8,7 @@ import dask
 import pytest
 from distributed import Client, Scheduler, SpecCluster, Worker
 
-from penstock.storage.errors import GangError
+from penstock.storage.errors import GangError, MemberStoppedError, StageMismatchError
 from penstock.tasks.driver.cluster import Cluster, Clusters
 from penstock.tasks.driver.gang import Gang
 from penstock.tasks.runtime.events import Reported
@@ -86,3 +86,18 @@ def test_an_error_about_many_missing_members_names_some(gang: Gang):
     """A message with thousands of names would hide what to do."""
     with pytest.raises(GangError, match=r"act-0, act-1, .*act-19 and 481 more did not report within 0.01 s; 0 of 501"):
         gang.start(0.01)
+
+
+def test_the_error_of_the_member_that_failed_counts_whichever_is_heard_first(gang: Gang):
+    """Others of its process leave at the same moment; the stage starts again only for the error of the one."""
+
+    def fail(error: Exception) -> None:
+        raise error
+
+    client = gang.clusters.every[0].client
+    cause, told = StageMismatchError("round 2 is stored otherwise"), MemberStoppedError("act-1 leaves stage 0")
+    gang._futures = [client.submit(fail, error, pure=False) for error in (cause, told)]
+    for future in gang._futures:
+        future.exception(LONG_SECONDS)
+    with pytest.raises(StageMismatchError, match="stored otherwise"):
+        gang.results(gang._futures[1:])

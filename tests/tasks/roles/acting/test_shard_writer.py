@@ -248,3 +248,32 @@ def test_what_is_stored_is_told_and_compared(context: RunContext, root, tmp_path
         check_agreement(0, learned, [one, other])
     with pytest.raises(StageMismatchError, match=r"tiles \[0, 1\]"):
         check_agreement(0, learned[:4], [one, other])
+
+
+def test_nothing_is_stored_after_a_round_that_is_stored_otherwise(context: RunContext, root, tmp_path: Path):
+    """A later round and its state would be taken for those that follow the stored one, by the next try of the stage."""
+    other = Acting(context, root("other"), tmp_path / "other-cache")
+    other.params = context.algorithm.init(9).params
+    other.act()
+    (foreign,) = (
+        name
+        for name in other.context.run.store.list("shards/")
+        if (parse_shard_name(name).round, parse_shard_name(name).tile) == (1, 0)
+    )
+    store = root("store")
+    store.write(f"small/{foreign}", [other.context.run.store.read(foreign)])
+    acting = Acting(context, store, tmp_path / "cache")
+    actor, seen = acting.actors[0], []
+    for _ in range(ROUNDS):
+        acted = actor.act_round(0, acting.params, acting.writer.buffers(actor))
+        try:
+            acting.writer.submit(acted)
+        except StageMismatchError as error:
+            seen.append(error)
+    with pytest.raises(StageMismatchError, match="round 1 of tile 0 is stored as"):
+        acting.writer.finish()
+    acting.writer.close()
+    stored = sorted(parse_shard_name(name).round for name in acting.context.run.store.list("shards/"))
+    assert stored == [0, 1]
+    assert all(parse_state_name(name).round == 0 for name in acting.context.run.store.list("states/"))
+    assert {type(error) for error in acting.hints.failures} == {StageMismatchError}
