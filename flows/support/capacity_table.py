@@ -81,6 +81,12 @@ def scale(
     if hours is not None and not hours > 0:
         raise ConfigError(f"--hours {hours:g}: expected a number above 0, as in --hours 8.6")
     _check(config)
+    most = min(counts) * _tiles_per_actor(config)
+    if learners is not None and learners > most:
+        raise ConfigError(
+            f"--learners {learners}: --actors {min(counts)} has {most} tiles, and each learner owns at least one; "
+            f"choose fewer learners, more --actors, or smaller tiles (environment.envs_per_tile)"
+        )
     on_trial()
     sizes, parts = measure_parts(tried_config(config), None)
     of_parts = {name: _part(name, value) for name, value in parts.to_json().items() if value is not None}

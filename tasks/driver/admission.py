@@ -148,9 +148,11 @@ def allocated(
         kind: `all`, or `free` to leave out occupied slots.
         names: names of the clusters, for the lines about shortages.
     """
-    left = [[dict(worker[kind]) for worker in workers] for workers in slots]
+    # Workers with the fewest kinds of resources come first, and last the roles that need the fewest.
+    left = [sorted((dict(worker[kind]) for worker in workers), key=len) for workers in slots]
+    demanding = sorted(roles, key=lambda role: -len(role.resources))
     by_role: dict[str, list[int]] = {role.name: [] for role in roles}
-    for role in roles:
+    for role in demanding:
         _take(left, by_role[role.name], role, may_use[role.name], role.needed)
     lacking = []
     for role in roles:
@@ -162,7 +164,7 @@ def allocated(
                 there += f" at {' and '.join(names[cluster] for cluster in may_use[role.name])}"
             lacking.append(f"{role.needed} slots with {resources} for '{role.name}', {there}")
     # No role gets more than it needs before all roles have what they need.
-    for role in roles:
+    for role in demanding:
         _take(left, by_role[role.name], role, may_use[role.name], role.replicas)
     return AllocationResult(by_role, lacking)
 

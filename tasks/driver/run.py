@@ -17,6 +17,7 @@ from penstock.storage.digest import canonical_json, digest
 from penstock.storage.errors import (
     ConfigError,
     CorruptObjectError,
+    GangRefusedError,
     PenstockError,
     RunExistsError,
     SchedulerLostError,
@@ -46,11 +47,12 @@ from penstock.tasks.setup.config.loading import merge
 from penstock.tasks.setup.config.replay import ReplayConfig, build_stored_config
 from penstock.tasks.setup.config.run import MOVABLE, RunConfig
 from penstock.tasks.setup.config.without_effect import settings_without_effect
+from penstock.tasks.setup.distribution.policies import AUTO
 from penstock.tasks.setup.distribution.settings import DistributionSettings
 from penstock.tasks.setup.planning.auto_policy import choose
 from penstock.tasks.setup.planning.extending import with_extensions
 from penstock.tasks.setup.planning.initial_parameters import keep_initial
-from penstock.tasks.setup.planning.preflight import check_clusters
+from penstock.tasks.setup.planning.preflight import check_clusters, check_distribution
 from penstock.tasks.setup.planning.run_calibration import measure_parts
 
 if TYPE_CHECKING:
@@ -208,6 +210,12 @@ def resolve_auto_policy(resolved: ResolvedRun) -> tuple[ResolvedRun, Choice | No
         with connected_to(config.cluster.scheduler) as client:
             slots = client.run_on_scheduler(read_slots)
             learners = [worker["address"] for worker in slots if worker["all"].get("learner")]
+            if not learners:
+                raise GangRefusedError(
+                    f"distribution.policy = '{AUTO}' tries the configuration on a worker with the resource learner=1, "
+                    f"and the Dask scheduler at {config.cluster.scheduler} has none; start one with `--resources "
+                    f"learner=1`, or choose a distribution.policy"
+                )
             require_penstock(client, config.cluster.scheduler, learners)
             sizes, parts = measure_parts(config, client)
             choice = choose(config, sizes, parts, lambda policy: shortages(policy, slots, "all"))
@@ -332,8 +340,8 @@ def _stored_config(run: RunFolder, config: RunConfig) -> RunConfig:
         )
     now = {"name": run.name, "store": config.store, "cluster": config.cluster.model_dump(mode="json")}
     given = config.distribution
-    # A flow run that names only the run has the default device, which may compute other bytes than the run's.
-    names = [name for name in MOVABLE if name != "device" or name in given.model_fields_set]
+    # A flow run that names only the run has the defaults: fewer tasks, and a device that may compute other bytes.
+    names = [name for name in MOVABLE if name in given.model_fields_set]
     movable = {"distribution": {name: getattr(given, name) for name in names}}
     stored = build_stored_config(merge({**stored_settings(description["config"]), **now}, movable))
     wanted, learners = config.distribution, stored.distribution.learn_tasks
@@ -357,4 +365,5 @@ def _stored_config(run: RunFolder, config: RunConfig) -> RunConfig:
             f"start another run with the intended settings"
         )
     check_clusters(stored.make_policy(), stored.cluster)
+    check_distribution(stored)
     return stored

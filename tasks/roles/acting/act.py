@@ -26,7 +26,7 @@ from penstock.tasks.runtime.results import ActResult
 from penstock.tasks.setup.distribution.dataflow import crosses, tiles_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from penstock.storage.refs import StateRef
     from penstock.storage.runs.commit_schema import Commit
@@ -65,7 +65,7 @@ def act(
     stage = assignment.stage
     rounds = context.rounds_of(stage)
     tiles = tiles_of(assignment.replica, assignment.replicas, context.config.environment.tiles)
-    actors, found = _resume_all(assignment, context, tiles, served, device)
+    actors, found = _resume_all(assignment, context, tiles, served, device, membership.check)
     resumed = {tile: actor.next_round for tile, actor in actors.items() if actor.next_round > rounds.start}
     if resumed:
         membership.log.info("resumes after stored rounds: %s", resumed)
@@ -151,13 +151,17 @@ def _resume_all(
     tiles: range,
     served: Mapping[int, LinkAddress] | None,
     device: torch.device | None,
+    check: Callable[[], None] | None = None,
 ) -> tuple[dict[int, TileActor], Starts]:
-    """Return the actors of all tiles, as they were stored, and the stored objects that were found."""
+    """Return the actors of all tiles, as they were stored, and the stored objects that were found.
+
+    `check` is called while environments elsewhere start, and raises if the member must leave.
+    """
     found = find_starts(assignment, context, tiles)
     actors: dict[int, TileActor] = {}
     try:
         for tile, start, buffer in zip(tiles, found.starts, found.buffers, strict=True):
-            actors[tile] = _actor(context, tile, start, buffer, served, device, found.before)
+            actors[tile] = _actor(context, tile, start, buffer, served, device, found.before, check)
     except BaseException:
         for actor in actors.values():
             actor.close()
@@ -173,12 +177,13 @@ def _actor(
     served: Mapping[int, LinkAddress] | None,
     device: torch.device | None,
     before: Commit | None,
+    check: Callable[[], None] | None,
 ) -> TileActor:
     if device is not None:
         actor: TileActor = TorchTileActor(context, tile, device)
     else:
         pool = (
-            RemotePool(context, tile, start[1] if start else 0, served[tile])
+            RemotePool(context, tile, start[1] if start else 0, served[tile], check=check)
             if served
             else make_acting_pool(context, tile, before)
         )

@@ -11,7 +11,7 @@ from penstock.tasks.roles.stepping.protocol import StepFrame, pack_start, unpack
 from penstock.tasks.roles.stepping.sockets import LINK_SECONDS, Link, LinkAddress, connect
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
 
@@ -33,6 +33,7 @@ class RemotePool:
         first_round: int,
         address: LinkAddress,
         timeout_seconds: float = LINK_SECONDS,
+        check: Callable[[], None] | None = None,
     ) -> None:
         """Create the pool; sends nothing yet.
 
@@ -42,12 +43,15 @@ class RemotePool:
             first_round: that will be acted; the peer serves from there to the end of the stage.
             address: where the peer listens.
             timeout_seconds: longest wait for one answer.
+            check: as of `Link.wait`; with it the answer to the start is waited for longer, since environments that are
+                restored by a replay take as long for it as their steps took.
         """
         self._tile = tile
         self._first_round = first_round
         self._address = address
         self._peer = address.member
         self._timeout_seconds = timeout_seconds
+        self._check = check
         self._frame = StepFrame(context)
         self._observation = self._frame.observation
         self._link: Link | None = None
@@ -141,8 +145,10 @@ class RemotePool:
 
     def _open(self, start: bytes) -> None:
         self.close()
-        self._link = connect(self._address, self._tile, self._timeout_seconds)
+        self._link = connect(self._address, self._tile, self._timeout_seconds, self._check)
         self._link.send_sized(start)
+        if self._check is not None:
+            self._link.wait(self._check)
         self._receive(last=False)
         self._observation = self._frame.observation.copy()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hmac
 import secrets
+import select
 import socket
 import struct
 from dataclasses import asdict, dataclass
@@ -16,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 from penstock.storage.errors import MemberLostError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 LINK_SECONDS = 60.0
 """Time-out for one message of a live peer: far more than a step of any environment takes."""
 
+_CHECK_MILLISECONDS = 250
 _TOKEN_BYTES = 16
 _HELLO = struct.Struct(f"<{_TOKEN_BYTES}sI")
 _SIZE = struct.Struct("<Q")
@@ -108,6 +110,17 @@ class Link:
             received += count
         self.received_bytes += expected
 
+    def wait(self, check: Callable[[], None]) -> None:
+        """Wait for the peer's next message, however long it takes.
+
+        Args:
+            check: called several times a second; raises if the peer will not answer.
+        """
+        ready = select.poll()
+        ready.register(self._socket, select.POLLIN)
+        while not ready.poll(_CHECK_MILLISECONDS):
+            check()
+
     def send_sized(self, message: bytes) -> None:
         """Send a message whose length the peer cannot know."""
         self.send(_SIZE.pack(len(message)) + message)
@@ -136,13 +149,19 @@ class Link:
         )
 
 
-def connect(address: LinkAddress, channel: int, timeout_seconds: float = LINK_SECONDS) -> Link:
+def connect(
+    address: LinkAddress,
+    channel: int,
+    timeout_seconds: float = LINK_SECONDS,
+    check: Callable[[], None] | None = None,
+) -> Link:
     """Open a link to a listener.
 
     Args:
         address: as advertised.
         channel: what the link is for, a number that the peer understands.
         timeout_seconds: of this, and of every message later.
+        check: as of `Link.wait`; with it a listener that is busy is waited for.
 
     Raises:
         MemberLostError: no process listens there, or it expects another token.
@@ -157,9 +176,13 @@ def connect(address: LinkAddress, channel: int, timeout_seconds: float = LINK_SE
     link = Link(connection, where, timeout_seconds)
     try:
         link.send(_HELLO.pack(bytes.fromhex(address.token), channel))
+        if check is not None:
+            link.wait(check)
         link.receive_into(memoryview(bytearray(len(_WELCOME))))
-    except MemberLostError as error:
+    except BaseException as error:
         link.close()
+        if not isinstance(error, MemberLostError):
+            raise
         raise MemberLostError(
             f"{where} did not accept the link: it expects another token, as a member of another gang would, or it has "
             f"ended ({error})"

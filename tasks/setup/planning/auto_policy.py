@@ -5,7 +5,7 @@ The choice and the measurements behind it are stored in `run.json`, so a resumed
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -96,7 +96,7 @@ def candidates(config: ConfigT) -> Iterator[ConfigT]:
 def choose(
     config: RunConfig, sizes: Sizes, parts: PartSeconds, shortages: Callable[[DistributionPolicy], list[str]]
 ) -> Choice:
-    """Compare all candidates that fit.
+    """Compare all candidates that fit; those whose roles would have to shrink only where no other fits.
 
     Args:
         config: The run's settings.
@@ -107,7 +107,9 @@ def choose(
     Raises:
         GangRefusedError: no candidate fits on the cluster.
     """
-    found, lacking = [], []
+    found: list[Candidate] = []
+    shrunk: list[Candidate] = []
+    lacking: list[str] = []
     for candidate in candidates(config):
         policy = make_policy(candidate.distribution)
         if policy.pools == "torch" and parts.torch_round is None:
@@ -115,7 +117,11 @@ def choose(
         elif lines := shortages(policy):
             lacking.append(f"{policy.name} needs {'; '.join(lines)}")
         else:
-            found.append(Candidate(candidate.distribution, round_seconds(policy, candidate, parts, sizes)))
+            # The prediction is for all replicas.
+            whole = replace(policy, roles=tuple(replace(role, fewest=None) for role in policy.roles))
+            fitting = shrunk if shortages(whole) else found
+            fitting.append(Candidate(candidate.distribution, round_seconds(policy, candidate, parts, sizes)))
+    found = found or shrunk
     if not found:
         raise GangRefusedError(
             f"no policy fits on the cluster, even when it is idle: {'. '.join(lacking)}. Start workers with "

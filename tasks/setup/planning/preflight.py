@@ -59,6 +59,11 @@ def check_quorum(config: RunConfig, policy: DistributionPolicy) -> None:
             f"the last of them would be left out in every round; choose distribution.act_tasks = {tiles}, or larger "
             f"tiles (environment.envs_per_tile)"
         )
+    if actors.needed != tiles:
+        raise ConfigError(
+            f"{asked}: distribution.min_act_tasks = {actors.needed} lets stages begin with fewer act tasks than the "
+            f"{tiles} tiles, of which some would then be left out in every round; leave it out"
+        )
     if config.shards_needed == tiles:
         raise ConfigError(
             f"{asked}: this requires all of a round's {tiles} shards; choose a smaller quorum, or more tiles (a "

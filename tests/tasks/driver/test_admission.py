@@ -97,6 +97,21 @@ def test_roles_share_what_a_worker_has():
     assert shortages(policy, [worker(slot=3.0), worker(slot=1.0)], "all") == []
 
 
+@pytest.mark.parametrize("first", ["with a GPU", "without"])
+def test_a_gang_that_fits_gets_in_in_whatever_order_workers_are(first):
+    """The role that needs less leaves the worker that has more to the one that needs it."""
+    roles = (
+        Role("act", frozenset({"act"}), 1, (("actor", 1.0),)),
+        Role("trainer", frozenset({"learn"}), 1, (("actor", 1.0), ("GPU", 1.0))),
+    )
+    workers = [worker(actor=1, GPU=1), worker(actor=1)]
+    if first == "without":
+        workers.reverse()
+    found = allocated(roles, {"act": [0], "trainer": [0]}, [workers], "all")
+    assert found.lacking == []
+    assert list(found.by_role) == ["act", "trainer"]
+
+
 def test_counting_changes_no_worker():
     """It may be done again with the same answer."""
     places = [worker(actor=1.0, learner=1.0)]

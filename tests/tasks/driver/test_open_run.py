@@ -1,5 +1,6 @@
 """A run is created once, and goes on with its stored settings but for its place, device and numbers of tasks."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -65,3 +66,23 @@ def test_a_run_may_move_to_another_device(tmp_path, given):
     store_run(tmp_path, device="cuda")
     opened = open_run(resolved(tmp_path, "resume", exists=True, **given))
     assert opened.config.distribution.device == given.get("device", "cuda")
+
+
+def test_numbers_of_tasks_that_were_not_given_stay(tmp_path):
+    """A flow that names the run alone asks for no others; with a quorum below 1, fewer would leave tiles out."""
+    tiles = {"num_envs": 8, "envs_per_tile": 2}
+    config = build_config(
+        {
+            "name": "mine",
+            "store": str(tmp_path),
+            "environment": tiles,
+            "distribution": {"act_tasks": 4, "quorum": 0.5},
+            "algorithm": {"minibatches": 1},
+        }
+    )
+    RunFolder(open_store(tmp_path), "mine").create(describe_run(config))
+    assert open_run(resolved(tmp_path, "resume", exists=True)).config.distribution.act_tasks == 4
+    wanted = resolved(tmp_path, "resume", exists=True)
+    fewer = config.distribution.model_copy(update={"act_tasks": 2})
+    with pytest.raises(ConfigError, match="2 act tasks share 4 tiles"):
+        open_run(replace(wanted, config=config.model_copy(update={"distribution": fewer})))

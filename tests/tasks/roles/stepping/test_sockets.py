@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.storage.errors import MemberLostError
+from penstock.storage.errors import GangError, MemberLostError
 from penstock.tasks.roles.stepping.sockets import Link, LinkAddress, Listener, PendingConnection, connect
 
 if TYPE_CHECKING:
@@ -110,6 +110,29 @@ def test_a_silent_peer_is_named_after_the_timeout(echo):
     with pytest.raises(MemberLostError, match=r"env-3 .* took nothing within 0.2 s"):
         link.send(bytes(1 << 26))
     link.close()
+
+
+def test_a_busy_listener_is_waited_for(echo):
+    """One that replays a stage's steps for another tile answers when it has; who must leave meanwhile does."""
+    process, address = echo
+    process.send_signal(signal.SIGSTOP)
+    calls: list[int] = []
+
+    def check() -> None:
+        calls.append(len(calls))
+        if len(calls) == 3:
+            process.send_signal(signal.SIGCONT)
+
+    link = connect(address, 1, 0.2, check)
+    assert len(calls) >= 3
+    link.close()
+    process.send_signal(signal.SIGSTOP)
+
+    def leave() -> None:
+        raise GangError("act-0 leaves stage 0")
+
+    with pytest.raises(GangError, match="act-0 leaves"):
+        connect(address, 1, 0.2, leave)
 
 
 def test_a_silent_connection_blocks_no_other():

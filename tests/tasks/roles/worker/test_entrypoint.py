@@ -22,7 +22,7 @@ def test_only_unexpected_errors_print_a_traceback():
     log = logging.getLogger("distributed.worker")
     log.addHandler(handler)
     try:
-        with Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=None) as client:
+        with Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address="127.0.0.1:0") as client:
             for error in (GangError("it left"), LeaseLostError("taken over"), ZeroDivisionError("a mistake")):
                 with pytest.raises(type(error)):
                     client.submit(fail, error, pure=False).result(150)

@@ -167,6 +167,16 @@ def test_only_what_fits_the_cluster_is_compared():
         choose(config, SIZES, EVEN, lambda policy: shortages(policy, [], "all"))
 
 
+def test_a_policy_that_would_have_to_shrink_is_chosen_only_where_no_other_fits():
+    """Its prediction is for all of its tasks, which the cluster has not."""
+    config = config_of(act_tasks=4, learn_tasks=4, min_act_tasks=1)
+    places = [{"all": {"actor": 1.0}}, *[{"all": {"learner": 1.0}}] * 4]
+    found = choose(config, SIZES, EVEN, lambda policy: shortages(policy, places, "all")).candidates
+    needed = [{role.name: role.replicas for role in make_policy(one.distribution).roles} for one in found]
+    assert needed
+    assert all(of.get("act", 0) <= 1 for of in needed), needed
+
+
 def test_calibration_measures_every_part():
     """Every part has a positive time, for an environment with a torch version."""
     found = calibrate(config_of(), timed=True)

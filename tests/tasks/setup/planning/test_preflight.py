@@ -45,6 +45,7 @@ def test_a_quorum_counts_whole_shards(quorum, tiles, needed):
         ({"distribution": {"policy": "central", "act_tasks": 1}}, "wait for each other"),
         ({"distribution": {"policy": "single_learner_fine", "act_tasks": 1, "env_tasks": 4}}, "wait for each other"),
         ({"distribution": {"act_tasks": 2}}, "2 act tasks share 4 tiles.*act_tasks = 4"),
+        ({"distribution": {"min_act_tasks": 1}}, "min_act_tasks = 1 lets stages begin with fewer"),
         ({"distribution": {"quorum": 0.9}}, "requires all of a round"),
         ({"algorithm": {"name": "dqn"}}, "'dqn' learns from a window"),
     ],
