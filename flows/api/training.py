@@ -85,7 +85,8 @@ def resume(
         trust: import the code that the run names, also where Python finds it in the working directory.
         progress: print a line per stage.
         callbacks: objects that are called after each commit, without effect on the run.
-        settings: settings of `cluster`, and numbers of act and env tasks, which alone may change: `act_tasks=4`.
+        settings: settings of `cluster`, the device, and numbers of act and env tasks, which alone may change, such as
+            `act_tasks=4`.
 
     Returns:
         The finished run.

@@ -147,7 +147,7 @@ option by its full name, or by its last part where that is unique (`--schedule.l
 in TOML, and a field of the form in Prefect's UI. An empty default means that there is no value.
 
 A run stores its settings in `run.json`. When a run is resumed, only `cluster` may change, and in
-`distribution` the numbers of act and env tasks.
+`distribution` the device and the numbers of act and env tasks.
 """
 _REPLAY = """\
 ## Replays
