@@ -6,7 +6,7 @@ As they are in prefect.yaml, they train on the machine of Prefect's worker, into
         python deploy/cluster_deployments.py > deploy/prefect-cluster.yaml
     prefect --no-prompt deploy --all --prefect-file deploy/prefect-cluster.yaml
 
-PENSTOCK_CACHE_FOLDER optionally names the folder of the node cache.
+PENSTOCK_CACHE_FOLDER optionally names the folder of the node cache, and PENSTOCK_WORK_POOL another work pool.
 """
 
 from __future__ import annotations
@@ -22,11 +22,15 @@ import yaml
 _FILE = Path(__file__).with_name("prefect.yaml")
 
 
-def for_cluster(described: dict[str, Any], store: str, cluster: dict[str, str]) -> dict[str, Any]:
-    """Return the same deployments; those that train use `store` and the settings `cluster`."""
+def for_cluster(
+    described: dict[str, Any], store: str, cluster: dict[str, str], work_pool: str | None = None
+) -> dict[str, Any]:
+    """Return the same deployments, in another work pool if one is given; those that train use `store` and `cluster`."""
     described = deepcopy(described)
     described.pop("definitions", None)
     for deployment in described["deployments"]:
+        if work_pool:
+            deployment["work_pool"] = {**deployment.get("work_pool", {}), "name": work_pool}
         parameters = deployment["parameters"]
         if "config" in parameters:
             parameters["config"] |= {"store": store, "cluster": cluster}
@@ -51,7 +55,8 @@ def main() -> int:
     if folder := os.environ.get("PENSTOCK_CACHE_FOLDER"):
         cluster["cache_folder"] = folder
     described = yaml.safe_load(_FILE.read_text(encoding="utf-8"))
-    yaml.safe_dump(for_cluster(described, os.environ["PENSTOCK_STORE"], cluster), sys.stdout, sort_keys=False)
+    made = for_cluster(described, os.environ["PENSTOCK_STORE"], cluster, os.environ.get("PENSTOCK_WORK_POOL"))
+    yaml.safe_dump(made, sys.stdout, sort_keys=False)
     return 0
 
 

@@ -16,6 +16,7 @@ if [ -e "$secrets" ]; then
 fi
 umask 077
 mkdir "$secrets"
+trap 'rm -rf "$secrets"' EXIT  # until all are made
 database=$(openssl rand -hex 24)
 prefect=admin:$(openssl rand -hex 24)
 access=$(openssl rand -hex 10)
@@ -35,5 +36,7 @@ if [ "$user" -eq 0 ]; then
   user=10001
   chown -R "$user:$user" "$secrets/tls"
 fi
-printf 'PENSTOCK_UID=%s\n' "$user" > "$here/.env"
+kept=$(grep -v '^PENSTOCK_UID=' "$here/.env" 2> /dev/null || true)
+printf '%s\n' ${kept:+"$kept"} "PENSTOCK_UID=$user" > "$here/.env"
+trap - EXIT
 echo "$secrets: created; containers run as user $user. The UI's user name and password are in prefect-client.env"

@@ -14,7 +14,7 @@ fi
 folder=$1
 days=${2:-365}
 case $days in
-  '' | *[!0-9]* | 0*) echo "$0: DAYS is '$days'; expected a whole number from 1 on" >&2; exit 2 ;;
+  '' | *[!0-9]* | 0* | ??????*) echo "$0: DAYS is '$days'; expected a whole number from 1 to 99999" >&2; exit 2 ;;
 esac
 for name in ca.pem cert.pem key.pem; do
   if [ -e "$folder/$name" ]; then

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -78,7 +79,7 @@ def scale(
             f"--learners {learners}, --actors-per-node {actors_per_node}, --schedulers {schedulers}: expected whole "
             f"numbers of 1 or more"
         )
-    if hours is not None and not hours > 0:
+    if hours is not None and not 0 < hours < math.inf:
         raise ConfigError(f"--hours {hours:g}: expected a number above 0, as in --hours 8.6")
     _check(config)
     most = min(counts) * _tiles_per_actor(config)

@@ -177,12 +177,14 @@ def test_deployments_for_a_cluster_name_its_store_and_scheduler():
         "PENSTOCK_STORE": "s3://bucket/runs",
         "PENSTOCK_SCHEDULER": "tls://scheduler:8786",
         "PENSTOCK_CACHE_FOLDER": "/cache",
+        "PENSTOCK_WORK_POOL": "lab",
     }
     printed = run(sys.executable, DEPLOY / "cluster_deployments.py", env=environment)
     described = {item["name"]: item for item in yaml.safe_load(printed.stdout)["deployments"]}
     original = yaml.safe_load((DEPLOY / "prefect.yaml").read_text())["deployments"]
     assert list(described) == [item["name"] for item in original]
     cluster = {"scheduler": "tls://scheduler:8786", "cache_folder": "/cache"}
+    assert {item["work_pool"]["name"] for item in described.values()} == {"lab"}
     for name, item in described.items():
         parameters = item["parameters"].get("config", item["parameters"])
         assert parameters["store"] == "s3://bucket/runs", name

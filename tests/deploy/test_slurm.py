@@ -56,3 +56,28 @@ def test_without_certificates_nothing_is_submitted(tmp_path):
     shown = show(tmp_path)
     assert (shown.returncode, shown.stdout) == (2, "")
     assert "make_certificates.sh" in shown.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--actor-memory", "lots"), "'lots', expected an amount of memory"),
+        (("--port", "99999"), "99999, expected 1 to 65535"),
+        (("--actor-jobs", "x"), "'x', expected a whole number of 1 or more"),
+    ],
+)
+def test_a_mistake_is_one_line(folder, arguments, said):
+    """Before a scheduler starts or a job is submitted."""
+    shown = show(folder, *arguments)
+    assert (shown.returncode, shown.stdout) == (2, "")
+    assert said in shown.stderr.splitlines()[-1]
+
+
+def test_without_slurm_nothing_is_started(folder, monkeypatch):
+    """The commands that submit and cancel jobs are looked for first."""
+    monkeypatch.setenv("PATH", str(folder))
+    command = [sys.executable, DEPLOY / "slurm/workers.py"]
+    environment = {**os.environ, "DASK_CONFIG": str(folder), "DASK_ROOT_CONFIG": str(folder)}
+    found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=150, env=environment)
+    assert (found.returncode, found.stdout) == (2, "")
+    assert found.stderr.splitlines()[-1].startswith("no sbatch and no scancel on PATH")
