@@ -74,9 +74,8 @@ def write_report(
     html = render(histories, pictures)
     try:
         with replacing(path) as part:
-            part.write_text(
-                html, encoding="utf-8", errors="backslashreplace"
-            )  # a folder of the page's facts may have any name
+            # A folder that the page names may have a name that is no text.
+            part.write_text(html, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise ConfigError(f"--out {path}: {error.strerror}; choose a folder that exists and is writable") from None
     return path

@@ -84,7 +84,7 @@ def folder_of(root: Path, start: RunStart, *, or_unnamed: bool = False) -> Path:
     Args:
         root: the folder of several runs' curves.
         start: says which run.
-        or_unnamed: take one of the run's name that does not say whose it is, as a version before 0.3 left it.
+        or_unnamed: take one of the run's name that does not say whose it is, as an earlier version left it.
 
     Raises:
         OSError: it can't be made or written.

@@ -361,9 +361,9 @@ def _bytes(store: Store) -> bytes | None:
 def _held(lease: Lease) -> LeaseHeldError:
     mine = system.process()
     where, how = f"on host {lease.host}, pid {lease.pid}", f" (`kill {lease.pid}` on {lease.host})"
-    if lease.host == mine.host and lease.machine != mine.machine:
-        # In a container that has the host's name, the pid is one of the container's.
-        where, how = f"in another container or process namespace of host {lease.host}, pid {lease.pid} there", ""
+    if lease.host == mine.host and lease.machine and lease.machine != mine.machine:
+        # The pid is one of a container that has the host's name, or of another machine.
+        where, how = f"in another container or machine that is called {lease.host}, pid {lease.pid} there", ""
     return LeaseHeldError(
         f"the run is driven by {lease.owner} {where} (generation {lease.generation}). Wait until it is done, or stop "
         f"that process{how} and resume the run"

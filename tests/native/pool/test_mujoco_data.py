@@ -1,8 +1,5 @@
 """MuJoCo's view of a pool: what Gymnasium's environments show as `data` and `model`, `set_state`, and frames."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +10,8 @@ import pytest
 from penstock import native
 from penstock.native.pool.mujoco_data import FRAMES_PER_SECOND, SAVED_ARRAYS, MujocoView
 from penstock.native.registry.single_env import SingleEnv
+
+from ...support.processes.drawing import drawn
 
 pytest.importorskip("mujoco", reason="comes with penstock-rl[mujoco]")
 pytest.importorskip("imageio", reason="Gymnasium's MuJoCo environments import it; it comes with penstock-rl[test]")
@@ -99,7 +98,6 @@ def test_rates_of_frames_are_those_of_gymnasium(env_id: str):
     assert native.make(env_id, 1).metadata["render_fps"] == theirs.metadata["render_fps"] == FRAMES_PER_SECOND[env_id]
 
 
-PROBE = "from mujoco.egl import GLContext; GLContext(8, 8).free()"
 FRAMES = """
 import gymnasium
 import numpy as np
@@ -133,13 +131,7 @@ print(all(same))
 
 def test_frames_equal_those_of_gymnasium():
     """After a reset, pixel for pixel; of each environment of a pool, and others after some steps."""
-    environment = {**os.environ, "MUJOCO_GL": "egl"}
-    if subprocess.run([sys.executable, "-c", PROBE], env=environment, capture_output=True, check=False).returncode:
-        pytest.skip("there is no EGL, with which frames are drawn without a window")
-    del environment["MUJOCO_GL"]
-    environment.pop("DISPLAY", None)
-    command = [sys.executable, "-W", "ignore", "-c", FRAMES]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
+    done = drawn(FRAMES)
     assert done.stdout.splitlines() == [
         "rgb_array [True, True] 2 False (480, 480, 3) uint8",
         "depth_array [True, True] 2 False (480, 480) float32",

@@ -1,8 +1,5 @@
 """Frames of the control suite's tasks are those of its own models, with each environment's own targets and ground."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +8,13 @@ import pytest
 from penstock import native
 from penstock.native.pool import control_suite
 
+from ...support.processes.drawing import drawn
+
 pytest.importorskip("mujoco", reason="comes with penstock-rl[mujoco]")
 if not control_suite.available():
     pytest.skip("the suite's models come with penstock-rl[dm]", allow_module_level=True)
 
 ROOT = Path(__file__).resolve().parents[3]
-PROBE = "from mujoco.egl import GLContext; GLContext(8, 8).free()"
 FRAMES = """
 import numpy as np
 from penstock import native
@@ -59,13 +57,7 @@ with mujoco.Renderer(reference.model, 240, 320) as renderer:
 @pytest.mark.slow
 def test_frames_equal_those_of_the_suites_models():
     """Pixel for pixel, of each environment of a pool; of one alone too, and depths."""
-    environment = {**os.environ, "MUJOCO_GL": "egl"}
-    if subprocess.run([sys.executable, "-c", PROBE], env=environment, capture_output=True, check=False).returncode:
-        pytest.skip("there is no EGL, with which frames are drawn without a window")
-    del environment["MUJOCO_GL"]
-    environment.pop("DISPLAY", None)
-    command = [sys.executable, "-W", "ignore", "-c", FRAMES]
-    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
+    done = drawn(FRAMES)
     assert done.stdout.splitlines() == [
         "(240, 320, 3)",
         "cartpole-balance [True, True] (240, 320, 3) uint8 100 True",

@@ -1,17 +1,16 @@
 """MuJoCo's tasks seen as pictures: frames of the states that the pool in C++ steps, saved and restored with them."""
 
-import os
-import subprocess
-import sys
+from pathlib import Path
 
 import pytest
 
 from penstock import native
 
+from ...support.processes.drawing import drawn
+
 pytest.importorskip("mujoco", reason="comes with penstock-rl[mujoco]")
 pytest.importorskip("imageio", reason="Gymnasium's MuJoCo environments import it; it comes with penstock-rl[test]")
 
-PROBE = "from mujoco.egl import GLContext; GLContext(8, 8).free()"
 PROGRAM = """
 import numpy as np
 from gymnasium.vector import AutoresetMode
@@ -132,15 +131,9 @@ for make in (pixels, drawn, suite):
 """
 
 
-def lines_of(program: str) -> list[str]:
-    """Return what a program prints that draws with EGL, which it must find by itself; nothing may come beside it."""
-    environment = {**os.environ, "MUJOCO_GL": "egl"}
-    if subprocess.run([sys.executable, "-c", PROBE], env=environment, capture_output=True, check=False).returncode:
-        pytest.skip("there is no EGL, with which frames are drawn without a window")
-    del environment["MUJOCO_GL"]
-    environment.pop("DISPLAY", None)
-    command = [sys.executable, "-W", "ignore", "-c", program]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=600)
+def lines_of(program: str, *cwd: Path) -> list[str]:
+    """Return what a program prints that draws; nothing may come beside it."""
+    done = drawn(program, *cwd)
     assert not done.stderr
     return done.stdout.splitlines()
 
@@ -152,11 +145,10 @@ def test_pictures_do_not_depend_on_other_pools_or_threads():
 
 
 @pytest.mark.slow
-def test_drawing_prints_nothing_and_leaves_no_file(tmp_path, monkeypatch):
+def test_drawing_prints_nothing_and_leaves_no_file(tmp_path):
     """MuJoCo warns of what is old in a model, HalfCheetah's too, on standard error and in a file of the folder."""
-    monkeypatch.chdir(tmp_path)
     make = "from penstock import native; native.make('HalfCheetah-v5', 1, observation='pixels').close()"
-    assert lines_of(f"{make}; print('made')") == ["made"]
+    assert lines_of(f"{make}; print('made')", tmp_path) == ["made"]
     assert not list(tmp_path.iterdir())
 
 

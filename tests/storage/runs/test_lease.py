@@ -214,7 +214,7 @@ def test_an_owner_in_a_container_that_has_this_hosts_name_is_not_to_be_killed_by
     lease = replace(make_lease(), host=system.process().host, machine="a container", pid=1)
     put(store, lease)
     clock = Clock(during=lambda: put(store, replace(lease, sequence=1)))
-    with pytest.raises(LeaseHeldError, match="container or process namespace") as caught:
+    with pytest.raises(LeaseHeldError, match="in another container or machine that is called") as caught:
         acquire(store, "me", TTL, sleep=clock.sleep, clock=clock)
     assert "kill" not in str(caught.value)
 
