@@ -270,7 +270,9 @@ class Gang:
             if causes:
                 return explain(causes[0])
             addresses = {cluster: cluster.client.run_on_scheduler(worker_addresses) for cluster in self.clusters.every}
-            missing = [name for name, member in self.members.items() if member.address not in addresses[member.cluster]]
+            missing = [
+                name for name, member in list(self.members.items()) if member.address not in addresses[member.cluster]
+            ]
             if missing:
                 return _lost(missing)
             time.sleep(_POLL_SECONDS)
@@ -331,7 +333,9 @@ class Gang:
         """Post into the members' mailboxes, in threads: Dask takes 30 s to notice that a worker has just died."""
         threads = []
         for cluster in self.clusters.every:
-            addresses = sorted({member.address for member in self.members.values() if member.cluster is cluster})
+            # Copied at once: before the start, members are added by the client's event loop.
+            members = list(self.members.values())
+            addresses = sorted({member.address for member in members if member.cluster is cluster})
             if addresses:
                 arguments = (cluster, addresses, entries(cluster))
                 threads.append(
@@ -433,7 +437,7 @@ class Gang:
 
     def _roster(self, cluster: Cluster) -> Mapping[str, object]:
         """Return the roster of a cluster: notifications stay within it, as clusters may share nothing but storage."""
-        near = {name: member for name, member in self.members.items() if member.cluster is cluster}
+        near = {name: member for name, member in list(self.members.items()) if member.cluster is cluster}
         return {
             "roster": {name: member.address for name, member in near.items()},
             "advertised": {name: member.advertised for name, member in near.items()},
