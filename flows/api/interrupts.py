@@ -48,7 +48,9 @@ def lost_interrupts_repeated() -> Iterator[None]:
         time.sleep(_AGAIN_SECONDS)
         if take():
             assert main.ident is not None
-            signal.pthread_kill(main.ident, signal.SIGINT)
+            # A shell lets its background jobs ignore SIGINT.
+            is_ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+            signal.pthread_kill(main.ident, signal.SIGTERM if is_ignored else signal.SIGINT)
 
     def keep(unraisable: sys.UnraisableHookArgs) -> None:
         if not issubclass(unraisable.exc_type, KeyboardInterrupt):
@@ -114,7 +116,7 @@ def terminations_raised() -> Iterator[None]:
     Without it a run's lease is kept, a temporary folder is left, and a command that is the first process of a container
     does not end: the kernel gives such a process no signal that it does not handle.
     """
-    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL or signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
         return
     arrived = False
