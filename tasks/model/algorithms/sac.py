@@ -31,7 +31,7 @@ from penstock.tasks.model.nn.squashed import (
     within_bounds,
 )
 from penstock.tasks.model.nn.surrogate import value_error
-from penstock.tasks.setup.config.off_policy import SACSettings
+from penstock.tasks.setup.config.off_policy import SACSettings, TD3Settings
 from penstock.tasks.specs import EnvironmentSpec, NoiseSpec, ParameterGroup, Spec, State
 
 if TYPE_CHECKING:
@@ -40,15 +40,16 @@ if TYPE_CHECKING:
     from penstock.tasks.model.algorithms.contract import Draw, Window
     from penstock.tasks.specs import Batch, LossInputs, LossResult, Params, Trajectory
 
-_CRITICS = ("first/", "second/")
+CRITICS = ("first/", "second/")
+"""Prefixes of the twin critics in the group `critic` and among the targets."""
 _LOG_STD_RANGE = (-20.0, 2.0)
 
 
 @dataclass(frozen=True, slots=True)
-class SAC(Algorithm):
-    """SAC with an automatic temperature, for one environment's spaces."""
+class VectorAlgorithm(Algorithm):
+    """The parts that SAC and TD3 have in common: window, normaliser, random start, twin critics and rows."""
 
-    settings: SACSettings
+    settings: SACSettings | TD3Settings
     environment: EnvironmentSpec
 
     @property
@@ -60,21 +61,6 @@ class SAC(Algorithm):
     def rows(self) -> dict[str, Spec]:
         """The action, as the environment takes it."""
         return {"action": self.environment.action.spec}
-
-    @property
-    def noise(self) -> NoiseSpec:
-        """Normal noise displaces the mean, before it is squashed."""
-        return NoiseSpec("normal", self.environment.action.shape)
-
-    @property
-    def losses(self) -> tuple[Loss, ...]:
-        """Critics, then the actor against them, then the temperature against the updated actor."""
-        noise = NoiseSpec("normal", (self._numbers,))
-        return (
-            Loss("critic", "critic", self._critic_loss, noise),
-            Loss("actor", "actor", self._actor_loss, noise),
-            Loss("temperature", "temperature", self._temperature_loss, noise),
-        )
 
     @property
     def actor_groups(self) -> tuple[str, ...]:
@@ -100,15 +86,72 @@ class SAC(Algorithm):
         settings = self.settings
         return Network(settings.network, self.environment.observation, settings.features, settings.hidden, relu=True)
 
+    def _new_critics(self, generator: torch.Generator) -> dict[str, Tensor]:
+        """Return orthogonal weights of both critics, by name."""
+        return {
+            f"{name}{layer}": value
+            for name in CRITICS
+            for layer, value in self._network.init(1, 1.0, generator, joined=self._numbers).items()
+        }
+
+    def post(self, _params: Params, trajectory: Trajectory) -> Batch:
+        """Return each row with the observation that followed it, and the action in the range from -1 to 1."""
+        followed = transitions_of(trajectory, self.settings.discount)
+        return {
+            "observation": self._network.prepared(trajectory.columns["observation"].flatten(0, 1)),
+            "action": from_bounds(self.environment.action, trajectory.columns["action"].flatten(0, 1)),
+            "reward": followed.returns.flatten(),
+            "following": self._network.prepared(followed.following),
+            "factor": followed.factors.flatten(),
+        }
+
+    def stats(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the normaliser's sums over the newest round, and its rows while actions are random at the start."""
+        return {**self._normalizers.sums(batch), **self._start.sums(batch)}
+
+    def plan(self, generator: torch.Generator, window: Window) -> Iterator[Draw]:
+        """Yield minibatches of the whole window, once it has `warm_up_rows`."""
+        if window.rows >= self.settings.warm_up_rows:
+            for _ in range(self.settings.minibatches):
+                yield window.draw(generator, self.settings.minibatch_rows)
+
+    def after_round(self, state: State, stats: Mapping[str, Tensor]) -> State:
+        """Update the normaliser, and count the steps that are acted at random."""
+        self._normalizers.update(state, stats)
+        self._start.update(state, stats)
+        return state
+
+    def _value(self, critics: Mapping[str, Tensor], name: str, observation: Tensor, action: Tensor) -> Tensor:
+        """Compute one critic's values, `[B, 1]`."""
+        return self._network.over_pairs(part(critics, name), observation, action)
+
+
+@dataclass(frozen=True, slots=True)
+class SAC(VectorAlgorithm):
+    """SAC with an automatic temperature, for one environment's spaces."""
+
+    settings: SACSettings
+
+    @property
+    def noise(self) -> NoiseSpec:
+        """Normal noise displaces the mean, before it is squashed."""
+        return NoiseSpec("normal", self.environment.action.shape)
+
+    @property
+    def losses(self) -> tuple[Loss, ...]:
+        """Critics, then the actor against them, then the temperature against the updated actor."""
+        noise = NoiseSpec("normal", (self._numbers,))
+        return (
+            Loss("critic", "critic", self._critic_loss, noise),
+            Loss("actor", "actor", self._actor_loss, noise),
+            Loss("temperature", "temperature", self._temperature_loss, noise),
+        )
+
     def init(self, seed: int) -> State:
         """Return orthogonal weights; the targets start as copies of the critics."""
         generator = torch.Generator().manual_seed(seed)
         actor = self._network.init(2 * self._numbers, 0.01, generator)
-        critics = {
-            f"{name}{layer}": value
-            for name in _CRITICS
-            for layer, value in self._network.init(1, 1.0, generator, joined=self._numbers).items()
-        }
+        critics = self._new_critics(generator)
         params = {
             "critic": ParameterGroup(critics),
             "actor": ParameterGroup(actor),
@@ -132,27 +175,6 @@ class SAC(Algorithm):
         squashed = self._start.acted(params, squashed, noise.flatten(1))
         return {"action": within_bounds(self.environment.action, squashed)}, carry
 
-    def post(self, _params: Params, trajectory: Trajectory) -> Batch:
-        """Return each row with the observation that followed it, and the action in the range from -1 to 1."""
-        followed = transitions_of(trajectory, self.settings.discount)
-        return {
-            "observation": self._network.prepared(trajectory.columns["observation"].flatten(0, 1)),
-            "action": from_bounds(self.environment.action, trajectory.columns["action"].flatten(0, 1)),
-            "reward": followed.returns.flatten(),
-            "following": self._network.prepared(followed.following),
-            "factor": followed.factors.flatten(),
-        }
-
-    def stats(self, batch: Batch) -> dict[str, Tensor]:
-        """Return the normaliser's sums over the newest round, and its rows while actions are random at the start."""
-        return {**self._normalizers.sums(batch), **self._start.sums(batch)}
-
-    def plan(self, generator: torch.Generator, window: Window) -> Iterator[Draw]:
-        """Yield minibatches of the whole window, once it has `warm_up_rows`."""
-        if window.rows >= self.settings.warm_up_rows:
-            for _ in range(self.settings.minibatches):
-                yield window.draw(generator, self.settings.minibatch_rows)
-
     def update(self, state: State, loss: Loss, gradient: Tensor) -> State:
         """Take a step of Adam."""
         step_adam(state.params[loss.group].flat, gradient, state.optimizer[loss.group], self.settings.learning_rate)
@@ -162,12 +184,6 @@ class SAC(Algorithm):
         """Move the targets a small share towards the critics."""
         for name, value in state.params["critic"].items():
             state.targets[name].lerp_(value, self.settings.target_share)
-        return state
-
-    def after_round(self, state: State, stats: Mapping[str, Tensor]) -> State:
-        """Update the normaliser, and count the steps that are acted at random."""
-        self._normalizers.update(state, stats)
-        self._start.update(state, stats)
         return state
 
     def _sample(self, actor: Mapping[str, Tensor], observation: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
@@ -180,7 +196,7 @@ class SAC(Algorithm):
 
     def _values(self, critics: Mapping[str, Tensor], observation: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """Compute both critics' values, `[B, 1]` each."""
-        first, second = (self._network.over_pairs(part(critics, name), observation, action) for name in _CRITICS)
+        first, second = (self._value(critics, name, observation, action) for name in CRITICS)
         return first, second
 
     def _critic_loss(self, params: Params, batch: LossInputs) -> LossResult:

@@ -12,51 +12,35 @@ The window keeps raw observations: with `normalize_observation`, older rows are 
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from penstock.tasks.model.algorithms.contract import Algorithm, Loss, WindowSpec
+from penstock.tasks.model.algorithms.contract import Loss
+from penstock.tasks.model.algorithms.sac import CRITICS, VectorAlgorithm
 from penstock.tasks.model.nn.layers import part
-from penstock.tasks.model.nn.network import Network
-from penstock.tasks.model.nn.normalizers import Normalizers
-from penstock.tasks.model.nn.optimizers import RandomStart, init_adam, step_adam
-from penstock.tasks.model.nn.returns import transitions_of
-from penstock.tasks.model.nn.squashed import bounded, from_bounds, jittered, smaller, within_bounds
+from penstock.tasks.model.nn.optimizers import init_adam, step_adam
+from penstock.tasks.model.nn.squashed import bounded, jittered, smaller, within_bounds
 from penstock.tasks.model.nn.surrogate import value_error
-from penstock.tasks.setup.config.off_policy import TD3Settings
-from penstock.tasks.specs import EnvironmentSpec, NoiseSpec, ParameterGroup, Spec, State
+from penstock.tasks.specs import NoiseSpec, ParameterGroup, State
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
-    from penstock.tasks.model.algorithms.contract import Draw, Window
-    from penstock.tasks.specs import Batch, LossInputs, LossResult, Params, Trajectory
+    from penstock.tasks.setup.config.off_policy import TD3Settings
+    from penstock.tasks.specs import LossInputs, LossResult, Params
 
-_CRITICS = ("first/", "second/")
 _ACTOR = "actor/"
 _UPDATES = "updates"
 
 
 @dataclass(frozen=True, slots=True)
-class TD3(Algorithm):
+class TD3(VectorAlgorithm):
     """Twin delayed deterministic policy gradients, for one environment's spaces."""
 
     settings: TD3Settings
-    environment: EnvironmentSpec
-
-    @property
-    def window(self) -> WindowSpec:
-        """The newest rounds, drawn uniformly."""
-        return WindowSpec(self.settings.window_rows)
-
-    @property
-    def rows(self) -> dict[str, Spec]:
-        """The action, as the environment takes it."""
-        return {"action": self.environment.action.spec}
 
     @property
     def noise(self) -> NoiseSpec:
@@ -71,39 +55,11 @@ class TD3(Algorithm):
             Loss("actor", "actor", self._actor_loss),
         )
 
-    @property
-    def actor_groups(self) -> tuple[str, ...]:
-        """The actor, the observation's normaliser, and whether to act at random."""
-        return ("actor", *self._normalizers.actor_groups, *self._start.actor_groups)
-
-    @property
-    def _normalizers(self) -> Normalizers:
-        return Normalizers(
-            observation=math.prod(self.environment.observation.shape) * self.settings.normalize_observation
-        )
-
-    @property
-    def _start(self) -> RandomStart:
-        return RandomStart(self.settings.random_steps)
-
-    @property
-    def _numbers(self) -> int:
-        return math.prod(self.environment.action.shape)
-
-    @property
-    def _network(self) -> Network:
-        settings = self.settings
-        return Network(settings.network, self.environment.observation, settings.features, settings.hidden, relu=True)
-
     def init(self, seed: int) -> State:
         """Return orthogonal weights; the targets start as copies of actor and critics."""
         generator = torch.Generator().manual_seed(seed)
         actor = self._network.init(self._numbers, 0.01, generator)
-        critics = {
-            f"{name}{layer}": value
-            for name in _CRITICS
-            for layer, value in self._network.init(1, 1.0, generator, joined=self._numbers).items()
-        }
+        critics = self._new_critics(generator)
         params = {"critic": ParameterGroup(critics), "actor": ParameterGroup(actor)}
         followed = {**critics, **{f"{_ACTOR}{name}": value for name, value in actor.items()}}
         state = State(
@@ -125,27 +81,6 @@ class TD3(Algorithm):
         displaced = jittered(self._action(params["actor"], inputs), noise, self.settings.exploration_noise)
         return {"action": within_bounds(self.environment.action, self._start.acted(params, displaced, noise))}, carry
 
-    def post(self, _params: Params, trajectory: Trajectory) -> Batch:
-        """Return each row with the observation that followed it, and the action in the range from -1 to 1."""
-        followed = transitions_of(trajectory, self.settings.discount)
-        return {
-            "observation": self._network.prepared(trajectory.columns["observation"].flatten(0, 1)),
-            "action": from_bounds(self.environment.action, trajectory.columns["action"].flatten(0, 1)),
-            "reward": followed.returns.flatten(),
-            "following": self._network.prepared(followed.following),
-            "factor": followed.factors.flatten(),
-        }
-
-    def stats(self, batch: Batch) -> dict[str, Tensor]:
-        """Return the normaliser's sums over the newest round, and its rows while actions are random at the start."""
-        return {**self._normalizers.sums(batch), **self._start.sums(batch)}
-
-    def plan(self, generator: torch.Generator, window: Window) -> Iterator[Draw]:
-        """Yield minibatches of the whole window, once it has `warm_up_rows`."""
-        if window.rows >= self.settings.warm_up_rows:
-            for _ in range(self.settings.minibatches):
-                yield window.draw(generator, self.settings.minibatch_rows)
-
     def update(self, state: State, loss: Loss, gradient: Tensor) -> State:
         """Take a step of Adam; the actor waits for its turn."""
         if self.is_due(loss, state):
@@ -162,12 +97,6 @@ class TD3(Algorithm):
         state.targets[_UPDATES] += 1
         return state
 
-    def after_round(self, state: State, stats: Mapping[str, Tensor]) -> State:
-        """Update the normaliser, and count the steps that are acted at random."""
-        self._normalizers.update(state, stats)
-        self._start.update(state, stats)
-        return state
-
     def is_due(self, loss: Loss, state: State) -> bool:
         """Return whether a loss takes a step: the critics' in every minibatch, the actor's when it is its turn."""
         return loss.group == "critic" or self._is_actors_turn(state)
@@ -180,10 +109,6 @@ class TD3(Algorithm):
         """Compute the actor's actions, `[B, n]`."""
         return bounded(self._network.step(actor, None, observation)[0])
 
-    def _value(self, critics: Mapping[str, Tensor], name: str, observation: Tensor, action: Tensor) -> Tensor:
-        """Compute one critic's values, `[B, 1]`."""
-        return self._network.over_pairs(part(critics, name), observation, action)
-
     def _critic_loss(self, params: Params, batch: LossInputs) -> LossResult:
         """Return both critics' squared error against the smaller target value of the smoothed action (algorithm 1)."""
         settings = self.settings
@@ -195,9 +120,9 @@ class TD3(Algorithm):
         with torch.no_grad():
             action = self._action(part(batch.targets, _ACTOR), following)
             action = jittered(action, batch.noise, settings.smoothing_noise, settings.smoothing_limit)
-            target_value = smaller(*(self._value(batch.targets, name, following, action) for name in _CRITICS))
+            target_value = smaller(*(self._value(batch.targets, name, following, action) for name in CRITICS))
             target = batch["reward"] + batch["factor"] * target_value
-        values = [self._value(params["critic"], name, observation, batch["action"]) for name in _CRITICS]
+        values = [self._value(params["critic"], name, observation, batch["action"]) for name in CRITICS]
         first, second = (value_error(value, target) for value in values)
         outputs = {"critic_loss": first.detach() + second.detach(), "value": values[0].detach().squeeze(-1)}
         return batch.weighted_mean((first, 1.0), (second, 1.0)), outputs
@@ -205,5 +130,5 @@ class TD3(Algorithm):
     def _actor_loss(self, params: Params, batch: LossInputs) -> LossResult:
         """Return minus the first critic's value of the actor's action: the deterministic policy gradient."""
         observation = self._normalizers.normalized(params, batch["observation"])
-        value = self._value(params["critic"], _CRITICS[0], observation, self._action(params["actor"], observation))
+        value = self._value(params["critic"], CRITICS[0], observation, self._action(params["actor"], observation))
         return batch.weighted_mean((value, -1.0)), {"actor_loss": -value.detach().squeeze(-1)}
