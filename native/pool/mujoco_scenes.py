@@ -6,7 +6,6 @@ leaves none: scenes may be beside each other, and each may be drawn in any threa
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from penstock.native.pool.control_suite import SuiteModel
 from penstock.native.pool.mujoco_data import bare_environment, load_state, use_egl_without_display
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
@@ -23,37 +22,21 @@ _HEIGHT, _WIDTH = 240, 320
 """The size of dm_control's frames."""
 
 
-class _Scene:
-    """Draws in a context of OpenGL that is current in the thread only meanwhile."""
+def _leave_context(kind: Any) -> None:
+    """Let no context of OpenGL be current in this thread.
 
-    _outer: Any = None
+    Renderers leave theirs current. Where it is another scene's, frames of this one are black, and a context that is
+    current in one thread can't be used in another. No kind of context gives itself back, but one that is freed does.
 
-    @contextmanager
-    def _in_own_context(self) -> Iterator[None]:
-        """Let what is made current meanwhile not stay so.
-
-        MuJoCo's renderers and Gymnasium's leave their context current. Where that is another scene's, frames of this
-        one are black, and a context that is current in one thread can't be used in another. No renderer gives its own
-        context back, but one that is made current around them does.
-        """
-        if self._outer is None:
-            from mujoco import gl_context  # noqa: PLC0415  (a pool steps without it)
-
-            if not hasattr(gl_context, "GLContext"):  # MUJOCO_GL=disable: what draws says so
-                yield
-                return
-            self._outer = gl_context.GLContext(1, 1)
-        with self._outer.as_current():
-            yield
-
-    def close(self) -> None:
-        """Give back what the frames were drawn with."""
-        if self._outer is not None:
-            self._outer.free()
-            self._outer = None
+    Args:
+        kind: The class of the context that is current.
+    """
+    passing = kind(1, 1)
+    passing.make_current()
+    passing.free()
 
 
-class TaskScene(_Scene):
+class TaskScene:
     """Shows environments of one of Gymnasium's tasks as its renderer does.
 
     Args:
@@ -107,24 +90,26 @@ class TaskScene(_Scene):
         if self._into_window:
             self._canvas.render()
             return None
-        with self._in_own_context():
-            if (viewer := self._canvas.mujoco_renderer.viewer) is not None:
-                viewer.make_context_current()
-            frame: NDArray[Any] = self._canvas.render()
+        frame: NDArray[Any]
+        if (viewer := self._canvas.mujoco_renderer.viewer) is None:
+            frame = self._canvas.render()
+            # Gymnasium chooses what it draws with, which may differ from what MuJoCo chose when it was imported.
+            _leave_context(type(self._canvas.mujoco_renderer.viewer.opengl_context))
+            return frame
+        with viewer.opengl_context.as_current():
+            frame = self._canvas.render()
         return frame
 
     def close(self) -> None:
         """Close the window, or give back what the frames were drawn with."""
         viewer = self._canvas.mujoco_renderer.viewer
         if viewer is not None and not self._into_window:
-            with self._in_own_context():
-                viewer.make_context_current()
+            with viewer.opengl_context.as_current():
                 viewer.con.free()  # later, it would free another context's buffers, which have the same numbers
         self._canvas.close()
-        super().close()
 
 
-class SuiteScene(_Scene):
+class SuiteScene:
     """Shows environments of one task as the model's first camera sees them: colours, or depths in metres."""
 
     def __init__(self, environment_id: str, *, depths: bool = False) -> None:
@@ -132,6 +117,8 @@ class SuiteScene(_Scene):
         self._id, self._depths = environment_id, depths
         self._suite = SuiteModel(environment_id)
         self._renderer: Any = None
+        self._outer: Any = None
+        """A context that is current around the renderer's, which it leaves current, and gives back the one before."""
 
     def draw(self, state: NDArray[np.float64]) -> NDArray[Any]:
         """Return the frame of a saved state, one row: uint8 [240, 320, 3], or float32 [240, 320] of depths.
@@ -140,8 +127,12 @@ class SuiteScene(_Scene):
             RuntimeError: MuJoCo has no OpenGL to draw with.
         """
         is_other = self._suite.load(state)
-        with self._in_own_context():
-            if is_other or self._renderer is None:
+        if self._renderer is None:
+            self._renew()
+            self._outer = _new_outer()
+            is_other = False
+        with self._outer.as_current():
+            if is_other:
                 self._renew()
             self._renderer.update_scene(self._suite.data, camera=0 if self._suite.model.ncam else -1)
             frame: NDArray[Any] = self._renderer.render().copy()
@@ -150,7 +141,9 @@ class SuiteScene(_Scene):
     def close(self) -> None:
         """Give back what the frames were drawn with."""
         self._close_renderer()
-        super().close()
+        if self._outer is not None:
+            self._outer.free()
+            self._outer = None
 
     def _close_renderer(self) -> None:
         if self._renderer is not None:
@@ -170,3 +163,11 @@ class SuiteScene(_Scene):
             ) from error
         if self._depths:
             self._renderer.enable_depth_rendering()
+
+
+def _new_outer() -> Any:
+    """Return a context of the kind that MuJoCo's renderer has left current, which is none afterwards."""
+    from mujoco.gl_context import GLContext  # noqa: PLC0415  (a pool steps without it)
+
+    _leave_context(GLContext)
+    return GLContext(1, 1)

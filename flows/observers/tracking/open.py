@@ -44,12 +44,11 @@ def open_followers(cluster: ClusterSettings) -> list[Callback]:
     """
     check_followers(cluster)
     outcomes = OutcomeMaker(cluster.callback_seconds)
-    places = {_place(tracker): tracker for tracker in reversed(cluster.track)}  # the first of those for one place
-    trackers = [
-        _make(tracker, outcomes)
-        for tracker in dict.fromkeys(cluster.track)
-        if tracker in places.values() and not (tracker.partition(":")[0] == "wandb" and is_disabled())
-    ]
+    first: dict[tuple[str, str], str] = {}
+    for tracker in cluster.track:
+        first.setdefault(_place(tracker), tracker)
+    wanted = [name for (kind, _), name in first.items() if kind != "wandb" or not is_disabled()]
+    trackers = [_make(tracker, outcomes) for tracker in wanted]
     return [*trackers, *load_callbacks(cluster.callbacks), *given_callbacks()]
 
 

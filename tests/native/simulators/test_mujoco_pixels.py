@@ -145,6 +145,13 @@ def test_pictures_do_not_depend_on_other_pools_or_threads():
 
 
 @pytest.mark.slow
+def test_a_context_is_given_back_whatever_mujoco_chose_at_its_import():
+    """Gymnasium chooses when it draws, and here differently: at the import nothing said that there is no display."""
+    beside = BESIDE.replace("(pixels, drawn, suite)", "(pixels, drawn)").replace(", begun(suite())", "")
+    assert lines_of(f"import mujoco\n{beside}") == [f"{name} {[True] * 5}" for name in ("pixels", "drawn")]
+
+
+@pytest.mark.slow
 def test_drawing_prints_nothing_and_leaves_no_file(tmp_path):
     """MuJoCo warns of what is old in a model, HalfCheetah's too, on standard error and in a file of the folder."""
     make = "from penstock import native; native.make('HalfCheetah-v5', 1, observation='pixels').close()"
