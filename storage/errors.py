@@ -16,6 +16,7 @@
     ├── LeaseLostError              this process no longer drives the run
     ├── GangError                   a gang did not start, or lost a member
     │   ├── GangRefusedError        the cluster has too few slots, or too few free in time
+    │   ├── MemberStoppedError      a member was told to leave; the cause is another one's error
     │   ├── MemberLostError         members that synchronise lost one of them; all restart the stage
     │   │   └── MemberLeftError     one was preempted, which is not a failure; all restart the stage
     │   └── SchedulerLostError      the Dask scheduler and its gang were lost
@@ -25,6 +26,8 @@
 All take one message, so they cross process borders by pickle unchanged. A message says what was found, what was
 expected and what to do next; it never holds credentials.
 """
+
+from typing import Self
 
 
 class PenstockError(Exception):
@@ -113,6 +116,14 @@ class SchedulerLostError(GangError):
 
 class DivergedError(PenstockError):
     """Training gave numbers that are not finite: its metrics can't be committed. The last commit is intact."""
+
+    @classmethod
+    def of(cls, found: str) -> Self:
+        """Return the error for what was found, with what to do."""
+        return cls(
+            f"{found}. Nothing of the stage was committed, and a resumed run would end likewise: start another one "
+            f"with a lower algorithm.learning_rate, or look for rewards and observations that are not finite"
+        )
 
 
 class StageMismatchError(PenstockError):

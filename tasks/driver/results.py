@@ -284,11 +284,7 @@ def stage_commit(
 def _require_finite(stage: int, metrics: Mapping[str, object]) -> None:
     broken = [f"{name} is {value}" for name, value in metrics.items() if not _is_finite(value)]
     if broken:
-        raise DivergedError(
-            f"stage {stage} diverged: {', '.join(broken[:_SHOWN_METRICS])}, expected finite numbers. Nothing of it was "
-            "committed, and a resumed run would end likewise: start another one with a lower algorithm.learning_rate, "
-            "or look for rewards and observations that are not finite"
-        )
+        raise DivergedError.of(f"stage {stage} diverged: {', '.join(broken[:_SHOWN_METRICS])}, expected finite numbers")
 
 
 def _is_finite(value: object) -> bool:

@@ -17,6 +17,7 @@ too little under it to hold values down: on CartPole they grow without bound.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -68,13 +69,14 @@ class ChoiceAlgorithm(Algorithm):
     environment: EnvironmentSpec
 
     @property
+    @abstractmethod
     def _network(self) -> Network:
-        raise NotImplementedError
+        """Return the network of the values."""
 
     @property
+    @abstractmethod
     def _outputs(self) -> int:
         """Return the number of outputs of the network."""
-        raise NotImplementedError
 
     @property
     def _has_epsilon(self) -> bool:

@@ -250,11 +250,7 @@ class TileActor:
         """Raise a DivergedError if the policy's own numbers are what the environments refuse."""
         if not np.isfinite(np.asarray(action)).all():
             stage = self.next_round // self._context.config.schedule.rounds_per_stage
-            raise DivergedError(
-                f"stage {stage} diverged in round {self.next_round}: {error}. Nothing of it was committed, and a "
-                f"resumed run would end likewise: start another one with a lower algorithm.learning_rate, or look for "
-                f"rewards and observations that are not finite"
-            ) from error
+            raise DivergedError.of(f"stage {stage} diverged in round {self.next_round}: {error}") from error
 
     def _acted(self, version: int, buffers: RoundBuffers) -> ActedRound:
         """End the round that was played."""

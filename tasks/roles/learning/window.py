@@ -114,11 +114,9 @@ class RoundWindow:
         """
         values = priorities.cpu().numpy()
         if not np.isfinite(values).all():
-            raise DivergedError(
+            raise DivergedError.of(
                 f"round {self._rounds - 1} diverged: {np.count_nonzero(~np.isfinite(values))} of {len(values)} "
-                f"priorities of a minibatch are not finite. Nothing of its stage was committed, and a resumed run "
-                f"would end likewise: start another one with a lower algorithm.learning_rate, or look for rewards and "
-                f"observations that are not finite"
+                f"priorities of a minibatch are not finite"
             )
         self._window.update(rows.numpy() + self._window.first_id, values)
 
