@@ -142,6 +142,30 @@ def _minatar(game: str) -> Row:
     )
 
 
+def _connect_four(title: str, env_steps: int, quick_share: int, *settings: str) -> Row:
+    program = "returns.connect_four_learning"
+    return Row(
+        title,
+        "ConnectFour-v0",
+        env_steps,
+        3,
+        (
+            Contender("Penstock", "self-play", (program, "connect-four", *settings), 15_000),
+            _baseline("random actions", "--policy", "random"),
+        ),
+        "at least 60 % of games won against minimax of depth 4, and 90 % against random moves",
+        quick_share=quick_share,
+        point=1.0,
+        number="games won against minimax of depth 4, %",
+        measures=(
+            ("wins_against_random", "games won against random moves, %"),
+            ("elo", "Elo among the versions of the run, relative to random moves"),
+            ("wins_looking_ahead", "games won against minimax of depth 4, looking 4 moves ahead, %"),
+        ),
+        baseline_program=program,
+    )
+
+
 def _lags(algorithm: str, *settings: str) -> tuple[Contender, ...]:
     """Return a preset at each number of rounds by which the acting policy is behind."""
     return tuple(
@@ -247,25 +271,9 @@ ROWS = {
         (*_lags("IMPALA", "cartpole-impala", *_IMPALA), _baseline("random actions")),
         "what a policy costs that acts behind the learner, where V-trace corrects for it",
     ),
-    "connect-four": Row(
-        "PPO by self-play on connect four",
-        "ConnectFour-v0",
-        36_700_160,
-        3,
-        (
-            Contender("Penstock", "self-play", ("returns.connect_four_learning", "connect-four"), 15_000),
-            _baseline("random actions", "--policy", "random"),
-        ),
-        "at least 60 % of games won against minimax of depth 4, and 90 % against random moves",
-        quick_share=56,
-        point=1.0,
-        number="games won against minimax of depth 4, %",
-        measures=(
-            ("wins_against_random", "games won against random moves, %"),
-            ("elo", "Elo among the versions of the run, relative to random moves"),
-            ("wins_looking_ahead", "games won against minimax of depth 4, looking 4 moves ahead, %"),
-        ),
-        baseline_program="returns.connect_four_learning",
+    "connect-four": _connect_four("PPO by self-play on connect four", 36_700_160, 56),
+    "connect-four-twice": _connect_four(
+        "PPO by self-play on connect four, twice as long", 73_400_320, 112, "--algorithm.anneal-rounds", "4480"
     ),
     "pong": Row(
         "PPO on Pong (ALE) from frames",

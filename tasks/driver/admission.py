@@ -31,6 +31,7 @@ _LOCK = "penstock-admission"
 _POLL_SECONDS = 0.1
 _RESTART_SECONDS = 10.0
 _RETRY_SECONDS = 1.0
+_THREADS = "worker threads"  # no resource's name: `--resources` splits at blanks
 
 Allocation: TypeAlias = dict[str, list["Cluster"]]
 """By role, the cluster of each of its members."""
@@ -88,7 +89,8 @@ def admitted(
                 if short and (stays or now > deadline):
                     raise GangRefusedError(
                         f"run '{run}' needs {'; '.join(short)} on {_name(every)}, even when it is idle. Start workers "
-                        f"with `--resources`, or configure fewer tasks; then resume the run"
+                        f"with `--resources`, and with a thread for each slot (`--nthreads`), or configure fewer "
+                        f"tasks; then resume the run"
                     )
                 if now > deadline:
                     raise _refusal(clusters, policy, run, admission_seconds)
@@ -149,7 +151,7 @@ def allocated(
         names: names of the clusters, for the lines about shortages.
     """
     # Workers with the fewest kinds of resources come first, and last the roles that need the fewest.
-    left = [sorted((dict(worker[kind]) for worker in workers), key=len) for workers in slots]
+    left = [sorted((_room(worker, kind) for worker in workers), key=len) for workers in slots]
     demanding = sorted(roles, key=lambda role: -len(role.resources))
     by_role: dict[str, list[int]] = {role.name: [] for role in roles}
     for role in demanding:
@@ -169,16 +171,22 @@ def allocated(
     return AllocationResult(by_role, lacking)
 
 
+def _room(worker: WorkerSlots, kind: SlotKind) -> dict[str, float]:
+    """Return a worker's resources, and its threads as one more."""
+    return {**worker[kind], _THREADS: worker["threads"] if kind == "all" else worker["free_threads"]}
+
+
 def _take(
     left: list[list[dict[str, float]]], taken: list[int], role: Role, may_use: Sequence[int], replicas: int
 ) -> None:
     """Take slots for a role until it has `replicas`, or there are no more."""
     with_room = list(may_use)
+    wanted = [*role.resources, (_THREADS, 1.0)]
     while with_room and len(taken) < replicas:
         cluster = min(with_room, key=taken.count)
         for worker in left[cluster]:
-            if all(worker.get(name, 0.0) >= amount for name, amount in role.resources):
-                for name, amount in role.resources:
+            if all(worker.get(name, 0.0) >= amount for name, amount in wanted):
+                for name, amount in wanted:
                     worker[name] -= amount
                 taken.append(cluster)
                 break

@@ -125,6 +125,6 @@ def choose(
     if not found:
         raise GangRefusedError(
             f"no policy fits on the cluster, even when it is idle: {'. '.join(lacking)}. Start workers with "
-            f"`--resources`"
+            f"`--resources`, and with a thread for each slot (`--nthreads`)"
         )
     return Choice(tuple(sorted(found, key=lambda item: item.seconds)), parts)

@@ -21,8 +21,9 @@ LONG_SECONDS = 150.0
 _numbers = itertools.count()
 
 
-def worker(**resources: float) -> WorkerSlots:
-    return {"address": "", "all": resources, "free": dict(resources), "tasks": []}
+def worker(threads: int = 64, **resources: float) -> WorkerSlots:
+    free = dict(resources)
+    return {"address": "", "all": resources, "free": free, "threads": threads, "free_threads": threads, "tasks": []}
 
 
 # Counting places
@@ -56,12 +57,22 @@ def test_learners_and_their_server_are_counted_apart():
     ]
 
 
+def test_a_worker_has_no_more_slots_than_threads():
+    """A member without a thread would never report, whatever resources its worker has."""
+    assert shortages(single_learner_coarse(3), [worker(threads=2, actor=8.0), worker(learner=1.0)], "all") == [
+        "3 slots with actor=1 for 'act', found 2"
+    ]
+    assert shortages(single_learner_coarse(3), [worker(threads=4, actor=3.0, learner=1.0)], "free") == []
+
+
 def test_free_and_all_are_counted_apart():
     """A place that is taken now is not lacking for ever."""
     busy: WorkerSlots = {
         "address": "",
         "all": {"actor": 2.0, "learner": 1.0},
         "free": {"actor": 0.0, "learner": 1.0},
+        "threads": 4,
+        "free_threads": 2,
         "tasks": [],
     }
     assert shortages(single_learner_coarse(2), [busy], "all") == []

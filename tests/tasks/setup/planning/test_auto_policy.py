@@ -157,7 +157,7 @@ def test_times_add_up_under_each_policy():
 def test_only_what_fits_the_cluster_is_compared():
     """A policy without enough worker slots is left out; if none fits, the error names the shortage of each."""
     config = config_of(act_tasks=4)
-    places = [{"all": {"actor": 1.0}}, {"all": {"learner": 1.0}}]
+    places = [{"all": {"actor": 1.0}, "threads": 1}, {"all": {"learner": 1.0}, "threads": 1}]
     found = choose(config, SIZES, EVEN, lambda policy: shortages(policy, places, "all"))
     assert {candidate.distribution.policy for candidate in found.candidates} == {
         "single_learner_coarse", "single_learner_fine", "multiple_learners", "gpu_only", "environments",
@@ -170,7 +170,7 @@ def test_only_what_fits_the_cluster_is_compared():
 def test_a_policy_that_would_have_to_shrink_is_chosen_only_where_no_other_fits():
     """Its prediction is for all of its tasks, which the cluster has not."""
     config = config_of(act_tasks=4, learn_tasks=4, min_act_tasks=1)
-    places = [{"all": {"actor": 1.0}}, *[{"all": {"learner": 1.0}}] * 4]
+    places = [{"all": {"actor": 1.0}, "threads": 1}, *[{"all": {"learner": 1.0}, "threads": 1}] * 4]
     found = choose(config, SIZES, EVEN, lambda policy: shortages(policy, places, "all")).candidates
     needed = [{role.name: role.replicas for role in make_policy(one.distribution).roles} for one in found]
     assert needed
