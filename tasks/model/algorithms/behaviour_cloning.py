@@ -18,7 +18,7 @@ from penstock.tasks.model.nn.distributions import ActionDistribution, best, rest
 from penstock.tasks.model.nn.network import Network
 from penstock.tasks.model.nn.optimizers import clip_norm, init_adam, step_adam
 from penstock.tasks.model.nn.squashed import bounded, within_bounds
-from penstock.tasks.setup.config.offline import BehaviourCloningSettings
+from penstock.tasks.setup.config.offline import BehaviourCloningSettings, IQLSettings
 from penstock.tasks.specs import EnvironmentSpec, NoiseSpec, ParameterGroup, Spec, State
 
 if TYPE_CHECKING:
@@ -33,10 +33,10 @@ _LOG_STD_RANGE = (-5.0, 2.0)
 
 
 @dataclass(frozen=True, slots=True)
-class BehaviourCloning(Algorithm):
-    """A policy that imitates stored actions, for one environment's spaces."""
+class LikelihoodAlgorithm(Algorithm):
+    """The parts that BehaviourCloning and IQL have in common: a policy that gives stored actions a likelihood."""
 
-    settings: BehaviourCloningSettings
+    settings: BehaviourCloningSettings | IQLSettings
     environment: EnvironmentSpec
 
     @property
@@ -50,57 +50,9 @@ class BehaviourCloning(Algorithm):
         return self._distribution.noise
 
     @property
-    def losses(self) -> tuple[Loss, ...]:
-        """Negative log-likelihood of the stored actions."""
-        return (Loss("policy", "policy", self._loss),)
-
-    @property
     def actor_groups(self) -> tuple[str, ...]:
-        """The policy, the only group."""
+        """The policy alone."""
         return ("policy",)
-
-    def init(self, seed: int) -> State:
-        """Return orthogonal weights; the last layer is small, so that it starts near uniform."""
-        generator = torch.Generator().manual_seed(seed)
-        policy = self._network.init(self._distribution.outputs, 0.01, generator)
-        if numbers := self._distribution.numbers:
-            policy["log_std"] = torch.zeros(numbers)
-        params = {"policy": ParameterGroup(policy)}
-        return State(params=params, optimizer={"policy": init_adam(params["policy"].flat)})
-
-    def act(
-        self, params: Params, carry: Tensor | None, observation: Tensor, noise: Tensor
-    ) -> tuple[dict[str, Tensor], Tensor | None]:
-        """Sample from the policy; see `Algorithm.act`."""
-        unmasked, allowed = self.environment.split(observation)
-        output, log_std = self._policy(params["policy"], self._network.prepared(unmasked))
-        return {"action": self._distribution.sample(output, log_std, noise, allowed)[0]}, carry
-
-    def post(self, _params: Params, trajectory: Trajectory) -> Batch:
-        """Return observations and actions, a row a step."""
-        unmasked, allowed = self.environment.split(trajectory.columns["observation"].flatten(0, 1))
-        return {
-            "observation": self._network.prepared(unmasked),
-            "action": trajectory.columns["action"].flatten(0, 1),
-            **({} if allowed is None else {"allowed": allowed}),
-        }
-
-    def stats(self, batch: Batch) -> dict[str, Tensor]:
-        """Return the number of rows."""
-        return {"count": torch.tensor(float(batch["action"].shape[0]), dtype=torch.float64)}
-
-    def plan(self, generator: torch.Generator, window: Window) -> Iterator[Tensor]:
-        """Yield every row once an epoch, in a fresh order, in minibatches of nearly equal size."""
-        minibatches = -(-window.rows // self.settings.minibatch_rows)
-        for _ in range(self.settings.epochs):
-            yield from torch.randperm(window.rows, generator=generator).tensor_split(minibatches)
-
-    def update(self, state: State, loss: Loss, gradient: Tensor) -> State:
-        """Clip the gradient by its norm, then take a step of Adam."""
-        settings, moments = self.settings, state.optimizer[loss.group]
-        clipped = clip_norm(gradient, settings.gradient_norm)
-        step_adam(state.params[loss.group].flat, clipped, moments, settings.learning_rate, settings.adam_epsilon)
-        return state
 
     @property
     def _distribution(self) -> ActionDistribution:
@@ -118,6 +70,31 @@ class BehaviourCloning(Algorithm):
             relu=settings.activation == "relu",
         )
 
+    def _new_policy(self, generator: torch.Generator) -> dict[str, Tensor]:
+        """Return orthogonal weights of the policy by name; the last layer is small, so that it starts near uniform."""
+        policy = self._network.init(self._distribution.outputs, 0.01, generator)
+        if numbers := self._distribution.numbers:
+            policy["log_std"] = torch.zeros(numbers)
+        return policy
+
+    def act(
+        self, params: Params, carry: Tensor | None, observation: Tensor, noise: Tensor
+    ) -> tuple[dict[str, Tensor], Tensor | None]:
+        """Sample from the policy; see `Algorithm.act`."""
+        unmasked, allowed = self.environment.split(observation)
+        output, log_std = self._policy(params["policy"], self._network.prepared(unmasked))
+        return {"action": self._distribution.sample(output, log_std, noise, allowed)[0]}, carry
+
+    def stats(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the number of rows."""
+        return {"count": torch.tensor(float(batch["action"].shape[0]), dtype=torch.float64)}
+
+    def plan(self, generator: torch.Generator, window: Window) -> Iterator[Tensor]:
+        """Yield every row once an epoch, in a fresh order, in minibatches of nearly equal size."""
+        minibatches = -(-window.rows // self.settings.minibatch_rows)
+        for _ in range(self.settings.epochs):
+            yield from torch.randperm(window.rows, generator=generator).tensor_split(minibatches)
+
     def _policy(self, params: Mapping[str, Tensor], observation: Tensor) -> tuple[Tensor, Tensor | None]:
         """Compute the distribution's outputs, and the log standard deviation of numbers if there are any."""
         output, _ = self._network.step(params, None, observation)
@@ -126,6 +103,39 @@ class BehaviourCloning(Algorithm):
         if self.settings.bounded_mean:
             output = within_bounds(self.environment.action, bounded(output)).flatten(1)
         return output, params["log_std"].clamp(*_LOG_STD_RANGE)
+
+
+@dataclass(frozen=True, slots=True)
+class BehaviourCloning(LikelihoodAlgorithm):
+    """A policy that imitates stored actions, for one environment's spaces."""
+
+    settings: BehaviourCloningSettings
+
+    @property
+    def losses(self) -> tuple[Loss, ...]:
+        """Negative log-likelihood of the stored actions."""
+        return (Loss("policy", "policy", self._loss),)
+
+    def init(self, seed: int) -> State:
+        """Return the policy's first weights, and no moments."""
+        params = {"policy": ParameterGroup(self._new_policy(torch.Generator().manual_seed(seed)))}
+        return State(params=params, optimizer={"policy": init_adam(params["policy"].flat)})
+
+    def post(self, _params: Params, trajectory: Trajectory) -> Batch:
+        """Return observations and actions, a row a step."""
+        unmasked, allowed = self.environment.split(trajectory.columns["observation"].flatten(0, 1))
+        return {
+            "observation": self._network.prepared(unmasked),
+            "action": trajectory.columns["action"].flatten(0, 1),
+            **({} if allowed is None else {"allowed": allowed}),
+        }
+
+    def update(self, state: State, loss: Loss, gradient: Tensor) -> State:
+        """Clip the gradient by its norm, then take a step of Adam."""
+        settings, moments = self.settings, state.optimizer[loss.group]
+        clipped = clip_norm(gradient, settings.gradient_norm)
+        step_adam(state.params[loss.group].flat, clipped, moments, settings.learning_rate, settings.adam_epsilon)
+        return state
 
     def _loss(self, params: Params, batch: LossInputs) -> LossResult:
         """Return the mean negative log-likelihood; for choices also how often the likeliest one is the stored one."""

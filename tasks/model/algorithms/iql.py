@@ -13,43 +13,27 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from penstock.tasks.model.algorithms.contract import Algorithm, Loss
-from penstock.tasks.model.nn.distributions import ActionDistribution
+from penstock.tasks.model.algorithms.behaviour_cloning import LikelihoodAlgorithm
+from penstock.tasks.model.algorithms.contract import Loss
 from penstock.tasks.model.nn.layers import part
-from penstock.tasks.model.nn.network import Network
 from penstock.tasks.model.nn.optimizers import cosine_annealed, init_adam, step_adam
 from penstock.tasks.model.nn.returns import set_rows
-from penstock.tasks.model.nn.squashed import bounded, within_bounds
-from penstock.tasks.setup.config.offline import IQLSettings
-from penstock.tasks.specs import EnvironmentSpec, NoiseSpec, ParameterGroup, Spec, State
+from penstock.tasks.specs import ParameterGroup, State
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
-    from penstock.tasks.model.algorithms.contract import Window
+    from penstock.tasks.setup.config.offline import IQLSettings
     from penstock.tasks.specs import Batch, LossInputs, LossResult, Params, Trajectory
 
-_LOG_STD_RANGE = (-5.0, 2.0)
-"""Deterministic stored actions would draw the deviation to zero, and the likelihood to infinity."""
 _TWINS = ("first.", "second.")
 
 
 @dataclass(frozen=True, slots=True)
-class IQL(Algorithm):
+class IQL(LikelihoodAlgorithm):
     """Twin critics, a value and a policy, for one environment's spaces."""
 
     settings: IQLSettings
-    environment: EnvironmentSpec
-
-    @property
-    def rows(self) -> dict[str, Spec]:
-        """The action: it needs no other column of a shard but the environment's."""
-        return {"action": self.environment.action.spec}
-
-    @property
-    def noise(self) -> NoiseSpec:
-        """Gumbel noise samples a choice (Gumbel-max), normal noise displaces a mean; zero noise is greedy."""
-        return self._distribution.noise
 
     @property
     def losses(self) -> tuple[Loss, ...]:
@@ -60,18 +44,11 @@ class IQL(Algorithm):
             Loss("critic", "critic", self._critic_loss),
         )
 
-    @property
-    def actor_groups(self) -> tuple[str, ...]:
-        """The policy alone."""
-        return ("policy",)
-
     def init(self, seed: int) -> State:
         """Return orthogonal weights; the policy's last layer is small, so that it starts near uniform."""
         generator = torch.Generator().manual_seed(seed)
         width = self._distribution.outputs
-        policy = self._network.init(width, 0.01, generator)
-        if numbers := self._distribution.numbers:
-            policy["log_std"] = torch.zeros(numbers)
+        policy = self._new_policy(generator)
         outputs, joined = (width, 0) if self._discrete else (1, width)
         critic = {
             f"{twin}{name}": value
@@ -86,14 +63,6 @@ class IQL(Algorithm):
             optimizer={name: init_adam(group.flat) for name, group in params.items()},
             targets={name: tensor.detach().clone() for name, tensor in params["critic"].items()},
         )
-
-    def act(
-        self, params: Params, carry: Tensor | None, observation: Tensor, noise: Tensor
-    ) -> tuple[dict[str, Tensor], Tensor | None]:
-        """Sample from the policy; see `Algorithm.act`."""
-        unmasked, allowed = self.environment.split(observation)
-        output, log_std = self._policy(params["policy"], self._network.prepared(unmasked))
-        return {"action": self._distribution.sample(output, log_std, noise, allowed)[0]}, carry
 
     def post(self, _params: Params, trajectory: Trajectory) -> Batch:
         """Return transitions, a row a step; `alive` is 0 where the episode terminated."""
@@ -111,16 +80,6 @@ class IQL(Algorithm):
             "next_observation": following,
             **({} if allowed is None else {"allowed": allowed}),
         }
-
-    def stats(self, batch: Batch) -> dict[str, Tensor]:
-        """Return the number of rows."""
-        return {"count": torch.tensor(float(batch["reward"].shape[0]), dtype=torch.float64)}
-
-    def plan(self, generator: torch.Generator, window: Window) -> Iterator[Tensor]:
-        """Yield every row once an epoch, in a fresh order, in minibatches of nearly equal size."""
-        minibatches = -(-window.rows // self.settings.minibatch_rows)
-        for _ in range(self.settings.epochs):
-            yield from torch.randperm(window.rows, generator=generator).tensor_split(minibatches)
 
     def update(self, state: State, loss: Loss, gradient: Tensor) -> State:
         """Take a step of Adam, of the policy at a rate that may fall."""
@@ -140,31 +99,6 @@ class IQL(Algorithm):
     def _discrete(self) -> bool:
         """Return whether actions are one choice each, whose values a critic gives all at once."""
         return self.environment.action.kind == "discrete"
-
-    @property
-    def _distribution(self) -> ActionDistribution:
-        return ActionDistribution(self.environment.action)
-
-    @property
-    def _network(self) -> Network:
-        settings, environment = self.settings, self.environment
-        return Network(
-            settings.network,
-            environment.policy_input,
-            settings.features,
-            settings.hidden,
-            environment.facts,
-            relu=settings.activation == "relu",
-        )
-
-    def _policy(self, params: Mapping[str, Tensor], observation: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Compute the distribution's outputs, and the log standard deviation of numbers if there are any."""
-        output, _ = self._network.step(params, None, observation)
-        if "log_std" not in params:
-            return output, None
-        if self.settings.bounded_mean:
-            output = within_bounds(self.environment.action, bounded(output)).flatten(1)
-        return output, params["log_std"].clamp(*_LOG_STD_RANGE)
 
     def _value(self, params: Mapping[str, Tensor], observation: Tensor) -> Tensor:
         """Compute the values of observations, `[rows]`."""
