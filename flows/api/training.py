@@ -191,11 +191,11 @@ def _configured(config: Settings, settings: Mapping[str, Any]) -> RunConfig:
 def _panel(*, progress: bool) -> Panel:
     from rich.console import Console
 
-    from penstock.flows.display.console import LivePanel, Panel
+    from penstock.flows.display.console import LivePanel, Panel, ProgressConsole
 
     if not progress:
         return Panel()
     if Console().is_jupyter:
         # Rich would write HTML line by line, and a kernel claims to be a terminal, but a cell moves no cursor.
         return LivePanel(Console(force_jupyter=False, force_terminal=False, width=_NOTEBOOK_COLUMNS))
-    return LivePanel(Console())
+    return LivePanel(ProgressConsole())

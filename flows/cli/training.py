@@ -190,9 +190,9 @@ def _drive(config: RunConfig, if_exists: IfExists, *, as_json: bool) -> None:
 
 def progress_panel(*, as_json: bool) -> Panel:
     """Return the panel of a command that drives a run."""
-    from penstock.flows.display.console import LivePanel, Panel
+    from penstock.flows.display.console import LivePanel, Panel, ProgressConsole
 
-    return Panel() if as_json else LivePanel(Console())
+    return Panel() if as_json else LivePanel(ProgressConsole())
 
 
 def _initial(text: str) -> dict[str, Any]:

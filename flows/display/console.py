@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 import time
 from contextlib import contextmanager
@@ -55,6 +57,17 @@ class Panel:
 
     def finish(self) -> None:
         """Handle the end of a run's work, whose result is known: only Prefect's records are left to write."""
+
+
+class ProgressConsole(Console):
+    """A console whose reader may leave, such as `head`: Rich would end the program there, and with it the run."""
+
+    def on_broken_pipe(self) -> None:
+        """Drop all that is printed from now on, and raise BrokenPipeError."""
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, self.file.fileno())
+        os.close(null)
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
 class LivePanel(Panel):

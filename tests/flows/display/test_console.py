@@ -2,11 +2,12 @@
 
 import errno
 import io
+import os
 
 import pytest
 from rich.console import Console
 
-from penstock.flows.display.console import LivePanel, fitting, print_table
+from penstock.flows.display.console import LivePanel, ProgressConsole, fitting, print_table
 
 ROWS = [{"stage": 7, "env_steps": 92160, "return": None, "shard bytes": 123456789}]
 
@@ -64,6 +65,19 @@ def test_square_brackets_are_text_in_warnings():
     for text in ("pip install 'penstock-rl[telemetry]'", "bad path [/nope] here"):
         panel.warn(text)
         assert text in file.getvalue()
+
+
+def test_a_reader_that_leaves_ends_no_run(capsys: pytest.CaptureFixture[str]):
+    """As `penstock train | head -1` does: it is said once on the error stream, and what follows goes nowhere."""
+    reading, writing = os.pipe()
+    with os.fdopen(writing, "w", buffering=1) as file:
+        panel = LivePanel(ProgressConsole(file=file))
+        os.close(reading)
+        for _ in range(3):
+            panel.warn("slow")
+        file.write("the last line\n")
+    said = capsys.readouterr().err
+    assert said == "warning: no progress is printed any more: Broken pipe; the run goes on\n"
 
 
 class Full(io.StringIO):
