@@ -45,7 +45,8 @@ class RoundVector(VectorEnv[Any, Any, Any]):
 def steps_of(vector_env: VectorEnv[Any, Any, Any]) -> Callable[[Any, NDArray[Any]], RoundStep]:
     """Return a function that steps a vector environment in same-step mode.
 
-    It takes the actions, and an array `[num_envs, *observation]` that it may fill and return as the observations.
+    It takes the actions, and an array `[num_envs, *observation]` that it may fill and return as the observations. It
+    raises ValueError where an episode ended and the infos lack its last observation.
     """
     if type(vector_env) is SyncVectorEnv and is_one_array(vector_env.single_observation_space):
         return DirectSteps(vector_env)
@@ -55,6 +56,12 @@ def steps_of(vector_env: VectorEnv[Any, Any, Any]) -> Callable[[Any, NDArray[Any
     def step(actions: Any, out: NDArray[Any]) -> RoundStep:  # noqa: ARG001  (others make an array of their own)
         observation, reward, terminated, truncated, infos = vector_env.step(actions)
         ended = np.flatnonzero(np.logical_or(terminated, truncated)).tolist()
+        if ended and "final_obs" not in infos:
+            raise ValueError(
+                f"{type(vector_env.unwrapped).__name__} ended an episode, in same-step mode, without 'final_obs' in "
+                "its infos: there it must have the last observation of each episode that ended, as Gymnasium's vector "
+                "environments do"
+            )
         final = {env: np.array(infos["final_obs"][env]) for env in ended}  # copies: it may be memory that is used again
         return RoundStep(observation, reward, terminated, truncated, final)
 

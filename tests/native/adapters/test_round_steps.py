@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
-from gymnasium.vector import SyncVectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from penstock import native
 from penstock.native.adapters.round_steps import DirectSteps, steps_of
@@ -147,3 +147,23 @@ def test_only_gymnasiums_own_vectoriser_is_left_out():
     envs = [lambda: gymnasium.make("CartPole-v1")] * 2
     assert isinstance(steps_of(SyncVectorEnv(envs)), DirectSteps)
     assert not isinstance(steps_of(Derived(envs)), DirectSteps)
+
+
+class Forgetful(SyncVectorEnv[Any, Any]):
+    """Resets in the same step, and does not say what was seen last."""
+
+    def step(self, actions: Any) -> Any:
+        *result, infos = super().step(actions)
+        infos.pop("final_obs", None)
+        return (*result, infos)
+
+
+def test_a_vector_environment_without_last_observations_is_refused_by_name():
+    """At the end of its first episode, with what is missing: a bootstrap observation would be another episode's."""
+    made = Forgetful([Counting] * NUM_ENVS, autoreset_mode=AutoresetMode.SAME_STEP)
+    made.reset(seed=1)
+    step, actions, out = steps_of(made), np.zeros(NUM_ENVS, np.int64), np.empty((NUM_ENVS, 2))
+    for _ in range(Counting.length - 1):
+        step(actions, out)
+    with pytest.raises(ValueError, match="Forgetful ended an episode, in same-step mode, without 'final_obs'"):
+        step(actions, out)
