@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from penstock.native.conformance.runner import Report
+    from penstock.native.conformance.report import Report
     from penstock.tasks.setup.config.environment import EnvironmentSettings
 
 

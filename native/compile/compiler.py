@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _CANDIDATES = ("c++", "g++", "clang++")
 _FLAGS = ("-std=c++20", "-fPIC", "-pthread", "-ffp-contract=off", "-fvisibility=hidden", "-fdiagnostics-color=never")
+# A function that ends without its result gives any: a warning that nobody would see.
+_ERRORS = ("-Werror=return-type",)
 # GCC makes inline variables of templates unique in the process, whatever the visibility: a second version of a library
 # would then use the first one's.
 _GCC_FLAGS = ("-fno-gnu-unique",)
@@ -60,7 +62,7 @@ class Compiler:
     def flags(self) -> tuple[str, ...]:
         """Return the flags of every compilation, except optimisation."""
         extra = () if "clang" in self.version else _GCC_FLAGS
-        return (*_FLAGS, *extra, "-I", str(include_dir()))
+        return (*_FLAGS, *_ERRORS, *extra, "-I", str(include_dir()))
 
     def run(self, arguments: Sequence[str], sources: Sequence[Path], log: Path, folder: Path) -> str:
         """Run it in `folder`, and return its standard output.
@@ -97,25 +99,35 @@ def find_compiler() -> Compiler:
     Raises:
         CompilerNotFoundError: There is none.
     """
-    wanted = shlex.split(os.environ.get("CXX", ""))
+    given = os.environ.get("CXX", "")
+    try:
+        wanted = shlex.split(given)
+    except ValueError as error:  # a quote that is not closed
+        raise CompilerNotFoundError(f"CXX is {given!r} ({error}); unset it or correct it") from error
     if wanted:
         found = shutil.which(wanted[0])
         if found is None:
-            raise CompilerNotFoundError(
-                f"CXX is {os.environ['CXX']!r}, which is not a command here; unset it or correct it"
-            )
-        return Compiler((found, *wanted[1:]), version_of(found, Path(found).stat().st_mtime_ns))
+            raise CompilerNotFoundError(f"CXX is {given!r}, which is not a command here; unset it or correct it")
+        return _compiler(found, *wanted[1:])
     for name in _CANDIDATES:
         found = shutil.which(name)
         if found is not None:
-            return Compiler((found,), version_of(found, Path(found).stat().st_mtime_ns))
+            return _compiler(found)
     raise CompilerNotFoundError(
         f"found no C++ compiler: CXX is not set, and there is no {', '.join(_CANDIDATES)} in PATH; install one "
         "(Debian and Ubuntu: apt-get install g++; conda: conda install cxx-compiler), GCC 11 or Clang 16 at least"
     )
 
 
+def _compiler(found: str, *options: str) -> Compiler:
+    command = (str(Path(found).absolute()), *options)  # it runs in other folders
+    return Compiler(command, version_of(command, Path(found).stat().st_mtime_ns))
+
+
 @functools.lru_cache
-def version_of(command: str, _modified: int) -> str:
-    """Return the version that a compiler prints; `_modified` is the time of its file, so that a new one is asked."""
-    return subprocess.run([command, "--version"], capture_output=True, text=True, check=False).stdout.strip()
+def version_of(command: tuple[str, ...], _modified: int) -> str:
+    """Return the version that a compiler prints; `_modified` is the time of its file, so that a new one is asked.
+
+    Options are part of the command: the first word may be a wrapper, as in `ccache g++`.
+    """
+    return subprocess.run([*command, "--version"], capture_output=True, text=True, check=False).stdout.strip()

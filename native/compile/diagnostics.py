@@ -6,21 +6,23 @@ with the member's name in front, which is looked up in the source. Nothing here 
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
 _SHOWN = 6
-_ERROR = re.compile(r"^(?P<file>[^\s:][^:]*):(?P<line>\d+):(?:\d+:)? (?:fatal )?error: (?P<text>.*)$")
+_ERROR = re.compile(r"^(?P<file>\S.*?):(?P<line>\d+):(?:\d+:)? (?P<fatal>fatal )?error: (?P<text>.*)$")
 _LINKER = re.compile(r"(?:undefined (?:reference|symbol)|cannot find -l|multiple definition|error: ).*")
-_PLACE = re.compile(r"^(?P<file>[^\s:][^:]*):(?P<line>\d+):\d+: (?:  (?:recursively )?required|note: in instantiation)")
+_PLACE = re.compile(r"^(?P<file>\S.*?):(?P<line>\d+):\d+: (?:  (?:recursively )?required|note: in instantiation)")
 _CONTRACT = re.compile(r"penstock: (?P<member>\w+): (?P<sentence>.*?)\"?$")
 _NAME = r"(?:\w+::|\{anonymous\}::|\(anonymous namespace\)::)*(?P<name>\w+)"
 _ENVIRONMENT = re.compile(r"check_environment(?:\(\) \[with E = |<)" + _NAME)
+_TWO_EXPORTS = re.compile(r"redefinition of .*penstock_library\b")
 _FIELD_TYPE = re.compile(r"penstock::Field<[^,]+, (?P<type>.+?)>'")
 
 
@@ -55,7 +57,7 @@ def explain(output: str, sources: Sequence[Path], log: Path) -> str:
 
 
 def _problems(output: str, sources: Sequence[Path]) -> list[Problem]:
-    by_name = {str(source): source for source in sources}
+    by_name = {os.path.realpath(source): source for source in sources}
     lines = output.splitlines()
     problems: list[Problem] = []
     place: tuple[Path, int] | None = None
@@ -70,8 +72,8 @@ def _problems(output: str, sources: Sequence[Path]) -> list[Problem]:
                 environment = found["name"]
             if found := _FIELD_TYPE.search(said):
                 field_type = found["type"]
-            if (found := _PLACE.match(said)) and found["file"] in by_name:
-                place = by_name[found["file"]], int(found["line"])
+            if (found := _PLACE.match(said)) and (file := by_name.get(os.path.realpath(found["file"]))):
+                place = file, int(found["line"])
         if error is None:
             continue
         contract = _CONTRACT.search(error["text"])
@@ -81,9 +83,13 @@ def _problems(output: str, sources: Sequence[Path]) -> list[Problem]:
                 where, text = place, f"{text} (found: {field_type})"
             else:
                 where = _member(sources, environment, contract["member"])
-        elif error["file"] in by_name:
-            where = by_name[error["file"]], int(error["line"])
-            text = error["text"]
+        elif _TWO_EXPORTS.search(error["text"]):
+            where, text = (
+                place,
+                "PENSTOCK_LIBRARY stands here twice; one line lists all: PENSTOCK_LIBRARY(First, Second)",
+            )
+        elif file := by_name.get(os.path.realpath(error["file"])) or _file_of(error):
+            where, text = (file, int(error["line"])), error["text"]
         else:
             where, text = place, error["text"]
             if any(problem.text for problem in problems):
@@ -95,6 +101,12 @@ def _problems(output: str, sources: Sequence[Path]) -> list[Problem]:
         texts = dict.fromkeys(match[0].strip() for match in map(_LINKER.search, lines) if match)
         problems = [Problem(None, 0, text) for text in texts] or [Problem(None, 0, line) for line in lines[-3:]]
     return problems
+
+
+def _file_of(error: re.Match[str]) -> Path | None:
+    """Return the file in which an include was not found, which may be one that no list of sources has yet."""
+    file = Path(error["file"])
+    return file if error["fatal"] and file.is_file() else None
 
 
 def _notes(lines: Sequence[str], start: int) -> list[str]:

@@ -15,9 +15,10 @@ import re
 import shutil
 import tempfile
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 import gymnasium
 from filelock import FileLock
@@ -29,13 +30,15 @@ from penstock.native.registry.gymnasium_ids import register
 from penstock.native.registry.registry import make_native
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from penstock.native.pool.pool import Pool
 
-_EXPORT = re.compile(r"^\s*PENSTOCK_LIBRARY\s*\(", re.MULTILINE)
+_EXPORT = re.compile(r"(?:^|[;}])\s*PENSTOCK_LIBRARY\s*\(", re.MULTILINE)
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 # They change which files a compiler finds, and are not on its command line.
 _SEARCH_PATHS = ("CPATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH")
+_Item = TypeVar("_Item")
 # Compilations of a source that changes meanwhile, before that is an error.
 _ATTEMPTS = 3
 
@@ -43,6 +46,8 @@ _loaded: dict[str, str] = {}
 """Path of every library that this process has loaded, with the digest that its file had."""
 _builds: dict[str, Build | None] = {}
 """The build of every environment that this process has loaded; None if it came as a library."""
+_files: dict[str, Path] = {}
+"""The library's file of every environment that this process has loaded: the newest one of that id."""
 
 
 class BuildOptions(TypedDict):
@@ -63,6 +68,8 @@ class Library:
     """False if it was found in the cache, or was a library already."""
     seconds: float = 0.0
     """Time to find, compile and load it."""
+    file: Path | None = None
+    """The file that was loaded, if ids of its environments may become another library's: `path`, or a copy of it."""
 
     def make(self, num_envs: int, *, id: str | None = None, **options: Any) -> Pool:  # noqa: A002
         """Make a pool: `native.make` with this library's environment.
@@ -74,11 +81,17 @@ class Library:
 
         Raises:
             ValueError: The library has several environments and `id` names none of them.
+            RuntimeError: Another library has been loaded since that has an environment of this id.
         """
         if id is None and len(self.environment_ids) == 1:
             id = self.environment_ids[0]  # noqa: A001
         if id not in self.environment_ids:
             raise ValueError(f"id is {id!r}; this library's environments: {', '.join(self.environment_ids)}")
+        if self.file is not None and _files[id] != self.file:
+            raise RuntimeError(
+                f"{id} is now that of {_files[id]}, which was loaded after {self.path}: load this library again, or "
+                "give one of the two another id"
+            )
         return make_native(id, num_envs, **options)
 
 
@@ -100,20 +113,23 @@ def load(
         environments: C++ names of the environments in it, where it has no `PENSTOCK_LIBRARY(...)` line of its own.
         flags: For the compiler, after Penstock's own: `["-O2", "-DNDEBUG"]`. Not -ffast-math: results would differ.
         include_dirs: Folders of other headers.
-        libraries: What to link: a name as for `-l`, or a path.
+        libraries: What to link: a name as for `-l`, or a path. Name a static library (.a) by its path: of a name, no
+            change of the file is noticed.
         resources: Folder that an environment with something shared is made from.
 
     Raises:
         FileNotFoundError: There is no such file.
         CompilerNotFoundError: There is no compiler.
         CompileError: It does not compile; the message names the place and the expectation.
-        ValueError: It exports no environment, or one whose id is a built-in's or nothing that Gymnasium accepts.
+        RuntimeError: The cache cannot be written to; or the library cannot be loaded.
+        ValueError: It exports no environment, or one whose id is a built-in's, another's in it, or nothing that
+            Gymnasium accepts.
     """
     started = time.perf_counter()
-    build = build_of(source, environments, ["-O3", *flags], include_dirs, libraries)
+    build = build_of(source, environments, ["-O3", *_listed_ones(flags, "flags")], include_dirs, libraries)
     built, compiled = build.result()
     ids = _load(built, resources, build)
-    return Library(built, ids, compiled, time.perf_counter() - started)
+    return Library(built, ids, compiled, time.perf_counter() - started, built)
 
 
 def load_library(path: str | os.PathLike[str], resources: str | os.PathLike[str] = "") -> Library:
@@ -122,7 +138,7 @@ def load_library(path: str | os.PathLike[str], resources: str | os.PathLike[str]
     Raises:
         FileNotFoundError: There is no such file.
         RuntimeError: It is not a library of environments, or was compiled for another Penstock.
-        ValueError: The id of an environment in it is a built-in's, or nothing that Gymnasium accepts.
+        ValueError: The id of an environment in it is a built-in's, another's in it, or nothing that Gymnasium accepts.
     """
     started = time.perf_counter()
     file = Path(path).resolve()
@@ -136,7 +152,7 @@ def load_library(path: str | os.PathLike[str], resources: str | os.PathLike[str]
         _replace(copy, file)
         file = copy
     ids = _load(file, resources, None)
-    return Library(Path(path).resolve(), ids, seconds=time.perf_counter() - started)
+    return Library(Path(path).resolve(), ids, seconds=time.perf_counter() - started, file=file)
 
 
 def build_of(
@@ -148,7 +164,9 @@ def build_of(
     program: str = "",
 ) -> Build:
     """Return the build that `load` would run, with these flags added to those of every environment."""
+    include_dirs = _listed_ones(include_dirs, "include_dirs")
     folders = [part for folder in include_dirs for part in ("-I", str(Path(folder).resolve()))]
+    environments, libraries = _listed_ones(environments, "environments"), _listed_ones(libraries, "libraries")
     path = _source_file(source)
     return Build(path, tuple(environments), (*flags, *folders), tuple(libraries), find_compiler(), program)
 
@@ -159,15 +177,36 @@ def build_behind(environment_id: str) -> tuple[bool, Build | None]:
 
 
 def cache_dir() -> Path:
-    """Return the folder of compiled libraries, logs and manifests; it is created if missing."""
+    """Return the folder of compiled libraries, logs and manifests; it is created if missing.
+
+    Raises:
+        RuntimeError: It cannot be created.
+    """
     given = os.environ.get("PENSTOCK_CACHE_DIR")
     if given:
         folder = Path(given)
     else:
         folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock" / "libraries"
     # Its files are executed: no other user may write to it.
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with _written(folder):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder.resolve()
+
+
+@contextmanager
+def _written(folder: Path) -> Iterator[None]:
+    """Say of which folder it is that something could not be written, and how to choose another.
+
+    Raises:
+        RuntimeError: In place of OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise RuntimeError(
+            f"compiled environments can't be kept in {folder} ({error.strerror or error}); PENSTOCK_CACHE_DIR names "
+            "another folder"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +222,13 @@ class Build:
     """Text of a main(): then a program is built, not a library."""
 
     def result(self) -> tuple[Path, bool]:
-        """Path of what was built; and whether it had to be compiled."""
+        """Path of what was built; and whether it had to be compiled.
+
+        Raises:
+            CompileError: It does not compile.
+            RuntimeError: The cache cannot be written to.
+            ValueError: It exports no environment.
+        """
         folder = cache_dir()
         request = _digest(
             [
@@ -200,7 +245,7 @@ class Build:
         manifest = folder / f"{request}.json"
         if (known := self._known(folder, manifest)) is not None:
             return known, False
-        with FileLock(folder / f"{request}.lock"):
+        with _written(folder), FileLock(folder / f"{request}.lock"):
             if (known := self._known(folder, manifest)) is not None:
                 return known, False
             for _ in range(_ATTEMPTS):
@@ -250,7 +295,8 @@ class Build:
         return files, target
 
     def _check_export(self, sources: Iterable[Path]) -> None:
-        exports = any(_EXPORT.search(file.read_text(encoding="utf-8", errors="replace")) for file in sources)
+        texts = [_COMMENT.sub("", file.read_text(encoding="utf-8", errors="replace")) for file in sources]
+        exports = any(map(_EXPORT.search, texts))
         if exports and self.environments:
             raise ValueError(
                 f"{self.source.name} has a PENSTOCK_LIBRARY line of its own, which lists its exports: leave out "
@@ -267,6 +313,7 @@ def _load(file: Path, resources: str | os.PathLike[str], build: Build | None) ->
     # MuJoCo's tasks are built in, too, though their libraries are loaded when the first is made.
     ids = tuple(_core.load_library(str(file), str(resources), reserved=task_libraries.IDS))
     _builds.update(dict.fromkeys(ids, build))
+    _files.update(dict.fromkeys(ids, file))
     for environment_id in ids:
         try:
             register(environment_id)
@@ -277,13 +324,7 @@ def _load(file: Path, resources: str | os.PathLike[str], build: Build | None) ->
 
 def _source_file(source: str | os.PathLike[str]) -> Path:
     if isinstance(source, str) and "\n" in source:
-        file = cache_dir() / "sources" / f"{_digest([source.encode()])}.hpp"
-        if not file.exists():
-            file.parent.mkdir(exist_ok=True)
-            with tempfile.NamedTemporaryFile("w", dir=file.parent, delete=False, encoding="utf-8") as out:
-                out.write(source)
-            Path(out.name).replace(file)
-        return file
+        return _kept_source(source.encode())
     file = Path(source).resolve()
     if not os.fspath(source):
         raise ValueError("source is empty, expected the path or the text of a header")
@@ -292,7 +333,29 @@ def _source_file(source: str | os.PathLike[str]) -> Path:
         raise IsADirectoryError(f"{str(file)!r} is a folder, expected a header; its headers: {headers}")
     if not file.is_file():
         raise FileNotFoundError(f"there is no header {str(file)!r}; load() takes a path, or the text of a header")
+    if unfit := sorted(set(str(file)) & set('"\\\n')):
+        raise ValueError(f"the path of {str(file)!r} has {unfit[0]!r} in it, which no #include can name: rename it")
     return file
+
+
+def _kept_source(text: bytes) -> Path:
+    """Return the file in the cache that has this text; a power cut may have left another one."""
+    file = cache_dir() / "sources" / f"{_digest([text])}.hpp"
+    with _written(file.parent):
+        if file.exists() and file.read_bytes() == text:
+            return file
+        file.parent.mkdir(exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=file.parent) as scratch:
+            (written := Path(scratch) / "text").write_bytes(text)
+            _keep(written)
+            written.replace(file)
+    return file
+
+
+def _listed_ones(given: Sequence[_Item], name: str) -> Sequence[_Item]:
+    if isinstance(given, str):
+        raise ValueError(f"{name} is {given!r}, expected a list: {name}=[{given!r}]")  # noqa: TRY004 as load() says
+    return given
 
 
 def _listed(rule: str) -> list[Path]:

@@ -72,7 +72,7 @@ def find_nvcc() -> Nvcc:
     """
     host = find_compiler()
     command = _find()
-    version = version_of(command, Path(command).stat().st_mtime_ns)
+    version = version_of((command,), Path(command).stat().st_mtime_ns)
     libraries = Path(command).resolve().parent.parent / "lib"
     # The package's folder is not the one that nvcc expects beside itself.
     folder = str(libraries) if (libraries / "libcudart_static.a").exists() else ""

@@ -12,6 +12,7 @@ import numpy as np
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
 
+from penstock.native.conformance.report import CheckFailedError, SkippedError
 from penstock.native.registry.registry import make_native
 from penstock.native.registry.single_env import SingleEnv
 
@@ -23,18 +24,12 @@ if TYPE_CHECKING:
     from penstock.native.pool.pool import Pool
 
 _NUM_ENVS = 8
+# A pool steps its environments one by one up to 31 of them, and more of them in groups, where there is a step_group.
+_GROUPS, _UNGROUPED, _GROUP_STEPS = 4, 16, 100
 _MIN_STEPS, _MAX_STEPS = 60, 600
 # Time limit of one rollout's steps: slow environments are stepped less often.
 _ROLLOUT_SECONDS = 0.4
 _PARTS = ("observation", "reward", "terminated", "truncated")
-
-
-class CheckFailedError(Exception):
-    """Reports a violated guarantee; a check raises it."""
-
-
-class SkippedError(Exception):
-    """Reports why a check does not apply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +41,11 @@ class Rollout:
     terminated: NDArray[np.bool_]
     truncated: NDArray[np.bool_]
     state: dict[str, NDArray[Any]]
+
+    def of(self, envs: slice) -> Rollout:
+        """Return the same of some environments."""
+        seen, reward, terminated, truncated = (getattr(self, name)[:, envs] for name in _PARTS)
+        return Rollout(seen, reward, terminated, truncated, {name: values[envs] for name, values in self.state.items()})
 
 
 class CheckedEnvironment:
@@ -77,7 +77,7 @@ class CheckedEnvironment:
             self._actions = samples[: min(max(steps, _MIN_STEPS), _MAX_STEPS)]
         return self._actions
 
-    def rollout(self, pool: Pool, actions: Sequence[Any], seed: int | None = 1) -> Rollout:
+    def rollout(self, pool: Pool, actions: Sequence[Any], seed: int | list[int] | None = 1) -> Rollout:
         """Step through actions: after a reset, or, without a seed, from the pool's current state."""
         first = pool.observation if seed is None else pool.reset(seed=seed)[0]
         steps = [pool.step(action)[:4] for action in actions]
@@ -123,6 +123,45 @@ class CheckedEnvironment:
                 if not (np.isfinite(got.observation).all() and np.isfinite(got.reward).all()):
                     raise CheckFailedError(f"the action {action.tolist()} leads to a value that is not finite")
         return "stays finite"
+
+    def check_mask(self) -> str:
+        """Check that some choice is allowed, of some agent, while an episode goes on."""
+        with self.pool() as pool:
+            described = pool.environment
+            if "behind_mask" not in described["observation"]:
+                raise SkippedError("every choice is allowed")
+            got = self.rollout(pool, self.actions())
+        choices = described["action"]["n"] * max(self.agents, 1)
+        allowed: NDArray[np.bool_] = np.any(got.observation.reshape(*got.observation.shape[:2], -1)[..., :choices], -1)
+        # An observation is that of an episode that goes on, unless the step before ended it.
+        goes_on = np.concatenate([np.ones_like(allowed[:1]), ~(got.terminated | got.truncated)])
+        if (wrong := goes_on & ~allowed).any():
+            step, env = np.unravel_index(int(np.argmax(wrong)), wrong.shape)
+            raise CheckFailedError(
+                f"no choice is allowed in environment {env} after {step} steps: action_mask() must allow one, or "
+                "step() end the episode"
+            )
+        return ""
+
+    def check_groups(self) -> str:
+        """Check that `step_group`, which many environments in one pool are stepped by, gives what `step` gives."""
+        whole, part = _GROUPS * _UNGROUPED, _UNGROUPED
+        steps = min(len(self.actions()), _GROUP_STEPS)
+        seeds = list(range(whole))
+        with self.pool(whole) as pool:
+            pool.action_space.seed(1)
+            actions = [pool.action_space.sample() for _ in range(steps)]
+            got = self.rollout(pool, actions, seeds)
+        for first in range(0, whole, part):
+            these = slice(first, first + part)
+            with self.pool(part) as pool:
+                wanted = self.rollout(pool, [action[these] for action in actions], seeds[these])
+            _require_equal(
+                wanted,
+                got.of(these),
+                f"in a pool of {whole} and one of {part}; step_group() must compute what step() does",
+            )
+        return f"{steps} steps"
 
     def check_same_seed(self) -> str:
         """Check that a reset sets everything: nothing of an earlier episode is left."""

@@ -1,4 +1,4 @@
-"""Checks of an environment: the promises of the contract that the compiler cannot verify.
+"""Checks environments: by their id, or by the header that they are in.
 
 `check_header` compiles it first, and once more under sanitizers. A check that fails says where; what an environment
 throws fails the check that it was thrown in.
@@ -6,53 +6,24 @@ throws fails the check that it was thrown in.
 
 from __future__ import annotations
 
+import time
 import warnings
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from penstock.native.compile.compiler import CompileError
-from penstock.native.compile.load import BuildOptions, load
-from penstock.native.conformance.environment_under_test import CheckedEnvironment, CheckFailedError, SkippedError
+from penstock.native.compile.compiler import CompileError, CompilerNotFoundError
+from penstock.native.compile.load import BuildOptions, build_of
+from penstock.native.conformance.native_checks import measured, native_checks
+from penstock.native.conformance.report import Check, Report, outcome
 from penstock.native.conformance.sanitizers import run_sanitized
+from penstock.native.conformance.separate_process import check_library
 from penstock.native.conformance.wrapped import CheckedWrapped
 from penstock.native.registry.registry import is_native, make_native
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Mapping, Sequence
-
-Outcome = Literal["pass", "fail", "skip"]
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One check: its name, outcome and remark."""
-
-    name: str
-    outcome: Outcome
-    detail: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """All checks of one environment."""
-
-    id: str
-    checks: tuple[Check, ...]
-    speed: dict[str, float] = field(default_factory=dict)
-    """ns_per_step; ns_per_call: the cost of a call of step_round without its steps, Python included. Where another
-    library steps the environment, ns_per_step alone has both."""
-
-    @property
-    def passed(self) -> bool:
-        """Return whether no check failed."""
-        return all(check.outcome != "fail" for check in self.checks)
-
-    def as_json(self) -> dict[str, object]:
-        """Return the report as plain data."""
-        return {**asdict(self), "passed": self.passed}
+    from collections.abc import Mapping, Sequence
 
 
 def check_header(
@@ -65,21 +36,27 @@ def check_header(
     resources: str | os.PathLike[str] = "",
     sanitize: bool = True,
 ) -> list[Report]:
-    """Compile a header as `load` does, and check every environment in it, under sanitizers too."""
+    """Compile a header as `load` does, and check every environment in it in another process, under sanitizers too.
+
+    Raises:
+        CompilerNotFoundError: There is no compiler.
+    """
     options = BuildOptions(environments=environments, include_dirs=include_dirs, libraries=libraries)
+    started = time.perf_counter()
     try:
-        library = load(source, flags=flags, resources=resources, **options)
-    except (CompileError, ValueError) as error:
+        library, compiled = build_of(source, flags=["-O3", *flags], **options).result()
+    except CompilerNotFoundError:
+        raise
+    except (CompileError, RuntimeError, ValueError) as error:
         return [Report("", (Check("compiles", "fail", str(error)),))]
-    how = f"in {library.seconds:.1f} s" if library.compiled else "earlier; nothing has changed since"
+    how = f"in {time.perf_counter() - started:.1f} s" if compiled else "earlier; nothing has changed since"
     reports = []
-    for environment_id in library.environment_ids:
-        report = check_id(environment_id)
+    for report in check_library(library, str(resources)):
         checks = [Check("compiles", "pass", how), *report.checks]
-        if sanitize:
-            outcome, detail = run_sanitized(environment_id, source, flags, str(resources), options)
-            checks.append(Check("address and undefined-behaviour sanitizers", outcome, detail))
-        reports.append(Report(environment_id, tuple(checks), report.speed))
+        if sanitize and report.id:
+            found, detail = run_sanitized(report.id, source, flags, str(resources), options)
+            checks.append(Check("address and undefined-behaviour sanitizers", found, detail))
+        reports.append(Report(report.id, tuple(checks), report.speed))
     return reports
 
 
@@ -97,39 +74,15 @@ def check_id(environment_id: str, server: Mapping[str, str] = MappingProxyType({
     if not is_native(environment_id):
         return _check_wrapped(environment_id, server)
     make_native(environment_id, 1).close()
-    environment = CheckedEnvironment(environment_id)
-    checks: list[Check] = []
-    for name, check in (
-        ("spaces contain what is observed", environment.check_spaces),
-        ("every number is finite", environment.check_finite),
-        ("actions at and beyond the bounds", environment.check_extremes),
-        ("the same seed, the same episodes", environment.check_same_seed),
-        ("other seeds, other episodes", environment.check_other_seeds),
-        ("one thread equals three, bit for bit", environment.check_threads),
-        ("a restored state resumes, bit for bit", environment.check_restore),
-        ("the time limit: both flags and the final observation", environment.check_time_limit),
-        ("gymnasium.utils.env_checker", environment.check_gymnasium),
-    ):
-        checks.append(_outcome(name, check))
+    checks = tuple(native_checks(environment_id))
     broken = any(check.outcome == "fail" for check in checks)
-    return Report(environment_id, tuple(checks), {} if broken else environment.measure())
+    return Report(environment_id, checks, {} if broken else measured(environment_id))
 
 
 def _check_wrapped(environment_id: str, settings: Mapping[str, Any]) -> Report:
     """Check one that another library steps, as a run with these settings and those that it needs."""
     with closing(CheckedWrapped(environment_id, settings)) as wrapped, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Gymnasium's, of what the checks report
-        found = tuple(_outcome(name, check) for name, check in wrapped.checks())
+        found = tuple(outcome(name, check) for name, check in wrapped.checks())
         failed = any(check.outcome == "fail" for check in found)
         return Report(environment_id, found, {} if failed else wrapped.measure())
-
-
-def _outcome(name: str, check: Callable[[], str]) -> Check:
-    try:
-        return Check(name, "pass", check())
-    except SkippedError as reason:
-        return Check(name, "skip", str(reason))
-    except CheckFailedError as failure:
-        return Check(name, "fail", str(failure))
-    except Exception as error:  # noqa: BLE001 whatever an environment throws, or Gymnasium's checker says
-        return Check(name, "fail", f"{type(error).__name__}: {error}")

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from penstock.native.adapters.structured_actions import stored_action
-from penstock.native.conformance.environment_under_test import CheckFailedError, SkippedError, require_equal_parts
+from penstock.native.conformance.environment_under_test import require_equal_parts
 from penstock.native.conformance.own_environment import own_environment
+from penstock.native.conformance.report import CheckFailedError, SkippedError
 from penstock.native.registry.registry import make
 from penstock.native.teams.masks import permitted
 from penstock.native.teams.structured import TeamSpace, TeamVectors

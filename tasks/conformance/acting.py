@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from penstock.native.conformance.environment_under_test import CheckFailedError
+from penstock.native.conformance.report import CheckFailedError
 from penstock.tasks.conformance.trial import Trial, tensors_of
 from penstock.tasks.specs import State
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from penstock.native.conformance.environment_under_test import CheckFailedError, SkippedError
+from penstock.native.conformance.report import CheckFailedError, SkippedError
 from penstock.native.kernel_level import TORCH, level, use_level
 from penstock.tasks.conformance.trial import Trial, clone, tensors_of
 from penstock.tasks.model.algorithms.contract import Draw, FollowsRounds, Loss, window_spec

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from penstock.native.conformance.environment_under_test import CheckFailedError, SkippedError
-from penstock.native.conformance.runner import Check, Report
+from penstock.native.conformance.report import Report, outcome
 from penstock.storage.cache.node_cache import NodeCache
 from penstock.storage.error_places import describe_error
 from penstock.storage.runs.run import RunFolder
@@ -25,8 +24,6 @@ from penstock.tasks.setup.config.run import TrainConfig
 from penstock.tasks.specs import EnvironmentSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from penstock.tasks.setup.config.environment import EnvironmentSettings
     from penstock.tasks.setup.config.run import RunConfig
 
@@ -50,14 +47,14 @@ def check_algorithm(config: RunConfig, environment: EnvironmentSettings) -> Repo
         trial = _trial(config, environment, Path(folder), _LIMITS[0])
         acting = ActingChecks(trial)
         checks = [
-            _outcome("init is a function of the seed", acting.check_init),
-            _outcome("a snapshot is enough to act, and rows are as declared", acting.check_rows),
+            outcome("init is a function of the seed", acting.check_init, describe_error),
+            outcome("a snapshot is enough to act, and rows are as declared", acting.check_rows, describe_error),
         ]
         if all(check.outcome == "pass" for check in checks):
             trial = _with_both_ends(trial, config, environment, Path(folder))
             acting, learning = ActingChecks(trial), LearningChecks(trial)
             checks += [
-                _outcome(name, check)
+                outcome(name, check, describe_error)
                 for name, check in (
                     ("act is a function of its arguments", acting.check_pure),
                     ("act is row-wise", acting.check_row_wise),
@@ -109,14 +106,3 @@ def _with_both_ends(trial: Trial, config: RunConfig, environment: EnvironmentSet
         if all(torch.cat([end[kind] for end in ends]).any() for kind in (0, 1)):
             break
     return trial
-
-
-def _outcome(name: str, check: Callable[[], str]) -> Check:
-    try:
-        return Check(name, "pass", check())
-    except SkippedError as reason:
-        return Check(name, "skip", str(reason))
-    except CheckFailedError as failure:
-        return Check(name, "fail", str(failure))
-    except Exception as error:  # noqa: BLE001  (an algorithm may raise anything)
-        return Check(name, "fail", describe_error(error))

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from penstock.native import fill_noise
-from penstock.native.conformance.environment_under_test import CheckFailedError
+from penstock.native.conformance.report import CheckFailedError
 from penstock.tasks.model.algorithms.contract import WEIGHT, SumsMinibatches, window_spec
 from penstock.tasks.roles.acting.tile import RoundBuffers, TileActor
 from penstock.tasks.roles.learning.gradients import minibatch_gradient

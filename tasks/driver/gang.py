@@ -445,6 +445,12 @@ class Gang:
         }
 
 
+_WHY_WORKERS_DIE = (
+    "a worker that keeps dying is often out of memory, or an environment of your own in C++ ends its process "
+    "(`penstock check-env` says so)"
+)
+
+
 def gone(cluster: Cluster) -> GangError:
     """Return the error of a cluster that was lost with members of a gang."""
     return GangError(
@@ -456,8 +462,7 @@ def gone(cluster: Cluster) -> GangError:
 def _lost(names: list[str]) -> MemberLostError:
     return MemberLostError(
         f"{', '.join(names)} was lost with the process that ran it, and the members that synchronise with it can't "
-        f"continue; a worker that keeps dying is often out of memory. The last commit is intact: check the worker's "
-        f"log, then resume the run"
+        f"continue; {_WHY_WORKERS_DIE}. The last commit is intact: check the worker's log, then resume the run"
     )
 
 
@@ -468,8 +473,8 @@ def explain(error: BaseException) -> BaseException:
     if isinstance(error, KilledWorker):
         return GangError(
             f"{str(error.task).split(' ', 1)[0]} was lost {error.allowed_failures + 1} times with the process that ran "
-            f"it, most recently on {error.last_worker.address}; a worker that keeps dying is often out of memory. The "
-            f"last commit is intact: check the worker's log, then resume the run"
+            f"it, most recently on {error.last_worker.address}; {_WHY_WORKERS_DIE}. The last commit is intact: check "
+            f"the worker's log, then resume the run"
         )
     return GangError(
         f"a member failed with {describe_error(error)}. Of an algorithm or an environment of your own, `penstock "

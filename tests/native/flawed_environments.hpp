@@ -1,7 +1,9 @@
 // Environments with the faults that `penstock check-env` is there to find; they compile.
 #include <limits>
+#include <stdexcept>
 
 #include <penstock/library.hpp>
+#include <penstock/simd/group.hpp>
 
 using namespace penstock;
 
@@ -47,4 +49,47 @@ struct Wild : Common {
   }
 };
 
-PENSTOCK_LIBRARY(Forgetful, Stubborn, Wild)
+/// Is rewarded otherwise where it is stepped with others.
+struct Grouped : Common {
+  static constexpr Info info{.id = "Grouped-v0", .max_episode_steps = 20};
+  Step step(std::int64_t) { return {.reward = state.x}; }
+  static bool can_step_group(const Config&) { return true; }
+  static bool step_group(const Group<Grouped>& group, const std::int64_t*, std::array<Step, group_size>& steps) {
+    for (std::size_t i = 0; i < group_size; ++i) steps[i] = {.reward = 2.0 * group[i]->state.x};
+    return true;
+  }
+};
+
+/// Forbids everything from its second step on.
+struct Forbidding : Common {
+  static constexpr Info info{.id = "Forbidding-v0", .max_episode_steps = 20};
+  struct State {
+    double x, steps;
+    PENSTOCK_FIELDS(State, x, steps)
+  } state;
+  void reset(Rng& rng) { state = {rng.random(), 0.0}; }
+  Step step(std::int64_t) {
+    state.steps += 1.0;
+    return {};
+  }
+  void observe(std::span<float, 2> out) const { out[0] = out[1] = float(state.x); }
+  void action_mask(std::span<bool, 2> out) const { out[0] = out[1] = state.steps < 2.0; }
+};
+
+/// Is never made.
+struct Refusing : Common {
+  static constexpr Info info{.id = "Refusing-v0", .max_episode_steps = 20};
+  Refusing() { throw std::runtime_error("no licence"); }
+  Step step(std::int64_t) { return {}; }
+};
+
+/// Ends the process in its first step; it is the last, as nothing is checked after it.
+struct Straying : Common {
+  static constexpr Info info{.id = "Straying-v0", .max_episode_steps = 20};
+  Step step(std::int64_t push) {
+    static_cast<volatile double*>(nullptr)[push + 100] = 1.0;
+    return {};
+  }
+};
+
+PENSTOCK_LIBRARY(Forgetful, Stubborn, Wild, Grouped, Forbidding, Refusing, Straying)

@@ -8,7 +8,9 @@ from typing import NamedTuple
 
 import pytest
 
-from penstock.native.conformance.runner import Report, check_header, check_id
+from penstock.native.conformance import separate_process
+from penstock.native.conformance.report import Report
+from penstock.native.conformance.runner import check_header, check_id
 
 HERE = Path(__file__).parents[1]
 # One process runs all commands, since its imports take longer than they do.
@@ -76,6 +78,53 @@ def test_values_out_of_bounds_and_not_finite_are_found(flawed: dict[str, Report]
     assert "the reward of environment" in found["every number is finite"]
     assert not flawed["Wild-v0"].passed
     assert flawed["Wild-v0"].speed == {}
+
+
+@pytest.mark.slow
+def test_a_group_that_is_stepped_otherwise_is_found(flawed: dict[str, Report]):
+    """Pools of 32 and more use `step_group`, which no smaller pool calls."""
+    (found,) = failures(flawed["Grouped-v0"]).items()
+    assert found[0] == "64 environments equal four times 16, bit for bit"
+    assert "the reward of environment 0 differs at step 0 in a pool of 64 and one of 16" in found[1]
+
+
+@pytest.mark.slow
+def test_a_mask_that_allows_nothing_is_found(flawed: dict[str, Report]):
+    """While an episode goes on; a run would end there, far from the header."""
+    found = failures(flawed["Forbidding-v0"])
+    assert list(found) == ["an episode allows at least one choice"]
+    assert "no choice is allowed in environment 0 after 2 steps" in next(iter(found.values()))
+
+
+@pytest.mark.slow
+def test_what_a_constructor_throws_is_the_report(flawed: dict[str, Report]):
+    """Of that environment alone: the next one is checked all the same."""
+    assert failures(flawed["Refusing-v0"]) == {"can be made with its defaults": "no licence"}
+
+
+@pytest.mark.slow
+def test_an_environment_that_ends_its_process_is_found(flawed: dict[str, Report]):
+    """By the name of the signal and the check in which it was; the command goes on."""
+    assert failures(flawed["Straying-v0"]) == {
+        "spaces contain what is observed": "the process in which it was stepped ended by SIGSEGV: it reads or writes "
+        "memory that is not its own, or ends the process itself"
+    }
+
+
+@pytest.mark.slow
+def test_a_loop_without_an_end_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Python code can't end it, and a signal would not be handled: the process that is in it is killed."""
+    monkeypatch.setenv("PENSTOCK_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(separate_process, "_SECONDS", 8.0)
+    text = (HERE / "flawed_environments.hpp").read_text().replace("PENSTOCK_LIBRARY(Forgetful, ", "PENSTOCK_LIBRARY(")
+    (header := tmp_path / "endless.hpp").write_text(
+        text.replace("    state.x *= 2.0;", "    for (volatile int i = 0; i < 1;) state.x *= 2.0;").replace(
+            "(Stubborn, Wild, Grouped, Forbidding, Refusing, Straying)", "(Wild)"
+        )
+    )
+    (report,) = check_header(header, flags=["-O0"], sanitize=False)
+    (said,) = failures(report).values()
+    assert said == "did not end within 8 s: is there a loop without an end in reset() or step()?"
 
 
 @pytest.mark.slow

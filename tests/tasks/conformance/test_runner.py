@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from penstock.flows.cli.check import check_one_algorithm
-from penstock.native.conformance.runner import Report
+from penstock.native.conformance.report import Report
 from penstock.storage.errors import ConfigError
 from penstock.tasks.setup.config.loading import REPLAY_PRESETS_FOLDER, choices_of, load_preset, presets
 from penstock.tasks.setup.config.replay import ReplayConfig

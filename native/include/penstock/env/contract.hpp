@@ -2,6 +2,8 @@
 /// sentence instead of a page about templates; the word before its colon is the member that it is about.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <string_view>
 #include <tuple>
 #include <type_traits>
@@ -18,6 +20,7 @@ inline constexpr bool is_box<BoxOf<T, Dimensions...>> = true;
 template <class E>
 concept HasInfo = requires {
   { &E::info } -> std::convertible_to<const Info*>;
+  typename std::bool_constant<(E::info.max_episode_steps == 0)>;  // it is constexpr
 };
 template <class E>
 concept HasAction = requires {
@@ -42,13 +45,19 @@ concept Observes = requires(const E e, std::span<ObservationValue<E>, observatio
   { e.observe(out) } -> std::same_as<void>;
 };
 
-/// Has a member of that name, whatever it is.
+/// Those below have a member of that name, whatever it is: one that is declared almost right would be ignored.
 template <class E>
 concept NamesActionMask = requires { &E::action_mask; };
-
-/// Has a member of that name, whatever it is.
 template <class E>
 concept NamesDraw = requires { &E::draw; } || requires { E::frame; };
+template <class C>
+concept NamesProblem = requires { &C::problem; };
+template <class E>
+concept NamesStateProblem = requires { &E::state_problem; };
+template <class E>
+concept NamesReport = requires { typename E::Report; };
+template <class E>
+concept NamesStepLimit = requires { E::step_limit; };
 
 /// Stands for a value of any member's type, to count how many an aggregate takes.
 struct AnyMember {
@@ -67,6 +76,17 @@ consteval bool lists_all_members() {
   constexpr std::size_t listed = std::tuple_size_v<decltype(S::fields())>;
   if constexpr (std::is_aggregate_v<S>) return !takes_members<S>(std::make_index_sequence<listed + 1>{});
   else return true;
+}
+
+/// Returns whether PENSTOCK_FIELDS lists no member twice.
+template <HasFields S>
+consteval bool lists_each_once() {
+  const auto names = std::apply(
+      [](const auto&... field) { return std::array<std::string_view, sizeof...(field)>{field.name...}; }, S::fields());
+  for (std::size_t i = 0; i < names.size(); ++i)
+    for (std::size_t j = 0; j < i; ++j)
+      if (names[i] == names[j]) return false;
+  return true;
 }
 
 template <HasFields S>
@@ -110,11 +130,13 @@ consteval bool acts_as_its_agents() {
 /// Compiles if E fulfils the contract; otherwise the error says what is missing.
 template <class E>
 consteval void check_environment() {
-  static_assert(HasInfo<E>, "penstock: info: an environment says who it is: "
+  static_assert(HasInfo<E>, "penstock: info: an environment says, in public, who it is: "
                             "static constexpr penstock::Info info{.id = \"Mine-v0\", .max_episode_steps = 200};");
-  if constexpr (HasInfo<E>)
+  if constexpr (HasInfo<E>) {
+    static_assert(E::info.id != nullptr && *E::info.id != 0, "penstock: info: the name is missing: .id = \"Mine-v0\",");
     static_assert(E::info.max_episode_steps >= 0, "penstock: info: max_episode_steps is the number of steps after which "
                                                   "an episode is truncated, at least 1, or 0 for no limit");
+  }
   static_assert(HasAction<E>,
                 "penstock: action: an environment says which actions it takes: static constexpr penstock::Discrete<2> "
                 "action{}; or MultiDiscrete<2, agents>, or a float32 Box<1>");
@@ -132,16 +154,36 @@ consteval void check_environment() {
     static_assert(lists_all_members<typename E::Config>(),
                   "penstock: Config: PENSTOCK_FIELDS must list every member of Config; what is left out cannot be "
                   "configured, and is not saved");
+    static_assert(lists_each_once<typename E::Config>(), "penstock: Config: PENSTOCK_FIELDS lists a member twice");
     static_assert(!holds_arrays<typename E::Config>(),
                   "penstock: Config: a configuration holds single values, double, bool or std::int64_t; arrays belong "
                   "into State");
+    if constexpr (NamesProblem<typename E::Config>)
+      static_assert(ChecksItself<typename E::Config>,
+                    "penstock: Config: problem must be `const char* problem() const`: nullptr, or what is wrong");
+    if constexpr (NamesStepLimit<E>)
+      static_assert(LimitsItself<E>, "penstock: step_limit: must be a text: static constexpr const char* step_limit = "
+                                     "\"max_steps\";");
     if constexpr (LimitsItself<E>)
       static_assert(names_its_limit<E>(), "penstock: step_limit: must be the name of a field of Config that is a "
                                           "std::int64_t, after whose steps `step` truncates");
   }
-  if constexpr (PlainState<E>)
+  if constexpr (PlainState<E>) {
     static_assert(lists_all_members<typename E::State>(),
                   "penstock: State: PENSTOCK_FIELDS must list every member of State; what is left out is not saved");
+    static_assert(lists_each_once<typename E::State>(), "penstock: State: PENSTOCK_FIELDS lists a member twice");
+    if constexpr (NamesStateProblem<E>)
+      static_assert(ChecksState<E>, "penstock: state_problem: must be `const char* state_problem() const`: nullptr, or "
+                                    "what is wrong with the state");
+  }
+  if constexpr (NamesReport<E>) {
+    static_assert(Reports<E>, "penstock: Report: what an environment reports is a struct with names, and how many of them "
+                              "a reset shows: struct Report { double speed; PENSTOCK_FIELDS(Report, speed) } report; and "
+                              "static constexpr std::size_t reset_reports = 0;");
+    if constexpr (Reports<E>)
+      static_assert(E::reset_reports <= std::tuple_size_v<decltype(E::Report::fields())>,
+                    "penstock: Report: a reset shows at most as many of them as there are: reset_reports is larger");
+  }
   static_assert(std::movable<E> && (SharesSomething<E> || std::default_initializable<E>),
                 "penstock: constructor: the framework makes an environment without arguments (or from `const Shared&`) "
                 "and moves it into the pool; what depends on the seed or the configuration belongs into reset");
