@@ -98,7 +98,7 @@ def test_a_mask_that_allows_nothing_is_found(flawed: dict[str, Report]):
 
 @pytest.mark.slow
 def test_what_a_constructor_throws_is_the_report(flawed: dict[str, Report]):
-    """Of that environment alone: the next one is checked all the same."""
+    """It fails that environment alone: the next one is checked all the same."""
     assert failures(flawed["Refusing-v0"]) == {"can be made with its defaults": "no licence"}
 
 
