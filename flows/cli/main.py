@@ -219,7 +219,7 @@ def gc(
 
     with Working(f"comparing what is stored of run {run} with its commits", quiet=as_json) as working:
         folder = RunFolder(open_store(store or "runs"), run)
-        if drop_shards_before and (newest := folder.newest()):
+        if drop_shards_before and (newest := folder.newest()) and not folder.was_imported():
             from penstock.tasks.data.input.window_stages import require_window
 
             try:

@@ -94,6 +94,8 @@ def collect(
             )
         kept_from = max(kept_from, drop_shards_before)
     if dry_run:
+        if kept_from > shards_kept_from(run.store):
+            _refuse_if_needed(run, kept_from, [])  # a claim may be that of a reader which is gone
         return _report(run, _superfluous(run, keep_checkpoints, kept_from, recorded_claims(run.store)))
     with acquire(run.store, "garbage collection", _LEASE_TTL_SECONDS) as keeper:
         claims = _drop(run, kept_from)
@@ -209,9 +211,15 @@ def _report(run: RunFolder, names: list[str]) -> GcReport:
 
 
 def _known_sizes(run: RunFolder, names: list[str]) -> dict[str, int]:
-    """Return sizes from commits, for stores that have none; reads the newest commits that have objects to remove."""
+    """Return sizes from commits, for stores that have none; reads the newest commits that have objects to remove.
+
+    Shards that are dropped have all of theirs.
+    """
     if not names or run.store.path(names[0]) is not None:
         return {}
+    dropped = {_number(_OF_STAGE, name, -1) for name in names if name.startswith("shards/")}
+    shards = run.log.shard_table(min(dropped), max(dropped)) if dropped else None
+    sizes = {} if shards is None else dict(zip(shards["name"].to_pylist(), shards["nbytes"].to_pylist(), strict=True))
     found = {_number(_OF_STAGE, name, -1) for name in names if name.startswith(("states/", "checkpoints/"))}
     stages = sorted(found)[-_SIZED_COMMITS:]
-    return {ref.name: ref.nbytes for stage in stages for ref in run.log.read(stage).resumed_from}
+    return sizes | {ref.name: ref.nbytes for stage in stages for ref in run.log.read(stage).resumed_from}

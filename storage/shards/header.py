@@ -35,7 +35,8 @@ TAIL_PLACEHOLDER = " " * (2 * SUM_BYTES)
 
 _NUMBERS = ("run_seed", "stage", "round", "tile", "steps", "envs", "min_policy_version", "max_policy_version")
 
-ADVICE = "it was altered or cut short. Resume the run: a round that no commit names is acted again"
+RESUME_ADVICE = "Resume the run: a round that no commit names is acted again"
+ADVICE = f"it was altered or cut short. {RESUME_ADVICE}"
 
 MALFORMED = (
     pa.ArrowException,

@@ -41,11 +41,12 @@ class RequestCounts:
 
 
 class RequestCounter:
-    """Counts requests; safe for threads. A copy by pickle counts from zero."""
+    """Counts requests, and knows whether one was answered; safe for threads. A copy by pickle counts from zero."""
 
-    __slots__ = ("_hedges", "_lock", "_requests", "_retries")
+    __slots__ = ("_hedges", "_lock", "_requests", "_retries", "has_answer")
 
     def __init__(self) -> None:
+        self.has_answer = False
         self._lock = threading.Lock()
         self._requests = self._retries = self._hedges = 0
 
@@ -73,10 +74,14 @@ def request_counts(store: object) -> RequestCounts:
 
 Result = TypeVar("Result")
 ATTEMPTS = 5
+"""Attempts at a service that has not answered yet: its address or the credentials are probably wrong."""
 FIRST_WAIT_SECONDS = 0.2
 """Doubled before each further attempt, and shortened at random by up to a half so that clients spread out."""
+LONGEST_WAIT_SECONDS = 4.0
 RETRY_SECONDS = 20.0
-"""No attempt but the second starts later than this after the first: one hanging connection is no reason to give up."""
+"""No attempt but the second starts later than this after the first: one hanging connection is no reason to give up.
+
+Of a service that has answered before, attempts go on until then: one that restarts refuses connections for seconds."""
 CONNECT_SECONDS = 4.0
 READ_SECONDS = 30.0
 """An attempt without any data for so long has failed."""
@@ -268,13 +273,17 @@ class RemoteStore(ABC):
             attempt += 1
             self._counter.add(requests=1, retries=int(attempt > 1))
             try:
-                return operation(self._client())
+                result = operation(self._client())
             except Exception as error:  # noqa: BLE001  (each client has errors of its own; all end as StoreError)
                 late = attempt > 1 and time.monotonic() + wait_seconds > give_up_at
-                if late or attempt == ATTEMPTS or self._fault(error) is not Fault.TRANSIENT:
+                enough = attempt >= ATTEMPTS and not self._counter.has_answer
+                if late or enough or self._fault(error) is not Fault.TRANSIENT:
                     self._fail(verb, name, error, attempt)
+            else:
+                self._counter.has_answer = True
+                return result
             time.sleep(wait_seconds * random.uniform(0.5, 1.0))  # noqa: S311  (no secret)
-            wait_seconds *= 2
+            wait_seconds = min(2 * wait_seconds, LONGEST_WAIT_SECONDS)
 
     def _fail(self, verb: str, name: str, error: Exception, attempts: int) -> NoReturn:
         fault = self._fault(error)

@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Self
 
 from penstock.storage.errors import CorruptObjectError
+from penstock.storage.shards.header import ADVICE
 from penstock.storage.stores.daemon_threads import DaemonThreads
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ class RangeReader:
         if part.nbytes != stop - start:
             raise CorruptObjectError(
                 f"'{ref.name}' in the store '{self._store.url}' ends at byte {start + part.nbytes}, expected "
-                f"{ref.nbytes} bytes: it was cut short. Resume the run: a round that no commit names is acted again"
+                f"{ref.nbytes} bytes: {ADVICE}"
             )
         buffer[start:stop] = part
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from penstock.storage.errors import CorruptObjectError, ObjectNotFoundError, SpecMismatchError
+from penstock.storage.shards.header import RESUME_ADVICE
 from penstock.tasks.data.input.memory_budget import read_budget_bytes
 from penstock.tasks.data.input.pipeline import ShardPipeline
 from penstock.tasks.data.input.run_selection import from_root
@@ -86,8 +87,9 @@ class StoredFeed(PipelineFeed):
         try:
             return planned, self._pipeline.take()
         except (CorruptObjectError, ObjectNotFoundError) as error:
+            found = str(error).removesuffix(f". {RESUME_ADVICE}")  # which acts nothing again in a replay
             raise CorruptObjectError(
-                f"shard {where}, which this replay reads, is damaged or missing: {error}. Restore it from a copy, or "
+                f"shard {where}, which this replay reads, is damaged or missing: {found}. Restore it from a copy, or "
                 f"start another replay without it"
             ) from error
         except SpecMismatchError as error:

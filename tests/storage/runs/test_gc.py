@@ -238,6 +238,17 @@ def test_known_sizes_are_reported(history):
         assert report.nbytes == sum(len(before[name]) for name in report.names)
 
 
+def test_sizes_of_dropped_shards_are_reported(history):
+    """Of any store: their commits say them."""
+    for stage in range(3):
+        history.commit(stage)
+    collect(history.run)
+    before = history.contents()
+    report = collect(history.run, drop_shards_before=2)
+    assert set(report.names) == history.named(0, "shards") | history.named(1, "shards")
+    assert report.nbytes == sum(len(before[name]) for name in report.names) > 0
+
+
 def test_files_of_users_are_left_alone(history):
     """Files with names that Penstock does not use are a user's."""
     names = [
@@ -394,8 +405,9 @@ def test_a_replay_that_is_not_finished_keeps_its_shards(history):
     other = RunFolder(history.run.root, "clone")
     other.create({"reads": {"sources": [{"run": "history", "stages": [1, 2], "commit": "x"}]}})
     collect(history.run, drop_shards_before=1)
-    with pytest.raises(LeaseHeldError, match="replay 'clone'"):
-        collect(history.run, drop_shards_before=2)
+    for dry_run in (True, False):
+        with pytest.raises(LeaseHeldError, match="replay 'clone'"):
+            collect(history.run, drop_shards_before=2, dry_run=dry_run)
     assert history.named(1, "shards") <= history.contents().keys()
     commit = replace(history.run.log.read(0), parent=other.genesis(), finished="max_stages 1 done")
     other.log.append(commit)

@@ -295,6 +295,7 @@ def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
         proxy.add(Fault("forget", ("PUT",), calls=None))
     monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
     monkeypatch.setattr("penstock.storage.stores.remote.FIRST_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr("penstock.storage.stores.remote.RETRY_SECONDS", 0.5)
     S3FileSystem.clear_instance_cache()
     yield proxy, url, request.param
     proxy.heal()
