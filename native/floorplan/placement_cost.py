@@ -14,6 +14,7 @@ from penstock.native.floorplan.files import read_text, write_text
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+_COUNT = re.compile(r"#\s*(HARD_MACROs|SOFT_MACROs|PORTs)\s*:\s*(\d+)\s*$")
 _EDGES = ("minx", "miny", "maxx", "maxy")
 _HEADER_COST = re.compile(r"#\s*(Wirelength|Density|Congestion) cost\s*:\s*(\d+(?:\.\d+)?)")
 
@@ -169,9 +170,38 @@ class PlacementCost(Evaluator):
         }
 
 
+def _check_counts(plc: PlacementCost, placement: str | os.PathLike[str]) -> None:
+    """Refuse a placement whose header counts other macros or ports than the netlist has; it may count none.
+
+    Raises:
+        BlockFileError: Names the file, its count and the netlist's.
+    """
+    expected = {
+        "HARD_MACROs": plc.get_hard_macros_count(),
+        "SOFT_MACROs": plc.get_soft_macros_count(),
+        "PORTs": plc.get_ports_count(),
+    }
+    for number, line in enumerate(read_text(placement).splitlines(), 1):
+        if not line.startswith("#") or line[1:].split() == ["User", "comments:"]:
+            break
+        found = _COUNT.match(line)
+        if found and int(found[2]) != expected[found[1]]:
+            raise BlockFileError(
+                f"{placement}:{number}: the header counts {found[2]} {found[1]}, and the netlist has "
+                f"{expected[found[1]]}; this is the placement of another block, give this one's"
+            )
+
+
 def open_placement(netlist_file: str | os.PathLike[str], plc_file: str | os.PathLike[str]) -> PlacementCost:
-    """Open a finished placement, with the settings in its header, or else in the netlist's comments."""
+    """Open a finished placement, with the settings in its header, or else in the netlist's comments.
+
+    Nodes without a row in it stay where the netlist has them.
+
+    Raises:
+        BlockFileError: A file of another form, or the placement of another block.
+    """
     plc = PlacementCost(netlist_file)
+    _check_counts(plc, plc_file)
     plc.apply_comments({**plc.netlist_comments(), **plc.placement_comments(plc_file)})
     plc.restore_placement(plc_file)
     return plc
@@ -228,8 +258,13 @@ def create_placement_cost(
         square_soft_macros: Whether soft macros become squares.
         legacy_congestion_grid: Whether the congestion grid is the placement grid.
         fixed_macros: Pattern; hard macros whose whole name matches it are fixed.
+
+    Raises:
+        BlockFileError: A file of another form, or the placement of another block.
     """
     plc = PlacementCost(netlist_file, *macro_spacing)
+    if init_placement:
+        _check_counts(plc, init_placement)
     if square_soft_macros:
         plc.make_soft_macros_square()
     for blockage in blockages:

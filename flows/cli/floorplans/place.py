@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from penstock.flows.cli.floorplans.shared import WEIGHTS, AsJson, Netlist, Placement, Weights, file_errors, opened
+from penstock.flows.cli.floorplans.shared import (
+    WEIGHTS,
+    AsJson,
+    Netlist,
+    Placement,
+    Weights,
+    file_errors,
+    note_missing_rows,
+    opened,
+)
 
 if TYPE_CHECKING:
     from penstock.native.floorplan import PlacementCost, PlaceResult
@@ -76,10 +85,10 @@ def place(
 
 def _evaluator(netlist: str, placement: Path, settings: str) -> PlacementCost:
     from penstock.native.floorplan import create_placement_cost
-    from penstock.native.floorplan.placing import check_counts
 
-    plc = opened(netlist, placement) if settings == "header" else create_placement_cost(netlist, placement)
-    check_counts(plc, placement)
+    if settings == "header":
+        return opened(netlist, placement)
+    note_missing_rows(plc := create_placement_cost(netlist, placement), placement)
     return plc
 
 

@@ -63,4 +63,20 @@ def opened(netlist: str, placement: Path) -> PlacementCost:
     """Open a finished placement with the settings of its header."""
     from penstock.native.floorplan import open_placement
 
-    return open_placement(netlist, placement)
+    plc = open_placement(netlist, placement)
+    note_missing_rows(plc, placement)
+    return plc
+
+
+def note_missing_rows(plc: PlacementCost, placement: Path) -> None:
+    """Print a note if a placement lacks rows, as one that was cut short does: nodes may be unplaced on purpose."""
+    from penstock.native.floorplan.files import read_text
+
+    found = sum(not line.startswith("#") for line in map(str.strip, read_text(placement).splitlines()) if line)
+    nodes = plc.get_hard_macros_count() + plc.get_soft_macros_count() + plc.get_ports_count()
+    if found < nodes:
+        typer.echo(
+            f"note: {placement} has the positions of {found} of {nodes} macros and ports; the others stay where the "
+            "netlist has them",
+            err=True,
+        )

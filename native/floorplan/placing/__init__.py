@@ -7,6 +7,5 @@ what they found. Nothing here knows a terminal.
 
 from penstock.native.floorplan.placing.results import PlaceResult
 from penstock.native.floorplan.placing.search import PlaceProgress, place
-from penstock.native.floorplan.placing.starting import check_counts
 
-__all__ = ["PlaceProgress", "PlaceResult", "check_counts", "place"]
+__all__ = ["PlaceProgress", "PlaceResult", "place"]

@@ -3,46 +3,18 @@
 from __future__ import annotations
 
 import math
-import re
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from penstock.native._floorplan import BlockFileError
-from penstock.native.floorplan.files import read_text
 from penstock.native.floorplan.placement_cost import PlacementCost
 
 if TYPE_CHECKING:
-    import os
-
     from numpy.typing import NDArray
 
 _SLACK_UM = 1e-5
 """Length that the evaluator allows a hard macro to stand out of the canvas or into another."""
 _MOST_PROBLEMS = 20
-_COUNT = re.compile(r"#\s*(HARD_MACROs|SOFT_MACROs|PORTs)\s*:\s*(\d+)\s*$")
-
-
-def check_counts(plc: PlacementCost, placement: str | os.PathLike[str]) -> None:
-    """Refuse a placement whose header counts other macros or ports than the netlist has; it may count none.
-
-    Raises:
-        BlockFileError: Names the file, its count and the netlist's.
-    """
-    expected = {
-        "HARD_MACROs": plc.get_hard_macros_count(),
-        "SOFT_MACROs": plc.get_soft_macros_count(),
-        "PORTs": plc.get_ports_count(),
-    }
-    for number, line in enumerate(read_text(placement).splitlines(), 1):
-        if not line.startswith("#") or line[1:].split() == ["User", "comments:"]:
-            break
-        found = _COUNT.match(line)
-        if found and int(found[2]) != expected[found[1]]:
-            raise BlockFileError(
-                f"{placement}:{number}: the header counts {found[2]} {found[1]}, and the netlist has "
-                f"{expected[found[1]]}; this is the placement of another block, give this one's"
-            )
 
 
 def make_legal(plc: PlacementCost) -> bool:

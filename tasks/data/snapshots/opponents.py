@@ -13,6 +13,8 @@ from penstock.tasks.environments.self_play import SelfPlayPool, UniformPlayer
 from penstock.tasks.setup.config.run import TrainConfig
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy as np
     from numpy.typing import NDArray
 
@@ -55,14 +57,39 @@ def make_acting_pool(context: RunContext, tile: int, before: Commit | None) -> E
     if not isinstance(config, TrainConfig) or not config.league.plays_itself:
         return context.make_pool(config.environment.envs_per_tile)
     uniform = UniformPlayer(is_masked=context.environment.unmasked_observation is not None)
-    players = [_player(context, ref) for ref, _ in opponents_of(config, before)] or [uniform]
+    players = [(_player(context, ref), share) for ref, share in opponents_of(config, before)] or [(uniform, 1.0)]
+    return _self_play(context, config, tile, players)
+
+
+def make_trial_pool(context: RunContext, tile: int, params: Params) -> EnvironmentPool | SelfPlayPool:
+    """Return a pool as stages have it once the league is full; these parameters stand for those of all its versions.
+
+    Args:
+        context: of the run.
+        tile: of the run.
+        params: as a snapshot has them.
+
+    Raises:
+        ConfigError: the settings are not those of a game of two.
+    """
+    config = context.config
+    if not isinstance(config, TrainConfig) or not config.league.plays_itself:
+        return context.make_pool(config.environment.envs_per_tile)
+    members = config.league.size if config.league.opponents == "league" else 0
+    players = [(SnapshotPlayer(context.algorithm, params), share) for share in _shares(config, members)]
+    return _self_play(context, config, tile, players)
+
+
+def _self_play(
+    context: RunContext, config: TrainConfig, tile: int, players: Sequence[tuple[Player, float]]
+) -> SelfPlayPool:
     return SelfPlayPool(
         make_game(config, config.environment.envs_per_tile),
         context.envs_of(tile),
         config.seed,
         config.schedule.round_steps,
-        players,
-        [probability for _, probability in opponents_of(config, before)] or [1.0],
+        [player for player, _ in players],
+        [share for _, share in players],
         config.league.opening_moves,
     )
 
@@ -83,11 +110,16 @@ def opponents_of(config: TrainConfig, before: Commit | None) -> list[tuple[Snaps
     """
     if before is None:
         return []
-    latest, members = before.snapshots[-1], before.league or ()
+    versions = [*(before.league or ()), before.snapshots[-1]]
+    return list(zip(versions, _shares(config, len(versions) - 1), strict=True))
+
+
+def _shares(config: TrainConfig, members: int) -> list[float]:
+    """Return the probability of each member of the league, and last that of the latest version."""
     if not members:
-        return [(latest, 1.0)]
-    share = config.league.latest_probability
-    return [*((ref, (1 - share) / len(members)) for ref in members), (latest, share)]
+        return [1.0]
+    latest = config.league.latest_probability
+    return [*[(1 - latest) / members] * members, latest]
 
 
 def _player(context: RunContext, ref: SnapshotRef) -> Player:

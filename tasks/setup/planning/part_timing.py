@@ -21,6 +21,7 @@ from penstock.storage.refs import ShardRef, SnapshotRef, parse_shard_name, snaps
 from penstock.tasks.data.input.pipeline import ShardPipeline
 from penstock.tasks.data.snapshots.exchange import load_snapshot
 from penstock.tasks.data.snapshots.handed_versions import encode_version
+from penstock.tasks.data.snapshots.opponents import make_trial_pool
 from penstock.tasks.model.algorithms.contract import window_spec
 from penstock.tasks.roles.acting.shard_writer import RoundWriter
 from penstock.tasks.roles.acting.tile import RoundBuffers, TileActor
@@ -58,7 +59,7 @@ def seconds_of(
     """Return the shortest of a few times of each part; other load on the machine only adds to them."""
     torch.set_num_threads(1)
     buffers = RoundBuffers(context, 0)
-    actor = TileActor(context, 0)
+    actor = TileActor(context, 0, make_trial_pool(context, 0, state.params))
     actor.start()
     acted = [actor.act_round(0, state.params, buffers)]
     acting = _best(lambda: acted.append(actor.act_round(0, state.params, buffers)))

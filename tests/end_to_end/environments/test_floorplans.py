@@ -52,6 +52,18 @@ def test_nothing_is_written_over_or_lost(tmp_path):
     assert Path(netlist).read_bytes() == before[netlist]
 
 
+def test_a_placement_that_was_cut_short_is_noted(tmp_path):
+    """Its other nodes stand where the netlist has them, which nobody has asked for; a whole one needs no note."""
+    netlist, initial = run("generate", tmp_path / "block", "--hard-macros", 8, "--soft-macros", 10).split()
+    run("anneal", netlist, initial, tmp_path / "whole.plc", "--moves", 10)
+    lines = (tmp_path / "whole.plc").read_text().splitlines(keepends=True)
+    rows = [line for line in lines if not line.startswith("#")]
+    (tmp_path / "cut.plc").write_text("".join(lines[: lines.index(rows[5])]))
+    for name, said in (("whole.plc", ""), ("cut.plc", f"has the positions of 5 of {len(rows)} macros and ports")):
+        done = CliRunner().invoke(commands, ["cost", netlist, str(tmp_path / name)], catch_exceptions=False)
+        assert (said in done.stderr) if said else (done.stderr == "")
+
+
 def test_a_header_with_other_costs_is_noted(tmp_path):
     """On stderr, by cost, with what the header says and what there is; nothing is said of a header that is right."""
     netlist, initial = run("generate", tmp_path / "block", "--hard-macros", 8, "--soft-macros", 10).split()

@@ -22,7 +22,6 @@ from penstock.native.floorplan import (
     place,
     proposals_for,
 )
-from penstock.native.floorplan.placing import check_counts
 from penstock.native.floorplan.placing.chains import Job, run_chains
 from penstock.native.floorplan.placing.def_file import UNITS_PER_UM, def_text
 from penstock.native.floorplan.placing.positions import positions_of, put_at, weighted_cost
@@ -392,13 +391,14 @@ def test_ports_without_a_place_are_counted(tmp_path):
 def test_another_blocks_placement_is_refused(block, tmp_path):
     """By the counts in its header, which tell blocks apart whose nodes happen to fit."""
     other = generate_block(tmp_path, BlockSpec(hard_macros=5, soft_macros=9, ports=8))
-    plc = create_placement_cost(block[0], block[1])
-    check_counts(plc, block[1])
-    with pytest.raises(BlockFileError, match=r"counts 5 HARD_MACROs, and the netlist has 6; this is the placement of"):
-        check_counts(plc, other[1])
+    for make in (create_placement_cost, open_placement):
+        with pytest.raises(
+            BlockFileError, match=r"counts 5 HARD_MACROs, and the netlist has 6; this is the"
+        ):
+            make(block[0], other[1])
     bare = tmp_path / "bare.plc"
-    bare.write_text("# User comments:\n# PORTs : 3\n" + plc._plc_lines())
-    check_counts(plc, bare)
+    bare.write_text("# User comments:\n# PORTs : 3\n" + create_placement_cost(*block)._plc_lines())
+    create_placement_cost(block[0], bare)
 
 
 def test_an_error_in_a_progress_call_ends_all_chains(block):

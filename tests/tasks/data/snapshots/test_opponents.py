@@ -10,7 +10,7 @@ import pytest
 from penstock.storage.errors import ConfigError
 from penstock.storage.refs import SnapshotRef
 from penstock.storage.runs.commit_schema import Commit
-from penstock.tasks.data.snapshots.opponents import make_acting_pool, opponents_of
+from penstock.tasks.data.snapshots.opponents import SnapshotPlayer, make_acting_pool, make_trial_pool, opponents_of
 from penstock.tasks.driver.results import league_after
 from penstock.tasks.environments.header import with_header
 from penstock.tasks.environments.self_play import draw_players
@@ -117,6 +117,29 @@ def test_without_a_mask_every_move_is_allowed_to_the_first_opponent(make_context
     counts = np.bincount(replies + 1, minlength=4)[1:]
     assert counts.sum() > 500
     assert counts.min() > 0.8 * counts.max()
+
+
+@pytest.mark.parametrize(("opponents", "versions"), [("environment", 0), ("latest", 1), ("league", 4)])
+def test_a_trial_plays_against_as_many_versions_as_a_run(
+    make_context: MakeContext, monkeypatch: pytest.MonkeyPatch, opponents, versions
+):
+    """Those of a full league: their moves take most of a round's time, and capacity is planned by it."""
+    league = {"opponents": opponents, **({"size": 3} if opponents == "league" else {})}
+    context = make_context({**GAME, "league": league})
+    params = context.algorithm.init(1).params
+    moved: set[int] = set()
+    move = SnapshotPlayer.__call__
+
+    def watched(player: SnapshotPlayer, *seen: Any) -> Any:
+        moved.add(id(player))
+        return move(player, *seen)
+
+    monkeypatch.setattr(SnapshotPlayer, "__call__", watched)
+    actor = TileActor(context, 0, make_trial_pool(context, 0, params))
+    actor.start()
+    for _ in range(8):
+        acted(context, actor, params)
+    assert len(moved) == versions
 
 
 @pytest.mark.parametrize("opening_moves", [0, 9])
