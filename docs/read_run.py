@@ -1,6 +1,6 @@
 """Reads a stored run with Arrow and JSON alone: copy this file, it needs nothing of Penstock.
 
-    python read_run.py runs/cartpole-1
+    python read_run.py runs/cartpole-1 [FIRST_STAGE]
 
 `commits` walks the log and checks it, `shards` yields what was learned from as Arrow tables. If the package `blake3` is
 installed, digests are verified as well: those of commits, and of each shard's head, which its name carries.
@@ -80,8 +80,10 @@ def read_shard(path: Path, ref: dict[str, Any]) -> pa.Table:
     """Read a shard and check it against its reference in a commit.
 
     Raises:
-        DamagedRunError: its size, its digest, its format or its number of rows differs.
+        DamagedRunError: it is missing, or its size, its digest, its format or its number of rows differs.
     """
+    if not path.exists():
+        raise DamagedRunError(f"{path} is missing; if `penstock gc` has dropped it, begin at a later stage")
     data = path.read_bytes()
     if len(data) != ref["nbytes"]:
         raise DamagedRunError(f"{path} has {len(data)} bytes, expected {ref['nbytes']}")
@@ -114,7 +116,9 @@ def _head_digests(data: bytes) -> Iterator[str | None]:
 
 def main() -> None:
     """Print a line for each shard of a run."""
-    for table in shards(Path(sys.argv[1])):
+    if len(sys.argv) not in (2, 3) or not (Path(sys.argv[1]) / "run.json").exists():
+        sys.exit("usage: python read_run.py RUN [FIRST_STAGE], where RUN is a folder with a run.json")
+    for table in shards(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) == 3 else 0):
         facts = describe(table)
         ended = len(facts["episodes"]["row"])
         print(f"round {facts['round']}, tile {facts['tile']}: {table.num_rows} rows, {ended} episodes ended")

@@ -29,6 +29,7 @@ from benchmarks.peers.measure import machine
 from benchmarks.support.programs import RESULTS
 from benchmarks.support.tables import write_table
 from penstock import native
+from penstock.storage.errors import ConfigError, PenstockError
 from penstock.storage.runs.run import open_run
 from penstock.tasks.inference.finding import find_snapshot
 from penstock.tasks.model.nn.network import Network
@@ -48,6 +49,7 @@ ROWS, COLUMNS, OPENING = 6, 7, 2
 _BOTTOM = np.uint64(1) << np.arange(0, COLUMNS * (ROWS + 1), ROWS + 1).astype(np.uint64)
 """Bit of each column's lowest cell. Above its cells a column has a bit that stays 0, so that no line goes on there."""
 _CELLS = np.array([[column * (ROWS + 1) + ROWS - 1 - row for column in range(COLUMNS)] for row in range(ROWS)])
+ENVIRONMENT = "ConnectFour-v0"
 _WON = 1_000_000
 _BOARDS_AT_ONCE = 8192
 _BOARD = np.uint64(sum(1 << int(cell) for cell in _CELLS.flat))
@@ -58,16 +60,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run")
     parser.add_argument("--store", default="runs")
-    parser.add_argument("--games", type=int, default=200)
-    parser.add_argument("--versions", type=int, default=6, help="versions that are rated, evenly spaced over the run")
-    parser.add_argument("--depths", type=int, nargs="+", default=[1, 2, 4], help="moves that minimax looks ahead")
+    parser.add_argument("--games", type=positive, default=200)
+    parser.add_argument("--versions", type=positive, default=6, help="rated versions, evenly spaced over the run")
+    parser.add_argument("--depths", type=positive, nargs="+", default=[1, 2, 4], help="moves that minimax looks ahead")
     parser.add_argument(
-        "--search", type=int, nargs="*", default=[2, 4], help="moves that the last version looks ahead, with its values"
+        "--search",
+        type=positive,
+        nargs="*",
+        default=[2, 4],
+        help="moves that the last version looks ahead, by its values",
     )
     parser.add_argument("--name", default="connect-four", help="of the results' files, after the date")
     parser.add_argument("--results", type=Path, default=RESULTS)
     args = parser.parse_args()
-    policies = load_versions(args.run, args.store, args.versions)
+    if "/" in args.name:
+        parser.error(f"--name {args.name}: a part of file names, without '/'; --results names their folder")
+    try:
+        policies = load_versions(args.run, args.store, args.versions)
+    except PenstockError as error:
+        parser.error(str(error))
     last = policies[-1]
     references: dict[str, Player] = {
         "random": Uniform(1),
@@ -122,9 +133,22 @@ def main() -> None:
     print(write_table(args.results, args.name, shlex.join(["python", *sys.argv]), rows, raw, head=head, notes=notes))
 
 
+def positive(text: str) -> int:
+    """Return the number of an option, 1 or more."""
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{number}: expected 1 or more")
+    return number
+
+
 def load_versions(run: str, store: str, number: int) -> list[Policy]:
-    """Return the policies of stages that are evenly spaced over a run, the last one included."""
+    """Return the policies of stages that are evenly spaced over a run, the last one included.
+
+    Raises:
+        ConfigError: the run is of another game.
+    """
     folder = open_run(run, store)
+    if (game := folder.load("config")["config"]["environment"]["id"]) != ENVIRONMENT:
+        raise ConfigError(f"run '{run}' is of {game}, expected one of {ENVIRONMENT}")
     last, _ = find_snapshot(folder, "newest")
     stages = np.unique(np.linspace(0, last.stage, number).round().astype(int)).tolist()
     return [penstock.load_policy(run, folder.log.read(stage).version, store=store) for stage in stages]
@@ -132,7 +156,7 @@ def load_versions(run: str, store: str, number: int) -> list[Policy]:
 
 def play(one: Player, two: Player, games: int, seed: int) -> NDArray[np.int64]:
     """Play games; returns 1 where `one` won, -1 where `two` did and 0 for draws. In even games `one` moves first."""
-    pool = native.make("ConnectFour-v0", games, autoreset_mode="Disabled", turns=True)
+    pool = native.make(ENVIRONMENT, games, autoreset_mode="Disabled", turns=True)
     observation, _ = pool.reset(seed=seed)
     openings = np.random.default_rng(seed).integers(0, COLUMNS, ((games + 1) // 2, OPENING)).repeat(2, 0)[:games]
     result, going, ply = np.zeros(games, dtype=np.int64), np.ones(games, dtype=bool), 0

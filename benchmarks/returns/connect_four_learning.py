@@ -24,7 +24,7 @@ import numpy as np
 
 import penstock
 from benchmarks.peers.measure import machine, print_result
-from benchmarks.returns.connect_four import Minimax, Uniform, elo, has_values, learned_values, play
+from benchmarks.returns.connect_four import ENVIRONMENT, Minimax, Uniform, elo, has_values, learned_values, play
 from penstock.storage.runs.run import open_run
 from penstock.tasks.inference.finding import find_snapshot
 
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from benchmarks.returns.connect_four import Player
     from penstock.tasks.inference.policy import Policy
 
-ENVIRONMENT = "ConnectFour-v0"
 DEPTH = 4
 """Moves that minimax looks ahead."""
 

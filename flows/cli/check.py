@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 _ENVIRONMENT = "CartPole-v1"
 """The environment in which an algorithm is checked unless the user names one."""
 
+_SHOWN_HEADERS = 5
 _MARKS = {"pass": "[green]ok  [/]", "fail": "[red]FAIL[/]", "skip": "[yellow]skip[/]"}
 
 
@@ -83,6 +84,9 @@ def check(
     try:
         return [check_id(target, given)]
     except ValueError as error:
+        if Path(target).is_dir():
+            headers = ", ".join(sorted(map(str, Path(target).glob("**/*.hpp")))[:_SHOWN_HEADERS]) or "none"
+            raise ConfigError(f"'{target}' is a folder, expected a header; its headers: {headers}") from None
         raise ConfigError(str(error)) from error
 
 

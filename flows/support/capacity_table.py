@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from penstock.flows.support.capacity_limits import MOST_ACTORS, enough_learners, limits_of
 from penstock.storage.errors import ConfigError
+from penstock.storage.stores.open import open_store
 from penstock.tasks.setup.distribution.policies import single_learner_coarse
 from penstock.tasks.setup.planning.capacity_model import REMEDIES, predict
 from penstock.tasks.setup.planning.measured_constants import Constant, cost, with_assumptions
@@ -230,6 +231,7 @@ def _counts(text: str) -> list[int]:
 
 
 def _check(config: RunConfig) -> None:
+    open_store(config.store)
     if config.distribution.policy != _POLICY or config.distribution.roles:
         raise ConfigError(
             f"distribution.policy = '{config.distribution.policy}': capacity is predicted for {_POLICY} alone, with "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from penstock.storage.stores.open import open_store
 from penstock.tasks.environments.header import with_header
 from penstock.tasks.setup.distribution.policies import AUTO
 from penstock.tasks.setup.planning.auto_policy import choose
@@ -29,6 +30,7 @@ def plan(config: RunConfig, on_trial: Callable[[], object] = lambda: None) -> di
     Raises:
         ConfigError: the configuration is wrong, as `penstock train` says it, or its trial fails.
     """
+    open_store(config.store)
     config = with_header(config)
     check_device(config)
     check_acting(config)

@@ -81,8 +81,8 @@ def plan_halving(
 
 
 def _drawn(space: Mapping[str, Choice], runs: int, seed: int) -> list[dict[str, Any]]:
-    """Draw the settings of so many runs; no two are equal where the space is made of lists."""
-    lists = [_without_repetitions(choice) for choice in space.values() if isinstance(choice, list)]
+    """Draw the settings of so many runs; no two are equal where the space is made of lists and whole numbers."""
+    lists = [few for choice in space.values() if (few := _values(choice))]
     possible: list[dict[str, Any]] = []
     if len(lists) == len(space):
         first = islice(product(*lists), _LISTED_POINTS + 1)
@@ -104,9 +104,12 @@ def _drawn(space: Mapping[str, Choice], runs: int, seed: int) -> list[dict[str, 
     return drawn
 
 
-def _without_repetitions(choices: list[Any]) -> list[Any]:
-    """Return each value once; a list may name one several times, so that it is drawn more often."""
-    return [value for index, value in enumerate(choices) if value not in choices[:index]]
+def _values(choices: Choice) -> list[Any]:
+    """Return each value once, if they are few; a list may name one several times, so that it is drawn more often."""
+    if isinstance(choices, list):
+        return [value for index, value in enumerate(choices) if value not in choices[:index]]
+    low, high = int(choices.low), int(choices.high)
+    return list(range(low, high + 1)) if choices.is_whole and high - low < _LISTED_POINTS else []
 
 
 def run_halving(

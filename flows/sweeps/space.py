@@ -78,7 +78,8 @@ def resolved_space(space: Mapping[str, Choice]) -> dict[str, Choice]:
 def check_space(name: str, config: TrainConfig, space: Mapping[str, Choice]) -> None:
     """Refuse values that no run can have: decisions are recorded, and a run could not begin with one that is wrong.
 
-    Each value of a list and both ends of a range are tried, the other settings at their first values.
+    Each value of a list and both ends of a range are tried, of a range of fractions also a value between them; the
+    other settings at their first values.
 
     Args:
         name: name of the sweep.
@@ -147,7 +148,10 @@ def uniform(seed: int, *ids: int) -> float:
 
 
 def _tried(choices: Choice) -> list[Any]:
-    return [choices.at(0.0), choices.at(1.0)] if isinstance(choices, Range) else choices
+    if not isinstance(choices, Range):
+        return choices
+    # Between 1.0 and 4.0 are values that a setting of whole numbers does not take.
+    return [choices.at(0.0), choices.at(1.0), *([] if choices.is_whole else [choices.at(0.377)])]
 
 
 def _pick(choices: Choice, share: float) -> Any:

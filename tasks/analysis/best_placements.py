@@ -13,6 +13,7 @@ from gymnasium.vector import AutoresetMode
 
 from penstock.native.floorplan import PlacementCost, placing_order
 from penstock.storage.errors import ConfigError, CorruptObjectError
+from penstock.storage.runs.reader_claims import shards_kept_from
 from penstock.storage.shards.reader import HEAD_BYTES, open_shard
 from penstock.tasks.analysis.evaluation import last_snapshot, observer_context
 from penstock.tasks.data.snapshots.exchange import load_snapshot
@@ -58,7 +59,7 @@ class _Episode:
 def best_placements(run: RunFolder, *, each_stage: bool = False) -> list[FoundPlacement]:
     """Return each block's best committed placement; with `each_stage`, one for each stage that improved on it.
 
-    Ties go to the first. This reads the head of each shard, and one row of each best episode.
+    Ties go to the first. This reads the head of each shard that was not dropped, and one row of each best episode.
 
     Raises:
         ConfigError: the run places no macros, or has committed no whole episode of a block.
@@ -81,10 +82,10 @@ def best_placements(run: RunFolder, *, each_stage: bool = False) -> list[FoundPl
 
 
 def _episodes(run: RunFolder, blocks: int) -> Iterator[_Episode]:
-    """Yield the best episode of each shard and block, in the order of stages."""
+    """Yield the best episode of each shard and block, in the order of stages; dropped shards are left out."""
     newest = run.log.newest()
     head_bytes = HEAD_BYTES
-    for stage in range(newest.stage + 1 if newest else 0):
+    for stage in range(shards_kept_from(run.store), newest.stage + 1 if newest else 0):
         for ref in run.log.shard_refs(stage, stage):
             reader = open_shard(run.store, ref, head_bytes=head_bytes)
             head_bytes = reader.head_bytes

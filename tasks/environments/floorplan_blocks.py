@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from penstock.native.floorplan import create_placement_cost, generate_block, load_environment
+from penstock.native.floorplan import create_placement_cost, generate_block, load_environment, placing_order
 from penstock.storage.digest import digest
 from penstock.storage.errors import ConfigError
 from penstock.tasks.setup.config.environment import FLOORPLAN, BlockSettings
@@ -44,14 +44,22 @@ def load_blocks(settings: EnvironmentSettings) -> str:
     """Register the blocks' environment in this process and return its id.
 
     Raises:
-        ConfigError: as `open_blocks`; or blocks don't fit together, or have nothing to place.
+        ConfigError: as `open_blocks`; or blocks don't fit together, have nothing to place, or have more to place than
+            episodes have steps.
     """
     if "block" in settings.settings:
         raise ConfigError(
             f"environment.settings.block: {FLOORPLAN} gives environment i block i modulo their number; leave it out"
         )
+    opened = open_blocks(settings)
+    steps, most = settings.max_episode_steps, max(len(placing_order(plc)) for plc in opened)
+    if steps is not None and steps < most:
+        raise ConfigError(
+            f"environment.max_episode_steps = {steps}: each step places one hard macro, and a block has {most}, so "
+            f"that no episode would place all; leave it out"
+        )
     try:
-        return _load(tuple(open_blocks(settings)))
+        return _load(tuple(opened))
     except ValueError as error:
         raise ConfigError(f"environment.blocks: {error}") from None
 

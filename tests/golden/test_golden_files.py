@@ -270,12 +270,23 @@ def test_the_independent_reader_finds_damage(tmp_path: Path, damaged: str, said:
     assert said in done.stderr
 
 
-def read_alone(run: Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+def test_the_independent_reader_names_shards_that_were_dropped(tmp_path: Path):
+    """Those of the first stages alone may be; another folder is no run."""
+    shutil.copytree(GOLDEN / "run", tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "shards" / "00000000")
+    done = read_alone(tmp_path / "run", tmp_path)
+    assert done.returncode == 1
+    assert "is missing; if `penstock gc` has dropped it, begin at a later stage" in done.stderr
+    assert "round 3, tile 0" in read_alone(tmp_path / "run", tmp_path, "1").stdout
+    assert read_alone(tmp_path, tmp_path).stderr.startswith("usage: python read_run.py RUN [FIRST_STAGE]")
+
+
+def read_alone(run: Path, cwd: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the reader with an import system that refuses Penstock, and anything else but Arrow and BLAKE3."""
     program = (
         "import runpy, sys\n"
         "sys.modules.update(dict.fromkeys(('penstock', 'numpy', 'torch', 'pandas')))\n"
-        f"sys.argv = ['read_run.py', {str(run)!r}]\n"
+        f"sys.argv = {['read_run.py', str(run), *arguments]!r}\n"
         f"runpy.run_path({str(READER)!r}, run_name='__main__')\n"
     )
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}

@@ -82,7 +82,7 @@ WRONG = {
     "envs": ["Chess-v1", "CartPole-v1 Ant-v5", "--all maybe"],
     "settings": ["no-such-setting", "--colour red", "lag stages"],
     "new-env": ["Two-Carts", "two-carts --folder nowhere", "runs"],
-    "check-env": ["Chess-v1", "nowhere.hpp", "notes.txt"],
+    "check-env": ["Chess-v1", "nowhere.hpp", "runs"],
     "check-algorithm": ["chess", "nowhere.py", "ppo --env Chess-v1"],
     "floorplan": ["cost nowhere.pb.txt notes.txt", "place notes.txt notes.txt o --moves 0", "best nobody placements"],
 }

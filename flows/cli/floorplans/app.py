@@ -217,6 +217,7 @@ def best(
 ) -> None:
     """Write the best placement that a run has committed: placed again from its shards, with exact costs, and drawn."""
     from penstock.native.floorplan import draw as draw_to
+    from penstock.storage.runs.reader_claims import shards_kept_from
     from penstock.storage.runs.run import RunFolder
     from penstock.storage.stores.open import open_store
     from penstock.tasks.analysis.best_placements import best_placements, placed_again, run_weights
@@ -225,6 +226,10 @@ def best(
         raise ConfigError("--greedy and --each-stage: only the newest snapshot is sure to exist; leave one out")
     folder = RunFolder(open_store(store or "runs"), run)
     placements = best_placements(folder, each_stage=each_stage)
+    if kept := shards_kept_from(folder.store):
+        typer.echo(
+            f"note: the shards before stage {kept} were dropped by `penstock gc`, and are not among these", err=True
+        )
     if greedy:
         from penstock.tasks.analysis.best_placements import greedy_placements
 

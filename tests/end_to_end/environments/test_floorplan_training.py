@@ -51,3 +51,6 @@ def test_a_killed_run_places_the_same_macros(bench: Bench):
     assert abs(either["weighted_cost"] + max(greedy, best)) < 1e-6 * abs(best)
     assert (bench.folder / "best/best.plc").read_text().startswith("#")
     assert (bench.folder / "best/best.png").read_bytes().startswith(b"\x89PNG")
+    bench.penstock("gc", "whole", "--drop-shards-before", "1", "--store", bench.store).succeed()
+    (left,) = json.loads(bench.penstock(*command).succeed())
+    assert left["stage"] == 1

@@ -26,6 +26,8 @@ def test_every_command_is_tried_with_mistakes():
         (["scale", "cartpole", "--actors", "none"], "--actors"),
         (["scale", "cartpole", "--learners", "0"], "--learners"),
         (["plan", "cartpole", "--policy", "gpu_only", "--act-tasks", "2"], "act_tasks"),
+        (["plan", "cartpole", "--store", "s3+nope://bucket/runs"], "names the client 'nope'"),
+        (["scale", "cartpole", "--store", "s3+nope://bucket/runs"], "names the client 'nope'"),
     ],
 )
 def test_a_mistake_is_refused_before_a_trial_is_announced(command, named):

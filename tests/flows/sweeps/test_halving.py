@@ -48,9 +48,10 @@ def test_the_best_at_each_rung_continue(tmp_path):
         assert records.store.read(lost) == whole
 
 
-def test_no_two_runs_have_the_same_settings(tmp_path):
+@pytest.mark.parametrize("epochs", [[1, 2, 3], Range(low=1, high=3)])
+def test_no_two_runs_have_the_same_settings(tmp_path, epochs):
     """Six runs are the six points of a space, however they are drawn; a seventh is refused."""
-    space = {"learning_rate": [0.1, 0.01], "epochs": [1, 2, 3]}
+    space = {"learning_rate": [0.1, 0.01], "epochs": epochs}
     for seed in range(1, 6):
         given = {"reduction": 2, "first_stages": 1, "seed": seed}
         points = plan_halving("halved", space, small_config(tmp_path), runs=6, **given).points
@@ -65,6 +66,7 @@ def test_no_two_runs_have_the_same_settings(tmp_path):
         ({"evaluate_every_stages": [1, 3]}, "first evaluated after 3 stages"),
         ({"max_stages": [2, 4]}, "schedule.max_stages can't be varied"),
         ({"epochs": [1, "x", 4]}, "epochs = 'x'"),
+        ({"epochs": Range(low=1.0, high=4.0)}, "epochs = 2.131"),
     ],
 )
 def test_points_that_can_not_be_judged_are_refused(space, mentioned, tmp_path):

@@ -392,9 +392,7 @@ def test_another_blocks_placement_is_refused(block, tmp_path):
     """By the counts in its header, which tell blocks apart whose nodes happen to fit."""
     other = generate_block(tmp_path, BlockSpec(hard_macros=5, soft_macros=9, ports=8))
     for make in (create_placement_cost, open_placement):
-        with pytest.raises(
-            BlockFileError, match=r"counts 5 HARD_MACROs, and the netlist has 6; this is the"
-        ):
+        with pytest.raises(BlockFileError, match=r"counts 5 HARD_MACROs, and the netlist has 6; this is the"):
             make(block[0], other[1])
     bare = tmp_path / "bare.plc"
     bare.write_text("# User comments:\n# PORTs : 3\n" + create_placement_cost(*block)._plc_lines())

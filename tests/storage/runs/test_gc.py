@@ -239,7 +239,7 @@ def test_known_sizes_are_reported(history):
 
 
 def test_sizes_of_dropped_shards_are_reported(history):
-    """Of any store: their commits say them."""
+    """Their commits say them, whatever the store."""
     for stage in range(3):
         history.commit(stage)
     collect(history.run)

@@ -61,3 +61,11 @@ def test_unusable_files_are_one_line_errors(tmp_path):
             make_pool(wrong, 1)
         assert said in str(caught.value)
         assert "\n" not in str(caught.value)
+
+
+def test_a_time_limit_that_leaves_macros_is_refused():
+    """Each episode would end with macros to place, and with the best return that there is: that of none at all."""
+    with pytest.raises(
+        ConfigError, match=r"max_episode_steps = 6: each step places one hard macro, and a block has 12"
+    ):
+        make_pool(build_config({"environment": {"id": "Floorplan-v0", "max_episode_steps": 6}}), 1)
