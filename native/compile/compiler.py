@@ -24,6 +24,8 @@ _CANDIDATES = ("c++", "g++", "clang++")
 _FLAGS = ("-std=c++20", "-fPIC", "-pthread", "-ffp-contract=off", "-fvisibility=hidden", "-fdiagnostics-color=never")
 # A function that ends without its result gives any: a warning that nobody would see.
 _ERRORS = ("-Werror=return-type",)
+OF_STORED_HEADERS = ("-Wno-error=return-type", "-DPENSTOCK_STORED_HEADER")
+"""Flags of headers that runs have stored, which must compile although later versions refuse new ones like them."""
 # GCC makes inline variables of templates unique in the process, whatever the visibility: a second version of a library
 # would then use the first one's.
 _GCC_FLAGS = ("-fno-gnu-unique",)

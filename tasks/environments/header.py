@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock import native
-from penstock.native.compile.compiler import find_compiler
+from penstock.native.compile.compiler import OF_STORED_HEADERS, find_compiler
 from penstock.native.compile.load import build_behind
 from penstock.native.registry.entry_points import load_installed_again
 from penstock.storage.errors import ConfigError
@@ -45,21 +45,26 @@ def with_header(config: ConfigT) -> ConfigT:
     settings = _with_text(config.environment)
     if settings.header_text is None or settings is config.environment:
         return config
-    with loaded_header(settings) as environment_id:
+    with loaded_header(settings, is_new=True) as environment_id:
         settings = settings.model_copy(update={"id": environment_id})
     return config.model_copy(update={"environment": settings})
 
 
 @contextmanager
-def loaded_header(settings: EnvironmentSettings) -> Iterator[str]:
+def loaded_header(settings: EnvironmentSettings, *, is_new: bool = False) -> Iterator[str]:
     """Load the environments of the configured header, if there is one, and yield the id of the configured environment.
 
     Until the context ends, no other header replaces them. The first time a machine compiles it, which takes seconds.
+
+    Args:
+        settings: of the environment.
+        is_new: whether no run has stored this text yet; one that did compiles whatever has been refused since.
 
     Raises:
         ConfigError: the header can't be read, includes files of its own, does not compile, or does not have the id; or
             this machine has no compiler; or without a header, only that of another run has the id.
     """
+    is_new = is_new or settings.header_text is None
     settings = _with_text(settings)
     if settings.header_text is None:
         if settings.id not in _brought:
@@ -70,7 +75,7 @@ def loaded_header(settings: EnvironmentSettings) -> Iterator[str]:
             yield settings.id
         return
     with _loading:
-        ids = _load(settings.header_text, _name(settings))
+        ids = _load(settings.header_text, _name(settings), is_new=is_new)
         _brought.update({name: build_behind(name)[1] for name in ids})
         yield _chosen(settings, ids)
 
@@ -118,7 +123,7 @@ def _with_text(settings: EnvironmentSettings) -> EnvironmentSettings:
     return settings.model_copy(update={"header_text": text})
 
 
-def _load(text: str, name: str) -> tuple[str, ...]:
+def _load(text: str, name: str, *, is_new: bool) -> tuple[str, ...]:
     included = _INCLUDE.findall(text)
     if included:
         raise ConfigError(
@@ -126,7 +131,12 @@ def _load(text: str, name: str) -> tuple[str, ...]:
             f"{name}, or make a package of them (docs/environments.md, Ship it) and name the environment by its id"
         )
     try:
-        return native.load(f"{text}\n").environment_ids
+        try:
+            return native.load(f"{text}\n").environment_ids
+        except native.CompileError:
+            if is_new:
+                raise
+            return native.load(f"{text}\n", flags=OF_STORED_HEADERS).environment_ids
     except (native.CompileError, native.CompilerNotFoundError, ValueError, RuntimeError) as error:
         said = re.sub(r"'?/\S*/[0-9a-f]{32}\.so'?|\b[0-9a-f]{32}\.hpp", name, str(error))  # names in the cache: digests
         said = said.replace(", or pass environments=['YourEnvironment']", "")

@@ -133,6 +133,20 @@ def test_what_is_declared_almost_right_is_refused(tmp_path: Path):
     assert [text for text in ALMOST if text not in said] == []
 
 
+def test_names_that_are_the_environments_own_are_left_to_it(tmp_path: Path):
+    """A setting called problem, a struct Report that is not reported, a member called step_limit."""
+    (header := tmp_path / "own.hpp").write_text(
+        FINE.replace(
+            "double weight = 1.0; PENSTOCK_FIELDS(Config, weight)",
+            "double problem = 1.0; PENSTOCK_FIELDS(Config, problem)",
+        )
+        + "struct Own : Fine {\n  struct Report { int lines; };\n  double step_limit = 5.0;\n"
+        + "  void reset(Rng&) {}\n};\n"
+        + "PENSTOCK_LIBRARY(Own)\n"
+    )
+    assert native.load(header, flags=QUICK).environment_ids == ("Fine-v0",)
+
+
 def test_an_action_of_no_choice_is_refused(tmp_path: Path):
     """In the contract's words."""
     (header := tmp_path / "none.hpp").write_text(

@@ -108,6 +108,21 @@ def test_the_text_belongs_to_the_run(header: Path):
     assert flat["environment.header_text"] == digest(HEADER.encode())
 
 
+@pytest.mark.slow
+def test_a_stored_header_compiles_although_a_new_one_is_refused(header: Path):
+    """A run that an earlier version began goes on as it did: what is asked of headers grows, its text can't change."""
+    old = HEADER.replace("double length = 1.0;", "double length = 1.0;\n    const char* problem() { return nullptr; }")
+    old = old.replace("test/Walk-v0", "test/Stroll-v0").replace(
+        "    return {.reward", "    if (action < 2) return {.reward"
+    )
+    header.write_text(old)
+    with pytest.raises(ConfigError, match=r"Config: problem must be `const char\* problem\(\) const`"):
+        with_header(configured(header))
+    pool = make_pool(configured(header, header_text=old, id="test/Stroll-v0"), 2)
+    pool.reset(seed=0)
+    assert pool.step(np.array([1, 0]))[1].tolist() == [1.0, -1.0]
+
+
 def test_runs_without_a_header_keep_their_identity():
     """The identity has no new key, and a `run.json` of earlier versions, without the settings, is read as before."""
     config = build_config({})

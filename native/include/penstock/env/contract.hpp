@@ -45,19 +45,29 @@ concept Observes = requires(const E e, std::span<ObservationValue<E>, observatio
   { e.observe(out) } -> std::same_as<void>;
 };
 
-/// Those below have a member of that name, whatever it is: one that is declared almost right would be ignored.
+#ifdef PENSTOCK_STORED_HEADER
+/// A run's header that compiled before some of these sentences were there must compile for ever.
+inline constexpr bool was_stored = true;
+#else
+inline constexpr bool was_stored = false;
+#endif
+
+/// Those below have a member of that name: one that is declared almost right would be ignored.
 template <class E>
 concept NamesActionMask = requires { &E::action_mask; };
 template <class E>
 concept NamesDraw = requires { &E::draw; } || requires { E::frame; };
 template <class C>
-concept NamesProblem = requires { &C::problem; };
+concept NamesProblem = requires { requires !std::is_member_object_pointer_v<decltype(&C::problem)>; };
 template <class E>
-concept NamesStateProblem = requires { &E::state_problem; };
+concept NamesStateProblem = requires { requires !std::is_member_object_pointer_v<decltype(&E::state_problem)>; };
 template <class E>
-concept NamesReport = requires { typename E::Report; };
+concept NamesReport = requires(E e) {
+  typename E::Report;
+  e.report;
+};
 template <class E>
-concept NamesStepLimit = requires { E::step_limit; };
+concept NamesStepLimit = requires { *&E::step_limit; };  // static; a member of that name is the environment's own
 
 /// Stands for a value of any member's type, to count how many an aggregate takes.
 struct AnyMember {
@@ -154,16 +164,17 @@ consteval void check_environment() {
     static_assert(lists_all_members<typename E::Config>(),
                   "penstock: Config: PENSTOCK_FIELDS must list every member of Config; what is left out cannot be "
                   "configured, and is not saved");
-    static_assert(lists_each_once<typename E::Config>(), "penstock: Config: PENSTOCK_FIELDS lists a member twice");
+    static_assert(was_stored || lists_each_once<typename E::Config>(),
+                  "penstock: Config: PENSTOCK_FIELDS lists a member twice");
     static_assert(!holds_arrays<typename E::Config>(),
                   "penstock: Config: a configuration holds single values, double, bool or std::int64_t; arrays belong "
                   "into State");
     if constexpr (NamesProblem<typename E::Config>)
-      static_assert(ChecksItself<typename E::Config>,
+      static_assert(was_stored || ChecksItself<typename E::Config>,
                     "penstock: Config: problem must be `const char* problem() const`: nullptr, or what is wrong");
     if constexpr (NamesStepLimit<E>)
-      static_assert(LimitsItself<E>, "penstock: step_limit: must be a text: static constexpr const char* step_limit = "
-                                     "\"max_steps\";");
+      static_assert(was_stored || LimitsItself<E>, "penstock: step_limit: must be a text: static constexpr const char* "
+                                                   "step_limit = \"max_steps\";");
     if constexpr (LimitsItself<E>)
       static_assert(names_its_limit<E>(), "penstock: step_limit: must be the name of a field of Config that is a "
                                           "std::int64_t, after whose steps `step` truncates");
@@ -171,17 +182,20 @@ consteval void check_environment() {
   if constexpr (PlainState<E>) {
     static_assert(lists_all_members<typename E::State>(),
                   "penstock: State: PENSTOCK_FIELDS must list every member of State; what is left out is not saved");
-    static_assert(lists_each_once<typename E::State>(), "penstock: State: PENSTOCK_FIELDS lists a member twice");
+    static_assert(was_stored || lists_each_once<typename E::State>(),
+                  "penstock: State: PENSTOCK_FIELDS lists a member twice");
     if constexpr (NamesStateProblem<E>)
-      static_assert(ChecksState<E>, "penstock: state_problem: must be `const char* state_problem() const`: nullptr, or "
-                                    "what is wrong with the state");
+      static_assert(was_stored || ChecksState<E>,
+                    "penstock: state_problem: must be `const char* state_problem() const`: nullptr, or what is wrong "
+                    "with the state");
   }
   if constexpr (NamesReport<E>) {
-    static_assert(Reports<E>, "penstock: Report: what an environment reports is a struct with names, and how many of them "
-                              "a reset shows: struct Report { double speed; PENSTOCK_FIELDS(Report, speed) } report; and "
-                              "static constexpr std::size_t reset_reports = 0;");
+    static_assert(was_stored || Reports<E>,
+                  "penstock: Report: what an environment reports is a struct with names, and how many of them a reset "
+                  "shows: struct Report { double speed; PENSTOCK_FIELDS(Report, speed) } report; and static constexpr "
+                  "std::size_t reset_reports = 0;");
     if constexpr (Reports<E>)
-      static_assert(E::reset_reports <= std::tuple_size_v<decltype(E::Report::fields())>,
+      static_assert(was_stored || E::reset_reports <= std::tuple_size_v<decltype(E::Report::fields())>,
                     "penstock: Report: a reset shows at most as many of them as there are: reset_reports is larger");
   }
   static_assert(std::movable<E> && (SharesSomething<E> || std::default_initializable<E>),
