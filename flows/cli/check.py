@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,7 +86,8 @@ def check(
         return [check_id(target, given)]
     except ValueError as error:
         if Path(target).is_dir():
-            headers = ", ".join(sorted(map(str, Path(target).glob("**/*.hpp")))[:_SHOWN_HEADERS]) or "none"
+            below = (path for pattern in ("*.hpp", "*/*.hpp", "*/*/*.hpp") for path in Path(target).glob(pattern))
+            headers = ", ".join(map(str, islice(below, _SHOWN_HEADERS))) or "none"
             raise ConfigError(f"'{target}' is a folder, expected a header; its headers: {headers}") from None
         raise ConfigError(str(error)) from error
 

@@ -6,8 +6,8 @@ import errno
 import os
 import sys
 import time
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleDimensions
@@ -63,11 +63,27 @@ class ProgressConsole(Console):
     """A console whose reader may leave, such as `head`: Rich would end the program there, and with it the run."""
 
     def on_broken_pipe(self) -> None:
-        """Drop all that is printed from now on, and raise BrokenPipeError."""
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, self.file.fileno())
+        """Say once that nothing is printed any more, and drop it."""
+        self.quiet = True
+        null, pipe = os.open(os.devnull, os.O_WRONLY), self.file.fileno()
+        both = _has_number(sys.stderr) and os.path.sameopenfile(pipe, sys.stderr.fileno())
+        os.dup2(null, pipe)
+        if both:  # as of `2>&1 | head`: there is nobody to tell
+            os.dup2(null, sys.stderr.fileno())
         os.close(null)
-        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+        _say_quiet(os.strerror(errno.EPIPE))
+
+
+def _has_number(stream: TextIO) -> bool:
+    try:
+        return stream.fileno() >= 0
+    except (OSError, ValueError):  # a notebook's, or one that was closed
+        return False
+
+
+def _say_quiet(why: str) -> None:
+    with suppress(OSError):
+        sys.stderr.write(f"warning: no progress is printed any more: {why}; the run goes on\n")
 
 
 class LivePanel(Panel):
@@ -89,7 +105,7 @@ class LivePanel(Panel):
             self._console.print(line, **options)
         except OSError as error:  # such as a full disk, which is no reason to end a run
             self._console.quiet = True
-            sys.stderr.write(f"warning: no progress is printed any more: {error.strerror}; the run goes on\n")
+            _say_quiet(error.strerror or str(error))
 
     def note(self, text: str) -> None:
         """Print or update the line, with the seconds since the command began."""

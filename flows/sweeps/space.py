@@ -151,7 +151,7 @@ def _tried(choices: Choice) -> list[Any]:
     if not isinstance(choices, Range):
         return choices
     # Between 1.0 and 4.0 are values that a setting of whole numbers does not take.
-    return [choices.at(0.0), choices.at(1.0), *([] if choices.is_whole else [choices.at(0.377)])]
+    return [choices.at(0.0), choices.at(1.0), *([] if choices.is_whole else [choices.at(1 / math.pi)])]
 
 
 def _pick(choices: Choice, share: float) -> Any:

@@ -22,6 +22,8 @@ _PLACE = re.compile(r"^(?P<file>\S.*?):(?P<line>\d+):\d+: (?:  (?:recursively )?
 _CONTRACT = re.compile(r"penstock: (?P<member>\w+): (?P<sentence>.*?)\"?$")
 _NAME = r"(?:\w+::|\{anonymous\}::|\(anonymous namespace\)::)*(?P<name>\w+)"
 _ENVIRONMENT = re.compile(r"check_environment(?:\(\) \[with E = |<)" + _NAME)
+_NO_RESULT = " [-Werror=return-type]"
+_ENDS = "; end it by a return, or by std::abort() where it never comes, as behind a switch over all values"
 _TWO_EXPORTS = re.compile(r"redefinition of .*penstock_library\b")
 _FIELD_TYPE = re.compile(r"penstock::Field<[^,]+, (?P<type>.+?)>'")
 
@@ -89,7 +91,7 @@ def _problems(output: str, sources: Sequence[Path]) -> list[Problem]:
                 "PENSTOCK_LIBRARY stands here twice; one line lists all: PENSTOCK_LIBRARY(First, Second)",
             )
         elif file := by_name.get(os.path.realpath(error["file"])) or _file_of(error):
-            where, text = (file, int(error["line"])), error["text"]
+            where, text = (file, int(error["line"])), error["text"].replace(_NO_RESULT, _ENDS)
         else:
             where, text = place, error["text"]
             if any(problem.text for problem in problems):

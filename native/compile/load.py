@@ -87,7 +87,7 @@ class Library:
             id = self.environment_ids[0]  # noqa: A001
         if id not in self.environment_ids:
             raise ValueError(f"id is {id!r}; this library's environments: {', '.join(self.environment_ids)}")
-        if self.file is not None and _files[id] != self.file:
+        if self.file is not None and _files.get(id, self.file) != self.file:
             raise RuntimeError(
                 f"{id} is now that of {_files[id]}, which was loaded after {self.path}: load this library again, or "
                 "give one of the two another id"
@@ -126,7 +126,7 @@ def load(
             Gymnasium accepts.
     """
     started = time.perf_counter()
-    build = build_of(source, environments, ["-O3", *_listed_ones(flags, "flags")], include_dirs, libraries)
+    build = build_of(source, environments, ["-O3", *as_list(flags, "flags")], include_dirs, libraries)
     built, compiled = build.result()
     ids = _load(built, resources, build)
     return Library(built, ids, compiled, time.perf_counter() - started, built)
@@ -148,8 +148,9 @@ def load_library(path: str | os.PathLike[str], resources: str | os.PathLike[str]
     if _loaded.setdefault(str(file), digest) != digest:
         # The dynamic loader knows a library by its path, and would give back the one it has.
         copy = cache_dir() / "copies" / f"{digest}-{file.name}"
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        _replace(copy, file)
+        with _written(copy.parent):
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            _replace(copy, file)
         file = copy
     ids = _load(file, resources, None)
     return Library(Path(path).resolve(), ids, seconds=time.perf_counter() - started, file=file)
@@ -164,9 +165,9 @@ def build_of(
     program: str = "",
 ) -> Build:
     """Return the build that `load` would run, with these flags added to those of every environment."""
-    include_dirs = _listed_ones(include_dirs, "include_dirs")
+    include_dirs = as_list(include_dirs, "include_dirs")
     folders = [part for folder in include_dirs for part in ("-I", str(Path(folder).resolve()))]
-    environments, libraries = _listed_ones(environments, "environments"), _listed_ones(libraries, "libraries")
+    environments, libraries = as_list(environments, "environments"), as_list(libraries, "libraries")
     path = _source_file(source)
     return Build(path, tuple(environments), (*flags, *folders), tuple(libraries), find_compiler(), program)
 
@@ -198,11 +199,14 @@ def _written(folder: Path) -> Iterator[None]:
     """Say of which folder it is that something could not be written, and how to choose another.
 
     Raises:
-        RuntimeError: In place of OSError.
+        RuntimeError: In place of an OSError that is about that folder or names no file, as a full disk's.
     """
     try:
         yield
     except OSError as error:
+        about = Path(os.fsdecode(error.filename)) if isinstance(error.filename, str | bytes) else folder
+        if not (about.is_relative_to(folder) or folder.is_relative_to(about)):
+            raise
         raise RuntimeError(
             f"compiled environments can't be kept in {folder} ({error.strerror or error}); PENSTOCK_CACHE_DIR names "
             "another folder"
@@ -352,7 +356,8 @@ def _kept_source(text: bytes) -> Path:
     return file
 
 
-def _listed_ones(given: Sequence[_Item], name: str) -> Sequence[_Item]:
+def as_list(given: Sequence[_Item], name: str) -> Sequence[_Item]:
+    """Return what is given as a list; a text, which is a sequence of letters, is refused by ValueError."""
     if isinstance(given, str):
         raise ValueError(f"{name} is {given!r}, expected a list: {name}=[{given!r}]")  # noqa: TRY004 as load() says
     return given

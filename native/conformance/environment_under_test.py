@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _NUM_ENVS = 8
 # A pool steps its environments one by one up to 31 of them, and more of them in groups, where there is a step_group.
-_GROUPS, _UNGROUPED, _GROUP_STEPS = 4, 16, 100
+_GROUPS, _UNGROUPED, _GROUP_SHARE = 4, 16, 6
 _MIN_STEPS, _MAX_STEPS = 60, 600
 # Time limit of one rollout's steps: slow environments are stepped less often.
 _ROLLOUT_SECONDS = 0.4
@@ -146,7 +146,7 @@ class CheckedEnvironment:
     def check_groups(self) -> str:
         """Check that `step_group`, which many environments in one pool are stepped by, gives what `step` gives."""
         whole, part = _GROUPS * _UNGROUPED, _UNGROUPED
-        steps = min(len(self.actions()), _GROUP_STEPS)
+        steps = len(self.actions()) // _GROUP_SHARE
         seeds = list(range(whole))
         with self.pool(whole) as pool:
             pool.action_space.seed(1)

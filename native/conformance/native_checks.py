@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.native.conformance.environment_under_test import CheckedEnvironment
 from penstock.native.conformance.report import Check, outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 _CHECKS = (
     ("spaces contain what is observed", CheckedEnvironment.check_spaces),
@@ -23,19 +24,23 @@ _CHECKS = (
     ("the time limit: both flags and the final observation", CheckedEnvironment.check_time_limit),
     ("gymnasium.utils.env_checker", CheckedEnvironment.check_gymnasium),
 )
-NAMES = tuple(name for name, _ in _CHECKS)
-"""Names of the checks in their order."""
 
 
-def native_checks(environment_id: str) -> Iterator[Check]:
-    """Yield each check when it was made; a single failed one if no environment can be made."""
-    try:
-        environment = CheckedEnvironment(environment_id)
-    except Exception as error:  # noqa: BLE001  whatever its constructor throws, or its configuration's check says
-        yield Check("can be made with its defaults", "fail", str(error))
-        return
-    for name, check in _CHECKS:
-        yield outcome(name, lambda check=check: check(environment))  # type: ignore[misc]
+def native_checks(environment_id: str) -> Iterator[tuple[str, Callable[[], Check]]]:
+    """Yield each check with its name, to be made before the next one is asked for.
+
+    The first one makes the environment, and is the only one if that fails.
+    """
+    made: list[CheckedEnvironment] = []
+
+    def make() -> str:
+        made.append(CheckedEnvironment(environment_id))
+        return ""
+
+    name = "can be made with its defaults"
+    yield name, lambda: outcome(name, make, str)
+    for each, check in _CHECKS if made else ():
+        yield each, partial(outcome, each, partial(check, made[0]))
 
 
 def measured(environment_id: str) -> dict[str, float]:

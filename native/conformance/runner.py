@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from penstock.native.compile.compiler import CompileError, CompilerNotFoundError
-from penstock.native.compile.load import BuildOptions, build_of
+from penstock.native.compile.load import BuildOptions, as_list, build_of
 from penstock.native.conformance.native_checks import measured, native_checks
 from penstock.native.conformance.report import Check, Report, outcome
 from penstock.native.conformance.sanitizers import run_sanitized
@@ -44,7 +44,7 @@ def check_header(
     options = BuildOptions(environments=environments, include_dirs=include_dirs, libraries=libraries)
     started = time.perf_counter()
     try:
-        library, compiled = build_of(source, flags=["-O3", *flags], **options).result()
+        library, compiled = build_of(source, flags=["-O3", *as_list(flags, "flags")], **options).result()
     except CompilerNotFoundError:
         raise
     except (CompileError, RuntimeError, ValueError) as error:
@@ -74,7 +74,7 @@ def check_id(environment_id: str, server: Mapping[str, str] = MappingProxyType({
     if not is_native(environment_id):
         return _check_wrapped(environment_id, server)
     make_native(environment_id, 1).close()
-    checks = tuple(native_checks(environment_id))
+    checks = tuple(check() for _, check in native_checks(environment_id))
     broken = any(check.outcome == "fail" for check in checks)
     return Report(environment_id, checks, {} if broken else measured(environment_id))
 

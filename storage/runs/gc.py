@@ -68,7 +68,7 @@ def collect(
         run: a run that no flow drives.
         keep_checkpoints: the newest so many commits keep their checkpoints, snapshots and environment states; so does
             the commit with the best evaluation.
-        dry_run: only report; needs no lease.
+        dry_run: only report; needs no lease, and of what reads it knows unfinished replays alone.
         drop_shards_before: remove the shards of earlier stages too, permanently; None drops no more than before.
         on_progress: called with the numbers of removed objects and of all that are to be removed.
 

@@ -276,8 +276,10 @@ class RemoteStore(ABC):
                 result = operation(self._client())
             except Exception as error:  # noqa: BLE001  (each client has errors of its own; all end as StoreError)
                 late = attempt > 1 and time.monotonic() + wait_seconds > give_up_at
+                fault = self._fault(error)
+                self._counter.has_answer |= fault in {Fault.MISSING, Fault.TAKEN}
                 enough = attempt >= ATTEMPTS and not self._counter.has_answer
-                if late or enough or self._fault(error) is not Fault.TRANSIENT:
+                if late or enough or fault is not Fault.TRANSIENT:
                     self._fail(verb, name, error, attempt)
             else:
                 self._counter.has_answer = True

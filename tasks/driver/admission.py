@@ -31,7 +31,7 @@ _LOCK = "penstock-admission"
 _POLL_SECONDS = 0.1
 _RESTART_SECONDS = 10.0
 _RETRY_SECONDS = 1.0
-_THREADS = "worker threads"  # no resource's name: `--resources` splits at blanks
+_THREADS = "worker threads"  # no resource's name, as these have no blanks
 
 Allocation: TypeAlias = dict[str, list["Cluster"]]
 """By role, the cluster of each of its members."""
@@ -172,8 +172,11 @@ def allocated(
 
 
 def _room(worker: WorkerSlots, kind: SlotKind) -> dict[str, float]:
-    """Return a worker's resources, and its threads as one more."""
-    return {**worker[kind], _THREADS: worker["threads"] if kind == "all" else worker["free_threads"]}
+    """Return a worker's resources, and its threads as one more: each role may take so many of its slots.
+
+    Roles are not counted together, as then it would depend on their order on which workers they are.
+    """
+    return {**worker[kind], _THREADS: worker["threads"]}
 
 
 def _take(
@@ -181,10 +184,12 @@ def _take(
 ) -> None:
     """Take slots for a role until it has `replicas`, or there are no more."""
     with_room = list(may_use)
-    wanted = [*role.resources, (_THREADS, 1.0)]
+    threads = f"{_THREADS} of {role.name}"
+    wanted = [*role.resources, (threads, 1.0)]
     while with_room and len(taken) < replicas:
         cluster = min(with_room, key=taken.count)
         for worker in left[cluster]:
+            worker.setdefault(threads, worker[_THREADS])
             if all(worker.get(name, 0.0) >= amount for name, amount in wanted):
                 for name, amount in wanted:
                     worker[name] -= amount

@@ -21,15 +21,13 @@ SlotKind: TypeAlias = Literal["all", "free"]
 class WorkerSlots(TypedDict):
     """A worker's address, its resources by name, all of them and the free ones, and the keys of its tasks.
 
-    A member keeps a thread of its worker, so a worker has no more slots than threads, whatever its resources are.
+    A member keeps a thread of its worker, so a role has no more slots there than threads, whatever the resources are.
     """
 
     address: str
     all: dict[str, float]
     free: dict[str, float]
     threads: int
-    free_threads: int
-    """Threads that no task with resources has; others' tasks are taken to end soon."""
     tasks: list[str]
 
 
@@ -52,7 +50,6 @@ def read_slots(dask_scheduler: Scheduler) -> list[WorkerSlots]:
             "all": dict(worker.resources),
             "free": _free(worker, worker.processing),
             "threads": worker.nthreads,
-            "free_threads": worker.nthreads - sum(bool(task.resource_restrictions) for task in worker.processing),
             "tasks": [str(task.key) for task in worker.processing],
         }
         for worker in dask_scheduler.running

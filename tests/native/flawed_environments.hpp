@@ -1,4 +1,5 @@
 // Environments with the faults that `penstock check-env` is there to find; they compile.
+#include <cstdlib>
 #include <limits>
 #include <stdexcept>
 
@@ -83,7 +84,7 @@ struct Refusing : Common {
   Step step(std::int64_t) { return {}; }
 };
 
-/// Ends the process in its first step; it is the last, as nothing is checked after it.
+/// Ends the process in its first step, as a crash does.
 struct Straying : Common {
   static constexpr Info info{.id = "Straying-v0", .max_episode_steps = 20};
   Step step(std::int64_t push) {
@@ -92,4 +93,10 @@ struct Straying : Common {
   }
 };
 
-PENSTOCK_LIBRARY(Forgetful, Stubborn, Wild, Grouped, Forbidding, Refusing, Straying)
+/// Ends the process in its first step, as if all were done.
+struct Leaving : Common {
+  static constexpr Info info{.id = "Leaving-v0", .max_episode_steps = 20};
+  Step step(std::int64_t) { std::_Exit(0); }
+};
+
+PENSTOCK_LIBRARY(Straying, Leaving, Forgetful, Stubborn, Wild, Grouped, Forbidding, Refusing)

@@ -225,11 +225,9 @@ def best(
     if greedy and each_stage:
         raise ConfigError("--greedy and --each-stage: only the newest snapshot is sure to exist; leave one out")
     folder = RunFolder(open_store(store or "runs"), run)
-    placements = best_placements(folder, each_stage=each_stage)
     if kept := shards_kept_from(folder.store):
-        typer.echo(
-            f"note: the shards before stage {kept} were dropped by `penstock gc`, and are not among these", err=True
-        )
+        typer.echo(f"note: `penstock gc` has dropped the shards before stage {kept}, which are left out", err=True)
+    placements = best_placements(folder, each_stage=each_stage)
     if greedy:
         from penstock.tasks.analysis.best_placements import greedy_placements
 

@@ -2,7 +2,6 @@
 #include <dlfcn.h>
 #include <pybind11/stl.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -53,9 +52,6 @@ std::vector<std::string> load_library(const std::string& path, const std::string
   }
   std::vector<std::string> ids;
   for (const CatalogEntry& entry : entries) {
-    if (std::find(ids.begin(), ids.end(), entry.description.id) != ids.end())
-      throw py::value_error("'" + path + "' has two environments called '" + entry.description.id +
-                            "': give one of them another id");
     const auto found = catalog().find(entry.description.id);
     if ((found != catalog().end() && found->second.library.empty()) || reserved.contains(entry.description.id))
       throw py::value_error("'" + path + "' has an environment called '" + entry.description.id +

@@ -66,7 +66,7 @@ def test_no_two_runs_have_the_same_settings(tmp_path, epochs):
         ({"evaluate_every_stages": [1, 3]}, "first evaluated after 3 stages"),
         ({"max_stages": [2, 4]}, "schedule.max_stages can't be varied"),
         ({"epochs": [1, "x", 4]}, "epochs = 'x'"),
-        ({"epochs": Range(low=1.0, high=4.0)}, "epochs = 2.131"),
+        ({"epochs": Range(low=1.0, high=4.0)}, "epochs = 1.95493"),
     ],
 )
 def test_points_that_can_not_be_judged_are_refused(space, mentioned, tmp_path):

@@ -75,7 +75,7 @@ def test_common_mistakes_are_reported_in_the_contracts_words(tmp_path: Path):
         "  mistakes.hpp:25: observe: must be `void observe(std::span<T, size> out) const`, with the type and",
         "  mistakes.hpp:26: observation: a value has bounds that are not in order, or both 0: symmetric({...})",
         "  mistakes.hpp:32: PENSTOCK_FIELDS: a member is a double, a bool or a std::int64_t; in a state also",
-        "  and 1 more",
+        "  and 2 more",
         f"full output of the compiler: {caught.value.log}",
     ]
     for part in expected:
@@ -140,7 +140,7 @@ def test_names_that_are_the_environments_own_are_left_to_it(tmp_path: Path):
             "double weight = 1.0; PENSTOCK_FIELDS(Config, weight)",
             "double problem = 1.0; PENSTOCK_FIELDS(Config, problem)",
         )
-        + "struct Own : Fine {\n  struct Report { int lines; };\n  double step_limit = 5.0;\n"
+        + "struct Own : Fine {\n  struct Report { int lines; };\n  static constexpr int step_limit = 5;\n"
         + "  void reset(Rng&) {}\n};\n"
         + "PENSTOCK_LIBRARY(Own)\n"
     )

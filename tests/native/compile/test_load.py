@@ -173,7 +173,7 @@ def test_two_environments_of_one_name_are_refused(tmp_path: Path):
     (header := counter(tmp_path, stride=1)).write_text(
         COUNTER + COUNTER.replace("struct Counter", "struct Copied").replace('#include "stride.hpp"', "")
     )
-    with pytest.raises(ValueError, match="has two environments called 'Counter-v0': give one of them another id"):
+    with pytest.raises(native.CompileError, match=r"PENSTOCK_LIBRARY: two environments have the same info.id"):
         native.load(header, environments=["Counter", "Copied"], flags=QUICK)
 
 
@@ -273,6 +273,12 @@ def test_uncompilable_sources_are_refused_first(tmp_path: Path):
     (quoted := tmp_path / 'my"own.hpp').write_text(COUNTER)
     with pytest.raises(ValueError, match=r"has '\"' in it, which no #include can name: rename it"):
         native.load(quoted)
+
+
+def test_library_that_is_not_there_is_named(tmp_path: Path):
+    """It is not the cache that can't be written."""
+    with pytest.raises(FileNotFoundError, match=r"absent\.a"):
+        native.load(counter(tmp_path, stride=1), environments=["Counter"], libraries=["/no/such/absent.a"], flags=QUICK)
 
 
 def test_cache_that_can_not_be_written_is_named(monkeypatch: pytest.MonkeyPatch):

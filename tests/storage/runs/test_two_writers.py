@@ -315,7 +315,7 @@ def test_a_request_that_lands_minutes_late_loses_nothing(server):
     errors["b"] = append(log_of(open_store(url), is_fenced=is_fenced), commits["b"])
     assert (errors["b"] is None) == is_fenced
     landed = proxy.land()
-    assert len(landed) >= 5
+    assert len(landed) >= 2
     assert set(landed) == ({412} if is_fenced else {200})
     # Swift orders writes by when they began: it says that the late one succeeded, and keeps the other.
     standing = "a" if kind == "forgetful s3" else "b"

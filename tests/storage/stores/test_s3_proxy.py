@@ -42,7 +42,12 @@ def proxy(listening: S3Proxy) -> Iterator[S3Proxy]:
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the waits between attempts, which are not tested here."""
     monkeypatch.setattr("penstock.storage.stores.remote.FIRST_WAIT_SECONDS", 0.01)
-    monkeypatch.setattr("penstock.storage.stores.remote.RETRY_SECONDS", 0.5)
+
+
+@pytest.fixture
+def soon_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shorten the time of all attempts, for calls that are to fail."""
+    monkeypatch.setattr("penstock.storage.stores.remote.RETRY_SECONDS", 0.1)
 
 
 @pytest.fixture(params=["s3", OBSTORE])
@@ -112,6 +117,7 @@ def test_a_create_whose_answer_was_lost_is_refused_and_readable(store: Store, pr
     assert store.read("commit") == b"mine"
 
 
+@pytest.mark.usefixtures("soon_given_up")
 def test_a_create_that_lands_late_is_refused_unless_the_condition_was_forgotten(store: Store, proxy: S3Proxy):
     """The server has begun the request when another one is done, and ends it afterwards."""
     for name, forgets in (("kept", False), ("replaced", True)):
@@ -135,6 +141,7 @@ def test_frequent_faults_lose_no_object(store: Store, proxy: S3Proxy):
     assert {kind for kind, _ in proxy.met} == {"drop", "lose", "refuse", "repeat", "truncate"}
 
 
+@pytest.mark.usefixtures("soon_given_up")
 def test_a_stopped_server_is_named_and_found_again(store: Store, proxy: S3Proxy):
     """While no server listens every call ends in an error that names the store; afterwards the same store works."""
     store.write("before", [b"content"])

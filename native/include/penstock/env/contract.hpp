@@ -67,7 +67,9 @@ concept NamesReport = requires(E e) {
   e.report;
 };
 template <class E>
-concept NamesStepLimit = requires { *&E::step_limit; };  // static; a member of that name is the environment's own
+concept NamesStepLimit = requires {  // a number of that name is the environment's own
+  { E::step_limit } -> std::convertible_to<std::string_view>;
+};
 
 /// Stands for a value of any member's type, to count how many an aggregate takes.
 struct AnyMember {
@@ -135,6 +137,18 @@ consteval bool acts_as_its_agents() {
   else if constexpr (agents_of<E> == 0) return true;
   else if constexpr (is_discrete<A>) return false;
   else return A::shape[0] == std::int64_t(agents_of<E>);
+}
+
+/// Returns whether no two of a library's environments have one name; the second would take the first one's place.
+template <class... E>
+consteval bool have_names_of_their_own() {
+  if constexpr ((HasInfo<E> && ...)) {
+    const std::array<std::string_view, sizeof...(E)> names{E::info.id == nullptr ? "" : E::info.id...};
+    for (std::size_t i = 0; i < names.size(); ++i)
+      for (std::size_t j = 0; j < i; ++j)
+        if (names[i] == names[j]) return false;
+  }
+  return true;
 }
 
 /// Compiles if E fulfils the contract; otherwise the error says what is missing.

@@ -52,6 +52,8 @@ void add_entries(std::vector<CatalogEntry>& all) {
   extern "C" __attribute__((visibility("default"))) const ::penstock::Library* penstock_library() {                 \
     static const auto entries = []<class... E>(std::type_identity<std::tuple<E...>>) {                              \
       std::vector<::penstock::CatalogEntry> all;                                                                    \
+      static_assert(::penstock::was_stored || ::penstock::have_names_of_their_own<E...>(),                          \
+                    "penstock: PENSTOCK_LIBRARY: two environments have the same info.id; give one of them another");    \
       (::penstock::add_entries<E>(all), ...);                                                                       \
       return all;                                                                                                   \
     }(std::type_identity<std::tuple<__VA_ARGS__>>{});                                                               \

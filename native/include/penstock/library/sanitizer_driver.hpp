@@ -63,7 +63,7 @@ inline int drive(const Library& library, const std::string& id, const std::strin
       if (entry.description.id != id) continue;
       drive_pool(entry, resources, 1, 1, 600);
       drive_pool(entry, resources, 4, 50, 6);
-      drive_pool(entry, resources, 64, 20, 2);  // by step_group, where there is one
+      drive_pool(entry, resources, 64, 10, 1);  // by step_group, where there is one
     }
   } catch (const std::exception& error) {
     std::fprintf(stderr, "threw: %s\n", error.what());
