@@ -33,10 +33,11 @@ MARK = re.compile(r"(<!-- board:([\w-]+) -->)(.*?)(<!-- /board -->)", re.DOTALL)
 
 HEAD = """# Benchmarks
 
-`make board` writes this page; nothing here is written by hand. Each table is of one machine and one command: contenders
-took turns, round by round, each alone on the machine, with one torch thread. Rates are env steps/s of the whole loop,
-updates included, without start and evaluations: the median of the rounds, and their range. Ratios above 1 are wins of
-Penstock, those below 1 its losses, computed round by round.
+`make board` writes this page; nothing here is written by hand. Each table of rates is of one machine and one command:
+contenders took turns, round by round, each alone on the machine with its two cores. A peer is one process with one
+torch thread (on Pong two); Penstock acts in one process and learns in another, with one each, which work at the same
+time at lag 1. Rates are env steps/s of the whole loop, updates included, without start and evaluations: the median of
+the rounds, and their range. Ratios above 1 are wins of Penstock, those below 1 its losses, computed round by round.
 
 *Equal*: the same network, environments, rows, epochs and minibatches, and for off-policy algorithms the same updates.
 *RL zoo* and *own*: what the peer publishes for this environment; where it computes another amount for each step, the
@@ -306,14 +307,17 @@ def judged(name: str, workload: Workload, board: Board) -> tuple[str, float]:
 
 
 def ratio_range(board: Board) -> str:
-    """Return the smallest and largest ratio to a peer at equal settings, over all workloads and both lags."""
-    ratios = [
-        board.ratio(name, ours, theirs)
+    """Return the smallest ratio to a peer at equal settings and whose it is, and the largest one; over both lags."""
+    ratios = {
+        (name, ours, theirs): board.ratio(name, ours, theirs)
         for name in board.workloads
         for ours in ("Penstock, lag 0", "Penstock, lag 1")
         for theirs in WORKLOADS[name].equal
-    ]
-    return f"{min(ratios):.1f} to {max(ratios):.1f}"
+    }
+    name, ours, theirs = min(ratios, key=lambda each: ratios[each])
+    called = WORKLOADS[name].title.partition(":")[0]
+    least = f"{ratios[name, ours, theirs]:.2f} ({called}, {ours.partition(', ')[2]}, {theirs.partition(',')[0]})"
+    return f"{least} to {max(ratios.values()):.1f}"
 
 
 def solved_seconds(board: Board) -> str:

@@ -26,11 +26,12 @@ HEAD = """## Returns
 `make returns` writes this part. A trial is one contender with one seed; peers run their own scripts, at the settings
 that they publish, in the same versions of the environments. Returns are the environment's own, of the episodes that
 ended in a part of the training, as acted. Every seed is drawn, and the thick line is the interquartile mean (a quarter
-of the seeds left out at each end). Intervals are 95 % by bootstrap over the seeds: of so few they say little. A ring
-marks where a run was interrupted; it was resumed from its last commit. What has no figure has not been run. Offline
-rows have scores of ten greedy episodes after each part: 0 is the mean return of the data set of random actions, and 100
-that of the expert's, both made here, so they are not D4RL's. Times are not compared here, since other work ran beside
-the trials: rates are above.
+of the seeds left out at each end: of five one, of three none). Intervals are 95 % by bootstrap over the seeds: of so
+few they say little. A ring marks where a run was interrupted; it was resumed from its last commit. What has no figure
+has not been run. *Missed* says where Penstock is below its peer, a goal or random actions. Offline rows have scores of
+ten greedy episodes after each part: 0 is the mean return of the data set of random actions, and 100 that of the
+expert's, both made here, so they are not D4RL's. Times are not compared here, since other work ran beside the trials:
+rates are above.
 """
 COLOURS = (OURS, "#4c9a6a", "#b07cc6", "#c98b2b", "#4a4a4a")
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 880, 300, 70, 290, 14, 44
@@ -124,7 +125,7 @@ def section(name: str, row: Row, trials: Trials) -> str:
     lines = [f"### {row.title}", "", f"![{row.title}: {row.measured}](images/returns-{name}.svg)", ""]
     what = f"In the first table: {row.number}; those of a part are its last version's. " if row.number else ""
     lines += [f"{row.env_steps:,} {row.unit}. {what}Goal: {row.goal}.{scale_of(trials)}", ""]
-    lines += table(row, trials)
+    lines += [*table(row, trials), "", verdict(row, trials)]
     for key, what in row.measures:
         if measured := series(trials, key):
             picture = f"![{row.title}: {what}](images/returns-{picture_of(name, key)}.svg)"
@@ -136,11 +137,48 @@ def section(name: str, row: Row, trials: Trials) -> str:
                 at = ", ".join(f"{steps:,}" for steps in stopped)
                 lines.append(f"\n{title}, seed {one['seed']}: interrupted with {at} {row.unit} committed, and resumed.")
     commands = {f"`{results[0]['command']}`" for results in trials.values()}
+    lines += ["", about(row, trials)]
     lines += [
         "",
         "Commands of a first seed: " + "; ".join(sorted(commands)) + f'. `make returns ARGS="--only {name}"`.',
     ]
     return "\n".join(lines) + "\n"
+
+
+def verdict(row: Row, trials: Trials) -> str:
+    """Return where Penstock's contenders are below their peer's figure, the row's least, or random actions."""
+    below = []
+    kinds = {each.title: each.kind for each in row.contenders}
+    ours = [title for title in trials if kinds[title] not in ("peer", "baseline")]
+    random = next((title for title in trials if kinds[title] == "baseline" and title.startswith("random")), None)
+    for own in ours:
+        peers = [title for title in trials if kinds[title] == "peer"]
+        alike = [title for title in peers if title.startswith(f"{own} of ")] or peers
+        for part, when in ((row.parts // 5 - 1, "at a fifth"), (row.parts - 1, "at the end")):
+            mine = column(trials[own], part)
+            for peer in alike:
+                theirs = column(trials[peer], part)
+                if len(mine) and len(theirs) and mean_of(mine) < mean_of(theirs) - row.margin:
+                    below.append(f"{own} {when}, {middle(mine)} against {middle(theirs)} of {peer}")
+        last = column(trials[own], row.parts - 1)
+        if row.least is not None and len(last) and mean_of(last) < row.least:
+            below.append(f"{own} at the end, {middle(last)} of {row.least:g}")
+        if random and len(last) and mean_of(last) <= mean_of(column(trials[random], row.parts - 1)):
+            below.append(f"{own} at the end, {middle(last)}, is no better than random actions")
+    return f"**Missed**: {'; '.join(below)}." if below else "Nothing of Penstock's is below what it is compared with."
+
+
+def about(row: Row, trials: Trials) -> str:
+    """Return when and where the trials ran, and whose steps are others than the row's."""
+    every = [one for results in trials.values() for one in results]
+    dates = sorted({one["date"] for one in every if "date" in one})
+    processors = sorted({one["about"]["processor"] for one in every if "about" in one})
+    trained = {each.title for each in row.contenders if each.kind != "baseline"}
+    steps = {title: results[0].get("env_steps") for title, results in trials.items() if title in trained}
+    other = [f"{title}: {count:,}" for title, count in steps.items() if count not in (None, row.env_steps)]
+    when = " to ".join(dict.fromkeys((dates[0], dates[-1]))) if dates else ""
+    text = f"Trials of {when}, on {' and '.join(processors)}." if dates else ""
+    return f"{text} Whole rounds alone are learned: {'; '.join(other)} {row.unit}.".strip() if other else text
 
 
 def table(row: Row, trials: Trials) -> list[str]:
@@ -170,8 +208,13 @@ def column(results: Sequence[dict[str, Any]], part: int) -> NDArray[np.float64]:
     return np.array([value for value in found if value is not None], np.float64)
 
 
+def mean_of(values: NDArray[np.float64]) -> float:
+    """Return the interquartile mean; of three seeds that is their mean."""
+    return float(trim_mean(values, 0.25))
+
+
 def middle(values: NDArray[np.float64]) -> str:
-    return f"{trim_mean(values, 0.25):,.1f}" if len(values) else "-"
+    return f"{mean_of(values):,.1f}" if len(values) else "-"
 
 
 def interval(values: NDArray[np.float64]) -> str:

@@ -66,7 +66,7 @@ def test_a_worker_has_no_more_slots_than_threads():
 
 
 def test_roles_may_share_workers_that_have_threads_for_each_of_them_alone():
-    """Which worker a member gets is Dask's to say: a gang that may fit is not refused."""
+    """A gang that may fit is not refused: Dask says which worker a member gets."""
     both = [worker(threads=2, actor=2.0, learner=1.0), worker(threads=2, actor=1.0, memory=1.0)]
     assert shortages(single_learner_coarse(3), both, "all") == []
 
