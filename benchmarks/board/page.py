@@ -177,9 +177,20 @@ def workload_section(name: str, workload: Workload, board: Board) -> str:
     whom = best if workload.against else f"the best peer at equal settings, {best}"
     verdict = "reached" if reached >= workload.goal else "**missed**"
     goal = f"Goal: {workload.judged}, at {workload.goal:g} times {whom}. Measured: {reached:.2f}, {verdict}."
-    return "\n".join(
-        [*lines, "", *([workload.note, ""] if workload.note else []), goal, "", *source(found, path, result)]
-    )
+    note, peers = [workload.note, ""] if workload.note else [], versions_of_peers(found, result)
+    return "\n".join([*lines, "", *note, goal, "", *([peers, ""] if peers else []), *source(found, path, result)])
+
+
+def versions_of_peers(found: Mapping[str, Any], result: Mapping[str, Any]) -> str:
+    """Return the peers' packages that the source does not name, or of which they have another version."""
+    ours, theirs = result["machine"]["versions"], dict[str, str]()
+    for title, ran in found.get("ran", {}).items():
+        if not is_ours(title) and title != ALONE and "machine" in ran:
+            other = {name: number for name, number in ran["machine"]["versions"].items() if ours.get(name) != number}
+            if other:
+                text = ", ".join(f"{name} {number}" for name, number in other.items())
+                theirs[title.partition(",")[0]] = text
+    return f"Of peers: {'; '.join(f'{name} with {text}' for name, text in theirs.items())}." if theirs else ""
 
 
 def source(found: Mapping[str, Any], path: Path, result: Mapping[str, Any]) -> list[str]:

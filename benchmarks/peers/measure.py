@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import subprocess
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -152,7 +153,7 @@ def _sum_by_name(sizes: Mapping[int, int]) -> dict[str, int]:
 
 
 def machine(packages: Iterable[str]) -> dict[str, Any]:
-    """Return the processor, usable cores, Python version and versions of the named packages."""
+    """Return the processor, usable cores, Python version, versions of the named packages and Penstock's commit."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return {
@@ -160,7 +161,18 @@ def machine(packages: Iterable[str]) -> dict[str, Any]:
         "cores": len(os.sched_getaffinity(0)),
         "python": platform.python_version(),
         "versions": {name: version(name) for name in packages},
+        **commit(),
     }
+
+
+def commit() -> dict[str, str]:
+    """Return the commit of the checkout that this file is in, marked where files differ; nothing outside of one."""
+    command = ["git", "describe", "--always", "--dirty", "--exclude", "*"]
+    try:
+        found = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
+    except FileNotFoundError:  # there is no git
+        return {}
+    return {} if found.returncode else {"commit": found.stdout.strip()}
 
 
 def print_result(result: Mapping[str, Any]) -> None:
