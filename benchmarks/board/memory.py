@@ -13,6 +13,7 @@ migrated database of Prefect. RLlib and stable-baselines3 run on the same machin
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shlex
 import subprocess
@@ -99,11 +100,12 @@ def watched(run: tuple[list[str], dict[str, str]], args: argparse.Namespace) -> 
     before, started = os.times(), time.perf_counter()
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     with TreeMemory(process.pid, args.interval, libraries=args.libraries) as memory:
-        _, said = process.communicate()
+        printed, said = process.communicate()
     if process.returncode:
         sys.exit(f"{shlex.join(command)} ended with {process.returncode}:\n{said}")
     after = os.times()
     return {
+        "ended_by": ended_by(printed),
         "peak": memory.peak,
         "peak_second": memory.peak_at - started,
         "processes": memory.processes,
@@ -112,6 +114,13 @@ def watched(run: tuple[list[str], dict[str, str]], args: argparse.Namespace) -> 
         "seconds": time.perf_counter() - started,
         "cpu_seconds": after.children_user + after.children_system - before.children_user - before.children_system,
     }
+
+
+def ended_by(printed: str) -> object:
+    """Return why Penstock's run finished, or whether a peer has solved its task before its time was over."""
+    text = printed if printed.startswith("{\n") else printed.strip().rpartition("\n")[2]
+    found = json.loads(text)
+    return found.get("finished", found.get("solved"))
 
 
 class TreeMemory(TreeSampler):
