@@ -183,9 +183,10 @@ def _sources(root: Store, config: ReplayConfig) -> list[_Source]:
                 if kept <= end:
                     committed = f"stages {kept} to {end} (the shards of earlier ones were deleted)"
             committed = committed if newest else "nothing"
+            longer = "extend" if newest and newest.finished else "resume"
             raise ConfigError(
                 f"source.stages = '{_show(stages)}': run '{name}' has committed {committed}; choose other stages, or "
-                f"`penstock resume {name}` first"
+                f"`penstock {longer} {name}` first"
             )
         found.append(_Source(run, stored, first, last))
     reference, *others = found
