@@ -44,24 +44,33 @@ def load_blocks(settings: EnvironmentSettings) -> str:
     """Register the blocks' environment in this process and return its id.
 
     Raises:
-        ConfigError: as `open_blocks`; or blocks don't fit together, have nothing to place, or have more to place than
-            episodes have steps.
+        ConfigError: as `open_blocks`; or blocks don't fit together, or have nothing to place.
     """
     if "block" in settings.settings:
         raise ConfigError(
             f"environment.settings.block: {FLOORPLAN} gives environment i block i modulo their number; leave it out"
         )
-    opened = open_blocks(settings)
-    steps, most = settings.max_episode_steps, max(len(placing_order(plc)) for plc in opened)
-    if steps is not None and steps < most:
+    try:
+        return _load(tuple(open_blocks(settings)))
+    except ValueError as error:
+        raise ConfigError(f"environment.blocks: {error}") from None
+
+
+def require_whole_episodes(settings: EnvironmentSettings) -> None:
+    """Refuse a time limit at which no episode would have placed all macros; other environments are left alone.
+
+    Raises:
+        ConfigError: as `open_blocks`; or names the limit and the number of macros.
+    """
+    steps = settings.max_episode_steps
+    if settings.id != FLOORPLAN or steps is None:
+        return
+    most = max(len(placing_order(plc)) for plc in open_blocks(settings))
+    if steps < most:
         raise ConfigError(
             f"environment.max_episode_steps = {steps}: each step places one hard macro, and a block has {most}, so "
             f"that no episode would place all; leave it out"
         )
-    try:
-        return _load(tuple(opened))
-    except ValueError as error:
-        raise ConfigError(f"environment.blocks: {error}") from None
 
 
 def with_digests(config: ConfigT) -> ConfigT:

@@ -16,6 +16,7 @@ from penstock.storage.runs.run import RunFolder
 from penstock.storage.stores.open import open_store
 from penstock.storage.stores.probe import probe
 from penstock.storage.stores.reachable import require_endpoint
+from penstock.tasks.environments.floorplan_blocks import require_whole_episodes
 from penstock.tasks.environments.header import with_header
 from penstock.tasks.setup.distribution.policies import AUTO
 from penstock.tasks.setup.planning.fence import check_fence
@@ -92,6 +93,7 @@ def resolve(config: RunConfig, if_exists: IfExists) -> ResolvedRun:
             refuse_driven(run.store)
             refuse_leftovers(run)
         check_reach(config, policy)
+        require_whole_episodes(config.environment)
         read_initial(config)
         is_fenced = check_fence(root, guarantees, config, None)
         return ResolvedRun(config, if_exists, root, exists=False, newest_stage=None, policy=policy, is_fenced=is_fenced)

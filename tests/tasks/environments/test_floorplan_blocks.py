@@ -10,7 +10,7 @@ import pytest
 from penstock.native.floorplan import BlockSpec, generate_block
 from penstock.storage.errors import ConfigError
 from penstock.tasks.environments.factory import make_pool
-from penstock.tasks.environments.floorplan_blocks import with_digests
+from penstock.tasks.environments.floorplan_blocks import require_whole_episodes, with_digests
 from penstock.tasks.setup.config.loading import build_config
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from penstock.tasks.setup.config.run import TrainConfig
 
 
-def configured(*blocks: dict[str, Any]) -> TrainConfig:
-    table = {"id": "Floorplan-v0", "num_envs": 4, "envs_per_tile": 4, "blocks": blocks}
+def configured(*blocks: dict[str, Any], **settings: Any) -> TrainConfig:
+    table = {"id": "Floorplan-v0", "num_envs": 4, "envs_per_tile": 4, "blocks": blocks, **settings}
     return build_config({"environment": table})
 
 
@@ -68,4 +68,5 @@ def test_a_time_limit_that_leaves_macros_is_refused():
     with pytest.raises(
         ConfigError, match=r"max_episode_steps = 6: each step places one hard macro, and a block has 12"
     ):
-        make_pool(build_config({"environment": {"id": "Floorplan-v0", "max_episode_steps": 6}}), 1)
+        require_whole_episodes(configured(max_episode_steps=6).environment)
+    require_whole_episodes(configured(max_episode_steps=12).environment)
