@@ -53,7 +53,12 @@ def give_up(run: RunFolder, stage: int, attempt: int, reason: str) -> None:
 
 
 def repeat_until_done(
-    run: RunFolder, stage: int, run_attempt: Callable[[int, bool], _Result], *, is_first: bool
+    run: RunFolder,
+    stage: int,
+    run_attempt: Callable[[int, bool], _Result],
+    *,
+    is_first: bool,
+    check: Callable[[], object],
 ) -> _Result:
     """Run attempts at a stage until one ends.
 
@@ -62,15 +67,17 @@ def repeat_until_done(
         stage: without a commit yet.
         run_attempt: runs an attempt, given its number and whether no attempt was run here before.
         is_first: whether it is the first stage that is run here.
+        check: raises where this process no longer drives the run; called before each try, and before one is given up.
 
     Returns:
         The result of the attempt that ended.
 
     Raises:
-        PenstockError: three tries failed, or one for good.
+        PenstockError: three tries failed, or one for good; or as `check`.
     """
     tries_left = _TRIES
     while True:
+        check()
         attempt = current_attempt(run, stage)
         tries_left -= 1
         try:
@@ -78,6 +85,7 @@ def repeat_until_done(
         except StageMismatchError as error:
             if not tries_left:
                 raise
+            check()
             give_up(run, stage, attempt, str(error))
         except (CorruptObjectError, ObjectNotFoundError):
             # The reader that finds a damaged shard removes it, and later readers find none; the next try acts its

@@ -148,7 +148,11 @@ class Gang:
         """Submit one Dask task a replica, with the role's resources; their logs go to a Prefect task run."""
         futures = self._ahead.pop(role.name, None)
         if futures is None:
-            return self._submit(role, task_run)
+            try:
+                return self._submit(role, task_run)
+            except BaseException as error:
+                self.fail(explain(error))  # the other roles wait for these members
+                raise
         with self._changed:
             self._task_runs[role.name] = task_run
             records, self._unfiled = self._unfiled, []
@@ -200,7 +204,11 @@ class Gang:
         except BaseException as error:
             # Under a lock: while one thread searches for the cause, other members fail because they were made to leave.
             with self._settling:
-                explained = self._cause_of(explain(error))
+                explained = explain(error)
+                try:
+                    explained = self._cause_of(explained)
+                except Exception as unanswered:  # noqa: BLE001  (a scheduler was lost too)
+                    logger.debug("could not read the cause topic=%s error=%s", self.template.topic, unanswered)
                 self.fail(explained)
             first = self.error or explained
             if first is error:
@@ -285,9 +293,16 @@ class Gang:
             thread.join(max(0.0, deadline - time.monotonic()))
 
     def _keep_rescheduling(self) -> None:
-        """While members are missing, reschedule those on full workers, and give up those that fit on no worker."""
+        """While members are missing, reschedule those on full workers, and give up those that fit on no worker.
+
+        After an error, members are told to leave until all have: one that did not hear it would wait for ever.
+        """
         waiting: dict[str, float] = {}
+        telling: list[threading.Thread] = []
         while not self._closed.wait(_RESCHEDULE_SECONDS):
+            if (error := self.error) is not None and not any(thread.is_alive() for thread in telling):
+                reason = str(error) or type(error).__name__
+                telling = self._broadcast(lambda _, reason=reason: {"leave": reason})  # type: ignore[misc]
             # A scheduler logs every function that it is asked to run, so it is asked only while members are missing.
             if self._whole():
                 waiting.clear()

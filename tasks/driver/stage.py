@@ -108,6 +108,7 @@ class StageDriver:
             stage,
             lambda attempt, first: self._run_attempt(stage, attempt, before, was_large_enough=not first),
             is_first=is_first,
+            check=self.lease.check,
         )
         from penstock.tasks.driver.prefect_tasks import forget_task_runs  # noqa: PLC0415  (see above)
 
@@ -131,6 +132,9 @@ class StageDriver:
             results = [future.result(raise_on_failure=False) for future in gathered.running]
             if gang.error is not None:
                 raise gang.error  # a member's error ends the gang like any other
+            for failed in results:
+                if isinstance(failed, BaseException):
+                    raise failed
         gang.close()
         self._ended.add(self.clusters, gang.template.topic)  # not after an error, which may be that of a lost cluster
         merged = by_component(result for role in results for result in role)

@@ -38,6 +38,8 @@ _MESH_SECONDS = 10.0
 """Limit for connecting members that are all present. The whole process is blocked meanwhile: if one of them was just
 lost, a longer limit would keep it from reporting in time for the next gang."""
 _POLL_SECONDS = 0.02
+_AWAIT_SECONDS = 0.002
+_WITHOUT_END = timedelta(days=7)
 
 
 class Rendezvous:
@@ -105,6 +107,7 @@ class Group:
         self._names = names
         self._rank = rank
         self._gang_seconds = assignment.gang_seconds
+        self._membership = membership
         self._group: Any = None
         self._device = torch.device("cpu" if backend == "gloo" else assignment.device)
         host, port = membership.host_of(names[0]), membership.advertised(names[0], RENDEZVOUS_PORT)
@@ -153,6 +156,25 @@ class Group:
         options = BroadcastOptions()
         options.rootRank = rank
         return self._do(tensor, lambda own: self._group.broadcast([own], options))
+
+    def await_from(self, rank: int, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the tensor of one member, to all, however long that takes: meanwhile this member may be told to leave.
+
+        Raises:
+            MemberLostError: a member was lost.
+            GangError: as `Membership.check`.
+        """
+        options = BroadcastOptions()
+        options.rootRank, options.timeout = rank, _WITHOUT_END
+
+        def begin(own: torch.Tensor) -> Any:
+            work = self._group.broadcast([own], options)
+            while not work.is_completed():
+                self._membership.check()
+                time.sleep(_AWAIT_SECONDS)
+            return work
+
+        return self._do(tensor, begin)
 
     def send(self, rank: int, tensor: torch.Tensor) -> None:
         """Send a tensor to one member; blocks until that receives it."""

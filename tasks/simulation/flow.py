@@ -82,7 +82,11 @@ def _run_stage(
 ) -> Commit:
     stage = before.stage + 1 if before else 0
     commit = repeat_until_done(
-        run, stage, lambda attempt, _: _run_attempt(cluster, run, schedule, lease, before, attempt), is_first=is_first
+        run,
+        stage,
+        lambda attempt, _: _run_attempt(cluster, run, schedule, lease, before, attempt),
+        is_first=is_first,
+        check=lease.check,
     )
     run.store.write(timings_name(stage, lease.generation), [b"{}"])
     return commit

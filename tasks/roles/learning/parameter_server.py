@@ -21,6 +21,7 @@ from penstock.tasks.roles.learning.stale_rounds import StaleRounds
 from penstock.tasks.roles.learning.window import RoundWindow
 from penstock.tasks.roles.reducing.reduction import (
     SERVER_GROUP,
+    awaited_from_first,
     copy_round_state,
     learner_names,
     server_name,
@@ -63,7 +64,7 @@ def serve(assignment: Assignment, context: RunContext, membership: Membership) -
             if stage.window:
                 stage.window.begin_round()
             # The learners alone know how many rows `post` makes of a round's steps.
-            rows = told_from_first(group)
+            rows = awaited_from_first(group)
             window = stage.window or RoundWindow.of_round(rows, round_)
             if stale is None:
                 state = serve_round(context, state, round_, group, window, edges)

@@ -279,6 +279,11 @@ class StaleReduction(ServerReduction):
             value.copy_(self._server.receive(self._server.size - 1, value, self._patience))
 
 
+def awaited_from_first(server: Group) -> int:
+    """Return the number that the first learner has, to the server, which learners reach when they have acted."""
+    return int(server.await_from(0, torch.tensor([0])).item())
+
+
 def told_from_first(server: Group, number: int = 0) -> int:
     """Return the number that the first learner has, to a whole server group."""
     return int(server.copy_from(0, torch.tensor([number])).item())

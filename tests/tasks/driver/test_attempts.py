@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.storage.errors import CorruptObjectError
+from penstock.storage.errors import CorruptObjectError, LeaseLostError, StageMismatchError
 from penstock.storage.runs.run import RunFolder
 from penstock.storage.stores.open import open_store
-from penstock.tasks.driver.attempts import current_attempt, give_up
+from penstock.tasks.driver.attempts import current_attempt, give_up, repeat_until_done
 
 NAME = "attempts/00000003.json"
 
@@ -50,3 +50,21 @@ def test_a_damaged_file_is_named_with_what_to_write(run: RunFolder, content: byt
     run.store.write(NAME, [content])
     with pytest.raises(CorruptObjectError, match=r"attempts/00000003\.json.*run 'small'.*\"attempt\": n"):
         current_attempt(run, 3)
+
+
+def test_a_flow_that_lost_its_lease_gives_up_nothing(run: RunFolder):
+    """The attempt is that of the flow which has taken the run over."""
+    tries: list[int] = []
+
+    def mismatch(attempt: int, _: bool) -> None:
+        tries.append(attempt)
+        raise StageMismatchError("round 2 is stored otherwise")
+
+    def check() -> None:
+        if tries:
+            raise LeaseLostError("another flow drives the run")
+
+    with pytest.raises(LeaseLostError):
+        repeat_until_done(run, 3, mismatch, is_first=True, check=check)
+    assert tries == [0]
+    assert run.store.list("attempts/") == []

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import dask
 import pytest
@@ -101,3 +101,40 @@ def test_the_error_of_the_member_that_failed_counts_whichever_is_heard_first(gan
         future.exception(LONG_SECONDS)
     with pytest.raises(StageMismatchError, match="stored otherwise"):
         gang.results(gang._futures[1:])
+
+
+def test_members_are_told_to_leave_until_they_have(gang: Gang, here: SpecCluster, monkeypatch: pytest.MonkeyPatch):
+    """A message may be lost, and a member that did not hear it would keep its stage from its end for ever."""
+    lost: list[object] = []
+    deliver = Gang._deliver
+
+    def lossy(self: Gang, cluster: Cluster, addresses: list[str], entries: Mapping[str, object]) -> None:
+        if "leave" in entries and len(lost) < 2:
+            lost.append(entries)
+        else:
+            deliver(self, cluster, addresses, entries)
+
+    monkeypatch.setattr(Gang, "_deliver", lossy)
+    topic = gang.template.topic
+    MAILBOX.open(topic)
+    try:
+        report_all(gang, here)
+        gang.start(LONG_SECONDS)
+        gang.fail(GangError("act-1 failed"))
+        assert MAILBOX.wait(topic, lambda entries: entries.get("leave") == "act-1 failed", LONG_SECONDS)
+        assert len(lost) == 2
+    finally:
+        MAILBOX.close(topic)
+
+
+def test_a_role_that_can_not_be_submitted_fails_the_gang_at_once(gang: Gang, monkeypatch: pytest.MonkeyPatch):
+    """The others would wait for its members, and the error would be that they did not report."""
+
+    def closed(*_: object, **__: object) -> None:
+        raise OSError("the client is closed")
+
+    monkeypatch.setattr(gang.clusters.every[0].client, "map", closed)
+    with pytest.raises(OSError, match="closed"):
+        gang.submit(gang.policy.roles[0], "")
+    with pytest.raises(GangError, match="the client is closed"):
+        gang.start(LONG_SECONDS)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
@@ -22,6 +24,7 @@ from penstock.tasks.roles.reducing.reduction import (
     LocalReduction,
     ServerReduction,
     SummedReduction,
+    awaited_from_first,
     copy_round_state,
     told_from_first,
     untrained_values,
@@ -232,6 +235,28 @@ def test_a_server_is_told_the_rows_of_all():
             return assigned(reduction, range(24 * rank, 24 * (rank + 1)), 48).share_of(6)[1]
 
     assert together(3, work) == [12, 12, 12]
+
+
+def test_a_server_waits_while_learners_act():
+    """Longer than members wait for each other; it may be told to leave meanwhile."""
+    seconds, rendezvous, done = 0.5, Rendezvous(HOST, PATIENCE_SECONDS), threading.Event()
+
+    def serve() -> int:
+        with meet(1, 2, Present(rendezvous.port), None, seconds) as server:
+            found = awaited_from_first(server)
+            done.set()
+            return found
+
+    def learn() -> None:
+        with meet(0, 2, Present(rendezvous.port), rendezvous, seconds) as server:
+            time.sleep(3 * seconds)
+            told_from_first(server, 7)
+            assert done.wait(PATIENCE_SECONDS)
+
+    with ThreadPoolExecutor(2) as threads:
+        acted = threads.submit(learn)
+        assert threads.submit(serve).result(PATIENCE_SECONDS) == 7
+        acted.result(PATIENCE_SECONDS)
 
 
 def test_a_leaving_member_does_not_wait_to_connect():
