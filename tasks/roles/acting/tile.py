@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import threading
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -287,7 +288,8 @@ def act_together(
     """Act the next round of several tiles: inference of one overlaps with stepping another one in another process.
 
     Tiles whose native environments are in this process are acted one after another. Those on a device are all prepared
-    first, and then acted one after another.
+    first, and then acted one after another. Those that another process steps go on as their frames come: it may be
+    sending a large one, and serve no other tile until that is read.
 
     Args:
         actors: of the tiles.
@@ -296,17 +298,29 @@ def act_together(
         buffers_of: gives the buffers of a tile's round when it begins.
         done: gets each round as it ends, on the environments' device: `ActedRound.to_host` fills its buffers.
     """
-    under_way = [_acting(actor, version, params, buffers_of) for actor in actors]
+    under_way = {actor.tile: (actor, _acting(actor, version, params, buffers_of)) for actor in actors}
+    ready = list(under_way)
     while under_way:
-        waiting = []
-        for rounds in under_way:
+        for tile in ready:
             try:
-                next(rounds)
+                next(under_way[tile][1])
             except StopIteration as ended:
+                del under_way[tile]
                 done(ended.value)
-            else:
-                waiting.append(rounds)
-        under_way = waiting
+        ready = _readable([actor for actor, _ in under_way.values()])
+
+
+def _readable(actors: Sequence[TileActor]) -> list[int]:
+    """Return the tiles whose frame has begun to come, once there is one; all tiles if any is stepped here."""
+    remote = [(actor.tile, actor.remote) for actor in actors if actor.remote is not None]
+    if len(actors) < 2 or len(remote) < len(actors):
+        return [actor.tile for actor in actors]
+    links, poll = {pool.fileno(): tile for tile, pool in remote}, select.poll()
+    for link in links:
+        poll.register(link, select.POLLIN)
+    found = poll.poll(int(1000 * remote[0][1].timeout_seconds))
+    # Where nothing came in time, the first one's receiving says so.
+    return sorted(links[link] for link, _ in found) or [actors[0].tile]
 
 
 def _acting(

@@ -50,7 +50,7 @@ class RemotePool:
         self._first_round = first_round
         self._address = address
         self._peer = address.member
-        self._timeout_seconds = timeout_seconds
+        self.timeout_seconds = timeout_seconds
         self._check = check
         self._frame = StepFrame(context)
         self._observation = self._frame.observation
@@ -107,6 +107,10 @@ class RemotePool:
         self._linked().send(action.data)
         self.sent_frames += 1
 
+    def fileno(self) -> int:
+        """Return the number of the link's socket, which is readable when a frame comes."""
+        return self._linked().fileno()
+
     def receive_step(self) -> None:
         """Wait for the step that was sent: row t of the buffers, and row t + 1 of the observations.
 
@@ -145,7 +149,7 @@ class RemotePool:
 
     def _open(self, start: bytes) -> None:
         self.close()
-        self._link = connect(self._address, self._tile, self._timeout_seconds, self._check)
+        self._link = connect(self._address, self._tile, self.timeout_seconds, self._check)
         self._link.send_sized(start)
         if self._check is not None:
             self._link.wait(self._check)
