@@ -50,8 +50,8 @@ def stored(server: MlflowServer, run: CommittedRun) -> tuple[dict[str, Any], lis
     filter_ = f"tags.`penstock.run_id` = '{run_start(run.folder, None).id}'"
     (found,) = ask(server, "runs/search", experiment_ids=[experiment["experiment_id"]], filter=filter_)["runs"]
     of = {"run_id": found["info"]["run_id"], "metric_key": "progress/stage"}
-    history = httpx.get(f"{server.url}/api/2.0/mlflow/metrics/get-history", params=of, timeout=60).json()["metrics"]
-    return found, [(int(one["step"]), one["value"]) for one in history]
+    answer = httpx.get(f"{server.url}/api/2.0/mlflow/metrics/get-history", params=of, timeout=60).json()
+    return found, [(int(one["step"]), one["value"]) for one in answer.get("metrics", [])]
 
 
 def test_a_resumed_run_continues_the_same_record(server: MlflowServer, run: CommittedRun, drive):
