@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "penstock/env/description.hpp"
+#include "penstock/env/variants.hpp"
 
 namespace penstock {
 
@@ -139,14 +140,15 @@ consteval bool acts_as_its_agents() {
   else return A::shape[0] == std::int64_t(agents_of<E>);
 }
 
-/// Returns whether no two of a library's environments have one name; the second would take the first one's place.
+/// Returns whether no two of a library's environments have one name; the second would take the first one's place. Those
+/// with variants have the names of these.
 template <class... E>
 consteval bool have_names_of_their_own() {
   if constexpr ((HasInfo<E> && ...)) {
-    const std::array<std::string_view, sizeof...(E)> names{E::info.id == nullptr ? "" : E::info.id...};
+    const std::array<std::string_view, sizeof...(E)> names{HasVariants<E> || E::info.id == nullptr ? "" : E::info.id...};
     for (std::size_t i = 0; i < names.size(); ++i)
       for (std::size_t j = 0; j < i; ++j)
-        if (names[i] == names[j]) return false;
+        if (!names[i].empty() && names[i] == names[j]) return false;
   }
   return true;
 }
