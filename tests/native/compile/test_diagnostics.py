@@ -133,6 +133,7 @@ def test_what_is_declared_almost_right_is_refused(tmp_path: Path):
     assert [text for text in ALMOST if text not in said] == []
 
 
+@pytest.mark.slow
 def test_names_that_are_the_environments_own_are_left_to_it(tmp_path: Path):
     """A setting called problem, a struct Report that is not reported, a member called step_limit."""
     (header := tmp_path / "own.hpp").write_text(
@@ -147,6 +148,7 @@ def test_names_that_are_the_environments_own_are_left_to_it(tmp_path: Path):
     assert native.load(header, flags=QUICK).environment_ids == ("Fine-v0",)
 
 
+@pytest.mark.slow
 def test_an_action_of_no_choice_is_refused(tmp_path: Path):
     """In the contract's words."""
     (header := tmp_path / "none.hpp").write_text(
@@ -197,6 +199,7 @@ def test_syntax_errors_are_reported_with_their_line(tmp_path: Path):
         native.load('// as text\n#include "absent.hpp"\nPENSTOCK_LIBRARY(Absent)\n')
 
 
+@pytest.mark.slow
 def test_an_error_in_an_included_file_has_its_place(tmp_path: Path):
     """Also where the include goes up a folder, where a folder's name has a colon, and where an include is missing."""
     (folder := tmp_path / "a:b").mkdir()
@@ -214,6 +217,7 @@ def test_an_error_in_an_included_file_has_its_place(tmp_path: Path):
         native.load(header, flags=QUICK)
 
 
+@pytest.mark.slow
 def test_two_lines_that_export_are_one_too_many(tmp_path: Path):
     """The sentence says how one line names several; a line may stand behind a struct's end."""
     (header := tmp_path / "two.hpp").write_text(

@@ -168,6 +168,7 @@ def test_built_in_ids_are_refused(tmp_path: Path, name: str):
         native.load(header, environments=["Counter"], flags=QUICK)
 
 
+@pytest.mark.slow
 def test_two_environments_of_one_name_are_refused(tmp_path: Path):
     """The second would take the first one's place, as happens when a struct is copied and its id is not changed."""
     (header := counter(tmp_path, stride=1)).write_text(
