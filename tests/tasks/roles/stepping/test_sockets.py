@@ -125,7 +125,6 @@ def test_a_busy_listener_is_waited_for(echo):
 
     link = connect(address, 1, 0.2, check)
     assert len(calls) >= 3
-    link.close()
     process.send_signal(signal.SIGSTOP)
 
     def leave() -> None:
@@ -133,6 +132,7 @@ def test_a_busy_listener_is_waited_for(echo):
 
     with pytest.raises(GangError, match="act-0 leaves"):
         connect(address, 1, 0.2, leave)
+    link.close()  # not before: the process ends when its link does
 
 
 def test_a_silent_connection_blocks_no_other():
