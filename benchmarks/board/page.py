@@ -36,8 +36,9 @@ HEAD = """# Benchmarks
 `make board` writes this page; nothing here is written by hand. Each table of rates is of one machine and one command:
 contenders took turns, round by round, each alone on the machine with its two cores. A peer is one process with one
 torch thread (on Pong two); Penstock acts in one process and learns in another, with one each, which work at the same
-time at lag 1. Rates are env steps/s of the whole loop, updates included, without start and evaluations: the median of
-the rounds, and their range. Ratios above 1 are wins of Penstock, those below 1 its losses, computed round by round.
+time at lag 1 (the preset of DQN does both in one). Rates are env steps/s of the whole loop, updates included, without
+start and evaluations: the median of the rounds, and their range. Ratios above 1 are wins of Penstock, those below 1 its
+losses, computed round by round.
 
 *Equal*: the same network, environments, rows, epochs and minibatches, and for off-policy algorithms the same updates.
 *RL zoo* and *own*: what the peer publishes for this environment; where it computes another amount for each step, the

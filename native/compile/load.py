@@ -122,8 +122,7 @@ def load(
         CompilerNotFoundError: There is no compiler.
         CompileError: It does not compile; the message names the place and the expectation.
         RuntimeError: The cache cannot be written to; or the library cannot be loaded.
-        ValueError: It exports no environment, or one whose id is a built-in's, another's in it, or nothing that
-            Gymnasium accepts.
+        ValueError: It exports no environment, or one whose id is a built-in's or nothing that Gymnasium accepts.
     """
     started = time.perf_counter()
     build = build_of(source, environments, ["-O3", *as_list(flags, "flags")], include_dirs, libraries)
@@ -138,7 +137,7 @@ def load_library(path: str | os.PathLike[str], resources: str | os.PathLike[str]
     Raises:
         FileNotFoundError: There is no such file.
         RuntimeError: It is not a library of environments, or was compiled for another Penstock.
-        ValueError: The id of an environment in it is a built-in's, another's in it, or nothing that Gymnasium accepts.
+        ValueError: The id of an environment in it is a built-in's, or nothing that Gymnasium accepts.
     """
     started = time.perf_counter()
     file = Path(path).resolve()
