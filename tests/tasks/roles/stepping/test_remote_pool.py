@@ -130,10 +130,12 @@ def served(context: RunContext, tmp_path: Path, forking: subprocess.Popen[str]) 
 def act(context: RunContext, actors: list[TileActor], rounds: int) -> Rounds:
     """Everything that the rounds leave, by tile; states as they are stored."""
     found: Rounds = {actor.tile: [] for actor in actors}
+    by_tile = {actor.tile: actor for actor in actors}
     buffers = {actor.tile: RoundBuffers(context, actor.tile) for actor in actors}
 
     def keep(acted: Any) -> None:
-        assert acted.round == actors[0].next_round - 1
+        # Tiles end in the order in which their frames come.
+        assert acted.round == by_tile[acted.tile].next_round - 1
         arrays = {name: array.copy() for name, array in acted.buffers.arrays.items()}
         arrays |= {f"episodes/{name}": np.array(value) for name, value in acted.end.episodes.items()}
         arrays["bootstrap_rows"] = np.array(acted.end.bootstrap_rows)
