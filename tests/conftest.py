@@ -3,6 +3,7 @@
 import itertools
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +22,13 @@ from .support.services.swift_server import NoSwiftError, SwiftServer
 # A shell starts background jobs with SIGINT ignored, which children inherit; tests send it to commands.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Processes of torch with a thread for each core, one process more than cores, wait for one another's threads.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Stores sync what they write, which takes a disk longer than the tests that do it.
+_MEMORY = Path("/dev/shm")
+if _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > 4 << 30:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
 
 START_SECONDS = 300
 BUCKETS = itertools.count()
