@@ -1,4 +1,4 @@
-"""Compares S3 clients on the same work and server, in one run: s3fs, obstore and pyarrow behind Penstock's protocol.
+"""Compares S3 clients on the same work and server, in one run: s3fs and obstore behind Penstock's protocol.
 
 Every client does every work once per round, in an order that changes from round to round. A ratio is the median over
 rounds of s3fs' time divided by the client's time in the same round; more than 1 is faster than s3fs. By default the
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from penstock.storage.stores.protocol import Store
 
-CLIENTS = {"s3fs": "s3", "obstore": "s3+obstore", "pyarrow": "s3+pyarrow"}
+CLIENTS = {"s3fs": "s3", "obstore": "s3+obstore"}
 SHARD_BYTES = 16 << 20
 PIECE_BYTES = 64 << 10
 PARALLEL = 4
@@ -208,7 +208,7 @@ def write(args: argparse.Namespace, raw: dict[str, list[dict[str, Taken]]]) -> N
             for client in args.clients
         ]
         table.append([name, *ratios, *times])
-    made_with = ", ".join(f"{package} {version(package)}" for package in ("s3fs", "obstore", "pyarrow"))
+    made_with = ", ".join(f"{package} {version(package)}" for package in ("s3fs", "obstore"))
     where = args.endpoint or "a server in memory on loopback (object_server.py)"
     note = (
         f"Times of one round's work, medians over {args.rounds} rounds; {made_with};\n{os.cpu_count()} cores; {where}."

@@ -53,7 +53,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--processes", type=int, default=8)
     parser.add_argument("--callers", type=int, default=512, help="the most readers, and writers, at once")
-    parser.add_argument("--client", choices=["s3", "s3+obstore", "s3+pyarrow"], default="s3")
+    parser.add_argument("--client", choices=["s3", "s3+obstore"], default="s3")
     parser.add_argument("--only", nargs="+", choices=["read", "write"], default=["read", "write"])
     parser.add_argument("--results", type=Path, default=RESULTS)
     args = parser.parse_args()

@@ -10,6 +10,7 @@ import errno
 from typing import TYPE_CHECKING, Any
 
 import fsspec
+from fsspec.asyn import AsyncFileSystem, sync
 
 from penstock.storage.errors import ConfigError
 from penstock.storage.stores.remote import CONNECT_SECONDS, NO_BUCKET, READ_SECONDS, Fault, RemoteStore
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _RANGE_NOT_SATISFIABLE = 416
+_SLOWEST_BYTES_PER_SECOND = 64 << 10
 _OF_LISTS = {"Name", "KeyCount", "IsTruncated", "Contents"}
 """Names in S3's answer to a listing; services leave out some of them."""
 _NO_S3 = "what answers speaks no S3, so check AWS_ENDPOINT_URL"
@@ -86,11 +88,11 @@ class FsspecStore(RemoteStore):
             raise
 
     def _put(self, client: Any, path: str, content: bytes) -> None:
-        client.pipe_file(path, content)
+        _upload(client, path, content)
 
     def _put_if_absent(self, client: Any, path: str, content: bytes) -> None:
         try:
-            client.pipe_file(path, content, mode="create")
+            _upload(client, path, content, mode="create")
         except OSError as error:
             # Some servers refuse without naming the condition; s3fs reports that as an invalid argument.
             if error.errno == errno.EINVAL and FsspecStore._has(self, client, path):
@@ -134,6 +136,19 @@ class FsspecStore(RemoteStore):
         if isinstance(error, _PERMANENT) or (isinstance(error, OSError) and error.errno in _PERMANENT_NUMBERS):
             return Fault.PERMANENT
         return Fault.TRANSIENT
+
+
+def _upload(client: Any, path: str, content: bytes, **options: str) -> None:
+    """Upload an object, within a time that depends on its size.
+
+    aiohttp's own time-out begins after the last byte: it would wait for ever for the `100 Continue` of a service that
+    does not answer, and for one that takes no more.
+    """
+    if not isinstance(client, AsyncFileSystem):
+        client.pipe_file(path, content, **options)
+        return
+    seconds = READ_SECONDS + len(content) / _SLOWEST_BYTES_PER_SECOND
+    sync(client.loop, client._pipe_file, path, content, timeout=seconds, **options)  # noqa: SLF001  (as fsspec does)
 
 
 def _answer(error: OSError) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.storage.errors import ConfigError
@@ -35,6 +36,10 @@ _LISTED_AT_ONCE = 1_000
 _RANGE_NOT_SATISFIABLE = 416
 _CONFLICT = 409
 _TRY_AGAIN = {408, 409, 425, 429}
+_STALLED = "RequestTimeout"
+"""S3's code, with status 400, for an upload whose bytes did not come for some time."""
+_CAUSES = re.compile(r'(?:message|error): "([^"]+)"|InvalidCertificate\(\s*(\w+)|\b(TimedOut)\b')
+"""Why there was no answer: only in the client's text for debugging, which holds much else."""
 _runs_in: int | None = None  # process in which the client's threads were started
 
 
@@ -72,10 +77,12 @@ class ObstoreStore(RemoteStore):
             settings["unsigned_payload"] = True  # TLS covers it, and a hash of every upload costs
         if access.anonymous:
             settings["skip_signature"] = True
+        trusted = {"root_certificate": Path(access.ca_bundle).read_bytes()} if access.ca_bundle else {}
         store = S3Store(
             self._bucket,
             config=settings,
             client_options={
+                **trusted,
                 "allow_http": True,
                 "connect_timeout": timedelta(seconds=CONNECT_SECONDS),
                 "read_timeout": timedelta(seconds=READ_SECONDS),
@@ -131,14 +138,21 @@ class ObstoreStore(RemoteStore):
         if isinstance(error, exceptions.AlreadyExistsError) and status != _CONFLICT:
             return Fault.TAKEN  # a conflict is two concurrent writers, neither done: try again
         if status is not None:
+            code = _CODE.search(str(error))
+            if code and code[1] == _STALLED:
+                return Fault.TRANSIENT
             return Fault.PERMANENT if status < 500 and status not in _TRY_AGAIN else Fault.TRANSIENT
         return Fault.TRANSIENT if isinstance(error, exceptions.GenericError | exceptions.JoinError) else Fault.PERMANENT
 
     def _message(self, error: Exception) -> str:
         # The client shows the whole response, which for a wrong signature repeats the key's id and the signed text.
-        text, answer, _ = str(error).partition("\n\nDebug source:")[0].partition("<")
+        shown, _, debug = str(error).partition("\n\nDebug source:")
+        text, answer, _ = shown.partition("<")
         named = [found[1] for found in (_CODE.search(str(error)), _MESSAGE.search(str(error))) if found]
-        return ": ".join([text.rstrip(": "), *named]) if answer else text
+        if answer:
+            return ": ".join([text.rstrip(": "), *named])
+        causes = [next(filter(None, found)) for found in _CAUSES.findall(debug)] if _status(error) is None else []
+        return f"{text} ({', '.join(dict.fromkeys(causes))})" if causes else text
 
 
 def _provider(access: S3Access) -> Any:

@@ -21,8 +21,8 @@ _BUCKET = re.compile(r"[A-Za-z0-9][\w.-]*|arn:.*", re.ASCII)
 def open_store(url: str | Path, **options: Any) -> Store:
     """Open a folder (`/data/runs`, `file:///data/runs`) or any url of fsspec's (`s3://bucket/runs`).
 
-    s3fs serves `s3://`. `s3+obstore://` and `s3+pyarrow://` name another client for the same objects: the choice is
-    part of the url, and a run's bytes do not depend on it.
+    s3fs serves `s3://`. `s3+obstore://` names another client for the same objects: the choice is part of the url, and a
+    run's bytes do not depend on it.
 
     Args:
         url: A relative folder is made absolute, so that the store means the same in other processes.
@@ -80,11 +80,7 @@ def _open_s3(url: str, client: str, options: dict[str, Any]) -> Store:
         from penstock.storage.stores.obstore import ObstoreStore  # noqa: PLC0415  (an optional package)
 
         return ObstoreStore(url, options)
-    if client == "pyarrow":
-        from penstock.storage.stores.pyarrow import PyarrowStore  # noqa: PLC0415  (slow to import)
-
-        return PyarrowStore(url, options)
-    raise ConfigError(f"the store '{url}' names the client '{client}'; there are: s3://, s3+obstore://, s3+pyarrow://")
+    raise ConfigError(f"the store '{url}' names the client '{client}'; there are: s3://, s3+obstore://")
 
 
 def without_password(url: str) -> str:

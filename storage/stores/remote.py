@@ -7,6 +7,7 @@ object stores show an object when its upload is complete.
 from __future__ import annotations
 
 import enum
+import logging
 import os
 import random
 import re
@@ -43,10 +44,10 @@ class RequestCounts:
 class RequestCounter:
     """Counts requests, and knows whether one was answered; safe for threads. A copy by pickle counts from zero."""
 
-    __slots__ = ("_hedges", "_lock", "_requests", "_retries", "has_answer")
+    __slots__ = ("_hedges", "_lock", "_requests", "_retries", "has_answer", "is_missed")
 
     def __init__(self) -> None:
-        self.has_answer = False
+        self.has_answer = self.is_missed = False
         self._lock = threading.Lock()
         self._requests = self._retries = self._hedges = 0
 
@@ -85,6 +86,8 @@ Of a service that has answered before, attempts go on until then: one that resta
 CONNECT_SECONDS = 4.0
 READ_SECONDS = 30.0
 """An attempt without any data for so long has failed."""
+SILENT_SECONDS = 5.0
+"""A service that has not answered by then is named in a warning: its retries take a minute or more."""
 NO_BUCKET = "NoSuchBucket"
 """S3's code for a missing bucket, which says nothing about an object."""
 # A client signs a whole body before it is sent, and some do that in the one thread that also serves all connections.
@@ -94,6 +97,7 @@ _LARGE_AT_ONCE = 8
 _BULK_DELETE_OBJECTS = 1_000  # S3's limit
 _PASSWORD = re.compile(r"[^/\s'\"@]+:[^/\s'\"@]+@")
 _CREDENTIALS = ("key", "secret", "token", "password", "credential")
+_log = logging.getLogger(__name__)
 
 
 class Fault(enum.Enum):
@@ -266,6 +270,23 @@ class RemoteStore(ABC):
         return self._opened
 
     def _call(self, verb: str, name: str, operation: Callable[[Any], Result]) -> Result:
+        if self._counter.has_answer:
+            return self._repeated(verb, name, operation)
+        silence = threading.Timer(SILENT_SECONDS, self._miss)
+        silence.daemon = True
+        silence.start()
+        try:
+            return self._repeated(verb, name, operation)
+        finally:
+            silence.cancel()
+
+    def _miss(self) -> None:
+        """Say once that the service has not answered yet."""
+        if not (self._counter.has_answer or self._counter.is_missed):
+            self._counter.is_missed = True
+            _log.warning("the store '%s' has not answered for %g s; it is waited for", self.url, SILENT_SECONDS)
+
+    def _repeated(self, verb: str, name: str, operation: Callable[[Any], Result]) -> Result:
         give_up_at = time.monotonic() + RETRY_SECONDS
         wait_seconds = FIRST_WAIT_SECONDS
         attempt = 0

@@ -53,6 +53,7 @@ class S3Access:
             or os.environ.get("AWS_REGION")
             or _DEFAULT_REGION
         )
+        self.ca_bundle: str | None = session.get_config_variable("ca_bundle")
         self.anonymous = bool(options.get("anon"))
         self._given = Keys(options["key"], options["secret"], options.get("token")) if options.get("key") else None
         self._found: Any = None if self.anonymous or self._given else session.get_credentials()

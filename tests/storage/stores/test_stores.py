@@ -12,7 +12,6 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
@@ -86,7 +85,7 @@ def test_urls_of_local_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         ),
         ("s3://", "names no bucket; expected s3://bucket/folder"),
         ("s3+obstore:///runs", r"names no bucket; expected s3\+obstore://bucket/folder"),
-        ("s3+pyarrow://buck et/runs", "names no bucket"),
+        ("s3+obstore://buck et/runs", "names no bucket"),
         ("s3+obstore://bucket?prefix=x/runs", "names no bucket"),
         ("s3:bucket/runs", r"would be a folder of that name; expected s3://bucket/folder, or \./s3:bucket/runs for"),
         ("s3:/bucket/runs", "would be a folder of that name; expected s3://bucket/folder"),
@@ -381,7 +380,7 @@ def test_an_endpoint_that_is_no_url_is_refused(scheme: str, endpoint: str, monke
     assert "my-" not in str(failed.value)
 
 
-@pytest.mark.parametrize("scheme", [OBSTORE, "s3+pyarrow"])
+@pytest.mark.parametrize("scheme", [OBSTORE])
 def test_missing_credentials_are_an_error(scheme: str, monkeypatch: pytest.MonkeyPatch, s3_url: str):
     """Without any, a call fails with an error that names the store."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
@@ -392,21 +391,7 @@ def test_missing_credentials_are_an_error(scheme: str, monkeypatch: pytest.Monke
         open_store(url).read("object")
 
 
-def test_pyarrows_client_follows_renewed_keys(monkeypatch: pytest.MonkeyPatch, s3_url: str):
-    """Those of a role expire within a run: the client that signed with them is replaced, and not before."""
-    soon = datetime.now(UTC) + timedelta(minutes=5)
-    monkeypatch.setenv("AWS_CREDENTIAL_EXPIRATION", soon.isoformat())
-    store: Any = open_store(s3_url.replace("s3", "s3+pyarrow", 1))
-    store.write("object", [b"content"])
-    first = store._client()
-    assert store._client() is first
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "renewed")
-    second = store._client()
-    assert (second.keys.key, second.arrow is first.arrow) == ("renewed", False)
-    assert store.read("object") == b"content"
-
-
-@pytest.mark.parametrize("scheme", [OBSTORE, "s3+pyarrow"])
+@pytest.mark.parametrize("scheme", [OBSTORE])
 def test_credentials_come_from_the_usual_files(scheme: str, monkeypatch: pytest.MonkeyPatch, s3_url: str, tmp_path):
     """Keys and endpoint of a profile in ~/.aws are found as botocore finds them."""
     endpoint = os.environ["AWS_ENDPOINT_URL"]
@@ -422,7 +407,7 @@ def test_credentials_come_from_the_usual_files(scheme: str, monkeypatch: pytest.
     assert store.read("object") == b"content"
 
 
-@pytest.mark.parametrize("scheme", [OBSTORE, "s3+pyarrow"])
+@pytest.mark.parametrize("scheme", [OBSTORE])
 def test_clients_see_the_same_objects(s3_url: str, scheme: str):
     """A run that was written through one client resumes through another."""
     stores = [open_store(url) for url in (s3_url, s3_url.replace("s3", scheme, 1))]
@@ -456,7 +441,6 @@ def test_s3_deletes_more_than_one_request_takes(client_url: str):
     ("scheme", "outcome"),
     [
         ("s3", "read b'content'"),
-        pytest.param("s3+pyarrow", "read b'content'", marks=pytest.mark.slow),
         pytest.param("s3+obstore", "start processes by spawn", marks=OBSTORE.marks),
     ],
 )
@@ -487,7 +471,7 @@ def test_a_listing_requests_only_its_prefix(s3_server, s3_url: str):
     writer = open_store(s3_url)
     with ThreadPoolExecutor(16) as threads:
         list(threads.map(lambda name: writer.write(name, [b""]), names))
-    for scheme in ("s3", "s3+pyarrow", *(["s3+obstore"] if find_spec("obstore") else [])):
+    for scheme in ("s3", *(["s3+obstore"] if find_spec("obstore") else [])):
         store = open_store(s3_url.replace("s3", scheme, 1))
         assert store.list("stage/") == names
         before = s3_server.log.stat().st_size

@@ -8,4 +8,4 @@ OBSTORE = pytest.param(
     "s3+obstore",
     marks=pytest.mark.skipif(find_spec("obstore") is None, reason="obstore is not installed; `make test` installs it"),
 )
-CLIENTS = ("s3", OBSTORE, "s3+pyarrow")
+CLIENTS = ("s3", OBSTORE)
