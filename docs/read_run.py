@@ -116,12 +116,17 @@ def _head_digests(data: bytes) -> Iterator[str | None]:
 
 def main() -> None:
     """Print a line for each shard of a run."""
-    if len(sys.argv) not in (2, 3) or not (Path(sys.argv[1]) / "run.json").exists():
+    run, first = Path(*sys.argv[1:2]), sys.argv[2] if len(sys.argv) > 2 else "0"
+    if len(sys.argv) not in (2, 3) or not (run / "run.json").exists() or not first.isdecimal():
         sys.exit("usage: python read_run.py RUN [FIRST_STAGE], where RUN is a folder with a run.json")
-    for table in shards(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) == 3 else 0):
+    found = False
+    for table in shards(run, int(first)):
+        found = True
         facts = describe(table)
         ended = len(facts["episodes"]["row"])
         print(f"round {facts['round']}, tile {facts['tile']}: {table.num_rows} rows, {ended} episodes ended")
+    if not found:
+        sys.exit(f"{run} has no shards of stage {first} or later")
 
 
 if __name__ == "__main__":

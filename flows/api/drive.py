@@ -236,9 +236,10 @@ def _await_server(server: PrefectServer, begun: HeadStart) -> None:
     except PenstockError as error:
         if begun.training is None:
             raise
-        name = begun.training.run.name
+        run = begun.training.run
         raise PenstockError(
-            f"{error}. Run '{name}' has begun, and what it has stored is kept: `penstock resume {name}` continues it"
+            f"{error}. Run '{run.name}' has begun, and what it has stored is kept: `{run.command('resume')}` "
+            f"continues it"
         ) from error
 
 

@@ -29,7 +29,7 @@ def evaluate_run(store: str, name: str, episodes: int, stage: int | None, key: i
                 f"run '{name}' has committed {committed}, and has ended ({newest.finished}); choose one of these, or "
                 f"leave --stage out"
             )
-        raise ConfigError(f"run '{name}' has committed {committed}; evaluate after `penstock resume {name}`")
+        raise ConfigError(f"run '{name}' has committed {committed}; evaluate after `{run.command('resume')}`")
     from penstock.tasks.analysis.evaluation import evaluate_commit
 
     commit = newest if stage is None else run.log.read(stage)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from dataclasses import asdict
 from pathlib import Path  # noqa: TC003  (typer reads annotations)
 from typing import Annotated
@@ -83,10 +82,9 @@ def fork(
             json.dumps({**asdict(report), "run": name, "store": to or where, "from_stage": from_stage}, indent=2)
         )
         return
-    option = f" --store {shlex.quote(to or where)}" if (to or where) != "runs" else ""
     typer.echo(
         f"run {name} has {amount(from_stage + 1, 'stages')} of {run}, {report.env_steps:,} environment steps "
-        f"({amount(report.objects, 'objects')}, {report.nbytes / 1e6:.1f} MB)\n  penstock resume {name}{option}"
+        f"({amount(report.objects, 'objects')}, {report.nbytes / 1e6:.1f} MB)\n  {target.command('resume')}"
     )
 
 

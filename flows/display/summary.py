@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import shlex
 import time
 from datetime import datetime
 from typing import TYPE_CHECKING, TypedDict
 
 from penstock.flows.display.amounts import amount
+from penstock.storage.runs.run import store_option
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -166,7 +166,7 @@ def next_steps(
 
     One that was imported is not, as it names no environment.
     """
-    where = "" if store == "runs" else f" --store {shlex.quote(store)}"
+    where = store_option(store)
     if imported:
         return [f"penstock export {run} FOLDER --to minari{where}"]
     if not has_policy:

@@ -88,6 +88,6 @@ def execute_run(config: RunConfig, if_exists: IfExists) -> FlowResult:
                 if not losses_left or training is None:
                     raise
                 # Its policy may have been chosen by `drive_run`.
-                wait_for_clusters(training.run.name, training.driver.policy, training.config.cluster)
+                wait_for_clusters(training.run, training.driver.policy, training.config.cluster)
                 resolved = resolve(training.config, "resume")
         raise AssertionError("the loop returns or raises")

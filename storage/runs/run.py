@@ -7,6 +7,7 @@ import logging
 import math
 import os
 import re
+import shlex
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from penstock.storage.stores.protocol import Store
 
 RUN = "run.json"
+USUAL_STORE = "runs"
+"""The store of a command that is given none: a folder of the working directory."""
 _DIGEST = "digest"
 """Entry of `run.json`: the digest of the canonical JSON of the others."""
 _INDEX = ".runs/"
@@ -48,6 +51,11 @@ _EVALUATIONS = "evaluations/"
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _EVALUATION_LOOKBACK_COMMITS = 32
 _log = logging.getLogger(__name__)
+
+
+def store_option(url: str) -> str:
+    """Return what a command line needs after a blank to find a store; empty for the usual one."""
+    return "" if url == USUAL_STORE else f" --store {shlex.quote(url)}"
 
 
 class RunFolder:
@@ -77,6 +85,15 @@ class RunFolder:
     def __repr__(self) -> str:
         return f"RunFolder({self.store.url!r})"
 
+    def command(self, name: str, *options: str) -> str:
+        """Return a command line of `penstock` for this run, with the store if it has to be given, as errors name it.
+
+        Args:
+            name: of the command, such as `resume`.
+            options: that follow the run's name.
+        """
+        return " ".join([f"penstock {name}", self.name, *options]) + store_option(self.root.url)
+
     def exists(self) -> bool:
         """Return whether the run was created."""
         return self.store.exists(RUN)
@@ -101,7 +118,7 @@ class RunFolder:
                 return
             raise RunExistsError(
                 f"there is a run '{self.name}' in {self.root.url} already; choose another name, or resume it with "
-                f"`penstock resume {self.name}`"
+                f"`{self.command('resume')}`"
             ) from error
 
     def was_imported(self) -> bool:
@@ -209,7 +226,8 @@ class RunFolder:
             return self.store.read(RUN)
         except ObjectNotFoundError as error:
             raise RunNotFoundError(
-                f"there is no run '{self.name}' in {self.root.url}; `penstock runs` lists the existing ones"
+                f"there is no run '{self.name}' in {self.root.url}; `penstock runs{store_option(self.root.url)}` lists "
+                f"the existing ones"
             ) from error
 
 

@@ -73,8 +73,8 @@ def best_placements(run: RunFolder, *, each_stage: bool = False) -> list[FoundPl
             best[episode.block] = found[episode.stage, episode.block] = episode
     if len(best) < count:
         raise ConfigError(
-            f"run '{run.name}' has committed whole episodes of {len(best)} of {count} blocks; `penstock resume "
-            f"{run.name}` resumes it"
+            f"run '{run.name}' has committed whole episodes of {len(best)} of {count} blocks; "
+            f"`{run.command('resume')}` resumes it"
         )
     columns, rows = open_blocks(settings)[0].get_grid_num_columns_rows()
     chosen = found.values() if each_stage else (best[block] for block in sorted(best))
@@ -167,7 +167,7 @@ def greedy_placements(run: RunFolder) -> list[FoundPlacement]:
     """
     blocks, commit = len(blocks_of(placing(run))), run.log.newest()
     if commit is None:
-        raise ConfigError(f"run '{run.name}' has committed nothing yet; `penstock resume {run.name}` resumes it")
+        raise ConfigError(f"run '{run.name}' has committed nothing yet; `{run.command('resume')}` resumes it")
     torch.set_num_threads(1)
     context = observer_context(run, commit.stage)
     snapshot = last_snapshot(run, commit)

@@ -24,7 +24,7 @@ from penstock.tasks.seeds import Purpose, environment_seeds
 from penstock.tasks.setup.config.consent import require_consent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from penstock.storage.refs import SnapshotRef
     from penstock.storage.runs.commit_schema import Commit
@@ -39,7 +39,14 @@ _FOLLOW_SECONDS = 1.0
 _log = logging.getLogger(__name__)
 
 
-def evaluate_snapshot(context: RunContext, store: Store, ref: SnapshotRef, episodes: int, key: int) -> dict[str, float]:
+def evaluate_snapshot(
+    context: RunContext,
+    store: Store,
+    ref: SnapshotRef,
+    episodes: int,
+    key: int,
+    check: Callable[[], None] = lambda: None,
+) -> dict[str, float]:
     """Return the mean return of `episodes` episodes with zero noise, one environment each.
 
     Args:
@@ -48,6 +55,7 @@ def evaluate_snapshot(context: RunContext, store: Store, ref: SnapshotRef, episo
         ref: reference to the snapshot.
         episodes: number of episodes.
         key: selects the set of seeds; the same key gives the same seeds and so the same result.
+        check: called before each step; raises if the evaluation must end.
 
     Returns:
         `version`, `episodes`, `mean_return`, `min_return`, `max_return`, `mean_length`: all deterministic, and
@@ -66,6 +74,7 @@ def evaluate_snapshot(context: RunContext, store: Store, ref: SnapshotRef, episo
     observation = pool.observation
     with torch.inference_mode():
         while running.any():
+            check()
             rows, carry = context.algorithm.act(params, carry, torch.from_numpy(observation), noise)
             observation, reward, terminated, truncated, _ = pool.step(rows["action"].numpy())
             team_reward = reward.mean(-1) if reward.ndim > 1 else reward

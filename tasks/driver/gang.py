@@ -375,7 +375,7 @@ class Gang:
             self._warn("ignored an event of another version of Penstock: %s", str(error))
             return
         if isinstance(event, Preempted):
-            self._left(event.member)
+            self._left(event)
         elif isinstance(event, Reported):
             self._reported(cluster, event)
         elif isinstance(event, LogRecord) and not event.task_run:
@@ -432,10 +432,15 @@ class Gang:
             self._roster_is_due = False
         self._broadcast(self._roster)
 
-    def _left(self, name: str) -> None:
+    def _left(self, event: Preempted) -> None:
         """Handle a preempted member: it resumes elsewhere, or the stage restarts if members synchronise in a round."""
+        name = event.member
+        with self._changed:
+            latest = self.members.get(name)
+            if name in self._ended or (latest is not None and latest.address != event.address):
+                return  # both the worker and the member say so, and maybe when its successor has reported
+            self._ended.add(name)
         self._warn("member=%s leaves a preempted worker", name)
-        self._ended.add(name)
         if not works_in_step(self.policy):
             return
         with self._changed:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from distributed.scheduler import KilledWorker
@@ -12,10 +14,11 @@ from prefect.runtime import task_run
 
 from penstock.storage.errors import GangError
 from penstock.tasks.driver.gang import explain
+from penstock.tasks.driver.worker_slots import is_running
 from penstock.tasks.roles.worker.entrypoint import run_evaluation
 
 if TYPE_CHECKING:
-    from distributed import Client
+    from distributed import Client, Future
     from prefect.futures import PrefectFuture
 
     from penstock.storage.refs import SnapshotRef
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
     from penstock.tasks.runtime.assignment import Assignment
     from penstock.tasks.runtime.results import MemberResult
     from penstock.tasks.setup.distribution.policies import Role
+
+logger = logging.getLogger(__name__)
 
 
 class Evaluation:
@@ -92,12 +97,27 @@ def evaluate(stage: int, evaluation: Evaluation) -> dict[str, float]:
         pure=False,
     )
     try:
-        result: dict[str, float] = future.result(timeout=evaluation.timeout_seconds)
-    except KilledWorker as error:
-        raise explain(error) from error
-    except TimeoutError as error:
-        raise GangError(
-            f"the evaluation of stage {stage} did not finish within {evaluation.timeout_seconds:g} s; check the Dask "
-            f"workers, or raise cluster.admission_seconds"
-        ) from error
-    return result
+        return _result_of(future, stage, evaluation)
+    except BaseException as error:
+        with suppress(Exception):  # the cluster was lost, and the task with it
+            future.cancel()
+        if isinstance(error, KilledWorker):
+            raise explain(error) from error
+        raise
+
+
+def _result_of(future: Future[dict[str, float]], stage: int, evaluation: Evaluation) -> dict[str, float]:
+    """Wait for an evaluation as long as it runs: only the wait for a worker has a time-out."""
+    seconds = evaluation.timeout_seconds
+    while True:
+        try:
+            return future.result(timeout=seconds)
+        except TimeoutError as error:
+            if future.done():
+                return future.result()  # or its own error, which an environment behind a socket may raise
+            if not evaluation.client.run_on_scheduler(is_running, key=future.key):
+                raise GangError(
+                    f"no worker ran the evaluation of stage {stage} within {seconds:g} s; check the Dask workers, or "
+                    f"raise cluster.admission_seconds"
+                ) from error
+        logger.warning("the evaluation of stage %d takes more than %g s: does each episode end?", stage, seconds)

@@ -19,6 +19,7 @@ from penstock.tasks.driver.worker_slots import read_slots
 if TYPE_CHECKING:
     from distributed import Client, Scheduler
 
+    from penstock.storage.runs.run import RunFolder
     from penstock.tasks.driver.cluster import Cluster, Clusters
     from penstock.tasks.setup.config.cluster import ClusterSettings
     from penstock.tasks.setup.distribution.policies import DistributionPolicy
@@ -46,7 +47,7 @@ def _is_lost(cluster: Cluster) -> bool:
         return True
 
 
-def wait_for_clusters(run: str, policy: DistributionPolicy, cluster: ClusterSettings) -> None:
+def wait_for_clusters(run: RunFolder, policy: DistributionPolicy, cluster: ClusterSettings) -> None:
     """Wait until a scheduler answers at each address that a role names, with slots for the gang, taken or free.
 
     Raises:
@@ -60,7 +61,7 @@ def wait_for_clusters(run: str, policy: DistributionPolicy, cluster: ClusterSett
     logger.warning(
         "run=%s lost a Dask scheduler; waiting for a scheduler with its workers at %s, at most %g s, to resume from "
         "the last commit",
-        run,
+        run.name,
         " and ".join(named),
         seconds,
     )
@@ -82,8 +83,8 @@ def wait_for_clusters(run: str, policy: DistributionPolicy, cluster: ClusterSett
             except (GangRefusedError, OSError):
                 time.sleep(_POLL_SECONDS)
     raise SchedulerLostError(
-        f"run '{run}' lost a Dask scheduler and waited {seconds:g} s for {lacking}. The last commit is intact: "
-        f"start a scheduler and workers, or name others; then `penstock resume {run}`"
+        f"run '{run.name}' lost a Dask scheduler and waited {seconds:g} s for {lacking}. The last commit is intact: "
+        f"start a scheduler and workers, or name others; then `{run.command('resume')}`"
     )
 
 

@@ -101,8 +101,8 @@ class ActiveRun:
                     raise
                 raise SchedulerLostError(
                     f"run '{self.run.name}' lost the Dask scheduler at {' and '.join(lost)} ({type(error).__name__}). "
-                    f"The last commit is intact: start a scheduler and its workers, then `penstock resume "
-                    f"{self.run.name}`"
+                    f"The last commit is intact: start a scheduler and its workers, then "
+                    f"`{self.run.command('resume')}`"
                 ) from error
             name = timings_name(timings.stage, self.driver.template.generation)
             self.run.store.write(name, [encode_timings(timings)])

@@ -271,10 +271,9 @@ class StageDriver:
             if not (isinstance(error, LeaseLostError) and self.lease.problem):
                 raise
             # Members see only that the lease was not renewed; why, as a full disk, is known here.
-            name = self.run.name
             raise LeaseLostError(
-                f"stage {stage} of run '{name}' ended, because its lease could not be renewed: {self.lease.problem}. "
-                f"`penstock resume {name}` resumes from the last commit"
+                f"stage {stage} of run '{self.run.name}' ended, because its lease could not be renewed: "
+                f"{self.lease.problem}. `{self.run.command('resume')}` resumes from the last commit"
             ) from error
 
     def _league_after(self, stage: int, before: Commit | None, learned: Learned) -> tuple[SnapshotRef, ...] | None:

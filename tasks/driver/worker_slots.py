@@ -72,6 +72,13 @@ def worker_addresses(dask_scheduler: Scheduler) -> list[str]:
     return list(dask_scheduler.workers)
 
 
+def is_running(dask_scheduler: Scheduler, key: str) -> bool:
+    """Return whether a worker runs a task, as of its latest heartbeat."""
+    task = dask_scheduler.tasks.get(key)
+    worker = task.processing_on if task else None
+    return worker is not None and task in worker.executing
+
+
 def reschedule_blocked(dask_scheduler: Scheduler, topic: str) -> list[str]:
     """Reschedule members of a gang that wait on a full worker while another has room; returns their keys.
 

@@ -75,7 +75,7 @@ def _best_version(run: RunFolder, newest: Commit) -> int:
     best = best_version(run, map(run.log.read, range(newest.stage + 1)))
     if best is None:
         raise ConfigError(
-            f"run '{run.name}' has no evaluation, so none of its versions is the best: `penstock evaluate {run.name}` "
-            f"makes one, and schedule.evaluate_every_stages makes them while it trains"
+            f"run '{run.name}' has no evaluation, so none of its versions is the best: "
+            f"`{run.command('evaluate')}` makes one, and schedule.evaluate_every_stages makes them while it trains"
         )
     return best

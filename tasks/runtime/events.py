@@ -29,6 +29,8 @@ class Preempted:
     """A member's worker was preempted; Dask runs the member elsewhere."""
 
     member: str
+    address: str
+    """The address of that worker. It may say so again when the member's successor has reported from another one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,11 @@ import socket
 import threading
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
-from distributed import Reschedule, Status, get_worker
+from distributed import Reschedule, get_worker
 
 from penstock.storage.errors import GangError, LeaseLostError, MemberStoppedError
 from penstock.storage.runs.lease import LeaseWatcher
+from penstock.storage.runs.run import store_option
 from penstock.tasks.runtime import mailbox, shutdown
 from penstock.tasks.runtime.events import LogRecord, Preempted, Reported, encode_event
 from penstock.tasks.runtime.mailbox import MAILBOX
@@ -20,6 +21,9 @@ from penstock.tasks.runtime.waiting import wait_for_object
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import TracebackType
+
+    from dask.typing import Key
+    from distributed import Worker
 
     from penstock.storage.stores.protocol import Store
     from penstock.tasks.runtime.assignment import Assignment
@@ -30,7 +34,6 @@ if TYPE_CHECKING:
 Advertisement: TypeAlias = dict[str, Any]
 """The facts by name that a member advertises before the start: small JSON, whose form the name decides."""
 
-_CLOSING = {Status.closing, Status.closed}
 _watchers: dict[tuple[str, str, int], tuple[LeaseWatcher, int]] = {}
 _watchers_lock = threading.Lock()
 
@@ -164,23 +167,19 @@ class Membership:
         if self._failure is not None:
             raise self._failure
         if shutdown.is_ending(self._worker):
-            self.emit_event(Preempted(self.assignment.member))
+            self.emit_event(Preempted(self.assignment.member, self._worker.address))
             raise Reschedule(f"{self.assignment.member} leaves stage {self.assignment.stage}: its worker was preempted")
         reason = MAILBOX.get(self._topic, "leave")
         if reason is not None:
             raise MemberStoppedError(f"{self.assignment.member} leaves stage {self.assignment.stage}: {reason}")
-        if self._worker.status in _CLOSING:
-            # For instance, its scheduler was lost. Dask waits half a minute for the task before it ends the process.
-            raise GangError(f"{self.assignment.member} leaves stage {self.assignment.stage}: its worker is closing")
-        task = self._worker.state.tasks.get(self._task)
-        if task is None or task.state == "cancelled":
-            # Dask can't stop a running task. A member that was restarted while its gang was given up got no message to
-            # leave, and would hold the slot of a member of the next gang.
+        if is_cancelled(self._worker, self._task):
+            # A member that was restarted while its gang was given up got no message to leave.
             raise GangError(f"{self.assignment.member} leaves stage {self.assignment.stage}: its task was cancelled")
         if self._watcher.lost:
             raise LeaseLostError(
                 f"{self.assignment.member} leaves stage {self.assignment.stage} of run '{self.assignment.run}': "
-                f"{self._watcher.reason}; `penstock resume {self.assignment.run}` resumes from the last commit"
+                f"{self._watcher.reason}; `penstock resume {self.assignment.run}{store_option(self.assignment.store)}` "
+                f"resumes from the last commit"
             )
 
     def wait(self, notified: Callable[[Any], bool], poll: Callable[[], bool], *, of_all: str | None = None) -> float:
@@ -210,6 +209,12 @@ class _FlowHandler(logging.Handler):
         assignment = self._member.assignment
         text = record.getMessage()
         self._member.emit_event(LogRecord(assignment.member, assignment.task_run, record.levelno, text))
+
+
+def is_cancelled(worker: Worker, key: Key) -> bool:
+    """Return whether a running task was cancelled: Dask can't stop it, and counts its slot as free already."""
+    task = worker.state.tasks.get(key)
+    return task is None or task.state == "cancelled"
 
 
 def _host_of(address: str) -> str:

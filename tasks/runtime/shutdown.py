@@ -54,7 +54,7 @@ class _Preemption(WorkerPlugin):
             member, _, rest = key.partition(" ")
             topic = rest.rpartition(" ")[0]
             if topic.startswith(TOPIC_PREFIX):
-                worker.log_event(topic, encode_event(Preempted(member)))
+                worker.log_event(topic, encode_event(Preempted(member, worker.address)))
                 worker.batched_send({"op": "reschedule", "key": key, "stimulus_id": f"penstock-left-{time.time()}"})
                 MAILBOX.post(topic, {"leave": "its worker was preempted"})
 

@@ -32,7 +32,7 @@ STAGE = re.compile(rb'"stage": ?(\d{1,9})')
 ROUND = re.compile(rb'"round": ?(\d{1,9})')
 EVENTS = (
     Reported("act-0", "tcp://127.0.0.1:8786", "host", 17, {"port": 4000}),
-    Preempted("act-0"),
+    Preempted("act-0", "tcp://10.0.0.7:40001"),
     Progress("learn-0", 3, 400, 0, 19.5, 0.25, 1.5, 1),
     Progress("learn-0", 3, 400, 0, None, 0.25, 1.5, 1),
     LogRecord("learn-0", "task", 20, "learned"),

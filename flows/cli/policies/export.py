@@ -38,6 +38,12 @@ def export(
     version: Annotated[
         str | None, typer.Option(help="Of a policy: newest, best, or a number.", show_default="newest")
     ] = None,
+    from_stage: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="Of episodes: the first stage. Those that began before are left out.", show_default="0"
+        ),
+    ] = None,
     trust: Trust = False,
     store: Store = None,
     as_json: AsJson = False,
@@ -53,6 +59,10 @@ def export(
 
         trust_run(store or "runs", run)
     to = to or _BY_ENDING.get(path.suffix.lower(), "minari")
+    if from_stage is not None and to != "minari":
+        raise ConfigError(
+            f"--from-stage {from_stage}: only episodes are exported by stage, and --to is {to}; leave it out"
+        )
     if to in _POLICY_FORMATS:
         with Working(f"exporting the policy of run {run} (torch is loaded first)", quiet=as_json):
             about = export_policy_to(to, store or "runs", run, path, version or "newest")
@@ -64,12 +74,17 @@ def export(
     if version is not None:
         raise ConfigError(f"--version {version}: only policies have versions, and --to is {to}; leave it out")
     with Working(f"exporting run {run} to {path}", "steps", quiet=as_json) as working:
-        counts = export_to(to, store or "runs", run, path, working.update)
+        counts = export_to(to, store or "runs", run, path, working.update, from_stage or 0)
     print_counts("exported", counts, as_json)
 
 
 def export_to(
-    kind: str, store: str, name: str, path: Path, on_progress: Callable[[int, int], None] = lambda _, __: None
+    kind: str,
+    store: str,
+    name: str,
+    path: Path,
+    on_progress: Callable[[int, int], None] = lambda _, __: None,
+    from_stage: int = 0,
 ) -> dict[str, int]:
     """Write a run's episodes as a dataset, or its curves for TensorBoard; return counts of what was written.
 
@@ -90,7 +105,7 @@ def export_to(
         raise ConfigError(f"the format {kind!r} is not known, expected 'onnx', 'torch', 'minari' or 'tensorboard'")
     from penstock.tasks.data.datasets.minari import export_run, spaces_of
 
-    return asdict(export_run(run, path, *spaces_of(run), on_progress=on_progress))
+    return asdict(export_run(run, path, *spaces_of(run), on_progress=on_progress, from_stage=from_stage))
 
 
 def export_policy_to(kind: str, store: str, name: str, path: Path, version: str) -> dict[str, Any]:

@@ -210,7 +210,7 @@ def abandon_after(run: RunFolder, stage: int) -> list[str]:
         if intact := [number for number, problem in problems.items() if not problem]:
             raise ConfigError(
                 f"--from-stage {stage}: the commit of stage {intact[-1]} is intact, and no intact commit is given up; "
-                f"resume from it, or start another run with `penstock fork {run.name} NEW --from-stage {stage}`"
+                f"resume from it, or start another run with `{run.command('fork', 'NEW', f'--from-stage {stage}')}`"
             )
         names = _abandon(run, commit, problems, keeper)
     repair(run, verify_run(run).faults)

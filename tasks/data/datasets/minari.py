@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Dict, Tuple
+import pyarrow.compute as pc
+from gymnasium.spaces import Dict, Discrete, Tuple
 
 from penstock.native.adapters.structured_actions import (
     UnsupportedActionError,
@@ -28,10 +29,12 @@ from penstock.native.adapters.structured_actions import (
 )
 from penstock.storage.error_places import describe_error
 from penstock.storage.errors import ConfigError, PenstockError
-from penstock.storage.runs.reader_claims import reading
+from penstock.storage.runs.reader_claims import reading, shards_kept_from
+from penstock.storage.runs.rollups.content import refs_of
 from penstock.storage.shards.codec import decode_shard
 from penstock.storage.shards.whole_episodes import whole_episodes
 from penstock.tasks.data.datasets.stored_episodes import LAST, commit_episodes, write_episodes, written_as
+from penstock.tasks.data.input.run_selection import NEXT_OBSERVATION, has_no_shards
 from penstock.tasks.environments.factory import make_pool
 from penstock.tasks.setup.config.consent import require_consent
 from penstock.tasks.setup.config.replay import build_stored_config
@@ -40,11 +43,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
+    import pyarrow as pa
     from gymnasium import Space
     from numpy.typing import NDArray
 
     from penstock.storage.refs import ShardRef
-    from penstock.storage.runs.commit_schema import Commit
     from penstock.storage.runs.run import RunFolder
     from penstock.storage.shards.codec import Shard
     from penstock.storage.shards.whole_episodes import WholeEpisode
@@ -57,6 +60,7 @@ LAST_SUFFIX = "@last"
 steps."""
 
 _SHARD_BYTES = 16 << 20
+_NUMBERS = ("env_id", "episode_id", "policy_version")
 _OWN = ("observation", "action", "reward", "terminated", "truncated")
 
 
@@ -77,6 +81,7 @@ def export_run(
     action_space: Space[Any],
     dataset_id: str | None = None,
     on_progress: Callable[[int, int], None] = lambda _, __: None,
+    from_stage: int = 0,
 ) -> Exported:
     """Write all committed episodes as a Minari dataset in HDF5, images without JPEG encoding.
 
@@ -89,9 +94,10 @@ def export_run(
         action_space: the space of one environment.
         dataset_id: the dataset's name in Minari; by default, it is derived from the run's name.
         on_progress: called with the numbers of written steps and of all.
+        from_stage: the first stage. Episodes that began in an earlier one are left out.
 
     Raises:
-        ConfigError: Minari is not installed, the path exists, nothing is committed, or shards were dropped.
+        ConfigError: Minari is not installed, the path exists, the stage is not committed, or shards were dropped.
         CorruptObjectError: a shard is damaged; nothing is written.
     """
     minari = _minari()
@@ -100,14 +106,25 @@ def export_run(
     newest = run.log.newest()
     if newest is None:
         raise ConfigError(f"run '{run.name}' has committed nothing yet; export it after the first stage")
+    if not 0 <= from_stage <= newest.stage:
+        raise ConfigError(f"from stage {from_stage}: run '{run.name}' has committed stages 0 to {newest.stage}")
+    if (kept := shards_kept_from(run.store)) > from_stage:
+        raise ConfigError(
+            f"run '{run.name}' has no shards before stage {kept}, as `penstock gc --drop-shards-before` has dropped "
+            f"them; --from-stage {kept} exports the others"
+        )
+    stages = range(from_stage, newest.stage + 1)
+    table = run.log.shard_table(stages[0], stages[-1])
+    if not table.num_rows:
+        raise ConfigError(has_no_shards(run))
     with _dataset_folder(path, partial.name):
         # Written under another name, so that an export that was stopped leaves no part of a dataset.
         shutil.rmtree(partial, ignore_errors=True)
         try:
             partial.mkdir()
-            with reading(run.store, "export", 0, newest.stage, optional=True):
+            with reading(run.store, "export", from_stage, newest.stage, optional=True):
                 counts = _write_dataset(
-                    minari, run, newest, partial, observation_space, action_space, dataset_id, on_progress
+                    minari, run, table, partial, observation_space, action_space, dataset_id, on_progress
                 )
             partial.rename(data)
         except (OSError, RuntimeError) as error:  # h5py has both for a full disk
@@ -150,7 +167,7 @@ def _dataset_folder(path: Path, partial: str) -> Iterator[None]:
 def _write_dataset(
     minari: Any,
     run: RunFolder,
-    newest: Commit,
+    table: pa.Table,
     data: Path,
     observation_space: Space[Any],
     action_space: Space[Any],
@@ -161,14 +178,15 @@ def _write_dataset(
         data, observation_space=observation_space, action_space=action_space, data_format="hdf5", jpeg_encoding=False
     )
     storage.update_metadata(
-        {"dataset_id": dataset_id or f"penstock/{run.name}-v0", "minari_version": minari.__version__}
+        {"dataset_id": dataset_id or dataset_id_of(run.name), "minari_version": minari.__version__}
         | _registered(run, observation_space, action_space)
     )
     tally = {"episodes": 0, "cut": 0, "steps": 0}
-    all_steps = newest.env_steps
+    acted = not run.was_imported()
+    all_steps = pc.sum(table["rows"]).as_py()
 
     def buffers() -> Iterator[Any]:
-        for index, episode in enumerate(whole_episodes(_shards(run, newest.stage))):
+        for index, episode in enumerate(whole_episodes(_shards(run, table), from_start=not table["stage"][0].as_py())):
             infos = _infos(episode)
             steps = len(episode.columns["reward"])
             tally["episodes"] += 1
@@ -178,7 +196,7 @@ def _write_dataset(
             yield minari.data_collector.EpisodeBuffer(
                 id=index,
                 observations=np.concatenate([episode.columns["observation"], episode.last_observation[None]]),
-                actions=_own_actions(action_space, episode.columns["action"]),
+                actions=_own_actions(action_space, episode.columns["action"], acted=acted),
                 rewards=episode.columns["reward"],
                 terminations=episode.columns["terminated"] != 0,
                 truncations=(episode.columns["truncated"] != 0) | infos[CUT][:steps],
@@ -187,6 +205,11 @@ def _write_dataset(
 
     storage.update_episodes(buffers())
     return Exported(tally["episodes"], tally["cut"], tally["steps"])
+
+
+def dataset_id_of(name: str) -> str:
+    """Return a run's id among Minari's datasets, whose names have no dot."""
+    return f"penstock/{name.replace('.', '-')}-v0"
 
 
 def import_dataset(run: RunFolder, path: Path) -> Exported:
@@ -257,10 +280,11 @@ def spaces_of(run: RunFolder) -> tuple[Space[Any], Space[Any]]:
         if agents := pool.environment["agents"]:
             raise ConfigError(
                 f"run '{run.name}' has {config['environment']['id']} with {agents} agents and a reward each, and "
-                f"Minari's episodes have one reward a step. Its shards are Arrow files, see docs/reading.md"
+                f"Minari's episodes have one reward a step. Its shards are Arrow files, see docs/shards.md"
             )
         own = pool.own_action_space
-        return pool.single_observation_space, own if is_structured(own) else pool.single_action_space
+        has_own = isinstance(own, Discrete) or is_structured(own)
+        return pool.single_observation_space, own if has_own else pool.single_action_space
 
 
 def _registered(run: RunFolder, observation_space: Space[Any], action_space: Space[Any]) -> dict[str, str]:
@@ -293,8 +317,8 @@ def _minari() -> Any:
     return minari
 
 
-def _shards(run: RunFolder, last_stage: int) -> Iterator[Shard]:
-    for ref in run.log.shard_refs(0, last_stage):
+def _shards(run: RunFolder, table: pa.Table) -> Iterator[Shard]:
+    for ref in refs_of(table):
         yield decode_shard(run.store.view(ref.name), None, ref.name, ref.digest)
 
 
@@ -340,8 +364,13 @@ def _last_infos(dataset: Any) -> set[str]:
     }
 
 
-def _own_actions(space: Space[Any], column: NDArray[Any]) -> Any:
-    """Return what Minari stores of a column: vectors of structured actions as these, all else as it is."""
+def _own_actions(space: Space[Any], column: NDArray[Any], *, acted: bool) -> Any:
+    """Return what Minari stores of a column: the environment's own actions.
+
+    A run's actors store choices from 0, and vectors of structured actions. An imported dataset has its own choices.
+    """
+    if isinstance(space, Discrete):
+        return own_action(space, column) if acted else column
     is_vector = column.dtype == np.float32 and is_structured(space)
     return own_action(space, column) if is_vector else column
 
@@ -374,6 +403,7 @@ def _rows(episode: Any, last_infos: set[str], action_space: Space[Any]) -> dict[
                 f"episode {episode.id} has the info '{name}' with {len(entries)} entries for {steps} steps, expected "
                 f"{steps + 1}, and a name that no column has"
             )
+        _refuse_misused(name, entries, episode.id)
         rows[name] = entries[:-1]
         if name in last_infos:
             rows[name + LAST_SUFFIX] = np.zeros_like(entries[:-1])
@@ -382,6 +412,21 @@ def _rows(episode: Any, last_infos: set[str], action_space: Space[Any]) -> dict[
     rows.setdefault("episode_id", np.full(steps, episode.id, np.int32))
     rows.setdefault("policy_version", np.zeros(steps, np.int32))
     return {**rows, LAST: observations[-1:]}
+
+
+def _refuse_misused(name: str, entries: NDArray[Any], episode: int) -> None:
+    """Raise a ConfigError if an info has a name that means something else in columns, and not what it means."""
+    expected = ""
+    if name == NEXT_OBSERVATION:
+        expected = "another name: readers compute it from the observations"
+    elif name == CUT and (entries.dtype != np.bool_ or entries.ndim != 1):
+        expected = "one boolean a step, or another name: it marks episodes without an end"
+    elif name in _NUMBERS and (not np.issubdtype(entries.dtype, np.integer) or entries.ndim != 1):
+        expected = "one whole number a step, or another name: every shard has such a column"
+    if expected:
+        raise ConfigError(
+            f"episode {episode} has the info '{name}' of {entries.dtype} {list(entries.shape)}, expected {expected}"
+        )
 
 
 def _run_json(name: str, dataset: Any) -> dict[str, Any]:

@@ -27,10 +27,12 @@ from penstock.tasks.data.input.row_cache import RowReader, StoredRows
 from penstock.tasks.data.input.run_selection import (
     StageClaims,
     from_root,
+    has_no_shards,
     newest_stages,
     requested_columns,
     requested_runs,
     requested_stages,
+    whole_number,
 )
 from penstock.tasks.data.input.sampling import ReplayWindow
 
@@ -130,15 +132,14 @@ class StoredReplayBuffer:
         self._store = open_store(store)
         self._runs = requested_runs(runs)
         self._stages = requested_stages(stages)
-        for name, value, least in (
-            ("capacity_rows", capacity_rows, 1),
-            ("budget_bytes", budget_bytes, 1),
-            ("exponent", exponent, 0),
-            ("correction", correction, 0),
-            ("seed", seed, 0),
-        ):
-            if not value >= least:
-                raise ConfigError(f"{name} is {value}, expected {least} or more")
+        capacity_rows, budget_bytes = (
+            whole_number("capacity_rows", capacity_rows, 1),
+            whole_number("budget_bytes", budget_bytes, 1),
+        )
+        seed = whole_number("seed", seed)
+        for name, value in (("exponent", exponent), ("correction", correction)):
+            if not value >= 0:
+                raise ConfigError(f"{name} is {value}, expected 0 or more")
         self._settings = {"capacity_rows": capacity_rows, "exponent": exponent}
         self._correction = correction
         self._seed = seed
@@ -227,6 +228,8 @@ class StoredReplayBuffer:
         if not self._is_open:
             raise RuntimeError("the replay buffer is not open; use it in `with StoredReplayBuffer(...) as buffer:`")
         if not len(self):
+            if committed := [run for run, newest in self._taken.items() if newest >= self._stages.start]:
+                raise ConfigError(has_no_shards(RunFolder(self._store, committed[0])))
             raise ConfigError(
                 f"the runs {', '.join(self._runs)} in {self._store.url} have committed no rows of the requested "
                 f"stages; wait until a stage is committed, and refresh()"
@@ -300,12 +303,20 @@ class StoredReplayBuffer:
             "stages": [self._stages.start, self._stages.stop],
             "settings": dict(self._settings),
         }
+        needed = {*here, "seed", "taken", "spans", "shards", "counters"}
+        if lacking := sorted(needed - state.keys()):
+            raise ConfigError(f"the state has no {', '.join(lacking)}: it was altered; start without a state")
         for name, value in here.items():
             if state[name] != value:
                 raise ConfigError(
                     f"the state was made with {name} {state[name]}, this buffer has {value}: its row ids and "
                     f"priorities are not valid here. Create the buffer with the same {name}, or start without a state"
                 )
+        if state["taken"].keys() != set(self._runs) or type(state["seed"]) is not int or state["seed"] < 0:
+            raise ConfigError(
+                f"the state has the seed {state['seed']!r} and the stages {state['taken']!r}, expected a whole number "
+                f"of 0 or more and a stage of each run: it was altered; start without a state"
+            )
         exported = {"counters": np.array(state["counters"], np.float64), "priorities": np.empty(0)}
         if "priorities" in state:
             exported["priorities"] = state["priorities"].cpu().numpy()

@@ -23,11 +23,13 @@ from penstock.tasks.data.datasets.shard_windows import ShardWindow, joined, refu
 from penstock.tasks.data.input.pipeline import BUDGET_BYTES, ShardPipeline
 from penstock.tasks.data.input.run_selection import (
     from_root,
+    has_no_shards,
     newest_stages,
     requested_columns,
     requested_runs,
     requested_stages,
     stored_name,
+    whole_number,
 )
 
 if TYPE_CHECKING:
@@ -93,19 +95,17 @@ class TrajectoryDataset(IterableDataset[dict[str, Tensor]]):
         self._runs = requested_runs(runs)
         self._columns = requested_columns(columns)
         self._stages = requested_stages(stages)
-        if seed < 0:
-            raise ConfigError(f"seed is {seed}, expected 0 or more")
         self._settings: dict[str, Any] = {
-            "batch_rows": batch_rows,
+            "batch_rows": whole_number("batch_rows", batch_rows, 1),
             "shuffle": shuffle,
-            "window_shards": window_shards,
-            "lanes": lanes,
+            "window_shards": whole_number("window_shards", window_shards, 1),
+            "lanes": whole_number("lanes", lanes, 1),
             "drop_last": drop_last,
         }
         EpochOrder((), **self._settings)
         self._rank, self._ranks = _place_among_ranks(rank, ranks)
         self._budget_bytes = budget_bytes
-        self._seed = seed
+        self._seed = whole_number("seed", seed)
         self._epoch = 0
         self._commits = self._newest()
         self._digested: tuple[dict[str, int], dict[str, str]] = {}, {}
@@ -133,10 +133,9 @@ class TrajectoryDataset(IterableDataset[dict[str, Tensor]]):
         """Begin an epoch over the shards committed by now; the current epoch's number changes nothing.
 
         With a DataLoader, call it before iterating over the loader, and leave `persistent_workers` off. ConfigError if
-        it is negative.
+        it is no whole number of 0 or more.
         """
-        if epoch < 0:
-            raise ConfigError(f"epoch is {epoch}, expected 0 or more")
+        epoch = whole_number("epoch", epoch)
         if epoch != self._epoch:
             self._epoch, self._cursor, self._taken = epoch, 0, 0
             self._commits, self._refs = self._newest(), None
@@ -154,6 +153,8 @@ class TrajectoryDataset(IterableDataset[dict[str, Tensor]]):
             ConfigError: the shards have no column of that name, or nothing of what was requested is committed.
         """
         if len(self._stages) and not self._shards():
+            if spans := list(self._spans()):
+                raise ConfigError(has_no_shards(RunFolder(self._store, spans[0][0])))
             committed = ", ".join(
                 f"run '{name}' has committed {'nothing' if newest < 0 else f'stages 0 to {newest}'}"
                 for name, newest in self._commits.items()
@@ -214,6 +215,10 @@ class TrajectoryDataset(IterableDataset[dict[str, Tensor]]):
         for name in ("epoch", "seed", "cursor"):
             if type(state[name]) is not int or state[name] < 0:
                 raise ConfigError(f"the state's {name} is {state[name]!r}, expected 0 or more; restart the epoch")
+        if not isinstance(state["commits"], dict):
+            raise ConfigError(
+                f"the state's commits are {state['commits']!r}, expected a stage of each run; restart the epoch"
+            )
         for name in ("settings", "stages"):
             if state[name] != here[name]:
                 raise ConfigError(

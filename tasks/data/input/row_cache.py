@@ -169,6 +169,7 @@ class StoredRows:
         threads: number of concurrent reads; 1: in the thread that gathers.
 
     Attributes:
+        evicts: whether shards are evicted when the budget is exhausted; otherwise their memory is not theirs to free.
         held_bytes: current size of the cached shards.
         peak_bytes: peak size of shards held and being read.
         read_bytes: bytes fetched.
@@ -188,6 +189,7 @@ class StoredRows:
         self._held: OrderedDict[ShardRef, tuple[HeldRows, int]] = OrderedDict()
         self._reading_bytes = 0
         self._bytes_per_row = 0.0
+        self.evicts = True
         self.held_bytes = 0
         self.peak_bytes = 0
         self.read_bytes = 0
@@ -317,7 +319,7 @@ class StoredRows:
         return True
 
     def _evict(self, nbytes: int) -> None:
-        while self._held and self.held_bytes + self._reading_bytes + nbytes > self._budget_bytes:
+        while self.evicts and self._held and self.held_bytes + self._reading_bytes + nbytes > self._budget_bytes:
             self.held_bytes -= self._held.popitem(last=False)[1][1]
 
     def _arrived(self, ref: ShardRef, shard: HeldRows, charged_bytes: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.storage.errors import ConfigError
 from penstock.storage.runs.reader_claims import reading
@@ -23,6 +23,29 @@ NEXT_OBSERVATION = "next_observation"
 def stored_name(column: str) -> str:
     """Return the stored column from which a requested one is derived."""
     return "observation" if column == NEXT_OBSERVATION else column
+
+
+def has_no_shards(run: RunFolder) -> str:
+    """Return what to say of a run of which no committed stage has shards."""
+    read = run.load("config")["config"].get("source", {}).get("runs", [])
+    if read:
+        return f"run '{run.name}' is a replay, which stores no shards; name the runs that it read: {', '.join(read)}"
+    return f"run '{run.name}' has committed stages without shards"
+
+
+def whole_number(name: str, value: Any, least: int = 0) -> int:
+    """Return a setting as an int, so that states that hold it are JSON: NumPy's numbers are not, and 1e6 is a float.
+
+    Raises:
+        ConfigError: it is no whole number of `least` or more.
+    """
+    try:
+        number = int(value)
+    except (TypeError, ValueError, OverflowError):
+        number = least - 1
+    if number < least or number != value:
+        raise ConfigError(f"{name} is {value!r}, expected a whole number of {least} or more")
+    return number
 
 
 def requested_stages(stages: range | None) -> range:
@@ -46,7 +69,10 @@ def requested_runs(runs: str | Sequence[str]) -> tuple[str, ...]:
 
 def requested_columns(columns: Sequence[str] | None) -> tuple[str, ...] | None:
     """Return the names of the requested columns, None for all; ConfigError if there is none, or no sequence."""
-    if isinstance(columns, str) or (columns is not None and not columns):
+    is_named = columns is None or (
+        columns and not isinstance(columns, str) and all(isinstance(one, str) for one in columns)
+    )
+    if not is_named:
         raise ConfigError(
             f"columns is {columns!r}, expected names of columns, such as ['reward'], or None for all of them"
         )

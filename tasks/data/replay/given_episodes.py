@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.storage.errors import ConfigError
+from penstock.storage.runs.run import store_option
 
 if TYPE_CHECKING:
     from penstock.storage.runs.commit_schema import Commit
@@ -19,7 +20,9 @@ def require_learned(run: RunFolder, commit: Commit) -> None:
     """
     if commit.snapshots:
         return
-    learn = f"learn from them with `penstock replay NAME --from {run.name}`, and name that run"
+    learn = (
+        f"learn from them with `penstock replay NAME --from {run.name}{store_option(run.root.url)}`, and name that run"
+    )
     if run.was_imported():
         learn = "read them with `penstock.TrajectoryDataset` (docs/reading.md)"
     raise ConfigError(

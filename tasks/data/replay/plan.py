@@ -248,8 +248,8 @@ def make_plan(root: Store, config: ReplayConfig) -> tuple[ReplayPlan, list[Sourc
         least = "any return" if given.min_return is None else f"a return of at least {given.min_return:g}"
         raise ConfigError(
             f"source: no row of {', '.join(given.runs)} is left with stages '{_show(given.stages)}', versions "
-            f"'{_show(given.versions)}' and {least}; widen one of them. `penstock show {given.runs[0]}` lists the "
-            f"stored ones"
+            f"'{_show(given.versions)}' and {least}; widen one of them. "
+            f"`{RunFolder(root, given.runs[0]).command('show')}` lists the stored ones"
         )
     return plan, read
 

@@ -147,7 +147,7 @@ class WindowRows:
     def close(self) -> None:
         """Drop all rows; those that are taken later are read again."""
         self._rows.close()
-        self._ring = None
+        self._ring, self._rows.evicts = None, True
 
     def add(self, rounds: range, refs: Sequence[ShardRef], batches: Sequence[Batch]) -> None:
         """Add a round.
@@ -164,6 +164,8 @@ class WindowRows:
         self._oldest = rounds.start * self._round_rows
         if self._ring is None:
             self._ring = self._new_ring(batches[0])
+            # The ring has memory for all rows: dropping a shard's, to read another, would only have them read again.
+            self._rows.evicts = not self._ring
         for ref, batch in zip(refs, batches, strict=True):
             self._rows.hold(ref, self._kept(ref, batch))
         if self._steps_after:

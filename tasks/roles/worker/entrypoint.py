@@ -14,7 +14,9 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from penstock.storage.errors import PenstockError
+from distributed import get_worker
+
+from penstock.storage.errors import GangError, PenstockError
 from penstock.tasks.runtime.assignment import Assignment
 from penstock.tasks.runtime.results import MemberResult
 
@@ -72,11 +74,20 @@ def _timed(result: Any, task_seconds: float) -> ComponentResult:
 
 
 def run_evaluation(assignment: Mapping[str, Any], snapshot: SnapshotRef, episodes: int, key: int) -> dict[str, float]:
-    """Evaluate a snapshot of an assignment's run."""
+    """Evaluate a snapshot of an assignment's run; raises a GangError soon after the task was cancelled."""
     context_module = importlib.import_module("penstock.tasks.runtime.run_context")
     evaluate_module = importlib.import_module("penstock.tasks.analysis.evaluation")
+    membership_module = importlib.import_module("penstock.tasks.runtime.membership")
+    worker = get_worker()
+    task = worker.get_current_task()
+
+    def check() -> None:
+        if membership_module.is_cancelled(worker, task):
+            raise GangError(f"the evaluation of stage {key} ends: its task was cancelled")
+
     context = context_module.load_context(Assignment.from_json(assignment))
-    result: dict[str, float] = evaluate_module.evaluate_snapshot(context, context.run.store, snapshot, episodes, key)
+    given = (context, context.run.store, snapshot, episodes, key)
+    result: dict[str, float] = evaluate_module.evaluate_snapshot(*given, check)
     return result
 
 

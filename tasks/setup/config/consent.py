@@ -9,7 +9,6 @@ named in PYTHONPATH need no consent. Imports no torch, and none of the modules.
 
 from __future__ import annotations
 
-import shlex
 import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -43,10 +42,9 @@ def require_consent(run: RunFolder) -> None:
     if (not found and header is None and address is None) or _identity(description) in _trusted():
         return
     code = ", ".join(f"{setting} = '{name}' ({origin})" for setting, name, origin in found)
-    option = "" if run.root.url == "runs" else f" --store {shlex.quote(run.root.url)}"
     trust = (
-        f"since this user has not trained or trusted the run here. Read it, then add --trust once: `penstock evaluate "
-        f"{run.name} --trust{option}`"
+        f"since this user has not trained or trusted the run here. Read it, then add --trust once: "
+        f"`{run.command('evaluate', '--trust')}`"
     )
     if header is not None:
         raise ConsentError(

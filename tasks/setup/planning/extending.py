@@ -97,7 +97,7 @@ def _check(run: RunFolder, newest: Commit, current: Limits, wanted: Limits) -> N
     if wanted.max_stages < current.max_stages:
         raise ConfigError(
             f"--max-stages {wanted.max_stages}: run '{run.name}' has the limit {current.max_stages} and has committed "
-            f"{newest.stage + 1} stages; expected more. `penstock fork {run.name} NEW --from-stage N` starts another "
+            f"{newest.stage + 1} stages; expected more. `{run.command('fork', 'NEW --from-stage N')}` starts another "
             f"run from an earlier stage"
         )
     if str(newest.finished).startswith(STOPPED):

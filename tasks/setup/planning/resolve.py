@@ -99,14 +99,13 @@ def resolve(config: RunConfig, if_exists: IfExists) -> ResolvedRun:
         return ResolvedRun(config, if_exists, root, exists=False, newest_stage=None, policy=policy, is_fenced=is_fenced)
     if if_exists == "refuse":
         raise RunExistsError(
-            f"run '{run.name}' is in {root.url} already; `penstock resume {run.name}` resumes it, or choose another "
-            f"--name"
+            f"run '{run.name}' is in {root.url} already; `{run.command('resume')}` resumes it, or choose another --name"
         )
     newest = run.newest()
     if newest and newest.finished:
         raise RunFinishedError(
-            f"run '{run.name}' is finished ({newest.finished}) with stage {newest.stage}; `penstock extend {run.name} "
-            f"--max-stages N` continues it, `penstock show {run.name}` describes it"
+            f"run '{run.name}' is finished ({newest.finished}) with stage {newest.stage}; "
+            f"`{run.command('extend', '--max-stages N')}` continues it, `{run.command('show')}` describes it"
         )
     refuse_driven(run.store)
     return ResolvedRun(

@@ -11,7 +11,7 @@ from distributed import Client, Scheduler, SpecCluster, Worker
 from penstock.storage.errors import GangError, MemberStoppedError, StageMismatchError
 from penstock.tasks.driver.cluster import Cluster, Clusters
 from penstock.tasks.driver.gang import Gang
-from penstock.tasks.runtime.events import Reported
+from penstock.tasks.runtime.events import Preempted, Reported, encode_event
 from penstock.tasks.runtime.mailbox import MAILBOX
 from penstock.tasks.setup.distribution.policies import single_learner_coarse
 
@@ -138,3 +138,17 @@ def test_a_role_that_can_not_be_submitted_fails_the_gang_at_once(gang: Gang, mon
         gang.submit(gang.policy.roles[0], "")
     with pytest.raises(GangError, match="the client is closed"):
         gang.start(LONG_SECONDS)
+
+
+def test_a_member_that_is_said_to_leave_twice_leaves_once(gang: Gang, here: SpecCluster):
+    """Its worker and the member itself say so, one of them perhaps when the successor has reported from elsewhere."""
+    cluster, member = gang.clusters.every[0], "act-0"
+    left = (0.0, encode_event(Preempted(member, here.workers[0].address)))
+    report_all(gang, here)
+    gang._on_message(cluster, left)
+    gang._on_message(cluster, left)
+    assert gang._ended == {member}
+    gang._reported(cluster, Reported(member, "tcp://10.0.0.7:40001", "host", 2, {}))
+    gang._on_message(cluster, left)
+    assert not gang._ended
+    assert gang._whole()

@@ -111,6 +111,30 @@ def test_it_acts_as_the_run(kind_context: RunContext, tmp_path: Path, kind: str)
     assert list(tmp_path.glob(".*")) == [], "nothing temporary stays"
 
 
+@pytest.mark.slow
+def test_weights_in_bfloat16_are_exported(make_context: MakeContext, tmp_path: Path):
+    """Processors with such instructions have wide ones of reduced snapshots so; other runtimes can't multiply them."""
+    settings = {"environment": {"id": "Pendulum-v1"}, "algorithm": {"name": "ppo", "hidden": [512, 512]}}
+    context = make_context(settings)
+    policy = policy_of(context)
+    for group in policy.params.values():
+        wide = {name: value.bfloat16() for name, value in group.items() if value.numel() >= 512 * 512}
+        group.update(wide)  # type: ignore[attr-defined]
+    rows = observations(context, policy)[:1000]
+    noise = np.zeros((1000, *policy.algorithm.noise.shape), np.float32)
+    for kind in ("onnx", "torch"):
+        export_policy(policy, tmp_path / kind, kind)
+    session = onnxruntime.InferenceSession(tmp_path / "onnx", providers=["CPUExecutionProvider"])
+    program = torch.export.load(tmp_path / "torch").module()
+    with torch.inference_mode():
+        exported = program(torch.from_numpy(rows), torch.from_numpy(noise))[0].numpy()
+    (wanted,) = expected(policy, rows, noise, None)
+    for found in (session.run(None, {"observation": rows, "noise": noise})[0], exported):
+        # A sum in another order may be rounded to the next bfloat16.
+        np.testing.assert_allclose(found, wanted, atol=0.02 * np.abs(wanted).max())
+        assert (found == wanted).mean() > 0.5 or np.abs(found - wanted).mean() < 1e-3
+
+
 def test_mistakes_are_refused(make_context: MakeContext, tmp_path: Path):
     """An unknown format, a folder, a folder that is not there."""
     policy = policy_of(make_context())

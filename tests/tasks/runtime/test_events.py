@@ -17,7 +17,7 @@ from penstock.tasks.runtime.events import (
 EVENTS: list[MemberEvent] = [
     Reported("act-0", "tcp://10.0.0.7:40001", "host", 12, {}),
     Reported("env-1", "tcp://10.0.0.7:40002", "host", 13, {"environments": {"address": ("host", 1), "tiles": (0, 2)}}),
-    Preempted("learn-0"),
+    Preempted("learn-0", "tcp://10.0.0.7:40001"),
     Progress("learn-0", 3, 4096, 1, 21.5, 0.25, 2.0, 1),
     Progress("learn-0", 0, 512, 0, None, 0.0, 0.0, 0),
     LogRecord("act-1", "a task run", 30, "text of any kind: é\n"),
@@ -49,5 +49,5 @@ def test_a_malformed_message_is_refused_by_the_field(message: object, error: str
 
 def test_fields_that_dask_adds_are_ignored():
     """Dask names the worker in each message that it carries."""
-    event = Preempted("act-0")
+    event = Preempted("act-0", "tcp://10.0.0.7:40001")
     assert decode_event({**encode_event(event), "worker": "tcp://10.0.0.7:40001"}) == event

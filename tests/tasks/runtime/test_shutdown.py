@@ -53,10 +53,11 @@ def play() -> str:
 def test_a_preempted_member_resumes_on_another_worker(client: Client, how: str):
     """It leaves, Dask runs it on the other worker as if for the first time, and the flow is notified."""
     began.clear()
-    heard = threading.Event()
+    heard, told = threading.Event(), list[Preempted]()
 
     def hear(stamped: tuple[float, object]) -> None:
-        if decode_event(stamped[1]) == Preempted("act-0"):
+        if isinstance(event := decode_event(stamped[1]), Preempted):
+            told.append(event)
             heard.set()
 
     client.subscribe_topic(TOPIC, hear)
@@ -70,6 +71,7 @@ def test_a_preempted_member_resumes_on_another_worker(client: Client, how: str):
         client.retire_workers([first.address])
     assert future.result(PATIENCE_SECONDS) not in {None, first.address}
     assert heard.wait(PATIENCE_SECONDS), "what is told may come after the result"
+    assert set(told) == {Preempted("act-0", first.address)}
 
 
 def wait_in_a_thread(end_seconds: float) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 from dataclasses import asdict
+from pathlib import Path
 
 import gymnasium
 import minari
@@ -31,6 +32,7 @@ from penstock.tasks.setup.config.replay import build_replay_config
 from ....support.environments.structured_environments import SPACES, registered_id
 from ....support.stored.synthetic_shards import commit_stage
 
+GOLDEN = Path(__file__).parents[3] / "golden"
 TILES, ENVS, STEPS, ROUNDS = 2, 3, 10, 4
 OBSERVATION = spaces.Box(0, 255, (5, 6), np.uint8)
 ACTION = spaces.Discrete(7)
@@ -59,7 +61,7 @@ def make_lane(rng, env):
     }
     rows["mask"] = rng.random((total, 7)) < 0.5
     rows["terminated"], rows["truncated"] = np.zeros((2, total), np.uint8)
-    ends = np.flatnonzero(rng.random(total) < 0.08)
+    ends = np.union1d(np.flatnonzero(rng.random(total) < 0.08), [2 * STEPS - 1] if env == 0 else []).astype(np.int64)
     rows[["terminated", "truncated"][env % 2]][ends] = 1
     rows["env_id"][:] = env
     rows["episode_id"][:] = np.searchsorted(ends, np.arange(total))
@@ -76,11 +78,13 @@ def made(tmp_path):
     lanes = [make_lane(rng, env) for env in range(TILES * ENVS)]
     run = RunFolder(open_store(tmp_path / "runs"), "made")
     run.create({"format": "penstock-run/1", "identity": {}})
-    refs = []
+    refs = {0: [], 1: []}
     for round_ in range(ROUNDS):
+        stage = round_ // 2
         for tile in range(TILES):
             arrays = allocate(COLUMNS, STEPS, ENVS)
             bootstrap = {}
+            ended = []
             for env in range(ENVS):
                 rows, after, ends = lanes[tile * ENVS + env]
                 for name, array in arrays.items():
@@ -88,18 +92,26 @@ def made(tmp_path):
                 for step in {*ends.tolist(), (round_ + 1) * STEPS - 1}:
                     if step // STEPS == round_:
                         bootstrap[step % STEPS * ENVS + env] = after[step]
+                for number, step in enumerate(ends.tolist()):
+                    if step // STEPS == round_:
+                        length = step - (ends[number - 1] if number else -1)
+                        flags = rows["terminated"][step], rows["truncated"][step]
+                        ended.append((step % STEPS * ENVS + env, tile * ENVS + env, number, length, *flags))
             kept = sorted(bootstrap)
-            none = np.zeros(0, np.int64)
-            index = Episodes.from_flags(
-                none, none, none, none, none.astype(float), *[none.astype(np.uint8)] * 2, none, none
+            row, env_id, episode_id, length, *flags = np.ascontiguousarray(
+                np.array(sorted(ended), np.int64).reshape(-1, 6).T
             )
-            info = ShardInfo(0, 0, round_, tile, STEPS, ENVS, round_, round_, "Made-v0", {}, index)
+            index = Episodes.from_flags(
+                row, env_id, episode_id, length, np.zeros(len(row)), *flags, np.zeros_like(row), np.zeros_like(row)
+            )
+            info = ShardInfo(0, stage, round_, tile, STEPS, ENVS, round_, round_, "Made-v0", {}, index)
             stacked = np.stack([bootstrap[row] for row in kept])
             shard = encode_shard(ShardColumns(COLUMNS, arrays), np.array(kept), stacked, info)
-            name = shard_name(0, 0, round_, tile, shard.digest)
+            name = shard_name(stage, 0, round_, tile, shard.digest)
             run.store.write(name, shard.parts)
-            refs.append(ShardRef(name, shard.digest, shard.nbytes, round_, tile, STEPS * ENVS))
-    commit_stage(run, 0, refs)
+            refs[stage].append(ShardRef(name, shard.digest, shard.nbytes, round_, tile, STEPS * ENVS))
+    for stage, made_in in refs.items():
+        commit_stage(run, stage, made_in)
     return run, lanes
 
 
@@ -251,6 +263,28 @@ def test_structured_actions_are_vectors_in_shards_and_themselves_in_datasets(tmp
         same(mine, theirs)
 
 
+def test_choices_are_exported_as_the_environment_counts_them(made, tmp_path):
+    """A run stores them from 0. A dataset that was imported keeps its own; a name with a dot is no id of Minari's."""
+    run, lanes = made
+    space = spaces.Discrete(7, start=5)
+    export_run(run, tmp_path / "own", OBSERVATION, space)
+    stored = np.concatenate([rows["action"] for rows, _, _ in lanes])
+    exported = np.concatenate([episode.actions for episode in episodes_of(tmp_path / "own")])
+    assert np.array_equal(np.sort(exported), np.sort(stored + 5))
+    again = RunFolder(open_store(tmp_path / "runs"), "made.again")
+    import_dataset(again, tmp_path / "own")
+    assert spaces_of(again)[1] == space
+    export_run(again, tmp_path / "back", *spaces_of(again))
+    same_episodes(episodes_of(tmp_path / "own"), episodes_of(tmp_path / "back"))
+    assert minari.MinariDataset(tmp_path / "back" / "data").id == "penstock/made-again-v0"
+
+
+def test_a_replay_is_not_exported(tmp_path):
+    with pytest.raises(ConfigError, match="'replayed' is a replay, which stores no shards; name the runs that it read"):
+        export_run(RunFolder(open_store(GOLDEN), "replayed"), tmp_path / "out", OBSERVATION, ACTION)
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_run_of_structured_actions_exports_the_environments_own(tmp_path):
     """Its pool takes vectors, and its data set has the environment's space."""
     run = RunFolder(open_store(tmp_path), "hybrid")
@@ -268,6 +302,19 @@ def test_a_run_of_structured_actions_exports_the_environments_own(tmp_path):
         ),
         ([{}, {"rewards": [0.0, np.nan, 1.0]}], "episode 1 of the dataset has the reward nan, expected finite numbers"),
         ([{"infos": {"k": np.zeros(4)}}, {"infos": {"k": np.zeros(4, int)}}], "'k' is int64 .* in one and float64"),
+        (
+            [{"infos": {"env_id": np.zeros((4, 2), int)}}],
+            r"info 'env_id' of int64 \[4, 2\], expected one whole number a",
+        ),
+        (
+            [{"infos": {"episode_id": np.full(4, 7.5)}}],
+            r"info 'episode_id' of float64 \[4\], expected one whole number",
+        ),
+        (
+            [{"infos": {"next_observation": np.zeros(4)}}],
+            "'next_observation' .* readers compute it from the observations",
+        ),
+        ([{"infos": {"cut": np.zeros(4)}}], r"info 'cut' of float64 \[4\], expected one boolean a step"),
     ],
 )
 def test_datasets_that_are_no_whole_episodes_are_refused(tmp_path, episodes, said):
@@ -301,9 +348,30 @@ def test_a_run_without_commits_or_shards_is_not_exported(made, tmp_path):
         export_run(empty, tmp_path / "out", OBSERVATION, ACTION)
     run, _ = made
     keep_shards_from(run.store, 1)
-    with pytest.raises(ConfigError, match=r"no longer have shards: those before stage 1 were dropped"):
+    with pytest.raises(ConfigError, match=r"has no shards before stage 1, .* --from-stage 1 exports the others"):
         export_run(run, tmp_path / "out", OBSERVATION, ACTION)
+    with pytest.raises(ConfigError, match=r"from stage 2: run 'made' has committed stages 0 to 1"):
+        export_run(run, tmp_path / "out", OBSERVATION, ACTION, from_stage=2)
     assert not (tmp_path / "out").exists()
+
+
+def test_an_export_of_later_stages_has_their_whole_episodes_alone(made, tmp_path):
+    """Shards were dropped: what remains is those episodes that began after them, also right after them."""
+    run, lanes = made
+    keep_shards_from(run.store, 1)
+    exported = export_run(run, tmp_path / "dataset", OBSERVATION, ACTION, from_stage=1)
+    first = 2 * STEPS
+    expected = {}
+    for env, (rows, _, ends) in enumerate(lanes):
+        starts = [start for start in [0, *(ends + 1).tolist()] if first <= start < STEPS * ROUNDS]
+        expected |= {(env, int(rows["episode_id"][start])): rows["reward"][start:] for start in starts}
+    assert any(first - 1 in ends for _, _, ends in lanes), "an episode must begin with the first shard that is read"
+    episodes = episodes_of(tmp_path / "dataset")
+    assert len(episodes) == len(expected) == exported.episodes
+    for episode in episodes:
+        rewards = expected[int(episode.infos["env_id"][0]), int(episode.infos["episode_id"][0])]
+        same(episode.rewards, rewards[: len(episode.rewards)])
+    assert exported.steps == sum(len(episode.rewards) for episode in episodes)
 
 
 def test_of_two_exports_into_one_folder_one_is_refused(made, tmp_path):

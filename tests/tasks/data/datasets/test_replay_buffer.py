@@ -341,7 +341,7 @@ def test_what_the_window_needs_is_kept_while_it_is_open(url):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"capacity_rows": 0}, "capacity_rows is 0, expected 1 or more"),
+        ({"capacity_rows": 0}, "capacity_rows is 0, expected a whole number of 1 or more"),
         ({"capacity_rows": SHARD_ROWS - 1}, rf"capacity_rows is 31, and 'one/shards/.* has {SHARD_ROWS} rows"),
         ({"budget_bytes": 0}, "budget_bytes is 0"),
         ({"exponent": -0.1}, "exponent is -0.1"),
@@ -399,6 +399,13 @@ def test_states_of_something_else_are_refused(url):
             StoredReplayBuffer(url, runs, **{**PRIORITISED, **changes}).load_state_dict(state)
     with pytest.raises(ConfigError, match="format"):
         StoredReplayBuffer(url, "one", **PRIORITISED).load_state_dict({})
+    for altered, message in (
+        ({name: value for name, value in state.items() if name != "taken"}, "has no taken: it was altered"),
+        ({**state, "taken": {}}, "a stage of each run: it was altered"),
+        ({**state, "seed": "x"}, "has the seed 'x'"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            StoredReplayBuffer(url, "one", **PRIORITISED).load_state_dict(altered)
     other = open_store(f"{url}/other")
     for length in (1, STAGES):
         name = f"{url}/other-{length}"

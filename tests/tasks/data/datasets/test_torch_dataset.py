@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from penstock.storage.errors import ConfigError, CorruptObjectError, RunNotFound
 from penstock.storage.runs.run import RunFolder
 from penstock.storage.shards.specs import Spec
 from penstock.storage.stores.open import open_store
+from penstock.tasks.data.datasets.replay_buffer import StoredReplayBuffer
 from penstock.tasks.data.datasets.shard_windows import ShardWindow
 from penstock.tasks.data.datasets.torch_dataset import TrajectoryDataset
 from penstock.tasks.data.input.pipeline import ShardPipeline
@@ -23,8 +26,8 @@ from ....support.stored.synthetic_shards import COLUMNS, commit_stage, fill, mak
 
 if TYPE_CHECKING:
     from multiprocessing.context import BaseContext
-    from pathlib import Path
 
+GOLDEN = Path(__file__).parents[3] / "golden"
 STAGES, ROUNDS, TILES, STEPS, ENVS = 2, 2, 3, 4, 2
 SHARDS, ROWS = STAGES * ROUNDS * TILES, STAGES * ROUNDS * TILES * STEPS * ENVS
 MIXED = {"shuffle": "rows", "window_shards": 2, "lanes": 4, "batch_rows": 5, "seed": 3}
@@ -319,13 +322,15 @@ def test_a_damaged_shard_is_named_and_stays(url):
         ({"stages": [0]}, r"stages is \[0\], expected a range of consecutive stages"),
         ({"stages": 0}, r"stages is 0, expected a range"),
         ({"stages": range(-3, 1)}, r"stages is range\(-3, 1\), expected a range"),
-        ({"seed": -1}, r"seed is -1, expected 0 or more"),
+        ({"seed": -1}, r"seed is -1, expected a whole number of 0 or more"),
+        ({"seed": 1.5}, r"seed is 1\.5, expected a whole number of 0 or more"),
         ({"runs": ["one", "one"]}, r"runs is \['one', 'one'\], expected the names of one or several different runs"),
         ({"runs": []}, r"runs is \[\], expected the names"),
         ({"columns": "reward"}, r"columns is 'reward', expected names of columns, such as \['reward'\]"),
         ({"columns": []}, r"columns is \[\], expected names"),
         ({"batch_rows": "512"}, r"batch_rows is '512', expected a whole number of 1 or more"),
         ({"lanes": 1.5}, r"lanes is 1\.5, expected a whole number"),
+        ({"columns": (1,)}, r"columns is \(1,\), expected names of columns"),
     ],
 )
 def test_a_wrong_argument_is_refused_by_name(url, wrong, message):
@@ -343,6 +348,29 @@ def test_a_loop_over_nothing_is_refused(url, tmp_path):
     RunFolder(open_store(tmp_path), "new").create({"created": "now"})
     with pytest.raises(ConfigError, match=r"run 'new' has committed nothing"):
         next(iter(TrajectoryDataset(str(tmp_path), "new")))
+
+
+def test_a_replay_has_no_rows_and_says_whose_it_read(tmp_path):
+    """Its stages are committed, so there is nothing to wait for."""
+    shutil.copytree(GOLDEN / "replayed", tmp_path / "replayed")
+    said = "run 'replayed' is a replay, which stores no shards; name the runs that it read: golden"
+    with pytest.raises(ConfigError, match=said):
+        next(iter(TrajectoryDataset(str(tmp_path), "replayed")))
+    buffer = StoredReplayBuffer(str(tmp_path), "replayed", capacity_rows=9)
+    with buffer, pytest.raises(ConfigError, match=said):
+        buffer.sample(1)
+
+
+def test_settings_of_numpys_numbers_give_states_of_json(url):
+    made = {"batch_rows": np.int64(7), "lanes": np.int32(2), "seed": np.uint8(3)}
+    dataset = TrajectoryDataset(url, "one", **made)
+    dataset.set_epoch(np.int64(2))
+    state = json.loads(json.dumps(dataset.state_dict()))
+    again = TrajectoryDataset(url, "one", **made)
+    again.load_state_dict(state)
+    assert again.epoch == 2
+    buffer = StoredReplayBuffer(url, "one", capacity_rows=1e3, seed=np.int64(5))
+    json.dumps(buffer.state_dict())
 
 
 def test_what_can_not_be_is_refused(url):

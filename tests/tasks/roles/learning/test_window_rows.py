@@ -159,6 +159,21 @@ def test_the_next_stage_has_the_rows_of_the_stage_before(make_context, budget_by
         assert torch.equal(column, torch.cat([part[name] for part in parts])), name
 
 
+def test_a_window_that_just_fits_is_read_once(make_context):
+    """Its ring has memory for all of its rows, though none is left for reading a shard."""
+    made = Committed(make_context(SETTINGS), stages=2)
+    ring_bytes = 4 * sum(column.nbytes for tile in range(TILES) for column in made.batch(0, 0, tile).values())
+    with open_window(assignment(ring_bytes), made.context, CPU, range(1, 4)) as rows:
+        loaded = [made.loaded(2, 4, tile) for tile in range(TILES)]
+        batches = [made.context.algorithm.post({}, item.trajectory) for item in loaded]
+        rows.add(range(1, 5), [item.ref for item in loaded], batches)
+        every = torch.arange(4 * TILES * STEPS * ENVS)
+        first = rows.take(every)
+        remove_shards(made)
+        for name, column in rows.take(every).items():
+            assert torch.equal(column, first[name]), name
+
+
 def test_a_stage_that_is_learned_again_has_its_own_window(make_context):
     """Rounds that left the window are read again, if their stage was learned and not committed."""
     made = Committed(make_context(SETTINGS), stages=2)
