@@ -48,7 +48,9 @@ def decisions(store):
     }
 
 
-@pytest.mark.parametrize("runs_at_once", [1, 2, 3])
+@pytest.mark.parametrize(
+    "runs_at_once", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(3, marks=pytest.mark.slow)]
+)
 def test_a_search_that_was_stopped_ends_with_the_same_trials(store, runs_at_once):
     """Whatever it had decided; trials are not repeated, and the best run is the first row."""
     shown = []

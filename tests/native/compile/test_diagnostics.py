@@ -116,6 +116,7 @@ ALMOST = {
 }
 
 
+@pytest.mark.slow
 def test_what_is_declared_almost_right_is_refused(tmp_path: Path):
     """Parts that an environment need not have would be ignored, and its settings or states not be checked.
 
@@ -160,6 +161,7 @@ def test_an_action_of_no_choice_is_refused(tmp_path: Path):
         native.load(header, flags=QUICK)
 
 
+@pytest.mark.slow
 def test_a_step_without_its_result_is_refused(tmp_path: Path):
     """A compiler warns of it alone, and whatever is in memory would be the reward."""
     (header := tmp_path / "ends.hpp").write_text(
@@ -170,6 +172,7 @@ def test_a_step_without_its_result_is_refused(tmp_path: Path):
         native.load(header, flags=QUICK)
 
 
+@pytest.mark.slow
 def test_a_teams_observation_has_an_axis_of_its_agents(tmp_path: Path):
     """Without it the pool's arrays would be split at the wrong places."""
     (header := tmp_path / "team.hpp").write_text(
@@ -179,6 +182,7 @@ def test_a_teams_observation_has_an_axis_of_its_agents(tmp_path: Path):
         native.load(header, flags=QUICK)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("right", "wrong"), [("agents", "walkers"), ("MultiDiscrete<3, agents>", "Discrete<3>")])
 def test_a_teams_action_is_one_for_each_agent(tmp_path: Path, right: str, wrong: str):
     """MultiDiscrete without `agents` would compile, and train until torch found another shape."""
@@ -189,6 +193,7 @@ def test_a_teams_action_is_one_for_each_agent(tmp_path: Path, right: str, wrong:
         native.load(header, flags=QUICK)
 
 
+@pytest.mark.slow
 def test_syntax_errors_are_reported_with_their_line(tmp_path: Path):
     """A misspelt name, or a header that is not there: the compiler's sentence, the place, the line."""
     header = tmp_path / "slip.hpp"

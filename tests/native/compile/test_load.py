@@ -159,7 +159,7 @@ def test_refused_asynchronous_reset_leaves_an_open_round_its_arrays(own: native.
     assert all(array() is not None for array in kept)
 
 
-@pytest.mark.parametrize("name", ["CartPole-v1", "Ant-v5"])
+@pytest.mark.parametrize("name", ["CartPole-v1", pytest.param("Ant-v5", marks=pytest.mark.slow)])
 def test_built_in_ids_are_refused(tmp_path: Path, name: str):
     """Those of MuJoCo's tasks, too, whether or not their library is loaded: one would take the other's place."""
     header = counter(tmp_path, stride=1)

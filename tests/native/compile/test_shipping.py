@@ -110,6 +110,7 @@ def test_entry_point_package_is_found_without_an_import(package: Path):
     assert shapes == "(3, 1) (1,)"
 
 
+@pytest.mark.slow
 def test_library_is_checked_before_it_is_loaded(package: Path, tmp_path: Path):
     """A missing file, or one that is no library of environments, is named; a good one gives its ids."""
     with pytest.raises(FileNotFoundError, match=r"there is no library '/absent.so'"):

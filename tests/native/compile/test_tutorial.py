@@ -70,6 +70,7 @@ def test_the_header_passes_the_checks(blocks: list[tuple[str, str]], folder: Pat
     assert said.rstrip().endswith("all is well")
 
 
+@pytest.mark.slow
 def test_a_team_is_stepped_as_documented(folder: Path):
     """Each agent has a reward, and sees its own place first."""
     native.load(folder / "apart.hpp", flags=["-O0"])

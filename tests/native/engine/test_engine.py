@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parents[1]
-SANITIZERS = [pytest.param(name, marks=pytest.mark.slow) for name in ("thread", "address,undefined")]
 
 
-@pytest.mark.parametrize("sanitizer", [None, *SANITIZERS])
+@pytest.mark.slow
+@pytest.mark.parametrize("sanitizer", [None, "thread", "address,undefined"])
 def test_engine(tmp_path: Path, sanitizer: str | None):
     """Errors, allocation, threads and forks are as promised, for an environment that is written in the test.
 

@@ -129,6 +129,7 @@ print(all(same))
 """
 
 
+@pytest.mark.slow
 def test_frames_equal_those_of_gymnasium():
     """After a reset, pixel for pixel; of each environment of a pool, and others after some steps."""
     done = drawn(FRAMES)

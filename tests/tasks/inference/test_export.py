@@ -70,7 +70,10 @@ def agree(found: list[np.ndarray], wanted: list[np.ndarray], spread: float) -> N
 
 @pytest.mark.parametrize(
     ("kind_context", "kind"),
-    [kind_case(name, kind) for name in KINDS for kind in ("onnx", "torch")],
+    [
+        *(kind_case(name, "onnx") for name in KINDS),
+        *(pytest.param(name, "torch", marks=() if name == "ppo" else pytest.mark.slow) for name in KINDS),
+    ],
     indirect=["kind_context"],
 )
 def test_it_acts_as_the_run(kind_context: RunContext, tmp_path: Path, kind: str):

@@ -45,6 +45,7 @@ def test_two_names_of_one_place_are_one_tracker(monkeypatch: pytest.MonkeyPatch,
         one._client.close()
 
 
+@pytest.mark.slow
 def test_a_disabled_wandb_makes_no_record(monkeypatch: pytest.MonkeyPatch):
     """It has no files of which a resumed run could read what is lacking."""
     monkeypatch.setenv("WANDB_MODE", "disabled")

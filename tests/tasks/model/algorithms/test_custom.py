@@ -284,6 +284,7 @@ class Choosing(SAC):
 """
 
 
+@pytest.mark.slow
 def test_a_subclass_keeps_the_limits_of_the_settings_that_it_inherits(write: Write):
     """As those of the algorithm itself: it would fail in the first step, or never learn."""
     module = write(before=INHERITING)

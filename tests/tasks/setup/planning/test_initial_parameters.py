@@ -98,7 +98,7 @@ def test_all_parameters_are_taken_and_belong_to_the_run(make_context: MakeContex
         start_from(state, run.store, run.initial().digest)
 
 
-@pytest.mark.parametrize("dtype", [torch.int64, torch.float32])
+@pytest.mark.parametrize("dtype", [torch.int64, pytest.param(torch.float32, marks=pytest.mark.slow)])
 def test_rounds_are_counted_anew(make_context: MakeContext, dtype: torch.dtype):
     """A schedule belongs to a run, also where an older version has stored its counter as a float."""
     annealed = {"algorithm": {"hidden": [8], "final_entropy_weight": 0.0, "anneal_rounds": 9}}
@@ -109,7 +109,7 @@ def test_rounds_are_counted_anew(make_context: MakeContext, dtype: torch.dtype):
     assert torch.equal(state.targets["rounds"], torch.tensor(0))
 
 
-@pytest.mark.parametrize("name", ["dqn", "qr_dqn"])
+@pytest.mark.parametrize("name", ["dqn", pytest.param("qr_dqn", marks=pytest.mark.slow)])
 def test_exploration_begins_anew_unless_it_is_named(make_context: MakeContext, name: str):
     """Epsilon is that of the run's own minibatches; where it is named, it goes on from the source's count."""
     settings = {"algorithm": {"name": name, "hidden": [8], "epsilon_minibatches": 100}}
@@ -129,7 +129,7 @@ def test_exploration_begins_anew_unless_it_is_named(make_context: MakeContext, n
     assert epsilon(named) == epsilon(source) < own
 
 
-@pytest.mark.parametrize("name", ["sac", "td3"])
+@pytest.mark.parametrize("name", ["sac", pytest.param("td3", marks=pytest.mark.slow)])
 def test_random_actions_at_the_start_are_the_runs_own(make_context: MakeContext, name: str):
     """However many steps the source has taken."""
     settings = {**SAC, "algorithm": {**SAC["algorithm"], "name": name, "random_steps": 64}}
