@@ -44,7 +44,8 @@ def sweep(
     points = grid_points(name, grid, config)
     check_points(points)
     records = SweepRecords(config.store, name)
-    return run_grid(name, records, points, runs_at_once, sweep_display(records, list(points[0].values)))
+    with records.held():
+        return run_grid(name, records, points, runs_at_once, sweep_display(records, list(points[0].values)))
 
 
 @flow(name="search", flow_run_name="search {name}", persist_result=False, validate_parameters=True)
@@ -91,7 +92,8 @@ def search(
         warmup_stages=warmup_stages,
     )
     records = SweepRecords(config.store, name)
-    return run_search(plan, records, sweep_display(records, list(plan.space)))
+    with records.held():
+        return run_search(plan, records, sweep_display(records, list(plan.space)))
 
 
 @flow(name="halve", flow_run_name="halve {name}", persist_result=False, validate_parameters=True)
@@ -124,7 +126,8 @@ def halve(
     config = with_deployment_defaults(config)
     plan = plan_halving(name, space, config, runs=runs, reduction=reduction, first_stages=first_stages, seed=seed)
     records = SweepRecords(config.store, name)
-    return run_halving(plan, records, runs_at_once, sweep_display(records, list(plan.space)))
+    with records.held():
+        return run_halving(plan, records, runs_at_once, sweep_display(records, list(plan.space)))
 
 
 @flow(name="population", flow_run_name="population {name}", persist_result=False, validate_parameters=True)
@@ -165,4 +168,5 @@ def population(
         seed=seed,
     )
     records = SweepRecords(config.store, name)
-    return run_population(plan, records, runs_at_once, sweep_display(records, list(plan.space)))
+    with records.held():
+        return run_population(plan, records, runs_at_once, sweep_display(records, list(plan.space)))

@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from penstock.flows.display.console import print_table
+from penstock.storage.errors import ConfigError
 
 
 def scale(
@@ -17,7 +18,7 @@ def scale(
     actors: Annotated[
         str, typer.Option(help="Numbers of actors, separated by commas; one row each.")
     ] = "1,8,64,512,4096",
-    learners: Annotated[int, typer.Option(help="Learners that share the learning.")] = 1,
+    learners: Annotated[int | None, typer.Option(help="Learners that share the learning.", show_default="1")] = None,
     enough_learners: Annotated[
         bool, typer.Option("--enough-learners", help="As few learners in each row as keep up with its actors.")
     ] = False,
@@ -42,11 +43,13 @@ def scale(
     from penstock.flows.settings.options import configured
     from penstock.flows.support.capacity_table import scale as predicted
 
+    if enough_learners and learners is not None:
+        raise ConfigError(f"--learners {learners} and --enough-learners, which chooses their number: leave one out")
     config = configured(preset, context.args, {})
     found = predicted(
         config,
         actors,
-        learners=None if enough_learners else learners,
+        learners=None if enough_learners else 1 if learners is None else learners,
         actors_per_node=actors_per_node,
         schedulers=schedulers,
         hours=hours,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from prefect.runtime import deployment, flow_run
 
+from penstock.storage.digest import digest
 from penstock.tasks.setup.config.run import ConfigT, RunConfig
 
 if TYPE_CHECKING:
@@ -40,5 +41,9 @@ def resume_name() -> str:
 
 
 def artifact_key(run: str, kind: str) -> str:
-    """Return an artifact's key, such as `cartpole-1-stages`; Prefect allows letters, digits and dashes."""
-    return f"{run.replace('.', '-').replace('_', '-')}-{kind}"
+    """Return an artifact's key, such as `cartpole-1-stages`; Prefect allows letters, digits and dashes.
+
+    A name with other characters is told from one with dashes in their places by a part of its digest.
+    """
+    allowed = run.replace(".", "-").replace("_", "-")
+    return f"{run}-{kind}" if allowed == run else f"{allowed}-{digest(run.encode())[:6]}-{kind}"

@@ -11,15 +11,23 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from penstock.storage.digest import canonical_json, parse_json
-from penstock.storage.errors import ConfigError, CorruptObjectError, ObjectExistsError, ObjectNotFoundError
+from penstock.storage.errors import (
+    ConfigError,
+    CorruptObjectError,
+    LeaseHeldError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+)
+from penstock.storage.runs.lease import acquire
 from penstock.storage.runs.run import SWEEPS
 from penstock.storage.stores.open import open_store
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 FORMAT = "penstock-sweep/1"
 _DESCRIPTION = "sweep.json"
+_LEASE_TTL_SECONDS = 30.0
 
 
 class SweepRecords:
@@ -33,6 +41,20 @@ class SweepRecords:
     def __init__(self, store: str, name: str) -> None:
         self.name = name
         self.store = open_store(store).at(f"{SWEEPS}{name}")
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep the sweep for this flow: of two, each would train the same runs and take the other's for failed.
+
+        Raises:
+            LeaseHeldError: another flow has it.
+        """
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(acquire(self.store, f"sweep {self.name}", _LEASE_TTL_SECONDS))
+            except LeaseHeldError as error:
+                raise LeaseHeldError(f"sweep '{self.name}' in {self.store.url} is under way: {error}") from error
+            yield
 
     def begin(self, method: str, settings: Mapping[str, Any]) -> None:
         """Record the sweep's settings, or check that it was begun with the same ones.

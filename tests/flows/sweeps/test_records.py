@@ -4,7 +4,7 @@ import pytest
 
 from penstock.flows.sweeps.grid import run_grid
 from penstock.flows.sweeps.records import SweepRecords
-from penstock.storage.errors import ConfigError, CorruptObjectError
+from penstock.storage.errors import ConfigError, CorruptObjectError, LeaseHeldError
 from penstock.storage.runs.run import list_runs
 from penstock.storage.stores.open import open_store
 
@@ -46,3 +46,14 @@ def test_a_grid_takes_no_other_sweeps_name(tmp_path):
     SweepRecords(str(tmp_path), "tpe").begin("search", {"seed": 1})
     with pytest.raises(ConfigError, match='method was "search", is "sweep"'):
         run_grid("tpe", SweepRecords(str(tmp_path), "tpe"), [], 1, lambda rows: None)
+
+
+def test_a_sweep_that_is_under_way_is_not_started_again(tmp_path):
+    """Both would train the same runs; once the first has ended, the second goes on with its records."""
+    first, second = (SweepRecords(str(tmp_path), "rates") for _ in range(2))
+    said = r"sweep 'rates' in .* is under way: .* by sweep rates"
+    with first.held(), pytest.raises(LeaseHeldError, match=said), second.held():
+        pass
+    with second.held():
+        assert second.read("rungs/00.json") is None
+    assert list_runs(open_store(tmp_path)) == []
