@@ -17,12 +17,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from distributed import as_completed, span
-from distributed.scheduler import KilledWorker
 
-from penstock.storage.error_places import describe_error
-from penstock.storage.errors import GangError, MemberLeftError, MemberLostError, MemberStoppedError, PenstockError
+from penstock.storage.errors import GangError, MemberLeftError, MemberLostError, MemberStoppedError
 from penstock.storage.records import RecordError
 from penstock.tasks.driver.admission import rpc
+from penstock.tasks.driver.failures import explain, gone, lost
 from penstock.tasks.driver.forgetting import SPAN
 from penstock.tasks.driver.worker_slots import reschedule_blocked, unschedulable_tasks, worker_addresses
 from penstock.tasks.roles.worker.entrypoint import run_member
@@ -282,7 +281,7 @@ class Gang:
                 name for name, member in list(self.members.items()) if member.address not in addresses[member.cluster]
             ]
             if missing:
-                return _lost(missing)
+                return lost(missing)
             time.sleep(_POLL_SECONDS)
         return self.error or error
 
@@ -404,7 +403,7 @@ class Gang:
                 self._gone.discard(event.address)
             started = self._started
             if started and moved and works_in_step(self.policy):
-                self.error = self.error or _lost([name])
+                self.error = self.error or lost([name])
             error = self.error
             self._ended.discard(name)
             self._changed.notify_all()
@@ -463,40 +462,3 @@ class Gang:
             "advertised": {name: member.advertised for name, member in near.items()},
             "elsewhere": len(near) < len(self.members),
         }
-
-
-_WHY_WORKERS_DIE = (
-    "a worker that keeps dying is often out of memory, or an environment of your own in C++ ends its process "
-    "(`penstock check-env` says so)"
-)
-
-
-def gone(cluster: Cluster) -> GangError:
-    """Return the error of a cluster that was lost with members of a gang."""
-    return GangError(
-        f"the Dask scheduler at {cluster.address} was lost, and its members with it. The last commit is intact: "
-        f"restart the scheduler and its workers, or name another one, then resume the run"
-    )
-
-
-def _lost(names: list[str]) -> MemberLostError:
-    return MemberLostError(
-        f"{', '.join(names)} was lost with the process that ran it, and the members that synchronise with it can't "
-        f"continue; {_WHY_WORKERS_DIE}. The last commit is intact: check the worker's log, then resume the run"
-    )
-
-
-def explain(error: BaseException) -> BaseException:
-    """Return a readable error for a member's failure; Penstock's own errors stay as they are."""
-    if isinstance(error, PenstockError):
-        return error
-    if isinstance(error, KilledWorker):
-        return GangError(
-            f"{str(error.task).split(' ', 1)[0]} was lost {error.allowed_failures + 1} times with the process that ran "
-            f"it, most recently on {error.last_worker.address}; {_WHY_WORKERS_DIE}. The last commit is intact: check "
-            f"the worker's log, then resume the run"
-        )
-    return GangError(
-        f"a member failed with {describe_error(error)}. Of an algorithm or an environment of your own, `penstock "
-        f"check-algorithm` and `penstock check-env` say more; correct it, and resume the run: the last commit is intact"
-    )

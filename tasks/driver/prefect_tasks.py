@@ -13,7 +13,7 @@ from prefect.context import FlowRunContext
 from prefect.runtime import task_run
 
 from penstock.storage.errors import GangError
-from penstock.tasks.driver.gang import explain
+from penstock.tasks.driver.failures import explain
 from penstock.tasks.driver.worker_slots import is_running
 from penstock.tasks.roles.worker.entrypoint import run_evaluation
 

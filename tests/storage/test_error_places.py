@@ -7,7 +7,7 @@ import json
 import pytest
 
 from penstock.storage.error_places import describe_error
-from penstock.tasks.driver.gang import explain
+from penstock.tasks.driver.failures import explain
 
 
 def failing() -> None:
