@@ -118,7 +118,7 @@ def main() -> None:
     """Print a line for each shard of a run."""
     run, first = Path(*sys.argv[1:2]), sys.argv[2] if len(sys.argv) > 2 else "0"
     if len(sys.argv) not in (2, 3) or not (run / "run.json").exists() or not first.isdecimal():
-        sys.exit("usage: python read_run.py RUN [FIRST_STAGE], where RUN is a folder with a run.json")
+        sys.exit("usage: python read_run.py RUN [FIRST_STAGE]: a folder with a run.json, and a number")
     found = False
     for table in shards(run, int(first)):
         found = True

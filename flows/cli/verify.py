@@ -58,7 +58,7 @@ def verify(
         if left:
             console.print(
                 f"{left} damaged objects are named by no commit, as a power cut leaves them, and not needed: "
-                f"`penstock verify {run} --repair` removes them"
+                f"`{folder.command('verify', '--repair')}` removes them"
             )
     if needed:
         raise typer.Exit(1)

@@ -10,6 +10,7 @@ import re
 import shlex
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.storage.digest import canonical_json, digest, parse_json
@@ -30,7 +31,6 @@ from penstock.storage.stores.open import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
-    from pathlib import Path
 
     from penstock.storage.refs import Ref
     from penstock.storage.runs.commit_schema import Commit
@@ -55,7 +55,8 @@ _log = logging.getLogger(__name__)
 
 def store_option(url: str) -> str:
     """Return what a command line needs after a blank to find a store; empty for the usual one."""
-    return "" if url == USUAL_STORE else f" --store {shlex.quote(url)}"
+    usual = {USUAL_STORE, str(Path(USUAL_STORE).absolute())}  # a store that was opened has no relative folder
+    return "" if url in usual else f" --store {shlex.quote(url)}"
 
 
 class RunFolder:

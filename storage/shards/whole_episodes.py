@@ -49,6 +49,7 @@ def whole_episodes(shards: Iterable[Shard], *, from_start: bool = True) -> Itera
             too late to be learned from, episodes are cut.
         from_start: whether the first shards are the run's. Otherwise an environment's first episode may have begun
             before; it is left out unless it ends, and the shard that has its end says that all its steps were read.
+            What a missing shard cuts off of it counts as an episode.
     """
     lanes: dict[tuple[int, int], _Open] = {}
     rounds: dict[int, int] = {}

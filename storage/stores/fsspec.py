@@ -10,7 +10,8 @@ import errno
 from typing import TYPE_CHECKING, Any
 
 import fsspec
-from fsspec.asyn import AsyncFileSystem, sync
+from fsspec.asyn import sync
+from fsspec.exceptions import FSTimeoutError
 
 from penstock.storage.errors import ConfigError
 from penstock.storage.stores.remote import CONNECT_SECONDS, NO_BUCKET, READ_SECONDS, Fault, RemoteStore
@@ -88,16 +89,31 @@ class FsspecStore(RemoteStore):
             raise
 
     def _put(self, client: Any, path: str, content: bytes) -> None:
-        _upload(client, path, content)
+        self._upload(client, path, content)
 
     def _put_if_absent(self, client: Any, path: str, content: bytes) -> None:
         try:
-            _upload(client, path, content, mode="create")
+            self._upload(client, path, content, mode="create")
         except OSError as error:
             # Some servers refuse without naming the condition; s3fs reports that as an invalid argument.
-            if error.errno == errno.EINVAL and FsspecStore._has(self, client, path):
+            if error.errno == errno.EINVAL and self._has(client, path):
                 raise FileExistsError(path) from error
             raise
+
+    def _upload(self, client: Any, path: str, content: bytes, **options: str) -> None:
+        """Upload an object; to S3 within a time that depends on its size.
+
+        aiohttp's own time-out begins after the last byte: it would wait for ever for the `100 Continue` of a service
+        that does not answer, and for one that takes no more.
+        """
+        if not self._is_s3:
+            client.pipe_file(path, content, **options)
+            return
+        seconds = READ_SECONDS + len(content) / _SLOWEST_BYTES_PER_SECOND
+        try:
+            sync(client.loop, client._pipe_file, path, content, timeout=seconds, **options)  # noqa: SLF001  (as fsspec)
+        except FSTimeoutError as error:
+            raise TimeoutError(f"it was not taken within {seconds:.0f} s") from error
 
     def _has(self, client: Any, path: str) -> bool:
         try:
@@ -136,19 +152,6 @@ class FsspecStore(RemoteStore):
         if isinstance(error, _PERMANENT) or (isinstance(error, OSError) and error.errno in _PERMANENT_NUMBERS):
             return Fault.PERMANENT
         return Fault.TRANSIENT
-
-
-def _upload(client: Any, path: str, content: bytes, **options: str) -> None:
-    """Upload an object, within a time that depends on its size.
-
-    aiohttp's own time-out begins after the last byte: it would wait for ever for the `100 Continue` of a service that
-    does not answer, and for one that takes no more.
-    """
-    if not isinstance(client, AsyncFileSystem):
-        client.pipe_file(path, content, **options)
-        return
-    seconds = READ_SECONDS + len(content) / _SLOWEST_BYTES_PER_SECOND
-    sync(client.loop, client._pipe_file, path, content, timeout=seconds, **options)  # noqa: SLF001  (as fsspec does)
 
 
 def _answer(error: OSError) -> dict[str, Any]:

@@ -39,7 +39,7 @@ _TRY_AGAIN = {408, 409, 425, 429}
 _STALLED = "RequestTimeout"
 """S3's code, with status 400, for an upload whose bytes did not come for some time."""
 _CAUSES = re.compile(r'(?:message|error): "([^"]+)"|InvalidCertificate\(\s*(\w+)|\b(TimedOut)\b')
-"""Why there was no answer: only in the client's text for debugging, which holds much else."""
+"""Finds why there was no answer, in the client's text for debugging, which holds much else."""
 _runs_in: int | None = None  # process in which the client's threads were started
 
 
@@ -77,7 +77,7 @@ class ObstoreStore(RemoteStore):
             settings["unsigned_payload"] = True  # TLS covers it, and a hash of every upload costs
         if access.anonymous:
             settings["skip_signature"] = True
-        trusted = {"root_certificate": Path(access.ca_bundle).read_bytes()} if access.ca_bundle else {}
+        trusted = {} if access.ca_bundle is None else {"root_certificate": _authorities(access.ca_bundle)}
         store = S3Store(
             self._bucket,
             config=settings,
@@ -153,6 +153,14 @@ class ObstoreStore(RemoteStore):
             return ": ".join([text.rstrip(": "), *named])
         causes = [next(filter(None, found)) for found in _CAUSES.findall(debug)] if _status(error) is None else []
         return f"{text} ({', '.join(dict.fromkeys(causes))})" if causes else text
+
+
+def _authorities(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        # Not as it is: of a missing file, it would read as a missing object.
+        raise ValueError(f"AWS_CA_BUNDLE, or ca_bundle of ~/.aws/config, can't be read: {error}") from error
 
 
 def _provider(access: S3Access) -> Any:

@@ -1,4 +1,4 @@
-"""Finds S3's endpoint and credentials by botocore, as s3fs does, for clients that lack the usual chain.
+"""Finds S3's endpoint and credentials by botocore, as s3fs does, for a client that lacks the usual chain.
 
 Environment (`AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT_URL`, `AWS_PROFILE` ...), then `~/.aws`, then the machine's role.
 """
@@ -40,7 +40,7 @@ class S3Access:
 
         Raises:
             PermissionError: no credentials were found, and `anon` is not set.
-            ValueError: the endpoint is not a url; one of the clients would abort the process on it.
+            ValueError: the endpoint is not a url.
         """
         session = botocore.session.get_session()
         endpoint = options.get("endpoint_url") or configured_endpoint(session)

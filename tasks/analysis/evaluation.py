@@ -236,8 +236,9 @@ def commits_to_evaluate(run: RunFolder, episodes: int, key: int, idle_seconds: f
         if time.monotonic() - idle_since >= idle_seconds:
             committed = "nothing" if newest is None else f"nothing after stage {newest.stage}"
             raise RunIdleError(
-                f"run '{run.name}' has committed {committed} for {idle_seconds:g} s and is not finished; `penstock "
-                f"resume {run.name}` resumes it if no flow drives it, --idle-seconds extends the wait for a slow run"
+                f"run '{run.name}' has committed {committed} for {idle_seconds:g} s and is not finished; "
+                f"`{run.command('resume')}` resumes it if no flow drives it, --idle-seconds extends the wait for a "
+                f"slow run"
             )
         time.sleep(min(_FOLLOW_SECONDS, idle_seconds))
         newest = run.log.newest(newest.stage if newest else None)

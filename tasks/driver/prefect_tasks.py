@@ -117,7 +117,7 @@ def _result_of(future: Future[dict[str, float]], stage: int, evaluation: Evaluat
                 return future.result()  # or its own error, which an environment behind a socket may raise
             if not evaluation.client.run_on_scheduler(is_running, key=future.key):
                 raise GangError(
-                    f"no worker ran the evaluation of stage {stage} within {seconds:g} s; check the Dask workers, or "
+                    f"no worker runs the evaluation of stage {stage} after {seconds:g} s; check the Dask workers, or "
                     f"raise cluster.admission_seconds"
                 ) from error
         logger.warning("the evaluation of stage %d takes more than %g s: does each episode end?", stage, seconds)

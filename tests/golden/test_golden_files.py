@@ -278,7 +278,11 @@ def test_the_independent_reader_names_shards_that_were_dropped(tmp_path: Path):
     assert done.returncode == 1
     assert "is missing; if `penstock gc` has dropped it, begin at a later stage" in done.stderr
     assert "round 3, tile 0" in read_alone(tmp_path / "run", tmp_path, "1").stdout
-    assert read_alone(tmp_path, tmp_path).stderr.startswith("usage: python read_run.py RUN [FIRST_STAGE]")
+    usage = "usage: python read_run.py RUN [FIRST_STAGE]"
+    assert read_alone(tmp_path, tmp_path).stderr.startswith(usage)
+    assert read_alone(tmp_path / "run", tmp_path, "x").stderr.startswith(usage)
+    none = read_alone(tmp_path / "run", tmp_path, "9")
+    assert (none.returncode, none.stderr) == (1, f"{tmp_path / 'run'} has no shards of stage 9 or later\n")
 
 
 def read_alone(run: Path, cwd: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from penstock.storage.errors import PenstockError
+from penstock.storage.runs.run import store_option
 
 _REPORT, _CLIP = "report.html", "clip.gif"
 
@@ -71,7 +72,8 @@ def _run_here(store: str, run: str, folder: str, limit_seconds: float) -> None:
         process.kill()
         process.communicate()
         raise PenstockError(
-            f"the report of run '{run}' took longer than {limit_seconds:g} s; `penstock report {run}` makes it"
+            f"the report of run '{run}' took longer than {limit_seconds:g} s; `penstock report "
+            f"{run}{store_option(store)}` makes it"
         ) from None
     finally:
         atexit.unregister(process.kill)

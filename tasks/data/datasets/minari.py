@@ -34,7 +34,7 @@ from penstock.storage.runs.rollups.content import refs_of
 from penstock.storage.shards.codec import decode_shard
 from penstock.storage.shards.whole_episodes import whole_episodes
 from penstock.tasks.data.datasets.stored_episodes import LAST, commit_episodes, write_episodes, written_as
-from penstock.tasks.data.input.run_selection import NEXT_OBSERVATION, has_no_shards
+from penstock.tasks.data.input.run_selection import NEXT_OBSERVATION, shardless_message
 from penstock.tasks.environments.factory import make_pool
 from penstock.tasks.setup.config.consent import require_consent
 from penstock.tasks.setup.config.replay import build_stored_config
@@ -109,14 +109,15 @@ def export_run(
     if not 0 <= from_stage <= newest.stage:
         raise ConfigError(f"from stage {from_stage}: run '{run.name}' has committed stages 0 to {newest.stage}")
     if (kept := shards_kept_from(run.store)) > from_stage:
+        left = "none is left" if kept > newest.stage else f"--from-stage {kept} exports the others"
         raise ConfigError(
             f"run '{run.name}' has no shards before stage {kept}, as `penstock gc --drop-shards-before` has dropped "
-            f"them; --from-stage {kept} exports the others"
+            f"them; {left}"
         )
     stages = range(from_stage, newest.stage + 1)
     table = run.log.shard_table(stages[0], stages[-1])
     if not table.num_rows:
-        raise ConfigError(has_no_shards(run))
+        raise ConfigError(shardless_message(run))
     with _dataset_folder(path, partial.name):
         # Written under another name, so that an export that was stopped leaves no part of a dataset.
         shutil.rmtree(partial, ignore_errors=True)

@@ -27,11 +27,11 @@ from penstock.tasks.data.input.row_cache import RowReader, StoredRows
 from penstock.tasks.data.input.run_selection import (
     StageClaims,
     from_root,
-    has_no_shards,
     newest_stages,
     requested_columns,
     requested_runs,
     requested_stages,
+    shardless_message,
     whole_number,
 )
 from penstock.tasks.data.input.sampling import ReplayWindow
@@ -140,7 +140,7 @@ class StoredReplayBuffer:
         for name, value in (("exponent", exponent), ("correction", correction)):
             if not value >= 0:
                 raise ConfigError(f"{name} is {value}, expected 0 or more")
-        self._settings = {"capacity_rows": capacity_rows, "exponent": exponent}
+        self._settings = {"capacity_rows": capacity_rows, "exponent": float(exponent)}
         self._correction = correction
         self._seed = seed
         self._reads = hedged(self._store)
@@ -229,7 +229,7 @@ class StoredReplayBuffer:
             raise RuntimeError("the replay buffer is not open; use it in `with StoredReplayBuffer(...) as buffer:`")
         if not len(self):
             if committed := [run for run, newest in self._taken.items() if newest >= self._stages.start]:
-                raise ConfigError(has_no_shards(RunFolder(self._store, committed[0])))
+                raise ConfigError(shardless_message(RunFolder(self._store, committed[0])))
             raise ConfigError(
                 f"the runs {', '.join(self._runs)} in {self._store.url} have committed no rows of the requested "
                 f"stages; wait until a stage is committed, and refresh()"
@@ -312,10 +312,11 @@ class StoredReplayBuffer:
                     f"the state was made with {name} {state[name]}, this buffer has {value}: its row ids and "
                     f"priorities are not valid here. Create the buffer with the same {name}, or start without a state"
                 )
-        if state["taken"].keys() != set(self._runs) or type(state["seed"]) is not int or state["seed"] < 0:
+        taken, seed = state["taken"], state["seed"]
+        if not isinstance(taken, dict) or taken.keys() != set(self._runs) or type(seed) is not int or seed < 0:
             raise ConfigError(
-                f"the state has the seed {state['seed']!r} and the stages {state['taken']!r}, expected a whole number "
-                f"of 0 or more and a stage of each run: it was altered; start without a state"
+                f"the state has the seed {seed!r} and the stages {taken!r}, expected a whole number of 0 or more and a "
+                f"stage of each run: it was altered; start without a state"
             )
         exported = {"counters": np.array(state["counters"], np.float64), "priorities": np.empty(0)}
         if "priorities" in state:

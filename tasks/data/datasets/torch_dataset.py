@@ -23,11 +23,11 @@ from penstock.tasks.data.datasets.shard_windows import ShardWindow, joined, refu
 from penstock.tasks.data.input.pipeline import BUDGET_BYTES, ShardPipeline
 from penstock.tasks.data.input.run_selection import (
     from_root,
-    has_no_shards,
     newest_stages,
     requested_columns,
     requested_runs,
     requested_stages,
+    shardless_message,
     stored_name,
     whole_number,
 )
@@ -154,7 +154,7 @@ class TrajectoryDataset(IterableDataset[dict[str, Tensor]]):
         """
         if len(self._stages) and not self._shards():
             if spans := list(self._spans()):
-                raise ConfigError(has_no_shards(RunFolder(self._store, spans[0][0])))
+                raise ConfigError(shardless_message(RunFolder(self._store, spans[0][0])))
             committed = ", ".join(
                 f"run '{name}' has committed {'nothing' if newest < 0 else f'stages 0 to {newest}'}"
                 for name, newest in self._commits.items()
@@ -187,7 +187,7 @@ class TrajectoryDataset(IterableDataset[dict[str, Tensor]]):
                 "a DataLoader's workers read ahead of the loop, so the dataset can't know the loop's position; give "
                 "state_dict(batches=...) the number of batches that this loop has taken"
             )
-        taken = self._taken if batches is None else batches
+        taken = self._taken if batches is None else whole_number("batches", batches)
         return {
             "format": FORMAT,
             "commits": dict(self._commits),
@@ -328,7 +328,7 @@ def _place_among_ranks(rank: int | None, ranks: int | None) -> tuple[int, int]:
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
     if not 0 <= rank < ranks:
         raise ConfigError(f"rank is {rank} of {ranks}, expected 0 to {ranks - 1}")
-    return rank, ranks
+    return int(rank), int(ranks)
 
 
 def _least_of_all(values: list[int], ranks: int) -> list[int]:

@@ -25,7 +25,7 @@ def stored_name(column: str) -> str:
     return "observation" if column == NEXT_OBSERVATION else column
 
 
-def has_no_shards(run: RunFolder) -> str:
+def shardless_message(run: RunFolder) -> str:
     """Return what to say of a run of which no committed stage has shards."""
     read = run.load("config")["config"].get("source", {}).get("runs", [])
     if read:

@@ -186,7 +186,7 @@ def _sources(root: Store, config: ReplayConfig) -> list[_Source]:
             longer = "extend" if newest and newest.finished else "resume"
             raise ConfigError(
                 f"source.stages = '{_show(stages)}': run '{name}' has committed {committed}; choose other stages, or "
-                f"`penstock {longer} {name}` first"
+                f"`{run.command(longer)}` first"
             )
         found.append(_Source(run, stored, first, last))
     reference, *others = found

@@ -87,7 +87,7 @@ def linear(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     if weight.dtype == inputs.dtype:
         return torch.nn.functional.linear(inputs, weight, bias)
     if torch.compiler.is_exporting():
-        # Other runtimes multiply no bfloat16: onnxruntime refuses the file. These are the same numbers in float32.
+        # onnxruntime multiplies no bfloat16, and refuses the file: the same products, summed in float32.
         product = torch.nn.functional.linear(inputs.to(weight.dtype).float(), weight.float())
         return product.to(weight.dtype).float() + bias
     return torch.nn.functional.linear(inputs.to(weight.dtype), weight).to(bias.dtype) + bias

@@ -14,9 +14,10 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from distributed import get_worker
+from distributed import Reschedule, get_worker
 
 from penstock.storage.errors import GangError, PenstockError
+from penstock.tasks.runtime import shutdown
 from penstock.tasks.runtime.assignment import Assignment
 from penstock.tasks.runtime.results import MemberResult
 
@@ -82,6 +83,8 @@ def run_evaluation(assignment: Mapping[str, Any], snapshot: SnapshotRef, episode
     task = worker.get_current_task()
 
     def check() -> None:
+        if shutdown.is_ending(worker):
+            raise Reschedule(f"the evaluation of stage {key} leaves its worker, which ends")
         if membership_module.is_cancelled(worker, task):
             raise GangError(f"the evaluation of stage {key} ends: its task was cancelled")
 

@@ -34,7 +34,7 @@ class ClusterSettings(Settings):
     admission_seconds: float = Field(
         600.0,
         gt=0,
-        description="Longest wait for another run's gang to leave, or for lost workers to return.",
+        description="Longest wait for another run's gang to leave, for lost workers to return, or for one to evaluate.",
     )
     lease_seconds: float = Field(15.0, gt=0, description="Tasks leave if the flow's lease is this old.")
     cache_folder: str | None = Field(

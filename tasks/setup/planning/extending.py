@@ -16,6 +16,7 @@ from penstock.storage.runs.continuing.extensions import (
     store_extension,
 )
 from penstock.storage.runs.lease import acquire
+from penstock.storage.runs.run import store_option
 from penstock.tasks.data.replay.given_episodes import require_learned
 from penstock.tasks.setup.config.replay import build_stored_config
 
@@ -68,8 +69,8 @@ def extend_from(run: RunFolder, configured: Limits, change: Callable[[Limits], L
             elif extensions and change(limits) == limits:
                 return limits
             raise ConfigError(
-                f"run '{run.name}' is not finished: {stage} of {limits.max_stages} stages are committed; `penstock "
-                f"resume {run.name}` continues it, and it can be extended when it has ended"
+                f"run '{run.name}' is not finished: {stage} of {limits.max_stages} stages are committed; "
+                f"`{run.command('resume')}` continues it, and it can be extended when it has ended"
             )
         current = limits_at(configured, extensions.values(), newest.stage)
         wanted = change(current)
@@ -97,13 +98,14 @@ def _check(run: RunFolder, newest: Commit, current: Limits, wanted: Limits) -> N
     if wanted.max_stages < current.max_stages:
         raise ConfigError(
             f"--max-stages {wanted.max_stages}: run '{run.name}' has the limit {current.max_stages} and has committed "
-            f"{newest.stage + 1} stages; expected more. `{run.command('fork', 'NEW --from-stage N')}` starts another "
-            f"run from an earlier stage"
+            f"{newest.stage + 1} stages; expected more. "
+            f"`{run.command('fork', 'NEW', '--from-stage N')}` starts another run from an earlier stage"
         )
     if str(newest.finished).startswith(STOPPED):
         raise ConfigError(
             f"run '{run.name}' ended because its evaluations did not improve ({newest.finished}), and so would a run "
-            f"with other limits; `penstock train --init-from {run.name}` starts another run from its parameters"
+            f"with other limits; `penstock train --init-from {run.name}{store_option(run.root.url)}` starts another "
+            f"run from its parameters"
         )
     reason = end_reason(wanted, newest.stage, newest.evaluation)
     if reason is None:

@@ -155,10 +155,14 @@ def test_a_run_acts_and_is_evaluated(golden: Path):
     import torch
 
     run, threads = penstock.Run(golden), torch.get_num_threads()
+    torch.set_num_threads(3)
     assert run.policy().origin.version == 6
     assert run.policy(3).origin.version == 3
-    results = [penstock.evaluate(each, episodes=2) for each in (run, golden)]
-    assert torch.get_num_threads() == threads
+    try:
+        results = [penstock.evaluate(each, episodes=2) for each in (run, golden)]
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(threads)
     assert [{**result, "seconds": 0} for result in results] == [{**results[0], "seconds": 0}] * 2
     assert results[0]["mean_return"] == run.evaluations.to_pylist()[-1]["mean_return"]
 

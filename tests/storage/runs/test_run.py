@@ -61,6 +61,14 @@ def test_a_run_is_what_it_was_created_as(root):
     assert run.load() == {"config": {"seed": 3}, "created": "2026-01-02"}
 
 
+def test_command_lines_name_the_store_where_it_has_to_be_given(tmp_path, monkeypatch):
+    """As they are typed into a shell; the usual store is a folder of the working directory."""
+    monkeypatch.chdir(tmp_path)
+    assert RunFolder(open_store("runs"), "x").command("resume") == "penstock resume x"
+    elsewhere = RunFolder(open_store("my runs"), "x").command("fork", "NEW", "--from-stage 3")
+    assert elsewhere == f"penstock fork x NEW --from-stage 3 --store '{tmp_path}/my runs'"
+
+
 def test_a_missing_run_is_named(root):
     """The error names the run."""
     run = RunFolder(root, "absent")

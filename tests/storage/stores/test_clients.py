@@ -93,6 +93,15 @@ def test_an_authority_of_ones_own_is_trusted(scheme: str, tmp_path: Path, monkey
 
 
 @pytest.mark.parametrize("scheme", CLIENTS)
+def test_authorities_that_can_not_be_read_are_named(scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Their missing file is no missing object, which readers take for a run that has not begun."""
+    monkeypatch.setenv("AWS_CA_BUNDLE", str(tmp_path / "none.pem"))
+    S3FileSystem.clear_instance_cache()
+    with served() as port, pytest.raises(StoreError, match="No such file"):
+        opened(scheme, f"https://127.0.0.1:{port}").read("object")
+
+
+@pytest.mark.parametrize("scheme", CLIENTS)
 def test_a_stalled_request_is_repeated(scheme: str, monkeypatch: pytest.MonkeyPatch):
     """S3 answers 400 to it, which otherwise means that the request is wrong."""
     monkeypatch.setattr(Handler, "statuses", [400])

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from penstock.storage.digest import digest
-from penstock.storage.errors import CorruptObjectError
+from penstock.storage.errors import CorruptObjectError, GangError
 from penstock.storage.refs import SnapshotRef, snapshot_name
 from penstock.storage.shards.codec import allocate
 from penstock.storage.tensors import save_tensors
@@ -51,6 +51,18 @@ def test_the_same_key_gives_the_same_result(context: RunContext):
     assert again == first
     if context.environment.name == "Pendulum-v1":
         assert other["mean_return"] != first["mean_return"], "another key should give other seeds"
+
+
+def test_it_ends_where_it_must(context: RunContext):
+    """Before the next step, by the error that says why."""
+    steps = iter(range(3))
+
+    def check() -> None:
+        if next(steps, None) is None:
+            raise GangError("its task was cancelled")
+
+    with pytest.raises(GangError, match="its task was cancelled"):
+        evaluate_snapshot(context, context.run.store, published(context), EPISODES, key=2, check=check)
 
 
 def test_it_equals_gymnasiums_environments(context: RunContext):

@@ -67,7 +67,7 @@ def test_an_evaluation_that_runs_is_waited_for():
 
 def test_an_evaluation_that_no_worker_runs_ends_the_stage():
     future = Future([TimeoutError(), TimeoutError()], True, False)
-    with pytest.raises(GangError, match="no worker ran the evaluation of stage 3 within 600 s"):
+    with pytest.raises(GangError, match="no worker runs the evaluation of stage 3 after 600 s"):
         evaluated(future)
     assert future.cancelled
 
@@ -111,7 +111,8 @@ def work_until_cancelled() -> None:
     give_up_at = time.monotonic() + PATIENCE_SECONDS
     while not is_cancelled(worker, task) and time.monotonic() < give_up_at:
         left.wait(0.001)
-    left.set()
+    if is_cancelled(worker, task):
+        left.set()
 
 
 def has_left() -> bool:
@@ -123,8 +124,8 @@ def test_a_cancelled_task_notices_it(client: Client):
     future: Any = client.submit(work_until_cancelled, resources={"actor": 1.0}, pure=False)
     assert began.wait(PATIENCE_SECONDS)
     while not client.run_on_scheduler(is_running, key=future.key):
-        began.wait(0.01)
+        time.sleep(0.01)
     future.cancel()
     while client.run_on_scheduler(read_slots)[0]["free"] != {"actor": 1.0}:
-        left.wait(0.01)
+        time.sleep(0.01)
     assert client.submit(has_left, resources={"actor": 1.0}, pure=False).result(PATIENCE_SECONDS)

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import dask
 import pytest
@@ -10,6 +11,8 @@ from distributed import Scheduler, SpecCluster, Worker
 
 import penstock.tasks.driver.cluster
 from penstock.storage.errors import ConfigError, GangError, SchedulerLostError
+from penstock.storage.runs.run import RunFolder
+from penstock.storage.stores.open import open_store
 from penstock.tasks.driver.cluster import connected
 from penstock.tasks.driver.recovery import lost_schedulers, wait_for_clusters
 from penstock.tasks.setup.config.loading import build_config
@@ -53,18 +56,19 @@ def test_who_is_gone_is_named_where_that_may_be_why():
             assert lost_schedulers(clusters, OSError("a connection broke")) == [actors]
 
 
-def test_all_that_are_named_are_waited_for_with_their_places(monkeypatch: pytest.MonkeyPatch):
+def test_all_that_are_named_are_waited_for_with_their_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """For a scheduler, then for its worker; not longer than is allowed, and then with what was lacking."""
     monkeypatch.setattr(penstock.tasks.driver.cluster, "_CONNECT_SECONDS", 3)
+    run = RunFolder(open_store(tmp_path), "lost")
     with cluster(learner=1.0) as learner:
         with cluster() as actors:
             short = where_of(learner, actors, 3.0)
             with pytest.raises(SchedulerLostError, match=f"1 slots with actor=1 for 'act', found 0 at {actors}"):
-                wait_for_clusters("lost", *short)
+                wait_for_clusters(run, *short)
         with pytest.raises(SchedulerLostError, match=f"waited 3 s for a Dask scheduler at {actors}"):
-            wait_for_clusters("lost", *short)
+            wait_for_clusters(run, *short)
         patient = where_of(learner, actors, PATIENCE_SECONDS)
-        waiting = threading.Thread(target=wait_for_clusters, args=("lost", *patient))
+        waiting = threading.Thread(target=wait_for_clusters, args=(run, *patient))
         waiting.start()
         waiting.join(0.5)
         assert waiting.is_alive()
