@@ -23,9 +23,9 @@ from .support.services.swift_server import NoSwiftError, SwiftServer
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Processes of torch with a thread for each core, one process more than cores, wait for one another's threads.
+# There is one process more than cores, and torch would have a thread for each core in each: they wait for one another.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# Stores sync what they write, which takes a disk longer than the tests that do it.
+# Stores sync what they write, which takes longer on a disk than all else that most of their tests do.
 _MEMORY = Path("/dev/shm")
 if _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > 4 << 30 and not os.statvfs(_MEMORY).f_flag & os.ST_NOEXEC:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
