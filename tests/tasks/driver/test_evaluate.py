@@ -6,9 +6,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, cast
 
-import dask
 import pytest
-from distributed import Client, Scheduler, SpecCluster, Worker, get_worker
+from distributed import Client, get_worker
 
 from penstock.storage.errors import GangError
 from penstock.storage.refs import SnapshotRef
@@ -16,6 +15,7 @@ from penstock.tasks.driver.prefect_tasks import Evaluation, evaluate
 from penstock.tasks.driver.worker_slots import is_running, read_slots
 from penstock.tasks.runtime.membership import is_cancelled
 
+from ...support.services.worker_here import worker_here
 from ..conftest import first_stage_of
 
 if TYPE_CHECKING:
@@ -89,15 +89,7 @@ def test_a_time_out_of_the_environment_is_no_missing_worker():
 @pytest.fixture
 def client() -> Iterator[Client]:
     """A worker with one slot, in this process."""
-    here = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
-    worker = {"cls": Worker, "options": {**here, "nthreads": 1, "resources": {"actor": 1.0}}}
-    scheduler = {"cls": Scheduler, "options": {**here, "protocol": "inproc://"}}
-    with (
-        dask.config.set({"distributed.admin.system-monitor.gil.enabled": False}),
-        SpecCluster(workers={0: worker}, scheduler=scheduler, silence_logs=50) as cluster,
-        Client(cluster, set_as_default=False) as client,
-    ):
-        client.wait_for_workers(1, timeout=PATIENCE_SECONDS)
+    with worker_here(nthreads=1, resources={"actor": 1.0}) as client:
         yield client
 
 

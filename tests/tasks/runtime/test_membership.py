@@ -6,9 +6,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import dask
 import pytest
-from distributed import Client, Scheduler, SpecCluster, Worker
+from distributed import Client
 
 from penstock.storage.errors import GangError, StoreError
 from penstock.storage.stores.open import open_store
@@ -17,6 +16,7 @@ from penstock.tasks.runtime.mailbox import MAILBOX
 from penstock.tasks.runtime.membership import Membership
 from penstock.tasks.setup.config.loading import build_config, merge
 
+from ...support.services.worker_here import worker_here
 from ..conftest import SMALL, first_stage_of
 
 PATIENCE_SECONDS = 150.0
@@ -31,15 +31,7 @@ POLICY = build_config(
 @pytest.fixture
 def client() -> Iterator[Client]:
     """Start a worker in this process, with a slot for every member."""
-    here = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
-    worker = {"cls": Worker, "options": {**here, "nthreads": MEMBERS}}
-    scheduler = {"cls": Scheduler, "options": {**here, "protocol": "inproc://"}}
-    with (
-        dask.config.set({"distributed.admin.system-monitor.gil.enabled": False}),
-        SpecCluster(workers={0: worker}, scheduler=scheduler, silence_logs=50) as cluster,
-        Client(cluster, set_as_default=False) as client,
-    ):
-        client.wait_for_workers(1, timeout=PATIENCE_SECONDS)
+    with worker_here(nthreads=MEMBERS) as client:
         yield client
 
 
