@@ -27,7 +27,7 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Stores sync what they write, which takes longer on a disk than all else that most of their tests do.
 _MEMORY = Path("/dev/shm")
-if _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > 4 << 30 and not os.statvfs(_MEMORY).f_flag & os.ST_NOEXEC:
+if _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > 8 << 30 and not os.statvfs(_MEMORY).f_flag & os.ST_NOEXEC:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
 
 START_SECONDS = 300
