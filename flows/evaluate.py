@@ -16,7 +16,7 @@ from penstock.flows.display.naming import artifact_key
 from penstock.storage.runs.run import RunFolder
 from penstock.storage.stores.open import open_store
 from penstock.tasks.analysis.evaluation import evaluation_order
-from penstock.tasks.driver.evaluation_task import evaluate_stage
+from penstock.tasks.analysis.evaluation_task import evaluate_stage
 from penstock.tasks.setup.config.consent import record_consent
 
 
