@@ -44,10 +44,10 @@ class RequestCounts:
 class RequestCounter:
     """Counts requests, and knows whether one was answered; safe for threads. A copy by pickle counts from zero."""
 
-    __slots__ = ("_hedges", "_lock", "_requests", "_retries", "has_answer", "is_missed")
+    __slots__ = ("_hedges", "_lock", "_requests", "_retries", "has_answer", "has_warned")
 
     def __init__(self) -> None:
-        self.has_answer = self.is_missed = False
+        self.has_answer = self.has_warned = False
         self._lock = threading.Lock()
         self._requests = self._retries = self._hedges = 0
 
@@ -272,7 +272,7 @@ class RemoteStore(ABC):
     def _call(self, verb: str, name: str, operation: Callable[[Any], Result]) -> Result:
         if self._counter.has_answer:
             return self._repeated(verb, name, operation)
-        silence = threading.Timer(SILENT_SECONDS, self._miss)
+        silence = threading.Timer(SILENT_SECONDS, self._warn_of_silence)
         silence.daemon = True
         silence.start()
         try:
@@ -280,10 +280,10 @@ class RemoteStore(ABC):
         finally:
             silence.cancel()
 
-    def _miss(self) -> None:
+    def _warn_of_silence(self) -> None:
         """Say once that the service has not answered yet."""
-        if not (self._counter.has_answer or self._counter.is_missed):
-            self._counter.is_missed = True
+        if not (self._counter.has_answer or self._counter.has_warned):
+            self._counter.has_warned = True
             _log.warning("the store '%s' has not answered for %g s; it is waited for", self.url, SILENT_SECONDS)
 
     def _repeated(self, verb: str, name: str, operation: Callable[[Any], Result]) -> Result:

@@ -155,9 +155,9 @@ def test_a_run_acts_and_is_evaluated(golden: Path):
     import torch
 
     run, threads = penstock.Run(golden), torch.get_num_threads()
-    torch.set_num_threads(3)
     assert run.policy().origin.version == 6
     assert run.policy(3).origin.version == 3
+    torch.set_num_threads(3)
     try:
         results = [penstock.evaluate(each, episodes=2) for each in (run, golden)]
         assert torch.get_num_threads() == 3

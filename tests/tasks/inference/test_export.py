@@ -135,7 +135,6 @@ def test_weights_in_bfloat16_are_exported(make_context: MakeContext, tmp_path: P
     for found in (session.run(None, {"observation": rows, "noise": noise})[0], exported):
         # A sum in another order may be rounded to the next bfloat16.
         np.testing.assert_allclose(found, wanted, atol=0.02 * np.abs(wanted).max())
-        assert (found == wanted).mean() > 0.5 or np.abs(found - wanted).mean() < 1e-3
 
 
 def test_mistakes_are_refused(make_context: MakeContext, tmp_path: Path):
