@@ -31,6 +31,7 @@ if _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > 8 << 30 and not os.sta
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
 
 START_SECONDS = 300
+_S3_SERVER = Path(__file__).parent / "support" / "services" / "s3_server.py"
 BUCKETS = itertools.count()
 
 
@@ -104,7 +105,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     log = tmp_path_factory.mktemp("s3") / "server.log"
-    command = [sys.executable, "-W", "ignore", "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
+    command = [sys.executable, "-W", "ignore", str(_S3_SERVER), "-H", "127.0.0.1", "-p", "0"]
     with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output) as process:
         try:
             give_up_at = time.monotonic() + START_SECONDS

@@ -125,7 +125,7 @@ class Deployed:
         """
         command, folder = ["sh", "-euc", script, initdb, postgres], PRIVATE / "tmp"
         self.hosts["postgres"].start(command, environment, folder, self.folder / "postgres.log", user=user)
-        command = [sys.executable, "-W", "ignore", "-m", "moto.server", "-H", "0.0.0.0", "-p", "7070"]
+        command = [sys.executable, "-W", "ignore", "tests/support/services/s3_server.py", "-H", "0.0.0.0", "-p", "7070"]
         self.hosts["s3"].start(command, self.services.environment("s3"), ROOT, self.folder / "s3.log")
 
     def _answers(self, host: str, port: int) -> bool:

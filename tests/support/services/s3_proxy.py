@@ -35,8 +35,7 @@ _PATIENCE_SECONDS = 30
 class S3Proxy:
     """Listens on a port of the loopback, in a thread. A context manager; faults may change at any time.
 
-    Every request is forwarded over a separate connection, unless a fault says otherwise. Creations come one after
-    another: of several at once S3 lets one stand, and moto, which looks and then writes, now and then two.
+    Every request is forwarded over a separate connection, unless a fault says otherwise.
 
     Attributes:
         calls: the requests that came in, in order.
@@ -50,7 +49,6 @@ class S3Proxy:
         self._thread = threading.Thread(target=self._loop.run_forever, name="s3-proxy", daemon=True)
         self._listener: asyncio.Server | None = None
         self._connections: set[asyncio.Task[Any]] = set()
-        self._creating = asyncio.Lock()
         self._late: list[tuple[asyncio.StreamReader, asyncio.StreamWriter, bytes]] = []
         # Bound and never listening: keeps the port while no server listens.
         self._reserved = socket.socket()
@@ -160,8 +158,7 @@ class S3Proxy:
         request = head.bare() + b"\r\nConnection: close\r\n\r\n" + body
         if "repeat" in kinds:
             await self._forward(request)
-        async with self._creating if head.value(_CONDITION) else contextlib.nullcontext():
-            answered, content = await self._forward(request)
+        answered, content = await self._forward(request)
         if "lose" in kinds:
             return False
         for fault in faults:
