@@ -18,6 +18,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.board.contenders import Cores
 from benchmarks.board.plots import NOBODYS, OURS, THEIRS, Bar, bars
 from benchmarks.board.workloads import ALONE, RANDOM, SOLVERS, WORKLOADS, Workload
 from benchmarks.returns.page import returns_part
@@ -34,10 +35,11 @@ MARK = re.compile(r"(<!-- board:([\w-]+) -->)(.*?)(<!-- /board -->)", re.DOTALL)
 HEAD = """# Benchmarks
 
 `make board` writes this page; nothing here is written by hand. Each table of rates is of one machine and one command:
-contenders took turns, round by round, each alone on the machine with its two cores. A peer is one process with one
-torch thread (on Pong two); Penstock acts in one process and learns in another, with one each, which work at the same
-time at lag 1 (the preset of DQN does both in one). Rates are env steps/s of the whole loop, updates included, without
-start and evaluations: the median of the rounds, and their range. Ratios above 1 are wins of Penstock, those below 1 its
+contenders took turns, round by round, each alone on the machine with its two cores. A peer has one or two torch
+threads, and stable-baselines3 its environments in its own process or in one each, whichever was the fastest in a run of
+each beforehand. Penstock acts in one process and learns in another, with one thread each, which work at the same time
+at lag 1 (the preset of DQN does both in one). Rates are env steps/s of the whole loop, updates included, without start
+and evaluations: the median of the rounds, and their range. Ratios above 1 are wins of Penstock, those below 1 its
 losses, computed round by round.
 
 *Equal*: the same network, environments, rows, epochs and minibatches, and for off-policy algorithms the same updates.
@@ -178,8 +180,19 @@ def workload_section(name: str, workload: Workload, board: Board) -> str:
     whom = best if workload.against else f"the best peer at equal settings, {best}"
     verdict = "reached" if reached >= workload.goal else "**missed**"
     goal = f"Goal: {workload.judged}, at {workload.goal:g} times {whom}. Measured: {reached:.2f}, {verdict}."
-    note, peers = [workload.note, ""] if workload.note else [], versions_of_peers(found, result)
-    return "\n".join([*lines, "", *note, goal, "", *([peers, ""] if peers else []), *source(found, path, result)])
+    about = [workload.note, goal, uses_of_cores(found), versions_of_peers(found, result)]
+    return "\n".join(
+        [*lines, "", *(line for text in about if text for line in (text, "")), *source(found, path, result)]
+    )
+
+
+def uses_of_cores(found: Mapping[str, Any]) -> str:
+    """Return with what each peer was the fastest beforehand, of the ways in which it can use two cores."""
+    by_use: dict[str, list[str]] = {}
+    for title, chosen in found.get("beforehand", {}).items():
+        by_use.setdefault(str(Cores(chosen["torch_threads"], chosen["subprocesses"])), []).append(title)
+    parts = [f"{use}: {' and '.join(title.replace(',', '') for title in titles)}" for use, titles in by_use.items()]
+    return f"Fastest beforehand with {'; with '.join(parts)}." if parts else ""
 
 
 def versions_of_peers(found: Mapping[str, Any], result: Mapping[str, Any]) -> str:
@@ -219,8 +232,8 @@ def solving_section(solving: tuple[dict[str, Any], Path, dict[str, Any]]) -> str
         "that neither training nor an earlier evaluation used, the same rule for all. Seconds are from the command to",
         "that evaluation's end: the start of Python, all imports and servers, and evaluations count. Penstock starts a",
         "Prefect server of its own each time, and is evaluated at the end of a stage of ten rounds; peers after every",
-        f"fourth round, CleanRL for at most {rule['limit_seconds']:g} s. *Equal*: the preset's settings with a network",
-        "of [64, 64], which CleanRL has.",
+        f"fourth round, CleanRL for at most {rule['limit_seconds']:g} s, with the faster of one and two torch threads.",
+        "*Equal*: the preset's settings with a network of [64, 64], which CleanRL has.",
         "",
         f"![{found['title']}](images/board-solving.svg)",
     ]

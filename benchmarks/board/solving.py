@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import shlex
 from pathlib import Path
@@ -29,16 +30,15 @@ def measure_solving(rounds: int, home: str) -> dict[str, Any]:
     steps: dict[str, list[int]] = {title: [] for title in SOLVERS}
     ran: dict[str, Any] = {}
     solve_by_penstock(("cartpole", "--max-stages", "1"), 0, home)
+    threads = {title: fastest_threads(title) for title in SOLVERS if not title.startswith("Penstock")}
     for turn in range(rounds):
         titles = list(SOLVERS)
         for title in titles[turn % len(titles) :] + titles[: turn % len(titles)]:
-            settings, seed = SOLVERS[title].settings, turn + 1
-            if title.startswith("Penstock"):
-                result = solve_by_penstock(settings, seed, home)
+            seed = turn + 1
+            if title in threads:
+                result = solve_by_peer(title, threads[title], seed)
             else:
-                limit = () if settings[0] == "sb3" else ("--limit-seconds", LIMIT_SECONDS)
-                result = peer(settings[0], *settings[1:], "--seed", seed, *limit)
-                result["command"] = shlex.join(["python", f"benchmarks/peers/{settings[1]}", *settings[2:]])
+                result = solve_by_penstock(SOLVERS[title].settings, seed, home)
             took = result["seconds_to_solved_from_process_start"] if result["solved"] else None
             seconds[title].append(took)
             steps[title].append(result["env_steps"])
@@ -48,11 +48,29 @@ def measure_solving(rounds: int, home: str) -> dict[str, Any]:
         "title": SOLVED_TITLE,
         "rule": {"mean_return": SOLVED_RETURN, "episodes": EVALUATION_EPISODES, "limit_seconds": LIMIT_SECONDS},
         "seeds": list(range(1, rounds + 1)),
+        "torch_threads": threads,
         "seconds": seconds,
         "env_steps": steps,
         "baselines": {RANDOM: random_return()},
         "ran": ran,
     }
+
+
+def fastest_threads(title: str) -> int:
+    """Return the number of torch threads with which a peer takes fewer seconds for a step, of one run each."""
+    seconds = {}
+    for threads in (1, 2):
+        result = solve_by_peer(title, threads, 0)
+        seconds[threads] = (result["seconds_to_solved_from_process_start"] or math.inf) / result["env_steps"]
+    return min(seconds, key=lambda threads: seconds[threads])
+
+
+def solve_by_peer(title: str, threads: int, seed: int) -> dict[str, Any]:
+    venv, script, *options = SOLVERS[title].settings
+    options += ["--torch-threads", str(threads)]
+    limit = () if venv == "sb3" else ("--limit-seconds", LIMIT_SECONDS)
+    result = peer(venv, script, *options, "--seed", seed, *limit)
+    return result | {"command": shlex.join(["python", f"benchmarks/peers/{script}", *options])}
 
 
 def solve_by_penstock(settings: tuple[str, ...], seed: int, home: str) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from measure import machine, print_result
 from stable_baselines3 import DQN, SAC
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 
 
 class Rate(BaseCallback):
@@ -43,6 +44,7 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, nargs="+", default=[120, 84])
     parser.add_argument("--warm-up-rows", type=int, default=10_240)
     parser.add_argument("--window-rows", type=int, default=102_400)
+    parser.add_argument("--subprocesses", action="store_true", help="a process for each environment")
     parser.add_argument("--torch-threads", type=int, default=1)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=10.0)
@@ -50,9 +52,10 @@ def main() -> None:
 
     torch.set_num_threads(args.torch_threads)
     kind = {"dqn": DQN, "sac": SAC}[args.algorithm]
+    vector, options = (SubprocVecEnv, {"start_method": "fork"}) if args.subprocesses else (DummyVecEnv, {})
     model = kind(
         "MlpPolicy",
-        make_vec_env(args.environment, n_envs=args.envs, seed=args.seed),
+        make_vec_env(args.environment, args.envs, args.seed, vec_env_cls=vector, vec_env_kwargs=options),
         train_freq=args.round_steps,
         gradient_steps=args.minibatches,
         batch_size=args.minibatch_rows,
