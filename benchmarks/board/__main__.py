@@ -2,7 +2,7 @@
 
 Contenders take turns within one process tree, in an order that shifts from round to round, and each is measured alone.
 Every round has a seed of its own. Every peer runs at the settings that it publishes and at those of the workload, which
-Penstock has as well, with the threads and processes with which it was the fastest beforehand. Rates are of the whole
+Penstock has as well, with the threads and processes with which it is the fastest. Rates are of the whole
 loop, updates included, without the start and without evaluations; the seconds until CartPole is solved include it all.
 
     make board                        # everything, an hour and a quarter; installs the peers into .venv-peers first
@@ -21,9 +21,10 @@ import sys
 import tempfile
 import time
 from dataclasses import asdict
+from statistics import median
 from typing import Any
 
-from benchmarks.board.contenders import contenders, fastest, peers_of
+from benchmarks.board.contenders import NEARLY, Cores, contenders, peers_of, rates_beforehand
 from benchmarks.board.page import write_pages
 from benchmarks.board.solving import measure_solving
 from benchmarks.board.workloads import SOLVERS, START_SECONDS, WORKLOADS
@@ -48,6 +49,7 @@ def main() -> None:
     names = args.only or [name for name in PARTS if not (args.quick and name in LONG)]
     rounds = args.rounds or (3 if args.quick else 5)
     seconds = args.seconds or (4.0 if args.quick else 12.0)
+    nearly = 1.0 if args.quick else NEARLY
     for name in PEER_VENVS:
         peer_python(name)
     estimate = sum(expected_seconds(name, seconds, rounds) for name in names)
@@ -60,7 +62,7 @@ def main() -> None:
         with PrefectServer() as server:
             server.wait_ready()
             server.direct_here()
-            measured = {name: measure(name, rounds, seconds, home) for name in names if name != SOLVING}
+            measured = {name: measure(name, rounds, seconds, home, nearly) for name in names if name != SOLVING}
         solved = measure_solving(rounds, home) if SOLVING in names else None
     now = dt.datetime.now(tz=dt.UTC)
     about = machine(["penstock-rl", "torch", "prefect", "distributed", "numpy", "gymnasium"])
@@ -88,27 +90,36 @@ def expected_seconds(name: str, seconds: float, rounds: int) -> float:
         return rounds * sum(solver.seconds for solver in SOLVERS.values())
     workload, peers = WORKLOADS[name], peers_of(name).values()
     ours = 2 * (START_SECONDS + workload.stages(seconds) * workload.stage_seconds)
-    others = len(peers) + 1  # acting and updating alone
+    others = 1.5 * len(peers) + 1  # some in several ways, and acting and updating alone
     return rounds * (ours + others * (START_SECONDS + seconds)) + sum(
         len(each.choices) * (START_SECONDS + seconds / 2) for each in peers
     )
 
 
-def measure(name: str, rounds: int, seconds: float, home: str) -> dict[str, Any]:
-    """Return each contender's env steps/s by round, with what it ran."""
-    workload, chosen = WORKLOADS[name], fastest(name, seconds / 2)
-    found = contenders(name, seconds, chosen)
-    rates: dict[str, list[float]] = {title: [] for title in found}
-    said: dict[str, Any] = {}
+def measure(name: str, rounds: int, seconds: float, home: str, nearly: float) -> dict[str, Any]:
+    """Return each contender's env steps/s by round, with what it ran; of a peer's ways to use the cores the fastest."""
+    workload, beforehand = WORKLOADS[name], rates_beforehand(name, seconds / 2)
+    found = contenders(name, seconds, beforehand, nearly)
+    rates: dict[tuple[str, Cores | None], list[float]] = {key: [] for key in found}
+    said: dict[tuple[str, Cores | None], Any] = {}
     for turn in range(rounds):
-        titles = list(found)
-        for place, title in enumerate(titles[turn % len(titles) :] + titles[: turn % len(titles)]):
-            result = found[title](turn + 1, f"{home}/{name}-{turn}-{place}")
-            rates[title].append(result.pop("env_steps_per_second"))
-            said[title] = {key: value for key, value in result.items() if key != "returns_by_stage"}
-            print(name, turn, title, f"{rates[title][-1]:,.0f}", sep=" | ", flush=True)
-    seeds = list(range(1, rounds + 1))
-    return asdict(workload) | {"seeds": seeds, "beforehand": chosen, "rates": rates, "ran": said}
+        keys = list(found)
+        for place, key in enumerate(keys[turn % len(keys) :] + keys[: turn % len(keys)]):
+            result = found[key](turn + 1, f"{home}/{name}-{turn}-{place}")
+            rates[key].append(result.pop("env_steps_per_second"))
+            said[key] = {part: value for part, value in result.items() if part != "returns_by_stage"}
+            print(name, turn, *filter(None, key), f"{rates[key][-1]:,.0f}", sep=" | ", flush=True)
+    best = sorted(rates, key=lambda key: median(rates[key]))  # the fastest of a title is its last
+    by_title = {title: (title, cores) for title, cores in best}
+    titles = {title: by_title[title] for title, _ in found}
+    return asdict(workload) | {
+        "seeds": list(range(1, rounds + 1)),
+        "rates": {title: rates[key] for title, key in titles.items()},
+        "cores": {title: str(key[1]) for title, key in titles.items() if key[1]},
+        "beforehand": {title: {str(cores): rate for cores, rate in each.items()} for title, each in beforehand.items()},
+        "slower": {", ".join(map(str, key)): rates[key] for key in rates if key != titles[key[0]]},
+        "ran": {title: said[key] for title, key in titles.items()},
+    }
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Makes the contenders of a workload: Penstock at two lags, its functions alone, and peers with their threads.
 
-A peer has one or two torch threads, and stable-baselines3's environments are in its process or in one each: `fastest`
-measures which is the fastest here.
+A peer has one or two torch threads, and stable-baselines3's environments are in its process or in one each. One run of
+each is measured beforehand; those that are nearly the fastest then run in every round, and the fastest of them counts.
 """
 
 from __future__ import annotations
@@ -70,31 +70,36 @@ class Peer:
         return peer(self.venv, self.script, *options) | {"command": told}
 
 
-def fastest(name: str, seconds: float) -> dict[str, dict[str, Any]]:
-    """Return how each peer of a workload is the fastest, with all rates, of one run of `seconds` each."""
-    found = {}
+NEARLY = 0.75
+"""A peer's way to use the cores is measured in every round if it reaches this share of the fastest's rate."""
+
+
+def rates_beforehand(name: str, seconds: float) -> dict[str, dict[Cores, float]]:
+    """Return the env steps/s of each peer of a workload, for each way to use the cores: one run of `seconds` each."""
+    found: dict[str, dict[Cores, float]] = {}
     for title, contender in peers_of(name).items():
-        rates = {}
+        found[title] = {}
         for cores in contender.choices:
-            rates[cores] = contender.measure(cores, seconds, 0)["env_steps_per_second"]
-            print(name, "beforehand", title, cores, f"{rates[cores]:,.0f}", sep=" | ", flush=True)
-        best = max(rates, key=lambda cores: rates[cores])
-        found[title] = {
-            "torch_threads": best.torch_threads,
-            "subprocesses": best.subprocesses,
-            "env_steps_per_second": {str(cores): rate for cores, rate in rates.items()},
-        }
+            rate = contender.measure(cores, seconds, 0)["env_steps_per_second"]
+            found[title][cores] = rate
+            print(name, "beforehand", title, cores, f"{rate:,.0f}", sep=" | ", flush=True)
     return found
 
 
-def contenders(name: str, seconds: float, chosen: Mapping[str, Mapping[str, Any]]) -> dict[str, Contender]:
-    """Return what runs in a round, by title; peers as `fastest` has found."""
+def contenders(
+    name: str, seconds: float, beforehand: Mapping[str, Mapping[Cores, float]], nearly: float = NEARLY
+) -> dict[tuple[str, Cores | None], Contender]:
+    """Return what runs in a round, by title, and for peers by each way that was nearly the fastest beforehand."""
     workload = WORKLOADS[name]
-    found: dict[str, Contender] = {f"Penstock, lag {lag}": partial(train, workload, lag, seconds) for lag in (0, 1)}
-    found[ALONE] = partial(bare, workload, seconds)
+    found: dict[tuple[str, Cores | None], Contender] = {
+        (f"Penstock, lag {lag}", None): partial(train, workload, lag, seconds) for lag in (0, 1)
+    }
+    found[ALONE, None] = partial(bare, workload, seconds)
     for title, contender in peers_of(name).items():
-        cores = Cores(chosen[title]["torch_threads"], chosen[title]["subprocesses"])
-        found[title] = partial(contender.measure, cores, seconds)
+        rates = beforehand[title]
+        for cores, rate in rates.items():
+            if rate >= nearly * max(rates.values()):
+                found[title, cores] = partial(contender.measure, cores, seconds)
     return found
 
 

@@ -18,7 +18,6 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.board.contenders import Cores
 from benchmarks.board.plots import NOBODYS, OURS, THEIRS, Bar, bars
 from benchmarks.board.workloads import ALONE, RANDOM, SOLVERS, WORKLOADS, Workload
 from benchmarks.returns.page import returns_part
@@ -36,11 +35,11 @@ HEAD = """# Benchmarks
 
 `make board` writes this page; nothing here is written by hand. Each table of rates is of one machine and one command:
 contenders took turns, round by round, each alone on the machine with its two cores. A peer has one or two torch
-threads, and stable-baselines3 its environments in its own process or in one each, whichever was the fastest in a run of
-each beforehand. Penstock acts in one process and learns in another, with one thread each, which work at the same time
-at lag 1 (the preset of DQN does both in one). Rates are env steps/s of the whole loop, updates included, without start
-and evaluations: the median of the rounds, and their range. Ratios above 1 are wins of Penstock, those below 1 its
-losses, computed round by round.
+threads, and stable-baselines3 its environments in its own process or in one each: what a run of each beforehand showed
+to be nearly the fastest was measured in every round, and the fastest counts. Penstock acts in one process and learns in
+another, with one thread each, which work at the same time at lag 1 (the preset of DQN does both in one). Rates are env
+steps/s of the whole loop, updates included, without start and evaluations: the median of the rounds, and their range.
+Ratios above 1 are wins of Penstock, those below 1 its losses, computed round by round.
 
 *Equal*: the same network, environments, rows, epochs and minibatches, and for off-policy algorithms the same updates.
 *RL zoo* and *own*: what the peer publishes for this environment; where it computes another amount for each step, the
@@ -187,12 +186,12 @@ def workload_section(name: str, workload: Workload, board: Board) -> str:
 
 
 def uses_of_cores(found: Mapping[str, Any]) -> str:
-    """Return with what each peer was the fastest beforehand, of the ways in which it can use two cores."""
+    """Return with what each peer was the fastest, of the ways in which it can use two cores."""
     by_use: dict[str, list[str]] = {}
-    for title, chosen in found.get("beforehand", {}).items():
-        by_use.setdefault(str(Cores(chosen["torch_threads"], chosen["subprocesses"])), []).append(title)
-    parts = [f"{use}: {' and '.join(title.replace(',', '') for title in titles)}" for use, titles in by_use.items()]
-    return f"Fastest beforehand with {'; with '.join(parts)}." if parts else ""
+    for title, cores in found.get("cores", {}).items():
+        by_use.setdefault(cores, []).append(title.replace(",", ""))
+    parts = [f"{cores}: {', '.join(titles)}" for cores, titles in by_use.items()]
+    return f"Peers were the fastest with {'; with '.join(parts)}." if parts else ""
 
 
 def versions_of_peers(found: Mapping[str, Any], result: Mapping[str, Any]) -> str:

@@ -106,7 +106,8 @@ WORKLOADS = {
         rounds_per_stage=10,
         stage_seconds=30.0,
         goal=1.6,
-        note="CleanRL's script has EnvPool's environments; its own settings are 8 of them with 128 steps a round.",
+        note="CleanRL's script has EnvPool's environments; its own settings are 8 of them with 128 steps a round.\n"
+        "Here peers had two torch threads, and stable-baselines3 a process for each environment.",
     ),
 }
 

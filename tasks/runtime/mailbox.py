@@ -128,8 +128,15 @@ async def deliver(topic: str, entries: Entries) -> None:
 
 
 def send(worker: Worker, addresses: Iterable[str], topic: str, entries: Mapping[str, Any]) -> None:
-    """Send entries to other workers, from any thread of `worker`; returns immediately and never fails."""
-    worker.loop.add_callback(_send_all, worker, frozenset(addresses), topic, dict(entries))
+    """Send entries to workers, from any thread of `worker`; returns immediately and never fails.
+
+    Those of this process have them when it returns: its event loop may wait for threads that compute.
+    """
+    others = frozenset(addresses) - {worker.address}
+    if len(others) < len(frozenset(addresses)):
+        MAILBOX.post(topic, entries)
+    if others:
+        worker.loop.add_callback(_send_all, worker, others, topic, dict(entries))
 
 
 async def _send_all(worker: Worker, addresses: frozenset[str], topic: str, entries: Entries) -> None:
@@ -142,9 +149,6 @@ _unsent: dict[tuple[str, str, str], Entries] = {}
 
 async def _send(worker: Worker, address: str, topic: str, entries: Entries) -> None:
     """Send one message at a time to each receiver; entries of many members of a process share a message."""
-    if address == worker.address:
-        MAILBOX.post(topic, entries)
-        return
     way = worker.address, address, topic
     if way in _unsent:
         _unsent[way].update(entries)
