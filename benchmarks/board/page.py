@@ -48,6 +48,9 @@ rounds, and faint bars are other work.
 """
 
 
+BEFORE = "Measured before peers were tried with more: each was one process with one torch thread."
+
+
 @dataclass
 class Board:
     """The newest stored results of each part, with the files that they are from."""
@@ -179,7 +182,8 @@ def workload_section(name: str, workload: Workload, board: Board) -> str:
     whom = best if workload.against else f"the best peer at equal settings, {best}"
     verdict = "reached" if reached >= workload.goal else "**missed**"
     goal = f"Goal: {workload.judged}, at {workload.goal:g} times {whom}. Measured: {reached:.2f}, {verdict}."
-    about = [workload.note, goal, uses_of_cores(found), versions_of_peers(found, result)]
+    uses = uses_of_cores(found) or ("" if "torch threads" in workload.note else BEFORE)
+    about = [workload.note, goal, uses, versions_of_peers(found, result)]
     return "\n".join(
         [*lines, "", *(line for text in about if text for line in (text, "")), *source(found, path, result)]
     )
@@ -224,6 +228,7 @@ def solving_section(solving: tuple[dict[str, Any], Path, dict[str, Any]]) -> str
     """Return the section of seconds until solved: the same table for wins and losses."""
     found, path, result = solving
     rule, baseline = found["rule"], found["baselines"][RANDOM]
+    threads = "the faster of one and two torch threads" if "torch_threads" in found else "one torch thread"
     lines = [
         f"## {found['title']}",
         "",
@@ -231,7 +236,7 @@ def solving_section(solving: tuple[dict[str, Any], Path, dict[str, Any]]) -> str
         "that neither training nor an earlier evaluation used, the same rule for all. Seconds are from the command to",
         "that evaluation's end: the start of Python, all imports and servers, and evaluations count. Penstock starts a",
         "Prefect server of its own each time, and is evaluated at the end of a stage of ten rounds; peers after every",
-        f"fourth round, CleanRL for at most {rule['limit_seconds']:g} s, with the faster of one and two torch threads.",
+        f"fourth round, CleanRL for at most {rule['limit_seconds']:g} s, with {threads}.",
         "*Equal*: the preset's settings with a network of [64, 64], which CleanRL has.",
         "",
         f"![{found['title']}](images/board-solving.svg)",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 from penstock.flows.display.summary import driver_line, outcome, round_return
 from penstock.storage.errors import ConfigError, PenstockError
 from penstock.storage.runs.lease import driver
-from penstock.storage.runs.run import open_run, stored_settings
+from penstock.storage.runs.run import open_run
 from penstock.tasks.analysis.history import read_stages
 from penstock.tasks.analysis.tables import episode_table, evaluation_table, snapshot_table, stage_table
 from penstock.tasks.setup.config.replay import build_stored_config
@@ -94,8 +94,8 @@ class Run:
 
         `penstock.train(run.config, name=..., seed=...)` starts another run with them.
         """
-        settings = stored_settings(self._folder.load("config")["config"])
-        return build_stored_config({**settings, "name": self.name, "store": self.store})
+        stored = self._folder.load("config")["config"]
+        return build_stored_config(stored, {"name": self.name, "store": self.store})
 
     @property
     def outcome(self) -> str:

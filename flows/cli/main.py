@@ -35,6 +35,7 @@ from penstock.flows.cli.verify import verify
 from penstock.flows.display.after_stop import after_stop
 from penstock.flows.display.amounts import amount
 from penstock.flows.display.console import print_table
+from penstock.flows.display.plain import plain
 from penstock.flows.display.working import Working
 from penstock.storage.errors import ConfigError, PenstockError
 
@@ -121,7 +122,7 @@ def runs(store: Store = None, as_json: AsJson = False) -> None:
     if "problem" in print_table(found):
         for row in found:
             if row["problem"]:
-                Console(soft_wrap=True).print(f"{row['name']}: {row['problem']}", highlight=False, markup=False)
+                Console(soft_wrap=True).print(plain(f"{row['name']}: {row['problem']}"), highlight=False, markup=False)
 
 
 @app.command()
@@ -142,9 +143,10 @@ def show(
         _print_json(description)
         return
     console = Console()
-    console.print(f"run {run} in {store or 'runs'}: {description['outcome']}", highlight=False, markup=False)
+    outcome = plain(description["outcome"])
+    console.print(f"run {run} in {store or 'runs'}: {outcome}", highlight=False, markup=False)
     if description["driver"]:
-        console.print(description["driver"], highlight=False, markup=False)
+        console.print(plain(description["driver"]), highlight=False, markup=False)
     if stages := description["stages"]:
         print_table(stages)
         if earlier := stages[0]["stage"]:
@@ -431,7 +433,7 @@ def main() -> None:
         app()
     except PenstockError as error:
         for line in str(error).splitlines():
-            typer.secho(f"error: {line}", err=True, fg=typer.colors.RED)
+            typer.secho(f"error: {plain(line)}", err=True, fg=typer.colors.RED)
         sys.exit(1)
     except OSError as error:
         if error.errno != errno.ENOSPC or error.filename is not None:

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from penstock.flows.cli.training import AsJson, Store  # noqa: TC001  (typer reads annotations)
 from penstock.flows.display.amounts import amount
+from penstock.flows.display.plain import plain
 from penstock.flows.display.working import Working
 
 
@@ -48,7 +49,7 @@ def verify(
         for fault in found.faults:
             problem = "removed, a resume makes it again" if fault.name in removed else fault.problem
             remedy = " (a commit names it: restore it from a copy)" if fault.committed else " (no commit names it)"
-            console.print(f"{fault.name}: {problem}{remedy}", markup=False)
+            console.print(plain(f"{fault.name}: {problem}{remedy}"), markup=False)
         console.print(
             f"verified {amount(found.commits, 'commits')} and {amount(found.objects, 'objects')} of run {run}: "
             f"{f'{len(needed)} damaged or missing' if needed else 'intact'}"

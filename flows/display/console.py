@@ -16,6 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from penstock.flows.display.plain import plain
 from penstock.flows.display.summary import round_return, stage_row
 
 if TYPE_CHECKING:
@@ -233,7 +234,7 @@ def print_table(rows: Sequence[Mapping[str, object]], console: Console | None = 
         table.add_column(Text("\n".join(_words(column))), no_wrap=whole)
     for row in rows:
         # As text, for square brackets in a string would be markup.
-        table.add_row(*(Text("" if row[column] is None else str(row[column])) for column in columns))
+        table.add_row(*(Text("" if row[column] is None else plain(str(row[column]))) for column in columns))
     console.print(table)
     left_out = [column for column in rows[0] if column not in columns]
     if left_out:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.storage.digest import parse_json
 from penstock.storage.errors import ConfigError, LeaseHeldError, StoreError
 from penstock.storage.runs.lease import acquire
-from penstock.storage.runs.run import SWEEPS, RunFolder, list_runs, stored_settings
+from penstock.storage.runs.run import SWEEPS, RunFolder, list_runs
 from penstock.storage.stores.open import open_store
 from penstock.storage.stores.reachable import require_endpoint
 from penstock.tasks.setup.config.consent import record_consent, require_consent
@@ -46,9 +46,8 @@ def stored_config(store: str, run: str, overrides: Mapping[str, Any], *, trust: 
     folder = RunFolder(open_store(store), run)
     if trust:
         record_consent(folder)
-    require_consent(folder)
-    described = folder.load("config")["config"]
-    return build_stored_config(merge({**stored_settings(described), "name": run, "store": store}, overrides))
+    described = require_consent(folder)["config"]
+    return build_stored_config(described, merge({"name": run, "store": store}, overrides))
 
 
 def require_movable(overrides: Mapping[str, Any]) -> None:

@@ -423,12 +423,20 @@ def _evaluation_return(run: RunFolder, newest: Commit) -> float | None:
         ) from error
 
 
+_OF_WHO_DRIVES = frozenset(("cluster", "store"))
+"""Tables of who drives a run, which no run stores. In a `run.json` they are somebody else's: they name callbacks, which
+are imported, schedulers and trackers, which are connected to, and folders, which are written to."""
+
+
 def stored_settings(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings in a `run.json` by the names that they have now: `distribution` was `placement` once.
+
+    What belongs to whoever drives a run is left out.
 
     Raises:
         ConfigError: they are no table.
     """
     if not isinstance(values, dict):
         raise ConfigError(f"stored settings are {values!r}, expected a table: restore the run's `run.json` from a copy")
-    return {"distribution" if name == "placement" else name: value for name, value in values.items()}
+    own = {name: value for name, value in values.items() if name not in _OF_WHO_DRIVES}
+    return {"distribution" if name == "placement" else name: value for name, value in own.items()}

@@ -169,10 +169,14 @@ def _still_damaged(run: RunFolder, names: Iterable[str]) -> list[str]:
     return [name for name in names if name not in committed and is_damaged(name)]
 
 
+_MISSING_AT_MOST = 1000
+"""So many commits in a row that are not there end a search: the number of the newest one may be forged."""
+
+
 def _chain(store: Store, first: int, last: int, genesis: str, faults: list[Fault]) -> Iterator[Commit]:
     """Yield the intact commits, and record a fault for each that is damaged or does not follow the one before."""
     parent: str | None = None if first else genesis  # None: not known
-    copies = list_copies(store)
+    copies, missing = list_copies(store), 0
     for stage in range(first, last + 1):
         name = commit_name(stage)
         try:
@@ -182,7 +186,11 @@ def _chain(store: Store, first: int, last: int, genesis: str, faults: list[Fault
         except (CorruptObjectError, ObjectNotFoundError, CommitConflictError) as error:
             faults.append(Fault(name, str(error), committed=True))
             parent = None
+            missing = missing + 1 if isinstance(error, ObjectNotFoundError) else 0
+            if missing == _MISSING_AT_MOST:
+                return
             continue
+        missing = 0
         if parent is not None and commit.parent != parent:
             before = commit_name(stage - 1) if stage else "run.json"
             problem = f"it was built upon {commit.parent}, but '{before}' has the digest {parent}: one was replaced"

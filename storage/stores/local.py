@@ -31,7 +31,10 @@ MAPPED_RANGE_BYTES = 4 << 20
 
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV)
 """Answers to `link` of file systems that have no hard links."""
+_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+"""Flags with which objects are opened: a pipe by the name of one would be waited for."""
 _IO_VECTOR_PARTS = 1024  # IOV_MAX of Linux
+_PLAIN_AT_MOST = 1024  # folders that are remembered: a stage has some of its own
 _FOLDER_SECONDS = 5.0  # a folder may vanish between its creation and its use, again and again, while others delete
 _PROCESS_TOKEN = secrets.token_hex(4)  # distinguishes hosts that share a disk; the process id distinguishes forks
 _COUNTER = itertools.count()
@@ -42,13 +45,18 @@ class LocalStore:
 
     A write goes to a temporary file next to its target and is renamed, so that readers, mappings and crashes never see
     half of it. Empty folders are removed with their last object.
+
+    `root` may be a symbolic link. Links below it are not listed, and nothing is written or removed behind one: whoever
+    can write to a shared folder would choose what else is.
     """
 
-    __slots__ = ("_root", "_rooted", "url")
+    __slots__ = ("_plain", "_root", "_rooted", "url")
 
     def __init__(self, root: Path | str) -> None:
         self.url = os.fspath(root)
         self._root = self.url.rstrip("/") + "/"
+        self._plain: set[str] = set()
+        """Folders below the root that were no links, with their parents, when something was written into them."""
         self._rooted = False  # whether the root's own entry, up to the top, was made durable by this instance
 
     def __reduce__(self) -> tuple[type[LocalStore], tuple[str]]:
@@ -61,8 +69,13 @@ class LocalStore:
         """Read a whole object."""
         check_name(name)
         try:
-            with open(self._root + name, "rb", buffering=0) as file:  # noqa: PTH123  (a Path costs more than the call)
-                return file.readall()
+            descriptor = os.open(self._root + name, _READ)
+            try:
+                _require_file(descriptor)
+                with open(descriptor, "rb", buffering=0, closefd=False) as file:
+                    return file.readall()
+            finally:
+                os.close(descriptor)
         except OSError as error:
             self._fail_reading(name, error)
 
@@ -70,12 +83,9 @@ class LocalStore:
         """Map a whole object copy on write: pages are shared with all readers until they are written to."""
         check_name(name)
         try:
-            descriptor = os.open(self._root + name, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(self._root + name, _READ)
             try:
-                status = os.fstat(descriptor)
-                if not stat.S_ISREG(status.st_mode):
-                    raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-                size = status.st_size
+                size = _require_file(descriptor).st_size
                 # The mapping keeps a descriptor of its own open for as long as it lives.
                 return memoryview(mmap.mmap(descriptor, size, access=mmap.ACCESS_COPY) if size else bytearray())
             finally:
@@ -87,12 +97,9 @@ class LocalStore:
         """Read bytes [start, stop), as many as exist: mapped if large, copied otherwise."""
         check_range(name, start, stop)
         try:
-            descriptor = os.open(self._root + name, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(self._root + name, _READ)
             try:
-                status = os.fstat(descriptor)
-                if not stat.S_ISREG(status.st_mode):
-                    raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-                stop = min(stop, status.st_size)
+                stop = min(stop, _require_file(descriptor).st_size)
                 if stop - start >= MAPPED_RANGE_BYTES:
                     page = start - start % mmap.ALLOCATIONGRANULARITY
                     mapped = mmap.mmap(descriptor, stop - page, access=mmap.ACCESS_COPY, offset=page)
@@ -163,6 +170,7 @@ class LocalStore:
         for name in names:
             check_name(name)
             try:
+                self._refuse_links(name.rpartition("/")[0])
                 os.unlink(self._root + name)  # noqa: PTH108  (a Path costs more than the call)
             except (FileNotFoundError, NotADirectoryError):
                 continue
@@ -202,8 +210,17 @@ class LocalStore:
         check_name(prefix)
         return LocalStore(self._root + prefix)
 
+    def _refuse_links(self, folder: str) -> None:
+        """Raise an OSError if a folder below the root, or one above it there, is a symbolic link."""
+        while folder and folder not in self._plain:
+            if os.path.islink(self._root + folder):  # noqa: PTH114  (a Path costs more than the call)
+                raise OSError(errno.ELOOP, f"'{folder}' is a symbolic link, behind which nothing is written or removed")
+            folder = folder.rpartition("/")[0]
+
     def _write_temporary(self, target: str, parts: Sequence[Buffer], *, durable: bool) -> str:
         folder = target[: target.rindex("/")]
+        below = folder[len(self._root) :]
+        self._refuse_links(below)
         temporary = f"{folder}/{TEMPORARY_PREFIX}{_PROCESS_TOKEN}-{os.getpid()}-{next(_COUNTER)}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         deadline = pause = 0.0
@@ -212,6 +229,9 @@ class LocalStore:
                 if deadline:
                     os.makedirs(folder, exist_ok=True)  # noqa: PTH103  (a Path costs more than the call)
                 descriptor = os.open(temporary, flags, 0o666)
+                if len(self._plain) >= _PLAIN_AT_MOST:
+                    self._plain.clear()
+                self._plain.add(below)
                 break
             except (FileNotFoundError, FileExistsError):  # the latter where a folder vanishes during the call
                 now = time.monotonic()
@@ -267,6 +287,14 @@ class LocalStore:
         raise StoreError(f"cannot write '{name}' in the store '{self.url}': {error.strerror}; {advice}") from error
 
 
+def _require_file(descriptor: int) -> os.stat_result:
+    """Return the status of what was opened; an OSError if that is no plain file."""
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    return status
+
+
 def _link(temporary: str, target: str) -> bool:
     """Give a file its name; False if the name is taken."""
     try:
@@ -313,6 +341,8 @@ def _walk(folder: str, above: str, start: str) -> Iterator[str]:
         for entry in entries:
             name = entry.name
             if not name.startswith(start):
+                continue
+            if entry.is_symlink():
                 continue
             if name.startswith(TEMPORARY_PREFIX):
                 with contextlib.suppress(OSError):

@@ -109,6 +109,15 @@ def check_name(name: str) -> None:
             )
 
 
+def is_name(name: str) -> bool:
+    """Return whether `check_name` takes a name: other programs leave others, such as S3's console a folder's marker."""
+    try:
+        check_name(name)
+    except ValueError:
+        return False
+    return True
+
+
 def check_range(name: str, start: int, stop: int) -> None:
     """Refuse names as `check_name` does, and invalid ranges with ValueError."""
     check_name(name)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
 from penstock.storage.errors import ConfigError, ObjectExistsError, ObjectNotFoundError, StoreError
-from penstock.storage.stores.protocol import check_name, check_range
+from penstock.storage.stores.protocol import check_name, check_range, is_name
 from penstock.storage.stores.single_flight import SharedCalls
 
 if TYPE_CHECKING:
@@ -195,7 +195,8 @@ class RemoteStore(ABC):
 
         def ask() -> builtins.list[str]:
             found = self._call("list", f"{prefix}*", lambda client: list(self._paths_from(client, start)))
-            return sorted(path[len(self._base) :] for path in found if path.startswith(start))
+            names = (path[len(self._base) :] for path in found if path.startswith(start))
+            return sorted(filter(is_name, names))
 
         return list(self._listings.ask(start, ask))
 

@@ -15,6 +15,7 @@ from penstock.storage.digest import canonical_json
 from penstock.storage.errors import ConfigError, PenstockError, RunIdleError, StoreError
 from penstock.storage.runs.continuing.extensions import extension_after
 from penstock.storage.runs.reader_claims import reading
+from penstock.storage.runs.run import digest_of_description
 from penstock.tasks.data.replay.given_episodes import require_learned
 from penstock.tasks.data.snapshots.exchange import load_snapshot
 from penstock.tasks.environments.factory import make_pool
@@ -133,7 +134,8 @@ def evaluate_commit(
             f"check the rewards of {run.load('config')['config']['environment']['id']}"
         )
     try:
-        run.store.write(_evaluation_name(snapshot, episodes, key), [canonical_json(result)])
+        # Durable: one that a power cut had emptied would count as made.
+        run.store.write(_evaluation_name(snapshot, episodes, key), [canonical_json(result)], durable=True)
     except StoreError as error:
         if keep_result:
             raise
@@ -153,12 +155,12 @@ def last_snapshot(run: RunFolder, commit: Commit) -> SnapshotRef:
 
 def observer_context(run: RunFolder, stage: int) -> RunContext:
     """Return the context of a run for an observer that is not a member; errors as `require_consent`, `load_context`."""
-    require_consent(run)
+    description = digest_of_description(require_consent(run))
     return load_context(
         Assignment(
             store=run.root.url,
             run=run.name,
-            description=run.description_digest(),
+            description=description,
             stage=stage,
             attempt=0,
             generation=0,
@@ -201,7 +203,8 @@ def newest_to_evaluate(run: RunFolder, episodes: int, key: int) -> Iterator[tupl
         before, snapshot = newest.stage, last_snapshot(run, newest)
         of_seeds = f"-{key}-{episodes}.json"
         names = [name for name in run.store.list(_FOLDER) if name.endswith(of_seeds)]
-        evaluated = [int(name.removeprefix(_FOLDER).split("-")[0]) for name in names]
+        numbers = [name.removeprefix(_FOLDER).split("-")[0] for name in names]
+        evaluated = [int(number) for number in numbers if number.isascii() and number.isdigit()]
         if snapshot.version in evaluated or not run.store.exists(snapshot.name):
             return
         last = max((version for version in evaluated if version < snapshot.version), default=0)

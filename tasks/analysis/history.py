@@ -164,10 +164,11 @@ def read_stages(
 
 def newest_timings(run: RunFolder, stages: Iterable[int]) -> dict[int, StageTimings]:
     """Return the timings of the last driver of each of these stages, without those that are lost or damaged."""
-    wanted = set(stages)
+    # A range stays one: the number of the newest commit may be forged.
+    wanted: Sequence[int] = stages if isinstance(stages, range) else sorted(set(stages))
     generations: dict[int, int] = {}
     # Few of a long run's names are listed where few of its stages are wanted.
-    ends = [timings_name(stage, 0).partition("-")[0] for stage in (min(wanted), max(wanted))] if wanted else []
+    ends = [timings_name(stage, 0).partition("-")[0] for stage in (wanted[0], wanted[-1])] if wanted else []
     for name in run.store.list(commonprefix(ends) or "timings/"):  # noqa: RUF071  (names are compared as text)
         found = _TIMINGS_NAME.fullmatch(name)
         if found and int(found[1]) in wanted:

@@ -45,8 +45,7 @@ def branch_run(source: RunFolder, name: str, stage: int, values: Mapping[str, fl
     target = RunFolder(source.root, name)
     if target.exists():
         return
-    require_consent(source)
-    settings = stored_settings(source.load("config")["config"])
+    settings = stored_settings(require_consent(source)["config"])
     algorithm = build_config(settings).algorithm
     check_changeable("values", algorithm, values)
     for path, value in values.items():

@@ -43,7 +43,6 @@ from penstock.tasks.model.algorithms.custom_probe import custom_files, custom_so
 from penstock.tasks.runtime.assignment import Assignment
 from penstock.tasks.runtime.fingerprint import differences, fingerprint
 from penstock.tasks.setup.config.consent import record_consent, require_consent
-from penstock.tasks.setup.config.loading import merge
 from penstock.tasks.setup.config.replay import ReplayConfig, build_stored_config
 from penstock.tasks.setup.config.run import MOVABLE, RunConfig
 from penstock.tasks.setup.config.without_effect import settings_without_effect
@@ -343,7 +342,7 @@ def _stored_config(run: RunFolder, config: RunConfig) -> RunConfig:
     # A flow run that names only the run has the defaults: fewer tasks, and a device that may compute other bytes.
     names = [name for name in MOVABLE if name in given.model_fields_set]
     movable = {"distribution": {name: getattr(given, name) for name in names}}
-    stored = build_stored_config(merge({**stored_settings(description["config"]), **now}, movable))
+    stored = build_stored_config(description["config"], {**now, **movable})
     wanted, learners = config.distribution, stored.distribution.learn_tasks
     if "learn_tasks" in wanted.model_fields_set and wanted.learn_tasks != learners:
         raise ConfigError(

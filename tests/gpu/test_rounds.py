@@ -110,7 +110,9 @@ def test_work_that_reads_a_value_stays_eager(caplog: pytest.LogCaptureFixture):
     for number in range(1, 5):
         work.run(ask)
         assert total.item() == number
-    assert len([record for record in caplog.records if "asking" in record.getMessage()]) == 1
+    (message,) = [record.getMessage() for record in caplog.records if "asking" in record.getMessage()]
+    assert "capturing" in message
+    assert torch.cuda.current_stream() == torch.cuda.default_stream()
 
 
 def test_staged_values_arrive_and_departing_ones_leave():

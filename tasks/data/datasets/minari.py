@@ -27,6 +27,7 @@ from penstock.native.adapters.structured_actions import (
     own_action,
     stored_action,
 )
+from penstock.storage.digest import parse_json
 from penstock.storage.error_places import describe_error
 from penstock.storage.errors import ConfigError, PenstockError
 from penstock.storage.runs.reader_claims import reading, shards_kept_from
@@ -229,19 +230,36 @@ def import_dataset(run: RunFolder, path: Path) -> Exported:
         LeaseHeldError: another command makes the run.
     """
     minari = _minari()
+    data = path.absolute() / "data"
     try:
-        dataset = minari.MinariDataset(path.absolute() / "data")
+        _require_spaces(data)
+        dataset = minari.MinariDataset(data)
     except (OSError, ValueError, AssertionError) as error:
         raise ConfigError(f"'{path}' is not a Minari dataset: {error}; expected a folder with 'data' in it") from error
     description = _run_json(run.name, dataset)
-    with written_as(run, description, "Minari dataset"):
+    with written_as(run, description, "Minari dataset") as check:
         refs, cut = _write_shards(run, dataset)
         if not refs:
             raise ConfigError(f"the Minari dataset '{path}' has no episodes; there is nothing to import")
-        if not run.exists():
-            run.create(description)
-        commit_episodes(run, refs, dataset.total_episodes, "imported from Minari")
+        commit_episodes(run, description, refs, dataset.total_episodes, "imported from Minari", check)
     return Exported(dataset.total_episodes, cut, sum(ref.rows for ref in refs))
+
+
+def _require_spaces(data: Path) -> None:
+    """Refuse a dataset without its spaces: Minari would make the environment that it names, which is any function.
+
+    Raises:
+        OSError: the dataset says nothing of itself.
+        ValueError: as that, or a space is missing.
+    """
+    facts = parse_json((data / "metadata.json").read_bytes())
+    lacking = sorted({"observation_space", "action_space"} - {*facts})
+    if lacking:
+        raise ValueError(
+            f"data/metadata.json has no {' and no '.join(lacking)}, and spaces are taken from no environment that a "
+            f"dataset names, since that is any code. If you trust the dataset, write what "
+            f"`minari.serialization.serialize_space` gives for them there"
+        )
 
 
 def _write_shards(run: RunFolder, dataset: Any) -> tuple[list[ShardRef], int]:
@@ -276,7 +294,7 @@ def spaces_of(run: RunFolder) -> tuple[Space[Any], Space[Any]]:
 
         imported = config["imported"]
         return deserialize_space(imported["observation_space"]), deserialize_space(imported["action_space"])
-    require_consent(run)
+    config = require_consent(run)["config"]
     with contextlib.closing(make_pool(build_stored_config(config), 1)) as pool:
         if agents := pool.environment["agents"]:
             raise ConfigError(

@@ -64,11 +64,9 @@ def record_placements(
         RunExistsError: there is another run of that name.
         LeaseHeldError: another command makes the run.
     """
-    with written_as(run, description, "placements"):
+    with written_as(run, description, "placements") as check:
         refs, recorded = _write_shards(run, config, placements)
-        if not run.exists():
-            run.create(description)
-        commit_episodes(run, refs, len(recorded), FINISHED)
+        commit_episodes(run, description, refs, len(recorded), FINISHED, check)
     return recorded
 
 

@@ -20,7 +20,7 @@ from penstock.storage.shards.specs import DTYPES, Spec
 from penstock.storage.tensors import save_tensors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -111,7 +111,7 @@ def write_episodes(
 
 
 @contextmanager
-def written_as(run: RunFolder, description: Mapping[str, Any], what: str) -> Iterator[None]:
+def written_as(run: RunFolder, description: Mapping[str, Any], what: str) -> Iterator[Callable[[], None]]:
     """Let episodes be written as this run, by this process alone; clears what an interrupted call or another one left.
 
     Args:
@@ -119,20 +119,46 @@ def written_as(run: RunFolder, description: Mapping[str, Any], what: str) -> Ite
         description: what its `run.json` will say.
         what: word for what is written, for messages.
 
+    Yields:
+        A check that this process still writes the run, for `commit_episodes`.
+
     Raises:
         RunExistsError: there is another run of that name.
         LeaseHeldError: another command makes the run.
     """
-    with acquire(run.store, f"an import of {what}", _LEASE_TTL_SECONDS):
+    with acquire(run.store, f"an import of {what}", _LEASE_TTL_SECONDS) as keeper:
         if not run.exists():
             clear_leftovers(run, ())
         elif run.log.newest() or run.genesis() != digest(canonical_json(description["identity"])):
             raise RunExistsError(f"there is a run '{run.name}' already; choose another name for the {what}")
-        yield
+        yield keeper.check
 
 
-def commit_episodes(run: RunFolder, refs: Sequence[ShardRef], episodes: int, finished: str) -> None:
-    """Commit shards as the only stage of a run that was created, finished for the given reason."""
+def commit_episodes(
+    run: RunFolder,
+    description: Mapping[str, Any],
+    refs: Sequence[ShardRef],
+    episodes: int,
+    finished: str,
+    check: Callable[[], None],
+) -> None:
+    """Create the run, unless an interrupted call did, and commit shards as its only stage.
+
+    Args:
+        run: to create.
+        description: what its `run.json` says.
+        refs: of the shards.
+        episodes: number of these in them.
+        finished: the reason for which the run is finished.
+        check: as `written_as` yields it.
+
+    Raises:
+        LeaseLostError: another command began to make the run, while this process stood still.
+    """
+    check()
+    if not run.exists():
+        run.create(description)
+    check()
     checkpoint = save_tensors({}, {"stage": 0, "imported": True})
     ref = Ref(checkpoint_name(0, digest(checkpoint)), digest(checkpoint), len(checkpoint))
     run.store.write(ref.name, [memoryview(checkpoint)])
@@ -140,7 +166,8 @@ def commit_episodes(run: RunFolder, refs: Sequence[ShardRef], episodes: int, fin
     run.log.append(
         Commit(
             stage=0,
-            parent=run.genesis(),
+            # Not the genesis that is stored: another command may have made a run of its own there meanwhile.
+            parent=digest(canonical_json(description["identity"])),
             rounds=(0, len(refs) - 1),
             version=0,
             env_steps=sum(shard.rows for shard in refs),

@@ -8,6 +8,7 @@ device, which tests use.
 from __future__ import annotations
 
 import threading
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -182,7 +183,9 @@ class DeviceCopies:
             for name, array in arrays.items():
                 start = places[name]
                 np.copyto(memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape), array)
-            with torch.cuda.stream(self._stream):  # does nothing without a stream
+            # A thread that has used no device yet would begin a context on the first one.
+            current = nullcontext() if self._stream is None else torch.cuda.device(self._device)
+            with current, torch.cuda.stream(self._stream):  # which does nothing without a stream
                 block = torch.empty(nbytes, dtype=torch.uint8, device=self._device)
                 if self._stream is not None:
                     event = torch.cuda.Event()

@@ -162,8 +162,7 @@ def _sources(root: Store, config: ReplayConfig) -> list[_Source]:
     stages = config.source.stages
     for name in config.source.runs:
         run = RunFolder(root, name)
-        require_consent(run)
-        config_json = run.load("config")["config"]
+        config_json = require_consent(run)["config"]
         if "imported" in config_json:
             raise ConfigError(
                 f"source.runs: '{name}' was imported, and says nothing of the environment in which a replay's "

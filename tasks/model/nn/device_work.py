@@ -20,7 +20,22 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _capturing = threading.Lock()
-"""Torch captures all graphs of a process on one stream, so one thread at a time."""
+"""All graphs of a device are captured on one stream, so by one thread at a time."""
+_streams: dict[tuple[str, int], torch.cuda.Stream] = {}
+_making = threading.Lock()
+
+
+def _stream_for(purpose: str, device: torch.device) -> torch.cuda.Stream:
+    """Return a device's stream for a purpose, of a priority that no other work has.
+
+    Torch has 32 streams of each priority, and gives them to all threads in turn: a copy of another thread on the stream
+    that captures would become a part of the graph.
+    """
+    index = torch.cuda.current_device() if device.index is None else device.index
+    with _making:
+        if (purpose, index) not in _streams:
+            _streams[purpose, index] = torch.cuda.Stream(index, priority=-1)
+        return _streams[purpose, index]
 
 
 class CapturedWork:
@@ -67,22 +82,28 @@ class CapturedWork:
                 self._graph.replay()
 
     def _run_aside(self, work: Callable[[], None]) -> None:
-        current, side = torch.cuda.current_stream(self._device), torch.cuda.Stream(self._device)
+        current, side = torch.cuda.current_stream(self._device), _stream_for("aside", self._device)
         side.wait_stream(current)
-        with torch.cuda.stream(side):
-            work()
-        current.wait_stream(side)
+        try:
+            with torch.cuda.stream(side):
+                work()
+        finally:
+            current.wait_stream(side)
 
     def _captured(self, work: Callable[[], None]) -> torch.cuda.CUDAGraph | None:
-        graph = torch.cuda.CUDAGraph()
-        try:
-            # Concurrent work of other threads, such as copies to the host, is no part of the graph and no error.
-            with _capturing, torch.cuda.graph(graph, capture_error_mode="thread_local"):
-                work()
-        except RuntimeError as error:
-            reason = str(error).splitlines()[0]
-            logger.warning("%s can't be captured as a CUDA graph and stays eager: %s", self._name, reason)
-            return None
+        graph, stream = torch.cuda.CUDAGraph(), _stream_for("capture", self._device)
+        # Where the end of a capture fails, torch leaves its stream the thread's current one: this brings back ours.
+        with _capturing, torch.cuda.device(self._device), torch.cuda.stream(torch.cuda.current_stream(self._device)):
+            try:
+                # Concurrent work of other threads, such as copies to the host, is no part of the graph and no error.
+                with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+                    work()
+            except RuntimeError as error:
+                # The end of a capture that was broken off raises too, and says only that.
+                cause = error.__context__ if isinstance(error.__context__, RuntimeError) else error
+                reason = str(cause).splitlines()[0]
+                logger.warning("%s can't be captured as a CUDA graph and stays eager: %s", self._name, reason)
+                return None
         return graph
 
 
@@ -142,5 +163,6 @@ class Departure:
             return
         stream = torch.cuda.Stream(self._device)
         stream.wait_event(self._written)
-        with torch.cuda.stream(stream):
+        # A thread that has used no device yet would begin a context on the first one.
+        with torch.cuda.device(self._device), torch.cuda.stream(stream):
             yield

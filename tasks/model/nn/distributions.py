@@ -179,7 +179,20 @@ def _like(vector: Tensor, values: Sequence[float]) -> Tensor:
     """Return numbers `[n]` on the vector's device; where they are one number, by work that a CUDA graph can contain."""
     if len({*values}) == 1:
         return vector.new_full((len(values),), values[0])
-    return torch.tensor(values, dtype=vector.dtype, device=vector.device)
+    return constants(values, vector.device, vector.dtype)
+
+
+def constants(values: Sequence[float], device: torch.device, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return numbers `[n]` on a device: on a GPU always the same tensor, as a CUDA graph can't copy from the host."""
+    if device.type == "cuda":
+        return _kept(tuple(values), device, dtype)
+    return torch.tensor(values, dtype=dtype, device=device)
+
+
+@cache
+def _kept(values: tuple[float, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
+    with torch.inference_mode(mode=False):  # acting may come first, and learning differentiates
+        return torch.tensor(values, dtype=dtype, device=device)
 
 
 def vector_probability(

@@ -206,8 +206,7 @@ def lines(params: Mapping[str, Tensor], grids: Tensor) -> Tensor:
     many small ones.
     """
     channels, height, width = grids.shape[1:]
-    # Arrays: a cached tensor would be of inference, or of an export's trace, if that came first.
-    to_lines, to_cells = (torch.from_numpy(places) for places in _line_places(channels, height, width))
+    to_lines, to_cells = _line_places_on(channels, height, width, grids.device)
     cells = grids.movedim(1, -1).flatten(1).float()
     count = len(to_lines)
     first = _spread(params["0.weight"], to_lines, count * _LINE_NUMBERS, cells.shape[1])
@@ -216,6 +215,20 @@ def lines(params: Mapping[str, Tensor], grids: Tensor) -> Tensor:
     hidden = relu(linear(cells, first, params["0.bias"].repeat(count)))
     threats = relu(linear(hidden, second, params["1.bias"].repeat(height * width)))
     return relu(linear(torch.cat([threats, cells], 1), params["2.weight"], params["2.bias"]))
+
+
+def _line_places_on(channels: int, height: int, width: int, device: torch.device) -> tuple[Tensor, ...]:
+    """Return `_line_places` on a device: on a GPU the same tensors each time, since a CUDA graph can't copy them."""
+    if device.type == "cuda":
+        return _kept_line_places(channels, height, width, device)
+    # Arrays are cached: a tensor would be of inference, or of an export's trace, if that came first.
+    return tuple(torch.from_numpy(places).to(device) for places in _line_places(channels, height, width))
+
+
+@cache
+def _kept_line_places(channels: int, height: int, width: int, device: torch.device) -> tuple[Tensor, ...]:
+    with torch.inference_mode(mode=False):
+        return tuple(torch.from_numpy(places).to(device) for places in _line_places(channels, height, width))
 
 
 @cache
@@ -245,8 +258,7 @@ def _line_places(channels: int, height: int, width: int) -> tuple[NDArray[np.int
 def _spread(weights: Tensor, places: Tensor, rows: int, columns: int) -> Tensor:
     """Return a matrix `[rows, columns]` with a copy of the weights for each line at these places, and 0 elsewhere."""
     copies = weights.expand(places.shape).flatten()
-    at = places.flatten().to(weights.device)
-    return weights.new_zeros(rows * columns).index_put((at,), copies).view(rows, columns)
+    return weights.new_zeros(rows * columns).index_put((places.flatten(),), copies).view(rows, columns)
 
 
 def init_residual(

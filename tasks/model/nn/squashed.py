@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from penstock.tasks.model.nn import kernels
-from penstock.tasks.model.nn.distributions import widths
+from penstock.tasks.model.nn.distributions import constants, widths
 from penstock.tasks.tape.operations import call
 
 if TYPE_CHECKING:
@@ -88,14 +88,14 @@ def bounded(outputs: Tensor) -> Tensor:
 
 def within_bounds(spec: ActionSpec, action: Tensor) -> Tensor:
     """Map vectors from -1 to 1, `[rows, n]`, to those that the environment takes, `[rows, *shape]`."""
-    low = torch.tensor(spec.low, device=action.device)
-    width = torch.tensor(widths(tuple(spec.low), tuple(spec.high)), device=action.device)
+    low = constants(spec.low, action.device)
+    width = constants(widths(tuple(spec.low), tuple(spec.high)), action.device)
     return (low + 0.5 * (action + 1.0) * width).view(-1, *spec.shape)
 
 
 def from_bounds(spec: ActionSpec, action: Tensor) -> Tensor:
     """Map the environment's vectors `[rows, *shape]` to those from -1 to 1, `[rows, n]`: undoes `within_bounds`."""
-    low, high = torch.tensor(spec.low, device=action.device), torch.tensor(spec.high, device=action.device)
+    low, high = constants(spec.low, action.device), constants(spec.high, action.device)
     return 2.0 * (action.flatten(1) - low) / (high - low) - 1.0
 
 

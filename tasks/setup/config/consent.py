@@ -27,8 +27,11 @@ if TYPE_CHECKING:
 _TRUSTED_RUNS = "trusted-runs"
 
 
-def require_consent(run: RunFolder) -> None:
+def require_consent(run: RunFolder) -> dict[str, Any]:
     """Refuse a stored run whose code would be imported from the working directory, unless the user trusts the run.
+
+    Returns:
+        The description that was judged. Callers use it: whoever writes to the store could replace it meanwhile.
 
     Raises:
         ConsentError: names the code, the file, and the command that trusts the run.
@@ -36,11 +39,11 @@ def require_consent(run: RunFolder) -> None:
         CorruptObjectError: `run.json` was altered.
         ConfigError: the user's configuration folder can't be read.
     """
-    description = run.load("config")
+    description: dict[str, Any] = run.load("config")
     found, header = local_code(description["config"]), _header_of(description["config"])
     address = _address_of(description["config"])
     if (not found and header is None and address is None) or _identity(description) in _trusted():
-        return
+        return description
     code = ", ".join(f"{setting} = '{name}' ({origin})" for setting, name, origin in found)
     trust = (
         f"since this user has not trained or trusted the run here. Read it, then add --trust once: "
@@ -131,16 +134,18 @@ def _found_here(package: str) -> Path | None:
     """Return the file or folder of a top-level module if Python finds it in the working directory."""
     here = Path.cwd()
     if package in sys.modules and (file := getattr(sys.modules[package], "__file__", None)):
-        origin = Path(file)
+        places = [file]
     else:
         # As an import does it: first Python's path, then the working directory, where custom algorithms are searched.
         spec = PathFinder.find_spec(package, [*sys.path, str(here)])
+        # None has a place if it is such as an editable package, which has a finder of its own.
         places = [spec.origin, *(spec.submodule_search_locations or ())] if spec else []
-        if not any(places):  # such as an editable package, which has a finder of its own
-            return None
-        origin = Path(next(filter(None, places)))
-    folder = origin.parent.parent if origin.name == "__init__.py" else origin.parent
-    return origin if folder.resolve() == here.resolve() else None
+    # Of a namespace package, which has several folders, a module may be in any.
+    for origin in map(Path, filter(None, places)):
+        folder = origin.parent.parent if origin.name == "__init__.py" else origin.parent
+        if folder.resolve() == here.resolve():
+            return origin
+    return None
 
 
 def _identity(description: Mapping[str, Any]) -> str:

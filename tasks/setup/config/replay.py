@@ -10,7 +10,7 @@ from penstock.storage.errors import ConfigError
 from penstock.storage.runs.run import stored_settings
 from penstock.tasks.settings import Settings
 from penstock.tasks.setup.config.custom_algorithm import CUSTOM, CustomAlgorithmSettings, by_name
-from penstock.tasks.setup.config.loading import build_config, validate
+from penstock.tasks.setup.config.loading import build_config, merge, validate
 from penstock.tasks.setup.config.offline import BehaviourCloningSettings, IQLSettings, TD3BCSettings
 from penstock.tasks.setup.config.run import RunConfig, RunIdentity, RunName, ScheduleSettings, any_of
 from penstock.tasks.setup.distribution.settings import DistributionSettings
@@ -137,14 +137,18 @@ def build_replay_config(values: Mapping[str, Any]) -> ReplayConfig:
     return validate(ReplayConfig, values)
 
 
-def build_stored_config(values: Mapping[str, Any]) -> RunConfig:
+def build_stored_config(values: Mapping[str, Any], given: Mapping[str, Any] | None = None) -> RunConfig:
     """Validate the settings in a `run.json` of a training run or a replay.
+
+    Args:
+        values: that the run stores.
+        given: that count instead, table by table; those of `cluster` and `store` are taken from here alone.
 
     Raises:
         ConfigError: as `build_replay_config`; or they name a header without its text, as no run stores it: a file of
             this machine would be compiled.
     """
-    values = stored_settings(values)
+    values = merge(stored_settings(values), given or {})
     config = build_replay_config(values) if "source" in values else build_config(values)
     if config.environment.header is not None and config.environment.header_text is None:
         raise ConfigError(

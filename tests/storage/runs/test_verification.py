@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from penstock.storage.digest import digest
+from penstock.storage.digest import canonical_json, digest, parse_json
 from penstock.storage.errors import ConfigError, CorruptObjectError, LeaseHeldError
 from penstock.storage.refs import plan_name
 from penstock.storage.runs.commits import commit_name
@@ -175,3 +175,18 @@ def test_repair_removes_what_is_made_again(history, folder):
     assert repair(history.run, faults) == [uncommitted]
     assert not history.run.store.exists(uncommitted)
     assert [fault.name for fault in verify_run(history.run).faults] == [committed]
+
+
+def test_a_forged_number_of_commits_ends_the_search(tmp_path, monkeypatch):
+    """The newest commit's name is anybody's: without an end, verifying such a run would take for ever."""
+    monkeypatch.setattr("penstock.storage.runs.verification._MISSING_AT_MOST", 5)
+    history = History(open_store(tmp_path / "runs"), real_shards=True)
+    history.commit(0)
+    store, far = history.run.store, 10**11
+    commit = parse_json(store.read(commit_name(0)))
+    store.write(commit_name(far), [canonical_json({**commit, "stage": far})])
+    store.write("latest.json", [canonical_json({"stage": far})])
+    found = verify_run(history.run)
+    assert [fault.name for fault in found.faults if "commits/" in fault.name] == [
+        commit_name(stage) for stage in range(1, 6)
+    ]

@@ -201,6 +201,19 @@ def test_notifications_to_one_receiver_are_batched(topic: str):
     assert len(arrived) <= 2
 
 
+def test_notifications_within_a_process_need_no_event_loop(topic: str):
+    """They are there when `send` returns, though the loop is busy; those for another process come once it is not."""
+
+    async def exchange() -> None:
+        async with two_workers() as (sender, receiver):
+            send(sender, [sender.address, receiver.address], topic, {"here": 1})
+            assert MAILBOX.get(topic, "here") == 1, "nothing has been awaited since"
+            MAILBOX.post(topic, {"here": 0})
+            assert await asyncio.to_thread(MAILBOX.wait, topic, lambda found: found["here"] == 1, LONG_SECONDS)
+
+    asyncio.run(exchange())
+
+
 def test_a_receiver_that_stops_answering_gets_later_notifications(topic: str, monkeypatch):
     """A message that is never answered times out, and does not hold back later ones."""
     monkeypatch.setattr("penstock.tasks.runtime.mailbox._ANSWER_SECONDS", 0.2)

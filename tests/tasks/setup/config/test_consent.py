@@ -56,6 +56,16 @@ def test_code_in_the_working_directory_needs_consent(tmp_path, setting, code):
     assert "planted_module" not in sys.modules
 
 
+def test_a_module_in_any_folder_of_a_namespace_package_needs_consent(tmp_path, here, monkeypatch):
+    """Python searches all of its folders, and an installed one comes first."""
+    (tmp_path / "installed" / "spread_out").mkdir(parents=True)
+    monkeypatch.syspath_prepend(tmp_path / "installed")
+    require_consent(run_of(tmp_path, name="spread_out.inner:X", seed=2))
+    (here / "spread_out").mkdir()
+    with pytest.raises(ConsentError, match=r"spread_out\.inner:X"):
+        require_consent(run_of(tmp_path, name="spread_out.inner:X"))
+
+
 def test_an_address_needs_consent(tmp_path):
     """A stored run chooses nobody to connect to; another address needs consent again."""
     folders = []
