@@ -96,7 +96,8 @@ def folder_of(root: Path, start: RunStart, *, or_unnamed: bool = False) -> Path:
         folder = root / f"{start.run}-{start.id[:8]}"
     folder.mkdir(parents=True, exist_ok=True)
     if _id_in(folder) != start.id:
-        (folder / _ABOUT).write_text(about, encoding="utf-8")
+        with replacing(folder / _ABOUT) as part:
+            part.write_text(about, encoding="utf-8")
     return folder
 
 

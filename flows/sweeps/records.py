@@ -25,6 +25,8 @@ from penstock.storage.stores.open import open_store
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from penstock.storage.runs.lease import LeaseKeeper
+
 FORMAT = "penstock-sweep/1"
 _DESCRIPTION = "sweep.json"
 _LEASE_TTL_SECONDS = 30.0
@@ -41,6 +43,7 @@ class SweepRecords:
     def __init__(self, store: str, name: str) -> None:
         self.name = name
         self.store = open_store(store).at(f"{SWEEPS}{name}")
+        self._keeper: LeaseKeeper | None = None
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
@@ -51,7 +54,7 @@ class SweepRecords:
         """
         with contextlib.ExitStack() as stack:
             try:
-                stack.enter_context(acquire(self.store, f"sweep {self.name}", _LEASE_TTL_SECONDS))
+                self._keeper = stack.enter_context(acquire(self.store, f"sweep {self.name}", _LEASE_TTL_SECONDS))
             except LeaseHeldError as error:
                 raise LeaseHeldError(f"sweep '{self.name}' in {self.store.url} is under way: {error}") from error
             yield
@@ -100,7 +103,10 @@ class SweepRecords:
 
         Raises:
             CorruptObjectError: the first one was altered.
+            LeaseLostError: this flow stood still, and another one may have the sweep.
         """
+        if self._keeper is not None:
+            self._keeper.check()
         with contextlib.suppress(ObjectExistsError):
             self.store.create(name, canonical_json(record) + b"\n")
         found = self.read(name)

@@ -11,7 +11,7 @@ import socket
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.storage.digest import canonical_json, digest
 from penstock.storage.errors import (
@@ -55,7 +55,7 @@ from penstock.tasks.setup.planning.preflight import check_clusters, check_distri
 from penstock.tasks.setup.planning.run_calibration import measure_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from penstock.storage.runs.commit_schema import Commit
     from penstock.storage.runs.run import RunFolder
@@ -67,6 +67,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 FORMAT = "penstock-run/1"
+_NEEDED = ("config", "format", "identity", "made_with")
+"""Names that the description of a stored run must have for it to be driven."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,9 +231,9 @@ def open_run(resolved: ResolvedRun, choice: Choice | None = None) -> ResolvedRun
     """Create a new run, or read the stored settings of one that exists; returns it with the settings that count."""
     run, config = resolved.run, resolved.config
     if resolved.exists:
-        require_known_code(run, config)
+        stored = _stored_config(run, require_known_code(run, config), config)
         # This refuses blocks and models whose files have other bytes.
-        return resolved.with_config(with_model_digest(with_digests(_stored_config(run, config))))
+        return resolved.with_config(with_model_digest(with_digests(stored)))
     try:
         config = _create(resolved, choice)
     except RunExistsError:
@@ -259,15 +261,19 @@ def _create(resolved: ResolvedRun, choice: Choice | None) -> RunConfig:
     return config
 
 
-def require_known_code(run: RunFolder, given: RunConfig) -> None:
+def require_known_code(run: RunFolder, given: RunConfig) -> dict[str, Any]:
     """Refuse a stored run that names other code than the settings which its user gave, unless the run is trusted.
+
+    Returns:
+        The description that was judged, as `require_consent`.
 
     Raises:
         ConsentError: as `require_consent`.
     """
-    stored = build_stored_config(run.load("config")["config"])
-    if _code(stored) != _code(given):
-        require_consent(run)
+    description = run.load(*_NEEDED)
+    if _code(build_stored_config(description["config"])) != _code(given):
+        return require_consent(run, *_NEEDED)
+    return description
 
 
 def _code(config: RunConfig) -> tuple[object, ...]:
@@ -329,9 +335,8 @@ def _continuation(config: RunConfig) -> str:
     return "environments, which can't save their state, begin new episodes with each stage"
 
 
-def _stored_config(run: RunFolder, config: RunConfig) -> RunConfig:
-    """Return the stored settings with the given cluster, device and numbers of tasks: these may change."""
-    description = run.load("config", "format", "identity", "made_with")
+def _stored_config(run: RunFolder, description: Mapping[str, Any], config: RunConfig) -> RunConfig:
+    """Return the settings that a run stores, with the given cluster, device and numbers of tasks: these may change."""
     if description["format"] != FORMAT:
         raise CorruptObjectError(
             f"run '{run.name}' has format {description['format']!r} in run.json, expected '{FORMAT}'; it was created "

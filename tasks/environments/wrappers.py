@@ -77,7 +77,7 @@ def _class(name: str) -> type[gymnasium.Wrapper[Any, Any, Any, Any]]:
         ) from error
     class_name = name[len(module_name) + 1 :]
     found = getattr(module, class_name, None)
-    if found is RecordVideo:
+    if isinstance(found, type) and issubclass(found, RecordVideo):
         raise ConfigError(
             f"environment.wrappers: {name} writes files, which a stored run must not make its readers do; `penstock "
             f"play RUN --video FILE` records an episode"

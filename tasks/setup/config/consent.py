@@ -27,8 +27,12 @@ if TYPE_CHECKING:
 _TRUSTED_RUNS = "trusted-runs"
 
 
-def require_consent(run: RunFolder) -> dict[str, Any]:
+def require_consent(run: RunFolder, *needed: str) -> dict[str, Any]:
     """Refuse a stored run whose code would be imported from the working directory, unless the user trusts the run.
+
+    Args:
+        run: to judge.
+        needed: names that its description must have, besides its settings.
 
     Returns:
         The description that was judged. Callers use it: whoever writes to the store could replace it meanwhile.
@@ -39,7 +43,7 @@ def require_consent(run: RunFolder) -> dict[str, Any]:
         CorruptObjectError: `run.json` was altered.
         ConfigError: the user's configuration folder can't be read.
     """
-    description: dict[str, Any] = run.load("config")
+    description: dict[str, Any] = run.load("config", *needed)
     found, header = local_code(description["config"]), _header_of(description["config"])
     address = _address_of(description["config"])
     if (not found and header is None and address is None) or _identity(description) in _trusted():

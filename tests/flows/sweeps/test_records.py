@@ -4,7 +4,9 @@ import pytest
 
 from penstock.flows.sweeps.grid import run_grid
 from penstock.flows.sweeps.records import SweepRecords
-from penstock.storage.errors import ConfigError, CorruptObjectError, LeaseHeldError
+from penstock.storage.digest import canonical_json, parse_json
+from penstock.storage.errors import ConfigError, CorruptObjectError, LeaseHeldError, LeaseLostError
+from penstock.storage.runs.lease_state import LEASE
 from penstock.storage.runs.run import list_runs
 from penstock.storage.stores.open import open_store
 
@@ -57,3 +59,16 @@ def test_a_sweep_that_is_under_way_is_not_started_again(tmp_path):
     with second.held():
         assert second.read("rungs/00.json") is None
     assert list_runs(open_store(tmp_path)) == []
+
+
+def test_a_flow_that_stood_still_decides_nothing_more(tmp_path):
+    """Another one has taken the sweep meanwhile: its records are the ones that count."""
+    records = SweepRecords(str(tmp_path), "rates")
+    with records.held():
+        lease = parse_json(records.store.read(LEASE))
+        taken = {**lease, "generation": lease["generation"] + 1, "token": "0" * len(lease["token"])}
+        records.store.write(LEASE, [canonical_json(taken)])
+        records._keeper.renew()
+        with pytest.raises(LeaseLostError):
+            records.keep("rungs/00.json", {"kept": []})
+        assert records.read("rungs/00.json") is None
