@@ -132,8 +132,9 @@ def send(worker: Worker, addresses: Iterable[str], topic: str, entries: Mapping[
 
     Those of this process have them when it returns: its event loop may wait for threads that compute.
     """
-    others = frozenset(addresses) - {worker.address}
-    if len(others) < len(frozenset(addresses)):
+    every = frozenset(addresses)
+    others = every - {worker.address}
+    if others != every:
         MAILBOX.post(topic, entries)
     if others:
         worker.loop.add_callback(_send_all, worker, others, topic, dict(entries))
