@@ -429,6 +429,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):  # a path or a name may have what the terminal's encoding has not
             stream.reconfigure(errors="backslashreplace")
     try:
+        _check_working_directory()
         _check_kernels()
         app()
     except PenstockError as error:
@@ -449,6 +450,17 @@ def main() -> None:
         if end.code == INTERRUPTED_STATUS:
             typer.secho(f"stopped{after_stop(sys.argv[1:], end)}", err=True)
         raise
+
+
+def _check_working_directory() -> None:
+    """Refuse a working directory that was removed: Python's processes can't start there, nor can torch be imported."""
+    try:
+        Path.cwd()
+    except OSError as error:
+        raise ConfigError(
+            f"the working directory can't be found ({error.strerror}): it was removed or replaced. Change to one that "
+            f"exists, and give the command again"
+        ) from error
 
 
 def _check_kernels() -> None:

@@ -38,6 +38,21 @@ def test_a_mistake_is_refused_before_a_trial_is_announced(command, named):
     assert "trial" not in found.output
 
 
+def test_a_working_directory_that_was_removed_is_one_message(tmp_path):
+    """Python could not begin a process there, and torch's libraries would end it."""
+    (folder := tmp_path / "gone").mkdir()
+    program = (
+        "import os, sys; from penstock.flows.cli.main import main; "
+        "os.rmdir(os.getcwd()); sys.argv[1:] = ['runs']; main()"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-P", "-c", program], cwd=folder, env=os.environ, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 1
+    (line,) = ended.stderr.splitlines()
+    assert "error: the working directory can't be found" in line
+
+
 @pytest.mark.parametrize(
     ("path", "announced"),
     [
