@@ -244,11 +244,11 @@ def test_the_source_is_part_of_a_runs_identity(write: Write, tmp_path: Path, cap
     run.create(describe_run(config))
     assert probe_algorithm(config).rows.keys() == {"action", "log_probability", "extra"}
     with caplog.at_level(logging.WARNING):
-        assert _stored_config(run, build_config({"name": "a"})).algorithm == config.algorithm
+        assert _stored_config(run, run.load(), build_config({"name": "a"})).algorithm == config.algorithm
         assert not caplog.records
         module = tmp_path / f"{name.partition(':')[0]}.py"
         module.write_text(module.read_text() + "# changed\n")
-        _stored_config(run, build_config({"name": "a"}))
+        _stored_config(run, run.load(), build_config({"name": "a"}))
     before = run.load()["made_with"][name]
     assert f"bytes may differ from now on: {name} {before} -> {probe_algorithm(config).source}" in caplog.text
 
