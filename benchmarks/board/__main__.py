@@ -5,7 +5,7 @@ Every round has a seed of its own. Every peer runs at the settings that it publi
 Penstock has as well, with the threads and processes with which it is the fastest. Rates are of the whole
 loop, updates included, without the start and without evaluations; the seconds until CartPole is solved include it all.
 
-    make board                        # everything, an hour and a quarter; installs the peers into .venv-peers first
+    make board                        # everything, about an hour and a half; installs the peers into .venv-peers first
     make board ARGS=--quick           # PPO, DQN, SAC and CartPole until solved, three seeds; about a quarter of an hour
     python -m benchmarks.board.page   # the pages alone, from the stored results
 """

@@ -184,10 +184,12 @@ def _chain(store: Store, first: int, last: int, genesis: str, faults: list[Fault
             commit = decode_commit(data, name, stage)
             refuse_conflict(store, stage, copies.get(stage, []), digest(data))
         except (CorruptObjectError, ObjectNotFoundError, CommitConflictError) as error:
-            faults.append(Fault(name, str(error), committed=True))
-            parent = None
             missing = missing + 1 if isinstance(error, ObjectNotFoundError) else 0
-            if missing == _MISSING_AT_MOST:
+            is_last = missing == _MISSING_AT_MOST
+            ended = f"; so are the {missing - 1:,} before it, and later ones were not looked at" if is_last else ""
+            faults.append(Fault(name, f"{error}{ended}", committed=True))
+            parent = None
+            if is_last:
                 return
             continue
         missing = 0

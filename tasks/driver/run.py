@@ -25,7 +25,7 @@ from penstock.storage.errors import (
 from penstock.storage.runs.continuing.extensions import extension_after
 from penstock.storage.runs.continuing.leftovers import refuse_leftovers
 from penstock.storage.runs.lease import acquire
-from penstock.storage.runs.run import stored_settings
+from penstock.storage.runs.run import digest_of_description, stored_settings
 from penstock.storage.runs.timings import encode_timings, timings_name
 from penstock.tasks.data.replay.plan import claimed, pin
 from penstock.tasks.driver.admission import shortages
@@ -171,7 +171,7 @@ def drive_run(resolved: ResolvedRun, on_event: Callable[[MemberEvent], None]) ->
                 template=Assignment(
                     store=resolved.root.url,
                     run=run.name,
-                    description=run.description_digest(),
+                    description=resolved.description,
                     stage=0,
                     attempt=0,
                     generation=lease.generation,
@@ -231,9 +231,10 @@ def open_run(resolved: ResolvedRun, choice: Choice | None = None) -> ResolvedRun
     """Create a new run, or read the stored settings of one that exists; returns it with the settings that count."""
     run, config = resolved.run, resolved.config
     if resolved.exists:
-        stored = _stored_config(run, require_known_code(run, config), config)
+        description = require_known_code(run, config)
         # This refuses blocks and models whose files have other bytes.
-        return resolved.with_config(with_model_digest(with_digests(stored)))
+        stored = with_model_digest(with_digests(_stored_config(run, description, config)))
+        return replace(resolved, description=digest_of_description(description)).with_config(stored)
     try:
         config = _create(resolved, choice)
     except RunExistsError:
@@ -242,7 +243,7 @@ def open_run(resolved: ResolvedRun, choice: Choice | None = None) -> ResolvedRun
         return open_run(replace(resolved, exists=True), choice)  # another flow has created it meanwhile
     with suppress(ConfigError):  # without a place to keep it, another command asks for it
         record_consent(run)
-    return resolved.with_config(config)
+    return replace(resolved, description=run.description_digest()).with_config(config)
 
 
 def _create(resolved: ResolvedRun, choice: Choice | None) -> RunConfig:

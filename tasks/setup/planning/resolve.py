@@ -50,6 +50,8 @@ class ResolvedRun:
     """None until a policy is chosen for `distribution.policy = "auto"`."""
     is_fenced: bool
     """True if the store lets only one of several flows write a commit; otherwise commits get copies."""
+    description: str = ""
+    """The digest of its description, which workers compare with theirs; empty until the run is opened."""
 
     @property
     def run(self) -> RunFolder:
