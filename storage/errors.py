@@ -13,7 +13,7 @@
     ├── RunIdleError                a followed run commits nothing, and is not finished
     ├── CommitConflictError         another writer's commit has that number
     ├── LeaseHeldError              another process drives the run
-    ├── LeaseLostError              this process no longer drives the run
+    ├── LeaseLostError              this process no longer holds the lease under which it works
     ├── GangError                   a gang did not start, or lost a member
     │   ├── GangRefusedError        the cluster has too few slots, or too few free in time
     │   ├── MemberStoppedError      a member was told to leave; the cause is another one's error
@@ -87,7 +87,7 @@ class LeaseHeldError(PenstockError):
 
 
 class LeaseLostError(PenstockError):
-    """This process or task works for a driver that no longer drives the run."""
+    """This process, or the driver that a task works for, no longer holds the lease of the run, sweep or import."""
 
 
 class GangError(PenstockError):

@@ -146,14 +146,14 @@ class LeaseKeeper:
         """Raise if the lease is lost; renews first if that is overdue, as after the process was suspended.
 
         Raises:
-            LeaseLostError: another flow drives the run, or could; the caller must not write to it.
+            LeaseLostError: another process holds the lease, or could; the caller must not write there.
         """
         if not self.lost and self._overdue():
             self.renew()
         if self.lost:
             raise LeaseLostError(
-                f"this flow ({self._lease}) no longer drives the run: {self.reason}. Committed stages are intact; "
-                f"resume the run unless another flow drives it"
+                f"this process ({self._lease}) no longer holds the lease of {self._store.url}: {self.reason}. What it "
+                f"has committed is intact; resume it, or start it again, unless another process works there"
             )
 
     def renew(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import os
 import signal
 
 MODULES = (
@@ -18,6 +19,8 @@ MODULES = (
 )
 
 signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the command answers it
+# Torch's libraries do not load in a folder that was removed meanwhile; workers change to that of their parent.
+os.chdir(os.sep)
 gc.disable()
 for _module in MODULES:
     importlib.import_module(_module)
