@@ -367,7 +367,7 @@ class LossInputs:
         kept = [term for term in terms if isinstance(term[1], Tensor) or term[1]] or list(terms)
         shares = [(values, weight, 1.0 / (self.count * values.shape[1:].numel())) for values, weight in kept]
         tape = current_tape()
-        if tape is None or not torch.is_grad_enabled() or not all(values.is_leaf for values, *_ in shares):
+        if tape is None or not torch.is_grad_enabled() or not all(map(_is_kernels, shares)):
             return _weighted_sum(shares)
         with torch.no_grad():
             # A captured loss has no use for its own value; one that has can't be captured, and is called again.
@@ -379,6 +379,12 @@ class LossInputs:
 
         tape.record([values for values, *_ in shares], (total,), back)
         return total
+
+
+def _is_kernels(term: tuple[Tensor, float | Tensor, float]) -> bool:
+    """Return whether a term has a gradient for its values alone, which kernels made."""
+    values, weight, _ = term
+    return values.is_leaf and not (isinstance(weight, Tensor) and weight.requires_grad)
 
 
 def _weighted(values: Tensor, weight: float | Tensor, factor: float) -> Tensor:

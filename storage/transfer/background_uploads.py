@@ -63,7 +63,11 @@ class Uploads:
             self._held_bytes += nbytes
             self._running += 1
         if self._executor is not None:
-            return self._executor.submit(self._do, nbytes, work)
+            try:
+                return self._executor.submit(self._do, nbytes, work)
+            except BaseException:
+                self._forget(nbytes)
+                raise
         done: Future[None] = Future()
         self._do(nbytes, work)
         done.set_result(None)
@@ -97,10 +101,13 @@ class Uploads:
                 self._on_failure(error)
             raise
         finally:
-            with self._changed:
-                self._held_bytes -= nbytes
-                self._running -= 1
-                self._changed.notify_all()
+            self._forget(nbytes)
+
+    def _forget(self, nbytes: int) -> None:
+        with self._changed:
+            self._held_bytes -= nbytes
+            self._running -= 1
+            self._changed.notify_all()
 
     def _raise(self) -> None:
         if self._failure is not None:

@@ -136,6 +136,9 @@ class PolicyServer:
         except ClientDisconnect:
             self._requests.labels(status=str(_CLIENT_LEFT)).inc()
             return Response(status_code=_CLIENT_LEFT)  # nobody reads it
+        except Exception:
+            self._requests.labels(status="500").inc()
+            raise
         self._requests.labels(status=str(response.status_code)).inc()
         self._seconds.observe(time.perf_counter() - started)
         return response

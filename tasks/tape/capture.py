@@ -125,6 +125,8 @@ class Capture:
             self.fail("an output is not a tensor of its own")
         if not self.made.issuperset(each.data_ptr() for each in found):
             self.fail("an output was there before the loss was called")
+        if len({each.shape for each in found}) > 1:
+            self.fail("outputs differ in their lengths")
         if any(each is not None and not each.is_contiguous() for each in inputs):
             self.fail("a column is not contiguous")
         if self.why is not None or not self._steps:
@@ -242,7 +244,8 @@ class _Watch(TorchDispatchMode):
         count = (first.numel(),)
         if name == "aten::gather":
             places = args[2]
-            if second not in (-1, 1) or places.shape != (len(first), 1) or not places.is_contiguous():
+            is_read = places.dtype is torch.int64 and places.is_contiguous()
+            if second not in (-1, 1) or places.shape != (len(first), 1) or not is_read:
                 return None
             found = torch.empty(len(first), 1)
             self._run("gather", (first, places, found), first.shape)

@@ -161,11 +161,18 @@ class Tape:
         """Return the gradient `[P]` of a scalar, in the order of the group's vector.
 
         Raises:
-            RuntimeError: the loss does not depend on one of the group's tensors.
+            RuntimeError: the loss does not depend on one of the group's tensors, or is no scalar.
         """
         leaves = self._group.leaves
+        if loss.numel() != 1:
+            raise RuntimeError(
+                f"the loss has the shape {list(loss.shape)}, expected one number: return `batch.mean` of its values"
+            )
         if not self._calls:
-            return torch.cat([part.reshape(-1) for part in torch.autograd.grad(loss, leaves)])
+            parts = torch.autograd.grad(loss, leaves, allow_unused=True)
+            self._reached = {id(leaf) for leaf, part in zip(leaves, parts, strict=True) if part is not None}
+            self._check_reached()
+            return torch.cat([part.reshape(-1) for part in parts])
         self._flat = torch.empty_like(self._group.flat)
         call(0, "fill", (self._flat,), (self._flat.numel(),), (0.0,))
         sums: dict[int, Tensor] = {}
@@ -194,10 +201,13 @@ class Tape:
         for leaf in leaves:
             if (value := sums.pop(id(leaf), None)) is not None:
                 self._add_leaf(leaf, value)
-        if len(self._reached) < len(leaves):
+        self._check_reached()
+        return self._flat
+
+    def _check_reached(self) -> None:
+        if len(self._reached) < len(self._group.leaves):
             missing = [name for name in self._group if id(self._group[name]) not in self._reached]
             raise RuntimeError(f"the loss does not depend on {', '.join(missing)}, which it trains")
-        return self._flat
 
     def _run_back(
         self,

@@ -152,11 +152,10 @@ class _Follower:
             method, record = self._waiting.get()
             if not method:
                 return
-            call = getattr(self._callback, method, None)
-            if call is None:
-                continue
             try:
-                call(record)
+                call = getattr(self._callback, method, None)
+                if call is not None:
+                    call(record)
             except BaseException as error:  # noqa: BLE001  (no callback may end a run)
                 self._warn(f"failed in {method}: {in_one_line(error)}; training continues")
 

@@ -6,17 +6,16 @@ Such a name is never stored with a run: only who starts or resumes a run names w
 from __future__ import annotations
 
 import importlib
+import inspect
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from penstock.flows.observers.callbacks.callback import METHODS
+from penstock.flows.observers.callbacks.callback import METHODS, Callback
 from penstock.storage.errors import ConfigError
 from penstock.tasks.environments.local_modules import search_working_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    from penstock.flows.observers.callbacks.callback import Callback
 
 
 def load_callbacks(names: Iterable[str]) -> list[Callback]:
@@ -44,10 +43,7 @@ def found_callback(name: str) -> Any:
         raise ConfigError(
             f"--callback {name}: module {module_name} has no '{attribute}'; expected a callback or its class"
         )
-    if not any(callable(getattr(found, method, None)) for method in METHODS):
-        raise ConfigError(
-            f"--callback {name}: it has none of {', '.join(METHODS)}; expected a subclass of penstock.Callback"
-        )
+    _check_methods(f"--callback {name}: it", found)
     return found
 
 
@@ -60,12 +56,25 @@ def made_callbacks(callbacks: object) -> list[Callback]:
     if not isinstance(callbacks, list | tuple):
         raise ConfigError(f"callbacks = {callbacks!r}: expected a list of callbacks, such as [MyCallback()]")
     for one in callbacks:
-        if not any(callable(getattr(one, method, None)) for method in METHODS):
-            raise ConfigError(
-                f"callbacks: {one!r} has none of {', '.join(METHODS)}; expected an instance of a subclass of "
-                f"penstock.Callback"
-            )
+        _check_methods(f"callbacks: {one!r}", one)
     return [_made("callbacks", one) for one in callbacks]
+
+
+def _check_methods(what: str, found: Any) -> None:
+    """Raise ConfigError if a callback, or its class, has no method of its own that is called, or an `async` one."""
+    own = [method for method in METHODS if _own(found, method) is not None]
+    if not own:
+        raise ConfigError(
+            f"{what} has none of {', '.join(METHODS)}; expected a subclass of penstock.Callback that has one at least"
+        )
+    if waiting := [method for method in own if inspect.iscoroutinefunction(_own(found, method))]:
+        raise ConfigError(f"{what} has an `async` {', '.join(waiting)}, which nothing awaits; expected plain methods")
+
+
+def _own(found: Any, method: str) -> Any:
+    """Return a method that a callback, or its class, has in place of `Callback`'s, which do nothing; None without."""
+    given = getattr(found, method, None)
+    return given if callable(given) and getattr(given, "__func__", given) is not getattr(Callback, method) else None
 
 
 def in_one_line(error: BaseException) -> str:

@@ -186,7 +186,7 @@ def choice_error(values: Tensor, action: Tensor, target: Tensor, *, huber: bool)
         The error `[rows]`, detached, and the loss `[rows]`.
     """
     tape, level = kernels.tape_for(values), kernels.level_number(values)
-    is_plain = kernels.plain(values) and kernels.plain(target) and kernels.plain_choices(action)
+    is_plain = kernels.plain(values) and kernels.constant(target) and kernels.plain_choices(action)
     if tape is None or level is None or not (is_plain and target.shape == action.shape == values.shape[:1]):
         error = values.gather(-1, action.unsqueeze(-1)).squeeze(-1) - target
         # The gradient of either loss is the slope: detached, it makes their product's.
@@ -256,6 +256,7 @@ def quantile_targets(quantiles: Tensor, choice: Tensor, returns: Tensor, factors
     with torch.no_grad():
         level, (rows, n, q) = kernels.level_number(quantiles), quantiles.shape
         is_plain = all(map(kernels.plain, (quantiles, returns, factors))) and kernels.plain_choices(choice)
+        is_plain = is_plain and choice.shape == returns.shape == factors.shape == (rows,)
         if level is None or not is_plain:
             chosen = quantiles.gather(1, choice.view(-1, 1, 1).expand(-1, 1, q)).squeeze(1)
             return returns.unsqueeze(-1) + factors.unsqueeze(-1) * chosen
@@ -282,7 +283,8 @@ def quantile_error(quantiles: Tensor, action: Tensor, target: Tensor, limit: flo
     rows, n, q = quantiles.shape
     tape, level = kernels.tape_for(quantiles), kernels.level_number(quantiles)
     action = action.contiguous()
-    is_plain = kernels.plain(quantiles) and kernels.plain(target) and kernels.plain_choices(action)
+    is_plain = kernels.plain(quantiles) and kernels.constant(target) and kernels.plain_choices(action)
+    is_plain = is_plain and target.shape == (rows, q) and action.shape == (rows,)
     if tape is None or level is None or not is_plain:
         chosen = quantiles.gather(1, action.view(-1, 1, 1).expand(-1, 1, q)).squeeze(1)
         with torch.no_grad():

@@ -57,7 +57,11 @@ def agent_inputs(
     *outer, every, numbers = features.shape
     width = numbers * (every if central else 1) + (every if gives_id else 0)
     number = kernels.level_number(features)
-    if number is not None and kernels.plain(features) and (present is None or kernels.plain(present)):
+    if (
+        number is not None
+        and kernels.plain(features)
+        and (present is None or (kernels.plain(present) and present.shape == features.shape[:-1]))
+    ):
         found = torch.empty(*outer, len(agents), width)
         rows = features.numel() // (every * numbers) if numbers else 0
         sizes = (rows, every, numbers, agents.start, len(agents), int(central), int(gives_id))

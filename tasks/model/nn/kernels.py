@@ -135,7 +135,7 @@ def density(mean: Tensor, log_std: Tensor, action: Tensor) -> tuple[Tensor, Tens
         None where torch has to compute it.
     """
     number, tape = level_number(mean), current_tape()
-    if number is None or not (plain(action) and plain(log_std)) or action.shape != mean.shape:
+    if number is None or not (constant(action) and plain(log_std)) or action.shape != mean.shape:
         return None
     if log_std.shape != mean.shape[-1:] or (tape is None and _is_torchs(mean, log_std)):
         return None
@@ -172,7 +172,7 @@ def surrogate(
         None where torch has to compute it.
     """
     number, tape = level_number(log_probability), current_tape()
-    if number is None or not (plain(behaviour) and plain(advantage) and log_probability.is_contiguous()):
+    if number is None or not (constant(behaviour, advantage) and log_probability.is_contiguous()):
         return None
     if not log_probability.shape == behaviour.shape == advantage.shape:
         return None
@@ -199,9 +199,9 @@ def normalise(values: Tensor, mean: Tensor | None, scale: Tensor, limit: float) 
         None where torch has to compute it.
     """
     number = level_number(values)
-    if number is None or scale.dim() != 1 or values.shape[-1:] != scale.shape or not plain(values):
+    if number is None or scale.dim() != 1 or values.shape[-1:] != scale.shape or not constant(values):
         return None
-    if not plain(scale) or not (mean is None or plain(mean)):
+    if not plain(scale) or not (mean is None or (plain(mean) and mean.shape == scale.shape)):
         return None
     found, n = torch.empty(values.shape), values.shape[-1]
     call(number, "normalise", (values, mean, scale, found), (values.numel() // n if n else 0, n), (limit,))
@@ -221,7 +221,7 @@ def standardise(values: Tensor, count: Tensor, total: Tensor, squares: Tensor) -
         None where torch has to compute it.
     """
     number = level_number(values)
-    if number is None or not plain(values):
+    if number is None or not constant(values):
         return None
     found = torch.empty(values.shape)
     call(number, "standardise", (values, count, total, squares, found), (values.numel(),))
@@ -304,6 +304,11 @@ def level_number(tensor: Tensor) -> int | None:
 def plain(tensor: Tensor) -> bool:
     """Return whether kernels can read a tensor."""
     return tensor.dtype is torch.float32 and tensor.is_cpu and tensor.is_contiguous()
+
+
+def constant(*tensors: Tensor) -> bool:
+    """Return whether kernels can read tensors, and no gradient is to reach them: theirs has none for these."""
+    return all(map(plain, tensors)) and not _is_torchs(*tensors)
 
 
 def plain_choices(tensor: Tensor) -> bool:

@@ -48,11 +48,13 @@ def squashed_sample(outputs: Tensor, noise: Tensor, log_std_range: tuple[float, 
 
 def _by_kernels(outputs: Tensor, noise: Tensor, log_std_range: tuple[float, float]) -> tuple[Tensor, Tensor] | None:
     number, tape = kernels.level_number(outputs), kernels.tape_for(outputs)
-    if number is None or not (kernels.plain(outputs) and kernels.plain(noise)):
+    if number is None or not (kernels.plain(outputs) and kernels.constant(noise)):
         return None
     if tape is None and outputs.requires_grad and torch.is_grad_enabled():
         return None
     (rows, n), shape = noise.shape, outputs.shape
+    if shape != (rows, 2 * n):
+        return None
     action, log_density = torch.empty(noise.shape), torch.empty(rows)
     call(number, "squash", (outputs, noise, action, log_density), (rows, n), log_std_range)
 
@@ -117,8 +119,9 @@ def jittered(action: Tensor, noise: Tensor, deviation: float, limit: float = mat
 def joined(observation: Tensor, action: Tensor) -> Tensor:
     """Join observations `[rows, m]`, without a gradient, and actions `[rows, n]` to a critic's inputs."""
     number, tape = kernels.level_number(action), kernels.tape_for(action)
-    is_plain = kernels.plain(observation) and kernels.plain(action)
-    if number is None or not is_plain or observation.requires_grad or (tape is None and _is_torchs(action)):
+    is_plain = kernels.constant(observation) and kernels.plain(action)
+    fits = observation.dim() == action.dim() == 2 and len(observation) == len(action)
+    if number is None or not (is_plain and fits) or (tape is None and _is_torchs(action)):
         return torch.cat((observation, action), -1)
     sizes = (action.shape[0], observation.shape[1], action.shape[1])
     found = torch.empty(sizes[0], sizes[1] + sizes[2])
@@ -137,7 +140,7 @@ def joined(observation: Tensor, action: Tensor) -> Tensor:
 def smaller(first: Tensor, second: Tensor) -> Tensor:
     """Return the smaller value `[rows]` of two critics' outputs `[rows, 1]`; equal ones share the gradient."""
     number, tape = kernels.level_number(first), kernels.tape_for(first)
-    is_plain = kernels.plain(first) and kernels.plain(second)
+    is_plain = kernels.plain(first) and kernels.plain(second) and first.shape == second.shape == (len(first), 1)
     if number is None or not is_plain or (tape is None and _is_torchs(first, second)):
         return torch.minimum(first, second).squeeze(-1)
     rows, shape = len(first), first.shape
@@ -159,7 +162,7 @@ def repeated_exp(logarithm: Tensor, rows: int) -> Tensor:
     """Return the exponential of a number `[1]` for each of some rows, `[rows]`, without a gradient."""
     with torch.no_grad():
         level = kernels.level_number(logarithm)
-        if level is None or not kernels.plain(logarithm):
+        if level is None or not kernels.plain(logarithm) or logarithm.numel() != 1:
             return logarithm.exp().expand(rows)
         found = torch.empty(rows)
         call(level, "spread_exp", (logarithm, found), (rows,))
@@ -169,7 +172,7 @@ def repeated_exp(logarithm: Tensor, rows: int) -> Tensor:
 def multiplied(number: Tensor, values: Tensor) -> Tensor:
     """Multiply values `[rows]`, without a gradient, by a parameter `[1]`."""
     level, tape = kernels.level_number(values), kernels.tape_for(values)
-    is_plain = kernels.plain(number) and kernels.plain(values) and values.dim() == 1 and not values.requires_grad
+    is_plain = kernels.plain(number) and number.numel() == 1 and kernels.constant(values) and values.dim() == 1
     if level is None or tape is None or not is_plain:
         return number * values
     rows, found = len(values), torch.empty(len(values))

@@ -81,7 +81,7 @@ def clipped_surrogate(
 def value_error(outputs: Tensor, target: Tensor) -> Tensor:
     """Return half the squared error `[...]` of a network's last output, the value, of `[..., n]`."""
     tape, number = kernels.tape_for(outputs), kernels.level_number(outputs)
-    is_plain = kernels.plain(outputs) and kernels.plain(target) and target.shape == outputs.shape[:-1]
+    is_plain = kernels.plain(outputs) and kernels.constant(target) and target.shape == outputs.shape[:-1]
     if tape is None or number is None or not is_plain:
         return 0.5 * (outputs[..., -1] - target).square()
     error, found, n = torch.empty(target.shape), torch.empty(target.shape), outputs.shape[-1]

@@ -99,8 +99,8 @@ def limited_value_error(
     elif before is None:
         raise ValueError(f"clip_range = {clip_range:g} without values before: give the values that it limits")
     tape, number = kernels.tape_for(outputs), kernels.level_number(outputs)
-    is_plain = kernels.plain(outputs) and kernels.plain(target) and target.shape == outputs.shape[:-1]
-    is_plain = is_plain and (before is None or (kernels.plain(before) and before.shape == target.shape))
+    is_plain = kernels.plain(outputs) and kernels.constant(target) and target.shape == outputs.shape[:-1]
+    is_plain = is_plain and (before is None or (kernels.constant(before) and before.shape == target.shape))
     if tape is None or number is None or not is_plain:
         value = outputs[..., -1]
         error = _error(value - target, huber_delta)

@@ -90,7 +90,7 @@ def _of_one_block(loss: Loss, state: State, inputs: LossInputs) -> Gradient:
     level = kernels.level_number(group.flat)
     if level is None or not isinstance(totals, RoundTotals):
         return _differentiated(loss, state, inputs)
-    key = (loss.name, level, inputs.count, *(column.nbytes for column in rows.values()))
+    key = (loss.name, level, inputs.count, *((name, column.dtype, column.nbytes) for name, column in rows.items()))
     captured: CapturedLoss | None = group.programs.get(key)
     contiguous = all(column.is_contiguous() for column in rows.values()) and (noise is None or noise.is_contiguous())
     if captured is not None and contiguous and captured.holds(_fixed(state)):
@@ -99,10 +99,12 @@ def _of_one_block(loss: Loss, state: State, inputs: LossInputs) -> Gradient:
         # What changes before it is used once costs more to capture than it saves.
         group.programs[key] = None
         return _differentiated(loss, state, inputs)
+    # A loss that changes its rows in place can't be captured, and is then called again.
+    copies = {name: column.clone() for name, column in rows.items()}
     capture = Capture(state.targets.values())
     with capturing(capture):
-        gradient, outputs = _differentiated(loss, state, inputs)
-    given = (totals.vector, noise, *rows.values())
+        gradient, outputs = _differentiated(loss, state, replace(inputs, rows=copies))
+    given = (totals.vector, noise, *copies.values())
     if len(group.programs) >= _MOST_PROGRAMS:
         group.programs.clear()
     finished = group.programs[key] = capture.finish(level, gradient, outputs, given, _fixed(state))

@@ -18,7 +18,14 @@ if TYPE_CHECKING:
 SOURCE = """
 import penstock
 class Mine(penstock.Callback):
-    pass
+    def on_stage(self, record):
+        pass
+class Misspelt(penstock.Callback):
+    def on_stages(self, record):
+        pass
+class Waiting(penstock.Callback):
+    async def on_stage(self, record):
+        pass
 class Demanding(Mine):
     def __init__(self, channel):
         pass
@@ -53,6 +60,8 @@ def test_a_class_is_made_and_an_object_is_taken():
         ("broken_callbacks:Mine", "no_such_package"),
         ("my_callbacks:Other", "has no 'Other'"),
         ("my_callbacks:Nothing", "it has none of on_run_start, on_stage, on_evaluation, on_run_end"),
+        ("my_callbacks:Misspelt", "it has none of on_run_start, on_stage, on_evaluation, on_run_end"),
+        ("my_callbacks:Waiting", "it has an `async` on_stage, which nothing awaits; expected plain methods"),
         ("my_callbacks:Demanding", "can't be made without arguments: TypeError"),
     ],
 )
@@ -71,7 +80,10 @@ def test_a_name_of_another_form_is_refused(name: str):
 
 
 class Follower(penstock.Callback):
-    """Follows everything, and keeps nothing."""
+    """Follows stages, and keeps nothing."""
+
+    def on_stage(self, record: penstock.StageRecord) -> None:
+        """Do nothing with it."""
 
 
 class Demanding(Follower):
