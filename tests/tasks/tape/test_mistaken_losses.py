@@ -169,3 +169,15 @@ def test_values_of_another_shape_are_not_read_beyond_their_end():
     """`smaller` broadcasts as torch does, and `normalise` leaves a mean of another length to torch."""
     assert squashed.smaller(torch.full((24, 1), 9.0), torch.full((1, 1), 5.0)).tolist() == [5.0] * 24
     assert kernels.normalise(torch.zeros(2, 3), torch.zeros(2), torch.ones(3), 1.0) is None
+
+
+def test_places_of_another_type_are_read_by_torch():
+    """A kernel would take two of them for one."""
+
+    def picked(params, batch):
+        places = torch.zeros(ROWS, 1, dtype=torch.int32)
+        target = batch["target"].unsqueeze(1).gather(-1, places).squeeze(-1)
+        return batch.mean(value_error(values_of(params, batch), target)), {}
+
+    rows = new_rows()
+    assert torch.allclose(taken(picked, new_state(), rows)[0], by_torch(picked, rows)[0], atol=1e-5)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from dataclasses import FrozenInstanceError
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
 import penstock
-from penstock.flows.observers.callbacks.delivery import Delivery, given_callbacks, use_callbacks
+from penstock.flows.observers.callbacks.delivery import Delivery, _Follower, given_callbacks, use_callbacks
 from penstock.flows.observers.callbacks.records import run_start
 
 from ....support.stored.committed_run import CommittedRun
@@ -141,3 +142,25 @@ def test_callbacks_of_python_are_given_to_the_runs_inside():
     with use_callbacks([callback]):
         assert given_callbacks() == [callback]
     assert given_callbacks() == []
+
+
+def test_a_property_that_raises_does_not_end_the_delivery():
+    """It is a warning, as an exception of a method is."""
+
+    class Broken:
+        calls: ClassVar[list[object]] = []
+
+        @property
+        def on_evaluation(self) -> None:
+            raise RuntimeError("no method")
+
+        def on_stage(self, record: object) -> None:
+            self.calls.append(record)
+
+    follower = _Follower(Broken())  # type: ignore[arg-type]
+    follower.begin("on_run_start", 0)
+    for method, record in (("on_stage", 1), ("on_evaluation", 1), ("on_stage", 2)):
+        follower.offer(method, record)
+    follower.close("on_run_end", 3)
+    follower.join(time.monotonic() + 60)
+    assert Broken.calls == [1, 2]

@@ -1,3 +1,5 @@
+"""The process from which workers are forked: it outlives the folder in which it started."""
+
 import subprocess
 import sys
 from pathlib import Path
