@@ -100,6 +100,18 @@ def read_frame(head: Buffer) -> Frame:
     return Frame(view[len(_MAGIC) : schema_stop], _Batch(view, batch_start).layout(), batch_stop)
 
 
+def is_compressed_batch(header: Buffer) -> bool:
+    """Return whether the message of a record batch says that its buffers are compressed.
+
+    Args:
+        header: the message's flatbuffer, without its length.
+
+    Raises:
+        ValueError: it can't be read. Also `struct.error` and `IndexError`.
+    """
+    return _Batch(memoryview(header).cast("B"), 0).is_compressed
+
+
 def write_frame(stub: pa.RecordBatch, layout: Layout) -> tuple[bytearray, bytearray]:
     """Return the bytes in front of the first buffer of a file, and those behind the last one.
 
@@ -193,10 +205,14 @@ class _Batch:
         self._buffers = self._batch.structs(2, _PAIR)
         self._view = view
 
+    @property
+    def is_compressed(self) -> bool:
+        return self._batch.field(3) is not None
+
     def layout(self) -> Layout:
         view = self._view
         codec = None
-        if self._batch.field(3) is not None:
+        if self.is_compressed:
             at = _Table(view, self._batch.target(3)).field(0)
             codec = CODECS[view[at]] if at is not None else CODECS[0]
         return Layout(

@@ -9,6 +9,8 @@ import math
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
+
 from penstock.storage.errors import CorruptObjectError, SpecMismatchError
 from penstock.storage.shards.arrow_frame import ALIGNMENT_BYTES, TruncatedError
 from penstock.storage.shards.codec import (
@@ -34,7 +36,6 @@ from penstock.storage.shards.unpack import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from penstock.storage.refs import ShardRef
@@ -171,6 +172,10 @@ class ShardReader:
         names = self._known(names)
         stored = stored_names(self._head.columns, names)
         stacked = [name for name in stored if self._head.stored[name].stacked]
+        if start == stop:
+            specs = {name: self._head.stored[name] for name in stored}
+            none = {name: np.empty((0, self.info.envs, *spec.shape), spec.dtype) for name, spec in specs.items()}
+            return self._read(lambda: joined_columns(self._head.columns, names, none))
         self._fetch(
             [
                 *(self._wanted(name, self._reach(name, start), stop) for name in stored),

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import math
+import struct
 import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from penstock.storage.shards.arrow_frame import is_compressed_batch
 from penstock.tasks.inference.batching import Answer, MicroBatcher
 from penstock.tasks.inference.export import describe_program
 
@@ -202,6 +204,7 @@ def _from_arrow(policy: Policy, body: bytes) -> dict[str, Any]:
     if (memory := policy.initial_memory(1)) is not None:
         shapes["memory"] = memory.shape[1:]
     try:
+        _refuse_expanding(body)
         with pa.ipc.open_stream(body) as reader:
             table = reader.read_all()
         table.validate(full=True)
@@ -209,7 +212,7 @@ def _from_arrow(policy: Policy, body: bytes) -> dict[str, Any]:
         given = {}
         for name in table.column_names:
             given[name] = _numbers(name, table.column(name).combine_chunks(), shapes[name])
-    except (pa.ArrowException, OSError, ValueError, TypeError) as error:
+    except (pa.ArrowException, OSError, ValueError, TypeError, IndexError, struct.error) as error:
         raise _Refused(
             422,
             f"the Arrow stream does not fit: {error}; expected columns of one flat list a row: "
@@ -217,6 +220,15 @@ def _from_arrow(policy: Policy, body: bytes) -> dict[str, Any]:
             f"?deterministic=false is a parameter of the address",
         ) from error
     return given
+
+
+def _refuse_expanding(body: bytes) -> None:
+    """Refuse a stream that is larger once it is read than as it was sent: the limit of a request counts bytes sent."""
+    for message in pa.ipc.MessageReader.open_stream(body):
+        if message.type == "record batch" and is_compressed_batch(message.metadata):
+            raise ValueError("its batches are compressed; send them as they are")
+        if message.type not in ("schema", "record batch"):
+            raise ValueError(f"it has a {message.type}; send numbers")
 
 
 def _check_columns(names: list[str], known: Collection[str]) -> None:
@@ -234,9 +246,13 @@ def _numbers(name: str, column: pa.Array, shape: tuple[int, ...]) -> NDArray[Any
     flat, width = column.flatten() if is_list else column, math.prod(shape)
     if column.null_count or flat.null_count:
         raise _Refused(422, f"column '{name}' has nulls")
-    if pa.types.is_nested(flat.type):
+    is_number = pa.types.is_integer(flat.type) or pa.types.is_floating(flat.type) or pa.types.is_boolean(flat.type)
+    if not is_number:
         raise ValueError(f"column '{name}' has the type {column.type}")
-    lengths = set(pc.unique(pc.list_value_length(column)).to_pylist()) if is_list else {1}
+    if pa.types.is_fixed_size_list(column.type):  # of no numbers, it may claim any number of rows
+        lengths = {column.type.list_size}
+    else:
+        lengths = set(pc.unique(pc.list_value_length(column)).to_pylist()) if is_list else {1}
     if wrong := lengths - {width}:
         raise ValueError(f"column '{name}' has rows of {min(wrong)} numbers")
     values: NDArray[Any] = flat.to_numpy(zero_copy_only=False)

@@ -28,7 +28,7 @@ def load_callbacks(names: Iterable[str]) -> list[Callback]:
 
 
 def found_callback(name: str) -> Any:
-    """Import the object that a name means: a callback or its class. Raises as `load_callbacks`."""
+    """Import the object that a name means: a callback, or its class, not made yet. Raises as `load_callbacks`."""
     module_name, _, attribute = name.partition(":")
     folder = search_working_directory()
     try:
@@ -44,6 +44,7 @@ def found_callback(name: str) -> Any:
             f"--callback {name}: module {module_name} has no '{attribute}'; expected a callback or its class"
         )
     _check_methods(f"--callback {name}: it", found)
+    _check_arguments(f"--callback {name}", found)
     return found
 
 
@@ -69,6 +70,23 @@ def _check_methods(what: str, found: Any) -> None:
         )
     if waiting := [method for method in own if inspect.iscoroutinefunction(_own(found, method))]:
         raise ConfigError(f"{what} has an `async` {', '.join(waiting)}, which nothing awaits; expected plain methods")
+
+
+def _check_arguments(what: str, found: Any) -> None:
+    """Raise ConfigError if a class can't be called without arguments, as far as its signature says."""
+    if not isinstance(found, type):
+        return
+    try:
+        signature = inspect.signature(found)
+    except (TypeError, ValueError):  # of a class in C there may be none: making it will say
+        return
+    try:
+        signature.bind()
+    except TypeError as error:
+        raise ConfigError(
+            f"{what}: {found.__name__}{signature} can't be made without arguments: {error}; give a callback that is "
+            f"made, such as `made = {found.__name__}(...)` in its module"
+        ) from error
 
 
 def _own(found: Any, method: str) -> Any:

@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from datetime import date
 from typing import Any
 
 import httpx
@@ -49,10 +50,10 @@ def client(make_context: MakeContext) -> Iterator[httpx.Client]:
         yield client
 
 
-def stream(**columns: pa.Array) -> bytes:
+def stream(options: pa.ipc.IpcWriteOptions | None = None, /, **columns: pa.Array) -> bytes:
     table = pa.table(columns)
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
+    with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
         writer.write_table(table)
     return sink.getvalue().to_pybytes()
 
@@ -160,6 +161,38 @@ def test_arrows_own_types_of_a_row_are_taken(client: httpx.Client):
     for column in columns:
         response = client.post("/act", content=stream(observation=column), headers={"content-type": ARROW.upper()})
         assert pa.ipc.open_stream(response.raise_for_status().content).read_all()["action"].to_pylist() == expected
+
+
+@pytest.mark.parametrize("compression", ["lz4", "zstd"])
+def test_compressed_batches_are_refused(client: httpx.Client, compression: str):
+    """The limit of a request counts what is sent: 3 kB could be 700 MB of zeros. It is refused before it is read."""
+    body = stream(pa.ipc.IpcWriteOptions(compression=compression), observation=flat(np.zeros((4096, 4))))
+    response = client.post("/act", content=body, headers={"content-type": ARROW})
+    assert response.status_code == 422
+    assert "its batches are compressed; send them as they are" in response.json()["error"]
+
+
+MANY_ROWS = (1 << 31) - 1
+NO_NUMBERS = pa.Array.from_buffers(pa.list_(pa.float32(), 0), MANY_ROWS, [None], children=[pa.array([], pa.float32())])
+RUNS = pa.RunEndEncodedArray.from_arrays(pa.array([MANY_ROWS], pa.int32()), pa.array([1.0]))
+
+
+@pytest.mark.parametrize(
+    ("column", "said"),
+    [
+        (pa.array([1.0, 1.0]).dictionary_encode(), "it has a dictionary; send numbers"),
+        (pa.Array.from_buffers(pa.null(), MANY_ROWS, [None]), "nulls"),
+        (NO_NUMBERS, "rows of 0 numbers"),
+        (RUNS, "has the type run_end_encoded"),
+        (pa.array([date(2026, 1, 1)]), "has the type date32"),
+    ],
+    ids=["dictionary", "nulls", "no numbers", "runs", "dates"],
+)
+def test_columns_that_grow_when_they_are_read_are_refused(client: httpx.Client, column: pa.Array, said: str):
+    """A few bytes may stand for a billion rows."""
+    response = client.post("/act", content=stream(observation=column), headers={"content-type": ARROW})
+    assert response.status_code == 422
+    assert said in response.json()["error"]
 
 
 def test_a_column_that_is_there_twice_is_refused(client: httpx.Client):

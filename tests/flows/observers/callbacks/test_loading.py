@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import penstock
-from penstock.flows.observers.callbacks.loading import load_callbacks, made_callbacks
+from penstock.flows.observers.callbacks.loading import found_callback, load_callbacks, made_callbacks
 from penstock.storage.errors import ConfigError
 from penstock.tasks.setup.config.loading import build_config
 
@@ -62,7 +62,7 @@ def test_a_class_is_made_and_an_object_is_taken():
         ("my_callbacks:Nothing", "it has none of on_run_start, on_stage, on_evaluation, on_run_end"),
         ("my_callbacks:Misspelt", "it has none of on_run_start, on_stage, on_evaluation, on_run_end"),
         ("my_callbacks:Waiting", "it has an `async` on_stage, which nothing awaits; expected plain methods"),
-        ("my_callbacks:Demanding", "can't be made without arguments: TypeError"),
+        ("my_callbacks:Demanding", "can't be made without arguments: missing a required"),
     ],
 )
 def test_mistakes_are_named(name: str, says: str):
@@ -70,6 +70,12 @@ def test_mistakes_are_named(name: str, says: str):
     with pytest.raises(ConfigError, match=says) as found:
         load_callbacks([name])
     assert str(found.value).startswith(f"--callback {name}: ")
+
+
+def test_a_class_that_needs_arguments_is_refused_before_it_is_made():
+    """So a run's services do not start first."""
+    with pytest.raises(ConfigError, match=r"Demanding.*such as `made = Demanding"):
+        found_callback("my_callbacks:Demanding")
 
 
 @pytest.mark.parametrize("name", ["my_callbacks", "my_callbacks:", "../x:Mine", "a b:C"])
