@@ -35,7 +35,7 @@ class Preempted:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The first learner has learned a round."""
+    """The first learner has learned a round. Of rounds that follow quickly, some are left out."""
 
     member: str
     round: int

@@ -290,10 +290,11 @@ class SnapshotPublisher:
 
     def publish_encoded(self, version: int, data: bytes) -> SnapshotRef:
         """Store the encoded parameters of a version; as `publish`."""
-        name = snapshot_name(version, digest(data))
+        content = digest(data)
+        name = snapshot_name(version, content)
         if self._attempt:
             name = f"{snapshot_folder(self._attempt)}/{name.rsplit('/', 1)[1]}"
-        ref = SnapshotRef(name=name, digest=digest(data), nbytes=len(data), version=version)
+        ref = SnapshotRef(name=name, digest=content, nbytes=len(data), version=version)
         stored = self._existing.get(version)
         base = self._newest[1] if self._newest and self._newest[0] == version - 1 else None
         if self._differs:

@@ -6,6 +6,7 @@ the commit before it, and gets the same bytes.
 
 from __future__ import annotations
 
+import math
 import time
 from contextlib import ExitStack, nullcontext
 from dataclasses import asdict, replace
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
     from penstock.tasks.runtime.membership import Membership
     from penstock.tasks.runtime.process_group import Rendezvous
     from penstock.tasks.runtime.run_context import RunContext
+
+
+_REPORT_SECONDS = 0.1
 
 
 def learn_stage(
@@ -102,9 +106,9 @@ def learn(
     context, membership, state = stage.context, stage.membership, stage.state
     rounds = context.rounds_of(stage.assignment.stage)
     tally, spans = StageTally(), Spans(stage.assignment.replica)
-    started = time.perf_counter()
     learn_seconds, env_steps = 0.0, 0
     device_rounds = DeviceRounds.of(context, stage.device, reduction)
+    report = _ProgressReports(stage, tally, feed)
     with _window_rows(stage) as window_rows:
         for round_ in rounds:
             round_started, waited = time.perf_counter(), feed.wait_seconds
@@ -131,7 +135,7 @@ def learn(
             spans.add("learn", learned)
             learn_seconds += learned
             if stage.assignment.replica == 0:
-                _report_progress(stage, round_, env_steps, tally, feed, time.perf_counter() - started)
+                report(round_, env_steps)
     if publisher:
         publisher.keep(state)
         publisher.count(reduction.edges)
@@ -179,17 +183,34 @@ def _window_rows(stage: Stage) -> AbstractContextManager[WindowRows | None]:
     return open_window(stage.assignment, stage.context, stage.device, stage.window.rounds)
 
 
-def _report_progress(stage: Stage, round_: int, env_steps: int, tally: StageTally, feed: Feed, seconds: float) -> None:
-    recent = tally.returns[-100:]
-    stage.membership.emit_event(
-        Progress(
-            member=stage.assignment.member,
-            round=round_,
-            env_steps=env_steps,
-            missed_shards=feed.missed_shards,
-            episode_return=sum(recent) / len(recent) if recent else None,
-            wait_share=feed.wait_seconds / seconds,
-            queue_depth=feed.tally().queue_depth,
-            lag=round_ - stage.context.acting_version(round_),
+class _ProgressReports:
+    """Reports rounds to the flow: the stage's first and last one, and between them at most ten a second.
+
+    Rounds may take milliseconds, and a message costs a tenth of that in each of three processes.
+    """
+
+    def __init__(self, stage: Stage, tally: StageTally, feed: Feed) -> None:
+        self._stage, self._tally, self._feed = stage, tally, feed
+        self._last_round = stage.context.rounds_of(stage.assignment.stage)[-1]
+        self._started = time.perf_counter()
+        self._reported = -math.inf
+
+    def __call__(self, round_: int, env_steps: int) -> None:
+        """Report a learned round, and the stage's environment steps so far."""
+        now = time.perf_counter()
+        if now - self._reported < _REPORT_SECONDS and round_ != self._last_round:
+            return
+        self._reported = now
+        recent = self._tally.returns[-100:]
+        self._stage.membership.emit_event(
+            Progress(
+                member=self._stage.assignment.member,
+                round=round_,
+                env_steps=env_steps,
+                missed_shards=self._feed.missed_shards,
+                episode_return=sum(recent) / len(recent) if recent else None,
+                wait_share=self._feed.wait_seconds / (now - self._started),
+                queue_depth=self._feed.tally().queue_depth,
+                lag=round_ - self._stage.context.acting_version(round_),
+            )
         )
-    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from penstock.storage.stores.open import open_store
 from penstock.tasks.data.replay.plan import pin
 from penstock.tasks.data.replay.rounds import ReplayRounds, shard_order
 from penstock.tasks.driver.run import describe_run
+from penstock.tasks.roles.learning import learn
 from penstock.tasks.roles.learning.learn import learn_stage
 from penstock.tasks.roles.learning.stored_feed import StoredFeed
 from penstock.tasks.runtime.assignment import Assignment
@@ -251,8 +253,9 @@ def test_lacking_columns_are_named_with_the_shard_and_its_run(url, tmp_path, cha
     assert "reward:" not in str(raised.value)
 
 
-def test_a_stage_ends_with_the_same_bytes_and_reports_its_reads(url, tmp_path):
+def test_a_stage_ends_with_the_same_bytes_and_reports_its_reads(url, tmp_path, monkeypatch):
     """Whatever its budget: one snapshot, one checkpoint; the pipeline's tally is in its timings and its progress."""
+    monkeypatch.setattr(learn, "_REPORT_SECONDS", 0.0)
     replaying = Replaying(url, tmp_path / "cache")
     results = [
         learn_stage(replaying.assignment(budget_bytes), replaying.context, replaying.members)
@@ -266,6 +269,15 @@ def test_a_stage_ends_with_the_same_bytes_and_reports_its_reads(url, tmp_path):
     progress = [event for event in replaying.members.events if isinstance(event, Progress)]
     assert [event.round for event in progress] == [*range(ROUNDS), *range(ROUNDS)]
     assert progress[-1].queue_depth == results[1].times.pipeline.queue_depth
+
+
+def test_of_rounds_that_follow_quickly_the_first_and_the_last_one_are_reported(url, tmp_path, monkeypatch):
+    """Each report costs time in three processes; those in between may be left out."""
+    monkeypatch.setattr(learn, "_REPORT_SECONDS", math.inf)
+    replaying = Replaying(url, tmp_path / "cache")
+    learn_stage(replaying.assignment(), replaying.context, replaying.members)
+    progress = [event.round for event in replaying.members.events if isinstance(event, Progress)]
+    assert progress == [0, ROUNDS - 1]
 
 
 def test_a_learner_of_a_replay_has_a_shard_of_every_round():
