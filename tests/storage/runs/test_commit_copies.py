@@ -153,3 +153,17 @@ def test_a_copy_that_does_not_continue_the_log_is_an_error(tmp_path: Path, harm:
     with pytest.raises(CommitConflictError if harm == "built upon another" else CorruptObjectError, match=name):
         log.complete(log.newest(), GENESIS)
     assert store.list() == before
+
+
+def test_a_copy_that_was_replaced_by_another_commit_is_an_error(tmp_path: Path):
+    """A whole commit in its place would continue the log as well: only the digest in the copy's name differs."""
+    store = open_store(tmp_path / "run")
+    log = CommitLog(store, is_fenced=False)
+    log.append(one_of_two("a"))
+    mine, other = (one_of_two(which, 1, log.digest_of(0)) for which in "ab")
+    name = copy_name(1, commit_ref(mine).digest)
+    store.write(name, [encode_commit(other)])
+    before = store.list()
+    with pytest.raises(CorruptObjectError, match=f"'{name}'.*has the digest {commit_ref(other).digest}"):
+        log.complete(log.newest(), GENESIS)
+    assert store.list() == before

@@ -21,6 +21,13 @@ GENESIS = digest(b"run.json")
 
 
 HOSTILE = {"name": "checkpoints/x/etc/passwd", "digest": "/etc/passwd", "nbytes": 1}
+NAMES = {
+    "shards": ("shards/00000000/00000000-0000-{}.arrow", {"round": 0, "tile": 0, "rows": 50}),
+    "states": ("states/00000000/00000001-0000-{}.safetensors", {"round": 1, "tile": 0}),
+    "snapshots": ("snapshots/00000002-{}.safetensors", {"version": 2}),
+    "league": ("snapshots/00000001-{}.safetensors", {"version": 1}),
+}
+"""Names without their digests, and the other fields of references that agree with them."""
 
 
 def commit_json(stage, parent, **changes):
@@ -403,7 +410,12 @@ def without(key):
         (edited(shards=[{"name": "x"}]), "missing in 'shards[0]'"),
         (edited(checkpoint={"name": "checkpoints/0-a", "digest": "b", "nbytes": 1}), "'checkpoint.name'"),
         (edited(checkpoint=HOSTILE), "'checkpoint.name'"),
-        (edited(snapshots=[{**HOSTILE, "version": 2}]), "'snapshots[0].name'"),
+        *(
+            (edited(**{field: [{"name": name.format(content), "digest": content, "nbytes": 1, **numbers}]}), place)
+            for field, (name, numbers) in NAMES.items()
+            for place in [f"'{field}[0].name'"]
+            for content in ("x/../../../../etc/passwd", "F" * 32)
+        ),
         (lambda data: b'{"a":' * 100_000, "nested too deeply"),
         (lambda data: data.replace(b"0.1", b"1e999"), "beyond float64"),
         (edited(metrics={"loss": "low"}), "'metrics.loss'"),

@@ -257,6 +257,15 @@ def test_files_of_users_are_left_alone(history):
         "checkpoints/mine",
         "report/index.html",
         "timings/0.json",
+        "shards/1/photo.arrow",
+        "shards/00000000.old/photo.arrow",
+        "shards/00000000/mine/photo.arrow",
+        "snapshots/1-best.safetensors",
+        "snapshots/mine/00000001-best.safetensors",
+        "snapshots/00000001-best/mine.safetensors",
+        "checkpoints/0-mine.safetensors",
+        "checkpoints/00000000.safetensors",
+        "checkpoints/00000000-mine/notes.txt",
     ]
     for name in names:
         history.run.store.write(name, [b"a stranger's"])

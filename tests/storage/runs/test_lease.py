@@ -9,7 +9,7 @@ import pytest
 
 from penstock.storage import system
 from penstock.storage.errors import CorruptObjectError, LeaseHeldError, LeaseLostError, StoreError
-from penstock.storage.runs.lease import LEASE, Lease, LeaseKeeper, LeaseView, acquire, refuse_driven
+from penstock.storage.runs.lease import LEASE, Lease, LeaseKeeper, LeaseView, acquire, driver, refuse_driven
 from penstock.storage.stores.local import LocalStore
 from penstock.storage.stores.open import open_store
 
@@ -301,6 +301,17 @@ def test_a_driven_run_is_refused_before_anything_starts(store, owner):
     refuse_driven(store)
     with acquire(store, "me", TTL):
         refuse_driven(store)  # this process's own flow
+    put(store, make_lease())
+    refuse_driven(store)  # a process of another host, which may be gone
+
+
+def test_the_driver_of_a_run_is_the_owner_of_a_lease_that_was_not_released(store):
+    """A process of another host counts, since it may be alive."""
+    assert driver(store) is None
+    put(store, make_lease())
+    assert driver(store) == get(store)
+    put(store, replace(get(store), released=True))
+    assert driver(store) is None
 
 
 def test_another_process_that_releases_can_be_followed(store, owner):
@@ -403,6 +414,20 @@ def test_a_failing_store_is_forgiven_for_one_ttl(store, kept, caplog, tmp_path):
     with pytest.raises(LeaseLostError, match="could not be renewed"):
         keeper.check()
     assert "not renewed" in caplog.text
+
+
+def test_a_failing_store_is_forgiven_for_one_ttl_since_the_last_renewal(store, kept):
+    """Others may take over only one ttl after that, however long the lease was held before."""
+    keeper, clock = kept
+    clock.now += TTL
+    keeper.renew()
+    store.delete([LEASE])
+    clock.now += TTL
+    keeper.renew()
+    keeper.check()
+    clock.now += 0.1
+    with pytest.raises(LeaseLostError, match="could not be renewed"):
+        keeper.check()
 
 
 def test_a_removed_lease_is_not_restored_and_lost_after_a_ttl(store, kept):

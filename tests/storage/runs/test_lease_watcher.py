@@ -9,6 +9,8 @@ from penstock.storage.stores.open import open_store
 
 from ...support.stored.leases import TTL, Clock, eventually, get, make_lease, owner_processes, put
 
+OWNER_TTL = 0.15
+
 
 @pytest.fixture
 def store(tmp_path):
@@ -71,15 +73,23 @@ def test_a_watcher_of_a_past_generation_knows_from_the_start(store):
 
 
 def test_a_watchers_thread_follows_a_real_owner_to_its_death(store, owner):
-    """Two processes: alive while the owner renews, lost after it was killed, and its lease is taken over."""
-    process = owner(1.2)
-    watcher = LeaseWatcher(store, get(store).generation)
+    """Two processes: alive while the owner renews, lost after it was killed, and its lease is taken over.
+
+    The watcher's clock passes almost a ttl after each renewal that it has seen, however long that takes.
+    """
+    process, clock = owner(OWNER_TTL), Clock()
+    watcher = LeaseWatcher(store, get(store).generation, clock=clock)
     watcher.start()
-    sequence = get(store).sequence
-    eventually(lambda: get(store).sequence >= sequence + 3)
-    assert not watcher.lost
+    for _ in range(3):
+        sequence = get(store).sequence
+        eventually(lambda sequence=sequence: get(store).sequence > sequence)
+        calls = clock.calls
+        eventually(lambda calls=calls: watcher.lost or clock.calls >= calls + 2)
+        assert not watcher.lost
+        clock.now += 0.9 * OWNER_TTL
     process.kill()
-    eventually(lambda: watcher.lost)
+    process.wait()
+    eventually(lambda: clock.sleep(OWNER_TTL) or watcher.lost)
     assert "unchanged" in watcher.reason
     watcher.stop()
     with acquire(store, "me", TTL) as keeper:

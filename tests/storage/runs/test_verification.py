@@ -1,18 +1,23 @@
 """Verification finds every object that is not what its name says, every broken chain, and nothing else."""
 
 import shutil
+from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from penstock.storage.digest import canonical_json, digest, parse_json
-from penstock.storage.errors import ConfigError, CorruptObjectError, LeaseHeldError
+from penstock.storage.errors import ConfigError, CorruptObjectError, LeaseHeldError, LeaseLostError
 from penstock.storage.refs import plan_name
 from penstock.storage.runs.commits import commit_name
+from penstock.storage.runs.continuing.arrival_orders import damaged_orders
+from penstock.storage.runs.gc import collect
 from penstock.storage.runs.lease import acquire
-from penstock.storage.runs.reader_claims import keep_shards_from
+from penstock.storage.runs.reader_claims import keep_shards_from, shards_kept_from
 from penstock.storage.runs.verification import repair, verify_run
 from penstock.storage.stores.open import open_store
 
+from ...support.stored.leases import TTL, Clock, make_lease, put
 from ...support.stored.stored_run import damage
 from .test_gc import History
 
@@ -94,6 +99,34 @@ def test_a_damaged_commit_is_found(history, folder, stage, kind):
     assert {fault.name for fault in faults} == (set() if kind == "removed" and stage == STAGES - 1 else {name})
 
 
+def test_a_damaged_newest_commit_is_the_only_fault_of_a_collected_run(history, folder):
+    """The commit before names objects that garbage collection removed, and that nothing needs any more."""
+    collect(history.run)
+    damage(folder, commit_name(STAGES - 1), "cut")
+    assert [fault.name for fault in verify_run(history.run).faults] == [commit_name(STAGES - 1)]
+
+
+def test_a_finished_run_has_no_faults(history):
+    """Its newest commit says that it ended, and has no extension; none is needed before another stage follows."""
+    newest, ended = history.run.log.read(STAGES - 1), "max_stages 4 done"
+    history.run.log.append(replace(newest, stage=STAGES, parent=history.run.log.digest_of(STAGES - 1), finished=ended))
+    assert verify_run(history.run).faults == ()
+
+
+def test_objects_that_are_collected_meanwhile_are_no_faults(history, monkeypatch):
+    """Garbage collection may remove them after they were listed and before they are read."""
+
+    def collected(store):
+        collect(history.run)
+        return shards_kept_from(store)
+
+    monkeypatch.setattr("penstock.storage.runs.verification.shards_kept_from", collected)
+    count = len(objects(history.run))
+    found = verify_run(history.run)
+    assert len(objects(history.run)) < count == found.objects
+    assert found.faults == ()
+
+
 def test_a_replaced_commit_breaks_the_chain(history, tmp_path):
     """A commit of another history in its place, well-formed as it is, is noticed by its successor's parent."""
     other = History(open_store(tmp_path / "other"), real_shards=True)
@@ -163,6 +196,37 @@ def test_repair_leaves_what_was_made_again_meanwhile(history, folder):
     assert history.run.store.read(whole) == data
 
 
+def test_repair_leaves_what_was_committed_meanwhile(history, folder):
+    """A commit needs it, whole or not: it must be restored from a copy, and is not made again."""
+    name = history.run.store.list("shards/00000003/")[0]
+    damage(folder, name, "cut")
+    faults = verify_run(history.run).faults
+    assert [(fault.name, fault.committed) for fault in faults] == [(name, False)]
+    history.commit(STAGES)
+    damage(folder, name, "cut")
+    assert repair(history.run, faults) == []
+    assert history.run.store.exists(name)
+
+
+def test_repair_removes_nothing_once_another_process_drives_the_run(history, folder, monkeypatch):
+    """It was suspended while it looked, say, and its lease was taken over."""
+    store, clock = history.run.store, Clock()
+    name = store.list("shards/00000003/")[0]
+    damage(folder, name, "cut")
+    faults = verify_run(history.run).faults
+
+    def suspended(store):
+        put(store, make_lease(generation=2, owner="the next"))
+        clock.now += 10 * TTL
+        return damaged_orders(store)
+
+    monkeypatch.setattr("penstock.storage.runs.verification.acquire", partial(acquire, clock=clock))
+    monkeypatch.setattr("penstock.storage.runs.verification.damaged_orders", suspended)
+    with pytest.raises(LeaseLostError, match="the next"):
+        repair(history.run, faults)
+    assert store.exists(name)
+
+
 def test_repair_removes_what_is_made_again(history, folder):
     """Damaged objects that no commit names go, committed ones stay; a run that is driven is left alone."""
     committed = history.committed[1]["shards"][0]["name"]
@@ -175,6 +239,22 @@ def test_repair_removes_what_is_made_again(history, folder):
     assert repair(history.run, faults) == [uncommitted]
     assert not history.run.store.exists(uncommitted)
     assert [fault.name for fault in verify_run(history.run).faults] == [committed]
+
+
+@pytest.mark.parametrize("between", ["intact", "damaged"])
+def test_missing_commits_with_another_between_them_do_not_end_the_search(tmp_path, monkeypatch, between):
+    """Only so many in a row do: any commit in between, even a damaged one, says that the log goes on."""
+    monkeypatch.setattr("penstock.storage.runs.verification._MISSING_AT_MOST", 2)
+    history = History(open_store(tmp_path / "runs"))
+    for stage in range(5):
+        history.commit(stage)
+    history.run.store.delete([commit_name(1), commit_name(3)])
+    if between == "damaged":
+        damage(tmp_path / "runs" / "history", commit_name(2), "cut")
+    found = verify_run(history.run)
+    missing = [1, 3] if between == "intact" else [1, 2, 3]
+    assert found.commits == 5 - len(missing)
+    assert [fault.name for fault in found.faults if "commits/" in fault.name] == [*map(commit_name, missing)]
 
 
 def test_a_forged_number_of_commits_ends_the_search(tmp_path, monkeypatch):

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.storage.digest import digest
-from penstock.storage.errors import CorruptObjectError, SpecMismatchError
+from penstock.storage.errors import ConfigError, CorruptObjectError, SpecMismatchError
 from penstock.storage.refs import ShardRef
 from penstock.storage.shards.codec import (
     BOOTSTRAP_COLUMN,
@@ -151,6 +151,27 @@ def test_other_columns_are_refused_both_ways():
     arrays = a_round()[0]
     with pytest.raises(SpecMismatchError, match="'reward' is float64"):
         ShardColumns(COLUMNS, {**arrays, "reward": arrays["reward"].astype(np.float64)})
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (np.zeros((STEPS, ENVS - 1), np.float32), r"'reward' is float32\[8, 7\], expected float32\[8, 8\]"),
+        (np.zeros((STEPS, ENVS, 1), np.float32), r"'reward' is float32\[8, 8, 1\], expected float32\[8, 8\]"),
+        (np.zeros((ENVS, STEPS), np.float32).T, "'reward' is not C-contiguous"),
+    ],
+)
+def test_an_array_whose_bytes_are_not_the_columns_is_refused(array, message):
+    """It has other rows, or has them in another order; its bytes would be stored as they are."""
+    with pytest.raises(SpecMismatchError, match=message):
+        ShardColumns(COLUMNS, {**a_round()[0], "reward": array})
+
+
+def test_columns_of_two_compressions_are_refused():
+    """An Arrow file has one for all of its buffers."""
+    columns = COLUMNS | {"reward": Spec("float32", (), "zstd"), "action": Spec("int64", (), "lz4")}
+    with pytest.raises(ConfigError, match="compressed by lz4 and zstd, expected one"):
+        ShardColumns(columns, a_round()[0])
 
 
 def test_the_episode_index_is_sorted_json_and_refuses_non_finite_returns():

@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.storage.errors import ConfigError, SpecMismatchError
+from penstock.storage.errors import ConfigError, CorruptObjectError, SpecMismatchError
 from penstock.storage.shards.codec import ShardColumns, ShardInfo, allocate, decode_shard, encode_shard
-from penstock.storage.shards.header import FORMAT, STRUCTURED_FORMAT
+from penstock.storage.shards.header import FORMAT, STRUCTURED_FORMAT, read_head
 from penstock.storage.shards.leaves import join_leaves, split_leaves, stored_columns
 from penstock.storage.shards.reader import open_shard
 from penstock.storage.shards.specs import Leaf, Spec
@@ -166,6 +166,15 @@ def test_a_choice_that_there_is_not_is_damage():
     leaves["observation.shift"][1] = 3
     with pytest.raises(ValueError, match=r"'shift' has the choices .* expected below 3"):
         join_leaves(SEEN, leaves, "observation")
+
+
+def test_bootstrap_observations_in_other_rows_for_one_leaf_are_damage():
+    """Joining them by their order would mix different observations; rows 10 and 9 are bits of one byte."""
+    buffer = bytearray(b"".join(a_shard()[2].parts))
+    (validity_at, _), *_ = read_head(memoryview(buffer), "x", None).fields["bootstrap_observation.camera"].buffers
+    buffer[validity_at + 1] ^= 0b110
+    with pytest.raises(CorruptObjectError, match="leaves have bootstrap observations in different rows"):
+        decode_shard(memoryview(buffer), None, "x", None)
 
 
 def test_names_collide_with_nothing():

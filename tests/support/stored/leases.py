@@ -28,10 +28,12 @@ class Clock:
 
     def __init__(self, during=None):
         self.now = 1000.0
+        self.calls = 0
         self.sleeps = []
         self.during = during
 
     def __call__(self):
+        self.calls += 1
         return self.now
 
     def sleep(self, seconds):

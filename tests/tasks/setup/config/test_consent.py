@@ -1,6 +1,7 @@
 """A stored run chooses no code that this user's working directory holds, unless the user has agreed."""
 
 import sys
+from importlib.util import module_from_spec, spec_from_file_location
 
 import pytest
 
@@ -64,6 +65,29 @@ def test_a_module_in_any_folder_of_a_namespace_package_needs_consent(tmp_path, h
     (here / "spread_out").mkdir()
     with pytest.raises(ConsentError, match=r"spread_out\.inner:X"):
         require_consent(run_of(tmp_path, name="spread_out.inner:X"))
+
+
+def test_a_module_that_is_loaded_from_the_working_directory_needs_consent(tmp_path, here, monkeypatch):
+    """An import gives the loaded one, although Python would find an installed one of that name now."""
+    loaded = module_from_spec(spec_from_file_location("twice_there", here / "planted_module.py"))
+    monkeypatch.setitem(sys.modules, "twice_there", loaded)
+    (installed := tmp_path / "installed").mkdir()
+    (installed / "twice_there.py").write_text("")
+    monkeypatch.syspath_prepend(installed)
+    with pytest.raises(ConsentError, match=r"twice_there:X' \(.*planted_module\.py\)"):
+        require_consent(run_of(tmp_path, name="twice_there:X"))
+
+
+@pytest.mark.parametrize("key", ["header", "header_text"])
+def test_a_header_needs_consent(tmp_path, key):
+    """A path alone is enough: it would be compiled as well as a text that the run holds."""
+    run = RunFolder(open_store(tmp_path / "runs"), "run")
+    config = {"algorithm": {"name": "ppo"}, "environment": {"id": "X-v0", key: "walk.hpp"}}
+    run.create({"config": config, "identity": {"environment": {"id": "X-v0"}}})
+    with pytest.raises(ConsentError, match=r"C\+\+ header .*It is not compiled.*--trust"):
+        require_consent(run)
+    assert record_consent(run)
+    require_consent(run)
 
 
 def test_an_address_needs_consent(tmp_path):
