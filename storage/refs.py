@@ -21,6 +21,16 @@ _CHOICE = re.compile(rf"choices/{_NUMBER}(?:\.{_ATTEMPT})?/({_NUMBER})\.json")
 _ORDER = re.compile(rf"orders/{_NUMBER}(?:\.{_ATTEMPT})?/({_NUMBER})\.json")
 _SNAPSHOT = re.compile(rf"snapshots/(?:attempt-[0-9]{{1,18}}/)?({_NUMBER})-({_DIGEST})\.safetensors")
 _CHECKPOINT = re.compile(rf"checkpoints/({_NUMBER})-({_DIGEST})\.safetensors")
+_FOLDER = rf"({_NUMBER})(?:\.{_ATTEMPT})?"
+_OF_STAGE = re.compile(
+    rf"shards/{_FOLDER}/{_NUMBER}-[0-9]{{4,18}}-{_DIGEST}\.arrow"
+    rf"|states/{_FOLDER}/{_NUMBER}-[0-9]{{4,18}}-{_DIGEST}\.safetensors"
+    rf"|(?:choices|orders)/{_FOLDER}/{_NUMBER}\.json"
+    rf"|checkpoints/({_NUMBER})-{_DIGEST}\.safetensors"
+)
+_OF_VERSION = re.compile(
+    rf"snapshots/(?:attempt-[0-9]{{1,18}}/)?({_NUMBER})-{_DIGEST}\.safetensors|differences/({_NUMBER})-{_DIGEST}\.zst"
+)
 _INITIAL = re.compile(rf"initial/({_DIGEST})\.safetensors")
 _PLAN = re.compile(rf"replay/plan-({_DIGEST})\.arrow")
 
@@ -214,6 +224,18 @@ def parse_plan_name(name: str) -> str:
     if match is None:
         raise _unknown(name, "replay/plan-<digest>.arrow")
     return match[1]
+
+
+def stage_of_name(name: str) -> int | None:
+    """Return the stage that writes objects of such a name, in any attempt; None if none does."""
+    matched = _OF_STAGE.fullmatch(name)
+    return int(matched[matched.lastindex or 0]) if matched else None
+
+
+def version_of_name(name: str) -> int | None:
+    """Return the version whose snapshot, or difference, has such a name; None if none has."""
+    matched = _OF_VERSION.fullmatch(name)
+    return int(matched[matched.lastindex or 0]) if matched else None
 
 
 def ref_of_name(name: str) -> Ref:

@@ -7,14 +7,13 @@ not committed yet stay, because a resumed run continues from them.
 
 from __future__ import annotations
 
-import re
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.storage import system
 from penstock.storage.errors import ConfigError, LeaseHeldError, RunNotFoundError
-from penstock.storage.refs import DIFFERENCES
+from penstock.storage.refs import DIFFERENCES, stage_of_name, version_of_name
 from penstock.storage.runs.lease import acquire
 from penstock.storage.runs.reader_claims import keep_shards_from, living_claims, recorded_claims, shards_kept_from
 from penstock.storage.runs.run import RunFolder, best_version, run_names
@@ -34,11 +33,6 @@ _COMPARED_COMMITS = 5000
 """Upper bound of evaluations that are compared: the first collection of a very long run would read for half an hour."""
 _LAG_LIMIT = 8
 """A commit may name versions as far back as the largest lag."""
-# These match objects of any attempt. Objects with other names are not Penstock's, and stay.
-_OF_STAGE = re.compile(
-    r"(?:shards|states|choices|orders)/([0-9]{8,18})(?:\.[0-9]+)?/[^/]+|checkpoints/([0-9]{8,18})-[^/]+"
-)
-_OF_VERSION = re.compile(rf"(?:snapshots/(?:attempt-[0-9]+/)?|{DIFFERENCES})([0-9]{{8,18}})-[^/]+")
 _FOLDERS = ("shards/", "states/", "choices/", "orders/", "snapshots/", DIFFERENCES, "checkpoints/")
 
 
@@ -167,7 +161,7 @@ def _superfluous(run: RunFolder, keep_checkpoints: int, kept_from: int, claims: 
         for folder in _FOLDERS
         for name in run.store.list(folder)
         if name not in kept
-        and (_number(_OF_STAGE, name, stage + 1) <= stage or _number(_OF_VERSION, name, version + 1) <= version)
+        and (_is_until(stage, stage_of_name(name)) or _is_until(version, version_of_name(name)))
         and not any(_claims(claim, name, rounds_per_stage) for claim in claims)
     ]
 
@@ -178,8 +172,8 @@ def _best_commit(run: RunFolder, newest: Commit, rounds_per_stage: int) -> Commi
     Once garbage was collected, few older snapshots are left, and so few commits are read; before, the newest 5,000 are.
     """
     names = set(run.store.list("snapshots/"))
-    found = {_number(_OF_VERSION, name, -1) for name in names}
-    stages = sorted({min(-(-version // rounds_per_stage) - 1, newest.stage) for version in found if version > 0})
+    found = filter(None, map(version_of_name, names))
+    stages = sorted({min(-(-version // rounds_per_stage) - 1, newest.stage) for version in found})
     with system.executor(_READS_AT_ONCE, "gc") as threads:
         commits = {one.version: one for one in threads.map(run.log.read, stages[-_COMPARED_COMMITS:])}
     there = {version for version, one in commits.items() if one.snapshots[-1].name in names}
@@ -189,15 +183,16 @@ def _best_commit(run: RunFolder, newest: Commit, rounds_per_stage: int) -> Commi
 
 def _claims(claim: Claim, name: str, rounds_per_stage: int) -> bool:
     """Return whether a reader of the claimed stages may need the object."""
-    if claim.first <= _number(_OF_STAGE, name, -1) <= claim.last:
-        return True
+    stage, version = stage_of_name(name), version_of_name(name)
+    if stage is not None:
+        return claim.first <= stage <= claim.last
     first, last = claim.first * rounds_per_stage - _LAG_LIMIT, (claim.last + 1) * rounds_per_stage
-    return first <= _number(_OF_VERSION, name, -_LAG_LIMIT - 1) <= last
+    return version is not None and first <= version <= last
 
 
-def _number(pattern: re.Pattern[str], name: str, otherwise: int) -> int:
-    matched = pattern.fullmatch(name)
-    return int(matched[matched.lastindex or 0]) if matched else otherwise
+def _is_until(last: int, number: int | None) -> bool:
+    """Return whether an object has a number, up to `last`. Files with other names are not Penstock's, and stay."""
+    return number is not None and number <= last
 
 
 def _report(run: RunFolder, names: list[str]) -> GcReport:
@@ -217,9 +212,9 @@ def _known_sizes(run: RunFolder, names: list[str]) -> dict[str, int]:
     """
     if not names or run.store.path(names[0]) is not None:
         return {}
-    dropped = {_number(_OF_STAGE, name, -1) for name in names if name.startswith("shards/")}
+    dropped = {stage_of_name(name) or 0 for name in names if name.startswith("shards/")}
     shards = run.log.shard_table(min(dropped), max(dropped)) if dropped else None
     sizes = {} if shards is None else dict(zip(shards["name"].to_pylist(), shards["nbytes"].to_pylist(), strict=True))
-    found = {_number(_OF_STAGE, name, -1) for name in names if name.startswith(("states/", "checkpoints/"))}
+    found = {stage_of_name(name) or 0 for name in names if name.startswith(("states/", "checkpoints/"))}
     stages = sorted(found)[-_SIZED_COMMITS:]
     return sizes | {ref.name: ref.nbytes for stage in stages for ref in run.log.read(stage).resumed_from}

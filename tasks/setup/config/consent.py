@@ -55,7 +55,7 @@ def require_consent(run: RunFolder, *needed: str) -> dict[str, Any]:
     )
     if header is not None:
         raise ConsentError(
-            f"run '{run.name}' holds the C++ header '{header}' (environment.header_text in its run.json)"
+            f"run '{run.name}' names the C++ header {header}"
             f"{f', and names code in the working directory: {code}' if found else ''}. It is not compiled, {trust}"
         )
     if address is not None:
@@ -118,13 +118,15 @@ def _wrappers(environment: object) -> list[str]:
 
 
 def _header_of(config: Mapping[str, Any]) -> str | None:
-    """Return the name of the header that settings have, by its text or by a path alone; None if there is none."""
+    """Say which header settings have, by its text or by a path alone; None if there is none."""
     environment = config.get("environment")
     if not isinstance(environment, dict):
         return None
-    if environment.get("header_text") is None and environment.get("header") is None:
+    text, path = environment.get("header_text"), environment.get("header")
+    if text is None and path is None:
         return None
-    return str(environment.get("header"))
+    setting = f"environment.{'header' if text is None else 'header_text'} in its run.json"
+    return f"in {setting}" if path is None else f"'{path}' ({setting})"
 
 
 def _address_of(config: Mapping[str, Any]) -> str | None:

@@ -266,6 +266,15 @@ def test_files_of_users_are_left_alone(history):
         "checkpoints/0-mine.safetensors",
         "checkpoints/00000000.safetensors",
         "checkpoints/00000000-mine/notes.txt",
+        "shards/00000000/notes.txt",
+        "shards/00000000/.DS_Store",
+        f"shards/00000000/00000000-0000-{'0' * 32}.arrow.bak",
+        f"states/00000000/00000000-0000-{'0' * 32}.arrow",
+        "orders/00000000/mine.json",
+        "choices/00000000/00000000.txt",
+        "checkpoints/00000000-mine.safetensors",
+        "snapshots/00000001-best.bak",
+        f"differences/00000001-{'0' * 32}.safetensors",
     ]
     for name in names:
         history.run.store.write(name, [b"a stranger's"])
