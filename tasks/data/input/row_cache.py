@@ -223,6 +223,12 @@ class StoredRows:
             self.held_bytes += shard.nbytes
             self.peak_bytes = max(self.peak_bytes, self.held_bytes)
 
+    def rename(self, before: ShardRef, ref: ShardRef) -> None:
+        """Number a shard by its reference that was numbered by another one, before its own was known."""
+        self._refs = [ref if one is before else one for one in self._refs]
+        if (held := self._held.pop(before, None)) is not None:
+            self._held[ref] = held
+
     def drop(self, ref: ShardRef) -> bool:
         """Drop a shard's rows from memory, since others take their place; return whether they were there."""
         held = self._held.pop(ref, None)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from penstock.storage.errors import ConfigError
-from penstock.tasks.data.input.hand_over import ref_of
 from penstock.tasks.model.algorithms.contract import PRIORITY, SumsMinibatches, round_limit
 from penstock.tasks.roles.learning.gradients import each_gradient, is_worth_a_thread, minibatch_gradient
 from penstock.tasks.roles.learning.minibatches import gather_minibatches, loss_noise, rows_of, take_share
@@ -97,7 +96,7 @@ def learn_window(
     stats = round_stats(context, taken.batches, reduction)
     own, _ = reduction.share_of(row_count_of(taken.batches))
     window.begin_round()
-    window_rows.add(window.rounds, [ref_of(shard) for shard in taken.shards], taken.batches)
+    window_rows.add(window.rounds, taken.shards, taken.batches)
     round_ = window.rounds[-1]
     return learn_minibatches(context, state, round_, window, own, window_rows.take, stats, tally, reduction)
 

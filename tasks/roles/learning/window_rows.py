@@ -18,6 +18,7 @@ named by their shards' digests, so a stage whose window is made of other shards 
 from __future__ import annotations
 
 import threading
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
@@ -25,9 +26,11 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import torch
 
+from penstock.storage.refs import ShardRef
 from penstock.storage.runs.reader_claims import reading
 from penstock.storage.shards.codec import decode_shard
 from penstock.storage.stores.hedged import hedged
+from penstock.tasks.data.input.hand_over import ref_of
 from penstock.tasks.data.input.row_cache import StoredRows
 from penstock.tasks.model.algorithms.contract import window_spec
 from penstock.tasks.roles.learning.shard_feed import learned_columns
@@ -39,7 +42,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from penstock.storage.refs import ShardRef
+    from penstock.tasks.data.input.hand_over import ShardLater
     from penstock.tasks.runtime.assignment import Assignment
     from penstock.tasks.runtime.run_context import RunContext
     from penstock.tasks.specs import Batch
@@ -93,6 +96,8 @@ class WindowRows:
         self._rows = StoredRows(self._read, assignment.window_budget_bytes, _REMOTE_THREADS if self._is_remote else 1)
         self._refs: list[ShardRef] = []
         self._at: dict[tuple[int, int], ShardRef] = {}
+        self._unnamed: dict[ShardRef, ShardLater] = {}
+        """Stand-ins in the list of shards, for those of the newest round that were not stored when it was added."""
         self._newest = -1
         self._nothing: Batch = {}
         self._claim = ExitStack()
@@ -118,6 +123,7 @@ class WindowRows:
             rounds: in the window before it, all of them committed.
         """
         self._stage, self._rounds = stage, rounds
+        self._name()
         if self._steps_after and self._newest != rounds.stop - 1:
             # Another process has learned a stage between: what was the newest round has one behind it.
             for tile in self._tiles:
@@ -147,17 +153,22 @@ class WindowRows:
     def close(self) -> None:
         """Drop all rows; those that are taken later are read again."""
         self._rows.close()
+        self._unnamed.clear()
         self._ring, self._rows.evicts = None, True
 
-    def add(self, rounds: range, refs: Sequence[ShardRef], batches: Sequence[Batch]) -> None:
+    def add(self, rounds: range, shards: Sequence[ShardLater], batches: Sequence[Batch]) -> None:
         """Add a round.
+
+        Waits until the round before is stored; and until this one is, if one of its shards may have to be read.
 
         Args:
             rounds: in the window with it.
-            refs: its shards, by tile.
+            shards: its shards, by tile.
             batches: the rows that `post` made of them.
         """
+        self._name()
         self._newest = rounds.stop - 1
+        refs = [self._named(index, shard) for index, shard in enumerate(shards)]
         self._list([ref for ref in self._refs if ref.round >= rounds.start] + list(refs))
         self._rows.number(self._refs, 0, self._row_steps)
         self._nothing = {name: column[:0].clone() for name, column in batches[0].items()}
@@ -173,6 +184,26 @@ class WindowRows:
                 before = self._at.get((rounds.stop - 2, tile))
                 if before is not None and self._rows.drop(before):
                     self._rows.hold(before, self._read(before))
+
+    def _named(self, index: int, shard: ShardLater) -> ShardRef:
+        """Return a shard's reference, or a stand-in: rows in the ring stay there, and are not read."""
+        if not self._ring or self._steps_after or not isinstance(shard, Future) or shard.done():
+            return ref_of(shard)
+        # Of handed rounds none is left out, so that the index is the tile's.
+        tile, rows = self._tiles[index], self._context.tile_rows
+        stand_in = ShardRef(f"round {self._newest}, tile {tile}", "", 0, self._newest, tile, rows)
+        self._unnamed[stand_in] = shard
+        return stand_in
+
+    def _name(self) -> None:
+        """Replace stand-ins by the references of their shards; waits until these are stored."""
+        if not self._unnamed:
+            return
+        named = {stand_in.name: ref_of(shard) for stand_in, shard in self._unnamed.items()}
+        for stand_in in self._unnamed:
+            self._rows.rename(stand_in, named[stand_in.name])
+        self._list([named.get(ref.name, ref) for ref in self._refs])
+        self._unnamed.clear()
 
     def take(self, rows: torch.Tensor) -> Batch:
         """Return columns `[n, ...]` of rows by number `[n]`, on the device.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -172,6 +173,71 @@ def test_a_window_that_just_fits_is_read_once(make_context):
         remove_shards(made)
         for name, column in rows.take(every).items():
             assert torch.equal(column, first[name]), name
+
+
+class Waited(Future):
+    """A shard that is stored as soon as somebody waits for it."""
+
+    def __init__(self, ref: ShardRef) -> None:
+        super().__init__()
+        self.ref = ref
+
+    def result(self, timeout=None) -> ShardRef:
+        if not self.done():
+            self.set_result(self.ref)
+        return super().result(timeout)
+
+
+def add_unstored_round(rows, made: Committed, stage: int, round_: int) -> list[Waited]:
+    loaded = [made.loaded(stage, round_, tile) for tile in range(TILES)]
+    shards = [Waited(item.ref) for item in loaded]
+    batches = [made.context.algorithm.post({}, item.trajectory) for item in loaded]
+    rows.add(range(round_ - 2, round_ + 1), shards, batches)
+    return shards
+
+
+def test_a_round_is_learned_before_it_is_stored(make_context):
+    """The next round waits for it, and so does the next stage, which has its rows without reading it."""
+    made = Committed(make_context(SETTINGS), stages=2)
+    with open_window(assignment(1 << 20, stage=2), made.context, CPU, range(2, 4)) as rows:
+        add_round(rows, made, 2, 4)
+        rows.take(torch.arange(3 * TILES * STEPS * ENVS))
+        newest = add_unstored_round(rows, made, 2, 5)
+        assert not any(shard.done() for shard in newest)
+        found = rows.take(torch.arange(3 * TILES * STEPS * ENVS))
+        parts = [made.batch(round_ // ROUNDS, round_, tile) for round_ in (3, 4, 5) for tile in range(TILES)]
+        for name, column in found.items():
+            assert torch.equal(column, torch.cat([part[name] for part in parts])), name
+        assert not any(shard.done() for shard in newest)
+    commit_stage(made.context.run, 2, [made.refs[round_, tile] for round_ in (4, 5) for tile in range(TILES)])
+    with open_window(assignment(1 << 20, stage=3), made.context, CPU, range(4, 6)) as rows:
+        assert all(shard.done() for shard in newest)
+        newer = add_unstored_round(rows, made, 3, 6)
+        newest = add_unstored_round(rows, made, 3, 7)
+        assert [shard.done() for shard in (*newer, *newest)] == [True] * TILES + [False] * TILES
+        parts = [made.batch(round_ // ROUNDS, round_, tile) for round_ in (5, 6, 7) for tile in range(TILES)]
+        remove_shards(made)
+        for name, column in rows.take(torch.arange(3 * TILES * STEPS * ENVS)).items():
+            assert torch.equal(column, torch.cat([part[name] for part in parts])), name
+
+
+def test_a_round_that_may_have_to_be_read_is_waited_for(make_context):
+    """Where the window does not fit into the budget, its rows are made again from its shards."""
+    made = Committed(make_context(SETTINGS), stages=2)
+    with open_window(assignment(1), made.context, CPU, range(2, 4)) as rows:
+        add_round(rows, made, 2, 4)
+        assert all(shard.done() for shard in add_unstored_round(rows, made, 2, 5))
+
+
+def test_a_round_that_could_not_be_stored_ends_the_next_one(make_context):
+    """Nothing is learned beyond it, as nothing may be committed."""
+    made = Committed(make_context(SETTINGS), stages=2)
+    with open_window(assignment(1 << 20), made.context, CPU, range(2, 4)) as rows:
+        add_round(rows, made, 2, 4)
+        for shard in add_unstored_round(rows, made, 2, 5):
+            shard.set_exception(OSError("no space"))
+        with pytest.raises(OSError, match="no space"):
+            add_round(rows, made, 3, 6)
 
 
 def test_a_stage_that_is_learned_again_has_its_own_window(make_context):
