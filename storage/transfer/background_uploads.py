@@ -8,12 +8,20 @@ requests a bounded number of times.
 from __future__ import annotations
 
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.storage import system
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+@dataclass(eq=False, slots=True)
+class _Task:
+    nbytes: int
+    work: Callable[[], None]
+    is_held: bool = True
 
 
 class Uploads:
@@ -62,14 +70,15 @@ class Uploads:
             self._raise()
             self._held_bytes += nbytes
             self._running += 1
+        task = _Task(nbytes, work)
         if self._executor is not None:
             try:
-                return self._executor.submit(self._do, nbytes, work)
+                return self._executor.submit(self._do, task)
             except BaseException:
-                self._forget(nbytes)
+                self._forget(task)  # it stays queued if its thread could not be started
                 raise
         done: Future[None] = Future()
-        self._do(nbytes, work)
+        self._do(task)
         done.set_result(None)
         return done
 
@@ -88,11 +97,13 @@ class Uploads:
         if self._executor is not None:
             self._executor.shutdown(wait=True)
 
-    def _do(self, nbytes: int, work: Callable[[], None]) -> None:
+    def _do(self, task: _Task) -> None:
         try:
             with self._changed:
+                if not task.is_held:
+                    return
                 self._raise()
-            work()
+            task.work()
         except BaseException as error:
             with self._changed:
                 is_first = self._failure is None
@@ -101,13 +112,15 @@ class Uploads:
                 self._on_failure(error)
             raise
         finally:
-            self._forget(nbytes)
+            self._forget(task)
 
-    def _forget(self, nbytes: int) -> None:
+    def _forget(self, task: _Task) -> None:
         with self._changed:
-            self._held_bytes -= nbytes
-            self._running -= 1
-            self._changed.notify_all()
+            if task.is_held:
+                task.is_held = False
+                self._held_bytes -= task.nbytes
+                self._running -= 1
+                self._changed.notify_all()
 
     def _raise(self) -> None:
         if self._failure is not None:

@@ -109,6 +109,30 @@ def test_a_failure_wakes_a_submission_that_waits_for_the_budget(uploads: Uploads
             waiting.result(PATIENCE_SECONDS)
 
 
+@pytest.mark.parametrize("running", [0, 1])
+def test_a_task_for_which_no_thread_can_be_started_is_not_done(
+    uploads: Uploads, running: int, monkeypatch: pytest.MonkeyPatch
+):
+    """Its submission raises the reason, and it holds no bytes; no other thread does it, and `finish` returns."""
+    done, go = list[str](), threading.Event()
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    for _ in range(running):
+        uploads.submit(10, lambda: go.wait(PATIENCE_SECONDS) and None)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            uploads.submit(90, lambda: done.append("refused"))
+    assert uploads.held_bytes == 10 * running
+    go.set()
+    uploads.submit(90, lambda: done.append("later")).result(PATIENCE_SECONDS)
+    uploads.close()
+    assert (done, uploads.held_bytes) == (["later"], 0)
+    uploads.finish()
+
+
 @pytest.mark.parametrize(("threads", "budget_bytes"), [(-1, 1), (1, 0)])
 def test_invalid_settings_are_refused(threads: int, budget_bytes: int):
     """They would hang."""

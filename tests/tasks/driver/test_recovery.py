@@ -4,6 +4,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import dask
 import pytest
@@ -13,10 +14,13 @@ import penstock.tasks.driver.cluster
 from penstock.storage.errors import ConfigError, GangError, SchedulerLostError
 from penstock.storage.runs.run import RunFolder
 from penstock.storage.stores.open import open_store
+from penstock.tasks.driver import recovery
 from penstock.tasks.driver.cluster import connected
 from penstock.tasks.driver.recovery import lost_schedulers, wait_for_clusters
 from penstock.tasks.setup.config.loading import build_config
 from penstock.tasks.setup.config.run import TrainConfig
+
+from ...support.stored.leases import Clock
 
 pytestmark = pytest.mark.cluster
 
@@ -58,15 +62,22 @@ def test_who_is_gone_is_named_where_that_may_be_why():
 
 def test_all_that_are_named_are_waited_for_with_their_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """For a scheduler, then for its worker; not longer than is allowed, and then with what was lacking."""
-    monkeypatch.setattr(penstock.tasks.driver.cluster, "_CONNECT_SECONDS", 3)
     run = RunFolder(open_store(tmp_path), "lost")
-    with cluster(learner=1.0) as learner:
-        with cluster() as actors:
-            short = where_of(learner, actors, 3.0)
+    with ExitStack() as one, ExitStack() as other:
+        stacks = {stack.enter_context(cluster(learner=1.0)): stack for stack in (one, other)}
+        actors, learner = sorted(stacks)  # the first is asked first
+        short = where_of(learner, actors, 3.0)
+        with monkeypatch.context() as patch:
+            clock = Clock()
+            patch.setattr(recovery, "time", SimpleNamespace(monotonic=clock, sleep=clock.sleep))
             with pytest.raises(SchedulerLostError, match=f"1 slots with actor=1 for 'act', found 0 at {actors}"):
                 wait_for_clusters(run, *short)
-        with pytest.raises(SchedulerLostError, match=f"waited 3 s for a Dask scheduler at {actors}"):
-            wait_for_clusters(run, *short)
+            assert sum(clock.sleeps) == 3.0
+            stacks[actors].close()
+            patch.setattr(penstock.tasks.driver.cluster, "_CONNECT_SECONDS", 0.2)
+            with pytest.raises(SchedulerLostError, match=f"waited 3 s for a Dask scheduler at {actors}"):
+                wait_for_clusters(run, *short)
+            assert sum(clock.sleeps) == 6.0
         patient = where_of(learner, actors, PATIENCE_SECONDS)
         waiting = threading.Thread(target=wait_for_clusters, args=(run, *patient))
         waiting.start()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -96,8 +97,9 @@ class Node:
         groups = self.context.algorithm.actor_groups
         return HandedVersions(groups, dtype, torch.device("cpu"), lag, self._members.wake)
 
-    def publisher(self, before: SnapshotRef | None = None) -> SnapshotPublisher:
-        return SnapshotPublisher(self._assignment, self.context, self._members, before)
+    def publisher(self, before: SnapshotRef | None = None, attempt: int = 0) -> SnapshotPublisher:
+        assignment = replace(self._assignment, attempt=attempt)
+        return SnapshotPublisher(assignment, self.context, self._members, before)
 
 
 def two_nodes(url: str, folder: Path, members: Members, settings: dict[str, Any]) -> Iterator[tuple[Node, Node]]:

@@ -52,6 +52,26 @@ def test_an_agent_that_has_left_is_zeros_and_gets_its_id_alone(level: str):
     assert torch.equal(sequence, torch.tensor([0.0] * 6 + [0, 1, 0]).expand(2, 4, 1, 9))
 
 
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("central", [True, False])
+def test_who_is_present_may_be_told_in_any_layout(level: str, central: bool):
+    """Flags of another type, of another shape that fits, or not contiguous give what whole float32 ones give."""
+    features, there = random(6, AGENTS, NUMBERS), torch.tensor([1.0, 0.0, 1.0])
+    whole = there.repeat(6, 1)
+    others = {
+        "bool": whole.bool(), "uint8": whole.byte(), "int64": 5 * whole.long(), "float64": whole.double(),
+        "one row": there, "a row of rows": there[None], "expanded": there.expand(6, AGENTS),
+        "transposed": whole.T.contiguous().T,
+    }  # fmt: skip
+    with use_level(level):
+        expected = agent_inputs(features, range(3), central=central, gives_id=True, present=whole)
+        for name, present in others.items():
+            found = agent_inputs(features, range(3), central=central, gives_id=True, present=present)
+            assert torch.equal(found, expected), name
+    assert not expected[:, 1, :-AGENTS].any()
+    assert expected[:, 0, :NUMBERS].all()
+
+
 def test_an_agent_that_is_allowed_nothing_has_left():
     """It may take choice 0 alone, which has probability 1, entropy 0 and no gradient; the others' masks stay."""
     allowed = torch.tensor([[[True, False, True], [False, False, False]], [[False, True, False], [True, True, True]]])

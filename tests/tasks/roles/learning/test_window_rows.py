@@ -13,6 +13,8 @@ import pytest
 import torch
 
 from penstock.storage.errors import CorruptObjectError, ObjectNotFoundError
+from penstock.storage.runs.reader_claims import recorded_claims
+from penstock.storage.runs.run import RunFolder
 from penstock.storage.shards.codec import decode_shard
 from penstock.tasks.data.input.pipeline import LoadedShard
 from penstock.tasks.roles.learning import window_rows
@@ -20,6 +22,7 @@ from penstock.tasks.roles.learning.window_rows import continued, open_window
 from penstock.tasks.runtime.assignment import Assignment
 from penstock.tasks.specs import Trajectory
 
+from ....support.stored.faulty import READS, FaultyStore
 from ....support.stored.synthetic_shards import commit_stage, store_shard
 
 if TYPE_CHECKING:
@@ -222,7 +225,7 @@ def test_a_round_is_learned_before_it_is_stored(make_context):
 
 
 def test_a_round_that_may_have_to_be_read_is_waited_for(make_context):
-    """Where the window does not fit into the budget, its rows are made again from its shards."""
+    """Its rows are made again from its shards if the window does not fit into the budget."""
     made = Committed(make_context(SETTINGS), stages=2)
     with open_window(assignment(1), made.context, CPU, range(2, 4)) as rows:
         add_round(rows, made, 2, 4)
@@ -284,6 +287,67 @@ def test_rows_are_dropped_when_no_stage_follows(make_context, monkeypatch):
         remove_shards(made)
         with pytest.raises(ObjectNotFoundError):
             rows.take(torch.arange(10))
+
+
+@pytest.mark.parametrize(("rounds", "claimed"), [(range(1, 4), [(0, 1)]), (range(2, 4), [(1, 1)]), (range(0), [])])
+def test_committed_shards_are_claimed_while_a_stage_learns(make_context, rounds, claimed):
+    """Garbage collection keeps the shards of the window's stages until then; a first stage has nothing to claim."""
+    made = Committed(make_context(SETTINGS), stages=2)
+    given = assignment(1 << 20, stage=2 if rounds else 0)
+    with open_window(given, made.context, CPU, rounds):
+        claims = recorded_claims(made.context.run.store)
+    assert [(claim.first, claim.last) for claim in claims] == claimed
+    assert all(claim.shards for claim in claims)
+    assert recorded_claims(made.context.run.store) == []
+
+
+def test_a_shard_that_the_node_keeps_is_not_read_from_a_remote_store(make_context):
+    """The node's cache has the same bytes; a shard that it lacks is read from the store."""
+    context = make_context(SETTINGS)
+    store = FaultyStore(context.run.root)
+    made = Committed(replace(context, run=RunFolder(store, context.run.name)), stages=2)
+    kept, other = made.refs[2, 0], made.refs[2, 1]
+    context.cache.put(made.context.run.store, kept, [made.context.run.store.view(kept.name)])
+    with open_window(assignment(1), made.context, CPU, range(2, 4)) as rows:
+        expected = torch.cat([made.batch(1, 2, tile)["observation"] for tile in range(TILES)])
+        before = len(store.calls)
+        found = rows.take(torch.arange(TILES * STEPS * ENVS))
+        read = [call.name.removeprefix("small/") for call in store.calls[before:] if call.operation in READS]
+    assert torch.equal(found["observation"], expected)
+    assert read == [other.name]
+
+
+def test_a_window_is_not_kept_for_another_run(make_context):
+    """One that ends after this process has begun another run is dropped: it holds the shards of its own run."""
+    first, second = (Committed(make_context(SETTINGS, name), stages=2) for name in ("first", "second"))
+    with open_window(assignment(1 << 20), first.context, CPU, range(2, 4)) as rows:
+        with open_window(assignment(1 << 19), second.context, CPU, range(2, 4)):
+            pass
+        every = torch.arange(2 * TILES * STEPS * ENVS)
+        rows.take(every)
+    remove_shards(first)
+    with pytest.raises(ObjectNotFoundError):
+        rows.take(every)
+    with open_window(assignment(1 << 20), second.context, CPU, range(2, 4)) as others:
+        assert others is not rows
+        others.take(every)
+
+
+def test_one_window_is_kept_of_two_that_end(make_context):
+    """An attempt that ends after the next one has ended holds nothing: the next stage goes on with the other's rows."""
+    made = Committed(make_context(SETTINGS), stages=2)
+    every = torch.arange(2 * TILES * STEPS * ENVS)
+    with open_window(assignment(1 << 20), made.context, CPU, range(2, 4)) as later:
+        later.take(every)
+        with open_window(assignment(1 << 20), made.context, CPU, range(2, 4)) as earlier:
+            expected = earlier.take(every)
+    remove_shards(made)
+    with pytest.raises(ObjectNotFoundError):
+        later.take(every)
+    with open_window(assignment(1 << 20), made.context, CPU, range(2, 4)) as kept:
+        assert kept is earlier
+        for name, column in kept.take(every).items():
+            assert torch.equal(column, expected[name]), name
 
 
 def acted(steps: int, seed: int) -> dict[str, torch.Tensor]:
