@@ -68,10 +68,12 @@ class Prefetcher(Generic[RefT, T]):
     Args:
         load: loads a reference's item; called on several threads concurrently.
         budget_bytes: limit for items that are submitted and not yet released; a single item may be larger.
-        threads: how many threads load; they start with the first item.
+        threads: how many threads load; they start with the first item to load.
         size_of: bytes of a loaded item, for references without a size. Until it is loaded, and without this function
             until it is released, such an item counts as an equal part of the budget, two per thread.
         charge_of: bytes that a reference counts until its item is loaded, 0 if not known; by default its `nbytes`.
+        at_once: returns the item of a reference that needs no loading, or None; called by `submit`. It counts as
+            much as its reference.
 
     Attributes:
         wait_seconds: total seconds `take` has blocked.
@@ -90,12 +92,14 @@ class Prefetcher(Generic[RefT, T]):
         *,
         size_of: Callable[[T], int] | None = None,
         charge_of: Callable[[RefT], int] | None = None,
+        at_once: Callable[[RefT], T | None] = lambda _: None,
     ) -> None:
         if budget_bytes < 1 or threads < 1:
             raise ValueError(f"budget_bytes is {budget_bytes} and threads {threads}, expected 1 or more of each")
         self._load = load
         self._size_of = size_of
         self._charge_of = charge_of
+        self._at_once = at_once
         self._budget_bytes = budget_bytes
         self._unknown_bytes = max(1, budget_bytes // (2 * threads))
         self._changed = threading.Condition()
@@ -123,6 +127,7 @@ class Prefetcher(Generic[RefT, T]):
         """Request an item; block while the budget is used up. Return False, having done nothing, if it is closed."""
         charged_bytes = self._charge_of(ref) if self._charge_of else ref.nbytes
         item = _Item(ref, charged_bytes or self._unknown_bytes)
+        item.value = self._at_once(ref)
         with self._changed:
             # While the queue is empty the next item must pass, or a reader that waits for it would never wake.
             self._changed.wait_for(
@@ -130,11 +135,14 @@ class Prefetcher(Generic[RefT, T]):
             )
             if self._closed:
                 return False
-            if not self._threads:
-                self._start()
             self._charge(item.charged_bytes)
             self._items.append(item)
-            self._waiting.append(item)
+            if item.value is not None:
+                self._be_ready(item)
+            else:
+                if not self._threads:
+                    self._start()
+                self._waiting.append(item)
             self._changed.notify_all()
             return True
 
@@ -190,10 +198,15 @@ class Prefetcher(Generic[RefT, T]):
                 thread.join(max(0.0, deadline - time.monotonic()))
 
     def _start(self) -> None:
-        """Start the threads, with the first item: an unused prefetcher must leave nothing running."""
+        """Start the threads, with the first item to load: an unused prefetcher must leave nothing running."""
         for index in range(self._thread_count):
             self._threads.append(threading.Thread(target=self._work, name=f"prefetch-{index}", daemon=True))
             self._threads[-1].start()
+
+    def _be_ready(self, item: _Item) -> None:
+        item.ready = True
+        self._ready += 1
+        self.reads += item.error is None
 
     def _charge(self, nbytes: int) -> None:
         self.held_bytes += nbytes
@@ -222,9 +235,8 @@ class Prefetcher(Generic[RefT, T]):
             with self._changed:
                 if self._closed:
                     return
-                item.value, item.error, item.ready = value, error, True
-                self._ready += 1
-                self.reads += error is None
+                item.value, item.error = value, error
+                self._be_ready(item)
                 if nbytes:
                     self._charge(nbytes - item.charged_bytes)
                     item.charged_bytes = nbytes

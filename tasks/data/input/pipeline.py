@@ -179,6 +179,7 @@ class ShardPipeline:
             _REMOTE_THREADS if is_remote else _LOCAL_THREADS,
             size_of=lambda loaded: loaded.charged_bytes,
             charge_of=self._expected_bytes,
+            at_once=self._passed_on,
         )
         self._submitter = threading.Thread(target=self._submit_all, name="shard-finder", daemon=True)
 
@@ -273,7 +274,7 @@ class ShardPipeline:
 
     def _load(self, ref: ShardRef | HandedShard) -> _Loaded:
         if isinstance(ref, HandedShard):
-            return self._pass_on(ref)
+            return self._send(ref)
         try:
             return self._deliver(ref, self._source.read(ref))
         except CorruptObjectError:
@@ -284,18 +285,28 @@ class ShardPipeline:
                     self._store.delete([ref.name])
             raise
 
-    def _pass_on(self, handed: HandedShard) -> _Loaded:
-        """Return a handed round as it is, or send it to the device if its actor is on the host."""
-        trajectory, arrival = handed.trajectory, None
-        if self._copies is not None and trajectory.bootstrap_rows.device.type != self._device.type:
-            tensors = {
-                **trajectory.columns,
-                _BOOTSTRAP_ROWS: trajectory.bootstrap_rows,
-                _BOOTSTRAP_OBSERVATION: trajectory.bootstrap_observation,
-            }
-            arrival = self._copies.send({name: tensor.numpy() for name, tensor in tensors.items()})
-            trajectory = _trajectory(arrival.tensors, trajectory.first_env)
-        return _Loaded(handed.stored_as, handed.describe, trajectory, handed.nbytes, arrival)
+    def _passed_on(self, ref: ShardRef | HandedShard) -> _Loaded | None:
+        """Return a handed round as it is, unless it must be sent to the device; no thread is needed for that."""
+        if not isinstance(ref, HandedShard) or self._is_elsewhere(ref):
+            return None
+        return _Loaded(ref.stored_as, ref.describe, ref.trajectory, ref.nbytes)
+
+    def _is_elsewhere(self, handed: HandedShard) -> bool:
+        """Return whether the rows of an actor on the host are wanted on the device."""
+        return self._copies is not None and handed.trajectory.bootstrap_rows.device.type != self._device.type
+
+    def _send(self, handed: HandedShard) -> _Loaded:
+        """Send a handed round to the device."""
+        assert self._copies is not None
+        trajectory = handed.trajectory
+        tensors = {
+            **trajectory.columns,
+            _BOOTSTRAP_ROWS: trajectory.bootstrap_rows,
+            _BOOTSTRAP_OBSERVATION: trajectory.bootstrap_observation,
+        }
+        arrival = self._copies.send({name: tensor.numpy() for name, tensor in tensors.items()})
+        sent = _trajectory(arrival.tensors, trajectory.first_env)
+        return _Loaded(handed.stored_as, handed.describe, sent, handed.nbytes, arrival)
 
     def _deliver(self, ref: ShardRef, read: ReadShard) -> _Loaded:
         shard, staging = read.shard, read.staging

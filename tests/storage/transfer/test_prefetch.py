@@ -268,6 +268,28 @@ def test_submit_returns_false_after_closing():
     assert not prefetcher.submit(Wanted(1))
 
 
+def test_items_that_need_no_loading_are_taken_in_their_turn():
+    """They are ready when they are submitted, wait for an item before them, and count like others."""
+    gate = threading.Event()
+
+    def load(ref):
+        assert gate.wait(150)
+        return -ref.index
+
+    odd = {"at_once": lambda ref: ref.index if ref.index % 2 else None}
+    with Prefetcher(load, budget_bytes=40, **odd) as prefetcher:
+        assert prefetcher.submit(Wanted(1))
+        assert prefetcher._threads == []
+        assert (taken(prefetcher), prefetcher.held_bytes) == (1, 0)
+        submitting = submit_all(prefetcher, 6)
+        eventually(lambda: prefetcher.held_bytes == 40)
+        assert prefetcher.reads == 3, "1 and 3 are ready, and 5 waits for room"
+        gate.set()
+        assert [taken(prefetcher) for _ in range(6)] == [0, 1, -2, 3, -4, 5]
+        submitting.join(150)
+        assert (prefetcher.reads, prefetcher.peak_held_bytes, prefetcher.held_bytes) == (7, 40, 0)
+
+
 def test_threads_start_with_the_first_item():
     """An unused prefetcher leaves nothing running; a closed one starts nothing."""
     prefetcher = Prefetcher(lambda ref: ref.index, budget_bytes=20, threads=3)
