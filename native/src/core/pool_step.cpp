@@ -128,7 +128,8 @@ void PoolBinding::begin_round(const py::array& observation, const py::array& rew
 void PoolBinding::step_round(std::int64_t t, const py::object& actions) {
   const Use use(*this);
   const void* chosen = action_data(actions, actions_);
-  without_lock([&] { pool_->step_round(t, chosen); });
+  if (pool_->is_brief()) pool_->step_round(t, chosen);
+  else without_lock([&] { pool_->step_round(t, chosen); });
 }
 
 py::tuple PoolBinding::end_round() {

@@ -3,6 +3,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <stdexcept>
@@ -49,17 +50,31 @@ void refuse_action_if(std::size_t choices) {
                           " choices, which are numbered from 0");
 }
 
+// Products and sums that take some 20 us: each release of Python's lock wakes a thread that waits for it, and may have to
+// wait for that one in turn.
+constexpr std::size_t kWorthReleasing = 1 << 19;
+
+// Calls, without Python's lock if that is worth it.
+template <class Call>
+void released_if_long(std::size_t work, Call&& call) {
+  if (work < kWorthReleasing) {
+    call();
+    return;
+  }
+  const py::gil_scoped_release release;
+  call();
+}
+
 void call(std::size_t number, std::size_t operation, const Addresses& addresses, const Sizes& sizes,
           const Numbers& numbers, const Network* network) {
   const Operation& found = operations().at(operation);
   check_arguments(found, addresses.size(), sizes.size(), numbers.size(), network != nullptr);
   void* pointers[kMostPointers];
   for (std::size_t i = 0; i < addresses.size(); ++i) pointers[i] = reinterpret_cast<void*>(addresses[i]);
-  std::size_t choices;
-  {
-    py::gil_scoped_release release;
-    choices = found.run(level(number), {pointers, sizes.data(), numbers.data(), network});
-  }
+  std::size_t work = network ? network->parameters() : 1;
+  for (const std::size_t size : sizes) work *= std::max<std::size_t>(size, 1);
+  std::size_t choices = 0;
+  released_if_long(work, [&] { choices = found.run(level(number), {pointers, sizes.data(), numbers.data(), network}); });
   refuse_action_if(choices);
 }
 
@@ -101,9 +116,10 @@ PYBIND11_MODULE(_learner, module) {
           "forward",
           [](const Network& network, std::uintptr_t inputs, std::size_t rows, std::uintptr_t saved,
              std::uintptr_t outputs) {
-            network.forward(floats_at(inputs), rows, floats_at(saved), floats_at(outputs));
-          },
-          py::call_guard<py::gil_scoped_release>());
+            released_if_long(rows * network.parameters(), [&] {
+              network.forward(floats_at(inputs), rows, floats_at(saved), floats_at(outputs));
+            });
+          });
   module.def("call", call);
   py::class_<Program>(module, "Program")
       .def(py::init(&make_program), py::keep_alive<1, 3>())

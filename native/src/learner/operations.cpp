@@ -176,16 +176,30 @@ Size dueling_back(const Kernels&, Given a) {
   return 0;
 }
 
-// Values [rows, n] -> the first of the largest, int64 [rows]; a NaN is the largest, as torch has it.
+// The first of the largest values [n]; a NaN is the largest, as torch has it.
+std::int64_t largest(const float* values, Size n) {
+  Size most = 0;
+  for (Size i = 1; i < n && values[most] == values[most]; ++i)
+    if (values[i] > values[most] || values[i] != values[i]) most = i;
+  return static_cast<std::int64_t>(most);
+}
+
+// Values [rows, n] -> the first of the largest, int64 [rows].
 Size argmax(const Kernels&, Given a) {
-  const float* values = a.floats(0);
   const Size n = a.sizes[1];
-  for (Size row = 0; row < a.sizes[0]; ++row, values += n) {
-    Size most = 0;
-    for (Size i = 1; i < n && values[most] == values[most]; ++i)
-      if (values[i] > values[most] || values[i] != values[i]) most = i;
-    a.integers(1)[row] = static_cast<std::int64_t>(most);
-  }
+  for (Size row = 0; row < a.sizes[0]; ++row) a.integers(1)[row] = largest(a.floats(0) + row * n, n);
+  return 0;
+}
+
+// Values [rows, n], noise [rows, 1 + n], epsilon [1] -> the first of the largest values, int64 [rows]; of the largest
+// noise in rows whose first number is above 1 - epsilon.
+Size explore(const Kernels&, Given a) {
+  const float* values = a.floats(0);
+  const float* noise = a.floats(1);
+  const float limit = 1.0f - a.floats(2)[0];
+  const Size n = a.sizes[1];
+  for (Size row = 0; row < a.sizes[0]; ++row, values += n, noise += n + 1)
+    a.integers(3)[row] = largest(noise[0] > limit ? noise + 1 : values, n);
   return 0;
 }
 
@@ -383,6 +397,7 @@ const std::vector<Operation>& operations() {
       {"dueling", 2, 2, 0, false, dueling},
       {"dueling_back", 2, 2, 0, false, dueling_back},
       {"argmax", 2, 2, 0, false, argmax},
+      {"explore", 4, 2, 0, false, explore},
       {"gather", 3, 2, 0, false, gather},
       {"multiply", 3, 1, 0, false, multiply},
       {"add", 3, 1, 0, false, add},

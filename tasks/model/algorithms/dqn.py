@@ -30,6 +30,7 @@ from penstock.tasks.model.nn.action_values import (
     choice_error,
     dueling_values,
     epsilon_after,
+    explored,
     priorities,
     rescaled,
     restored,
@@ -125,11 +126,10 @@ class ChoiceAlgorithm(Algorithm):
         return torch.zeros(envs, self.settings.features) if self._network.recurrent else None
 
     def _explored(
-        self, params: Params, greedy: Tensor, allowed: Tensor | None, noise: Tensor, carry: Tensor | None
+        self, params: Params, values: Tensor, allowed: Tensor | None, noise: Tensor, carry: Tensor | None
     ) -> dict[str, Tensor]:
-        """Return the rows of a step: a random choice with probability epsilon, otherwise the greedy one."""
-        explores = noise[:, 0] > 1.0 - params["exploration"]["epsilon"]
-        rows = {"action": torch.where(explores, best(noise[:, 1:], allowed), greedy)}
+        """Return the rows of a step: a random choice with probability epsilon, otherwise the best one."""
+        rows = {"action": explored(values, noise, params["exploration"]["epsilon"], allowed)}
         return rows if carry is None else {**rows, "memory": carry}
 
     def post(self, _params: Params, trajectory: Trajectory) -> Batch:
@@ -200,8 +200,7 @@ class DQN(ChoiceAlgorithm):
         unmasked, allowed = self.environment.split(observation)
         require_choice(allowed)
         outputs, memory = self._network.step(params["value"], carry, self._network.prepared(unmasked))
-        greedy = best(self._values(outputs), allowed)
-        return self._explored(params, greedy, allowed, noise, carry), memory
+        return self._explored(params, self._values(outputs), allowed, noise, carry), memory
 
     def _values(self, outputs: Tensor) -> Tensor:
         """Compute the value of every choice, `[..., n]`; a dueling network's first output is the state's value."""

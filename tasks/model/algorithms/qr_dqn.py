@@ -102,8 +102,7 @@ class QRDQN(ChoiceAlgorithm):
         if self._is_noisy:
             return {"action": best(self._means(self._quantiles(params["value"], observed, noise)), allowed)}, carry
         outputs, memory = self._network.step(params["value"], carry, observed)
-        greedy = best(self._means(self._by_choice(outputs)), allowed)
-        return self._explored(params, greedy, allowed, noise, carry), memory
+        return self._explored(params, self._means(self._by_choice(outputs)), allowed, noise, carry), memory
 
     def _means(self, quantiles: Tensor) -> Tensor:
         """Return the mean return of every choice, `[..., n]`: h is not linear, so quantiles are restored before."""

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from penstock.tasks.model.nn import kernels
+from penstock.tasks.model.nn.distributions import best
 from penstock.tasks.model.nn.network import fresh_rows
 from penstock.tasks.model.nn.returns import transitions_of
 from penstock.tasks.tape.operations import call
@@ -31,6 +32,28 @@ _EPSILON = 1e-3
 def epsilon_after(minibatches: int, first: float, last: float, over_minibatches: int) -> float:
     """Return the probability of a random choice after so many minibatches of a run: it changes linearly, then stays."""
     return first + min(1.0, minibatches / over_minibatches) * (last - first)
+
+
+def explored(values: Tensor, noise: Tensor, epsilon: Tensor, allowed: Tensor | None = None) -> Tensor:
+    """Take a random choice with probability epsilon, otherwise the one of the largest value.
+
+    Args:
+        values: `[rows, n]`.
+        noise: `[rows, 1 + n]`, uniform in [0, 1): one number decides, and one for each choice, of which the largest
+            wins. Zeros never explore.
+        epsilon: `[1]`.
+        allowed: bool `[rows, n]`; None allows everything.
+
+    Returns:
+        int64 `[rows]`.
+    """
+    level = kernels.level_number(values)
+    if level is not None and allowed is None and all(map(kernels.plain, (values, noise, epsilon))):
+        (rows, n), found = values.shape, torch.empty(len(values), dtype=torch.int64)
+        if n and (rows, n + 1) == noise.shape and epsilon.shape == (1,):
+            call(level, "explore", (values, noise, epsilon, found), (rows, n))
+            return found
+    return torch.where(noise[:, 0] > 1.0 - epsilon, best(noise[:, 1:], allowed), best(values, allowed))
 
 
 def rows_of_choices(

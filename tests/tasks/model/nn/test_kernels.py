@@ -10,6 +10,7 @@ from torch import Tensor
 
 from penstock.native.kernel_level import LEVELS, use_level
 from penstock.tasks.model.nn import kernels
+from penstock.tasks.model.nn.action_values import explored
 from penstock.tasks.model.nn.distributions import choice_probability, choose, vector_probability
 from penstock.tasks.model.nn.layers import init_mlp, mlp
 from penstock.tasks.model.nn.optimizers import clip_norm, init_adam, step_adam
@@ -168,6 +169,27 @@ def test_sampling_takes_the_first_of_equals_and_a_nan_as_torch_does(logits: list
 
 
 @pytest.mark.usefixtures("_level")
+@pytest.mark.parametrize("epsilon", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("n", [1, 2, 7])
+def test_exploring_takes_the_choices_of_torch(epsilon: float, n: int):
+    """The first of equals, and a NaN before all others; zeros of noise never explore."""
+    generator = torch.Generator().manual_seed(n)
+    values = torch.randint(0, 3, (400, n), generator=generator).float()
+    values[::7, n // 2] = math.nan
+    noise = torch.rand(400, 1 + n, generator=generator).mul(8).floor().div(8)
+    noise[:20] = 0.0
+    chance = torch.tensor([epsilon])
+    expected = torch.where(noise[:, 0] > 1.0 - chance, noise[:, 1:].argmax(-1), values.argmax(-1))
+    found = explored(values, noise, chance)
+    assert found.dtype == torch.int64
+    assert torch.equal(found, expected)
+    assert torch.equal(found[:20], values[:20].argmax(-1))
+    with use_level("torch"):
+        assert torch.equal(explored(values, noise, chance), expected)
+    everything = torch.ones(values.shape, dtype=torch.bool)
+    assert torch.equal(explored(values, noise, chance, everything), expected)
+
+
 def test_a_choice_that_there_is_not_is_refused():
     """As torch refuses it: an index of another row would be read."""
     for action in (-1, 5):
