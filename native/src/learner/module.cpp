@@ -50,9 +50,11 @@ void refuse_action_if(std::size_t choices) {
                           " choices, which are numbered from 0");
 }
 
-// Products and sums that take some 20 us: each release of Python's lock wakes a thread that waits for it, and may have to
-// wait for that one in turn.
+// Products that take some 20 us: each release of Python's lock wakes a thread that waits for it, and may have to wait for
+// that one in turn.
 constexpr std::size_t kWorthReleasing = 1 << 19;
+// An element of an operation other than a network's may take a logarithm.
+constexpr std::size_t kProductsAnElement = 64;
 
 // Calls, without Python's lock if that is worth it.
 template <class Call>
@@ -71,7 +73,7 @@ void call(std::size_t number, std::size_t operation, const Addresses& addresses,
   check_arguments(found, addresses.size(), sizes.size(), numbers.size(), network != nullptr);
   void* pointers[kMostPointers];
   for (std::size_t i = 0; i < addresses.size(); ++i) pointers[i] = reinterpret_cast<void*>(addresses[i]);
-  std::size_t work = network ? network->parameters() : 1;
+  std::size_t work = network ? network->parameters() : kProductsAnElement;
   for (const std::size_t size : sizes) work *= std::max<std::size_t>(size, 1);
   std::size_t choices = 0;
   released_if_long(work, [&] { choices = found.run(level(number), {pointers, sizes.data(), numbers.data(), network}); });

@@ -48,11 +48,12 @@ def explored(values: Tensor, noise: Tensor, epsilon: Tensor, allowed: Tensor | N
         int64 `[rows]`.
     """
     level = kernels.level_number(values)
-    if level is not None and allowed is None and all(map(kernels.plain, (values, noise, epsilon))):
-        (rows, n), found = values.shape, torch.empty(len(values), dtype=torch.int64)
-        if n and (rows, n + 1) == noise.shape and epsilon.shape == (1,):
-            call(level, "explore", (values, noise, epsilon, found), (rows, n))
-            return found
+    fits = values.dim() == 2 and values.shape[-1] and noise.shape == (len(values), values.shape[-1] + 1)
+    is_plain = level is not None and all(map(kernels.plain, (values, noise, epsilon)))
+    if level is not None and is_plain and allowed is None and fits and epsilon.shape == (1,):
+        found = torch.empty(len(values), dtype=torch.int64)
+        call(level, "explore", (values, noise, epsilon, found), values.shape)
+        return found
     return torch.where(noise[:, 0] > 1.0 - epsilon, best(noise[:, 1:], allowed), best(values, allowed))
 
 
