@@ -32,6 +32,8 @@ _STAGE_MESSAGES = 12
 """Two topics are subscribed and left, two task graphs arrive; calls for the lock (3), slots, start and forgetting."""
 _MEMBER_MESSAGES = 11
 """A task is sent, its report and logs are forwarded to the flow, it finishes, its result is fetched and released."""
+_REPORTS_PER_SECOND = 10.0
+"""Upper bound of a learner's reports of rounds; the first and the last one of a stage come besides."""
 _MESSAGES_PER_SECOND = 1.6
 """Heartbeats of the flow."""
 _DIGEST = "0" * 32
@@ -278,8 +280,9 @@ def hints(deployment: Deployment) -> tuple[float, float]:
 def scheduler_messages(deployment: Deployment, stage_seconds: float) -> float:
     """Return the messages and calls of a stage at all Dask schedulers; no step and no shard causes one."""
     clusters = deployment.clusters
-    # Topic, graphs and admission; a round's progress, in and out; each member's task, report, log record and result.
-    once = clusters * _STAGE_MESSAGES + 2 * deployment.rounds_per_stage + _MEMBER_MESSAGES * deployment.members
+    reports = min(deployment.rounds_per_stage, 2 + _REPORTS_PER_SECOND * stage_seconds)
+    # Topic, graphs and admission; a round's report, in and out; each member's task, report, log record and result.
+    once = clusters * _STAGE_MESSAGES + 2 * reports + _MEMBER_MESSAGES * deployment.members
     once -= clusters - 1  # the learners' graph goes to one
     beats = deployment.processes / _heartbeat_seconds(-(-deployment.processes // clusters))
     return once + stage_seconds * (beats + clusters * _MESSAGES_PER_SECOND)

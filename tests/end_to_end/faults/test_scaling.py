@@ -102,14 +102,14 @@ def test_the_command_prints_rows_constants_and_measurements(bench):
 def test_a_run_makes_the_predicted_requests_and_messages(bench, cluster, s3_server, s3_url: str):
     """Writes, removals and reads on a real S3 server, and messages of a real scheduler, are equal to the prediction.
 
-    Excluded is what depends on time: the lease, polls, heartbeats, and the batches of results.
+    Excluded is what depends on time: the lease, polls, heartbeats, reports of rounds, and the batches of results.
     """
     store = s3_url.replace("/runs", "/capacity")
     asked_before = s3_server.log.stat().st_size
     _count_messages(cluster)
     # The node's own cache may have a commit already: the same run gives the same bytes, whenever it is.
     bench.train("counted", SETTINGS, "--cache-folder", str(bench.folder / "cache"), store=store).succeed()
-    messages = _counted_messages(cluster, "counted")
+    messages, reports = _counted_messages(cluster, "counted")
     preset = build_config(load_preset(bench.preset(SETTINGS)))
     config = preset.model_copy(update={"store": store})
     cluster_of = deployment_of(config, actors=2, learners=1, actors_per_node=2)
@@ -123,8 +123,9 @@ def test_a_run_makes_the_predicted_requests_and_messages(bench, cluster, s3_serv
     assert asked["POST"] == stages * predicted["delete"] + 1  # one probe, before anything is started
     before_first = cluster_of.caches + cluster_of.learners
     assert asked["GET"] == stages * (predicted["get"] - polls) - before_first
-    calls_and_batches = 6 + members
-    once = scheduler_messages(cluster_of, 0.0) - calls_and_batches
+    assert 2 * stages <= reports <= SETTINGS.rounds * stages
+    calls_and_batches, first_and_last = 6 + members, 2 * 2
+    once = scheduler_messages(cluster_of, 0.0) - calls_and_batches - first_and_last
     assert messages.total() == stages * (once + EVALUATION_MESSAGES) + CLIENT_MESSAGES, messages
 
 
@@ -177,18 +178,24 @@ def _count_messages(cluster: Cluster) -> None:
     cluster.members.client.run_on_scheduler(begin)
 
 
-def _counted_messages(cluster: Cluster, run: str) -> Counter[str]:
-    """Count a run's messages, in and out, by operation; a report that a slow gang repeated counts once."""
+def _counted_messages(cluster: Cluster, run: str) -> tuple[Counter[str], int]:
+    """Count a run's messages, in and out, by operation; a report that a slow gang repeated counts once.
 
-    def end(dask_scheduler: Any, run: str) -> tuple[list[str], list[str]]:
+    Returns:
+        The messages, without reports of rounds, and the number of these.
+    """
+
+    def end(dask_scheduler: Any, run: str) -> tuple[list[str], list[str], int]:
         from distributed.batched import BatchedSend
 
         seen, published, BatchedSend.send, dask_scheduler.stream_handlers = dask_scheduler.counted_for_capacity
         del dask_scheduler._broker.publish
         own = [(topic, event) for topic, event in published if str(topic).startswith(f"penstock/{run}/")]
-        return seen, [str({**event, "topic": topic}) for topic, event in own]
+        rounds = [event for _, event in own if event.get("event") == "progress"]
+        others = [str({**event, "topic": topic}) for topic, event in own if event.get("event") != "progress"]
+        return seen, others, len(rounds)
 
-    seen, events = cluster.members.client.run_on_scheduler(end, run=run)
+    seen, events, reports = cluster.members.client.run_on_scheduler(end, run=run)
     found = Counter(operation for operation in seen if operation not in PERIODIC)
     found["events"] = 2 * len(set(events))
-    return found
+    return found, reports

@@ -118,8 +118,12 @@ def test_differences_are_written_as_well_and_read_instead():
 
 
 def test_scheduler_messages_grow_with_members_and_rounds_not_with_shards():
-    """There are 11 messages a stage, two a round, 11 a member, and heartbeats: three processes twice a second."""
+    """There are 12 messages a stage, two a round, 11 a member, and heartbeats: three processes twice a second.
+
+    Of rounds that follow quickly, ten a second are reported, besides the first and the last one.
+    """
     assert scheduler_messages(FOUR, 10.0) == pytest.approx(12 + 2 * 10 + 11 * 5 + 10 * (3 / 0.5 + 1.6))
+    assert scheduler_messages(FOUR, 0.5) == pytest.approx(12 + 2 * (2 + 5) + 11 * 5 + 0.5 * (3 / 0.5 + 1.6))
     assert scheduler_messages(replace(FOUR, tiles_per_actor=9), 10.0) == scheduler_messages(FOUR, 10.0)
 
 
