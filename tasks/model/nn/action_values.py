@@ -48,13 +48,18 @@ def explored(values: Tensor, noise: Tensor, epsilon: Tensor, allowed: Tensor | N
         int64 `[rows]`.
     """
     level = kernels.level_number(values)
-    fits = values.dim() == 2 and values.shape[-1] and noise.shape == (len(values), values.shape[-1] + 1)
-    is_plain = level is not None and all(map(kernels.plain, (values, noise, epsilon)))
-    if level is not None and is_plain and allowed is None and fits and epsilon.shape == (1,):
+    if level is not None and _are_explored_by_kernel(values, noise, epsilon, allowed):
         found = torch.empty(len(values), dtype=torch.int64)
         call(level, "explore", (values, noise, epsilon, found), values.shape)
         return found
     return torch.where(noise[:, 0] > 1.0 - epsilon, best(noise[:, 1:], allowed), best(values, allowed))
+
+
+def _are_explored_by_kernel(values: Tensor, noise: Tensor, epsilon: Tensor, allowed: Tensor | None) -> bool:
+    """Return whether the kernel takes these. Not for `torch.export`, which would fix the number of rows here."""
+    if allowed is not None or values.dim() != 2 or not values.shape[1] or epsilon.shape != (1,):
+        return False
+    return noise.shape == (len(values), values.shape[1] + 1) and all(map(kernels.plain, (values, noise, epsilon)))
 
 
 def rows_of_choices(
