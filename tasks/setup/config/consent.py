@@ -55,7 +55,7 @@ def require_consent(run: RunFolder, *needed: str) -> dict[str, Any]:
     )
     if header is not None:
         raise ConsentError(
-            f"run '{run.name}' names the C++ header {header}"
+            f"run '{run.name}' {header}"
             f"{f', and names code in the working directory: {code}' if found else ''}. It is not compiled, {trust}"
         )
     if address is not None:
@@ -125,8 +125,10 @@ def _header_of(config: Mapping[str, Any]) -> str | None:
     text, path = environment.get("header_text"), environment.get("header")
     if text is None and path is None:
         return None
-    setting = f"environment.{'header' if text is None else 'header_text'} in its run.json"
-    return f"in {setting}" if path is None else f"'{path}' ({setting})"
+    named = "a C++ header" if path is None else f"the C++ header '{path}'"
+    if text is None:
+        return f"names {named} (environment.header in its run.json)"
+    return f"holds {named} (environment.header_text in its run.json)"
 
 
 def _address_of(config: Mapping[str, Any]) -> str | None:
