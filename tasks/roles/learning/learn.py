@@ -186,7 +186,7 @@ def _window_rows(stage: Stage) -> AbstractContextManager[WindowRows | None]:
 class _ProgressReports:
     """Reports rounds to the flow: the stage's first and last one, and between them at most ten a second.
 
-    Rounds may take milliseconds, and a message costs a tenth of that in each of three processes.
+    Rounds may take milliseconds, and each message passes through three processes.
     """
 
     def __init__(self, stage: Stage, tally: StageTally, feed: Feed) -> None:

@@ -96,8 +96,8 @@ class WindowRows:
         self._rows = StoredRows(self._read, assignment.window_budget_bytes, _REMOTE_THREADS if self._is_remote else 1)
         self._refs: list[ShardRef] = []
         self._at: dict[tuple[int, int], ShardRef] = {}
-        self._unnamed: dict[ShardRef, ShardLater] = {}
-        """Stand-ins in the list of shards, for those of the newest round that were not stored when it was added."""
+        self._stand_ins: dict[ShardRef, ShardLater] = {}
+        """References that stand for shards of the newest round which were not stored when it was added."""
         self._newest = -1
         self._nothing: Batch = {}
         self._claim = ExitStack()
@@ -123,7 +123,7 @@ class WindowRows:
             rounds: in the window before it, all of them committed.
         """
         self._stage, self._rounds = stage, rounds
-        self._name()
+        self._replace_stand_ins()
         if self._steps_after and self._newest != rounds.stop - 1:
             # Another process has learned a stage between: what was the newest round has one behind it.
             for tile in self._tiles:
@@ -153,7 +153,7 @@ class WindowRows:
     def close(self) -> None:
         """Drop all rows; those that are taken later are read again."""
         self._rows.close()
-        self._unnamed.clear()
+        self._stand_ins.clear()
         self._ring, self._rows.evicts = None, True
 
     def add(self, rounds: range, shards: Sequence[ShardLater], batches: Sequence[Batch]) -> None:
@@ -166,9 +166,9 @@ class WindowRows:
             shards: its shards, by tile.
             batches: the rows that `post` made of them.
         """
-        self._name()
+        self._replace_stand_ins()
         self._newest = rounds.stop - 1
-        refs = [self._named(index, shard) for index, shard in enumerate(shards)]
+        refs = [self._ref_or_stand_in(index, shard) for index, shard in enumerate(shards)]
         self._list([ref for ref in self._refs if ref.round >= rounds.start] + list(refs))
         self._rows.number(self._refs, 0, self._row_steps)
         self._nothing = {name: column[:0].clone() for name, column in batches[0].items()}
@@ -185,25 +185,25 @@ class WindowRows:
                 if before is not None and self._rows.drop(before):
                     self._rows.hold(before, self._read(before))
 
-    def _named(self, index: int, shard: ShardLater) -> ShardRef:
+    def _ref_or_stand_in(self, index: int, shard: ShardLater) -> ShardRef:
         """Return a shard's reference, or a stand-in: rows in the ring stay there, and are not read."""
         if not self._ring or self._steps_after or not isinstance(shard, Future) or shard.done():
             return ref_of(shard)
         # Of handed rounds none is left out, so that the index is the tile's.
         tile, rows = self._tiles[index], self._context.tile_rows
         stand_in = ShardRef(f"round {self._newest}, tile {tile}", "", 0, self._newest, tile, rows)
-        self._unnamed[stand_in] = shard
+        self._stand_ins[stand_in] = shard
         return stand_in
 
-    def _name(self) -> None:
+    def _replace_stand_ins(self) -> None:
         """Replace stand-ins by the references of their shards; waits until these are stored."""
-        if not self._unnamed:
+        if not self._stand_ins:
             return
-        named = {stand_in.name: ref_of(shard) for stand_in, shard in self._unnamed.items()}
-        for stand_in in self._unnamed:
-            self._rows.rename(stand_in, named[stand_in.name])
-        self._list([named.get(ref.name, ref) for ref in self._refs])
-        self._unnamed.clear()
+        refs = {stand_in.name: ref_of(shard) for stand_in, shard in self._stand_ins.items()}
+        for stand_in in self._stand_ins:
+            self._rows.rename(stand_in, refs[stand_in.name])
+        self._list([refs.get(ref.name, ref) for ref in self._refs])
+        self._stand_ins.clear()
 
     def take(self, rows: torch.Tensor) -> Batch:
         """Return columns `[n, ...]` of rows by number `[n]`, on the device.
