@@ -3,9 +3,10 @@
 Write: encode a shard and store it in a folder on a RAM disk, compared with one `write` of the same bytes. Read: map a
 stored shard, verify it and return tensors, compared with a copy of the same bytes between two warm buffers. On the CPU
 the mapped columns are the batch; two rows also copy them into a batch's memory. "two passes" is the bound of
-these: a warm buffer without a file is hashed, then copied. Rows per second: all rows of a run as torch batches
-(`tasks.data.datasets.torch_dataset`), compared with each library. Every library has its own environment under
-`.venv-peers/` and writes the same trajectories with its own writer.
+these: a warm buffer without a file is hashed, then copied. Rows per second: all rows of a run, in shards of at most 16
+MiB, as torch batches (`tasks.data.datasets.torch_dataset`), compared with each library. Every library has its own
+environment under `.venv-peers/` and writes the same trajectories with its own writer. "hashed and copied alone" is the
+bound of these: one thread hashes the same arrays in memory while another copies them to new batches.
 
     python -m benchmarks.storage.shards                                        # about 15 minutes
     python -m benchmarks.storage.shards --rows 20000 --frames 500 --repeats 2 --shard-mib 16 --peers parquet  # smoke
@@ -14,11 +15,13 @@ these: a warm buffer without a file is hashed, then copied. Rows per second: all
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import shlex
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from statistics import median
@@ -46,10 +49,12 @@ if TYPE_CHECKING:
 
 ENVS = 64
 LIBRARIES = ("webdataset", "streaming", "litdata", "minari", "parquet")
-SLOW_LIBRARIES, SLOW_SHARE = ("webdataset", "streaming", "litdata"), 10
-"""Libraries that read and write row by row take minutes, so they get only the first tenth of the rows."""
 FORMS = {"CartPole-like rows": Spec("float32", (4,)), "84x84 frames": Spec("uint8", (84, 84))}
+SLOW_LIBRARIES = ("webdataset", "streaming", "litdata")
+SLOW_ROWS = {"CartPole-like rows": 20_000, "84x84 frames": 2_000}
+"""Libraries that read and write row by row take minutes, so they get only so many of the rows."""
 EPISODE_STEPS = 200
+SHARD_BYTES = 16 << 20
 AHEAD_SHARDS = 16
 
 
@@ -85,7 +90,9 @@ def encoder(observation: Spec, arrays: dict[str, Any]) -> Callable[[], Any]:
     steps, envs = arrays["reward"].shape
     columns = ShardColumns(columns_of(observation), arrays)
     info = ShardInfo(0, 0, 0, 0, steps, envs, 0, 0, "made", {}, no_episodes())
-    ends = np.flatnonzero(arrays["terminated"])
+    flags = arrays["terminated"].copy()
+    flags[-1] = 1  # the last step's rows have no successor in this shard
+    ends = np.flatnonzero(flags)
     last = np.zeros((len(ends), *observation.shape), observation.dtype)
     return lambda: encode_shard(columns, ends, last, info)
 
@@ -169,34 +176,13 @@ def against_hardware(mib: int, repeats: int, ram_disk: Path, clock: str) -> list
 
 def own_rows(observation: Spec, arrays: dict[str, Any], folder: Path, batch_rows: int, epochs: int) -> list[float]:
     """Return the rows per second through `TrajectoryDataset`."""
-    run_folder = RunFolder(open_store(folder), "made")
-    run_folder.create({"format": "penstock-run/1", "identity": {}})
-    shard = encoder(observation, arrays)()
-    name = shard_name(0, 0, 0, 0, shard.digest)
-    run_folder.store.write(name, shard.parts)
     rows = arrays["reward"].size
-    run_folder.log.append(
-        Commit(
-            stage=0,
-            parent=run_folder.genesis(),
-            rounds=(0, 0),
-            version=1,
-            env_steps=rows,
-            episodes=0,
-            shards=(ShardRef(name, shard.digest, shard.nbytes, 0, 0, rows),),
-            states=(),
-            snapshots=(),
-            checkpoint=Ref(checkpoint_name(0, "0" * 32), "0" * 32, 1),
-            metrics={},
-            evaluation=None,
-            finished="made",
-        )
-    )
+    store_run(observation, arrays, folder)
     names = tuple(columns_of(observation))
     found = []
     for _ in range(epochs + 1):
         started = time.perf_counter()
-        dataset = TrajectoryDataset(folder, "made", batch_rows=batch_rows, columns=names)
+        dataset = TrajectoryDataset(str(folder), "made", batch_rows=batch_rows, columns=names)
         read = 0
         for batch in dataset:
             read += len(batch["reward"])
@@ -206,12 +192,72 @@ def own_rows(observation: Spec, arrays: dict[str, Any], folder: Path, batch_rows
     return found[1:]
 
 
+def store_run(observation: Spec, arrays: dict[str, Any], folder: Path) -> None:
+    """Store the arrays as a run of one stage, in shards of at most `SHARD_BYTES`."""
+    run_folder = RunFolder(open_store(str(folder)), "made")
+    run_folder.create({"format": "penstock-run/1", "identity": {}})
+    steps = len(arrays["reward"])
+    shards = -(-sum(array.nbytes for array in arrays.values()) // SHARD_BYTES)
+    edges = [steps * index // shards for index in range(shards + 1)]
+    refs = []
+    for round_, (start, stop) in enumerate(itertools.pairwise(edges)):
+        part = {name: array[start:stop] for name, array in arrays.items()}
+        shard = encoder(observation, part)()
+        name = shard_name(0, 0, round_, 0, shard.digest)
+        run_folder.store.write(name, shard.parts)
+        refs.append(ShardRef(name, shard.digest, shard.nbytes, round_, 0, part["reward"].size))
+    run_folder.log.append(
+        Commit(
+            stage=0,
+            parent=run_folder.genesis(),
+            rounds=(0, shards - 1),
+            version=1,
+            env_steps=arrays["reward"].size,
+            episodes=0,
+            shards=tuple(refs),
+            states=(),
+            snapshots=(),
+            checkpoint=Ref(checkpoint_name(0, "0" * 32), "0" * 32, 1),
+            metrics={},
+            evaluation=None,
+            finished="made",
+        )
+    )
+
+
+def bound_rows(arrays: dict[str, Any], batch_rows: int, epochs: int) -> list[float]:
+    """Return the rows per second if one thread hashes the arrays while another copies them to new batches."""
+    columns = [array.reshape(-1, *array.shape[2:]) for array in arrays.values()]
+    rows = len(columns[0])
+
+    def hash_all() -> None:
+        for column in columns:
+            xxhash.xxh3_128_digest(column)
+
+    def copy_all() -> None:
+        for start in range(0, rows, batch_rows):
+            batch = [np.empty_like(column[start : start + batch_rows]) for column in columns]
+            for copy, column in zip(batch, columns, strict=True):
+                np.copyto(copy, column[start : start + batch_rows])
+
+    found = []
+    for _ in range(epochs + 1):
+        threads = [threading.Thread(target=work) for work in (hash_all, copy_all)]
+        started = time.perf_counter()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        found.append(rows / (time.perf_counter() - started))
+    return found[1:]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shard-mib", type=int, nargs="+", default=[16, 64])
     parser.add_argument("--clock", choices=list(CLOCKS), default="wall", help="cpu: all threads, on a busy machine")
     parser.add_argument("--repeats", type=int, default=15)
-    parser.add_argument("--rows", type=int, default=200_000)
+    parser.add_argument("--rows", type=int, default=2_000_000)
     parser.add_argument("--frames", type=int, default=20_000)
     parser.add_argument("--batch-rows", type=int, default=1024)
     parser.add_argument("--epochs", type=int, default=3)
@@ -233,16 +279,20 @@ def main() -> None:
         arrays = filled(observation, rows // ENVS, ENVS)
         with tempfile.TemporaryDirectory(dir=ROOT) as folder:
             own = own_rows(observation, arrays, Path(folder) / "runs", args.batch_rows, args.epochs)
-            for share in (1, SLOW_SHARE):
-                (Path(folder) / f"data-{share}").mkdir()
+            for kept, stored in (("all", None), ("few", SLOW_ROWS[form])):
+                (Path(folder) / kept).mkdir()
                 for name, array in arrays.items():
                     # Store one environment's rows after the other's, so that other libraries read episodes in order.
                     column = array.swapaxes(0, 1).reshape(-1, *array.shape[2:])
-                    np.save(Path(folder) / f"data-{share}" / name, column[: len(column) // share])
+                    np.save(Path(folder) / kept / name, column[:stored])
             raw[f"penstock, {form}"] = own
+            raw[f"hashed and copied alone, {form}"] = bound = bound_rows(arrays, args.batch_rows, args.epochs)
+            said = f"{median(own) / median(bound):.2f} ({median(own):,.0f} / {median(bound):,.0f} rows/s)"
+            table.append((f"{form}, rows a second / hashed and copied alone", said, ""))
+            print(*table[-1], sep=" | ", flush=True)
             for library in args.peers:
                 options = ["--batch-rows", args.batch_rows, "--epochs", args.epochs]
-                data = Path(folder) / f"data-{SLOW_SHARE if library in SLOW_LIBRARIES else 1}"
+                data = Path(folder) / ("few" if library in SLOW_LIBRARIES else "all")
                 values = [library, data, Path(folder) / library, *options]
                 if library == "parquet":
                     found = run([sys.executable, str(PEERS / "shards_read.py"), *map(str, values)], None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from penstock.storage.errors import ConfigError, SpecMismatchError
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from penstock.tasks.data.input.pipeline import LoadedShard
 
 _COPIED_AT_ONCE_BYTES = 256 << 10  # a kept batch keeps at most this much memory, or its own size
+_SHARED_ELEMENTS = 1 << 15  # torch copies fewer on one thread (`at::internal::GRAIN_SIZE`)
 
 
 class ShardWindow:
@@ -37,7 +39,8 @@ class ShardWindow:
         shards = [_rows_of(item, columns) for item in loaded]
         self._columns = shards[0]
         if len(shards) > 1:
-            self._columns = joined(shards)
+            refuse_differences([_types(shard) for shard in shards])
+            self._columns = concatenated(shards)
             for item in loaded:
                 item.drop()
         row_bytes = sum(column.stride(0) * column.element_size() for column in self._columns.values())
@@ -50,14 +53,14 @@ class ShardWindow:
     def rows(self, chosen: Any) -> dict[str, Tensor]:
         """Return copies of a slice of rows, or of rows by number."""
         if not isinstance(chosen, slice):
-            index = torch.from_numpy(chosen)
-            return {name: take_rows(column, index) for name, column in self._columns.items()}
+            return self.part(chosen)
         start, rows = chosen.start, chosen.stop - chosen.start
         copied = self._copied.pop(start, None)
         if copied is None or len(next(iter(copied.values()))) != rows:
             # A sequential reader needs the next rows too: one copy serves several small batches.
             several = max(1, self._rows_at_once // rows) if start == self._next_row else 1
-            copies = [column[start : start + several * rows].clone().split(rows) for column in self._columns.values()]
+            stretch = slice(start, start + several * rows)
+            copies = [_copied([column[stretch]]).split(rows) for column in self._columns.values()]
             self._copied = {
                 start + index * rows: dict(zip(self._columns, batch, strict=True))
                 for index, batch in enumerate(zip(*copies, strict=True))
@@ -65,6 +68,13 @@ class ShardWindow:
             copied = self._copied.pop(start)
         self._next_row = chosen.stop
         return copied
+
+    def part(self, chosen: Any) -> dict[str, Tensor]:
+        """Return rows for `concatenated`: a slice of them as views, or copies of rows by number."""
+        if isinstance(chosen, slice):
+            return {name: column[chosen] for name, column in self._columns.items()}
+        index = torch.from_numpy(chosen)
+        return {name: take_rows(column, index) for name, column in self._columns.items()}
 
     def release(self) -> None:
         """Let the shards' memory go."""
@@ -92,10 +102,25 @@ def _rows_of(loaded: LoadedShard, columns: Sequence[str] | None) -> dict[str, Te
     return {name: found[name] for name in columns}
 
 
-def joined(parts: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """Return the rows of all parts, one after another; SpecMismatchError if their columns differ."""
-    refuse_differences([_types(part) for part in parts])
-    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+def concatenated(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """Return the rows of all parts, which have the same columns, one after another in memory of their own."""
+    return {name: _copied([part[name] for part in parts]) for name in parts[0]}
+
+
+def _copied(parts: Sequence[Tensor]) -> Tensor:
+    """Return the rows of all parts, one after another in memory of their own.
+
+    Torch would copy many with OpenMP's threads, which spin afterwards, on cores where the pipeline verifies what comes
+    next; NumPy takes longer to begin.
+    """
+    if sum(part.numel() for part in parts) < _SHARED_ELEMENTS:
+        return parts[0].clone() if len(parts) == 1 else torch.cat(list(parts))
+    copy = torch.empty((sum(map(len, parts)), *parts[0].shape[1:]), dtype=parts[0].dtype)
+    rows, start = copy.numpy(), 0
+    for part in parts:
+        np.copyto(rows[start : start + len(part)], part.numpy())
+        start += len(part)
+    return copy
 
 
 def _types(columns: Mapping[str, Tensor]) -> dict[str, str]:

@@ -19,7 +19,7 @@ from penstock.storage.runs.reader_claims import reading
 from penstock.storage.runs.run import RunFolder
 from penstock.storage.shards.epoch_order import EpochOrder, Shuffle
 from penstock.storage.stores.open import open_store
-from penstock.tasks.data.datasets.shard_windows import ShardWindow, joined, refuse_differences
+from penstock.tasks.data.datasets.shard_windows import ShardWindow, concatenated, refuse_differences
 from penstock.tasks.data.input.pipeline import BUDGET_BYTES, ShardPipeline
 from penstock.tasks.data.input.run_selection import (
     from_root,
@@ -307,11 +307,15 @@ class TrajectoryDataset(IterableDataset[dict[str, Tensor]]):
                     opened = windows[window.lane, window.index] = ShardWindow(loaded, self._columns)
                     types = types or opened.types
                     refuse_differences([types, opened.types])
-                parts = [windows[piece.window].rows(order.rows(piece)) for piece in plan.pieces]
+                parts = [(windows[piece.window], order.rows(piece)) for piece in plan.pieces]
+                if len(parts) == 1:
+                    batch = parts[0][0].rows(parts[0][1])
+                else:
+                    batch = concatenated([held.part(rows) for held, rows in parts])
                 for key in plan.closes:
                     windows.pop(key).release()
                 self._taken += 1
-                yield parts[0] if len(parts) == 1 else joined(parts)
+                yield batch
 
     def _keep_tally(self, pipeline: ShardPipeline) -> None:
         """Keep a pipeline's counters after its end, without its memory."""

@@ -206,6 +206,22 @@ def test_rows_of_wide_unsigned_numbers_are_shuffled(tmp_path, dtype):
     assert sorted(plainly.tolist()) == sorted(shuffled.tolist())
 
 
+@pytest.mark.parametrize("batch_rows", [5, 8, 20])
+def test_large_batches_are_the_stored_rows_in_memory_of_their_own(tmp_path, batch_rows):
+    """Of images, which are copied otherwise than small rows: within a shard, a whole one, and over several."""
+    columns = {**COLUMNS, "observation": Spec("uint8", (84, 84))}
+    run = RunFolder(open_store(str(tmp_path)), "images")
+    run.create({"config": {}})
+    commit_stage(run, 0, [store_shard(run.store, columns, 0, 0, tile, STEPS, ENVS) for tile in range(TILES)])
+    stored = [fill(columns, 0, tile, STEPS, ENVS)["observation"].reshape(-1, 84, 84) for tile in range(TILES)]
+    for _ in range(2):  # what the first loop writes must not be read by the second
+        found = []
+        for batch in TrajectoryDataset(str(tmp_path), "images", batch_rows=batch_rows):
+            found.append(batch["observation"].clone())
+            batch["observation"].fill_(255)
+        assert (torch.cat(found).numpy() == np.concatenate(stored)).all()
+
+
 @MORE_WORKERS_THAN_CORES
 def test_a_state_with_workers_needs_the_loops_count(url, forked):
     """Workers read ahead; what the loop took decides, and a guess is refused."""
