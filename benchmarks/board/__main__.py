@@ -16,8 +16,6 @@ import argparse
 import datetime as dt
 import json
 import os
-import shlex
-import sys
 import tempfile
 import time
 from dataclasses import asdict
@@ -30,6 +28,7 @@ from benchmarks.board.solving import measure_solving
 from benchmarks.board.workloads import SOLVERS, START_SECONDS, WORKLOADS
 from benchmarks.peers.measure import machine
 from benchmarks.support.programs import RESULTS, peer_python
+from benchmarks.support.tables import this_command
 
 SOLVING = "solving"
 PARTS = (*WORKLOADS, SOLVING)
@@ -67,7 +66,7 @@ def main() -> None:
     now = dt.datetime.now(tz=dt.UTC)
     about = machine(["penstock-rl", "torch", "prefect", "distributed", "numpy", "gymnasium"])
     result: dict[str, Any] = {
-        "command": shlex.join(["python", "-m", "benchmarks.board", *sys.argv[1:]]),
+        "command": this_command(),
         "date": now.date().isoformat(),
         "finished_at": now.isoformat(timespec="seconds"),
         "machine": about,

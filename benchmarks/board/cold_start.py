@@ -25,7 +25,7 @@ import psutil
 from benchmarks.board.training import train
 from benchmarks.peers.measure import machine
 from benchmarks.support.programs import RESULTS, peer
-from benchmarks.support.tables import write_table
+from benchmarks.support.tables import this_command, write_table
 from penstock.flows.api.prefect_server import PrefectServer
 
 COLD, WARM, SB3 = "Penstock, cold", "Penstock, a Prefect server runs", "stable-baselines3, equal settings"
@@ -68,7 +68,7 @@ def main() -> None:
         rows.append((what, *(shown(taken[name][what]) for name in NAMES), *ratios))
     raw = {"machine": machine(("penstock-rl", "prefect", "distributed", "torch")), "seconds": taken, "left": left}
     notes = [f"Processes that cold commands left behind: {len(left)}."]
-    command = shlex.join(["python", "-m", "benchmarks.board.cold_start", *sys.argv[1:]])
+    command = this_command()
     print(write_table(args.results, "cold-start", command, rows, raw, head=HEAD, notes=notes))
 
 

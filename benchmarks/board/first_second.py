@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
 import subprocess
 import sys
 import tempfile
@@ -21,7 +20,7 @@ from statistics import median
 
 from benchmarks.peers.measure import machine
 from benchmarks.support.programs import RESULTS
-from benchmarks.support.tables import write_table
+from benchmarks.support.tables import this_command, write_table
 from tests.support.processes.first_line import first_line
 
 COMMANDS = (
@@ -73,7 +72,7 @@ def main() -> None:
     ]
     raw = {"machine": machine(("penstock-rl", "prefect", "distributed", "torch")), "seconds": seconds}
     head = ("command", "seconds to the first line, median (range)", "first line")
-    print(write_table(args.results, "first-second", shlex.join(["python", *sys.argv]), table, raw, head=head))
+    print(write_table(args.results, "first-second", this_command(), table, raw, head=head))
 
 
 if __name__ == "__main__":

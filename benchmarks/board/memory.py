@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.peers.measure import TreeSampler, machine, tree_pids
 from benchmarks.support.programs import PEERS, RESULTS, peer_python
-from benchmarks.support.tables import write_table
+from benchmarks.support.tables import this_command, write_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,7 +62,7 @@ def main() -> None:
             for name, command in commands(args, turn, f"{folder}/{turn}").items():
                 found.setdefault(name, []).append(watched(command, args))
                 print(name, found[name][-1]["peak"], file=sys.stderr, flush=True)
-    command = shlex.join(["python", "-m", "benchmarks.board.memory", *sys.argv[1:]])
+    command = this_command()
     rows = [row for name, rounds in found.items() for row in rows_of(name, rounds)]
     raw = {"machine": machine(("penstock-rl", "prefect", "distributed", "torch")), "rounds": found}
     print(write_table(args.results, "memory", command, rows, raw, head=HEAD, notes=notes_of(found)))

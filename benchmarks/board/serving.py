@@ -34,7 +34,7 @@ import numpy as np
 
 from benchmarks.peers.measure import machine, tree_pss_bytes
 from benchmarks.support.programs import PEERS, RESULTS, peer_python, ratio
-from benchmarks.support.tables import write_table
+from benchmarks.support.tables import this_command, write_table
 
 # Not torch or penstock: every process of clients imports this module.
 
@@ -244,7 +244,7 @@ def write(args: argparse.Namespace, rounds: list[Figures], ray: Path) -> None:
     write_table(
         args.results,
         args.name,
-        shlex.join(["python", *sys.argv]),
+        this_command(),
         rows,
         {"machine": about, "ray": theirs, "rounds": rounds},
         head=("what", "median ms (99th percentile)", "rows/s", "Penstock's rows/s over it (range of rounds)"),

@@ -35,7 +35,7 @@ from benchmarks.peers.measure import machine
 from benchmarks.support.cpu_tally import CpuTally
 from benchmarks.support.object_server import ObjectServer
 from benchmarks.support.programs import BENCHMARKS
-from benchmarks.support.tables import write_table
+from benchmarks.support.tables import this_command, write_table
 from penstock.flows.api.prefect_server import PrefectServer
 from penstock.flows.support.capacity_table import deployment_of, tried_config, values
 from penstock.storage.stores.open import open_store
@@ -296,7 +296,7 @@ def report(args: argparse.Namespace, found: list[dict[str, Any]], raw: dict[str,
         if theirs
     ]
     everything = {"runs": found, **raw, "machine": machine(["penstock-rl", "prefect", "distributed", "s3fs"])}
-    command = shlex.join(["python", "-m", "benchmarks.cluster.scale", *sys.argv[1:]])
+    command = this_command()
     results = args.results or Path(tempfile.mkdtemp())
     print(write_table(results, "scale", command, rows, everything, head=HEAD))
 

@@ -49,7 +49,7 @@ from benchmarks.cluster.scale import (
 from benchmarks.peers.measure import machine, process_pss_bytes
 from benchmarks.support.cpu_tally import CpuTally
 from benchmarks.support.object_server import ObjectServer
-from benchmarks.support.tables import write_table
+from benchmarks.support.tables import this_command, write_table
 from penstock.flows.api.prefect_server import PrefectServer
 from penstock.flows.support.capacity_table import deployment_of
 from penstock.storage.digest import digest
@@ -327,7 +327,7 @@ def report(args: argparse.Namespace, compared: dict[str, Any], found: dict[str, 
         if not isinstance(value, list)
     ]
     everything = {**compared, "found": found, **raw, "machine": machine(["penstock-rl", "prefect", "distributed"])}
-    command = shlex.join(["python", "-m", "benchmarks.cluster.two_schedulers", *sys.argv[1:]])
+    command = this_command()
     results = args.results or Path(tempfile.mkdtemp())
     print(write_table(results, "two-schedulers", command, rows, everything, head=HEAD))
     if not found["same bytes"]:

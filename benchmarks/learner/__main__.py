@@ -18,8 +18,6 @@ import argparse
 import json
 import math
 import os
-import shlex
-import sys
 import time
 from pathlib import Path
 from statistics import median
@@ -30,7 +28,7 @@ from torch.nn.functional import log_softmax, one_hot
 
 from benchmarks.peers.measure import machine
 from benchmarks.support.programs import RESULTS
-from benchmarks.support.tables import write_table
+from benchmarks.support.tables import this_command, write_table
 from penstock.native.kernel_level import LEVELS, use_level
 from penstock.tasks.roles.acting.tile import RoundBuffers, TileActor
 from penstock.tasks.roles.learning.round_update import StageTally, learn_batches
@@ -77,7 +75,7 @@ def main() -> None:
     about = machine(("penstock-rl", "torch"))
     head = ("preset", "what", "ms a round (range)", "times torch's", "steps/s with acting")
     notes = [f"Machine: {json.dumps(about)}; {args.cores} core(s), one torch thread."]
-    command = shlex.join(["python", *sys.argv])
+    command = this_command()
     write_table(args.results, "learner", command, rows, {"machine": about, "seconds": raw}, head=head, notes=notes)
 
 

@@ -30,7 +30,7 @@ import torch
 
 from benchmarks.peers.measure import machine
 from benchmarks.support.programs import ROOT
-from benchmarks.support.tables import write_table
+from benchmarks.support.tables import this_command, write_table
 from penstock.flows.api.prefect_server import PrefectServer
 from penstock.tasks.setup.config.loading import build_config, load_preset
 
@@ -130,7 +130,7 @@ def report(args: argparse.Namespace, found: list[dict[str, Any]]) -> None:
         )
     devices = [] if args.cpu_only else [torch.cuda.get_device_name(each) for each in range(torch.cuda.device_count())]
     raw = {"found": found, "devices": devices, "machine": machine(["penstock-rl", "torch", "distributed"])}
-    command = shlex.join(["python", "-m", "benchmarks.learner.gpu", *sys.argv[1:]])
+    command = this_command()
     title, notes = ("gpu-only-on-cpu", []) if args.cpu_only else ("gpu", [f"On {', '.join(devices)}."])
     print(write_table(args.results, title, command, rows, raw, head=HEAD, notes=notes))
 

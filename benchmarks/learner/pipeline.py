@@ -12,8 +12,6 @@ Every figure is measured in its own process, and the contenders alternate. Write
 from __future__ import annotations
 
 import argparse
-import shlex
-import sys
 import tempfile
 import threading
 import time
@@ -23,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from benchmarks.peers.measure import machine, print_result, process_pss_bytes
 from benchmarks.support.programs import RESULTS, own_program, ratio, run
-from benchmarks.support.tables import write_table
+from benchmarks.support.tables import this_command, write_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -240,7 +238,7 @@ def ratio3(values: list[float]) -> str:
 
 
 def write(args: argparse.Namespace, rows: list[Row], raw: dict[str, Any]) -> None:
-    command = shlex.join(["python", "-m", "benchmarks.learner.pipeline", *sys.argv[1:]])
+    command = this_command()
     write_table(args.results, "pipeline", command, rows, raw)
 
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.peers.measure import machine
 from benchmarks.support.cpu_tally import CpuTally
-from benchmarks.support.tables import write_table
+from benchmarks.support.tables import this_command, write_table
 from penstock.flows.api.prefect_server import PrefectServer
 from penstock.flows.settings.options import configured
 from penstock.tasks.setup.distribution.policies import make_policy
@@ -164,7 +164,7 @@ def report(
         "parts": parts.to_json(),
         "machine": machine(["penstock-rl", "torch", "distributed"]),
     }
-    command = shlex.join(["python", "-m", "benchmarks.learner.second_learner", *sys.argv[1:]])
+    command = this_command()
     print(write_table(args.results or Path(tempfile.mkdtemp()), args.name, command, rows, raw, head=HEAD))
 
 

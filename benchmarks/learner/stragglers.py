@@ -24,7 +24,7 @@ from typing import Any
 
 from benchmarks.learner.straggling_environment import ID
 from benchmarks.peers.measure import machine
-from benchmarks.support.tables import write_table
+from benchmarks.support.tables import this_command, write_table
 from penstock.flows.api.prefect_server import PrefectServer
 from penstock.storage.runs.run import RunFolder
 from penstock.storage.stores.open import open_store
@@ -127,7 +127,7 @@ def report(args: argparse.Namespace, raw: dict[str, list[dict[str, Any]]]) -> No
         round_ms = 1e3 * args.pause_seconds * args.round_steps
         note = f"A tile pauses for {round_ms:.0f} ms in a round, the slow one for {args.slower * round_ms:.0f} ms."
         notes = [f"Medians of {args.pairs}. {note}"]
-        write_table(args.results, "stragglers", shlex.join(["python", *sys.argv]), rows, said, head=head, notes=notes)
+        write_table(args.results, "stragglers", this_command(), rows, said, head=head, notes=notes)
 
 
 if __name__ == "__main__":

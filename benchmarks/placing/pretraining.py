@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shlex
 import subprocess
 import sys
 import time
@@ -37,6 +36,7 @@ from benchmarks.placing.methods import annealed_in_segments
 from benchmarks.placing.pretraining_blocks import LEGALISED, pretraining_block
 from benchmarks.placing.rule import NOISE, RulePolicy
 from benchmarks.support.programs import RESULTS
+from benchmarks.support.tables import this_command
 from penstock.native.floorplan import GUIDED, PlacementCost, create_placement_cost, placing_order
 from penstock.tasks.inference.loading import load_policy
 
@@ -81,7 +81,7 @@ def main() -> None:
         given.blocks, given.keep = ["generated-1"], given.keep.with_name(f"{given.keep.name}-quick")
     given.keep.mkdir(parents=True, exist_ok=True)
     found = {
-        "command": shlex.join(["python", "-m", "benchmarks.placing.pretraining", *sys.argv[1:]]),
+        "command": this_command(),
         "machine": machine(["torch", "numpy"]),
         "recorded": list(recorded(given)),
         "replays": list(replayed(given)),

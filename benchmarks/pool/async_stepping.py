@@ -9,8 +9,6 @@ CPU seconds of this process, medians of rounds that alternate.
 from __future__ import annotations
 
 import argparse
-import shlex
-import sys
 import time
 from pathlib import Path
 from statistics import median
@@ -20,7 +18,7 @@ import numpy as np
 
 from benchmarks.peers.measure import machine
 from benchmarks.support.programs import RESULTS
-from benchmarks.support.tables import write_table
+from benchmarks.support.tables import this_command, write_table
 from penstock import native
 
 if TYPE_CHECKING:
@@ -52,7 +50,7 @@ def main() -> None:
             rate = f"{median(found['async']) / 1e6:.1f}"
             rows.append((f"{envs:,}", f"{batch:,}", rate, *(f"{median(each):.2f}" for each in shares)))
             raw[f"{envs}, {batch}"] = found
-    command = shlex.join(["python", "-m", "benchmarks.pool.async_stepping", *sys.argv[1:]])
+    command = this_command()
     about = {"rates": raw, "machine": machine(["penstock-rl", "numpy"])}
     print(write_table(args.results, "async-stepping", command, rows, about, head=HEAD))
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
-import sys
 from collections import defaultdict
 from importlib.metadata import distributions
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.peers.measure import machine
-from benchmarks.support.tables import write_table
+from benchmarks.support.tables import this_command, write_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -87,7 +85,7 @@ def write(results: Path, found: Sequence[Family], tried: Tried) -> str:
     if missing:
         notes.append(f"Not installed here: {', '.join(missing)}.")
     notes += ["What failed:", "\n".join(reasons(tried)) or "nothing."]
-    command = shlex.join(["python", "-m", "benchmarks.pool.families", *sys.argv[1:]])
+    command = this_command()
     return write_table(results, "families", command, rows, about, head=HEAD, notes=notes)
 
 

@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shlex
-import sys
 from functools import partial
 from itertools import combinations
 from pathlib import Path
@@ -27,7 +25,7 @@ import torch
 import penstock
 from benchmarks.peers.measure import machine
 from benchmarks.support.programs import RESULTS
-from benchmarks.support.tables import write_table
+from benchmarks.support.tables import this_command, write_table
 from penstock import native
 from penstock.storage.errors import ConfigError, PenstockError
 from penstock.storage.runs.run import open_run
@@ -130,7 +128,7 @@ def main() -> None:
         "rates": [[one, two, *rate] for (one, two), rate in rates.items()],
         "settings": {name: last.settings[name] for name in ("algorithm", "environment", "league", "schedule", "seed")},
     }
-    print(write_table(args.results, args.name, shlex.join(["python", *sys.argv]), rows, raw, head=head, notes=notes))
+    print(write_table(args.results, args.name, this_command(), rows, raw, head=head, notes=notes))
 
 
 def positive(text: str) -> int:

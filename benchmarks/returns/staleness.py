@@ -24,7 +24,7 @@ from typing import Any
 
 from benchmarks.peers.measure import machine
 from benchmarks.returns.hesitant_ppo import PAUSE_SECONDS, PAUSE_SHARE
-from benchmarks.support.tables import write_table
+from benchmarks.support.tables import this_command, write_table
 from penstock.flows.api.prefect_server import PrefectServer
 from penstock.storage.runs.run import RunFolder
 from penstock.storage.stores.open import open_store
@@ -115,7 +115,7 @@ def report(args: argparse.Namespace, raw: dict[str, list[dict[str, Any]]]) -> No
         minibatches = args.epochs * args.minibatches
         pause = f"{1e3 * PAUSE_SECONDS:.0f} ms in each with a probability of {PAUSE_SHARE:g}"
         notes = [f"Medians of {args.repeats}. A round has {minibatches} minibatches; a learner pauses for {pause}."]
-        write_table(args.results, "staleness", shlex.join(["python", *sys.argv]), rows, said, head=head, notes=notes)
+        write_table(args.results, "staleness", this_command(), rows, said, head=head, notes=notes)
 
 
 if __name__ == "__main__":

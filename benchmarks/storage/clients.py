@@ -14,8 +14,6 @@ from __future__ import annotations
 import argparse
 import os
 import random
-import shlex
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
@@ -25,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from benchmarks.support.object_server import ObjectServer
 from benchmarks.support.programs import RESULTS
-from benchmarks.support.tables import write_table
+from benchmarks.support.tables import this_command, write_table
 from penstock.storage.stores.open import open_store
 
 if TYPE_CHECKING:
@@ -196,7 +194,7 @@ WORKS = {
 
 
 def write(args: argparse.Namespace, raw: dict[str, list[dict[str, Taken]]]) -> None:
-    command = shlex.join(["python", "-m", "benchmarks.storage.clients", *sys.argv[1:]])
+    command = this_command()
     others = [name for name in args.clients if name != "s3fs"]
     head = ["work", *(f"{name} / s3fs" for name in others), *(f"{name}: wall, CPU" for name in args.clients)]
     table = []

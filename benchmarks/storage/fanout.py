@@ -15,8 +15,6 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
-import shlex
-import sys
 import tempfile
 import threading
 import time
@@ -27,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Self
 from benchmarks.peers.measure import PeakPss, machine
 from benchmarks.support.origin import Origin
 from benchmarks.support.programs import RESULTS
-from benchmarks.support.tables import write_table
+from benchmarks.support.tables import this_command, write_table
 from penstock.storage.cache.node_cache import CacheTally, NodeCache
 from penstock.storage.digest import digest
 from penstock.storage.refs import Ref
@@ -258,7 +256,7 @@ def spread(values: list[float]) -> str:
 
 
 def report(args: argparse.Namespace, rows: list[Row], raw: dict[str, Any]) -> None:
-    command = shlex.join(["python", "-m", "benchmarks.storage.fanout", *sys.argv[1:]])
+    command = this_command()
     print(write_table(args.results, "fanout", command, rows, raw))
 
 

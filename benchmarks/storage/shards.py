@@ -18,7 +18,6 @@ import argparse
 import itertools
 import json
 import os
-import shlex
 import sys
 import tempfile
 import threading
@@ -33,7 +32,7 @@ import xxhash
 
 from benchmarks.peers.measure import machine
 from benchmarks.support.programs import PEERS, RESULTS, ROOT, peer, run
-from benchmarks.support.tables import write_table
+from benchmarks.support.tables import this_command, write_table
 from penstock.storage.refs import Ref, ShardRef, checkpoint_name, shard_name
 from penstock.storage.runs.commit_schema import Commit
 from penstock.storage.runs.run import RunFolder
@@ -50,9 +49,11 @@ if TYPE_CHECKING:
 ENVS = 64
 LIBRARIES = ("webdataset", "streaming", "litdata", "minari", "parquet")
 FORMS = {"CartPole-like rows": Spec("float32", (4,)), "84x84 frames": Spec("uint8", (84, 84))}
-SLOW_LIBRARIES = ("webdataset", "streaming", "litdata")
-SLOW_ROWS = {"CartPole-like rows": 20_000, "84x84 frames": 2_000}
-"""Libraries that read and write row by row take minutes, so they get only so many of the rows."""
+ROWS_AT_MOST = {
+    "CartPole-like rows": {"webdataset": 20_000, "streaming": 20_000, "litdata": 20_000, "minari": 200_000},
+    "84x84 frames": {"webdataset": 2_000, "streaming": 2_000, "litdata": 2_000},
+}
+"""Libraries that read or write row by row, or file by file, take minutes, so they get only the first rows."""
 EPISODE_STEPS = 200
 SHARD_BYTES = 16 << 20
 AHEAD_SHARDS = 16
@@ -225,6 +226,21 @@ def store_run(observation: Spec, arrays: dict[str, Any], folder: Path) -> None:
     )
 
 
+def saved(arrays: dict[str, Any], folder: Path, rows: int | None) -> Path:
+    """Return a folder with the first rows, or all, as one .npy file for each column; the last row ends its episode."""
+    found = folder / f"data-{rows}"
+    if not found.exists():
+        found.mkdir()
+        for name, array in arrays.items():
+            # Store one environment's rows after the other's, so that other libraries read episodes in order.
+            column = array.swapaxes(0, 1).reshape(-1, *array.shape[2:])[:rows]
+            if name == "terminated":
+                column = column.copy()
+                column[-1] = 1
+            np.save(found / name, column)
+    return found
+
+
 def bound_rows(arrays: dict[str, Any], batch_rows: int, epochs: int) -> list[float]:
     """Return the rows per second if one thread hashes the arrays while another copies them to new batches."""
     columns = [array.reshape(-1, *array.shape[2:]) for array in arrays.values()]
@@ -279,12 +295,6 @@ def main() -> None:
         arrays = filled(observation, rows // ENVS, ENVS)
         with tempfile.TemporaryDirectory(dir=ROOT) as folder:
             own = own_rows(observation, arrays, Path(folder) / "runs", args.batch_rows, args.epochs)
-            for kept, stored in (("all", None), ("few", SLOW_ROWS[form])):
-                (Path(folder) / kept).mkdir()
-                for name, array in arrays.items():
-                    # Store one environment's rows after the other's, so that other libraries read episodes in order.
-                    column = array.swapaxes(0, 1).reshape(-1, *array.shape[2:])
-                    np.save(Path(folder) / kept / name, column[:stored])
             raw[f"penstock, {form}"] = own
             raw[f"hashed and copied alone, {form}"] = bound = bound_rows(arrays, args.batch_rows, args.epochs)
             said = f"{median(own) / median(bound):.2f} ({median(own):,.0f} / {median(bound):,.0f} rows/s)"
@@ -292,7 +302,7 @@ def main() -> None:
             print(*table[-1], sep=" | ", flush=True)
             for library in args.peers:
                 options = ["--batch-rows", args.batch_rows, "--epochs", args.epochs]
-                data = Path(folder) / ("few" if library in SLOW_LIBRARIES else "all")
+                data = saved(arrays, Path(folder), ROWS_AT_MOST[form].get(library))
                 values = [library, data, Path(folder) / library, *options]
                 if library == "parquet":
                     found = run([sys.executable, str(PEERS / "shards_read.py"), *map(str, values)], None)
@@ -303,7 +313,7 @@ def main() -> None:
                 said = f"{median(own) / theirs:.2f} ({median(own):,.0f} / {theirs:,.0f} rows/s)"
                 table.append((f"{form}, rows a second / {library}", said, "> 1"))
                 print(*table[-1], sep=" | ", flush=True)
-    command = shlex.join(["python", *sys.argv])
+    command = this_command()
     notes = [f"Machine: {json.dumps(raw['machine'])}"]
     write_table(args.results, "shards", command, table, raw, head=("figure", "median (range)", "reach"), notes=notes)
 

@@ -25,7 +25,7 @@ from typing import Any
 
 from benchmarks.peers.measure import machine
 from benchmarks.support.object_server import ObjectServer
-from benchmarks.support.tables import write_table
+from benchmarks.support.tables import this_command, write_table
 from penstock.flows.api.prefect_server import PrefectServer
 from penstock.storage.runs.run import RunFolder
 from penstock.storage.stores.open import open_store
@@ -111,7 +111,7 @@ def report(args: argparse.Namespace, pairs: list[dict[str, Any]]) -> None:
     print(*row, sep=" | ")
     if args.results:
         raw = {"pairs": pairs, "machine": machine(["penstock-rl", "torch", "s3fs", "distributed"])}
-        write_table(args.results, "slow-store", shlex.join(["python", *sys.argv]), [row], raw)
+        write_table(args.results, "slow-store", this_command(), [row], raw)
 
 
 if __name__ == "__main__":

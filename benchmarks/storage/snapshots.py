@@ -26,7 +26,7 @@ import torch
 
 from benchmarks.peers.measure import machine
 from benchmarks.support.programs import RESULTS
-from benchmarks.support.tables import write_table
+from benchmarks.support.tables import this_command, write_table
 from penstock.storage.digest import digest
 from penstock.storage.refs import SnapshotRef
 from penstock.tasks.data.snapshots.exchange import load_snapshot
@@ -149,7 +149,7 @@ def spread(values: list[float]) -> str:
 
 
 def report(args: argparse.Namespace, rows: list[Row], raw: dict[str, Any]) -> None:
-    command = shlex.join(["python", "-m", "benchmarks.storage.snapshots", *sys.argv[1:]])
+    command = this_command()
     note = "In brackets: the ratio to float32. Returns: mean and standard error over seeds."
     print(write_table(args.results, "snapshots", command, rows, raw, head=("", *DTYPES), notes=[note]))
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
 import sys
 import tempfile
 from pathlib import Path
@@ -22,7 +21,7 @@ from benchmarks.peers.measure import machine
 from benchmarks.storage.versions import SETTINGS
 from benchmarks.storage.versions import measure as train
 from benchmarks.support.programs import RESULTS
-from benchmarks.support.tables import write_table
+from benchmarks.support.tables import this_command, write_table
 
 FLUSHING = """
 import os, queue, threading
@@ -81,7 +80,7 @@ def main() -> None:
             table.append((f"{environment}: env steps/s, flushed behind / not", spread, medians))
             print(*table[-1], sep=" | ", flush=True)
     head = ("figure", "median ratio (range)", "medians")
-    write_table(args.results, "syncing", shlex.join(["python", *sys.argv]), table, raw, head=head)
+    write_table(args.results, "syncing", this_command(), table, raw, head=head)
 
 
 if __name__ == "__main__":

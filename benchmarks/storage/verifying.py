@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
-import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +22,7 @@ from typing import TYPE_CHECKING
 from benchmarks.peers.measure import machine
 from benchmarks.storage.shards import ENVS, FORMS, encoder, filled
 from benchmarks.support.programs import RESULTS
-from benchmarks.support.tables import write_table
+from benchmarks.support.tables import this_command, write_table
 from penstock.storage.refs import Ref, ShardRef, checkpoint_name, shard_name
 from penstock.storage.runs.commit_schema import Commit
 from penstock.storage.runs.run import RunFolder
@@ -64,7 +62,7 @@ def main() -> None:
             table.append((f"from {source}: verify / plain read", ratio, both, ">= 0.8" if source == "disk" else ""))
             print(*table[-1], sep=" | ", flush=True)
     head = ("figure", "median (range)", "rates", "reach")
-    write_table(args.results, "verifying", shlex.join(["python", *sys.argv]), table, raw, head=head)
+    write_table(args.results, "verifying", this_command(), table, raw, head=head)
 
 
 def write_run(folder: str, shards: int) -> RunFolder:

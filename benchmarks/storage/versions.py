@@ -26,7 +26,7 @@ from statistics import median
 from benchmarks.peers.measure import machine
 from benchmarks.support.object_server import ObjectServer
 from benchmarks.support.programs import RESULTS
-from benchmarks.support.tables import write_table
+from benchmarks.support.tables import this_command, write_table
 from penstock.storage.runs.run import RunFolder
 from penstock.storage.stores.open import open_store
 
@@ -103,7 +103,7 @@ def main() -> None:
                     table.append(row_of(f"{environment}: start, s", later, found, "start_seconds", reach))
                     print(*table[-1], sep=" | ", flush=True)
     head = ("figure", f"ratio to {args.name}; of the start the difference", "medians", "reach")
-    write_table(args.results, "versions", shlex.join(["python", *sys.argv]), table, raw, head=head)
+    write_table(args.results, "versions", this_command(), table, raw, head=head)
 
 
 def row_of(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import shlex
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -12,6 +14,13 @@ if TYPE_CHECKING:
 
 FIGURES = ("figure", "measured", "reach", "")
 """Columns of most tables: figure, value, target and remark."""
+
+
+def this_command() -> str:
+    """Return the command that started this program, without the paths of this machine."""
+    module = sys.modules["__main__"].__spec__
+    name = module.name.removesuffix(".__main__") if module else "benchmarks"
+    return shlex.join(["python", "-m", name, *sys.argv[1:]])
 
 
 def write_table(

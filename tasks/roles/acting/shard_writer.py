@@ -186,4 +186,6 @@ class RoundWriter:
         steps, envs = acted.buffers.columns.shape
         ended = acted.end.episodes
         rounds = (acted.round * steps + ended["row"] // envs + 1 - ended["length"]) // steps
-        return np.array([self._context.acting_version(round_) for round_ in rounds.tolist()], dtype=np.int64)
+        # Hundreds of episodes of an untrained policy began in a few rounds.
+        began, index = np.unique(rounds, return_inverse=True)
+        return np.array([self._context.acting_version(round_) for round_ in began.tolist()], dtype=np.int64)[index]
