@@ -208,7 +208,7 @@ def test_rows_of_wide_unsigned_numbers_are_shuffled(tmp_path, dtype):
 
 @pytest.mark.parametrize("batch_rows", [5, 8, 20])
 def test_large_batches_are_the_stored_rows_in_memory_of_their_own(tmp_path, batch_rows):
-    """Of images, which are copied otherwise than small rows: within a shard, a whole one, and over several."""
+    """Images are copied otherwise than small rows: within a shard, a whole one, and over several."""
     columns = {**COLUMNS, "observation": Spec("uint8", (84, 84))}
     run = RunFolder(open_store(str(tmp_path)), "images")
     run.create({"config": {}})
