@@ -283,6 +283,32 @@ def test_it_follows_on_after_any_error(make_context: MakeContext):
         assert b"penstock_policy_failed_polls_total 2.0" in client.get("/metrics").content
 
 
+def runs_in_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def test_large_requests_are_read_beside_the_event_loop(make_context: MakeContext, monkeypatch: pytest.MonkeyPatch):
+    """Other clients would wait for the seconds that it takes; a small one is read where it came."""
+    policy = policy_of(make_context())
+    read_in_loop: list[bool] = []
+    as_rows = policy.as_rows
+
+    def noted(observation: Any) -> Any:
+        read_in_loop.append(runs_in_event_loop())
+        return as_rows(observation)
+
+    monkeypatch.setattr(policy, "as_rows", noted)
+    with serving(PolicyServer(policy)) as client:
+        few = client.post("/act", json={"observation": [[0.0] * 4] * 2}).raise_for_status().json()
+        many = client.post("/act", json={"observation": [[0.0] * 4] * 5000}).raise_for_status().json()
+    assert read_in_loop == [True, False]
+    assert many["action"] == few["action"][:1] * 5000
+
+
 def test_a_client_that_leaves_is_counted_and_no_error(client: httpx.Client):
     """Its request ends in mid-body; others are answered."""
     address = (client.base_url.host, client.base_url.port or 0)
