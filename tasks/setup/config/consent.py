@@ -2,9 +2,10 @@
 
 `run.json` may name an algorithm, an environment or its wrappers as `module:Name`. A module that Python finds in the
 working directory is imported only if this user trains the run on this machine, or has said that the run is trusted. So
-is a C++ header that `run.json` holds: it is compiled and loaded only then; and an address that `run.json` names is
-connected to only then. Installed packages and folders that the user
-named in PYTHONPATH need no consent. Imports no torch, and none of the modules.
+is a C++ header that `run.json` holds: it is compiled and loaded only then; an address that `run.json` names is
+connected to only then; and a function that makes PettingZoo's environments is called only then, since any function of
+any package could be named. Other code of installed packages, and of folders that the user named in PYTHONPATH, needs no
+consent. Imports no torch, and none of the modules.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from penstock.storage.runs.run import RunFolder
 
 _TRUSTED_RUNS = "trusted-runs"
+_CALLED = "pettingzoo/"
+"""The family in whose ids `module:function` is called, and not searched for a class or a registered id."""
 
 
 def require_consent(run: RunFolder, *needed: str) -> dict[str, Any]:
@@ -44,10 +47,10 @@ def require_consent(run: RunFolder, *needed: str) -> dict[str, Any]:
         ConfigError: the user's configuration folder can't be read.
     """
     description: dict[str, Any] = run.load("config", *needed)
-    found, header = local_code(description["config"]), _header_of(description["config"])
-    address = _address_of(description["config"])
-    if (not found and header is None and address is None) or _identity(description) in _trusted():
+    config = description["config"]
+    if not _needs_consent(config) or _identity(description) in _trusted():
         return description
+    found, header, address, function = local_code(config), _header_of(config), _address_of(config), _function_of(config)
     code = ", ".join(f"{setting} = '{name}' ({origin})" for setting, name, origin in found)
     trust = (
         f"since this user has not trained or trusted the run here. Read it, then add --trust once: "
@@ -62,6 +65,11 @@ def require_consent(run: RunFolder, *needed: str) -> dict[str, Any]:
         raise ConsentError(
             f"run '{run.name}' has its environments behind a socket at {address} (environment.address in its run.json)"
             f"{f', and names code in the working directory: {code}' if found else ''}. Nothing is connected to, {trust}"
+        )
+    if function is not None:
+        raise ConsentError(
+            f"run '{run.name}' names '{function}' (environment.id in its run.json), and could name any function of any "
+            f"package there{f'; and code in the working directory: {code}' if found else ''}. It is not called, {trust}"
         )
     raise ConsentError(
         f"run '{run.name}' names code that Python finds in the working directory: {code}. It is not imported, {trust}; "
@@ -80,13 +88,16 @@ def record_consent(run: RunFolder) -> bool:
     """
     description = run.load("config")
     identity, trusted = _identity(description), _trusted()
-    config = description["config"]
-    needs_none = not local_code(config) and _header_of(config) is None and _address_of(config) is None
-    if needs_none or identity in trusted:
+    if not _needs_consent(description["config"]) or identity in trusted:
         return False
     lines = "".join(f"{line}\n" for line in sorted({*trusted, identity}))
     write_private(config_folder() / _TRUSTED_RUNS, lines.encode())
     return True
+
+
+def _needs_consent(config: Mapping[str, Any]) -> bool:
+    named = (_header_of(config), _address_of(config), _function_of(config))
+    return any(one is not None for one in named) or bool(local_code(config))
 
 
 def local_code(config: Mapping[str, Any]) -> list[tuple[str, str, Path]]:
@@ -136,6 +147,13 @@ def _address_of(config: Mapping[str, Any]) -> str | None:
     environment = config.get("environment")
     address = environment.get("address") if isinstance(environment, dict) else None
     return None if address is None else str(address)
+
+
+def _function_of(config: Mapping[str, Any]) -> str | None:
+    """Return the id that names the function to be called for environments; None if none is."""
+    environment = config.get("environment")
+    name = str(environment.get("id", "")) if isinstance(environment, dict) else ""
+    return name if name.startswith(_CALLED) and ":" in name else None
 
 
 def _found_here(package: str) -> Path | None:

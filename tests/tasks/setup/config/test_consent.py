@@ -90,6 +90,17 @@ def test_a_header_needs_consent(tmp_path, key):
     require_consent(run)
 
 
+@pytest.mark.parametrize("named", ["pettingzoo/os:system", "pettingzoo/planted_module:X"])
+def test_a_function_that_makes_environments_needs_consent(tmp_path, named):
+    """Wherever its module is: it would be called with settings of the run, whatever it does."""
+    run = run_of(tmp_path, env=named)
+    with pytest.raises(ConsentError, match=rf"names '{named}' .*any function.*It is not called.*--trust"):
+        require_consent(run)
+    assert record_consent(run)
+    require_consent(run)
+    assert not record_consent(run)
+
+
 def test_an_address_needs_consent(tmp_path):
     """A stored run chooses nobody to connect to; another address needs consent again."""
     folders = []
