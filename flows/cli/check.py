@@ -39,6 +39,11 @@ if TYPE_CHECKING:
 
 _ENVIRONMENT = "CartPole-v1"
 """The environment in which an algorithm is checked unless the user names one."""
+_ENVIRONMENTS = {
+    **dict.fromkeys(("sac", "td3", "td3_bc"), "Pendulum-v1"),
+    **dict.fromkeys(("mappo", "ippo"), "simple_spread_v3"),
+}
+"""The same by algorithm, of those that can't act in that one."""
 
 _SHOWN_HEADERS = 5
 _MARKS = {"pass": "[green]ok  [/]", "fail": "[red]FAIL[/]", "skip": "[yellow]skip[/]"}
@@ -120,7 +125,8 @@ def check_one_algorithm(target: str, environment_id: str | None, options: Sequen
 
     Args:
         target: as typed.
-        environment_id: provides the rows; None for the preset's own, and for CartPole where it has none.
+        environment_id: provides the rows; None for the preset's own, and for one that the algorithm can act in where it
+            has none.
         options: settings of the algorithm, and those of the environment; of a preset, any.
 
     Raises:
@@ -130,11 +136,14 @@ def check_one_algorithm(target: str, environment_id: str | None, options: Sequen
     if target in presets() and target not in trained | replayed:
         config = configured(target, options, {})
         given = parse_overrides(options, TrainConfig).get("environment", {})
-        return check_algorithm(config, _environment(given, environment_id) if environment_id else config.environment)
+        if environment_id:
+            return check_algorithm(config, _environment(given, environment_id, config.algorithm.name))
+        return check_algorithm(config, config.environment)
     if target in presets(REPLAY_PRESETS_FOLDER):
         base = load_preset(target, REPLAY_PRESETS_FOLDER) | {"source": {"runs": ["any"]}}
         overrides = parse_overrides(options, ReplayConfig)
-        return check_algorithm(build_replay_config(with_overrides(base, overrides)), _environment({}, environment_id))
+        replay = build_replay_config(with_overrides(base, overrides))
+        return check_algorithm(replay, _environment({}, environment_id, replay.algorithm.name))
     file, _, class_name = target.partition(":")
     name = name_in_file(Path(file), class_name) if Path(file).suffix == ".py" else target
     if ":" not in name and name not in trained | replayed:
@@ -147,14 +156,14 @@ def check_one_algorithm(target: str, environment_id: str | None, options: Sequen
     is_replayed = name in replayed and name not in trained
     kind = ReplayConfig if is_replayed else TrainConfig
     overrides = parse_overrides(options, kind, name)
-    environment = _environment(overrides.get("environment", {}), environment_id)
+    environment = _environment(overrides.get("environment", {}), environment_id, name)
     values = {"algorithm": {**overrides.get("algorithm", {}), "name": name}}
     if is_replayed:
         return check_algorithm(build_replay_config({"source": {"runs": ["any"]}, **values}), environment)
     return check_algorithm(build_config(values), environment)
 
 
-def _environment(given: Mapping[str, Any], environment_id: str | None) -> EnvironmentSettings:
+def _environment(given: Mapping[str, Any], environment_id: str | None, algorithm: str) -> EnvironmentSettings:
     """Return the settings of the environment that provides the rows, of those that the user gives."""
-    named = {"id": environment_id} if environment_id else {} if {"id", "header"} & set(given) else {"id": _ENVIRONMENT}
-    return build_config({"environment": {**given, **named}}).environment
+    usual = {} if {"id", "header"} & set(given) else {"id": _ENVIRONMENTS.get(algorithm, _ENVIRONMENT)}
+    return build_config({"environment": {**given, **({"id": environment_id} if environment_id else usual)}}).environment

@@ -334,7 +334,10 @@ def check_algorithm(
     target: Annotated[str, typer.Argument(help="module:Class, a file, file.py:Class, a built-in one, or a preset.")],
     env: Annotated[
         str | None,
-        typer.Option(help="Environment that provides the rows.", show_default="the preset's, or CartPole-v1"),
+        typer.Option(
+            help="Environment that provides the rows.",
+            show_default="the preset's, or one that fits",
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

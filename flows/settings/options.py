@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import tomllib
 from itertools import pairwise
 from pathlib import PurePath
@@ -169,10 +170,14 @@ def _spelled(text: str, option: str) -> str:
 
 
 def _parse(text: str) -> Any:
-    """Parse a TOML value; other text is returned as it is, and empty text means no value."""
+    """Parse a TOML value, or a list or table of JSON; other text is returned as it is, and empty text is no value."""
     if text in {"", "none"}:
         return None
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except (tomllib.TOMLDecodeError, RecursionError):
+        pass
+    try:
+        return json.loads(text) if text.startswith(("[", "{")) else text
+    except (ValueError, RecursionError):
         return text

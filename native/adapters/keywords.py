@@ -67,7 +67,11 @@ def check_keywords(env_id: str, keywords: Mapping[str, inspect.Parameter], given
 def suggestion(keywords: Mapping[str, inspect.Parameter], given: Mapping[str, Any]) -> str:
     """Return the end of a message about a refused construction: names that are near unknown ones, or all names."""
     unknown = [name for name in given if name not in keywords]
-    offered = [f"{name}={one.default!r}" for name, one in keywords.items() if name not in {"self", "render_mode"}]
+    offered = [
+        name if one.default is one.empty else f"{name}={one.default!r}"
+        for name, one in keywords.items()
+        if name not in {"self", "render_mode"}
+    ]
     if not unknown or not offered:
         return ""
     near = [match for name in unknown for match in get_close_matches(name, keywords, n=1)]

@@ -131,7 +131,8 @@ def configuration(
         if name not in own and not (name in defaults and np.array_equal(value, defaults[name]))
     )
     others = f"; Gymnasium's own, 'gymnasium/{environment_id}', takes the keyword arguments of its class"
-    ending = others if environment_id in gymnasium.registry else ""
+    # Ids of families are Penstock's own, which Gymnasium steps as well.
+    ending = others if environment_id in gymnasium.registry and "/" not in environment_id else ""
     refuse_unknown(environment_id, unknown, own, kind="configuration field", listed_as="fields", ending=ending)
     return {name: one_each(name, given.get(name, default), default, num_envs) for name, default in defaults.items()}
 

@@ -16,6 +16,7 @@ from penstock.storage.runs.continuing.extensions import list_extensions
 from penstock.storage.runs.continuing.leftovers import clear_leftovers
 from penstock.storage.runs.lease import acquire, refuse_driven
 from penstock.storage.runs.run import RUN
+from penstock.storage.shards.header import without_resuming
 from penstock.storage.shards.verify import check_content, read_whole
 from penstock.storage.transfer.progress import ProgressCount
 
@@ -193,18 +194,22 @@ def _refuse_committed(source: RunFolder, damaged: dict[str, CorruptObjectError])
         return
     for ref in source.described():
         if ref.name in damaged:
-            raise damaged[ref.name]
+            raise _of_a_commit(damaged[ref.name]) from damaged[ref.name]
     newest = source.log.newest_stage()
     for commit in source.log.chain(source.genesis(), -1 if newest is None else newest):
         for ref in commit.references():
             if ref.name in damaged:
-                raise damaged[ref.name]
+                raise _of_a_commit(damaged[ref.name]) from damaged[ref.name]
     _log.warning(
         "run=%s: %d damaged objects that no commit names were left out, such as '%s'",
         source.name,
         len(damaged),
         min(damaged),
     )
+
+
+def _of_a_commit(error: CorruptObjectError) -> CorruptObjectError:
+    return CorruptObjectError(f"{without_resuming(error)}. A commit names it: restore it from another copy")
 
 
 def _ref_of(name: str) -> Ref | None:

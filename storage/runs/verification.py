@@ -16,6 +16,7 @@ from penstock.storage.runs.continuing.arrival_orders import damaged_orders
 from penstock.storage.runs.continuing.extensions import extension_after, extension_name
 from penstock.storage.runs.lease import acquire
 from penstock.storage.runs.reader_claims import shards_kept_from
+from penstock.storage.shards.header import without_resuming
 from penstock.storage.shards.verify import check_content, read_whole
 from penstock.storage.transfer.progress import ProgressCount
 
@@ -109,9 +110,12 @@ def verify_run(
     progress = ProgressCount(len(refs), on_progress)
 
     def check(ref: Ref) -> Fault | None:
-        problem = _problem(run.store, ref)
+        error = _error(run.store, ref)
         progress.add_one()
-        return Fault(ref.name, problem, ref.name in committed) if problem else None
+        if error is None:
+            return None
+        is_committed = ref.name in committed
+        return Fault(ref.name, without_resuming(error) if is_committed else str(error), is_committed)
 
     with system.executor(_THREADS, "verify") as threads:
         faults += filter(None, threads.map(check, refs))
@@ -164,7 +168,7 @@ def _still_damaged(run: RunFolder, names: Iterable[str]) -> list[str]:
         if name in problems:
             return True
         refs = [copies[name]] if name in copies else _refs([name])[0]
-        return any(_problem(run.store, ref) for ref in refs)
+        return any(_error(run.store, ref) for ref in refs)
 
     return [name for name in names if name not in committed and is_damaged(name)]
 
@@ -239,11 +243,11 @@ def _refs(names: Iterable[str]) -> tuple[list[Ref], int]:
     return refs, foreign
 
 
-def _problem(store: Store, ref: Ref) -> str:
+def _error(store: Store, ref: Ref) -> CorruptObjectError | None:
     try:
         check_content(read_whole(store, ref), ref, store.url)
     except CorruptObjectError as error:
-        return str(error)
+        return error
     except ObjectNotFoundError:  # removed meanwhile
-        return ""
-    return ""
+        return None
+    return None

@@ -38,6 +38,12 @@ _NUMBERS = ("run_seed", "stage", "round", "tile", "steps", "envs", "min_policy_v
 RESUME_ADVICE = "Resume the run: a round that no commit names is acted again"
 ADVICE = f"it was altered or cut short. {RESUME_ADVICE}"
 
+
+def without_resuming(error: Exception) -> str:
+    """Return an error's text without the advice to resume, for objects that no resume makes again."""
+    return str(error).removesuffix(f". {RESUME_ADVICE}")
+
+
 MALFORMED = (
     pa.ArrowException,
     ValueError,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from penstock.storage.errors import CorruptObjectError, ObjectNotFoundError, SpecMismatchError
-from penstock.storage.shards.header import RESUME_ADVICE
+from penstock.storage.shards.header import without_resuming
 from penstock.tasks.data.input.memory_budget import read_budget_bytes
 from penstock.tasks.data.input.pipeline import ShardPipeline
 from penstock.tasks.data.input.run_selection import from_root
@@ -87,7 +87,7 @@ class StoredFeed(PipelineFeed):
         try:
             return planned, self._pipeline.take()
         except (CorruptObjectError, ObjectNotFoundError) as error:
-            found = str(error).removesuffix(f". {RESUME_ADVICE}")  # which acts nothing again in a replay
+            found = without_resuming(error)  # which acts nothing again in a replay
             raise CorruptObjectError(
                 f"shard {where}, which this replay reads, is damaged or missing: {found}. Restore it from a copy, or "
                 f"start another replay without it"

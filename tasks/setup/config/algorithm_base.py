@@ -231,6 +231,7 @@ def check_bounds(
 
 _SMALLEST_PIXELS = 36
 """The network 'nature' takes no smaller images."""
+_MOST_CHANNELS = 4  # of an image with its channels last: red, green, blue and opacity
 _SMALLEST_CELLS = {"small": 3, "lines": 4}
 """Networks of grids of cells, and the smallest side of a grid that each takes."""
 _MOST_CELLS = 400
@@ -310,9 +311,18 @@ def check_images(network: str, environment: EnvironmentSpec) -> None:
         kind = "grids [height, width, channels]" if network in _SMALLEST_CELLS else "images [channels, height, width]"
         least = f" of {smallest} x {smallest} at least" if smallest > 1 else ""
         least += f" and {_MOST_CELLS} cells at most" if network == "lines" else ""
+        advice = f"choose {'leaves' if leaves else 'mlp'}"
+        if (
+            network not in _SMALLEST_CELLS
+            and len(shape) == _IMAGE_DIMENSIONS
+            and shape[-1] <= _MOST_CHANNELS < shape[0]
+        ):
+            advice = (
+                "its channels are last. Where Gymnasium steps it, its wrapper GrayscaleObservation and then "
+                "FrameStackObservation with stack_size = 4 give [4, height, width]: name both in environment.wrappers"
+            )
         raise ConfigError(
-            f"algorithm.network = '{network}': {environment['id']} observes {shape}, expected {kind}{least}; choose "
-            f"{'leaves' if leaves else 'mlp'}"
+            f"algorithm.network = '{network}': {environment['id']} observes {shape}, expected {kind}{least}; {advice}"
         )
 
 

@@ -159,6 +159,12 @@ class EnvironmentSettings(Settings):
         "as gymnasium.wrappers.TimeAwareObservation or module:Class, or tables with name and settings.",
     )
 
+    @field_validator("wrappers", mode="before")
+    @classmethod
+    def _several(cls, wrappers: Any) -> Any:
+        """Take one wrapper as a list of one, as the command line gives it."""
+        return (wrappers,) if isinstance(wrappers, (str, dict)) else wrappers
+
     @field_validator("wrappers")
     @classmethod
     def _named(cls, wrappers: tuple[str | WrapperSettings, ...]) -> tuple[str | WrapperSettings, ...]:

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-Widths = tuple[Annotated[int, Field(ge=1)], ...]
-"""Widths of layers."""
+Widths = Annotated[tuple[Annotated[int, Field(ge=1, le=1 << 16)], ...], Field(max_length=64)]
+"""Widths of layers: two of the largest have sixteen gigabytes of weights between them."""
 
 Hidden = Annotated[Widths, Field(description="Widths of the hidden layers.")]
 

@@ -50,6 +50,7 @@ class ScheduleSettings(Settings):
     rounds_per_stage: int = Field(
         10,
         ge=1,
+        le=1 << 20,
         description="Rounds in a stage; a stage ends with a commit, the resume point.",
     )
     max_stages: int = Field(20, ge=1, description="Stop after this many stages.")

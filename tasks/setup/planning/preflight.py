@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import closing
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from penstock import native
 from penstock.native.kernel_level import UnknownLevelError, level
@@ -28,11 +31,13 @@ from penstock.tasks.setup.distribution.dataflow import (
 from penstock.tasks.setup.distribution.policies import AUTO
 
 if TYPE_CHECKING:
-    from penstock.native import EnvironmentPool
+    from penstock.native import EnvironmentPool, EnvironmentSpec
     from penstock.storage.stores.protocol import Store
     from penstock.tasks.setup.config.cluster import ClusterSettings
     from penstock.tasks.setup.config.run import RunConfig
     from penstock.tasks.setup.distribution.policies import DistributionPolicy
+
+_MOST_ROUND_BYTES = 64 << 30
 
 
 def check_quorum(config: RunConfig, policy: DistributionPolicy) -> None:
@@ -245,11 +250,30 @@ def check_acting(config: RunConfig) -> None:
     """Check a configuration that has its environment as `check_environment` does, which has the errors."""
     with closing(make_pool(config, 1)) as pool:
         environment = pool.environment
+        if isinstance(config, TrainConfig):
+            _check_round_bytes(config, environment)
         if pool.restores_by_replay:
             _try_one_step(config, pool)
     custom = probe_algorithm(config).rows if isinstance(config.algorithm, CustomAlgorithmSettings) else None
     if isinstance(config, TrainConfig):
         check_stored_as(config, environment, custom)
+
+
+def _check_round_bytes(config: TrainConfig, environment: EnvironmentSpec) -> None:
+    """Refuse tiles whose observations of one round no machine holds.
+
+    Raises:
+        ConfigError: names the settings and the bytes.
+    """
+    steps, envs = config.schedule.round_steps, config.environment.envs_per_tile
+    spec = environment["observation"]
+    nbytes = steps * envs * math.prod(spec["shape"]) * np.dtype(spec["dtype"]).itemsize
+    if nbytes > _MOST_ROUND_BYTES:
+        raise ConfigError(
+            f"schedule.round_steps = {steps:,} and environment.envs_per_tile = {envs:,}: a round of a tile would hold "
+            f"{nbytes / 2**30:,.0f} GiB of observations, expected {_MOST_ROUND_BYTES >> 30} at most; choose shorter "
+            f"rounds or smaller tiles"
+        )
 
 
 def _try_one_step(config: RunConfig, pool: EnvironmentPool) -> None:

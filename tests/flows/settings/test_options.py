@@ -1,5 +1,6 @@
 """Settings of several algorithms: as options of the command line, in the list of settings, and in Prefect's form."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,17 @@ def test_a_setting_of_any_algorithm_is_an_option():
         parse_overrides(["--nme", "x"])
     with pytest.raises(ConfigError, match=r"--zzz: no such setting; `penstock settings` lists them all"):
         parse_overrides(["--zzz", "x"])
+
+
+def test_wrappers_are_given_as_toml_as_json_or_alone():
+    """A shell's user knows JSON; text that is neither stays text."""
+    named, settings = "gymnasium.wrappers.FrameStackObservation", {"stack_size": 4}
+    expected = {"environment": {"wrappers": [{"name": named, "settings": settings}]}}
+    assert parse_overrides(["--wrappers", f'[{{name = "{named}", settings = {{stack_size = 4}}}}]']) == expected
+    assert parse_overrides(["--wrappers", json.dumps(expected["environment"]["wrappers"])]) == expected
+    alone = build_config(parse_overrides(["--wrappers", named]))
+    assert alone.environment.wrappers == (named,)
+    assert parse_overrides(["--wrappers", "[half"]) == {"environment": {"wrappers": "[half"}}
 
 
 def test_settings_are_searched_by_name_and_meaning():

@@ -82,6 +82,7 @@ def test_each_damaged_object_is_found_alone(history, folder, tmp_path, kind):
         (fault,) = verify_run(history.run).faults
         assert (fault.name, fault.committed) == (name, name in committed)
         assert "\n" not in fault.problem
+        assert not fault.committed or "Resume the run" not in fault.problem
         shutil.copy(kept, folder / name)
     assert verify_run(history.run).faults == ()
 

@@ -116,6 +116,12 @@ def test_shipped_algorithms_pass(name: str, environment_id: str):
     assert len(report.checks) == 13
 
 
+@pytest.mark.parametrize("name", ["td3_bc", "halfcheetah-td3-bc", *slow_after(0, ["sac", "td3", "mappo", "ippo"])])
+def test_without_an_environment_one_is_taken_that_the_algorithm_can_act_in(name: str):
+    """CartPole's actions are no vectors, and one agent is no team."""
+    assert failures(check_one_algorithm(name, None, [])) == {}
+
+
 @pytest.mark.parametrize("name", slow_after(1, ["mappo", "ippo"]))
 @pytest.mark.parametrize("environment_id", slow_after(1, ["simple_spread_v3", "simple_spread_continuous_v3"]))
 def test_algorithms_with_networks_for_each_agent_pass(name: str, environment_id: str):

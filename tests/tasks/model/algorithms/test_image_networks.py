@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 import torch
@@ -16,6 +16,7 @@ from penstock.tasks.model.algorithms.iql import IQL
 from penstock.tasks.model.algorithms.sac import SAC
 from penstock.tasks.model.nn.layers import part
 from penstock.tasks.roles.learning.gradients import minibatch_gradient
+from penstock.tasks.setup.config.algorithm_base import check_images
 from penstock.tasks.setup.config.loading import build_config
 from penstock.tasks.setup.config.off_policy import DQNSettings, SACSettings
 from penstock.tasks.setup.config.offline import BehaviourCloningSettings, IQLSettings
@@ -215,3 +216,8 @@ def test_what_is_not_supported_is_refused_by_name():
     board = {"environment": {"id": "ConnectFour-v0"}, "algorithm": {"name": "dqn", "network": "nature"}}
     with pytest.raises(ConfigError, match=r"network = 'nature': ConnectFour-v0 observes \[6, 7, 2\], expected images"):
         make_pool(build_config(board), 1)
+    colours = {"observation": {"dtype": "uint8", "shape": [96, 96, 3], "low": 0, "high": 255}, "id": "CarRacing-v3"}
+    with pytest.raises(
+        ConfigError, match=r"nature': CarRacing-v3 observes \[96, 96, 3\], .* channels are last\. .*Frame"
+    ):
+        check_images("nature", cast("Any", colours))

@@ -201,6 +201,21 @@ LISTED = {
 
 
 @pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"algorithm": {"hidden": [64, 1_000_000]}}, r"algorithm\.hidden\.1 = 1000000: .* 65536"),
+        ({"algorithm": {"hidden": [8] * 65}}, r"algorithm\.hidden .* 64"),
+        ({"schedule": {"rounds_per_stage": 10**12}}, r"rounds_per_stage = 1000000000000: .* 1048576"),
+        ({"schedule": {"round_steps": 10**9}}, r"round_steps = 1,000,000,000 and .*envs_per_tile = 64: .* GiB of obs"),
+    ],
+)
+def test_sizes_that_no_machine_holds_are_refused(values, said):
+    """A worker would take all memory first, and then fail with its allocator's words."""
+    with pytest.raises(ConfigError, match=said):
+        plan(build_config(values))
+
+
+@pytest.mark.parametrize(
     ("changes", "said"),
     [
         (
