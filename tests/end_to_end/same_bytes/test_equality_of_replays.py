@@ -63,10 +63,11 @@ def test_several_learners_of_a_replay_equal_one(policy_runs, policy_cluster, alg
 
 
 @pytest.mark.slow
-def test_a_replay_that_loses_a_learner_changes_no_byte(policy_runs, policy_bench, policy_cluster):
+@pytest.mark.parametrize(("algorithm", "acted_by"), [("iql", "ppo"), ("behaviour_cloning", "ppo"), ("td3_bc", "sac")])
+def test_a_replay_that_loses_a_learner_changes_no_byte(policy_runs, policy_bench, policy_cluster, algorithm, acted_by):
     """The learner may be killed before the rendezvous, during it, while it learns, or between two stages."""
-    source = policy_runs.get("ppo", ALONE)
-    rows = ("--from", source.name, "--shards-per-round", "5", "--algorithm.name", "iql", "--hidden", "[8]")
+    source = policy_runs.get(acted_by, ALONE)
+    rows = ("--from", source.name, "--shards-per-round", "5", "--algorithm.name", algorithm, "--hidden", "[8]")
     portions = ("--rounds-per-stage", "4", "--max-stages", "3", "--evaluation-episodes", "1")
     where = (
         "--store",
@@ -78,13 +79,13 @@ def test_a_replay_that_loses_a_learner_changes_no_byte(policy_runs, policy_bench
         "--learn-tasks",
         "2",
     )
-    for name, losses in (("whole", 0), ("disturbed", 2)):
+    for name, losses in ((whole := f"whole-{algorithm}", 0), (disturbed := f"disturbed-{algorithm}", 2)):
         flow = policy_bench.penstock("replay", name, *rows, *portions, *where)
         for _ in range(losses):
             policy_cluster.members.wait_whole(policy_cluster.workers)
             os.kill(policy_cluster.members.pid_of("worker-1", name, flow), signal.SIGKILL)
         flow.succeed()
-    assert_same(StoredRun(source.url, "disturbed"), StoredRun(source.url, "whole").content())
+    assert_same(StoredRun(source.url, disturbed), StoredRun(source.url, whole).content())
 
 
 @pytest.mark.parametrize("policy", ["single_learner_fine", "gpu_only", "environments"])
