@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SPAN = "penstock"
-"""Name of the spans that members' tasks are submitted in."""
+"""Name of the spans in which the tasks of members and evaluations are submitted."""
 _KEPT_SECONDS = 120.0
 """Workers still send a span's metrics with their heartbeats, for some seconds after its end."""
 

@@ -6,6 +6,7 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from distributed import span
 from distributed.scheduler import KilledWorker
 from prefect import task
 from prefect.cache_policies import NO_CACHE
@@ -14,6 +15,7 @@ from prefect.runtime import task_run
 
 from penstock.storage.errors import GangError
 from penstock.tasks.driver.failures import explain
+from penstock.tasks.driver.forgetting import SPAN
 from penstock.tasks.driver.worker_slots import is_running
 from penstock.tasks.roles.worker.entrypoint import run_evaluation
 
@@ -86,16 +88,17 @@ def forget_task_runs() -> None:
 @task(name="evaluate", task_run_name="evaluate stage {stage}", cache_policy=NO_CACHE, persist_result=False)
 def evaluate(stage: int, evaluation: Evaluation) -> dict[str, float]:
     """Act greedily with the stage's last snapshot, on seeds that training never saw."""
-    future = evaluation.client.submit(
-        run_evaluation,
-        evaluation.assignment.to_json(),
-        evaluation.snapshot,
-        evaluation.episodes,
-        stage,
-        key=f"evaluate {evaluation.assignment.topic} {task_run.id}",
-        resources=evaluation.resources,
-        pure=False,
-    )
+    with span(SPAN):
+        future = evaluation.client.submit(
+            run_evaluation,
+            evaluation.assignment.to_json(),
+            evaluation.snapshot,
+            evaluation.episodes,
+            stage,
+            key=f"evaluate {evaluation.assignment.topic} {task_run.id}",
+            resources=evaluation.resources,
+            pure=False,
+        )
     try:
         return _result_of(future, stage, evaluation)
     except BaseException as error:

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from distributed import Reschedule, get_worker
+from distributed.spans import CONTEXTS_WITH_SPAN_ID
 
 from penstock.storage.errors import GangError, PenstockError
 from penstock.tasks.runtime import shutdown
@@ -23,6 +24,8 @@ from penstock.tasks.runtime.results import MemberResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+    from distributed import Worker
 
     from penstock.storage.refs import SnapshotRef
     from penstock.tasks.runtime.results import ComponentResult
@@ -47,6 +50,19 @@ def keep_freed_memory() -> None:
     set_option(_M_TRIM_THRESHOLD, _KEPT_BYTES)
 
 
+def forget_metrics(worker: Worker) -> None:
+    """Remove a worker's sums of Dask's metrics for spans whose tasks have ended, of which each stage has its own.
+
+    Runs in the worker's event loop. Dask keeps them as long as the worker lives and reads none of them again, since
+    heartbeats send others.
+    """
+    spans = {task.span_id for task in worker.state.tasks.values()}
+    for sums in (worker.digests_total, worker.digests_max):
+        for name in list(sums):
+            if isinstance(name, tuple) and name[0] in CONTEXTS_WITH_SPAN_ID and name[1] not in spans:
+                del sums[name]
+
+
 def run_member(assignment: Mapping[str, Any]) -> MemberResult:
     """Run one member of a gang to the end."""
     context_module = importlib.import_module("penstock.tasks.runtime.run_context")
@@ -55,6 +71,8 @@ def run_member(assignment: Mapping[str, Any]) -> MemberResult:
     membership_module = importlib.import_module("penstock.tasks.runtime.membership")
     usage_module = importlib.import_module("penstock.tasks.runtime.usage")
     keep_freed_memory()
+    worker = get_worker()
+    worker.loop.add_callback(forget_metrics, worker)
     parsed = Assignment.from_json(assignment)
     context = context_module.load_context(parsed)
     meter = usage_module.UsageMeter(parsed.member, context.store_calls)

@@ -1,12 +1,13 @@
-"""Workers print no traceback of an error that the flow reports in one line."""
+"""Workers print no traceback of an error that the flow reports in one line, and keep nothing of stages that ended."""
 
 import logging
+import time
 
 import pytest
-from distributed import Client
+from distributed import Client, Worker, span
 
 from penstock.storage.errors import GangError, LeaseLostError
-from penstock.tasks.roles.worker.entrypoint import is_unreported
+from penstock.tasks.roles.worker.entrypoint import forget_metrics, is_unreported
 
 
 def fail(error: Exception) -> None:
@@ -31,3 +32,33 @@ def test_only_unexpected_errors_print_a_traceback():
     (printed,) = [record.getMessage() for record in records if "Compute Failed" in record.getMessage()]
     assert "ZeroDivisionError" in printed
     assert "Traceback" in printed
+
+
+def spans_with_sums(dask_worker: Worker) -> set[str]:
+    return {name[1] for name in dask_worker.digests_total if isinstance(name, tuple) and name[0] == "execute"}
+
+
+def forget(dask_worker: Worker) -> None:
+    forget_metrics(dask_worker)
+
+
+def test_a_worker_keeps_metrics_of_living_spans_alone():
+    """Dask itself keeps those of every stage for as long as a worker lives: a run of many stages would grow."""
+    with Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address="127.0.0.1:0") as client:
+        ended = set()
+        # Tasks whose keys begin alike are in one span for as long as one of them lives.
+        for stage in ("first", "second", "third"):
+            with span("stage") as span_id:
+                assert client.submit(abs, -1, key=f"{stage}-0", pure=False).result(150) == 1
+            ended.add(span_id)
+        with span("stage") as living:
+            held = client.submit(abs, -7, key="living-0", pure=False)
+        assert held.result(150) == 7
+        (sums,) = client.run(spans_with_sums).values()
+        assert ended | {living} <= sums
+        deadline = time.monotonic() + 150
+        while ended & sums:  # a task is a worker's until the scheduler has told it to forget it
+            assert time.monotonic() < deadline
+            client.run(forget)
+            (sums,) = client.run(spans_with_sums).values()
+        assert living in sums
