@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import weakref
+from os.path import commonprefix
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from penstock.storage import system
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
     from penstock.storage.stores.protocol import Store
 
+_LISTED_AT_ONCE = 1000
+"""Names that S3 lists with one request."""
 _logger = logging.getLogger(__name__)
 _Name = TypeVar("_Name")
 _Key = TypeVar("_Key")
@@ -100,6 +103,31 @@ def stored_snapshot(store: Store, version: int, attempt: int) -> SnapshotRef | N
     for name, parsed in named_objects(store, f"{folder}/{version:08d}-", parse_snapshot_name):
         _put(found, version, SnapshotRef(name=name, digest=parsed.digest, nbytes=0, version=version))
     return found.get(version)
+
+
+def stored_snapshots(store: Store, versions: range, attempt: int) -> dict[int, str]:
+    """Return the names of an attempt's snapshots of these versions, by version.
+
+    Lists few others, however many versions a run has: at most a thousand, or ten times as many as these.
+    """
+    folder = snapshot_folder(attempt)
+    return {
+        parsed.version: name
+        for prefix in _prefixes(versions)
+        for name, parsed in named_objects(store, f"{folder}/{prefix}", parse_snapshot_name)
+        if parsed.version in versions and name.count("/") == folder.count("/") + 1
+    }
+
+
+def _prefixes(versions: range) -> list[str]:
+    """Return what names of these versions begin with, and few others': two where no one prefix is long enough."""
+    first, last, unit = versions[0], versions[-1], 1
+    while first // (10 * unit) != last // (10 * unit):
+        unit *= 10
+    # From here on all have another digit in the highest place in which the first and the last one differ.
+    middle = last // unit * unit
+    parts = [(first, middle - 1), (middle, last)] if 10 * unit > _LISTED_AT_ONCE else [(first, last)]
+    return [commonprefix([f"{start:08d}", f"{stop:08d}"]) for start, stop in parts]  # noqa: RUF071  (text)
 
 
 def named_objects(store: Store, prefix: str, parse: Callable[[str], _Name]) -> Iterator[tuple[str, _Name]]:

@@ -13,12 +13,12 @@ from penstock.storage import system
 from penstock.storage.cache.node_cache import CacheTally
 from penstock.storage.digest import digest
 from penstock.storage.errors import CorruptObjectError, StageMismatchError, StoreError
-from penstock.storage.refs import SnapshotRef, difference_name, parse_snapshot_name, snapshot_name
+from penstock.storage.refs import SnapshotRef, difference_name, snapshot_name
 from penstock.storage.tensors import load_tensors
 from penstock.storage.transfer.background_uploads import Uploads
 from penstock.tasks.data.snapshots.differences import apply_difference, encode_difference
 from penstock.tasks.data.snapshots.handed_versions import decode_version, encode_version
-from penstock.tasks.runtime.stored_objects import named_objects, snapshot_folder, stored_snapshot
+from penstock.tasks.runtime.stored_objects import snapshot_folder, stored_snapshot, stored_snapshots
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -244,13 +244,9 @@ class SnapshotPublisher:
         self._attempt = assignment.attempt
         self._context = context
         self._membership = membership
-        self._existing = {
-            parsed.version: name
-            for name, parsed in named_objects(
-                context.run.store, f"{snapshot_folder(assignment.attempt)}/", parse_snapshot_name
-            )
-            if name.count("/") == snapshot_folder(assignment.attempt).count("/") + 1
-        }
+        rounds = context.rounds_of(assignment.stage)
+        versions = range(rounds.start, rounds.stop + 1)
+        self._existing = stored_snapshots(context.run.store, versions, assignment.attempt)
         remote = context.run.store.path(snapshot_folder(assignment.attempt)) is None
         # Without the snapshot that failed to be stored, the shards for which its learner waits never come.
         self._uploads = Uploads(_UPLOAD_THREADS if remote else 0, _UPLOAD_BUDGET_BYTES, membership.fail)

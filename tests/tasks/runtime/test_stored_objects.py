@@ -18,6 +18,7 @@ from penstock.tasks.runtime.stored_objects import (
     snapshot_folder,
     stored_shards,
     stored_snapshot,
+    stored_snapshots,
     stored_states,
 )
 
@@ -72,6 +73,43 @@ def test_snapshots_are_found_by_version(store: Store):
     assert (first.name, first.digest, first.version) == (snapshot_name(7, ONE), ONE, 7)
     assert (second.name, second.digest, second.version) == (later, TWO, 7)
     assert stored_snapshot(store, 8, 0) is None
+
+
+@pytest.mark.parametrize(
+    "versions",
+    [
+        range(5),
+        range(7, 8),
+        range(12_340, 12_345),
+        range(998, 1_003),
+        range(9_998, 10_003),
+        range(99_950, 100_071),
+        range(150, 4_451),
+        range(99_999_998, 100_000_003),
+    ],
+    ids=str,
+)
+def test_a_stage_finds_its_snapshots_among_those_of_a_long_run(
+    store: Store, versions: range, monkeypatch: pytest.MonkeyPatch
+):
+    """Few others can be listed: a learner does it at each stage's beginning. Other attempts' are not taken."""
+    others = {versions.start - 1, versions.stop, *range(0, 200_000, 500), *range(99_999_000, 100_001_000, 10)}
+    put(store, *(snapshot_name(version, TWO) for version in others - {-1, *versions}))
+    expected = {version: snapshot_name(version, ONE) for version in versions}
+    put(store, *expected.values(), f"{snapshot_folder(1)}/{snapshot_name(versions.start, TWO).rsplit('/', 1)[1]}")
+    asked: list[str] = []
+    list_ = type(store).list
+
+    def listed(self: Store, prefix: str = "") -> list[str]:
+        asked.append(prefix)
+        return list_(self, prefix)
+
+    monkeypatch.setattr(type(store), "list", listed)
+    assert stored_snapshots(store, versions, 0) == expected
+    most = sum(10 ** (8 - len(prefix.removeprefix("snapshots/"))) for prefix in asked)
+    assert most <= max(1000, 10 * len(versions))
+    assert len(asked) <= 2
+    assert list(stored_snapshots(store, versions, 1)) == [versions.start]
 
 
 def test_two_shards_for_one_round_and_tile_are_a_mismatch(store: Store):
