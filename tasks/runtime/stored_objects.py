@@ -124,7 +124,7 @@ def _prefixes(versions: range) -> list[str]:
     first, last, unit = versions[0], versions[-1], 1
     while first // (10 * unit) != last // (10 * unit):
         unit *= 10
-    # From here on all have another digit in the highest place in which the first and the last one differ.
+    # `unit` is the highest decimal place in which the first and the last one differ.
     middle = last // unit * unit
     parts = [(first, middle - 1), (middle, last)] if 10 * unit > _LISTED_AT_ONCE else [(first, last)]
     return [commonprefix([f"{start:08d}", f"{stop:08d}"]) for start, stop in parts]  # noqa: RUF071  (text)

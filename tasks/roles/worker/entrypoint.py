@@ -15,7 +15,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from distributed import Reschedule, get_worker
-from distributed.spans import CONTEXTS_WITH_SPAN_ID
 
 from penstock.storage.errors import GangError, PenstockError
 from penstock.tasks.runtime import shutdown
@@ -59,7 +58,7 @@ def forget_metrics(worker: Worker) -> None:
     spans = {task.span_id for task in worker.state.tasks.values()}
     for sums in (worker.digests_total, worker.digests_max):
         for name in list(sums):
-            if isinstance(name, tuple) and name[0] in CONTEXTS_WITH_SPAN_ID and name[1] not in spans:
+            if isinstance(name, tuple) and name[0] == "execute" and name[1] not in spans:
                 del sums[name]
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 Widths = Annotated[tuple[Annotated[int, Field(ge=1, le=1 << 16)], ...], Field(max_length=64)]
-"""Widths of layers: two of the largest have sixteen gigabytes of weights between them."""
+"""Widths of layers: two of the largest have 16 GiB of weights between them."""
 
 Hidden = Annotated[Widths, Field(description="Widths of the hidden layers.")]
 

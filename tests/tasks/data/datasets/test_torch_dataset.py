@@ -18,7 +18,7 @@ from penstock.storage.runs.run import RunFolder
 from penstock.storage.shards.specs import Spec
 from penstock.storage.stores.open import open_store
 from penstock.tasks.data.datasets.replay_buffer import StoredReplayBuffer
-from penstock.tasks.data.datasets.shard_windows import ShardWindow
+from penstock.tasks.data.datasets.shard_windows import ShardWindow, concatenated
 from penstock.tasks.data.datasets.torch_dataset import TrajectoryDataset
 from penstock.tasks.data.input.pipeline import ShardPipeline
 
@@ -206,20 +206,36 @@ def test_rows_of_wide_unsigned_numbers_are_shuffled(tmp_path, dtype):
     assert sorted(plainly.tolist()) == sorted(shuffled.tolist())
 
 
-@pytest.mark.parametrize("batch_rows", [5, 8, 20])
-def test_large_batches_are_the_stored_rows_in_memory_of_their_own(tmp_path, batch_rows):
-    """Images are copied otherwise than small rows: within a shard, a whole one, and over several."""
+@pytest.fixture
+def images(tmp_path: Path) -> RunFolder:
+    """A run whose batches are large, so that they are copied otherwise than those of small rows."""
     columns = {**COLUMNS, "observation": Spec("uint8", (84, 84))}
     run = RunFolder(open_store(str(tmp_path)), "images")
     run.create({"config": {}})
     commit_stage(run, 0, [store_shard(run.store, columns, 0, 0, tile, STEPS, ENVS) for tile in range(TILES)])
+    return run
+
+
+@pytest.mark.parametrize("batch_rows", [5, 8, 20])
+def test_large_batches_are_the_stored_rows(images, tmp_path, batch_rows):
+    """Within a shard, a whole one, and over several."""
+    columns = {"observation": Spec("uint8", (84, 84))}
     stored = [fill(columns, 0, tile, STEPS, ENVS)["observation"].reshape(-1, 84, 84) for tile in range(TILES)]
-    for _ in range(2):  # what the first loop writes must not be read by the second
-        found = []
-        for batch in TrajectoryDataset(str(tmp_path), "images", batch_rows=batch_rows):
-            found.append(batch["observation"].clone())
-            batch["observation"].fill_(255)
-        assert (torch.cat(found).numpy() == np.concatenate(stored)).all()
+    found = [batch["observation"] for batch in TrajectoryDataset(str(tmp_path), "images", batch_rows=batch_rows)]
+    assert (torch.cat(found).numpy() == np.concatenate(stored)).all()
+
+
+def test_large_batches_are_the_callers_own(images):
+    """As small ones: they stay when the shard's memory is overwritten, whether of one shard or of several."""
+    with ShardPipeline(images.log.shard_refs(), images.store) as pipeline:
+        loaded = pipeline.take()
+        column = loaded.trajectory.columns["observation"]
+        window = ShardWindow([loaded], None)
+        whole, spanning = window.rows(slice(0, 8)), concatenated([window.part(slice(2, 8)), window.part(slice(0, 2))])
+        expected = column.flatten(0, 1).clone()
+        column.fill_(255)
+        assert (whole["observation"] == expected).all()
+        assert (spanning["observation"] == torch.cat([expected[2:], expected[:2]])).all()
 
 
 @MORE_WORKERS_THAN_CORES
