@@ -47,10 +47,10 @@ def main() -> None:
     if given.quick:
         given.blocks, given.budgets, given.seeds = ["generated-1"], [5.0], [1, 2]
         given.results = Path("build/placing-quick")
-    given.results.mkdir(parents=True, exist_ok=True)
     if not given.page:
-        for name in given.blocks:
-            start = legal_start(name, given.cache)
+        starts = {name: legal_start(name, given.cache) for name in given.blocks}
+        given.results.mkdir(parents=True, exist_ok=True)
+        for name, start in starts.items():
             for budget in given.budgets:
                 for seed in given.seeds:
                     for method in given.methods:
@@ -77,8 +77,10 @@ def measure(results: Path, start: PlacementCost, name: str, method: str, budget:
 
 
 def read(results: Path) -> list[dict[str, Any]]:
-    """Return all results; one that is not legal ends the comparison."""
+    """Return all results; where there are none, or one is not legal, the comparison ends."""
     found = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(results.glob("*.json"))]
+    if not found:
+        raise SystemExit(f"{results}: found no results, expected a folder with some; measure without --page first")
     for one in found:
         if one["problems"]:
             raise SystemExit(f"{one['block']}, {one['method']}: not legal: {one['problems'][0]}")

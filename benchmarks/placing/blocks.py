@@ -31,12 +31,13 @@ def block(name: str, folder: str | os.PathLike[str]) -> tuple[Path, Path]:
     """Return the paths of a block's netlist and placement, which are below `folder` unless the block is published so.
 
     Raises:
-        ValueError: There is no block of this name, or `PENSTOCK_TEST_DATA` does not name the folder that has it.
+        ValueError: There is no block of this name.
+        SystemExit: `PENSTOCK_TEST_DATA` does not name the folder that has it.
     """
     if name not in NAMES:
         raise ValueError(f"found the block {name!r}, expected one of {', '.join(NAMES)}")
     if name == "ariane133":
-        return _given("ariane133/netlist.pb.txt.gz"), _given("ariane133/initial.plc")
+        return real_file("ariane133/netlist.pb.txt.gz"), real_file("ariane133/initial.plc")
     made = Path(folder) / name
     paths = made / ("netlist.pb.txt.gz" if name in GROUPED else "netlist.pb.txt"), made / "initial.plc"
     if not all(path.exists() for path in paths):
@@ -53,14 +54,17 @@ def _make(name: str, folder: Path) -> None:
     if name in GENERATED:
         generate_block(folder, GENERATED[name])
     else:
-        group_netlist(_given(f"flat/{name}.pb.txt.gz"), _given(f"flat/{name}.initial.plc"), folder)
+        group_netlist(real_file(f"flat/{name}.pb.txt.gz"), real_file(f"flat/{name}.initial.plc"), folder)
 
 
-def _given(path: str) -> Path:
+def real_file(path: str) -> Path:
+    """Return the path of a file of real netlists; where there is none, the program ends and says what to set."""
     data = os.environ.get("PENSTOCK_TEST_DATA")
     if data is None or not (Path(data) / path).exists():
-        expected = f"expected a folder with {path}; set it, or take generated blocks"
-        raise ValueError(f"PENSTOCK_TEST_DATA is {data!r}, {expected}")
+        found = f"is {data!r}" if data else "is not set"
+        raise SystemExit(
+            f"PENSTOCK_TEST_DATA {found}, expected a folder with {path}: set it; generated blocks need none"
+        )
     return Path(data) / path
 
 

@@ -24,6 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.placing.blocks import real_file
 from penstock.native.floorplan import PlacementCost, anneal, open_placement
 
 BLOCKS = ("ariane133", "ariane136", "mempool_tile")
@@ -38,10 +39,6 @@ HEADER = {
     "congestion_cost": "Congestion cost",
 }
 SHARES = (0.1, 0.5, 0.9)
-
-
-def data() -> Path:
-    return Path(os.environ["PENSTOCK_TEST_DATA"])
 
 
 def published(placement: Path) -> dict[str, float]:
@@ -67,8 +64,8 @@ def facts(plc: PlacementCost) -> dict[str, float | list[float]]:
 
 def group(name: str, folder: Path, threads: int) -> dict[str, float]:
     """Group a block in a process of its own, and return what that took."""
-    given = [str(data() / "flat" / f"{name}{ending}") for ending in (".pb.txt.gz", ".initial.plc")]
-    command = [sys.executable, "-c", PROGRAM, "floorplan", "group", *given, str(folder), "--threads", str(threads)]
+    files = [str(real_file(f"flat/{name}{ending}")) for ending in (".pb.txt.gz", ".initial.plc")]
+    command = [sys.executable, "-c", PROGRAM, "floorplan", "group", *files, str(folder), "--threads", str(threads)]
     begun = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
@@ -101,11 +98,11 @@ def main() -> None:
     for name in arguments.only:
         took = group(name, arguments.folder / name, arguments.threads)
         ours = open_placement(arguments.folder / name / "netlist.pb.txt.gz", arguments.folder / name / "initial.plc")
-        said = published(data() / "flat" / f"{name}.initial.plc")
+        said = published(real_file(f"flat/{name}.initial.plc"))
         print(json.dumps({"block": name, **took, "grouped": facts(ours), "published": said}), flush=True)
         if name != "ariane133" or not arguments.seeds:
             continue
-        theirs = open_placement(data() / name / "netlist.pb.txt.gz", data() / name / "initial.plc")
+        theirs = open_placement(real_file(f"{name}/netlist.pb.txt.gz"), real_file(f"{name}/initial.plc"))
         print(json.dumps({"block": name, "published": facts(theirs)}), flush=True)
         costs: dict[str, list[float]] = {"grouped": [], "published": []}
         for seed in range(1, arguments.seeds + 1):

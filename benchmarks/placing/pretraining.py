@@ -79,6 +79,8 @@ def main() -> None:
     if given.quick:
         given.count, given.moves, given.seconds, given.seeds = 8, 5_000, 3.0, [1]
         given.blocks, given.keep = ["generated-1"], given.keep.with_name(f"{given.keep.name}-quick")
+    for name in given.blocks:
+        block(name, given.keep / "blocks-to-judge")  # one without files ends the program now, not after hours
     given.keep.mkdir(parents=True, exist_ok=True)
     found = {
         "command": this_command(),

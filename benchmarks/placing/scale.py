@@ -97,7 +97,12 @@ def config_of(quick: bool, actors: int, rounds: int, folder: str) -> TrainConfig
     blocks: list[dict[str, str]] = []
     steps = preset["schedule"]["round_steps"]
     if not quick:
-        block = Path(os.environ["PENSTOCK_ARIANE133"])
+        if not (folder_of_block := os.environ.get("PENSTOCK_ARIANE133")):
+            sys.exit(
+                "PENSTOCK_ARIANE133 is not set, expected a folder with netlist.pb.txt.gz and initial.plc; set it, or "
+                "take --quick"
+            )
+        block = Path(folder_of_block)
         blocks = [{"netlist": str(block / "netlist.pb.txt.gz"), "placement": str(block / "initial.plc")}]
         steps = 133
     preset["environment"] |= {"num_envs": ENVS * actors, "envs_per_tile": ENVS}

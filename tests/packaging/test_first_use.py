@@ -84,7 +84,7 @@ WRONG = {
     "new-env": ["Two-Carts", "two-carts --folder nowhere", "runs"],
     "check-env": ["Chess-v1", "nowhere.hpp", "runs"],
     "check-algorithm": ["chess", "nowhere.py", "ppo --env Chess-v1"],
-    "floorplan": ["cost nowhere.pb.txt notes.txt", "place notes.txt notes.txt o --moves 0", "best nobody placements"],
+    "floorplan": ["cost nowhere.pb.txt", "place notes.txt", "place notes.txt notes.txt o --moves 0", "best nobody o"],
 }
 """By command, three kinds of invalid input: what is not there, a value out of bounds, another kind of file.
 

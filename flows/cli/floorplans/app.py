@@ -15,10 +15,12 @@ from penstock.flows.cli.floorplans.shared import (
     AsJson,
     Netlist,
     Placement,
+    PlacementOrBeside,
     Weights,
     check_output,
     file_errors,
     opened,
+    placement_beside,
     refuse_another_block,
 )
 from penstock.storage.errors import ConfigError
@@ -47,8 +49,11 @@ def _renamed() -> None:
 
 
 @commands.command()
-def cost(netlist: Netlist, placement: Placement, weights: Weights = WEIGHTS, as_json: AsJson = False) -> None:
+def cost(
+    netlist: Netlist, placement: PlacementOrBeside = None, weights: Weights = WEIGHTS, as_json: AsJson = False
+) -> None:
     """Print the costs of a placement, with the settings that they were computed with."""
+    placement = placement_beside(netlist, placement)
     with file_errors():
         plc = opened(netlist, placement)
         found = _costs(plc, weights)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from pathlib import Path  # noqa: TC003  (typer reads annotations)
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -13,15 +13,16 @@ from penstock.flows.cli.floorplans.shared import (
     WEIGHTS,
     AsJson,
     Netlist,
-    Placement,
+    PlacementOrBeside,
     Weights,
     file_errors,
     note_missing_rows,
     opened,
+    placement_beside,
 )
 
 if TYPE_CHECKING:
-    from penstock.native.floorplan import PlacementCost, PlaceResult
+    from penstock.native.floorplan import PlacementCost, PlaceProgress, PlaceResult
 
 
 Settings = Annotated[
@@ -32,8 +33,10 @@ Settings = Annotated[
 
 def place(
     netlist: Netlist,
-    placement: Placement,
-    out: Annotated[Path, typer.Argument(help="Folder for the result, and for the state that a stopped search leaves.")],
+    placement: PlacementOrBeside = None,
+    out: Annotated[
+        Path, typer.Argument(help="Folder for the result, and for the state that a stopped search leaves.")
+    ] = Path("placed"),
     minutes: Annotated[
         float | None, typer.Option(help="Wall time, about; moves are reckoned from it.", show_default="10")
     ] = None,
@@ -58,8 +61,16 @@ def place(
     """
     from penstock.flows.display.placing_panel import PlacingPanel
 
+    placement = placement_beside(netlist, placement)
+    finished_before: bool | None = None
     with PlacingPanel(str(placement), quiet=as_json) as panel, file_errors():
         from penstock.native.floorplan import place as search
+
+        def show(progress: PlaceProgress) -> None:
+            nonlocal finished_before
+            if finished_before is None:
+                finished_before = 0 < progress.segments == progress.segments_done
+            panel.update(progress)
 
         plc = _evaluator(netlist, placement, settings)
         found = search(
@@ -72,7 +83,11 @@ def place(
             weights=weights,
             out=out,
             again=again,
-            on_progress=panel.update,
+            on_progress=show,
+        )
+    if finished_before:
+        typer.echo(
+            f"note: {out} has this search, finished, and its result is told again; --again begins anew", err=True
         )
     for note in _notes(found):
         typer.echo(f"note: {note}", err=True)

@@ -16,8 +16,15 @@ if TYPE_CHECKING:
 
     from penstock.native.floorplan import PlacementCost
 
+INITIAL = "initial.plc"
+"""Name of the placement that `generate`, `import` and `group` write beside a netlist."""
+
 Netlist = Annotated[str, typer.Argument(help="Netlist (.pb.txt, also gzip); several with commas between them.")]
-Placement = Annotated[Path, typer.Argument(help="Placement (.plc); its header gives canvas, grid, routes, smoothing.")]
+_PLACEMENT = "Placement (.plc); its header gives canvas, grid, routes, smoothing."
+Placement = Annotated[Path, typer.Argument(help=_PLACEMENT)]
+PlacementOrBeside = Annotated[
+    Path | None, typer.Argument(help=_PLACEMENT, show_default=f"{INITIAL}, beside the netlist")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 Weights = Annotated[
     tuple[float, float, float],
@@ -34,6 +41,22 @@ def file_errors() -> Iterator[None]:
         yield
     except (ValueError, OSError, ModuleNotFoundError) as error:
         raise ConfigError(str(error)) from None
+
+
+def placement_beside(netlist: str, placement: Path | None) -> Path:
+    """Return the placement that was given, or the one beside the netlist, which is refused where it is missing."""
+    if placement is not None:
+        return placement
+    first = Path(netlist.split(",", maxsplit=1)[0])
+    beside = first.parent / INITIAL
+    with file_errors():
+        missing = first.is_file() and not beside.is_file()  # of a missing netlist, its reader says so
+    if missing:
+        raise ConfigError(
+            f"{beside}: there is no such file beside the netlist, where it is looked for unless a placement is named; "
+            "give the block's placement (.plc) after the netlist"
+        )
+    return beside
 
 
 def check_output(out: Path, *inputs: str | Path) -> None:

@@ -18,9 +18,13 @@ def run(*arguments):
 
 
 def test_from_a_block_to_a_picture(tmp_path):
-    """Each command reads what the one before wrote; annealing lowers the cost that `cost` prints for its result."""
+    """Each command reads what the one before wrote; annealing lowers the cost that `cost` prints for its result.
+
+    Without a placement, `cost` takes the one that `generate` wrote beside the netlist.
+    """
     netlist, initial = run("generate", tmp_path / "block", "--hard-macros", 8, "--soft-macros", 10).split()
     before = json.loads(run("cost", netlist, initial, "--json"))
+    assert json.loads(run("cost", netlist, "--json")) == before
     assert before["settings"]["grid"] == [16, 16]
     assert before["counts"]["hard_macros"] == 8
     found = json.loads(run("anneal", netlist, initial, tmp_path / "better.plc", "--moves", 2000, "--json"))

@@ -80,11 +80,28 @@ def test_output_is_json_or_lines(block, tmp_path):
     said, errors = run(*arguments)
     assert f"-> {found['cost']:.6f}, {found['placement']}" in said
     assert "--moves 100 --threads 1 --segments 60 --seed 0 gives the same placement again" in said
-    assert errors == f"placing {block[1]}\n"
+    assert errors == (
+        f"placing {block[1]}\n"
+        f"note: {tmp_path / 'out'} has this search, finished, and its result is told again; --again begins anew\n"
+    )
     assert {path.name for path in (tmp_path / "out").iterdir()} == {*SAME, "state.json", "curve.json", "result.json"}
     curve = json.loads((tmp_path / "out" / "curve.json").read_text())
     assert len(curve) == 61
     assert curve[-1]["moves"] == 100
+
+
+def test_a_netlist_alone_is_enough(block, tmp_path, monkeypatch):
+    """The placement is initial.plc beside the netlist, and the result is in `placed`, which is no other search's."""
+    monkeypatch.chdir(tmp_path)
+    netlist, initial = block
+    options = ("--moves", 100, "--threads", 1)
+    run("place", netlist, *options)
+    run("place", netlist, initial, "named", *options)
+    for name in SAME:
+        assert (tmp_path / "placed" / name).read_bytes() == (tmp_path / "named" / name).read_bytes(), name
+    before = {path: path.read_bytes() for path in (tmp_path / "placed").iterdir()}
+    refuse("placed: was begun with seed 0, and is asked for 1", netlist, *options, "--seed", 1)
+    assert {path: path.read_bytes() for path in (tmp_path / "placed").iterdir()} == before
 
 
 def test_settings_of_the_header(block, tmp_path):
@@ -102,14 +119,18 @@ def refuse(says, *arguments):
 
 
 def test_mistakes_are_one_message_and_leave_nothing(block, tmp_path):
-    """A missing netlist, another block's placement, no time, an OUT that is a file or not ours."""
+    """A missing netlist, none or another block's placement, no time, an OUT that is a file or not ours."""
     other = generate_block(tmp_path / "other", BlockSpec(hard_macros=4, soft_macros=26))
     notes = tmp_path / "notes.txt"
     notes.write_text("milk")
     netlist, initial = block
     out = tmp_path / "out"
+    alone = tmp_path / "alone.pb.txt"
+    alone.write_bytes(netlist.read_bytes())
     before = set(tmp_path.rglob("*"))
     refuse("nowhere.pb.txt: cannot be read", "nowhere.pb.txt", initial, out)
+    refuse("nowhere.pb.txt: cannot be read", "nowhere.pb.txt")
+    refuse(f"{tmp_path / 'initial.plc'}: there is no such file beside the netlist", alone)
     refuse("nowhere.plc: cannot be read", netlist, "nowhere.plc", out)
     refuse("notes.txt:1: found 'milk', expected five values", netlist, notes, out)
     refuse("the header counts 4 HARD_MACROs, and the netlist has 10", netlist, other[1], out)

@@ -1,8 +1,11 @@
 """The placers that `benchmarks.placing` compares: each returns a legal placement, whatever its budget."""
 
+import sys
+
 import pytest
 
-from benchmarks.placing import methods
+from benchmarks.placing import __main__ as comparison
+from benchmarks.placing import grouping, methods, scale
 from penstock.native.floorplan import BlockSpec, create_placement_cost, generate_block
 from penstock.native.floorplan.placing.chains import moves_within
 from penstock.native.floorplan.placing.positions import positions_of
@@ -31,3 +34,28 @@ def test_moves_follow_from_the_speed_and_from_what_longer_trials_gain():
     assert moves_within(10.0, [(1000, 0.5), (4000, 4.0)]) == 10_000
     assert 10_000 < moves_within(10.0, [(1000, 1.2), (4000, 4.0)]) < 12_000
     assert moves_within(0.0, [(1000, 1.0), (4000, 3.0)]) == 1
+
+
+def test_a_comparison_that_can_not_begin_ends_with_one_line(tmp_path, monkeypatch):
+    """Without the folder of real netlists it says what to set; a page of no results is refused, and nothing is made."""
+    results = tmp_path / "results"
+
+    def said(*arguments):
+        monkeypatch.setattr(sys, "argv", ["placing", "--results", str(results), *arguments])
+        with pytest.raises(SystemExit) as end:
+            comparison.main()
+        return end.value.code
+
+    monkeypatch.delenv("PENSTOCK_TEST_DATA", raising=False)
+    monkeypatch.delenv("PENSTOCK_ARIANE133", raising=False)
+    with pytest.raises(SystemExit, match="PENSTOCK_TEST_DATA is not set, expected a folder with flat/ariane136"):
+        grouping.group("ariane136", tmp_path / "grouped", 1)
+    with pytest.raises(SystemExit, match="PENSTOCK_ARIANE133 is not set, expected a folder with netlist"):
+        scale.config_of(False, 1, 1, str(tmp_path))
+    assert said().startswith(
+        "PENSTOCK_TEST_DATA is not set, expected a folder with ariane133/netlist.pb.txt.gz: set it"
+    )
+    monkeypatch.setenv("PENSTOCK_TEST_DATA", str(tmp_path))
+    assert said().startswith(f"PENSTOCK_TEST_DATA is {str(tmp_path)!r}, expected a folder with ariane133/")
+    assert said("--page") == f"{results}: found no results, expected a folder with some; measure without --page first"
+    assert not list(tmp_path.iterdir())
