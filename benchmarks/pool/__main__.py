@@ -1,7 +1,7 @@
-"""Compares the pool with EnvPool, PufferLib's Ocean and bare loops: each contender once per round, in one process tree.
+"""Compares the pool with EnvPool, Gymnasium, ale-py, PufferLib's Ocean and bare loops, in one process tree.
 
-Each contender uses its best number of threads (1 or 2), found in a round that is not counted. A ratio is the median
-over rounds of the ratio within a round. Peers are installed in `.venv-peers/pool` on first use.
+Each contender steps once per round, with its best number of threads (1 or 2), found in a round that is not counted. A
+ratio is the median over rounds of the ratio within a round. Peers are installed in `.venv-peers/pool` on first use.
 
     python -m benchmarks.pool                     # everything, 5 rounds: about a quarter of an hour
     python -m benchmarks.pool --only cartpole-1024 cartpole-64 --rounds 7
@@ -33,20 +33,32 @@ class Task:
     actions: str
     peers: dict[str, float | None]
     """Required ratio by contender; None for one that does less work than Penstock and is shown for comparison."""
-    mode: str = "sync"
     their_id: str = ""
     threads: tuple[int, ...] = (1, 2)
 
 
 # Penstock steps Atari with ale-py, which resizes by area, as EnvPool does by default.
 CHEAPER = "envpool, bilinear resize"
-ATARI_PEERS: dict[str, float | None] = {"envpool": 1.05, CHEAPER: None}
+# Its own vector environment and the bare emulator are further contenders; that one neither resizes nor stacks frames.
+ATARI_PEERS: dict[str, float | None] = {"envpool": 1.05, CHEAPER: None, "ale": 1.0, "emulator": 0.95}
+IN_BATCHES = {"penstock", "envpool", CHEAPER, "ale"}
+"""Contenders that step Atari asynchronously too: the better of the two counts."""
+LIBRARIES = {"gymnasium", "ale", "emulator"}
+ENVPOOLS_ID = {"Taxi-v4": "Taxi-v3"}
+GRID_PEERS: dict[str, float | None] = {"envpool": 1.0, "gymnasium": 20}
 TASKS = {
     "cartpole-1024": Task("CartPole-v1", 1024, "discrete:2", {"envpool": 80, "ocean": 1.5, "bare": 0.6}),
     "cartpole-64": Task("CartPole-v1", 64, "discrete:2", {"envpool": 25, "ocean": 0.5}),
     "pendulum-1024": Task("Pendulum-v1", 1024, "box:1:2", {"envpool": 25}),
     "acrobot-1024": Task("Acrobot-v1", 1024, "discrete:3", {"envpool": 12}),
-    "doorkey-64": Task("MiniGrid-DoorKey-8x8-v0", 64, "discrete:7", {"envpool": 1.0}),
+    "doorkey-64": Task("MiniGrid-DoorKey-8x8-v0", 64, "discrete:7", GRID_PEERS),
+    "empty-64": Task("MiniGrid-Empty-8x8-v0", 64, "discrete:7", GRID_PEERS),
+    "fourrooms-64": Task("MiniGrid-FourRooms-v0", 64, "discrete:7", GRID_PEERS),
+    "dynamic-64": Task("MiniGrid-Dynamic-Obstacles-8x8-v0", 64, "discrete:3", GRID_PEERS),
+    "frozenlake-64": Task("toy/FrozenLake-v1", 64, "discrete:4", GRID_PEERS, "FrozenLake-v1"),
+    "taxi-64": Task("toy/Taxi-v4", 64, "discrete:6", GRID_PEERS, "Taxi-v4"),
+    "cliffwalking-64": Task("toy/CliffWalking-v1", 64, "discrete:4", GRID_PEERS, "CliffWalking-v1"),
+    "blackjack-64": Task("toy/Blackjack-v1", 64, "discrete:2", GRID_PEERS, "Blackjack-v1"),
     "ant-64": Task("Ant-v5", 64, "box:8:1", {"envpool": 1.35, "bare": 0.9}, threads=(2,)),
     "halfcheetah-64": Task("HalfCheetah-v5", 64, "box:6:1", {"envpool": 1.4, "bare": 0.9}, threads=(2,)),
     "pong-64": Task("ALE/Pong-v5", 64, "discrete:6", ATARI_PEERS, their_id="Pong-v5", threads=(2,)),
@@ -78,10 +90,9 @@ def main() -> None:
 
 def stepping(task: Task, rounds: int, seconds: float) -> tuple[list[tuple[str, str, str, str]], Any]:
     contenders = ["penstock", *task.peers]
-    # On Atari, EnvPool has two modes; the better one counts.
     modes = dict.fromkeys(contenders, ("sync",))
     if task.id.startswith("ALE/"):
-        modes |= dict.fromkeys(ATARI_PEERS, ("sync", "async"))
+        modes |= dict.fromkeys(IN_BATCHES, ("sync", "async"))
     best = {name: best_settings(name, task, modes[name], seconds) for name in contenders}
     taken = [
         {name: rate(name, task, mode, threads, seconds) for name, (mode, threads) in best.items()}
@@ -91,8 +102,9 @@ def stepping(task: Task, rounds: int, seconds: float) -> tuple[list[tuple[str, s
     for name, reach in task.peers.items():
         measured = [each["penstock"] / each[name] for each in taken]
         ours, theirs = (median(each[side] for each in taken) for side in ("penstock", name))
+        mine, others = ("{}, {} threads".format(*best[side]) for side in ("penstock", name))
         note = (
-            f"{ours:,.0f} ({best['penstock'][1]} threads) and {theirs:,.0f} ({best[name][0]}, {best[name][1]} threads) "
+            f"{ours:,.0f} ({mine}) and {theirs:,.0f} ({others}) "
             f"env steps/s{'' if reach is None or median(measured) >= reach else '; missed'}"
         )
         asked = "-" if reach is None else f">= {reach:g}"
@@ -101,7 +113,7 @@ def stepping(task: Task, rounds: int, seconds: float) -> tuple[list[tuple[str, s
 
 
 def best_settings(name: str, task: Task, modes: tuple[str, ...], seconds: float) -> tuple[str, int]:
-    threads = (1,) if name == "ocean" else task.threads
+    threads = (1,) if name in {"ocean", "gymnasium"} else task.threads
     rates = {(mode, count): rate(name, task, mode, count, seconds) for mode in modes for count in threads}
     return max(rates, key=lambda settings: rates[settings])
 
@@ -113,7 +125,11 @@ def rate(name: str, task: Task, mode: str, threads: int, seconds: float) -> floa
         result = penstock("--id", task.id, *stepped)
     elif name in {"envpool", CHEAPER}:
         resize = ["--resize", "bilinear" if name == CHEAPER else "area"] if task.id.startswith("ALE/") else []
-        result = peer("pool", "pool_envpool.py", "--id", task.their_id or task.id, *stepped, *resize)
+        their_id = ENVPOOLS_ID.get(task.their_id, task.their_id or task.id)
+        result = peer("pool", "pool_envpool.py", "--id", their_id, *stepped, *resize)
+    elif name in LIBRARIES:
+        their_id = task.id if task.id.startswith("ALE/") else task.their_id or task.id
+        result = run(own_program("pool.libraries", "--library", name, "--id", their_id, *stepped), None)
     elif name == "ocean":
         result = peer("pool", "pool_ocean.py", *common)
     elif task.id in MUJOCO:

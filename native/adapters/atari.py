@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from penstock.native.adapters.vector_env import Stepped
     from penstock.native.interface import Infos
 
 PREFIX = "ALE/"
@@ -31,11 +32,18 @@ _MADE_HERE = {"self", "game", "num_envs", "num_threads", "autoreset_mode", "batc
 
 
 def atari_source(
-    env_id: str, num_envs: int, num_threads: int, max_episode_steps: int | None, settings: Mapping[str, Any]
+    env_id: str,
+    num_envs: int,
+    num_threads: int,
+    max_episode_steps: int | None,
+    settings: Mapping[str, Any],
+    *,
+    batch_size: int | None = None,
 ) -> WrappedSource:
     """Return an Atari game as `ALE/Pong-v5`, with ale-py's settings by ale-py's names.
 
-    Settings not given are those of the id (v5 repeats actions with probability 0.25) and else AtariVectorEnv's.
+    With a `batch_size` it is stepped asynchronously, for `AtariBatches`. Settings not given are those of the id (v5
+    repeats actions with probability 0.25) and else AtariVectorEnv's.
 
     Raises:
         ValueError: ale-py is not installed, or no such game, setting, value or autoreset mode.
@@ -47,7 +55,7 @@ def atari_source(
         raise ValueError(f"no Atari game is called {env_id!r}; similar: {', '.join(near) or 'none'}")
     offered = _offered(vector_class)
     refuse_unknown(env_id, sorted(set(settings) - set(offered)), offered)
-    values = offered | gymnasium.spec(env_id).kwargs
+    values = offered | gymnasium.spec(env_id).kwargs | {"batch_size": batch_size or num_envs}
     values |= {name: _like(name, value, offered[name]) for name, value in settings.items()}
     if values["frameskip"] < 1:
         raise ValueError(f"frameskip must be at least 1, got {values['frameskip']}")
@@ -99,11 +107,19 @@ class AtariVector(VectorWrapper[Any, Any, Any]):
         mask = (options or {}).get("reset_mask")
         return self.env.reset(seed=seeds if mask is None else seeds[mask], options=options)  # type: ignore[arg-type]
 
-    def step(
-        self, actions: Any
-    ) -> tuple[NDArray[np.uint8], NDArray[np.int32], NDArray[np.bool_], NDArray[np.bool_], Infos]:
+    def step(self, actions: Any) -> Stepped:
         """Step; in same-step mode `_final_obs` is the mask of the environments whose episode ended."""
-        result = self.env.step(actions)
+        return self._with_mask(self.env.step(actions))
+
+    def send(self, actions: Any) -> None:
+        """Send actions to the environments of the latest batch."""
+        self.env.send(actions)  # type: ignore[attr-defined]
+
+    def recv(self) -> Stepped:
+        """Wait for the next batch; its infos are those of `step`, and `env_id`."""
+        return self._with_mask(self.env.recv())  # type: ignore[attr-defined]
+
+    def _with_mask(self, result: Stepped) -> Stepped:
         infos = result[4]
         if self._same_step and "final_obs" in infos:
             infos["_final_obs"] = np.logical_or(result[2], result[3])

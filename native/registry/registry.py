@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 from gymnasium.vector import AutoresetMode
 
 from penstock.native import _core
+from penstock.native.adapters.atari import PREFIX as ATARI
+from penstock.native.adapters.atari import atari_source
+from penstock.native.adapters.atari_batches import AtariBatches
 from penstock.native.adapters.gymnasium import near_misses
 from penstock.native.adapters.vector_env import WrappedPool
 from penstock.native.pool import mujoco_library, task_libraries
@@ -76,6 +79,7 @@ def make(
         render_mode: 'rgb_array' for a pool that can `render`, where Gymnasium can draw the environment.
         thread_affinity: Whether each thread but the caller's stays on one of the CPUs that the process may use.
         batch_size: How many environments `recv` gives at a time, if the pool is stepped asynchronously; None takes all.
+            Also of Atari games, which then only `async_reset`, `send` and `recv` step.
         deterministic: Whether `recv` gives batches in a fixed rotation instead of whichever are done first;
             `batch_size` must then divide `num_envs`.
         one_array: Whether environments of Gymnasium and of servers that observe Discrete, Tuple or Dict are made to
@@ -121,8 +125,9 @@ def make(
             deterministic=deterministic,
             **config,
         )
-    if batch_size is not None or deterministic:
-        raise ValueError(f"batch_size and deterministic are for environments that this package steps, not for {id!r}")
+    if deterministic or (batch_size is not None and not id.startswith(ATARI)):
+        option, others = ("deterministic", "") if deterministic else ("batch_size", " and Atari games")
+        raise ValueError(f"{option} is for environments that this package steps{others}, not for {id!r}; leave it out")
     if thread_affinity:
         raise ValueError(
             f"thread_affinity places the threads of this package, which do not step {id!r}; leave it out (ale-py has "
@@ -132,6 +137,10 @@ def make(
     mode = _autoreset_mode(autoreset_mode)
     if render_mode is not None:
         config["render_mode"] = render_mode
+    if batch_size is not None:
+        batch_size = _batch_size(batch_size, num_envs, divides=False)
+        games = atari_source(id, num_envs, num_threads, max_episode_steps, config, batch_size=batch_size)
+        return AtariBatches(games, batch_size, mode, record_episode_statistics=record_episode_statistics)
     family = family_of(id)
     if family is None:
         raise ValueError(_unknown(id))
@@ -203,10 +212,7 @@ def make_native(
         raise ValueError(_unknown(id))
     num_envs, num_threads, max_episode_steps = _counts(num_envs, num_threads, max_episode_steps)
     if batch_size is not None:
-        batch_size = _at_least_one("batch_size", batch_size)
-        if batch_size > num_envs or (deterministic and num_envs % batch_size):
-            divides = " that divides it" if deterministic else ""
-            raise ValueError(f"batch_size is {batch_size}, expected at most num_envs{divides}, {num_envs}")
+        batch_size = _batch_size(batch_size, num_envs, divides=deterministic)
     fields, resources = without_resources(id, config)
     numbered = mujoco_library.with_body_numbers(id, fields, config.get("xml_file"))
     values = configuration(id, numbered, _core.describe(id)["config"], num_envs)
@@ -274,6 +280,14 @@ def _counts(num_envs: Any, num_threads: Any, max_episode_steps: Any) -> tuple[in
     if max_episode_steps not in {None, -1}:
         max_episode_steps = _at_least_one("max_episode_steps", max_episode_steps, most=2**63 - 1)
     return _at_least_one("num_envs", num_envs), _at_least_one("num_threads", num_threads), max_episode_steps
+
+
+def _batch_size(value: Any, num_envs: int, *, divides: bool) -> int:
+    batch_size = _at_least_one("batch_size", value)
+    if batch_size > num_envs or (divides and num_envs % batch_size):
+        expected = "at most num_envs that divides it" if divides else "at most num_envs"
+        raise ValueError(f"batch_size is {batch_size}, expected {expected}, {num_envs}")
+    return batch_size
 
 
 def _autoreset_mode(value: AutoresetMode | str) -> AutoresetMode:

@@ -26,7 +26,10 @@ CARTPOLE = "gymnasium/CartPole-v1"
         ({"id": "no_such_module:Env-v0"}, "Gymnasium has no environment 'no_such_module:Env-v0': No module named"),
         ({"id": "ALE/Brekout-v5"}, "no Atari game is called 'ALE/Brekout-v5'; similar: ALE/Breakout-v5"),
         ({"id": BREAKOUT, "frame_skip": 4}, r"no setting 'frame_skip'; its settings: .*frameskip=4"),
-        ({"id": BREAKOUT, "batch_size": 1}, "batch_size and deterministic are for environments that this"),
+        (
+            {"id": CARTPOLE, "batch_size": 1},
+            "batch_size is for environments that this package steps and Atari games",
+        ),
         ({"id": BREAKOUT, "noop_max": 2.5}, "noop_max must be int, got 2.5"),
         ({"id": BREAKOUT, "grayscale": 1}, "grayscale must be bool, got 1"),
         ({"id": BREAKOUT, "frameskip": 0}, "frameskip must be at least 1, got 0"),
