@@ -11,8 +11,7 @@ from gymnasium.vector import AutoresetMode
 
 from penstock.native import _core
 from penstock.native.adapters.atari import PREFIX as ATARI
-from penstock.native.adapters.atari import atari_source
-from penstock.native.adapters.atari_batches import AtariBatches
+from penstock.native.adapters.atari import AtariBatches, atari_source
 from penstock.native.adapters.gymnasium import near_misses
 from penstock.native.adapters.vector_env import WrappedPool
 from penstock.native.pool import mujoco_library, task_libraries
